@@ -1,11 +1,7 @@
 package autoremat
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 
 	"penstock.example/torch"
 )
@@ -40,7 +36,7 @@ func (b *accountLimit) bind(device torch.Device, limit int64) error {
 	case device.Kind != torch.KindCPU:
 		return fmt.Errorf("autoremat: there is no limit for %v, whose free memory is unknown; set Config.Limit", device)
 	default:
-		free, err := freeMemory()
+		free, err := torch.AvailableMemory()
 		if err != nil {
 			return fmt.Errorf("autoremat: there is no limit, and what is free is unknown: %w; set Config.Limit", err)
 		}
@@ -87,23 +83,4 @@ func (b *accountLimit) inForce() int64 {
 func (b *accountLimit) restore() {
 	b.lift()
 	b.bound = false
-}
-
-// freeMemory returns the bytes that the system has available for programs.
-func freeMemory() (int64, error) {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if value, ok := strings.CutPrefix(s.Text(), "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("/proc/meminfo: %q is no number of kB", strings.TrimSpace(value))
-			}
-			return kib << 10, nil
-		}
-	}
-	return 0, fmt.Errorf("/proc/meminfo has no MemAvailable")
 }

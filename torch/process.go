@@ -1,6 +1,8 @@
 package torch
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -37,6 +39,24 @@ func ReadProcessMemory() (m ProcessMemory) {
 	}
 	m.Peak = max(m.Peak, m.Resident) // the system counts in batches, and not both at once
 	return m
+}
+
+// AvailableMemory is the bytes that the machine has for programs, MemAvailable in /proc/meminfo.
+func AvailableMemory() (int64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("/proc/meminfo: %q is no number of kB", strings.TrimSpace(value))
+			}
+			return kib << 10, nil
+		}
+	}
+	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }
 
 // trimGoFrom is the least bytes of free Go heap that TrimProcess gives back, as that takes a

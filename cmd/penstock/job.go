@@ -56,7 +56,7 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 		stderr = io.Discard
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkDirectories, j.openStore, j.checkLastBatch, j.matchInit, j.openTrace, j.choosePlan, telling("measuring", j.chooseThreads), j.tellChanges, j.tellResumed, j.limitMemory, telling("measuring", j.findBalance),
+		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkDirectories, j.openStore, j.checkLastBatch, j.matchInit, j.openTrace, j.choosePlan, j.checkFree, telling("measuring", j.chooseThreads), j.tellChanges, j.tellResumed, j.limitMemory, telling("measuring", j.findBalance),
 		telling("planning", j.chooseSchedule), j.openPipe, j.openLoop, telling("planning", j.planMemory), telling("placing the model", j.placePipe), j.openMeasures, j.serveDashboard,
 	} {
 		if err := open(ctx, stderr); err != nil {

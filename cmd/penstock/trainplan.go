@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"regexp"
 	"slices"
@@ -279,6 +281,46 @@ func (j *job) checkPlanned(info data.Info) error {
 	}
 	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with the same --data, as by %s",
 		j.planned, was, j.dataName, now, shellQuoted(again))
+}
+
+// available is how many bytes the machine has for programs. Tests have others.
+var available = torch.AvailableMemory
+
+// checkFree refuses a plan of --plan FILE by which devices may hold more than they have free today. CPU devices share
+// what the machine has. What is free is not known everywhere, and refuses nothing there.
+func (j *job) checkFree(context.Context, io.Writer) error {
+	if j.planned == "" || j.planned == auto {
+		return nil
+	}
+	each := j.pipelineProcesses()
+	var cpus, seen []torch.Device
+	all := int64(0)
+	for i, d := range j.config.Devices {
+		bytes := cmp.Or(j.limit, j.bytes[d])
+		if bytes == 0 || slices.Contains(seen, d) || j.config.Ranks != nil && j.config.Ranks[i] != j.member.Rank%each {
+			continue
+		}
+		seen = append(seen, d)
+		h, err := hardware(d)
+		switch {
+		case err != nil:
+			return badUsage("--plan %s: %s", j.planned, message(err))
+		case h.Free > 0 && bytes > h.Free:
+			return j.tooFull(d.String(), bytes, h.Free)
+		case h.Free == 0 && d.Kind == torch.KindCPU:
+			cpus, all = append(cpus, d), all+bytes
+		}
+	}
+	if free, err := available(); err == nil && all > free {
+		return j.tooFull(deviceNames(cpus), all, free)
+	}
+	return nil
+}
+
+// tooFull refuses a plan by which devices may hold more bytes than are free there.
+func (j *job) tooFull(devices string, bytes, free int64) error {
+	return badUsage("--plan %s: by its limits %s may hold %s, and %s are free there now; want as much free, or a plan with a lower --memory-limit",
+		j.planned, devices, arg.Size(bytes), arg.Size(free))
 }
 
 // readPlan reads the plan of a model, and its fields as the file has them, by their paths.

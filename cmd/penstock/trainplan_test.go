@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"penstock.example/torch"
 )
 
 // A plan of a model is what training runs: no device holds more than the plan says, which is no more than
@@ -541,5 +543,52 @@ func TestEditedPlans(t *testing.T) {
 	limited := textFile(t, "limited.json", strings.Replace(plan, `"batch":16`, `"batch":16,"memory_limit":100000000`, 1))
 	if r := command(t, "train", "--plan", limited, "--data", "synthetic", "--steps", "1", "--accumulate", "2"); r.code != exitUsage || strings.Contains(r.stderr, "has these as") {
 		t.Errorf("several batches: %+v", r)
+	}
+}
+
+// A plan by which devices may hold more than is free today is refused before anything is measured, with the device,
+// what it may hold and what is free. CPU devices share what the machine has.
+func TestPlansOfWhatIsNotFree(t *testing.T) {
+	write := func(more string) string {
+		path := filepath.Join(t.TempDir(), "plan.json")
+		text := `{"balance":[3,3],"schedule":"gpipe","chunks":1,"model":"mlp","batch":8,"devices":["cpu:0","cpu:1"],` + more + `}`
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	limit, bytes := write(`"memory_limit":67108864`), write(`"bytes":[67108864,33554432]`)
+	was := available
+	defer func() { available = was }()
+	free := int64(0)
+	available = func() (int64, error) { return free, nil }
+	train := func(path string) ran {
+		return command(t, "train", "--plan", path, "--data", "synthetic", "--steps", "1")
+	}
+	for _, test := range []struct {
+		path string
+		free int64
+		want string
+	}{
+		{limit, 128 << 20, ""}, {bytes, 96 << 20, ""},
+		{limit, 128<<20 - 1, "cpu:0,cpu:1 may hold 134217728 bytes (128.0 MiB), and 134217727 bytes (128.0 MiB) are free there now"},
+		{bytes, 50 << 20, "cpu:0,cpu:1 may hold 100663296 bytes (96.0 MiB), and 52428800 bytes (50.0 MiB) are free there now"},
+	} {
+		free = test.free
+		r := train(test.path)
+		if refused := test.want != ""; refused != (r.code == exitUsage) || !refused && r.code != 0 || !strings.Contains(r.stderr, test.want) || refused && strings.Contains(r.stderr, "measuring") {
+			t.Errorf("%d bytes are free: exit %d, want %q in\n%s", free, r.code, test.want, r.stderr)
+		}
+	}
+	// A device that says what it has free is asked by itself.
+	free = 1 << 40
+	setHardware(t, torch.Hardware{Model: "A", Free: 64 << 20}, torch.Hardware{Model: "A", Free: 20 << 20})
+	if r, want := train(bytes), "cpu:1 may hold 33554432 bytes (32.0 MiB), and 20971520 bytes (20.0 MiB) are free there now"; r.code != exitUsage || !strings.Contains(r.stderr, want) {
+		t.Errorf("exit %d, want %q in\n%s", r.code, want, r.stderr)
+	}
+	available = func() (int64, error) { return 0, os.ErrNotExist }
+	hardware = func(torch.Device) (torch.Hardware, error) { return torch.Hardware{}, nil }
+	if r := train(bytes); r.code != 0 {
+		t.Errorf("what is free is not known: exit %d\n%s", r.code, r.stderr)
 	}
 }
