@@ -117,9 +117,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 	}
 	m.shared = nn.SharedBeyond(m.model)
 
-	// Measuring runs without the module's limit, and leaves the account's peak as it was.
 	device, account := c.Device(), c.Device().Memory()
-	m.limit.lift()
 	defer func() {
 		device.ResetPeak()
 		device.RaisePeak(account.Peak)
@@ -127,9 +125,10 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 		m.limit.enforce()
 	}()
 	n, err := m.measure(ctx, c, s)
-	if own := device.Memory().Limit; own > 0 && errors.Is(err, torch.ErrOutOfMemory) {
-		// Measuring may take more than a plan does. Only a measurement tells the least limit, so it
-		// runs without the account's.
+	if errors.Is(err, torch.ErrOutOfMemory) {
+		// Only a measurement tells the least limit, so it does without one that has no room for it.
+		m.limit.lift()
+		own := device.Memory().Limit
 		device.SetLimit(0)
 		defer device.SetLimit(own)
 		n, err = m.measure(ctx, c, s)

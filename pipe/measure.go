@@ -17,8 +17,7 @@ import (
 // each kind that the stages are on.
 func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
-	// Measuring takes more memory than some plans, and the least limit is known only when it is
-	// done.
+	// Only a measurement tells the least limit, so it does without one that has no room for it.
 	if errors.Is(err, torch.ErrOutOfMemory) {
 		chains, err = r.measured(ctx, true)
 	}
@@ -94,11 +93,14 @@ var models sync.Map // torch.Device of a GPU -> string
 // that of the first stage, for which Config.Profile is.
 func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond bool) (chains []profile.Chain, err error) {
 	p := r.p
-	device, restore, err := p.measuringDevice(stages, beyond)
+	device, limit, restore, err := p.measuringDevice(stages)
 	if err != nil {
 		return nil, err
 	}
 	defer restore()
+	if beyond {
+		device.SetLimit(0)
+	}
 	beside, done := p.besides(device)
 	defer done()
 	err = p.alone(func(c *torch.Ctx) (err error) {
@@ -140,10 +142,28 @@ func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond
 			config.Known = p.cfg.Profile
 		}
 		measured, err := profile.Measure(ctx, p.model, config, part(r.inputs, 0)...)
-		chains = measured.Chains
+		if chains = measured.Chains; limit > 0 && measured.Most > limit {
+			p.plans.tookMore(measured.Most, limit)
+		}
 		return err
 	})
 	return chains, err
+}
+
+// tookMore notes that measuring took more than a limit.
+func (p *plans) tookMore(most, limit int64) {
+	p.known.Lock()
+	defer p.known.Unlock()
+	p.beyond.bytes, p.beyond.limit = most, limit
+}
+
+// MeasuredBeyond is how many bytes were live on a device, at most, when the pipe last measured layers there beyond its
+// limit, and that limit. Both are 0 where measuring has kept the limits, as it does where they have room for a unit by
+// itself (profile.Measure). Below that no plan may keep them, and only a measurement tells the least that will do.
+func (p *Pipe) MeasuredBeyond() (bytes, limit int64) {
+	p.plans.known.Lock()
+	defer p.plans.known.Unlock()
+	return p.plans.beyond.bytes, p.plans.beyond.limit
 }
 
 // idle blocks until the default streams of the stages' GPUs have done what is queued on them.
@@ -180,28 +200,25 @@ func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
 // measuringDevice is the device on which layers are measured for some stages until restore is called. With one
 // stage, and on GPUs, it is the device of the first of them that is of this process, with its limit. On CPUs with
 // several stages it is a device that no stage is on and no other pipe measures on, with the highest of the limits.
-func (p *Pipe) measuringDevice(stages []int, beyond bool) (d torch.Device, restore func(), err error) {
-	limit, done := int64(0), func() {}
+func (p *Pipe) measuringDevice(stages []int) (d torch.Device, limit int64, restore func(), err error) {
+	done := func() {}
 	at := slices.IndexFunc(stages, func(i int) bool { return p.stages[i].Here })
 	switch {
 	case p.cfg.Devices[stages[0]].Kind == torch.KindCPU && len(p.stages) > 1:
 		if d, done, err = p.unusedDevice(); err != nil {
-			return d, nil, err
+			return d, 0, nil, err
 		}
 		limit = p.highestLimit(stages)
 	case at < 0:
-		return d, nil, fmt.Errorf("stage %d is on a GPU of another kind than those of the first process, which measures for all; "+
+		return d, 0, nil, fmt.Errorf("stage %d is on a GPU of another kind than those of the first process, which measures for all; "+
 			"have equal GPUs, or one of each kind in the first process, or use another policy than optimal", stages[0])
 	default:
 		d = p.stages[stages[at]].Device
 		limit = d.Memory().Limit
 	}
-	if beyond {
-		limit = 0
-	}
 	was := d.Memory().Limit
 	d.SetLimit(limit)
-	return d, func() {
+	return d, limit, func() {
 		d.SetLimit(was)
 		done()
 	}, nil

@@ -22,6 +22,8 @@ type plans struct {
 	last  *prepared       // of the last Step or Forward
 	told  []*prepared     // that this process, the first of the group, has told the others of
 	heard []*planner.Plan // that the first process has told this one of
+	// beyond is what measuring took where it did not keep a limit.
+	beyond struct{ bytes, limit int64 }
 }
 
 // prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing

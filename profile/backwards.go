@@ -44,9 +44,25 @@ func (p *prober) kinds() (list []planner.BackwardKind) {
 // descend measures the backwards of the units from <= i < to, whose first one's input is held, from the
 // last to the first. It holds the input of the middle one for the upper half, and makes it again from
 // there: inputs of log2 of the units at once, beside those that there is room for, for at most half as many forwards of each unit.
+// Lean, it makes each from the first one's.
 func (p *prober) descend(st *staged, from, to int) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
+	}
+	if p.lean {
+		for i := to - 1; i >= from; i-- {
+			err := p.ctx.Err()
+			if err == nil {
+				err = p.inputOf(st, from, i)
+			}
+			if err == nil {
+				err = p.backward(st, i)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	if to-from == 1 {
 		return p.backward(st, from)
@@ -113,35 +129,9 @@ func (p *prober) backward(st *staged, i int) error {
 			defer p.ready(l)()
 		}
 		for _, kind := range p.kinds() {
-			if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there
-				out.leaves = p.parts(st, i)
-			}
-			b := &out.backs[kind]
-			if p.FirstOnly {
-				*b = p.back(st, i, kind, nothing, func(*storage) bool { return false })
-				continue
-			}
-			all := st.next != nil && i == len(st.units)-1 // the gradients are the next stage's
-			deferred := st.deferred(i, kind)
-			if all {
-				r := p.back(st, i, kind, gradientsAlone, func(*storage) bool { return true })
-				b.held, b.heldThen = r.first.peak, r.second.peak
-				if theirs := st.deferredByNext(kind); len(theirs) > 0 {
-					b.next = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return theirs[s] }).first.peak
-				}
-			}
-			if len(deferred) > 0 {
-				b.deferred = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return deferred[s] }).first.peak
-			}
-			var then int64
-			if kind >= planner.MakesLater {
-				then = p.back(st, i, kind, everything, func(*storage) bool { return false }).second.peak
-			}
-			held, heldThen, after, next := b.held, b.heldThen, b.deferred, b.next
-			*b = p.back(st, i, kind, nothing, func(*storage) bool { return false })
-			b.held, b.deferred = max(held, b.first.peak), max(after, b.first.peak)
-			b.heldThen, b.next = max(heldThen, b.second.peak), next
-			b.second.peak = then
+			p.c.Refill(p.left[kind].all())
+			p.backOf(st, i, kind)
+			p.left[kind].hollow()
 		}
 		if p.Split {
 			last := p.kinds()[len(p.kinds())-1]
@@ -153,6 +143,40 @@ func (p *prober) backward(st *staged, i int) error {
 		}
 		return nil
 	})
+}
+
+// backOf measures the backwards of a kind of a unit.
+func (p *prober) backOf(st *staged, i int, kind planner.BackwardKind) {
+	out := &st.all[i]
+	if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there
+		out.leaves = p.parts(st, i)
+	}
+	b := &out.backs[kind]
+	if p.FirstOnly {
+		*b = p.back(st, i, kind, nothing, func(*storage) bool { return false })
+		return
+	}
+	all := st.next != nil && i == len(st.units)-1 // the gradients are the next stage's
+	deferred := st.deferred(i, kind)
+	if all {
+		r := p.back(st, i, kind, gradientsAlone, func(*storage) bool { return true })
+		b.held, b.heldThen = r.first.peak, r.second.peak
+		if theirs := st.deferredByNext(kind); len(theirs) > 0 {
+			b.next = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return theirs[s] }).first.peak
+		}
+	}
+	if len(deferred) > 0 {
+		b.deferred = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return deferred[s] }).first.peak
+	}
+	var then int64
+	if kind >= planner.MakesLater {
+		then = p.back(st, i, kind, everything, func(*storage) bool { return false }).second.peak
+	}
+	held, heldThen, after, next := b.held, b.heldThen, b.deferred, b.next
+	*b = p.back(st, i, kind, nothing, func(*storage) bool { return false })
+	b.held, b.deferred = max(held, b.first.peak), max(after, b.first.peak)
+	b.heldThen, b.next = max(heldThen, b.second.peak), next
+	b.second.peak = then
 }
 
 // copying says what a backward that is measured has copies of. One without copies leaves gradients to
@@ -344,6 +368,7 @@ func (p *prober) ones(ys []*torch.Tensor) {
 				left.xs[k] = p.c.Keep(p.c.OnesLike(y))
 			}
 		}
+		left.hollow()
 	}
 }
 
@@ -354,14 +379,19 @@ type returned struct {
 	ties  map[*nn.Param]*torch.Tensor
 }
 
-func (b *returned) free() {
-	torch.FreeAll(b.xs)
+func (b *returned) all() []*torch.Tensor {
+	out := slices.Clone(b.xs)
 	for _, list := range b.skips {
-		torch.FreeAll(list)
+		out = append(out, list...)
 	}
 	for _, t := range b.ties {
-		t.Free()
+		out = append(out, t)
 	}
+	return out
+}
+
+func (b *returned) free() {
+	torch.FreeAll(b.all())
 	*b = returned{}
 }
 
@@ -373,6 +403,7 @@ func (p *prober) depart(st *staged) {
 			left.free()
 			continue
 		}
+		p.c.Refill(left.all())
 		if back.skips == nil {
 			back.skips, back.ties = map[nn.SkipKey][]*torch.Tensor{}, map[*nn.Param]*torch.Tensor{}
 		}
@@ -397,6 +428,7 @@ func (p *prober) depart(st *staged) {
 		}
 		left.xs, left.ties = nil, nil
 		left.free()
+		torch.Hollow(back.all())
 	}
 }
 

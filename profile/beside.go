@@ -82,7 +82,7 @@ func (p *prober) sideBySide(in input, row []window, times []unitTimes, tight fun
 
 // on is a prober of the same layers on another device.
 func (p *prober) on(d torch.Device) *prober {
-	q := &prober{Config: p.Config, ctx: p.ctx, layers: p.layers, model: p.model, routes: p.routes, s: p.s, overwrite: p.overwrite, inputGrad: p.inputGrad, flight: p.flight}
+	q := &prober{Config: p.Config, ctx: p.ctx, layers: p.layers, model: p.model, routes: p.routes, s: p.s, seen: p.seen, overwrite: p.overwrite, inputGrad: p.inputGrad, flight: p.flight}
 	q.Device = d
 	q.c, q.peer = torch.NewCtx(torch.Options{Device: d, Threads: p.Threads}), torch.NewCtx(torch.Options{Device: d, Threads: p.Threads})
 	return q
@@ -107,6 +107,12 @@ func (t *team) enter(k int, in input, taken map[*torch.Tensor]bool) (next input,
 		}
 		defer l.replicate(taken)()
 		l.in = in
+		if l.tight && k == len(t.lanes)-1 { // its output has no room beside its passes
+			if err = t.run(); err == nil {
+				next, err = l.through()
+			}
+			return err
+		}
 		out, err := l.through()
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"errors"
 	"slices"
 
 	"penstock.example/planner"
@@ -57,8 +58,19 @@ type Merge struct{ Layer, Reason string }
 // layer. And where stages begin, units and whether their gradients are wanted are known only with
 // the balance.
 //
-// Phase is called as its forwards begin, and its backwards.
+// Phase is called as its forwards begin, and its backwards. Where a limit has no room for inputs of units that are
+// held, all is measured once more without them.
 func (p *prober) chains(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
+	chains, err = p.chainsOf(s, sample, phase)
+	if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 {
+		p.drop()
+		p.lean = true
+		chains, err = p.chainsOf(s, sample, phase)
+	}
+	return chains, err
+}
+
+func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
 	err = attempt(theSample, func() error {
 		for _, x := range sample {

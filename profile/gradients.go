@@ -91,6 +91,21 @@ func (b *gradients) free() {
 	*b = gradients{}
 }
 
+// all is the gradients, in no order.
+func (b *gradients) all() []*torch.Tensor {
+	out := append(slices.Concat(b.skips...), b.xs...)
+	for _, t := range b.ties {
+		out = append(out, t)
+	}
+	return out
+}
+
+// Gradients between units are measured for what they are like, and not for their values. So those of one kind of
+// backward have memory at a time, and that only while their unit is measured.
+
+// hollow frees the memory of gradients until it is their turn.
+func (b *gradients) hollow() { torch.Hollow(b.all()) }
+
 // list is all gradients by their number.
 func (b *gradients) list(n elements) []*torch.Tensor {
 	out := make([]*torch.Tensor, n.count())

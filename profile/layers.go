@@ -20,6 +20,7 @@ func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
 	if err := p.look(&s.found, sample); err != nil || p.BytesOnly {
 		return s, err
 	}
+	p.seen = &s.found
 	s.times, s.devices, err = p.passes(sample, s.found.held)
 	return s, err
 }
@@ -116,12 +117,17 @@ func distinct(flows []flow) (out []flow) {
 	return out
 }
 
-// run looks at layer i, and makes its output the input of the next. The layer gets copies that
-// nothing but its graph holds when all handles are freed: so the account shows what the graph
-// holds.
+// run looks at layer i, and makes its output the input of the next. Nothing but the layer's graph holds its
+// input when all handles are freed: so the account shows what the graph holds. Of a skip that goes on it gets a
+// copy.
 func (l *scan) run(i int) {
 	before := l.live()
 	h := newHandles(l.prober, l.layers[i])
+	for place, f := range l.skips {
+		if _, after := l.s.Goes(i, place); after >= 0 {
+			h.stays = append(h.stays, f.t)
+		}
+	}
 	a := segment.Arrival{}
 	for _, f := range l.xs {
 		a.Tensors, a.Wants = append(a.Tensors, h.given(f)), append(a.Wants, f.grad)
@@ -212,7 +218,8 @@ type handles struct {
 	of     map[uintptr][]*torch.Tensor // by identity of the storage
 	order  []uintptr
 	gaps   map[uintptr]bool                // of the input: what the copies are of is not dense
-	copies map[*torch.Tensor]*torch.Tensor // of the input, by the flow's tensor
+	copies map[*torch.Tensor]*torch.Tensor // of the input, by the flow's tensor; itself where it does not go on
+	stays  []*torch.Tensor                 // of the input, what goes on
 	beside int64                           // bytes that were allocated to look, and not by the layer
 }
 
@@ -234,14 +241,19 @@ func (h *handles) add(t *torch.Tensor, b *block) {
 	h.of[id] = append(h.of[id], t)
 }
 
-// given is a copy of an element of the input.
+// given is an element of the input, or a copy where that goes on.
 func (h *handles) given(f flow) *torch.Tensor {
 	if f.t == nil {
 		return nil
 	}
 	x := h.copies[f.t]
 	if x == nil {
-		x = h.p.owned(h.p.c.Keep(h.p.c.Clone(f.t)))
+		if x = f.t; slices.Contains(h.stays, x) {
+			x = h.p.owned(h.p.c.Keep(h.p.c.Clone(x)))
+		} else {
+			_, bytes := x.Storage()
+			h.beside -= bytes // it was there before the layer
+		}
 		h.copies[f.t] = x
 		h.add(x, f.block)
 		id, _ := x.Storage()

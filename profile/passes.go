@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -27,7 +28,8 @@ import (
 // A pass holds what a step without recomputation holds, and that may be more than there is. A long
 // model is therefore timed in windows of layers, one after the other, each of which holds more than
 // caches do. Only a layer that is a window of its own may hold more, and does one micro-batch after the other. With
-// several devices a row of windows is timed side by side (beside.go).
+// several devices a row of windows is timed side by side (beside.go). Where a limit refuses a row, each of its layers
+// is timed by itself, and holds no more than its backward does in any step.
 
 // windowBytes is how many bytes the layers of a window may save and make, beyond which another
 // window begins.
@@ -134,17 +136,25 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 	defer func() { in.free() }()
 	times = make([]unitTimes, len(p.layers))
 	each, all := p.room()
-	for _, row := range rows(bytes, 1+len(p.Beside), each, all) {
-		if err != nil {
-			break
+	alone := map[window]bool{}
+	for list := rows(bytes, 1+len(p.Beside), each, all); len(list) > 0 && err == nil; {
+		row := list[0]
+		var next input
+		next, err = p.sideBySide(in, row, times, func(w window) bool { return alone[w] || sum(bytes[w.from:w.to]) > each })
+		if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 && !alone[row[0]] {
+			var singles [][]window
+			for i := row[0].from; i < row[len(row)-1].to; i++ {
+				w := window{i, i + 1}
+				singles, alone[w], times[i] = append(singles, []window{w}), true, unitTimes{}
+			}
+			list, err = append(singles, list[1:]...), nil
+			continue
 		}
 		if atWork == 0 || len(row) < atWork {
 			atWork = len(row)
 		}
-		var next input
-		next, err = p.sideBySide(in, row, times, func(w window) bool { return sum(bytes[w.from:w.to]) > each })
 		in.free()
-		in = next
+		in, list = next, list[1:]
 	}
 	return times, atWork, err
 }
@@ -335,19 +345,35 @@ func (t timed) scale(by, of time.Duration) {
 	}
 }
 
+// spoils reports whether a layer of a window overwrites memory of the window's input, which passes begin from.
+func (p *prober) spoils(w window) bool {
+	for i := w.from; i < w.to; i++ {
+		if !p.seen.overwrote[i] && !overwrites(p.layers[i]) {
+			continue
+		}
+		if i == w.from || i >= len(p.seen.in) || slices.ContainsFunc(p.seen.in[i], func(f flow) bool { return f.block.creator < w.from }) {
+			return true
+		}
+	}
+	return false
+}
+
 // begin begins an execution at a window's first layer. Its layers have run before.
 func (p *prober) begin(in input, w window) *segment.Execution {
 	mark := p.c.Mark()
 	defer func() { p.c.Release(mark) }()
-	copied := input{skips: in.skips} // layers may overwrite their input
-	for i, x := range in.xs {
-		if k := slices.Index(in.xs[:i], x); k >= 0 {
-			copied.xs = append(copied.xs, copied.xs[k])
-		} else {
-			copied.xs = append(copied.xs, p.c.Clone(x))
+	given := in
+	if p.spoils(w) {
+		given.xs = nil
+		for i, x := range in.xs {
+			if k := slices.Index(in.xs[:i], x); k >= 0 {
+				given.xs = append(given.xs, given.xs[k])
+			} else {
+				given.xs = append(given.xs, p.c.Clone(x))
+			}
 		}
 	}
-	e := p.executeFrom(copied, w.from)
+	e := p.executeFrom(given, w.from)
 	for i := w.from; i < w.to; i++ {
 		e.Again(i)
 	}

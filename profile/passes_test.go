@@ -128,8 +128,9 @@ func TestOneMicroBatchAtATime(t *testing.T) {
 			orders = append(orders, order)
 		}
 	}
-	pass := func(what string) string { return "S0 F0" + strings.Repeat(" F0 "+what, 2) } // a look, the next input, two passes
-	if want := []string{"no room", pass("S0 B0 S0 B0"), pass("S0 S0 B0 B0")}; !slices.Equal(orders, want) {
+	// A look, the next input, which has no room beside them in tight passes, and two passes.
+	passes := func(what string) string { return strings.Repeat(" F0 "+what, 2) }
+	if want := []string{"no room", "S0" + passes("S0 B0 S0 B0") + " F0", "S0 F0" + passes("S0 S0 B0 B0")}; !slices.Equal(orders, want) {
 		t.Errorf("with more and more room: %q, want %q", orders, want)
 	}
 }

@@ -23,16 +23,20 @@ type prober struct {
 
 	// The segment that is measured: all layers one by one, or a stage.
 	s         *segment.Segment
-	overwrite bool // see segment.Config
-	inputGrad bool // the gradient of its input is wanted
+	seen      *found // what the look at each layer has shown, while they are timed
+	overwrite bool   // see segment.Config
+	inputGrad bool   // the gradient of its input is wanted
 
 	xs    []*torch.Tensor        // the input of the next unit; kept
 	skips []*torch.Tensor        // by place at the boundary before it; kept
 	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
 	// inputs is the bytes of inputs of units that are held for their backwards.
 	inputs int64
+	// lean says that a limit has no room for more inputs of units than a stage's first, whatever time that takes.
+	lean bool
 
-	flight int // micro-batches in flight in a pass
+	flight int   // micro-batches in flight in a pass
+	most   int64 // bytes that were live on the device at any moment
 
 	done, share float64 // of all that is measured: before this phase, and in it
 
@@ -115,6 +119,9 @@ type reading struct {
 	took  time.Duration
 }
 
+// see notes the most bytes that were live since the peak was reset.
+func (p *prober) see() { p.most = max(p.most, p.Device.Memory().Peak) }
+
 // do performs an operation, and reads the account before and after it.
 func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
@@ -123,6 +130,7 @@ func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 
 // read does something, and reads the account before and after it.
 func (p *prober) read(do func()) (r reading) {
+	p.see()
 	before := p.live()
 	p.Device.ResetPeak()
 	r.took = p.took(p.c, do)
@@ -185,6 +193,13 @@ func (p *prober) wants(xs []*torch.Tensor) []bool {
 }
 
 func (p *prober) close() {
+	p.drop()
+	p.c.Close()
+	p.peer.Close()
+}
+
+// drop frees what is held between units.
+func (p *prober) drop() {
 	torch.FreeAll(p.xs)
 	torch.FreeAll(p.skips)
 	for _, sent := range p.sent {
@@ -194,6 +209,5 @@ func (p *prober) close() {
 		p.left[k].free()
 		p.returned[k].free()
 	}
-	p.c.Close()
-	p.peer.Close()
+	p.xs, p.skips, p.sent, p.inputs = nil, nil, nil, 0
 }

@@ -124,6 +124,7 @@ type Profile struct {
 	SecondsPerByte float64
 	Timing         Timing  // of all layers
 	Chains         []Chain // by stage of Config.Balance
+	Most           int64   // bytes that were live on Config.Device at any moment while it measured, what was there before included
 
 	sweep sweep
 }
@@ -147,9 +148,14 @@ type sweep struct {
 // goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// Only one unit has to fit at a time, and with Config.Beside as many as there are devices, and with Config.Balance the inputs of log2 of a stage's units and of
+// With Config.Beside as many units have to fit at a time as there are devices, with Config.Balance the inputs of log2 of a stage's units and of
 // all stages beside it, and on a CPU without a limit more of them, at most 256 MiB. Passes over several layers hold at most 256 MiB beside
 // temporaries, and under a limit of the device at most half of what is free.
+//
+// Where a limit has no room for that, all is measured with less, which takes longer: layers are timed by themselves,
+// and the input of each unit is made from its stage's. The least that has to fit is then a unit by itself, with its input,
+// what its backward holds, and the inputs of all stages. A step with one stage holds as much under any limit, but for what
+// is held beside a unit that is looked at: a copy of its output, of skips that go on, and with Config.Split of its input and its gradients.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
 	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
 		return Profile{}, err
@@ -175,6 +181,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 func (out *Profile) measure(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute, sample []*torch.Tensor) (err error) {
 	p := newProber(ctx, config, layers, routes)
 	defer p.close()
+	p.Device.ResetPeak()
 	of := config.describe(layers, sample)
 	isKnown := config.Known != nil && config.Known.sweep.of == of
 	n := p.phases(isKnown)
@@ -200,6 +207,8 @@ func (out *Profile) measure(ctx context.Context, config Config, layers []nn.Name
 			return err
 		}
 	}
+	p.see()
+	out.Most = max(out.Most, p.most)
 	p.begins(0, 1, 1)
 	p.progress(1, 1)
 	return nil
@@ -214,6 +223,8 @@ func (out *Profile) fewer(ctx context.Context, config Config, layers []nn.NamedL
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]
 	}
+	p.see()
+	out.Most = p.most
 	return err
 }
 

@@ -153,6 +153,34 @@ func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
 	return id, shim.Describe(t.handle()).StorageBytes, sync.OnceFunc(func() { shim.DropStorage(id) })
 }
 
+// Hollow frees the memory of the tensors of a list that nobody uses beside it. What they are like stays: shapes,
+// layouts, and which of them lie in the same memory. They have no elements until Ctx.Refill. The list may contain
+// nil and repetitions. Memory that others use, such as a graph or another handle, stays.
+func Hollow(list []*Tensor) {
+	once, _ := Distinct(list)
+	var handles []shim.Handle
+	for _, t := range once {
+		if t != nil && t.h != 0 {
+			handles = append(handles, t.h)
+		}
+	}
+	if handles != nil {
+		shim.Hollow(handles)
+	}
+}
+
+// Refill gives the tensors of a list that Hollow has emptied memory of the context's account, all zeros.
+func (c *Ctx) Refill(list []*Tensor) {
+	for _, t := range list {
+		if t == nil || t.h == 0 {
+			continue
+		}
+		if err := shim.Refill(&c.mode, t.h); err != nil {
+			panic(c.failed("refill", []*Tensor{t}, err))
+		}
+	}
+}
+
 // String is the tensor's type and shape, such as "float32[8,16]".
 func (t *Tensor) String() string {
 	switch {

@@ -165,6 +165,11 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 		return err
 	}
 	defer loader.Close()
+	for i, d := range p.Devices() { // what is kept for reuse is of other sizes
+		if p.DeviceHere(i) {
+			d.Trim()
+		}
+	}
 	for at := (batchAt{}); ; at.first += at.Rows {
 		if at.Batch, err = loader.Next(ctx); err == io.EOF {
 			return nil

@@ -210,6 +210,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		j.setLimits(false)
 		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
 		j.setLimits(true)
+		tellBeyond(stderr, cut.Profile.Most, config.Profile.Device.Memory().Limit)
 	}
 	if err != nil && given {
 		return withFlags(err, remedyForAuto)

@@ -46,7 +46,10 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
+	err := j.loop.PlanMemory(ctx, j.training, j.batch)
+	bytes, limit := j.pipe.MeasuredBeyond()
+	tellBeyond(stderr, bytes, limit)
+	if err != nil {
 		return withLimit(err, remedyForPlan)
 	}
 	plan := j.pipe.Plan()
@@ -62,6 +65,13 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
+}
+
+// tellBeyond says so if measuring took so many bytes, more than a limit.
+func tellBeyond(w io.Writer, bytes, limit int64) {
+	if limit > 0 && bytes > limit {
+		fmt.Fprintf(w, "measuring held %s for a while, and the limit is %s: a layer that is measured takes more than it\n", formatBytes(bytes), formatBytes(limit))
+	}
 }
 
 // warnOfPlans says so if the times behind the plans are uncertain.

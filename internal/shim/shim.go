@@ -200,6 +200,12 @@ func HoldStorage(h Handle) uintptr { return uintptr(C.ps_storage_hold(tensor(h))
 // DropStorage gives an identity back.
 func DropStorage(id uintptr) { C.ps_storage_drop(C.uint64_t(id)) }
 
+// Hollow frees the memory of tensors, each a handle of its own, that nobody else uses.
+func Hollow(list []Handle) { C.ps_hollow((*C.ps_tensor)(words(list)), C.int32_t(len(list))) }
+
+// Refill gives a tensor whose memory was freed zeros.
+func Refill(m *Mode, h Handle) *Error { return taken(C.ps_refill(mode(m), tensor(h))) }
+
 // FromBytes makes a tensor from row-major data, which is copied.
 func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
 	var out C.ps_tensor

@@ -85,6 +85,9 @@ uintptr_t ps_storage(ps_tensor, int64_t* bytes);        // the address of its st
 // The identity of a tensor's storage, which no other storage gets until it is dropped, although the memory is freed in its time.
 uint64_t ps_storage_hold(ps_tensor);
 void ps_storage_drop(uint64_t);
+// Frees the memory of those tensors, n different handles, that nobody else uses: no other tensor in that memory and no other handle. What they are like stays.
+void ps_hollow(const ps_tensor*, int32_t n);
+ps_error* ps_refill(const ps_mode*, ps_tensor);  // gives a tensor without memory zeros
 int64_t ps_changes(ps_tensor);  // how often the memory behind it was changed in place (its version counter)
 ps_error* ps_from_bytes(const ps_mode*, const void* data, int64_t bytes, int32_t dtype, const int64_t* sizes, int32_t dims, ps_tensor* out);
 // Copies t's elements in row-major order into data, which holds exactly `bytes`.

@@ -1,7 +1,10 @@
 // Handles, and data in and out.
 #include "../internal.hpp"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <cstring>
+#include <unordered_map>
 
 void ps_retain(ps_tensor t) {
   if (t != 0) c10::raw::intrusive_ptr::incref(reinterpret_cast<at::TensorImpl*>(t));
@@ -48,6 +51,35 @@ uint64_t ps_storage_hold(ps_tensor t) {
 }
 
 void ps_storage_drop(uint64_t id) { c10::raw::weak_intrusive_ptr::decref(reinterpret_cast<c10::StorageImpl*>(id)); }
+
+void ps_hollow(const ps_tensor* list, int32_t n) {
+  std::unordered_map<at::TensorImpl*, size_t> known;  // how often these handles hold a tensor, and views the one that they are of
+  for (int32_t i = 0; i < n; i++) {
+    const at::Tensor t = ps::borrow(list[i]);
+    ++known[t.unsafeGetTensorImpl()];
+    const auto* view = torch::autograd::impl::get_view_autograd_meta(t);
+    if (view == nullptr || known[t.unsafeGetTensorImpl()] > 1) continue;
+    if (view->has_bw_view()) ++known[view->get_backward_view().base_.unsafeGetTensorImpl()];
+    if (view->has_fw_view() && !view->shared_view_info()) ++known[view->get_forward_view().base_.unsafeGetTensorImpl()];
+  }
+  std::unordered_map<c10::StorageImpl*, size_t> ours;  // tensors that nobody else holds
+  for (const auto& [t, count] : known)
+    if (t->has_storage() && c10::raw::intrusive_ptr::use_count(t) == count) ++ours[t->storage().unsafeGetStorageImpl()];
+  for (const auto& [s, count] : ours)
+    if (c10::raw::intrusive_ptr::use_count(s) == count) s->set_data_ptr_noswap(at::DataPtr(nullptr, s->device()));
+}
+
+ps_error* ps_refill(const ps_mode* mode, ps_tensor t) {
+  return ps::guarded([&] {
+    ps::Enter enter(mode);
+    const auto* impl = reinterpret_cast<at::TensorImpl*>(t);
+    if (!impl->has_storage()) return;
+    auto* s = impl->storage().unsafeGetStorageImpl();
+    if (s->nbytes() == 0 || s->data_ptr().get() != nullptr) return;
+    const at::Tensor zeros = at::zeros({static_cast<int64_t>(s->nbytes())}, at::TensorOptions().dtype(at::kByte).device(s->device()));
+    s->set_data_ptr_noswap(zeros.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, s->device())));
+  });
+}
 
 int64_t ps_changes(ps_tensor t) { return ps::borrow(t)._version(); }
 
