@@ -345,8 +345,12 @@ func (t timed) scale(by, of time.Duration) {
 	}
 }
 
-// spoils reports whether a layer of a window overwrites memory of the window's input, which passes begin from.
+// spoils reports whether a layer of a window overwrites memory of the window's input, which passes begin from,
+// or may do so as nobody has looked.
 func (p *prober) spoils(w window) bool {
+	if p.seen == nil {
+		return true
+	}
 	for i := w.from; i < w.to; i++ {
 		if !p.seen.overwrote[i] && !overwrites(p.layers[i]) {
 			continue
