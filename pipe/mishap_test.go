@@ -166,8 +166,16 @@ func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 		h := mishap{rapid.SampledFrom(kinds).Draw(rt, "mishap"), rapid.IntRange(0, processes-1).Draw(rt, "rank"),
 			rapid.IntRange(0, 2).Draw(rt, "step"), rapid.Float64Range(0, 1).Draw(rt, "share")}
 		q, ways := d.problem(), rapid.SampledFrom([]string{"local", "gloo", "direct"}).Draw(rt, "ways")
+		replicas := min(d.Rows, d.Short) >= int64(processes) && d.Budget == nil && rapid.IntRange(0, 2).Draw(rt, "replicas") == 0
 		run := func(g *group.Group) (happened bool, err error) {
-			err = q.on(g, d.config(), func(m process) error { happened, err = h.trouble(m); return err })
+			cfg := d.config()
+			if replicas { // each process is one, with devices of its own
+				cfg.Replicas = processes
+				for i := range cfg.Devices {
+					cfg.Devices[i].Index += 8 * g.Rank()
+				}
+			}
+			err = q.on(g, cfg, func(m process) error { happened, err = h.trouble(m); return err })
 			return happened, err
 		}
 		var happened []bool

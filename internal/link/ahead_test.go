@@ -147,6 +147,41 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 	}
 }
 
+// Where there is no memory for all copies of a parcel, on the host to send it or of what has arrived there,
+// those that were made are freed, and the parcel.
+func TestCopiesOnTheHostWithoutMemory(t *testing.T) {
+	for short := range 2 { // the device without memory
+		t.Run(torch.CPU(short).String(), func(t *testing.T) {
+			torchtest.Check(t)
+			const bytes = 64 << 10 // of each of two tensors, of which the first repeats itself
+			ends, _ := counted(t, 1)
+			ends[short].SetStaged(true)
+			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			defer sender.Close()
+			defer receiver.Close()
+			from, to := ends[0].Open(0), ends[1].Open(0)
+			send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
+			var p link.Parcel
+			p.Add(link.Values(sender.Keep(sender.Expand(sender.Zeros(torch.Float32, 1, bytes/4), 3, bytes/4)), sender.Keep(sender.Zeros(torch.Float32, bytes/4))))
+			torch.CPU(short).SetLimit(torch.CPU(short).Memory().Live + bytes + bytes/2)
+			defer torch.CPU(short).SetLimit(0)
+			err := torch.Try(func() {
+				if err := from.Send(sender, send, p); err != nil {
+					t.Error(err)
+				}
+				got, err := to.Receive(receiver, send)
+				got.Free()
+				t.Errorf("the receive ends with %v", err)
+			})
+			if !errors.Is(err, torch.ErrOutOfMemory) {
+				t.Errorf("it ends with %v", err)
+			}
+			from.Free()
+			to.Free()
+		})
+	}
+}
+
 // failingWork is a work that fails at once.
 type failingWork struct{ link.Work }
 

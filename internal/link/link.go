@@ -81,7 +81,7 @@ func (p *Parcel) Free() {
 }
 
 // Link carries parcels from the stage of a send action to that of the matching receive. It is safe
-// for concurrent use by the workers of a pipe.
+// for concurrent use by the workers of a pipe. After a call that has failed come Abort and Free alone.
 type Link interface {
 	// Send hands a parcel to the link, which owns it from then on, also when it fails. c is that of
 	// the sender's worker.
