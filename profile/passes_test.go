@@ -186,3 +186,20 @@ func TestUnitsOfWindowsWithOtherPasses(t *testing.T) {
 		t.Errorf("%+v, want a unit of 1.001 s", l)
 	}
 }
+
+// A layer that is looked at holds its input once, its output, and a copy of that. What the account shows at most is
+// said.
+func TestALookHoldsItsInputOnce(t *testing.T) {
+	c := newCtx(t)
+	const bytes = 256 * 256 * 4
+	device := torch.CPU(1)
+	device.SetLimit(3 * bytes)
+	defer device.SetLimit(0)
+	double := func() nn.Layer {
+		return one(func(n *nn.Ctx, x *torch.Tensor) *torch.Tensor { return n.MulScalar(x, 2) })
+	}
+	p := measured(t, nn.NewSequential(double(), double()), profile.Config{Device: device, Peer: device, BytesOnly: true}, c.Empty(torch.Float32, 256, 256))
+	if p.Most != 3*bytes {
+		t.Errorf("%d bytes at most, want %d", p.Most, 3*bytes)
+	}
+}
