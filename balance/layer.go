@@ -27,7 +27,7 @@ type Layer struct {
 	// only the copy counts, as the input is held anyway.
 	Enter int64
 	// Leave is the additional bytes held if the layer ends a stage: its output, if nothing in the
-	// graph saves that, or the copy that is sent of an output with gaps in its memory.
+	// graph saves that.
 	Leave int64
 
 	Parameters int64 // bytes, frozen ones included

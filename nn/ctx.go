@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
@@ -159,6 +161,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	ys := c.apply(l.Layer, in)
 	c.Training = training
 	c.exist(xs, ys)
+	ys = c.border(ys)
 	c.kept()
 	if c.trace {
 		name := l.Name
@@ -175,6 +178,33 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.running, c.stashed, c.popped = running, stashed, popped
 	c.ResumeDraws(seed, draws)
 	return ys
+}
+
+// border makes the output of a layer what it is behind any cut: dense. A tensor that stands there twice
+// stays one.
+func (c *Ctx) border(ys []*torch.Tensor) []*torch.Tensor {
+	var copied []*torch.Tensor
+	for i, y := range ys {
+		if slices.Contains(ys[:i], y) {
+			continue
+		}
+		dense := c.Border(y)
+		if dense == y {
+			continue
+		}
+		if copied == nil {
+			copied = slices.Clone(ys)
+		}
+		for k := range ys {
+			if ys[k] == y {
+				copied[k] = dense
+			}
+		}
+	}
+	if copied == nil {
+		return ys
+	}
+	return copied
 }
 
 func (c *Ctx) write(s string) {

@@ -116,7 +116,7 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		c.refuse("stash", key, "is stashed again before it was popped")
 	}
 	if t != nil {
-		t = c.Keep(c.Branch(t))
+		t = c.Keep(c.Branch(c.Border(t)))
 	}
 	s.held[key] = hold(t, s.local[key])
 }

@@ -38,9 +38,8 @@
 // Results are bit-equal whatever the balance, the schedule, the policy and the number of stages, for
 // the same number of micro-batches and threads. For this, backward runs in ascending order of
 // micro-batches on every stage, and random numbers are derived from seed, step, micro-batch and
-// layer name. A layer of one's own whose output is a part of a wider tensor, as of torch.Ctx.Narrow,
-// or that begins with torch.Ctx.Cat, should make it contiguous, or stay on one stage with the layers
-// beside it: a cut there makes it so, and libtorch has other last bits for tensors with gaps.
+// layer name. What a layer gives, and the gradient of what it takes, has no gaps in its memory on
+// either side of a cut: where a layer of one's own makes them, nn.Ctx copies.
 //
 // With one stage the peak of a device is the same in every run. With several it may differ by the
 // activations and gradients that neighbours have not received yet; see Pipe.SafeLimit.

@@ -4,12 +4,20 @@ import (
 	"fmt"
 	"slices"
 
+	"pgregory.net/rapid"
+
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
-// kindCount is how many numbers randomModel knows.
-const kindCount = 34
+// kindCount is how many numbers randomModel knows. From gapped on they are tensors with gaps, between layers.
+const (
+	gapped    = 33
+	kindCount = gapped + gapCount*sensitiveCount
+)
+
+// anyKind draws one of them.
+var anyKind = rapid.OneOf(rapid.IntRange(0, gapped-1), rapid.IntRange(0, gapped-1), rapid.IntRange(gapped, kindCount-1))
 
 // randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
 // are wrapped by wrap.
@@ -125,12 +133,11 @@ func (m *randomNet) grow(i, k int) {
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
 		}))
-	case 33: // gaps in the memory of an output and of the gradient of an input, beside layers that copy neither
-		m.add(nn.NewTanh())
-		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Narrow(c.Cat([]*torch.Tensor{x, c.Detach(c.Tanh(x))}, 3), 3, 3, 6)
-		}))
-		m.add(nn.NewTanh())
+	default:
+		k -= gapped
+		m.add(sensitive((k + i) % sensitiveCount))
+		m.gap(k / sensitiveCount)
+		m.add(sensitive(k % sensitiveCount))
 	}
 }
 

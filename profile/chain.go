@@ -184,5 +184,5 @@ func (p *prober) cut(f *found) (units [][]int, merged []string) {
 
 // segment cuts a part of the model.
 func (p *prober) segment(first, last int, units []int) (*segment.Segment, error) {
-	return segment.New(segment.Config{Layers: p.layers[:max(p.model, last)], Routes: p.routes, First: first, Last: last, Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
 }

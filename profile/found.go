@@ -13,12 +13,11 @@ import (
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody
-	first   int // the first layer that does, or nobody
 	bytes   int64
 }
 
 func newBlock(creator int, bytes int64) *block {
-	return &block{creator: creator, saver: nobody, first: nobody, bytes: bytes}
+	return &block{creator: creator, saver: nobody, bytes: bytes}
 }
 
 // nobody is the saver of blocks that no layer saves, and the creator of the model's input and of
@@ -94,9 +93,7 @@ func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 	}
 	for _, s := range f.skips {
 		b := s.stashed.block
-		if s.Leave = b.loose(); s.stashed.gaps {
-			s.Leave = s.Bytes
-		}
+		s.Leave = b.loose()
 		if b != nil && b.saver >= s.To[0] {
 			s.Enter = s.Bytes
 		}
@@ -126,36 +123,23 @@ func (p *Profile) seconds(config *Config) {
 	p.Timing.Devices = p.sweep.devices
 }
 
-// leave is the bytes that are held only because layer i ends a stage. Of an output that is not dense a
-// copy is sent. The original is then held where a layer up to this one saves it; if only later ones
-// do, it counts with the layer that allocated it nevertheless, and of the copies only what is more.
+// leave is the bytes that are held only because layer i ends a stage.
 func (f *found) leave(i int) (bytes int64) {
 	var counted []*block
-	copies, spared := int64(0), int64(0)
 	for _, out := range f.out[i] {
-		b := out.block
-		if out.gaps {
-			copies += out.bytes
-		}
-		if slices.Contains(counted, b) || f.skipped(b, i) {
-			continue
-		}
-		counted = append(counted, b)
-		switch {
-		case !out.gaps:
-			bytes += b.loose()
-		case b.creator != nobody && b.first > i:
-			spared += b.bytes
+		if !slices.Contains(counted, out.block) && !f.skipped(out.block, i) {
+			bytes += out.block.loose()
+			counted = append(counted, out.block)
 		}
 	}
-	return bytes + max(copies-spared, 0)
+	return bytes
 }
 
 // skipped reports whether a block is also that of a skip across the boundary after a layer. Then it
-// counts with the skip, unless that is sent as a copy.
+// counts with the skip.
 func (f *found) skipped(b *block, layer int) bool {
 	return slices.ContainsFunc(f.skips, func(s foundSkip) bool {
-		return s.stashed.block == b && !s.stashed.gaps && s.From <= layer && layer < s.To[len(s.To)-1]
+		return s.stashed.block == b && s.From <= layer && layer < s.To[len(s.To)-1]
 	})
 }
 

@@ -32,7 +32,6 @@ type flow struct {
 	grad  bool          // its gradient goes back
 	bytes int64         // of a transfer
 	block *block        // of the original
-	gaps  bool          // the original is not dense: a stage that ends with it sends a copy
 }
 
 // look runs each layer once with gradients, and finds what is held until its backward.
@@ -217,14 +216,13 @@ type handles struct {
 	blocks map[uintptr]*block          // by identity of the storage
 	of     map[uintptr][]*torch.Tensor // by identity of the storage
 	order  []uintptr
-	gaps   map[uintptr]bool                // of the input: what the copies are of is not dense
 	copies map[*torch.Tensor]*torch.Tensor // of the input, by the flow's tensor; itself where it does not go on
 	stays  []*torch.Tensor                 // of the input, what goes on
 	beside int64                           // bytes that were allocated to look, and not by the layer
 }
 
 func newHandles(p *prober, l nn.NamedLayer) *handles {
-	h := &handles{p: p, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}, gaps: map[uintptr]bool{}, copies: map[*torch.Tensor]*torch.Tensor{}}
+	h := &handles{p: p, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}, copies: map[*torch.Tensor]*torch.Tensor{}}
 	for _, s := range l.State() {
 		id, _ := s.Tensor().Storage()
 		h.blocks[id] = newBlock(nobody, 0) // a layer may return its parameter
@@ -256,8 +254,6 @@ func (h *handles) given(f flow) *torch.Tensor {
 		}
 		h.copies[f.t] = x
 		h.add(x, f.block)
-		id, _ := x.Storage()
-		h.gaps[id] = f.gaps
 	}
 	return x
 }
@@ -296,9 +292,7 @@ func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows 
 		defer c.SetGrad(c.SetGrad(true))
 		c.Sum(t) // keeps the graph, and not the memory of t
 	}
-	gaps := h.gaps[id] || !torch.Dense(t.Shape(), c.Strides(t))
 	out = h.p.copied(t, earlier, flows, b) // last, as nobody would free it if the sum failed
-	out.gaps = gaps
 	h.beside += h.p.live() - was
 	return out
 }
@@ -312,10 +306,7 @@ func (h *handles) release(layer int) int64 {
 		_, bytes := h.of[id][0].Storage()
 		torch.FreeAll(h.of[id])
 		if h.p.live() == was {
-			b := h.blocks[id]
-			if b.saver = layer; b.first == nobody {
-				b.first = layer
-			}
+			h.blocks[id].saver = layer
 		}
 		live -= bytes
 	}

@@ -129,13 +129,6 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	if s := &e.at[at].state; e.alone(at) && !e.stays(s.early) {
 		s.free()
 	}
-	if at == 0 && e.s.first > 0 {
-		for _, list := range append(x.skips, x.xs) {
-			for i, t := range list {
-				list[i] = packed(c, t)
-			}
-		}
-	}
 }
 
 // taken moves a gradient out of where backward left it.

@@ -54,10 +54,6 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 		c.Release(mark, xs...)
 		w.unchanged(c, l.Name)
 	}
-	if at == len(e.s.units)-1 && e.s.last < len(e.s.layers) {
-		xs = dense(c, xs)
-		c.Release(mark, xs...)
-	}
 	e.running = nil
 	e.leave(n, store, at, xs, &g)
 	done = true
@@ -210,9 +206,6 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	}
 	for _, s := range u.stashed {
 		t := store.Take(n, s.key)
-		if e.s.Leaves(s.key) >= 0 {
-			t = packed(n.Ctx, t)
-		}
 		if g.made {
 			g.stashed = append(g.stashed, t)
 			if t != nil && !last {

@@ -24,7 +24,6 @@ import (
 type Segment struct {
 	layers     []nn.NamedLayer // of the model
 	first      int
-	last       int
 	hold       bool
 	overwrite  bool
 	units      []unit
@@ -94,7 +93,7 @@ func New(cfg Config) (*Segment, error) {
 	if counts == nil {
 		counts = []int{cfg.Last - cfg.First}
 	}
-	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, last: cfg.Last, hold: cfg.Hold, overwrite: cfg.Overwrite}
+	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold, overwrite: cfg.Overwrite}
 	at, trained := cfg.First, cfg.InputGrad
 	for i, n := range counts {
 		if n < 1 {

@@ -149,7 +149,7 @@ func (c *Ctx) Gate(mailbox, value *Tensor) *Tensor {
 	return c.begin(opGate).t(mailbox).t(value).one()
 }
 
-// Mailed is Gate with a mailbox of its own.
+// Mailed is Gate with a mailbox of its own, in which a gradient that is not dense is left as a copy.
 func (c *Ctx) Mailed(value *Tensor) (mailbox, behind *Tensor) {
 	w := c.begin(opMailed).t(value).run()
 	return c.own(shim.Handle(w[1])), c.own(shim.Handle(w[3]))
@@ -157,8 +157,20 @@ func (c *Ctx) Mailed(value *Tensor) (mailbox, behind *Tensor) {
 
 // Branch returns t's memory under a node of its own. The gradients of the branch's uses are summed
 // there first, and their sum joins the gradients of t's other uses. A change in place of one is a
-// change of the other. With grad off it is a second handle on t.
+// change of the other. A gradient that is not dense joins as a copy. With grad off it is a second
+// handle on t.
 func (c *Ctx) Branch(t *Tensor) *Tensor { return c.begin(opBranch).t(t).one() }
+
+// Border is t as it goes on to another layer: t itself if it is dense ([Dense]), and else a copy. A
+// gradient that comes back to it is made dense in the same way before it goes on.
+func (c *Ctx) Border(t *Tensor) *Tensor {
+	if shim.Border(t.given("border")) {
+		return t
+	}
+	t = c.Clone(t)
+	shim.Border(t.h)
+	return t
+}
 
 // Reshape is aten::reshape; one size may be -1. No sizes make a number of a tensor of one element.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {

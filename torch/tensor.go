@@ -133,10 +133,6 @@ func (t *Tensor) IsLeaf() bool { return shim.Describe(t.given("is_leaf")).Leaf }
 // IsContiguous says whether the elements lie in row-major order without gaps.
 func (t *Tensor) IsContiguous() bool { return shim.Describe(t.given("is_contiguous")).Contiguous }
 
-// IsPacked says whether the elements fill memory without gaps, each once, in some order of
-// dimensions.
-func (t *Tensor) IsPacked() bool { return shim.Packed(t.given("is_packed")) }
-
 // Changes returns how often the memory of the tensor and of all its views was changed in place.
 func (t *Tensor) Changes() int64 { return shim.Changes(t.given("changes")) }
 

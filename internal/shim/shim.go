@@ -178,8 +178,8 @@ func Numel(h Handle) int64 { return int64(C.ps_numel(tensor(h))) }
 // SameShape says whether two tensors have the same sizes.
 func SameShape(a, b Handle) bool { return C.ps_same_shape(tensor(a), tensor(b)) != 0 }
 
-// Packed says whether a tensor's elements fill its memory, each once, in some order of dimensions.
-func Packed(h Handle) bool { return C.ps_packed(tensor(h)) != 0 }
+// Border says whether a tensor is dense. If so, a gradient that comes back to it is made dense too.
+func Border(h Handle) bool { return C.ps_border(tensor(h)) != 0 }
 
 // Storage is the identity of a tensor's storage, and its bytes.
 func Storage(h Handle) (id uintptr, bytes int64) {

@@ -4,6 +4,7 @@
 #include "autograd/checkpoint.cpp"
 #include "autograd/conv.cpp"
 #include "autograd/cut.cpp"
+#include "autograd/dense.cpp"
 #include "autograd/gelu.cpp"
 #include "autograd/linear.cpp"
 #include "autograd/matmul.cpp"

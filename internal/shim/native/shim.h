@@ -80,7 +80,6 @@ int32_t ps_requires_grad(ps_tensor);
 int32_t ps_dims(ps_tensor);
 int64_t ps_numel(ps_tensor);
 int32_t ps_same_shape(ps_tensor, ps_tensor);
-int32_t ps_packed(ps_tensor);                           // whether its elements fill its memory, each once, in some order of dimensions
 uintptr_t ps_storage(ps_tensor, int64_t* bytes);        // the address of its storage, and the bytes
 // The identity of a tensor's storage, which no other storage gets until it is dropped, although the memory is freed in its time.
 uint64_t ps_storage_hold(ps_tensor);
@@ -99,6 +98,7 @@ ps_error* ps_set_requires_grad(ps_tensor, int32_t);
 ps_tensor ps_grad(ps_tensor);  // a new reference, or 0
 ps_tensor ps_take_grad(ps_tensor);  // its reference, moved out: the tensor has no gradient then; or 0
 ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
+int32_t ps_border(ps_tensor);  // whether it is dense (dense.hpp); the gradient that comes back to it will be, if it is
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
 // A backward that is prepared holds the gradients and the graph, and not the outputs. It is run once, which frees it and the graph as it goes, or dropped.
 ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared);

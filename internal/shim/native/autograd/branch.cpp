@@ -1,7 +1,7 @@
 // penstock::branch: a tensor under a node of its own, where the gradients of what uses it are summed before they join the rest.
 //
 // Autograd sums the gradients of a tensor's uses in the order in which they arrive, and (a + b) + c has other bits than a + (b + c). Where one part of
-// a network may be cut off from the others, a branch fixes which uses are summed first.
+// a network may be cut off from the others, a branch fixes which uses are summed first. What it hands on is dense, as what a cut hands on.
 #include "node.hpp"
 
 namespace ps {
@@ -9,13 +9,15 @@ namespace {
 
 struct Branch final : Node {
   using Node::Node;
-  variable_list apply(variable_list&& grads) override { return std::move(grads); }
+  variable_list backward(variable_list&& grads) override { return std::move(grads); }
 };
 
 // detach gives the same memory and the same version counter, so that a change in place of one is noticed by what saved the other.
 at::Tensor branch(const at::Tensor& self) {
   auto node = recorded<Branch>("BranchBackward", {self});
-  return node == nullptr ? self : under(node, self.detach());
+  if (node == nullptr) return self;
+  node->expect_dense();
+  return under(node, self.detach());
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class Checkpoint final : public Node {
     forget(id_);
   }
 
-  variable_list apply(variable_list&& grads) override {
+  variable_list backward(variable_list&& grads) override {
     const std::vector<int32_t> wanted = wants();
     variable_list inputs = leaves(wanted);
     auto input = lent(inputs);

@@ -74,7 +74,7 @@ struct Conv2d final : Node {
   using Node::Node;
   Window window;
 
-  variable_list apply(variable_list&& grads) override {
+  variable_list backward(variable_list&& grads) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined()) return variable_list(3);
     const at::Tensor input = saved(0), weight = saved(1);

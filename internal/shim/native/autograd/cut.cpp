@@ -9,7 +9,7 @@ namespace {
 struct Gate final : Node {
   explicit Gate(const char* name, const variable_list&) : Node(name, {}) {}
 
-  variable_list apply(variable_list&& grads) override {
+  variable_list backward(variable_list&& grads) override {
     std::lock_guard<std::mutex> lock(mutex_);
     saved(0).mutable_grad() = grads[0];
     return {};
@@ -36,19 +36,12 @@ at::Tensor narrow(const at::Tensor& self, int64_t dim, int64_t start, int64_t le
   return part;
 }
 
-// A gate with a mailbox of its own.
+// A gate with a mailbox of its own, which gets dense gradients.
 std::tuple<at::Tensor, at::Tensor> mailed(const at::Tensor& value) {
   at::Tensor mailbox = at::empty({0}, value.options().dtype(at::kFloat)).set_requires_grad(true);
   at::Tensor behind = gate(mailbox, value);
+  if (behind.requires_grad()) expect_dense(*behind.grad_fn());
   return {std::move(mailbox), std::move(behind)};
-}
-
-// self without the dimensions in which it is expanded.
-at::Tensor core(const at::Tensor& self) {
-  at::Tensor core = self;
-  for (int64_t d = 0; d < self.dim(); d++)
-    if (self.size(d) > 1 && self.stride(d) == 0) core = core.narrow(d, 0, 1);
-  return core;
 }
 
 // A copied core, expanded as self is. What is not expanded is no view, of which autograd would think that somebody else has its memory: it adds to a

@@ -11,7 +11,7 @@ struct Gelu final : Node {
   using Node::Node;
   std::string approximate;
 
-  variable_list apply(variable_list&& grads) override {
+  variable_list backward(variable_list&& grads) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined()) return {at::Tensor()};
     return {at::gelu_backward(grads[0].contiguous(), saved(0).contiguous(), approximate)};

@@ -18,7 +18,7 @@ struct Linear final : Node {
   std::vector<int64_t> sizes;  // of the input
 
   // Gradients in bfloat16 become the arguments' type on their way: autograd casts them to what the arguments were.
-  variable_list apply(variable_list&& grads) override {
+  variable_list backward(variable_list&& grads) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined()) return variable_list(3);
     const at::Tensor input = saved(0), weight = saved(1);

@@ -9,7 +9,7 @@ namespace {
 // Brings the gradient by rows too, on its way to the product.
 struct Rows final : Node {
   using Node::Node;
-  variable_list apply(variable_list&& grads) override { return {grads[0].defined() ? grads[0].contiguous() : grads[0]}; }
+  variable_list backward(variable_list&& grads) override { return {grads[0].defined() ? grads[0].contiguous() : grads[0]}; }
 };
 
 // The product of a batch by rows, in the shape of the batch but for the last dimension: of `columns`, or none where that is negative.

@@ -2,6 +2,7 @@
 // cannot leave a gradient untouched, or save less than its arguments.
 #pragma once
 #include "../internal.hpp"
+#include "dense.hpp"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -21,6 +22,15 @@ class Node : public torch::autograd::Node {
 
   std::string name() const override { return name_; }
 
+  // See dense.hpp.
+  void expect_dense() { dense_ = true; }
+  bool expects_dense() const { return dense_; }
+
+  variable_list apply(variable_list&& grads) final {
+    if (dense_) make_dense(grads);
+    return backward(std::move(grads));
+  }
+
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& s : saved_) s.reset_data();
@@ -29,12 +39,16 @@ class Node : public torch::autograd::Node {
   void save(const at::Tensor& t) { saved_.emplace_back(t, /*is_output=*/false); }
 
  protected:
+  // The gradients of the arguments, from those of the results.
+  virtual variable_list backward(variable_list&& grads) = 0;
+
   // What was saved i-th. The caller holds mutex_: another thread's backward through the same graph may release it.
   at::Tensor saved(size_t i) const { return saved_[i].unpack(); }
   size_t saved_count() const { return saved_.size(); }
 
  private:
   const char* name_;
+  bool dense_ = false;
   std::vector<torch::autograd::SavedVariable> saved_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 struct Relu final : Node {
   using Node::Node;
 
-  variable_list apply(variable_list&& grads) override {
+  variable_list backward(variable_list&& grads) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined()) return {at::Tensor()};
     return {rectified_gradient(grads[0], saved(0))};

@@ -22,6 +22,7 @@
 // graph then keeps all that it has saved until the second part, and the captured gradients come on
 // top; here a node lets go of what it has saved when it has run.
 #include "backward.hpp"
+#include "dense.hpp"
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -60,6 +61,7 @@ class Before final : public AnyNode {
 
   variable_list apply(variable_list&& grads) override {
     TORCH_CHECK(product_ != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    if (expects_dense(*product_)) make_dense(grads);
     if (auto later = later_.lock()) {
       for (uint32_t i = 0; i < grads.size(); i++) {
         if (grads[i].defined()) later->begin({product_, i}, grads[i]);

@@ -38,8 +38,6 @@ int64_t ps_numel(ps_tensor t) { return ps::borrow(t).numel(); }
 
 int32_t ps_same_shape(ps_tensor a, ps_tensor b) { return ps::borrow(a).sizes() == ps::borrow(b).sizes() ? 1 : 0; }
 
-int32_t ps_packed(ps_tensor t) { return ps::borrow(t).is_non_overlapping_and_dense() ? 1 : 0; }
-
 uintptr_t ps_storage(ps_tensor handle, int64_t* bytes) {
   const at::Tensor t = ps::borrow(handle);
   *bytes = t.has_storage() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
