@@ -13,3 +13,4 @@
 #include "autograd/product.cpp"
 #include "autograd/relu.cpp"
 #include "autograd/split.cpp"
+#include "autograd/streamed.cpp"

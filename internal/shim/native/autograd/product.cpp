@@ -10,6 +10,7 @@
 // oneDNN is found by name, as libtorch has it loaded: dnnl_sgemm is the same function in its versions 1 to 3.
 #include "product.hpp"
 #include "plain.hpp"
+#include "streamed.hpp"
 #include "../runtime/gemm.hpp"
 
 #include <dlfcn.h>
@@ -21,29 +22,44 @@ namespace {
 using Gemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta,
                      float* c, int64_t ldc);
 
+// Has the core AVX-512, and may oneDNN use it?
+bool avx512() {
+  static const int32_t isa = ps_onednn_isa(), wanted = 0x27;
+  return isa >= 0 && (isa & wanted) == wanted;
+}
+
 // oneDNN's GEMM; null where the process has none, or none for AVX-512.
 Gemm onednn() {
-  static const Gemm gemm = [] {
-    const int32_t isa = ps_onednn_isa(), avx512 = 0x27;
-    return isa >= 0 && (isa & avx512) == avx512 ? reinterpret_cast<Gemm>(dlsym(RTLD_DEFAULT, "dnnl_sgemm")) : nullptr;
-  }();
+  static const Gemm gemm = avx512() ? reinterpret_cast<Gemm>(dlsym(RTLD_DEFAULT, "dnnl_sgemm")) : nullptr;
   return gemm;
 }
 
-// Is oneDNN faster for this many multiply-adds? Below some 2^18 its call takes longer than OpenBLAS's small product.
-bool faster(int64_t m, int64_t n, int64_t k) {
-  return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && onednn() != nullptr;
+enum class By { blas, onednn, streamed };
+
+// What computes so many multiply-adds of floats fastest, where rows, the side that is a micro-batch's, are few: the BLAS below some 2^18, as a call of
+// oneDNN's takes longer than OpenBLAS's small product; from few on oneDNN.
+By fastest(int64_t m, int64_t n, int64_t k, int64_t rows, int64_t few) {
+  if (m <= 0 || n <= 0 || k <= 0 || m * n * k < int64_t{1} << 18 || onednn() == nullptr) return By::blas;
+  return rows <= few ? By::streamed : By::onednn;
 }
 
-// C [m, n] = op(A) op(B) + beta C by rows, of contiguous matrices, by oneDNN or as aten::addmm has the BLAS compute it.
-void gemm(bool by_onednn, char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at::Tensor& a, const at::Tensor& b, float beta, const at::Tensor& c) {
+// C [m, n] = op(A) op(B) + beta C by rows, of contiguous matrices: by the kernels for few rows, by oneDNN, or as aten::addmm has the BLAS compute it.
+void gemm(By by, char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at::Tensor& a, const at::Tensor& b, float beta, const at::Tensor& c) {
   const int64_t lda = a.size(-1), ldb = b.size(-1);
   const float *of_a = a.data_ptr<float>(), *of_b = b.data_ptr<float>();
   float* to = c.data_ptr<float>();
-  if (!by_onednn) return blas_product(op_b, op_a, n, m, k, of_b, ldb, of_a, lda, beta, to, n);
+  if (by == By::blas) return blas_product(op_b, op_a, n, m, k, of_b, ldb, of_a, lda, beta, to, n);
   in_parts(m, n, k, [&](int64_t from_m, int64_t to_m, int64_t from_n, int64_t to_n) {
-    const int status = onednn()(op_a, op_b, to_m - from_m, to_n - from_n, k, 1, of_a + from_m * (op_a == 'N' ? lda : 1), lda, of_b + from_n * (op_b == 'N' ? 1 : ldb), ldb, beta,
-                                to + from_m * n + from_n, n);
+    const int64_t rows = to_m - from_m, columns = to_n - from_n;
+    const float *part_a = of_a + from_m * (op_a == 'N' ? lda : 1), *part_b = of_b + from_n * (op_b == 'N' ? 1 : ldb);
+    float* part = to + from_m * n + from_n;
+    if (by == By::streamed) {
+      if (op_b == 'T') streamed::by_transposed(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
+      else if (op_a == 'T') streamed::transposed_by(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
+      else streamed::plain(rows, columns, k, part_a, lda, part_b, ldb, part, n);
+      return;
+    }
+    const int status = onednn()(op_a, op_b, rows, columns, k, 1, part_a, lda, part_b, ldb, beta, part, n);
     TORCH_CHECK(status == 0, "oneDNN's product of ", m, " x ", k, " and ", k, " x ", n, " failed with status ", status);
   });
 }
@@ -62,7 +78,7 @@ bool accumulates(const at::Tensor& weight) {
   return grad.defined() && grad.is_contiguous() && !grad.requires_grad() && grad.sizes() == weight.sizes() && grad.dtype() == weight.dtype();
 }
 
-bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && faster(m, n, k); }
+bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && fastest(m, n, k, 0, 0) != By::blas; }
 
 int64_t rows_of(const at::Tensor& t) { return c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)); }
 
@@ -77,32 +93,31 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
   c10::DimVector sizes(x.sizes());
   sizes.back() = out;
   const bool ours = floats(x) && floats(weight) && (!bias.defined() || (floats(bias) && bias.sizes() == at::IntArrayRef{out}));
-  const bool quick = ours && faster(rows, out, in);
+  const By by = ours ? fastest(rows, out, in, rows, streamed::few_rows) : By::blas;
   const at::Tensor of = x.contiguous();
-  if (!quick && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(by_rows(of)), sizes);
+  if (by == By::blas && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(by_rows(of)), sizes);
   const at::Tensor y = empty_floats(sizes);
   if (bias.defined()) copy_to_rows(bias, y);
-  gemm(quick, 'N', 'T', rows, out, in, of, weight.contiguous(), bias.defined() ? 1 : 0, y);
+  gemm(by, 'N', 'T', rows, out, in, of, weight.contiguous(), bias.defined() ? 1 : 0, y);
   return y;
 }
 
 at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight) {
   const int64_t rows = dy.size(0), out = weight.size(0), in = weight.size(1);
-  const bool quick = ps::quick(dy, weight, rows, in, out);
-  if (!quick && !direct(rows, in, out, dy, weight)) return dy.mm(weight);
+  const By by = floats(dy) && floats(weight) ? fastest(rows, in, out, rows, streamed::few_rows) : By::blas;
+  if (by == By::blas && !direct(rows, in, out, dy, weight)) return dy.mm(weight);
   const at::Tensor dx = empty_floats({rows, in});
-  gemm(quick, 'N', 'N', rows, in, out, dy.contiguous(), weight.contiguous(), 0, dx);
+  gemm(by, 'N', 'N', rows, in, out, dy.contiguous(), weight.contiguous(), 0, dx);
   return dx;
 }
 
 at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tensor sum) {
   const int64_t rows = dy.size(0), out = dy.size(1), in = x.size(1);
   const bool adds = sum.defined();
-  // Between these, oneDNN is up to a fifth slower if the weight is large.
-  const bool slow = rows > 40 && rows < 128, quick = !slow && ps::quick(dy, x, out, in, rows);
-  if (!quick && !direct(out, in, rows, dy, x)) return adds ? sum.addmm_(dy.t(), x) : dy.t().mm(x);
+  const By by = floats(dy) && floats(x) ? fastest(out, in, rows, rows, streamed::few_rows_for_weight) : By::blas;
+  if (by == By::blas && !direct(out, in, rows, dy, x)) return adds ? sum.addmm_(dy.t(), x) : dy.t().mm(x);
   if (!adds) sum = empty_floats({out, in});
-  gemm(quick, 'T', 'N', out, in, rows, dy.contiguous(), x.contiguous(), adds ? 1 : 0, sum);
+  gemm(by, 'T', 'N', out, in, rows, dy.contiguous(), x.contiguous(), adds ? 1 : 0, sum);
   sum.unsafeGetTensorImpl()->bump_version();
   return sum;
 }
