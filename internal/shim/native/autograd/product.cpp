@@ -1,11 +1,9 @@
-// Products by oneDNN's GEMM where it beats the BLAS that libtorch calls.
+// Products by kernels for few rows (streamed.hpp), or by oneDNN's GEMM where it beats the BLAS that libtorch calls.
 //
-// A GEMM copies its operands into blocks that its kernel reads in order. OpenBLAS 0.3.21 does so on every call and for both operands: with the 32 rows of a micro-batch and
-// a 1024 x 1024 weight that is half of the time. oneDNN's copies less of a weight with few rows, and its kernels for AVX-512 are faster; docs/decisions.md has the
-// numbers. With AVX2 alone the two are equally fast, and the BLAS computes.
+// A GEMM copies its operands into blocks that its kernel reads in order. OpenBLAS 0.3.21 does so on every call and for both operands. oneDNN's copies less of a weight with few rows,
+// and its kernels for AVX-512 are faster; docs/decisions.md has the numbers. With AVX2 alone the two are equally fast, and the BLAS computes.
 //
-// A copy of each weight made once a step (oneDNN's blocked layout) would save another eighth of the products with 32 rows and nothing from 128 rows on, as the weight has to come
-// from memory either way. It would take twice the bytes of the weights.
+// A copy of each weight made once a step would take twice the bytes of the weights, and the weight has to come from memory either way.
 //
 // oneDNN is found by name, as libtorch has it loaded: dnnl_sgemm is the same function in its versions 1 to 3.
 #include "product.hpp"
@@ -22,25 +20,26 @@ namespace {
 using Gemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta,
                      float* c, int64_t ldc);
 
-// Has the core AVX-512, and may oneDNN use it?
-bool avx512() {
-  static const int32_t isa = ps_onednn_isa(), wanted = 0x27;
-  return isa >= 0 && (isa & wanted) == wanted;
-}
-
 // oneDNN's GEMM; null where the process has none, or none for AVX-512.
 Gemm onednn() {
-  static const Gemm gemm = avx512() ? reinterpret_cast<Gemm>(dlsym(RTLD_DEFAULT, "dnnl_sgemm")) : nullptr;
+  static const Gemm gemm = [] {
+    const int32_t isa = ps_onednn_isa(), avx512 = 0x27;
+    return isa >= 0 && (isa & avx512) == avx512 ? reinterpret_cast<Gemm>(dlsym(RTLD_DEFAULT, "dnnl_sgemm")) : nullptr;
+  }();
   return gemm;
 }
 
 enum class By { blas, onednn, streamed };
 
-// What computes so many multiply-adds of floats fastest, where rows, the side that is a micro-batch's, are few: the BLAS below some 2^18, as a call of
-// oneDNN's takes longer than OpenBLAS's small product; from few on oneDNN.
-By fastest(int64_t m, int64_t n, int64_t k, int64_t rows, int64_t few) {
-  if (m <= 0 || n <= 0 || k <= 0 || m * n * k < int64_t{1} << 18 || onednn() == nullptr) return By::blas;
-  return rows <= few ? By::streamed : By::onednn;
+// Is oneDNN faster than the BLAS for this many multiply-adds? Below some 2^18 its call takes longer than OpenBLAS's small product.
+bool faster(int64_t m, int64_t n, int64_t k) {
+  return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && onednn() != nullptr;
+}
+
+// What computes the product of a weight and so many rows.
+By fastest(const at::Tensor& a, const at::Tensor& weight, int64_t rows) {
+  if (!floats(a) || !floats(weight) || !faster(rows, weight.size(0), weight.size(1))) return By::blas;
+  return rows <= streamed::few_rows ? By::streamed : By::onednn;
 }
 
 // C [m, n] = op(A) op(B) + beta C by rows, of contiguous matrices: by the kernels for few rows, by oneDNN, or as aten::addmm has the BLAS compute it.
@@ -55,7 +54,6 @@ void gemm(By by, char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at
     float* part = to + from_m * n + from_n;
     if (by == By::streamed) {
       if (op_b == 'T') streamed::by_transposed(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
-      else if (op_a == 'T') streamed::transposed_by(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
       else streamed::plain(rows, columns, k, part_a, lda, part_b, ldb, part, n);
       return;
     }
@@ -78,7 +76,7 @@ bool accumulates(const at::Tensor& weight) {
   return grad.defined() && grad.is_contiguous() && !grad.requires_grad() && grad.sizes() == weight.sizes() && grad.dtype() == weight.dtype();
 }
 
-bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && fastest(m, n, k, 0, 0) != By::blas; }
+bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && faster(m, n, k); }
 
 int64_t rows_of(const at::Tensor& t) { return c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)); }
 
@@ -93,7 +91,7 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
   c10::DimVector sizes(x.sizes());
   sizes.back() = out;
   const bool ours = floats(x) && floats(weight) && (!bias.defined() || (floats(bias) && bias.sizes() == at::IntArrayRef{out}));
-  const By by = ours ? fastest(rows, out, in, rows, streamed::few_rows) : By::blas;
+  const By by = ours ? fastest(x, weight, rows) : By::blas;
   const at::Tensor of = x.contiguous();
   if (by == By::blas && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(by_rows(of)), sizes);
   const at::Tensor y = empty_floats(sizes);
@@ -104,7 +102,7 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
 
 at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight) {
   const int64_t rows = dy.size(0), out = weight.size(0), in = weight.size(1);
-  const By by = floats(dy) && floats(weight) ? fastest(rows, in, out, rows, streamed::few_rows) : By::blas;
+  const By by = fastest(dy, weight, rows);
   if (by == By::blas && !direct(rows, in, out, dy, weight)) return dy.mm(weight);
   const at::Tensor dx = empty_floats({rows, in});
   gemm(by, 'N', 'N', rows, in, out, dy.contiguous(), weight.contiguous(), 0, dx);
@@ -114,7 +112,9 @@ at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight) {
 at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tensor sum) {
   const int64_t rows = dy.size(0), out = dy.size(1), in = x.size(1);
   const bool adds = sum.defined();
-  const By by = floats(dy) && floats(x) ? fastest(out, in, rows, rows, streamed::few_rows_for_weight) : By::blas;
+  // Between these, oneDNN is up to a fifth slower if the weight is large.
+  const bool slow = rows > 40 && rows < 128;
+  const By by = !slow && quick(dy, x, out, in, rows) ? By::onednn : By::blas;
   if (by == By::blas && !direct(out, in, rows, dy, x)) return adds ? sum.addmm_(dy.t(), x) : dy.t().mm(x);
   if (!adds) sum = empty_floats({out, in});
   gemm(by, 'T', 'N', out, in, rows, dy.contiguous(), x.contiguous(), adds ? 1 : 0, sum);

@@ -1,4 +1,4 @@
-// Products of a linear layer, x [*, in], weight [out, in] and dy [rows, out], by whichever library is faster for the sizes. Which one it is depends on types and
+// Products of a linear layer, x [*, in], weight [out, in] and dy [rows, out], by whatever is fastest for the sizes: a library or our kernels for few rows. Which one it is depends on types and
 // sizes alone, never on how a tensor lies in memory, so that a cut of the model changes no bit.
 #pragma once
 #include "../internal.hpp"
@@ -9,7 +9,7 @@ namespace ps {
 // called: the shim gives none to leaves.
 bool accumulates(const at::Tensor& weight);
 
-// Would a product of these tensors of m x k and k x n elements be the faster library's?
+// Would a product of these tensors of m x k and k x n elements be computed by something faster than the BLAS?
 bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k);
 
 // The product of all sizes of t but the last.

@@ -17,18 +17,17 @@ constexpr int tall = 8, wide = 3;                            // a tile of C: row
 constexpr int64_t strip = tall, panel = wide * lanes;        // columns of a copy of A^T, of a copy of B
 constexpr int64_t depth = 1024, shallow = 64;                // terms that are summed before they are added to C
 constexpr int64_t block = depth * few_rows;                  // floats of the largest copy of an operand
-constexpr int64_t strips = strip * few_rows_for_weight;      // floats of copies beside it
 
 int64_t ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 __mmask16 first(int64_t columns) { return static_cast<__mmask16>(columns >= lanes ? 0xffff : (1 << columns) - 1); }
 
-// Memory of the thread for copies of operands: `block` floats, and `strips` floats after them.
+// Memory of the thread for copies of operands, `block` floats.
 float* copies() {
   struct Free {
     void operator()(float* p) const { std::free(p); }
   };
-  thread_local const std::unique_ptr<float, Free> memory(static_cast<float*>(std::aligned_alloc(64, (block + strips) * sizeof(float))));
+  thread_local const std::unique_ptr<float, Free> memory(static_cast<float*>(std::aligned_alloc(64, block * sizeof(float))));
   if (memory == nullptr) throw std::bad_alloc();
   return memory.get();
 }
@@ -51,26 +50,17 @@ void transpose(int64_t rows, int64_t k, const float* from, int64_t ld, float* to
     for (int64_t p = 0; p < k; p++) to[p * width + i] = i < rows ? from[p] : 0;
 }
 
-// to [k, width] = from [k, columns] with columns <= width; the columns beyond are 0.
-template <int64_t width>
-void copy(int64_t k, int64_t columns, const float* from, int64_t ld, float* to) {
-  for (; k > 0; k--, from += ld, to += width)
-    if (columns == width) memcpy(to, from, width * sizeof(float));
-    else std::fill(std::copy_n(from, columns, to), to + width, 0.0f);
-}
-
 // The cache lines of rows that are needed next, in the order in which they are best prefetched: those of eight rows by turns. In each row the hardware then fetches further lines,
 // and the lines do not wait for each other. Row by row, the core's few buffers for lines on their way are full.
 class Ahead {
  public:
-  Ahead(const float* from, int64_t ld, int64_t rows, int64_t columns, bool to_write) : at_(from), ld_(ld), columns_(columns), left_(rows / by * by * ceil(columns, lanes)), to_write_(to_write) {}
+  Ahead(const float* from, int64_t ld, int64_t rows, int64_t columns) : at_(from), ld_(ld), columns_(columns), left_(rows / by * by * ceil(columns, lanes)) {}
 
   PS_AVX512 inline __attribute__((always_inline)) void prefetch() {
     if (left_ <= 0) return;
     left_--;
     const float* line = at_ + row_ * ld_;
-    if (to_write_) __builtin_prefetch(line, 1);
-    else __builtin_prefetch(line, 0, 2);
+    __builtin_prefetch(line, 0, 2);
     if (++row_ < by) return;
     row_ = 0, at_ += lanes, column_ += lanes;
     if (column_ >= columns_) at_ += by * ld_ - column_, column_ = 0;
@@ -81,7 +71,6 @@ class Ahead {
 
   const float* at_;
   int64_t ld_, columns_, left_, row_ = 0, column_ = 0;
-  bool to_write_;
 };
 
 // A tile of C = A B: at most `tall` rows, and V vectors of columns, the last with the columns of the mask.
@@ -203,30 +192,13 @@ void plain(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const f
   for (int64_t p = 0, terms; p < k; p += terms) {
     terms = std::min(shallow, k - p);
     for (int64_t i = 0; i < m; i += strip) transpose(std::min(strip, m - i), terms, a + i * lda + p, lda, transposed + i * shallow, strip);
-    Ahead next(b + (p + terms) * ldb, ldb, std::min(shallow, k - p - terms), n, false);
+    Ahead next(b + (p + terms) * ldb, ldb, std::min(shallow, k - p - terms), n);
     for (int64_t j = 0; j < n; j += panel)
       for (int64_t i = 0; i < m; i += strip) {
         Tile t{terms, transposed + i * shallow, copied, panel, copied, c + i * ldc + j, ldc, std::min(strip, m - i), 0, p > 0, ceil(wide, ceil(m, strip))};
         if (i > 0) tile_of<false>(std::min(panel, n - j), t, next);
         else t.b = b + p * ldb + j, t.ldb = ldb, tile_of<true>(std::min(panel, n - j), t, next);
       }
-  }
-}
-
-void transposed_by(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, bool adds, float* c, int64_t ldc) {
-  float *const panels = copies(), *const copied = panels + block;
-  const int64_t step = block / k / panel * panel;
-  for (int64_t from = 0; from < n; from += step) {
-    const int64_t to = std::min(n, from + step);
-    for (int64_t j = from; j < to; j += panel) copy<panel>(k, std::min(panel, n - j), b + j, ldb, panels + (j - from) * k);
-    for (int64_t i = 0; i < m; i += strip) {
-      copy<strip>(k, std::min(strip, m - i), a + i, lda, copied);
-      Ahead next(c + (i + strip) * ldc + from, ldc, adds ? std::min(strip, m - i - strip) : 0, to - from, true);
-      for (int64_t j = from; j < to; j += panel) {
-        Tile t{k, copied, panels + (j - from) * k, panel, nullptr, c + i * ldc + j, ldc, std::min(strip, m - i), 0, adds, ceil(wide * strip, k)};
-        tile_of<false>(std::min(panel, to - j), t, next);
-      }
-    }
   }
 }
 
