@@ -85,7 +85,13 @@ func serve(cfg group.Config) error {
 		}
 		var r record
 		if d.Mishap.Kind != "" {
-			err = d.problem().on(g, config, func(m process) error { _, err := d.Mishap.trouble(m); return err })
+			err = d.problem().on(g, config, func(m process) error {
+				reached, err := d.Mishap.trouble(m)
+				if err == nil && !reached && d.Mishap.Rank == g.Rank() {
+					err = errOutOfReach
+				}
+				return err
+			})
 		} else {
 			r, err = d.problem().member(g, config, d.Budget == nil)
 		}
