@@ -52,7 +52,7 @@ type graphRun struct {
 	ctx    context.Context
 	graph  *program
 	task   task
-	spin   bool
+	cores  int64
 	record bool
 	ledger *ledger
 	// hold delays workers in tests, and is nil elsewhere. It is called before each action with its
@@ -95,7 +95,10 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	}
 	x := &graphRun{p: p, ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
 		running: len(p.mine), over: make(chan struct{})}
-	x.spin, x.record = runtime.GOMAXPROCS(0) >= len(p.mine)*p.cfg.Threads, record
+	x.cores, x.record = int64(runtime.GOMAXPROCS(0)), record
+	busy := int64(len(p.mine) * p.cfg.Threads)
+	runningThreads.Add(busy)
+	defer runningThreads.Add(-busy)
 	x.moved = sync.NewCond(&x.mu)
 	x.hold, x.ledger = p.hold, newLedger(p, g, t, x.here)
 	x.events = make([][]schedule.Event, len(p.workers))
@@ -269,16 +272,18 @@ func (x *graphRun) leave(worker int) {
 	}
 }
 
-// spinTime is how long a waiter looks before it sleeps, where each worker has a core: about as long as
-// it takes to wake a thread on a core that has gone idle. So a wait costs at most twice what it must.
+// spinTime is how long a waiter looks before it sleeps, where the threads of this process's runs all have
+// a core: about as long as it takes to wake a thread on a core that has gone idle. So a wait costs at most
+// twice what it must.
 const spinTime = time.Millisecond
 
+// runningThreads counts the threads of the workers whose runs go on in this process: of pipes, and of replicas.
+var runningThreads atomic.Int64
+
 func (x *graphRun) wait(id int) {
-	if x.spin {
-		for began := time.Now(); time.Since(began) < spinTime; {
-			if x.done[id].Load() || x.failed.Load() {
-				return
-			}
+	for began := time.Now(); runningThreads.Load() <= x.cores && time.Since(began) < spinTime; {
+		if x.done[id].Load() || x.failed.Load() {
+			return
 		}
 	}
 	x.mu.Lock()

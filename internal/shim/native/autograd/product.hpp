@@ -20,7 +20,7 @@ int64_t rows_of(const at::Tensor& t);
 // once without and once with gradients would have two results.
 at::Tensor by_rows(const at::Tensor& t);
 
-// x weight^T + bias (which may be undefined): what at::linear gives for the rows of x, but for the last bits of products by oneDNN.
+// x weight^T + bias (which may be undefined): what at::linear gives for the rows of x, but for the last bits of products that the BLAS does not compute.
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
 // dy weight [rows, in].

@@ -27,7 +27,8 @@ float* copies() {
   struct Free {
     void operator()(float* p) const { std::free(p); }
   };
-  thread_local const std::unique_ptr<float, Free> memory(static_cast<float*>(std::aligned_alloc(64, block * sizeof(float))));
+  thread_local std::unique_ptr<float, Free> memory;
+  if (memory == nullptr) memory.reset(static_cast<float*>(std::aligned_alloc(64, block * sizeof(float))));
   if (memory == nullptr) throw std::bad_alloc();
   return memory.get();
 }
