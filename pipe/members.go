@@ -146,7 +146,7 @@ func (cfg *Config) checkGroup() error {
 				Problem: fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas),
 				Remedy:  "want as many stages as a replica has processes, or more"}
 		}
-		cfg.Ranks = defaultRanks(cfg.Devices, size)
+		cfg.Ranks = DefaultRanks(cfg.Devices, size)
 	}
 	if len(cfg.Ranks) != stages {
 		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Ranks), stages), "want the rank of the process of each stage")

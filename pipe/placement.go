@@ -76,9 +76,9 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// defaultRanks shares distinct devices out over processes, in order and as evenly as can be, or the
-// stages if there are fewer devices than processes.
-func defaultRanks(devices []torch.Device, size int) []int {
+// DefaultRanks are the ranks of stages on devices where Config.Ranks is nil: distinct devices are shared out over
+// so many processes, in order and as evenly as can be, or the stages if there are fewer devices than processes.
+func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))
 	for i, w := range worker {

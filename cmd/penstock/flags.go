@@ -32,6 +32,7 @@ type trainFlags struct {
 	config     pipe.Config            // its Balance is nil if the cut is to be found by timing the layers
 	limit      int64                  // bytes; 0 is none
 	bytes      map[torch.Device]int64 // the limits of a plan's devices, where limit is 0; nil is none
+	foreseen   []int64                // the peaks of a plan, by device; nil is not known
 
 	batch         int
 	accumulate    int // batches of a step

@@ -120,9 +120,7 @@ func (p *plan) checkCut(s *pflag.FlagSet) error {
 	}
 	p.config.Devices = p.config.Devices[:p.stages]
 	if each := p.pipelineProcesses(); p.config.Ranks == nil && distinct(p.config.Devices) < each {
-		for i := range p.stages { // as the pipe does
-			p.config.Ranks = append(p.config.Ranks, i*each/p.stages)
-		}
+		p.config.Ranks = pipe.DefaultRanks(p.config.Devices, each)
 	}
 	p.policy, err = cut.Checkpoint.Stages(p.stages)
 	return err

@@ -153,6 +153,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) (err error) {
 			return err
 		}
 	}
+	f.foreseen = line.Peak
 	if f.bytes = nil; line.Bytes != nil {
 		f.bytes = map[torch.Device]int64{}
 		for i, d := range line.named() {
@@ -286,21 +287,33 @@ func (j *job) checkPlanned(info data.Info) error {
 // available is how many bytes the machine has for programs. Tests have others.
 var available = torch.AvailableMemory
 
-// checkFree refuses a plan of --plan FILE by which devices may hold more than they have free today. CPU devices share
-// what the machine has. What is free is not known everywhere, and refuses nothing there.
+// checkFree refuses a plan of --plan FILE by which devices of this process hold more than they have free today: by its
+// peaks, or by its limits where it has none. CPU devices share what the machine has, those of all replicas in this
+// process together. What is free is not known everywhere, and refuses nothing there.
 func (j *job) checkFree(context.Context, io.Writer) error {
 	if j.planned == "" || j.planned == auto {
 		return nil
 	}
 	each := j.pipelineProcesses()
+	placed := pipe.Config{Devices: j.config.Devices, Ranks: j.config.Ranks}
+	if placed.Ranks == nil {
+		placed.Ranks = pipe.DefaultRanks(placed.Devices, each)
+	}
+	workers := placed.Workers()
+	known := len(j.foreseen) == slices.Max(workers)+1
 	var cpus, seen []torch.Device
 	all := int64(0)
-	for i, d := range j.config.Devices {
-		bytes := cmp.Or(j.limit, j.bytes[d])
-		if bytes == 0 || slices.Contains(seen, d) || j.config.Ranks != nil && j.config.Ranks[i] != j.member.Rank%each {
+	for i, d := range placed.Devices {
+		if placed.Ranks[i] != j.member.Rank%each || slices.Contains(seen, d) {
 			continue
 		}
-		seen = append(seen, d)
+		bytes := cmp.Or(j.limit, j.bytes[d])
+		if known {
+			bytes = j.foreseen[workers[i]]
+		}
+		if seen = append(seen, d); bytes <= 0 {
+			continue
+		}
 		h, err := hardware(d)
 		switch {
 		case err != nil:
@@ -311,15 +324,20 @@ func (j *job) checkFree(context.Context, io.Writer) error {
 			cpus, all = append(cpus, d), all+bytes
 		}
 	}
-	if free, err := available(); err == nil && all > free {
-		return j.tooFull(deviceNames(cpus), all, free)
+	here := max(j.here, 1)
+	if free, err := available(); err == nil && all > free/int64(here) {
+		names := deviceNames(cpus)
+		if here > 1 {
+			names += fmt.Sprintf(" and those of %s", counted(here-1, "other replica"))
+		}
+		return j.tooFull(names, int64(here)*all, free)
 	}
 	return nil
 }
 
-// tooFull refuses a plan by which devices may hold more bytes than are free there.
+// tooFull refuses a plan by which devices hold more bytes than are free there.
 func (j *job) tooFull(devices string, bytes, free int64) error {
-	return badUsage("--plan %s: by its limits %s may hold %s, and %s are free there now; want as much free, or a plan with a lower --memory-limit",
+	return badUsage("--plan %s: by it %s may hold %s, and %s are free there now; want as much free, or a plan with a lower --memory-limit",
 		j.planned, devices, arg.Size(bytes), arg.Size(free))
 }
 

@@ -558,6 +558,7 @@ func TestPlansOfWhatIsNotFree(t *testing.T) {
 		return path
 	}
 	limit, bytes := write(`"memory_limit":67108864`), write(`"bytes":[67108864,33554432]`)
+	peaks := write(`"bytes":[67108864,33554432],"peak_bytes":[16777216,8388608]`)
 	was := available
 	defer func() { available = was }()
 	free := int64(0)
@@ -570,7 +571,8 @@ func TestPlansOfWhatIsNotFree(t *testing.T) {
 		free int64
 		want string
 	}{
-		{limit, 128 << 20, ""}, {bytes, 96 << 20, ""},
+		{limit, 128 << 20, ""}, {bytes, 96 << 20, ""}, {peaks, 24 << 20, ""},
+		{peaks, 24<<20 - 1, "cpu:0,cpu:1 may hold 25165824 bytes (24.0 MiB), and 25165823 bytes (24.0 MiB) are free there now"},
 		{limit, 128<<20 - 1, "cpu:0,cpu:1 may hold 134217728 bytes (128.0 MiB), and 134217727 bytes (128.0 MiB) are free there now"},
 		{bytes, 50 << 20, "cpu:0,cpu:1 may hold 100663296 bytes (96.0 MiB), and 52428800 bytes (50.0 MiB) are free there now"},
 	} {
@@ -586,9 +588,60 @@ func TestPlansOfWhatIsNotFree(t *testing.T) {
 	if r, want := train(bytes), "cpu:1 may hold 33554432 bytes (32.0 MiB), and 20971520 bytes (20.0 MiB) are free there now"; r.code != exitUsage || !strings.Contains(r.stderr, want) {
 		t.Errorf("exit %d, want %q in\n%s", r.code, want, r.stderr)
 	}
+	setHardware(t, torch.Hardware{Model: "A", Free: 16 << 20}, torch.Hardware{Model: "A", Free: 8 << 20})
+	if r := train(peaks); r.code != 0 {
+		t.Errorf("peaks are free, limits are not: exit %d\n%s", r.code, r.stderr)
+	}
 	available = func() (int64, error) { return 0, os.ErrNotExist }
 	hardware = func(torch.Device) (torch.Hardware, error) { return torch.Hardware{}, nil }
 	if r := train(bytes); r.code != 0 {
 		t.Errorf("what is free is not known: exit %d\n%s", r.code, r.stderr)
+	}
+}
+
+// A process asks for devices of its own alone, as the pipe shares them out, and counts those of all its replicas.
+func TestEachProcessAsksForItsOwnDevices(t *testing.T) {
+	was, wasHardware := available, hardware
+	defer func() { available, hardware = was, wasHardware }()
+	two := []torch.Device{torch.CPU(0), torch.CPU(1)}
+	for _, test := range []struct {
+		name       string
+		rank, size int
+		here       int // replicas
+		devices    []torch.Device
+		ranks      []int
+		peaks      []int64
+		free       int64
+		asked      string
+		want       string // "" has room
+	}{
+		{"the first", 0, 2, 1, two, nil, []int64{100, 40}, 100, "cpu:0", ""},
+		{"the second", 1, 2, 1, two, nil, []int64{100, 40}, 40, "cpu:1", ""},
+		{"the second, limits", 1, 2, 1, two, nil, nil, 60, "cpu:1", ""},
+		{"the second, too little", 1, 2, 1, two, nil, []int64{100, 40}, 39, "cpu:1", "cpu:1 may hold 40 bytes, and 39 bytes are free"},
+		{"both", 0, 0, 1, two, nil, []int64{100, 40}, 139, "cpu:0,cpu:1", "cpu:0,cpu:1 may hold 140 bytes, and 139 bytes are free"},
+		{"by ranks", 1, 2, 1, two, []int{1, 0}, []int64{100, 40}, 100, "cpu:0", ""},
+		{"the same name", 1, 2, 1, []torch.Device{torch.CPU(0), torch.CPU(0)}, []int{0, 1}, []int64{100, 40}, 40, "cpu:0", ""},
+		{"two replicas", 0, 2, 2, two, nil, []int64{100, 40}, 280, "cpu:0,cpu:1", ""},
+		{"two replicas, too little", 1, 2, 2, two, nil, []int64{100, 40}, 279, "cpu:0,cpu:1", "cpu:0,cpu:1 and those of 1 other replica may hold 280 bytes, and 279 bytes are free"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var asked []torch.Device
+			hardware = func(d torch.Device) (torch.Hardware, error) {
+				asked = append(asked, d)
+				return torch.Hardware{}, nil
+			}
+			available = func() (int64, error) { return test.free, nil }
+			var j job
+			j.planned, j.limit, j.foreseen, j.here, j.replicas = "plan.json", 60, test.peaks, test.here, test.here
+			j.config.Devices, j.config.Ranks, j.member.Rank, j.member.Size = test.devices, test.ranks, test.rank, test.size
+			err := j.checkFree(t.Context(), nil)
+			if deviceNames(asked) != test.asked {
+				t.Errorf("%v are asked, want %s", asked, test.asked)
+			}
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%v; want %q", err, test.want)
+			}
+		})
 	}
 }
