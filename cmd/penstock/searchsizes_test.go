@@ -22,7 +22,7 @@ func TestSizesThatMayFitAreMeasured(t *testing.T) {
 		{"unet", []string{"B=1,C=4,size=32,depth=2,dropout=0"}},
 	} {
 		t.Run(tt.model, func(t *testing.T) {
-			f := searchFlags{batch: 16, stages: 4, schedules: []string{"1f1b"},
+			f := searchFlags{batch: 16, stages: 4,
 				of: measureFlags{modelFlags: modelFlags{modelName: tt.model, settings: tt.set}, optimizer: "sgd", threads: 1, repeats: 1, seed: 1}}
 			m := &modelSearch{measureFlags: f.of}
 			var err error
@@ -33,7 +33,10 @@ func TestSizesThatMayFitAreMeasured(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			testSizesThatFit(t, job)
+			for _, name := range []string{"1f1b", "zb-h1", "zb-v"} {
+				job.wishes.Schedules = []string{name}
+				testSizesThatFit(t, job)
+			}
 		})
 	}
 	// A unit that takes most has a device of its own, which holds little else.
@@ -49,8 +52,11 @@ func TestSizesThatMayFitAreMeasured(t *testing.T) {
 		}
 		job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: 1, Chain: c})
 	}
-	job.machine, job.wishes = thisMachine(3), search.Wishes{Batch: 16, Devices: 3, Schedules: []string{"1f1b"}, State: 1, Plans: modelPlans}
-	testSizesThatFit(t, job)
+	job.machine, job.wishes = thisMachine(3), search.Wishes{Batch: 16, Devices: 3, State: 1, Plans: modelPlans}
+	for _, name := range []string{"1f1b", "zb-h1"} {
+		job.wishes.Schedules = []string{name}
+		testSizesThatFit(t, job)
+	}
 }
 
 func testSizesThatFit(t *testing.T, job searchJob) {
@@ -66,16 +72,16 @@ func testSizesThatFit(t *testing.T, job searchJob) {
 		least := nothing.Short.Least()
 		job.wishes.Limit = least
 		if unit, found := search.TooLarge(search.Profile{Measured: []search.Measured{one}}, job.machine, job.wishes); found {
-			t.Errorf("%+v is too large for devices of %d bytes, within which there is a plan", unit, least)
+			t.Errorf("%v: %+v is too large for devices of %d bytes, within which there is a plan", job.wishes.Schedules, unit, least)
 		}
 		for _, fewer := range [][]search.Measured{all[:2], all[i : i+2], all[:i+2]} {
 			job.wishes.Limit = least
 			if why := job.tooManyRows(one.Rows, fewer); why != "" {
-				t.Errorf("%d rows, which have a plan within %d bytes: %s", one.Rows, least, why)
+				t.Errorf("%v: %d rows, which have a plan within %d bytes: %s", job.wishes.Schedules, one.Rows, least, why)
 			}
 			job.wishes.Limit = least / 8
 			if why := job.tooManyRows(one.Rows, fewer); !strings.Contains(why, " alone takes ") {
-				t.Errorf("%d rows within an eighth of what they need at least: %q", one.Rows, why)
+				t.Errorf("%v: %d rows within an eighth of what they need at least: %q", job.wishes.Schedules, one.Rows, why)
 			}
 		}
 	}

@@ -98,7 +98,7 @@ func (m Measured) held(u int) int64 {
 	return m.Held[u]
 }
 
-// atBackward is what is there in every plan while the backward of unit u runs: its input, what it has saved, the
+// atBackward is what is there in every plan while a whole backward of unit u runs: its input, what it has saved, the
 // gradients of its output and input, its weights and so many states of the optimizer. That of the input does not count
 // where a part of the rest may be gone by then.
 func (m Measured) atBackward(u, states int) int64 {
@@ -143,14 +143,15 @@ func (m Measured) alone(wishes Wishes, u int, whole bool) (out Alone, err error)
 	n.add(p, u, u)
 	out = Alone{Unit: u, Name: m.Chain.Layers[u].Name, Rows: m.Rows, State: int64(wishes.State) * n.weights}
 	step := max(n.input+n.forward, n.input+n.backward, n.weights)
+	atBackward := int64(0) // of a backward in parts it is not sure
 	if whole {
-		step = max(step, n.input+n.makes)
+		step, atBackward = max(step, n.input+n.makes), m.atBackward(u, wishes.State)
 	}
 	if u == 0 {
 		step += m.Chain.Input
 	}
 	out.Kept = out.State + 2*n.weights + n.held
-	out.Bytes = max(n.weights+out.State+n.held+step, m.atBackward(u, wishes.State))
+	out.Bytes = max(n.weights+out.State+n.held+step, atBackward)
 	return out, nil
 }
 

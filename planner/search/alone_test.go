@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -37,6 +38,7 @@ func TestTooLarge(t *testing.T) {
 func TestMoreDevicesDoNotHelpAUnitThatIsTooLarge(t *testing.T) {
 	few(t, func(t *rapid.T) {
 		p := randomSpace(t, 6, 3, 4)
+		p.chain.Carries, p.chain.GradientCarries = randomCarries(t, p.chain)
 		w := Wishes{Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name}, MicroBatches: []int{p.m}, State: p.wishes.State, Limit: rapid.Int64Range(1, 600).Draw(t, "within")}
 		of := Profile{[]Measured{{Chain: p.chain}}}
 		one, found := TooLarge(of, devices(1, 0), w)
@@ -54,6 +56,22 @@ func TestMoreDevicesDoNotHelpAUnitThatIsTooLarge(t *testing.T) {
 			}
 		}
 	})
+}
+
+// randomCarries draws what inputs of a chain share, and gradients.
+func randomCarries(t *rapid.T, c remat.Chain) (carries, gradients []remat.Carry) {
+	n := len(c.Layers)
+	for range rapid.IntRange(0, 3).Draw(t, "carries") {
+		from := rapid.IntRange(0, n-1).Draw(t, "from")
+		to := rapid.IntRange(from+1, n).Draw(t, "to")
+		if !slices.ContainsFunc(carries, func(k remat.Carry) bool { return k.From == from }) {
+			carries = append(carries, remat.Carry{From: from, To: to, Bytes: rapid.Int64Range(0, c.Layers[from].Output).Draw(t, "shared")})
+		}
+		if !slices.ContainsFunc(gradients, func(k remat.Carry) bool { return k.To == to }) {
+			gradients = append(gradients, remat.Carry{From: from, To: to, Bytes: rapid.Int64Range(0, c.Layers[to-1].Gradient).Draw(t, "shared gradient")})
+		}
+	}
+	return carries, gradients
 }
 
 // What a unit takes of more rows lies on the line through two smaller sizes, and its input counts although it shares
@@ -87,5 +105,9 @@ func TestTooManyRows(t *testing.T) {
 	w.Limit = want/2 - 1000 // of 4 rows
 	if got, found := TooLarge(Profile{p.Measured[2:]}, devices(2, 0), w); !found || got.Unit != 1 || got.Bytes < 4*4*per {
 		t.Errorf("%+v, %v; its input counts", got, found)
+	}
+	w.Schedules = append(w.Schedules, "zb-h1") // whose backwards are in two parts, of which that is not sure
+	if got, found := TooLarge(Profile{p.Measured[2:]}, devices(2, 0), w); found {
+		t.Errorf("%+v, which may fit with backwards in two parts", got)
 	}
 }
