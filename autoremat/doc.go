@@ -34,8 +34,8 @@
 // The prediction assumes that nothing else runs on the device meanwhile. It also assumes that the
 // caller holds the input and the output until backward returns, and holds until the update what was
 // live at backward. Measuring is not part of a step. It keeps the limit where a unit by itself has
-// room in it, and otherwise goes without, as only a measurement tells the least limit. It leaves the
-// account's peak as it was.
+// room in it. Otherwise it goes without, as only a measurement tells the least limit, and holds no more
+// than a unit takes with what is measured of it. It leaves the account's peak as it was.
 //
 // The model must be an nn.Sequential on a CPU device. The package does not offload, does not cut a
 // layer into parts ([Atomic] does the opposite), and does not recompute the loss.

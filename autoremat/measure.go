@@ -124,14 +124,15 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 		device.Trim()
 		m.limit.enforce()
 	}()
-	n, err := m.measure(ctx, c, s)
+	n, err := m.measure(ctx, c, s, false)
 	if errors.Is(err, torch.ErrOutOfMemory) {
-		// Only a measurement tells the least limit, so it does without one that has no room for it.
+		// Only a measurement tells the least limit. Where that has no room for it, it goes on without, and holds as
+		// little as it can.
 		m.limit.lift()
 		own := device.Memory().Limit
 		device.SetLimit(0)
 		defer device.SetLimit(own)
-		n, err = m.measure(ctx, c, s)
+		n, err = m.measure(ctx, c, s, true)
 	}
 	if err != nil {
 		return nil, err
@@ -142,7 +143,7 @@ func (m *Module) measured(ctx context.Context, c *nn.Ctx, s Sample) (*instance, 
 }
 
 // measure measures the chain and the loss for a batch.
-func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, error) {
+func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample, lean bool) (*instance, error) {
 	n := &instance{}
 	var buffers nn.BufferCopy // some layers change buffers also where running statistics must not move
 	buffers.Take(nn.Buffers(m.model))
@@ -155,7 +156,7 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 				"call Measure with targets, or leave Config.Loss out", err)
 		}
 	}
-	if err := m.measureChain(ctx, c, s, n); err != nil {
+	if err := m.measureChain(ctx, c, s, lean, n); err != nil {
 		return nil, err
 	}
 	err := torch.Try(func() {
@@ -170,7 +171,7 @@ func (m *Module) measure(ctx context.Context, c *nn.Ctx, s Sample) (*instance, e
 }
 
 // measureChain measures the model's units and makes the segment that runs them.
-func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *instance) error {
+func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, lean bool, n *instance) error {
 	inputGrad := false
 	for _, x := range s.Input {
 		inputGrad = inputGrad || x.RequiresGrad()
@@ -178,7 +179,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, n *insta
 	cfg := profile.Config{
 		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Extras: c.Extras(), Autocast: c.Autocast(),
 		MicroBatches: 1, Warmup: m.config.Warmup, Repeats: m.config.Repeats,
-		Balance: []int{len(m.layers)}, InputGrad: inputGrad, MostUnits: cmp.Or(m.config.MostUnits, 2000),
+		Balance: []int{len(m.layers)}, InputGrad: inputGrad, Lean: lean, MostUnits: cmp.Or(m.config.MostUnits, 2000),
 	}
 	if len(s.Target) > 0 {
 		cfg.Loss, cfg.Target = m.config.Loss, s.Target

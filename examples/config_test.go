@@ -271,7 +271,7 @@ var (
 		"train.EvaluateConfig.Loss": "any", "train.EvaluateConfig.OnBatch": "any function",
 		"train.Loop.LRSchedule": "any", "train.Loop.OnStep": "any functions", "train.Loop.OnEpoch": "any function",
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
-		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.FirstOnly": "a switch", "profile.Config.InputGrad": "a switch",
+		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.FirstOnly": "a switch", "profile.Config.InputGrad": "a switch", "profile.Config.Lean": "a switch",
 		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used", "profile.Config.FewerTarget": "as Target",
 		"group.Config.Token": "any text", "group.Config.AgentStore": "a switch", "group.Config.Log": "any logger",
 		"autoremat.Config.Optimizer": "any", "autoremat.Config.Loss": "any", "autoremat.Config.Report": "any function",

@@ -17,7 +17,8 @@ import (
 // each kind that the stages are on.
 func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
-	// Only a measurement tells the least limit, so it does without one that has no room for it.
+	// Only a measurement tells the least limit. Where that has no room for it, it goes on without, and holds as little
+	// as it can.
 	if errors.Is(err, torch.ErrOutOfMemory) {
 		chains, err = r.measured(ctx, true)
 	}
@@ -136,7 +137,7 @@ func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond
 		config := profile.Config{
 			Device: device, Peer: device, Beside: beside, Threads: p.cfg.Threads, MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
 			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0), Fewer: fewer, FewerTarget: fewerTarget, LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
-			Split: p.problem(len(r.parts)).Splits(),
+			Split: p.problem(len(r.parts)).Splits(), Lean: beyond,
 		}
 		if first {
 			config.Known = p.cfg.Profile

@@ -67,6 +67,9 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					t.Errorf("under %d bytes measuring is said to have held %d, beyond %d", low, beyond, of)
 				}
 				least := shortages(t, err).Least()
+				if beyond > least {
+					t.Errorf("measuring held %d bytes beyond its limit, and a plan needs %d", beyond, least)
+				}
 				if beyond, of, err := planned(least); err != nil || beyond != 0 || of != 0 {
 					t.Errorf("under the least limit, of %d bytes, measuring held %d, beyond %d: %v", least, beyond, of, err)
 				}

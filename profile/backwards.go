@@ -49,7 +49,7 @@ func (p *prober) descend(st *staged, from, to int) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
 	}
-	if p.lean {
+	if p.Lean {
 		for i := to - 1; i >= from; i-- {
 			err := p.ctx.Err()
 			if err == nil {

@@ -62,9 +62,9 @@ type Merge struct{ Layer, Reason string }
 // held, all is measured once more without them.
 func (p *prober) chains(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
 	chains, err = p.chainsOf(s, sample, phase)
-	if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 {
+	if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 && !p.Lean {
 		p.drop()
-		p.lean = true
+		p.Lean = true
 		chains, err = p.chainsOf(s, sample, phase)
 	}
 	return chains, err

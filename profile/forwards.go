@@ -46,7 +46,7 @@ func (p *prober) forwards(st *staged) error {
 // holdInput keeps the input of a unit for its backwards, where there is room: evenly over the units. Otherwise it is
 // made again.
 func (p *prober) holdInput(st *staged, i int) {
-	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 {
+	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 || p.Lean {
 		return
 	}
 	bytes := sizeOf(slices.Concat(p.xs, p.skips))

@@ -29,7 +29,7 @@ import (
 // model is therefore timed in windows of layers, one after the other, each of which holds more than
 // caches do. Only a layer that is a window of its own may hold more, and does one micro-batch after the other. With
 // several devices a row of windows is timed side by side (beside.go). Where a limit refuses a row, each of its layers
-// is timed by itself, and holds no more than its backward does in any step.
+// is timed by itself, as all are with Config.Lean, and holds no more than its backward does in any step.
 
 // windowBytes is how many bytes the layers of a window may save and make, beyond which another
 // window begins.
@@ -137,17 +137,23 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 	times = make([]unitTimes, len(p.layers))
 	each, all := p.room()
 	alone := map[window]bool{}
-	for list := rows(bytes, 1+len(p.Beside), each, all); len(list) > 0 && err == nil; {
+	single := func(from, to int) (singles [][]window) {
+		for i := from; i < to; i++ {
+			w := window{i, i + 1}
+			singles, alone[w], times[i] = append(singles, []window{w}), true, unitTimes{}
+		}
+		return singles
+	}
+	list := rows(bytes, 1+len(p.Beside), each, all)
+	if p.Lean {
+		list = single(0, len(p.layers))
+	}
+	for len(list) > 0 && err == nil {
 		row := list[0]
 		var next input
 		next, err = p.sideBySide(in, row, times, func(w window) bool { return alone[w] || sum(bytes[w.from:w.to]) > each })
 		if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 && !alone[row[0]] {
-			var singles [][]window
-			for i := row[0].from; i < row[len(row)-1].to; i++ {
-				w := window{i, i + 1}
-				singles, alone[w], times[i] = append(singles, []window{w}), true, unitTimes{}
-			}
-			list, err = append(singles, list[1:]...), nil
+			list, err = append(single(row[0].from, row[len(row)-1].to), list[1:]...), nil
 			continue
 		}
 		if atWork == 0 || len(row) < atWork {

@@ -32,8 +32,6 @@ type prober struct {
 	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
 	// inputs is the bytes of inputs of units that are held for their backwards.
 	inputs int64
-	// lean says that a limit has no room for more inputs of units than a stage's first, whatever time that takes.
-	lean bool
 
 	flight int   // micro-batches in flight in a pass
 	most   int64 // bytes that were live on the device at any moment

@@ -104,6 +104,9 @@ type Config struct {
 	// FirstOnly has chains be of the first micro-batch alone, which a search goes by: without Later, Split,
 	// SplitLater and Footprint, which plans to the byte go by. That takes half as long.
 	FirstOnly bool
+	// Lean measures without a limit as under one that has no room for more than a unit, which takes longer: layers are
+	// timed by themselves, and inputs of units are made again instead of held.
+	Lean bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not
 	// used. Nil is none.
@@ -152,7 +155,7 @@ type sweep struct {
 // all stages beside it, and on a CPU without a limit more of them, at most 256 MiB. Passes over several layers hold at most 256 MiB beside
 // temporaries, and under a limit of the device at most half of what is free.
 //
-// Where a limit has no room for that, all is measured with less, which takes longer: layers are timed by themselves,
+// Where a limit has no room for that, and with Config.Lean, all is measured with less, which takes longer: layers are timed by themselves,
 // and the input of each unit is made from its stage's. The least that has to fit is then a unit by itself, with its input,
 // what its backward holds, and the inputs of all stages. A step with one stage holds as much under any limit, but for what
 // is held beside a unit that is looked at: a copy of its output, of skips that go on, and with Config.Split of its input and its gradients.

@@ -19,8 +19,8 @@ import (
 // a data set, and checks that updates fit in the limits of the devices. It returns a
 // *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates
 // take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
-// (see pipe.Open), so that a model that does not fit is found before it is made. What is measured
-// may exceed the limits: the batch, and a layer at a time.
+// (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
+// the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
 	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
 		arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {

@@ -208,6 +208,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
 		j.setLimits(false)
+		config.Profile.Lean = true
 		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
 		j.setLimits(true)
 		tellBeyond(stderr, cut.Profile.Most, config.Profile.Device.Memory().Limit)
