@@ -330,7 +330,7 @@ func (st *staged) deferredByNext(kind planner.BackwardKind) map[*storage]bool {
 }
 
 // arrive makes what later stages have sent the gradients of the stage's output. That of the last one
-// has ones.
+// has those of ones.
 func (p *prober) arrive(st *staged) {
 	n := len(st.units)
 	tuple := st.flows.tuple[n]
@@ -358,7 +358,8 @@ func (p *prober) arrive(st *staged) {
 	}
 }
 
-// ones makes ones the gradients of the model's output, for all kinds of backwards.
+// ones gives the model's output gradients for all kinds of backwards. They lie like ones, and are zeros when their
+// memory is given back: values do not count.
 func (p *prober) ones(ys []*torch.Tensor) {
 	for _, kind := range p.kinds() {
 		left := &p.left[kind]
@@ -403,7 +404,6 @@ func (p *prober) depart(st *staged) {
 			left.free()
 			continue
 		}
-		p.c.Refill(left.all())
 		if back.skips == nil {
 			back.skips, back.ties = map[nn.SkipKey][]*torch.Tensor{}, map[*nn.Param]*torch.Tensor{}
 		}
@@ -412,6 +412,7 @@ func (p *prober) depart(st *staged) {
 				return list
 			}
 			defer torch.FreeAll(list)
+			p.c.Refill(list)
 			return p.transferred(list)
 		}
 		torch.FreeAll(back.xs)

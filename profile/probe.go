@@ -37,6 +37,7 @@ type prober struct {
 	most   int64 // bytes that were live on the device at any moment
 
 	done, share float64 // of all that is measured: before this phase, and in it
+	told        int     // the most layers that progress has reported
 
 	loss remat.Loss // the chain's, where it is no unit
 
@@ -91,10 +92,12 @@ func (p *prober) begins(before, phase, all float64) {
 	p.done, p.share = before/max(all, 1), phase/max(all, 1)
 }
 
-// progress reports that done of so many parts of a phase are measured.
+// progress reports that done of so many parts of a phase are measured. What is measured once more, with less memory,
+// takes nothing back.
 func (p *prober) progress(done, of int) {
 	if p.Progress != nil {
-		p.Progress(int(float64(p.model)*(p.done+p.share*float64(done)/float64(of))+1e-6), p.model)
+		p.told = max(p.told, int(float64(p.model)*(p.done+p.share*float64(done)/float64(of))+1e-6))
+		p.Progress(p.told, p.model)
 	}
 }
 

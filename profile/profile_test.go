@@ -154,6 +154,39 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// Lean, a profile holds no more than under the least limit. There it is measured once more, and progress takes
+// nothing back.
+func TestLean(t *testing.T) {
+	c := newCtx(t)
+	var layers []nn.Layer
+	for range 20 {
+		layers = append(layers, nn.NewLinear(16, 16), nn.NewReLU())
+	}
+	model, x := nn.NewSequential(layers...), c.Ones(torch.Float32, 256, 16)
+	d := c.Device()
+	config := profile.Config{Device: d, Repeats: 1, Balance: []int{40}, Split: true}
+	plenty := measured(t, model, config, x)
+	config.Lean = true
+	lean := measured(t, model, config, x)
+	if 2*lean.Most > plenty.Most {
+		t.Errorf("lean it holds %d bytes, and otherwise %d", lean.Most, plenty.Most)
+	}
+	var seen []int
+	config.Lean, config.Progress = false, func(done, _ int) { seen = append(seen, done) }
+	d.SetLimit(lean.Most)
+	defer d.SetLimit(0)
+	if got := measured(t, model, config, x).Most; got > lean.Most {
+		t.Errorf("it held %d bytes under a limit of %d", got, lean.Most)
+	}
+	if !slices.IsSorted(seen) || seen[len(seen)-1] != 40 {
+		t.Errorf("progress %v", seen)
+	}
+	d.SetLimit(lean.Most - 1)
+	if p, err := profile.Measure(context.Background(), model, config, x); !errors.Is(err, torch.ErrOutOfMemory) {
+		t.Errorf("lean it holds %d bytes, and under a limit %d: %v", lean.Most, p.Most, err)
+	}
+}
+
 func TestExtras(t *testing.T) {
 	c := newCtx(t)
 	factor := nn.NewExtra[float64]("factor")

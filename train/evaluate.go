@@ -165,11 +165,8 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 		return err
 	}
 	defer loader.Close()
-	for i, d := range p.Devices() { // what is kept for reuse is of other sizes
-		if p.DeviceHere(i) {
-			d.Trim()
-		}
-	}
+	trimLimited(p)
+	defer trimLimited(p)
 	for at := (batchAt{}); ; at.first += at.Rows {
 		if at.Batch, err = loader.Next(ctx); err == io.EOF {
 			return nil
@@ -182,6 +179,15 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 		}
 		if config.OnBatch != nil {
 			config.OnBatch(at.first+at.Rows, set.Len())
+		}
+	}
+}
+
+// trimLimited gives back what devices with a limit keep for reuse, as evaluations and steps want other sizes.
+func trimLimited(p *pipe.Pipe) {
+	for i, d := range p.Devices() {
+		if p.DeviceHere(i) && d.Memory().Limit > 0 {
+			d.Trim()
 		}
 	}
 }
