@@ -1,6 +1,7 @@
 package autoremat_test
 
 import (
+	"bytes"
 	"testing"
 
 	"penstock.example/autoremat"
@@ -8,6 +9,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/remat/baselines"
+	"penstock.example/torch"
 )
 
 // mlp has dropout, batch norm, nested Sequentials and layers that work in place.
@@ -51,5 +53,53 @@ func TestPredictedIsMeasured(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Where the input is computed in front of the module, what computes it gets the gradient that it gets from the
+// model alone: with the gaps that a Cat leaves, from which libtorch computes that of SiLU to other last
+// bits, or dense where it comes through a border between layers.
+func TestOperatorsInFrontGetTheModelsGradient(t *testing.T) {
+	torchtest.Check(t)
+	interleaved := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		x = c.Reshape(x, 16, 37, 1)
+		return c.Reshape(c.Cat([]*torch.Tensor{x, c.Detach(c.Tanh(x))}, 2), 16, 74)
+	}
+	same := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
+	for _, layers := range [][]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{{interleaved}, {same, interleaved}} {
+		q := problem{
+			model: func() *nn.Sequential {
+				var out []nn.Layer
+				for _, f := range layers {
+					out = append(out, layer(f))
+				}
+				return nn.NewSequential(append(out, nn.NewLinear(74, 5))...)
+			},
+			input: []int64{16, 37}, target: classes(16, 5), loss: nn.CrossEntropy(), inputGrad: true,
+		}
+		gradient := func(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped) []byte {
+			c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
+			defer c.Close()
+			model := q.model()
+			defer nn.Free(model)
+			nn.Materialise(c, nn.State(model), 3)
+			w := wrap(c, model)
+			if w.m != nil {
+				defer w.m.Close()
+			}
+			x, y := q.x(c, 0).SetRequiresGrad(true), q.target(c, 0)
+			c.SetGrad(true)
+			n := nn.NewCtx(c, nn.Config{Training: true, Seed: 5})
+			loss := nn.RunLoss(n, q.loss, []*torch.Tensor{w.layer.Forward(n, c.SiLU(x))}, []*torch.Tensor{y})
+			c.SetGrad(false)
+			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+			return torch.Bytes(c.GradOf(x))
+		}
+		want := gradient(plain)
+		for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All} {
+			if !bytes.Equal(gradient(q.planned(t, autoremat.Config{Limit: 1 << 30}, ops)), want) {
+				t.Errorf("%d layers in front, %s: the gradient differs", len(layers), name)
+			}
+		}
 	}
 }

@@ -161,7 +161,11 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	ys := c.apply(l.Layer, in)
 	c.Training = training
 	c.exist(xs, ys)
-	ys = c.border(ys)
+	given := xs
+	if overwrites(l.Layer) {
+		given = nil
+	}
+	ys = c.border(given, ys)
 	c.kept()
 	if c.trace {
 		name := l.Name
@@ -181,14 +185,14 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 }
 
 // border makes the output of a layer what it is behind any cut: dense. A tensor that stands there twice
-// stays one.
-func (c *Ctx) border(ys []*torch.Tensor) []*torch.Tensor {
+// stays one. given are inputs that the layer may have returned unchanged.
+func (c *Ctx) border(given, ys []*torch.Tensor) []*torch.Tensor {
 	var copied []*torch.Tensor
 	for i, y := range ys {
 		if slices.Contains(ys[:i], y) {
 			continue
 		}
-		dense := c.Border(y)
+		dense := c.Border(y, given...)
 		if dense == y {
 			continue
 		}

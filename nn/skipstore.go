@@ -116,7 +116,11 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		c.refuse("stash", key, "is stashed again before it was popped")
 	}
 	if t != nil {
-		t = c.Keep(c.Branch(c.Border(t)))
+		own := c.Border(t, t)
+		if own == t {
+			own = c.Branch(t)
+		}
+		t = c.Keep(own)
 	}
 	s.held[key] = hold(t, s.local[key])
 }

@@ -131,3 +131,31 @@ func TestGapsGiveTheSameBitsBehindEveryCut(t *testing.T) {
 		}
 	}
 }
+
+// A gradient that is expanded and has gaps joins others of the same tensor: the layout of their sum, and so
+// the bits of what comes before, is the same with a cut between its uses.
+func TestAnExpandedGradientWithGapsJoinsOthers(t *testing.T) {
+	torchtest.Check(t)
+	q := problem{
+		model: func() *nn.Sequential {
+			return nn.NewSequential(nn.NewLinear(6, 6), nn.NewSiLU(),
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					return []*torch.Tensor{xs[0], c.SiLU(c.Contiguous(c.Transpose(xs[0], 1, 2)))}
+				}),
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					both := c.Cat([]*torch.Tensor{xs[0], c.Detach(c.Narrow(xs[0], 2, 0, 4))}, 2)
+					return []*torch.Tensor{c.Add(c.Narrow(c.SumDim(both, []int64{1}, true), 2, 0, 6), c.Reshape(xs[1], -1, 4, 6))}
+				}),
+				nn.NewFlatten(1, -1), nn.NewLinear(24, 3))
+		},
+		rows: 3, steps: 1, loss: nn.CrossEntropy(), input: normal(3, 4, 6), target: classes(3, 3),
+	}
+	for seed := range uint64(5) {
+		want := q.plain(1, seed)
+		for cut := 1; cut < 6; cut++ {
+			if d := want.differs(q.piped(t, pipe.Config{Balance: []int{cut, 6 - cut}, Chunks: 1, Seed: seed})); d != "" {
+				t.Errorf("seed %d, cut at %d: %s differs from the plain loop", seed, cut, d)
+			}
+		}
+	}
+}

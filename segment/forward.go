@@ -87,7 +87,12 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 		if k := slices.Index(s.xs[:i], x); k >= 0 {
 			xs[i] = xs[k]
 		} else if e.wants(s.wants, at, i, x) {
-			g.mail[i], xs[i] = c.Mailed(x)
+			if at == 0 && e.s.first == 0 { // the model's own input gets the gradient that it gets without a cut
+				g.mail[i] = c.Mailbox()
+				xs[i] = c.Gate(g.mail[i], x)
+			} else {
+				g.mail[i], xs[i] = c.Mailed(x)
+			}
 			c.Keep(g.mail[i])
 		}
 	}

@@ -7,9 +7,10 @@
 // get the gradients. What a unit needs and gives (tensors, skip connections, gradients) belongs to
 // the [Execution] between operations, so its bytes come and go exactly when the plan says.
 //
-// Results do not depend on the cuts, to the bit. Gates keep layouts. The gradients of a skip
-// connection are summed pop by pop, latest first. The gradient of a parameter that several units
-// use goes from the last of them to the first.
+// Results do not depend on the cuts, to the bit. What goes between layers, forward and back, is dense,
+// cut or not, and gradients that are expanded stay so. The gradients of a skip connection are summed
+// pop by pop, latest first. The gradient of a parameter that several units use goes from the last of
+// them to the first.
 package segment
 
 import (

@@ -2,6 +2,8 @@ package torch_test
 
 import (
 	"bytes"
+	"errors"
+	"slices"
 	"testing"
 
 	"penstock.example/internal/torchtest"
@@ -97,5 +99,69 @@ func TestBranchesAndMailboxesGetDenseGradients(t *testing.T) {
 			t.Errorf("%s: the gradient has strides %v", name, c.Strides(g))
 		}
 		way.box.SetGradOf(nil)
+	}
+}
+
+// An expanded gradient with gaps stays expanded when it loses them.
+func TestBorderKeepsGradientsExpanded(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	box := c.Mailbox()
+	y := c.Border(c.Clone(c.Gate(box, c.Ones(torch.Float32, 3, 4, 6))))
+	wide := c.SumDim(c.Cat([]*torch.Tensor{y, c.Zeros(torch.Float32, 3, 4, 4)}, 2), []int64{1}, true)
+	c.Backward([]*torch.Tensor{wide}, []*torch.Tensor{c.Ones(torch.Float32, 3, 1, 10)}, false)
+	if got := c.Strides(c.GradOf(box)); !slices.Equal(got, []int64{6, 0, 1}) {
+		t.Errorf("the gradient has strides %v", got)
+	}
+	box.SetGradOf(nil)
+}
+
+// What has made a layer's input is not the layer's: a gradient that comes to it past the layer comes as it
+// is, and the one through the layer is dense.
+func TestBorderOfAnInput(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	for _, through := range []bool{false, true} {
+		box := c.Mailbox()
+		x := c.Clone(c.Gate(box, c.Ones(torch.Float32, 4, 6)))
+		y := c.Border(x, x)
+		if again := c.Border(y, x, y); again != y {
+			t.Error("a border became another one")
+		}
+		if !through {
+			y = x
+		}
+		wide := c.Cat([]*torch.Tensor{y, c.Zeros(torch.Float32, 4, 1)}, 1)
+		c.Backward([]*torch.Tensor{wide}, []*torch.Tensor{c.Ones(torch.Float32, 4, 7)}, false)
+		if g := c.GradOf(box); torch.Dense(g.Shape(), c.Strides(g)) != through {
+			t.Errorf("through the layer is %v: the gradient has strides %v", through, c.Strides(g))
+		}
+		box.SetGradOf(nil)
+	}
+}
+
+// A copy that a limit refuses is said to be of the node that needs it.
+func TestBorderNamesTheNodeThatLacksMemory(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(2)
+	for _, uses := range []int{1, 2} { // along a path, and with the engine
+		c := torch.NewCtx(torch.Options{Device: d, Threads: 1, Grad: true})
+		box := c.Mailbox()
+		x := c.Gate(box, c.Ones(torch.Float32, 40, 60))
+		from := torch.Sequence()
+		h := c.Border(c.Clone(x))
+		to := torch.Sequence()
+		y := c.Cat([]*torch.Tensor{h, c.Zeros(torch.Float32, 40, 1)}, 1)
+		roots, grads := []*torch.Tensor{y}, []*torch.Tensor{c.Ones(torch.Float32, 40, 61)}
+		if uses == 2 {
+			roots, grads = append(roots, c.Sum(c.Zeros(torch.Float32, 1).SetRequiresGrad(true))), append(grads, nil)
+		}
+		d.SetLimit(d.Memory().Live + 40*60*4 - 1)
+		err := torch.Try(func() { c.Backward(roots, grads, false) })
+		d.SetLimit(0)
+		var e *torch.Error
+		var m *torch.MemoryError
+		if !errors.As(err, &e) || !errors.As(err, &m) || e.Sequence < from || e.Sequence >= to {
+			t.Errorf("%d roots: got %+v, want too little memory for a node from %d to %d", uses, e, from, to)
+		}
+		c.Close()
 	}
 }

@@ -1,6 +1,10 @@
 package torch
 
-import "penstock.example/internal/shim"
+import (
+	"slices"
+
+	"penstock.example/internal/shim"
+)
 
 var (
 	opEmpty      = declare("aten::empty.memory_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
@@ -161,15 +165,28 @@ func (c *Ctx) Mailed(value *Tensor) (mailbox, behind *Tensor) {
 // handle on t.
 func (c *Ctx) Branch(t *Tensor) *Tensor { return c.begin(opBranch).t(t).one() }
 
-// Border is t as it goes on to another layer: t itself if it is dense ([Dense]), and else a copy. A
-// gradient that comes back to it is made dense in the same way before it goes on.
-func (c *Ctx) Border(t *Tensor) *Tensor {
-	if shim.Border(t.given("border")) {
-		return t
+// Border is t as a layer hands it on to another one: t itself if it is dense ([Dense]), and else a copy.
+// A gradient that comes back to it is made dense in the same way before it goes on. Where t is one of
+// the layer's inputs, what made that is left as it is: if it does not expect dense gradients, t becomes
+// a Branch.
+func (c *Ctx) Border(t *Tensor, inputs ...*Tensor) *Tensor {
+	given := slices.ContainsFunc(inputs, func(x *Tensor) bool { return x != nil && x.h == t.h })
+	switch c.border(t, given) {
+	case shim.Gaps:
+		t = c.Clone(t)
+		c.border(t, false)
+	case shim.Foreign:
+		t = c.Branch(t)
 	}
-	t = c.Clone(t)
-	shim.Border(t.h)
 	return t
+}
+
+func (c *Ctx) border(t *Tensor, given bool) int {
+	is, err := shim.Border(t.given("border"), given)
+	if err != nil {
+		panic(&Error{Op: "border", Args: []string{t.String()}, Device: c.Device(), Message: err.Message})
+	}
+	return is
 }
 
 // Reshape is aten::reshape; one size may be -1. No sizes make a number of a tensor of one element.

@@ -178,8 +178,20 @@ func Numel(h Handle) int64 { return int64(C.ps_numel(tensor(h))) }
 // SameShape says whether two tensors have the same sizes.
 func SameShape(a, b Handle) bool { return C.ps_same_shape(tensor(a), tensor(b)) != 0 }
 
-// Border says whether a tensor is dense. If so, a gradient that comes back to it is made dense too.
-func Border(h Handle) bool { return C.ps_border(tensor(h)) != 0 }
+// What Border says of a tensor.
+const (
+	Gaps    = C.PS_GAPS
+	Dense   = C.PS_DENSE
+	Foreign = C.PS_FOREIGN
+)
+
+// Border says what a tensor is as it goes on to another layer. If Dense, a gradient that comes back to it is
+// made dense too. If it was given, and its maker does not expect that, it is Foreign.
+func Border(h Handle, given bool) (int, *Error) {
+	var is C.int32_t
+	err := taken(C.ps_border(tensor(h), boolean(given), &is))
+	return int(is), err
+}
 
 // Storage is the identity of a tensor's storage, and its bytes.
 func Storage(h Handle) (id uintptr, bytes int64) {

@@ -98,7 +98,10 @@ ps_error* ps_set_requires_grad(ps_tensor, int32_t);
 ps_tensor ps_grad(ps_tensor);  // a new reference, or 0
 ps_tensor ps_take_grad(ps_tensor);  // its reference, moved out: the tensor has no gradient then; or 0
 ps_error* ps_set_grad(ps_tensor, ps_tensor grad_or_null);
-int32_t ps_border(ps_tensor);  // whether it is dense (dense.hpp); the gradient that comes back to it will be, if it is
+// What a tensor is as it goes on to another layer (dense.hpp). If PS_DENSE, the gradient that comes back to it is made dense. PS_FOREIGN: given, by its
+// maker, whose node is left alone.
+enum { PS_GAPS = 0, PS_DENSE = 1, PS_FOREIGN = 2 };
+ps_error* ps_border(ps_tensor, int32_t given, int32_t* out);
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
 // A backward that is prepared holds the gradients and the graph, and not the outputs. It is run once, which frees it and the graph as it goes, or dropped.
 ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared);

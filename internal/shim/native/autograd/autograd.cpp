@@ -33,11 +33,21 @@ void ps::runs(const char* op) { running.op = op; }
 
 namespace {
 
+void runs_node(const char* name, uint64_t sequence) {
+  strncpy(running.node, name, sizeof(running.node) - 1);
+  running.op = nullptr;
+  running.sequence = sequence;
+}
+
+}  // namespace
+
+void ps::runs(const torch::autograd::Node& node) { runs_node(node.name().c_str(), node.sequence_nr()); }
+
+namespace {
+
 std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& fn) {
   if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    strncpy(running.node, fn.name(), sizeof(running.node) - 1);
-    running.op = nullptr;
-    running.sequence = static_cast<uint64_t>(fn.seqNr());
+    runs_node(fn.name(), static_cast<uint64_t>(fn.seqNr()));
   } else {
     running.op = fn.name();
   }

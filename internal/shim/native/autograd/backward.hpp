@@ -26,6 +26,8 @@ using Prepared = std::shared_ptr<Start>;
 
 // Says which operator this thread runs past the dispatcher, for the error of a backward that fails in it. The name lives for ever.
 void runs(const char* op);
+// Likewise which node, before it runs.
+void runs(const torch::autograd::Node& node);
 
 inline uint64_t give(Prepared start) { return reinterpret_cast<uint64_t>(new Prepared(std::move(start))); }
 inline Prepared& lent(uint64_t prepared) { return *reinterpret_cast<Prepared*>(prepared); }

@@ -5,7 +5,7 @@
 namespace ps {
 namespace {
 
-// AccumulateGrad would copy the gradient into the layout of the leaf; this leaves it in the mailbox as it came. There is no edge on which it would go on.
+// AccumulateGrad would copy the gradient into the layout of the leaf; this leaves it in the mailbox with the layout that it has. There is no edge on which it would go on.
 struct Gate final : Node {
   explicit Gate(const char* name, const variable_list&) : Node(name, {}) {}
 
@@ -43,10 +43,6 @@ std::tuple<at::Tensor, at::Tensor> mailed(const at::Tensor& value) {
   if (behind.requires_grad()) expect_dense(*behind.grad_fn());
   return {std::move(mailbox), std::move(behind)};
 }
-
-// A copied core, expanded as self is. What is not expanded is no view, of which autograd would think that somebody else has its memory: it adds to a
-// gradient in place only where nobody has.
-at::Tensor expanded(at::Tensor copy, const at::Tensor& self) { return copy.sizes() == self.sizes() ? std::move(copy) : copy.expand(self.sizes()); }
 
 at::Tensor transfer(const at::Tensor& self, c10::Device device) {
   return expanded(at::_to_copy(core(self), at::TensorOptions().device(device)), self);

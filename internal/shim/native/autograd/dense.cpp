@@ -1,4 +1,5 @@
 #include "dense.hpp"
+#include "backward.hpp"
 #include "node.hpp"
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -8,14 +9,32 @@
 namespace ps {
 namespace {
 
-// For nodes of libtorch.
+// For nodes of libtorch. It runs before the observer of the backward hears of the node, which has it.
 struct DenseHook final : torch::autograd::FunctionPreHook {
+  explicit DenseHook(const torch::autograd::Node& of) : node(of) {}
+
   variable_list operator()(const variable_list& grads) override {
     variable_list out = grads;
-    make_dense(out);
+    make_dense(out, &node);
     return out;
   }
+
+  const torch::autograd::Node& node;
 };
+
+// What ps_border says of t. given: it was there before the layer that returned it.
+int32_t border(const at::Tensor& t, bool given) {
+  if (!is_dense(t)) return PS_GAPS;
+  try {
+    if (!t.requires_grad()) return PS_DENSE;
+    if (const auto& node = t.grad_fn()) {
+      if (given) return expects_dense(*node) ? PS_DENSE : PS_FOREIGN;
+      expect_dense(*node);
+    }
+  } catch (const c10::Error&) {  // a view that a change in place has made useless, which whoever uses it is told
+  }
+  return PS_DENSE;
+}
 
 }  // namespace
 
@@ -25,6 +44,8 @@ at::Tensor core(const at::Tensor& self) {
     if (self.size(d) > 1 && self.stride(d) == 0) core = core.narrow(d, 0, 1);
   return core;
 }
+
+at::Tensor expanded(at::Tensor copy, const at::Tensor& self) { return copy.sizes() == self.sizes() ? std::move(copy) : copy.expand(self.sizes()); }
 
 bool is_dense(const at::Tensor& t) {
   if (t.layout() != at::kStrided || t.is_non_overlapping_and_dense() || t.numel() == 0) return true;
@@ -44,22 +65,19 @@ bool expects_dense(const torch::autograd::Node& node) {
 
 void expect_dense(torch::autograd::Node& node) {
   if (auto* own = dynamic_cast<Node*>(&node)) own->expect_dense();
-  else if (!has_dense_hook(node)) node.add_pre_hook(std::make_unique<DenseHook>());
+  else if (!has_dense_hook(node)) node.add_pre_hook(std::make_unique<DenseHook>(node));
 }
 
-void make_dense(variable_list& grads) {
-  for (at::Tensor& g : grads)
-    if (g.defined() && !is_dense(g)) g = g.clone();
+void make_dense(variable_list& grads, const torch::autograd::Node* before) {
+  for (at::Tensor& g : grads) {
+    if (!g.defined() || is_dense(g)) continue;
+    if (before != nullptr) runs(*before);
+    g = expanded(core(alias(g, false)).clone(), g);
+  }
 }
 
 }  // namespace ps
 
-int32_t ps_border(ps_tensor handle) {
-  const at::Tensor t = ps::borrow(handle);
-  if (!ps::is_dense(t)) return 0;
-  try {
-    if (t.requires_grad() && !t.is_leaf()) ps::expect_dense(*t.grad_fn());
-  } catch (const c10::Error&) {  // a view that a change in place has made useless, which whoever uses it is told
-  }
-  return 1;
+ps_error* ps_border(ps_tensor t, int32_t given, int32_t* out) {
+  return ps::guarded([&] { *out = ps::border(ps::borrow(t), given != 0); });
 }

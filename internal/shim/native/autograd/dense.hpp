@@ -9,6 +9,9 @@ namespace ps {
 
 // self without the dimensions in which it is expanded.
 at::Tensor core(const at::Tensor& self);
+// A copied core, expanded as self is. What is not expanded is no view, of which autograd would think that somebody else has its memory: it adds to a
+// gradient in place only where nobody has.
+at::Tensor expanded(at::Tensor copy, const at::Tensor& self);
 
 // torch.Dense.
 bool is_dense(const at::Tensor& t);
@@ -17,6 +20,7 @@ bool is_dense(const at::Tensor& t);
 void expect_dense(torch::autograd::Node& node);
 bool expects_dense(const torch::autograd::Node& node);
 bool has_dense_hook(const torch::autograd::Node& node);
-void make_dense(torch::autograd::variable_list& grads);
+// Gradients that are expanded stay so. before is the node that is about to run, to name it if that fails; null where it runs already.
+void make_dense(torch::autograd::variable_list& grads, const torch::autograd::Node* before = nullptr);
 
 }  // namespace ps

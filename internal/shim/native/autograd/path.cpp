@@ -91,7 +91,7 @@ void run_path(torch::autograd::Edge to, at::Tensor grad, bool keep_graph) {
     {
       variable_list inputs(node->num_inputs());
       inputs[to.input_nr] = std::move(given[0]);
-      if (has_dense_hook(*node)) make_dense(inputs);
+      if (has_dense_hook(*node)) make_dense(inputs, node.get());
       if (!keep_graph) node->will_release_variables();
       results = (*node)(std::move(inputs));
       fit(node->next_edges(), results, *node);
