@@ -292,17 +292,23 @@ func near(t *testing.T, c *torch.Ctx, what string, a, b *torch.Tensor) {
 // alike compares two tensors as near does.
 func alike(t *testing.T, what string, a, b *torch.Tensor) {
 	t.Helper()
+	ulp := math.Nextafter(1, 2) - 1
+	if a.DType() == torch.Float32 {
+		ulp = float64(math.Nextafter32(1, 2) - 1)
+	}
+	within(t, what, a, b, 8*ulp)
+}
+
+// within compares two tensors: they may differ by so much of the largest element.
+func within(t *testing.T, what string, a, b *torch.Tensor, most float64) {
+	t.Helper()
 	got, want := numbers(a), numbers(b)
 	largest := 0.0
 	for _, v := range want {
 		largest = max(largest, math.Abs(v))
 	}
-	ulp := math.Nextafter(1, 2) - 1
-	if a.DType() == torch.Float32 {
-		ulp = float64(math.Nextafter32(1, 2) - 1)
-	}
 	for i := range want {
-		if off := math.Abs(got[i] - want[i]); !(off <= 8*ulp*largest) || len(got) != len(want) {
+		if off := math.Abs(got[i] - want[i]); !(off <= most*largest) || len(got) != len(want) {
 			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i], len(want))
 		}
 	}

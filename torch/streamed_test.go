@@ -57,16 +57,7 @@ func TestProductsOfFewRows(t *testing.T) {
 // some thousand terms.
 func rounded(t *testing.T, what string, x, exact *torch.Tensor) {
 	t.Helper()
-	got, want := numbers(x), numbers(exact)
-	largest := 0.0
-	for _, v := range want {
-		largest = max(largest, math.Abs(v))
-	}
-	for i, v := range want {
-		if off := math.Abs(got[i] - v); !(off <= 4e-6*largest) {
-			t.Fatalf("%s: element %d of %d is %v, want %v", what, i, len(want), got[i], v)
-		}
-	}
+	within(t, what, x, exact, 4e-6)
 }
 
 // A product of few rows and a weight has the same bits on any number of threads, each of which computes a part of it.

@@ -305,8 +305,7 @@ func (l *remoteRun) begin(c *torch.Ctx, send schedule.Action, s *sending) error 
 		tensors = s.onHost(c, tensors)
 	}
 	before, was := l.last(send)
-	l.recall(send, text)
-	same, marked := was && bytes.Equal(before, text), shape.marked()
+	same, marked := l.recall(send, text), shape.marked()
 	if same && marked >= 0 && hasMark(c, tensors[marked]) {
 		same = false
 	}
