@@ -14,9 +14,9 @@ type Config struct {
 	// Limit is the most bytes that may be live on the device.
 	//
 	// 0 takes the limit that the device's account has when the module first trains or measures. If
-	// it has none, the limit is what is live plus what the machine has available (MemAvailable in
-	// /proc/meminfo), less a reserve. The reserve is a tenth of what is available, but at least 64
-	// MiB. It is for what the account does not count and for other programs.
+	// it has none, the limit is what is live plus what is available (torch.AvailableMemory, by the
+	// machine and by the process's cgroups), less a reserve. The reserve is a tenth of what is
+	// available, but at least 64 MiB. It is for what the account does not count and for other programs.
 	Limit int64
 
 	// Optimizer is the one that will update the model. The bytes of its state that are not

@@ -41,7 +41,7 @@ func (b *accountLimit) bind(device torch.Device, limit int64) error {
 			return fmt.Errorf("autoremat: there is no limit, and what is free is unknown: %w; set Config.Limit", err)
 		}
 		n.bytes = account.Live + account.Cached + free - reserveOf(free)
-		n.source = "what is live, and MemAvailable in /proc/meminfo less a reserve"
+		n.source = "what is live, and what the machine and the cgroups have free, less a reserve"
 	}
 	n.bound = true
 	*b = n

@@ -15,3 +15,6 @@ func (c *Ctx) AtenLinear(input, weight, bias *Tensor) *Tensor {
 func (c *Ctx) AtenMatmul(self, other *Tensor) *Tensor {
 	return c.begin(opAtenMatmul).t(self).t(other).one()
 }
+
+// AvailableMemoryUnder is AvailableMemory of a system whose files are under root.
+var AvailableMemoryUnder = availableMemory

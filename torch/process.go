@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"path/filepath"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,13 +44,39 @@ func ReadProcessMemory() (m ProcessMemory) {
 	return m
 }
 
-// AvailableMemory is the bytes that the machine has for programs, MemAvailable in /proc/meminfo.
-func AvailableMemory() (int64, error) {
-	text, err := os.ReadFile("/proc/meminfo")
+// AvailableMemory is the bytes that the process can still take: the least of what the machine has for programs
+// (MemAvailable in /proc/meminfo) and of what each cgroup has left under its limit, from the process's own up to the root.
+// Files that a cgroup has read and not used lately count as free, as the system drops them first. Swap does not count.
+func AvailableMemory() (int64, error) { return availableMemory("/") }
+
+// availableMemory is AvailableMemory of a system whose files are under root.
+func availableMemory(root string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return 0, err
 	}
+	free, err := freeOfMachine(string(text))
+	if err != nil {
+		return 0, err
+	}
+	text, _ = os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // not there without cgroups
 	for line := range strings.Lines(string(text)) {
+		_, of, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, group, _ := strings.Cut(of, ":")
+		switch {
+		case controllers == "": // version 2
+			free = freeOfCgroups(free, filepath.Join(root, "sys/fs/cgroup"), group, "memory.max", "memory.current", "inactive_file")
+		case slices.Contains(strings.Split(controllers, ","), "memory"): // version 1
+			free = freeOfCgroups(free, filepath.Join(root, "sys/fs/cgroup/memory"), group,
+				"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+		}
+	}
+	return free, nil
+}
+
+// freeOfMachine is MemAvailable of the text of /proc/meminfo.
+func freeOfMachine(text string) (int64, error) {
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 			if err != nil {
@@ -57,6 +86,34 @@ func AvailableMemory() (int64, error) {
 		}
 	}
 	return 0, errors.New("/proc/meminfo has no MemAvailable")
+}
+
+// freeOfCgroups is the least of free and of what is left in a group and in those above it, up to the mount point. A group
+// without a limit leaves all. So does one that is not under the mount point, as where a container sees its own groups
+// alone and is told their path on the host.
+func freeOfCgroups(free int64, mount, group, limit, usage, inactive string) int64 {
+	for group = path.Join("/", group); ; group = path.Dir(group) {
+		number := func(file string) (int64, bool) {
+			text, _ := os.ReadFile(filepath.Join(mount, group, file))
+			n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			return n, err == nil // no limit is "max", or no file
+		}
+		most, limited := number(limit)
+		used, known := number(usage)
+		if limited && known {
+			stat, _ := os.ReadFile(filepath.Join(mount, group, "memory.stat"))
+			for line := range strings.Lines(string(stat)) {
+				if value, ok := strings.CutPrefix(line, inactive+" "); ok {
+					files, _ := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+					used -= files
+				}
+			}
+			free = min(free, max(0, most-used))
+		}
+		if group == "/" {
+			return free
+		}
+	}
 }
 
 // trimGoFrom is the least bytes of free Go heap that TrimProcess gives back, as that takes a

@@ -284,12 +284,12 @@ func (j *job) checkPlanned(info data.Info) error {
 		j.planned, was, j.dataName, now, shellQuoted(again))
 }
 
-// available is how many bytes the machine has for programs. Tests have others.
+// available is how many bytes this process can still take. Tests have others.
 var available = torch.AvailableMemory
 
 // checkFree refuses a plan of --plan FILE by which devices of this process hold more than they have free today: by its
-// peaks, or by its limits where it has none. CPU devices share what the machine has, those of all replicas in this
-// process together. What is free is not known everywhere, and refuses nothing there.
+// peaks, or by its limits where it has none. CPU devices share what the machine and the process's cgroups leave, those of
+// all replicas in this process together. What is free is not known everywhere, and refuses nothing there.
 func (j *job) checkFree(context.Context, io.Writer) error {
 	if j.planned == "" || j.planned == auto {
 		return nil
