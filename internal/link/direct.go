@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -229,25 +230,33 @@ func (d *Direct) exercise(ways []*way, round int64) error {
 	if err == nil {
 		err = d.comms.Transfer(moves)
 	}
-	if err != nil {
+	if err := d.settle(ways, err); err != nil {
 		return err
 	}
 	for i, w := range ways {
-		if err := torch.Try(func() {
-			e := w.copies.Record()
-			defer e.Free()
-			e.Synchronize()
-		}); err != nil {
-			return err
-		}
-		if err := d.comms.Err(); err != nil { // such as that all were aborted
-			return err
-		}
 		if got := torch.Values[int64](moves[i].Tensor)[0]; got != number(w) {
 			return fmt.Errorf("link: from device %d to device %d came %#x in place of %#x", w.edge.From, w.edge.To, got, number(w))
 		}
 	}
 	return nil
+}
+
+// settle waits until all that was queued on ways has ended, also when something has failed, such as its queueing with
+// err: moves may still use their tensors. What has failed aborts the rest, whose other ends may never come. It returns
+// the first error.
+func (d *Direct) settle(ways []*way, err error) error {
+	for _, w := range ways {
+		if err != nil {
+			d.comms.Abort()
+		}
+		ended := torch.Try(func() {
+			e := w.copies.Record()
+			defer e.Free()
+			e.Synchronize()
+		})
+		err = cmp.Or(err, ended, d.comms.Err()) // such as that all were aborted
+	}
+	return err
 }
 
 // Close closes the communicators. All processes do so, after their last run.

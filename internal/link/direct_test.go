@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -407,6 +408,80 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 		}
 	})
 }
+
+// Where opening ways fails, all moves that were queued have ended when it returns, with their tensors: what can be
+// aborted is, as its other end may never come.
+func TestOpeningWaitsForAllMoves(t *testing.T) {
+	for name, comms := range map[string]*stuck{
+		"queueing fails":            {transfer: errors.New("half of it was queued")},
+		"a communicator has failed": {late: errors.New("the connection broke")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			torchtest.Check(t)
+			comms.t, comms.aborted = t, make(chan struct{})
+			here, ids := map[int]link.End{}, map[schedule.Edge][]byte{}
+			var ways []schedule.Edge
+			for i := range 3 {
+				here[i] = link.End{Device: torch.CPU(i), Copies: func() streams.Stream { return linktest.NewStream(uint64(i)) }}
+				ways = append(ways, schedule.Edge{From: i, To: 3 + i})
+				ids[ways[i]] = nil
+			}
+			d, err := link.NewDirect(comms, ways, here, nil, func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if err := d.Open(ids); !errors.Is(err, cmp.Or(comms.transfer, comms.late)) {
+				t.Errorf("opening ended with %v", err)
+			}
+			if ended := comms.ended.Load(); ended != int32(len(ways)) {
+				t.Errorf("%d of %d moves have ended", ended, len(ways))
+			}
+		})
+	}
+}
+
+// stuck are communicators that fail when moves are queued, or when the first has ended. The others end when they are
+// aborted, and look at their tensors then.
+type stuck struct {
+	linktest.Communicators
+	t              *testing.T
+	transfer, late error
+	aborted        chan struct{}
+	once           sync.Once
+	ended          atomic.Int32
+}
+
+func (*stuck) Open([]byte, torch.Device, bool) (int, error) { return 0, nil }
+func (s *stuck) Err() error                                 { return s.late }
+func (s *stuck) Abort()                                     { s.once.Do(func() { close(s.aborted) }) }
+func (*stuck) Close()                                       {}
+
+func (s *stuck) Transfer(moves []torch.Move) error {
+	for i, m := range moves {
+		m.On.Wait(stuckMove{s, m.Tensor, i == 0 && s.late != nil}, streams.Produced)
+	}
+	return s.transfer
+}
+
+type stuckMove struct {
+	of    *stuck
+	on    *torch.Tensor
+	quick bool
+}
+
+func (m stuckMove) Synchronize() {
+	if !m.quick {
+		<-m.of.aborted
+		time.Sleep(10 * time.Millisecond)
+	}
+	if m.on.Freed() {
+		m.of.t.Error("a move under way has lost its tensor")
+	}
+	m.of.ended.Add(1)
+}
+
+func (stuckMove) Free() {}
 
 // asked are communicators that a question, if it is late, reaches when they are being closed.
 type asked struct {
