@@ -27,8 +27,7 @@ func TooLarge(profile Profile, machine Machine, wishes Wishes) (most Alone, foun
 			return most, false
 		}
 	}
-	whole := !slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Split })
-	limit := machine.Largest(wishes.Limit)
+	whole, limit := whole(list), machine.Largest(wishes.Limit)
 	for u := range profile.units() {
 		var least Alone
 		for _, m := range profile.Measured {
@@ -48,6 +47,11 @@ func TooLarge(profile Profile, machine Machine, wishes Wishes) (most Alone, foun
 	return most, found
 }
 
+// whole says that all backwards of the schedules are in one part.
+func whole(list []schedule.Schedule) bool {
+	return !slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Split })
+}
+
 // margin is the part of a limit by which a unit's bytes for rows that were not measured must be above it: kernels
 // for other sizes may let go of some earlier.
 const margin = 1. / 16
@@ -56,24 +60,27 @@ const margin = 1. / 16
 // such micro-batches. The profile is of fewer rows; of two sizes at least, as activations and their gradients grow with
 // the rows. The second result is false if there may be room.
 func TooManyRows(profile Profile, machine Machine, wishes Wishes, rows int) (one Alone, found bool) {
+	named, err := wishes.named()
 	list := slices.Clone(profile.Measured)
 	slices.SortStableFunc(list, func(a, b Measured) int { return cmp.Compare(a.Rows, b.Rows) })
 	list = slices.CompactFunc(list, func(a, b Measured) bool { return a.Rows == b.Rows }) // with other threads
 	limit := machine.Largest(wishes.Limit)
-	if len(list) < 2 || limit == 0 {
+	if err != nil || len(list) < 2 || limit == 0 {
 		return one, false
 	}
 	m := grown(list[len(list)-2], list[len(list)-1], rows)
-	for u, l := range m.Chain.Layers {
-		if bytes := m.atBackward(u, wishes.State); float64(bytes) > (1+margin)*float64(limit) {
-			return Alone{Unit: u, Name: l.Name, Rows: rows, Bytes: bytes, Kept: int64(2+wishes.State)*l.WeightGradient + m.held(u), State: int64(wishes.State) * l.WeightGradient, Limit: limit}, true
+	for u := range m.Chain.Layers {
+		one, err := m.alone(wishes, u, whole(named))
+		if err == nil && float64(one.Bytes) > (1+margin)*float64(limit) {
+			one.Limit = limit
+			return one, true
 		}
 	}
-	return one, false
+	return Alone{}, false
 }
 
 // grown is about what is held of micro-batches of so many rows, of which few and more are two smaller sizes: the line
-// through both. What is a view of few rows may be a copy of more.
+// through both. What is a view of few rows may be a copy of more. What kernels take for a moment is not known of more.
 func grown(few, more Measured, rows int) Measured {
 	on := func(a, b int64) int64 {
 		line := b + (b-a)*int64(rows-more.Rows)/int64(more.Rows-few.Rows)
@@ -85,7 +92,11 @@ func grown(few, more Measured, rows int) Measured {
 	for u := range out.Chain.Layers {
 		l, x, y := &out.Chain.Layers[u], a.Layers[u], b.Layers[u]
 		l.Output, l.Saved, l.Gradient = on(x.Output, y.Output), on(x.Saved, y.Saved), on(x.Gradient, y.Gradient)
-		l.BackwardEarly = max(x.BackwardEarly, y.BackwardEarly)
+		l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp = 0, 0, 0
+		if x.BackwardEarly > 0 || y.BackwardEarly > 0 { // as much may be gone as is made
+			_, made := out.given(u)
+			l.BackwardEarly = made + l.WeightGradient
+		}
 	}
 	return out
 }
@@ -98,15 +109,21 @@ func (m Measured) held(u int) int64 {
 	return m.Held[u]
 }
 
-// atBackward is what is there in every plan while a whole backward of unit u runs: its input, what it has saved, the
-// gradients of its output and input, its weights and so many states of the optimizer. That of the input does not count
-// where a part of the rest may be gone by then.
-func (m Measured) atBackward(u, states int) int64 {
-	l, given, gradient := m.Chain.Layers[u], m.Chain.Input, m.Chain.InputGradient
-	if u > 0 {
-		given, gradient = m.Chain.Layers[u-1].Output, m.Chain.Layers[u-1].Gradient
+// given is the bytes of the input of unit u and of its gradient.
+func (m Measured) given(u int) (input, gradient int64) {
+	if u == 0 {
+		return m.Chain.Input, m.Chain.InputGradient
 	}
-	if l.BackwardEarly > 0 {
+	return m.Chain.Layers[u-1].Output, m.Chain.Layers[u-1].Gradient
+}
+
+// atBackward is what is there in every plan while a backward of unit u runs: its input, what it has saved, the gradients
+// of its output and input, its weights and so many states of the optimizer. That of the input counts only where the
+// whole backward is one part and nothing of the rest may be gone by then.
+func (m Measured) atBackward(u, states int, whole bool) int64 {
+	l := m.Chain.Layers[u]
+	given, gradient := m.given(u)
+	if !whole || l.BackwardEarly > 0 {
 		gradient = 0
 	}
 	return given + l.Saved + l.Gradient + gradient + int64(1+states)*l.WeightGradient + m.held(u)
@@ -143,15 +160,14 @@ func (m Measured) alone(wishes Wishes, u int, whole bool) (out Alone, err error)
 	n.add(p, u, u)
 	out = Alone{Unit: u, Name: m.Chain.Layers[u].Name, Rows: m.Rows, State: int64(wishes.State) * n.weights}
 	step := max(n.input+n.forward, n.input+n.backward, n.weights)
-	atBackward := int64(0) // of a backward in parts it is not sure
 	if whole {
-		step, atBackward = max(step, n.input+n.makes), m.atBackward(u, wishes.State)
+		step = max(step, n.input+n.makes)
 	}
 	if u == 0 {
 		step += m.Chain.Input
 	}
 	out.Kept = out.State + 2*n.weights + n.held
-	out.Bytes = max(n.weights+out.State+n.held+step, atBackward)
+	out.Bytes = max(n.weights+out.State+n.held+step, m.atBackward(u, wishes.State, whole))
 	return out, nil
 }
 

@@ -96,7 +96,21 @@ func TestTooManyRows(t *testing.T) {
 	if !found || got.Unit != 1 || got.Rows != 8 || got.Bytes != want || got.Limit != w.Limit {
 		t.Errorf("%+v, %v; want unit 1 with %d bytes", got, found, want)
 	}
-	w.Limit = want
+	w.Schedules = []string{"1f1b", "zb-h1"} // whose backwards are in two parts, of which the input's gradient is not sure
+	if got, found := TooManyRows(p, devices(2, 0), w, 8); found {
+		t.Errorf("%+v, which may fit with backwards in two parts", got)
+	}
+	w.Limit = (want - 8*per) * 15 / 16
+	if got, found := TooManyRows(p, devices(2, 0), w, 8); !found || got.Unit != 1 || got.Bytes != want-8*per {
+		t.Errorf("%+v, %v; want unit 1 with %d bytes", got, found, want-8*per)
+	}
+	w.Schedules = []string{"1f1b"}
+	early := &p.Measured[1].Chain.Layers[1].BackwardEarly // then a part of the rest may be gone when it is made
+	*early = 1
+	if got, found := TooManyRows(p, devices(2, 0), w, 8); !found || got.Unit != 1 || got.Bytes != want-8*per {
+		t.Errorf("%+v, %v; want unit 1 with %d bytes", got, found, want-8*per)
+	}
+	*early, w.Limit = 0, want
 	for _, of := range []Profile{p, {p.Measured[:1]}} {
 		if got, found := TooManyRows(of, devices(2, 0), w, 8); found {
 			t.Errorf("%d sizes: %+v, which may fit", len(of.Measured), got)
@@ -106,7 +120,7 @@ func TestTooManyRows(t *testing.T) {
 	if got, found := TooLarge(Profile{p.Measured[2:]}, devices(2, 0), w); !found || got.Unit != 1 || got.Bytes < 4*4*per {
 		t.Errorf("%+v, %v; its input counts", got, found)
 	}
-	w.Schedules = append(w.Schedules, "zb-h1") // whose backwards are in two parts, of which that is not sure
+	w.Schedules = append(w.Schedules, "zb-h1") // the gradient of its input is not sure
 	if got, found := TooLarge(Profile{p.Measured[2:]}, devices(2, 0), w); found {
 		t.Errorf("%+v, which may fit with backwards in two parts", got)
 	}
