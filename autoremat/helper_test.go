@@ -129,10 +129,8 @@ type wrapped struct {
 	m     *autoremat.Module // nil for the model alone
 }
 
-// run trains for some steps and records everything. before is told of each step when its batch is
-// there, after when the update is over.
-func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, before, after func(step int, w wrapped)) *record {
-	t.Helper()
+// with makes the model on its device, wraps it, and calls f with what trains. Nothing of it is left then.
+func (q problem) with(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, f func(c *torch.Ctx, w wrapped)) {
 	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
 	defer runtime.UnlockOSThread()
 	c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
@@ -144,12 +142,22 @@ func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential
 	if w.m != nil {
 		defer w.m.Close()
 	}
-	var o optim.Optimizer
-	if q.optimizer != nil {
-		o = q.optimizer()
-		defer o.Close()
-	}
-	return q.train(t, c, w, o, steps, before, after)
+	f(c, w)
+}
+
+// run trains for some steps and records everything. before is told of each step when its batch is
+// there, after when the update is over.
+func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, before, after func(step int, w wrapped)) (r *record) {
+	t.Helper()
+	q.with(wrap, func(c *torch.Ctx, w wrapped) {
+		var o optim.Optimizer
+		if q.optimizer != nil {
+			o = q.optimizer()
+			defer o.Close()
+		}
+		r = q.train(t, c, w, o, steps, before, after)
+	})
+	return r
 }
 
 func (q problem) train(t test, c *torch.Ctx, w wrapped, o optim.Optimizer, steps int, before, after func(step int, w wrapped)) *record {

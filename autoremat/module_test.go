@@ -77,23 +77,17 @@ func TestOperatorsInFrontGetTheModelsGradient(t *testing.T) {
 			},
 			input: []int64{16, 37}, target: classes(16, 5), loss: nn.CrossEntropy(), inputGrad: true,
 		}
-		gradient := func(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped) []byte {
-			c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
-			defer c.Close()
-			model := q.model()
-			defer nn.Free(model)
-			nn.Materialise(c, nn.State(model), 3)
-			w := wrap(c, model)
-			if w.m != nil {
-				defer w.m.Close()
-			}
-			x, y := q.x(c, 0).SetRequiresGrad(true), q.target(c, 0)
-			c.SetGrad(true)
-			n := nn.NewCtx(c, nn.Config{Training: true, Seed: 5})
-			loss := nn.RunLoss(n, q.loss, []*torch.Tensor{w.layer.Forward(n, c.SiLU(x))}, []*torch.Tensor{y})
-			c.SetGrad(false)
-			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-			return torch.Bytes(c.GradOf(x))
+		gradient := func(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped) (of []byte) {
+			q.with(wrap, func(c *torch.Ctx, w wrapped) {
+				x, y := q.x(c, 0).SetRequiresGrad(true), q.target(c, 0)
+				c.SetGrad(true)
+				n := nn.NewCtx(c, nn.Config{Training: true, Seed: 5})
+				loss := nn.RunLoss(n, q.loss, []*torch.Tensor{w.layer.Forward(n, c.SiLU(x))}, []*torch.Tensor{y})
+				c.SetGrad(false)
+				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+				of = torch.Bytes(c.GradOf(x))
+			})
+			return of
 		}
 		want := gradient(plain)
 		for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All} {
