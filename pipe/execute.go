@@ -146,7 +146,7 @@ func (x *graphRun) watch() {
 	case <-x.ctx.Done():
 		x.fail(x.ctx.Err())
 	case <-failed:
-		x.fail(x.p.cfg.Group.Err())
+		x.fail(nil)
 	case <-x.over:
 	}
 }
@@ -303,8 +303,8 @@ func (x *graphRun) finish(id int) {
 	x.moved.Broadcast()
 }
 
-// fail records the first failure and wakes all waiters. After the group has failed that is the group's,
-// of which links and communicators do not always tell.
+// fail records the first failure and wakes all waiters. After the group has failed that is the group's, whatever err
+// is: links and communicators do not always tell of it.
 func (x *graphRun) fail(err error) {
 	if g := x.p.cfg.Group; g != nil {
 		err = cmp.Or(g.Err(), err)
