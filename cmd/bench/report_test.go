@@ -29,7 +29,7 @@ func TestSpread(t *testing.T) {
 }
 
 func sample() *report {
-	w := workload{Model: "mlp", Batch: 256, Chunks: 8, Checkpoint: "never", Faster: 2}
+	w := workload{Model: "mlp", Batch: 256, Chunks: 8, Checkpoint: "never", Faster: 2, FasterTuned: 2.5}
 	r := &report{
 		Machine: machine{CPU: "Processor", Cores: 2, Libtorch: "1.13.1", BLAS: "SkylakeX", Go: "go1.26", OtherCores: -1},
 		Product: &product{GFLOPS: 90, Peak: 100, Share: 0.9},
@@ -50,7 +50,7 @@ func sample() *report {
 			Others: []otherResult{{Name: "torchgpipe", BLAS: "Prescott", Pipes: []otherPipe{
 				{Stages: 1, Step: spread{300, 290, 310}, Throughput: spread{853, 840, 860}, Faster: spread{1.5, 1.4, 1.6}},
 				{Stages: 2, Step: spread{400, 390, 410}, Throughput: spread{640, 620, 650}, Faster: spread{2.86, 2.5, 3}},
-			}}, {Name: "torchgpipe, our kernels", BLAS: "SkylakeX", Error: "RuntimeError: no\nmore"}},
+			}}, {Name: "torchgpipe, tuned", BLAS: "SkylakeX", Error: "RuntimeError: no\nmore"}},
 		}},
 		Ablations: []contest{{workload: skipped, Devices: 2, Variants: []variantResult{
 			{Name: "as it is", Balance: []int{50, 59}, Throughput: spread{40, 39, 41}, Faster: spread{1, 1, 1}, Peak: []int64{3 << 20, 4 << 20}, Idle: idle{Measured: []float64{0.25, 0.5}, Predicted: []float64{0.2, 0.4}}},
@@ -91,12 +91,13 @@ func TestTable(t *testing.T) {
 		"unet over 2 devices balance samples/s",
 		"as it is 50 59 40.0 1.00 1.00-1.00 0.25 0.50 0.20 0.40 3.0 4.0",
 		"torchgpipe mlp 8 2 1830.0 640.0 2.86 2.50-3.00 Prescott",
-		"torchgpipe, our kernels mlp 8 failed: RuntimeError: no; more",
+		"torchgpipe, tuned mlp 8 failed: RuntimeError: no; more",
 		"product: share of the core's peak 0.90 at least 0.85 met",
 		"cell: overhead, us 10.00 at most 10.00 met",
 		"2 stages: time to that of 1 stage 0.70 at most 0.65 missed",
 		"2 stages: idle beside the simulation's, points 6.00 at most 5.00 missed",
 		"2 stages: throughput to torchgpipe's 2.86 at least 2.00 met",
+		"2 stages: throughput to tuned torchgpipe's 0.00 at least 2.50 missed",
 		"4 stages on 2 cores",
 		"100 layers 30 % 30.0 11.0 35.0 0.20 60.0 0.050 17.0 850-910 523",
 		"googlenet 8 96 21 27.0 3 6 +20.0",
@@ -118,6 +119,20 @@ func TestTable(t *testing.T) {
 	}
 	if strings.Contains(text, "not compared") {
 		t.Errorf("the table says that there was no compared:\n%s", b.String())
+	}
+}
+
+// Steps over one stage in one and in 8 micro-batches are two workloads, and one target.
+func TestTargetOfManyMicroBatches(t *testing.T) {
+	of := func(chunks int, ms float64) workloadResult {
+		return workloadResult{workload: workload{Model: mlp, Chunks: chunks}, Pipes: []pipeResult{{Stages: 1, Step: spread{ms, ms, ms}}}}
+	}
+	one, eight, other := of(1, 100), of(8, 130), of(4, 110)
+	if got := manyTargets([]workloadResult{other, one, eight}); len(got) != 1 || got[0].Value != 1.3 || got[0].Met {
+		t.Errorf("got %+v", got)
+	}
+	if got := manyTargets([]workloadResult{other, eight}); got != nil {
+		t.Errorf("without one micro-batch: %+v", got)
 	}
 }
 

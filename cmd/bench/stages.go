@@ -67,6 +67,9 @@ func (w workload) measure(ctx context.Context, e effort, others []*child) (workl
 			t.close()
 		}
 	}()
+	if w.FasterTuned == 0 {
+		others = others[:min(len(others), 1)]
+	}
 	devices := 0
 	for _, b := range balances {
 		t, err := w.trainer(ctx, pipe.Config{Balance: b}, devices)

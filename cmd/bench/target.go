@@ -35,6 +35,7 @@ func targets(r *report) []target {
 	if len(r.Cells) > 0 {
 		list = append(list, atMost("cell: overhead, us", r.Cells[0].Overhead.Median, 10))
 	}
+	list = append(list, manyTargets(r.Workloads)...)
 	for _, w := range r.Workloads {
 		name := fmt.Sprintf("%s, %d micro-batches, 2 stages: ", w.name(), w.Chunks)
 		for _, p := range w.Pipes {
@@ -49,6 +50,9 @@ func targets(r *report) []target {
 		if w.Faster > 0 && len(w.Others) > 0 {
 			list = append(list, atLeast(name+"throughput to torchgpipe's", w.Others[0].over(2).Faster.Median, w.Faster))
 		}
+		if w.FasterTuned > 0 && len(w.Others) > 1 {
+			list = append(list, atLeast(name+"throughput to tuned torchgpipe's", w.Others[1].over(2).Faster.Median, w.FasterTuned))
+		}
 	}
 	list = append(list, scheduleTargets(r.Schedules)...)
 	list = append(list, processesTargets(r.Processes)...)
@@ -59,6 +63,23 @@ func targets(r *report) []target {
 		list = append(list, r.Remat.targets()...)
 	}
 	return list
+}
+
+// slowerByMany is the most that a step over one stage may take in 8 micro-batches, of its time in one.
+const slowerByMany = 1.2
+
+// manyTargets says what many micro-batches of few rows cost.
+func manyTargets(list []workloadResult) []target {
+	steps := map[int]float64{}
+	for _, w := range list {
+		if w.Model == mlp && w.Pipes[0].Stages == 1 {
+			steps[w.Chunks] = w.Pipes[0].Step.Median
+		}
+	}
+	if steps[1] == 0 || steps[8] == 0 {
+		return nil
+	}
+	return []target{atMost("mlp, 1 stage: time in 8 micro-batches to that in 1", steps[8]/steps[1], slowerByMany)}
 }
 
 // over is what was measured over so many stages, or zero, which reaches no target, where torchgpipe

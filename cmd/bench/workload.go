@@ -24,8 +24,9 @@ type workload struct {
 	Theirs  map[string]any `json:"theirs,omitempty"`
 	Variant string         `json:"variant,omitempty"`
 	// Faster is the least that our throughput over two stages should be of torchgpipe's as shipped;
-	// 0 is no target.
-	Faster float64 `json:"-"`
+	// 0 is no target. FasterTuned is the same of torchgpipe with our BLAS kernels and tcmalloc, which
+	// is measured only where there is a target.
+	Faster, FasterTuned float64 `json:"-"`
 }
 
 // The models that are not of package models: a Linear and a ReLU as wide as the input, some times
@@ -42,6 +43,8 @@ var perceptrons = map[string]struct{ depth, width int }{mlp: {16, 1024}, small: 
 const (
 	fasterConvolutions = 1.35
 	fasterProducts     = 2
+	fasterManyProducts = 4 // in micro-batches of few rows
+	fasterThanTuned    = 2.5
 	fasterSmall        = 4
 )
 
@@ -50,7 +53,7 @@ const (
 var workloads = []workload{
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 1, Checkpoint: pipe.Never},
 	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 4, Checkpoint: pipe.Never, Faster: fasterProducts},
-	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 8, Checkpoint: pipe.Never, Faster: fasterProducts},
+	{Model: mlp, About: "16 x (Linear 1024, ReLU)", Batch: 256, Chunks: 8, Checkpoint: pipe.Never, Faster: fasterManyProducts, FasterTuned: fasterThanTuned},
 	{Model: small, About: "32 x (Linear 64, ReLU)", Batch: 256, Chunks: 8, Checkpoint: pipe.Never, Faster: fasterSmall},
 	{
 		Model: "gpt", About: "4 blocks, 4 heads, 128 wide, 128 tokens, tied embedding", Batch: 16, Chunks: 8, Checkpoint: pipe.Never,

@@ -36,9 +36,9 @@ bool faster(int64_t m, int64_t n, int64_t k) {
   return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && onednn() != nullptr;
 }
 
-// What computes the product of a weight and so many rows.
-By fastest(const at::Tensor& a, const at::Tensor& weight, int64_t rows) {
-  if (!floats(a) || !floats(weight) || !faster(rows, weight.size(0), weight.size(1))) return By::blas;
+// What computes a product of a and b, of a weight or its gradient of [out, in], and so many rows.
+By fastest(const at::Tensor& a, const at::Tensor& b, int64_t rows, int64_t out, int64_t in) {
+  if (!floats(a) || !floats(b) || !faster(rows, out, in)) return By::blas;
   return rows <= streamed::few_rows ? By::streamed : By::onednn;
 }
 
@@ -53,7 +53,8 @@ void gemm(By by, char op_a, char op_b, int64_t m, int64_t n, int64_t k, const at
     const float *part_a = of_a + from_m * (op_a == 'N' ? lda : 1), *part_b = of_b + from_n * (op_b == 'N' ? 1 : ldb);
     float* part = to + from_m * n + from_n;
     if (by == By::streamed) {
-      if (op_b == 'T') streamed::by_transposed(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
+      if (op_a == 'T') streamed::transposed_by(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
+      else if (op_b == 'T') streamed::by_transposed(rows, columns, k, part_a, lda, part_b, ldb, beta != 0, part, n);
       else streamed::plain(rows, columns, k, part_a, lda, part_b, ldb, part, n);
       return;
     }
@@ -91,7 +92,7 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
   c10::DimVector sizes(x.sizes());
   sizes.back() = out;
   const bool ours = floats(x) && floats(weight) && (!bias.defined() || (floats(bias) && bias.sizes() == at::IntArrayRef{out}));
-  const By by = ours ? fastest(x, weight, rows) : By::blas;
+  const By by = ours ? fastest(x, weight, rows, out, in) : By::blas;
   const at::Tensor of = x.contiguous();
   if (by == By::blas && !(ours && direct(rows, out, in, of, weight))) return x.dim() < 3 ? aten(of) : at::_unsafe_view(aten(by_rows(of)), sizes);
   const at::Tensor y = empty_floats(sizes);
@@ -102,7 +103,7 @@ at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at
 
 at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight) {
   const int64_t rows = dy.size(0), out = weight.size(0), in = weight.size(1);
-  const By by = fastest(dy, weight, rows);
+  const By by = fastest(dy, weight, rows, out, in);
   if (by == By::blas && !direct(rows, in, out, dy, weight)) return dy.mm(weight);
   const at::Tensor dx = empty_floats({rows, in});
   gemm(by, 'N', 'N', rows, in, out, dy.contiguous(), weight.contiguous(), 0, dx);
@@ -112,9 +113,9 @@ at::Tensor linear_for_input(const at::Tensor& dy, const at::Tensor& weight) {
 at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tensor sum) {
   const int64_t rows = dy.size(0), out = dy.size(1), in = x.size(1);
   const bool adds = sum.defined();
-  // Between these, oneDNN is up to a fifth slower if the weight is large.
-  const bool slow = rows > 40 && rows < 128;
-  const By by = !slow && quick(dy, x, out, in, rows) ? By::onednn : By::blas;
+  // From few rows to these, oneDNN is up to a fifth slower than the BLAS if the weight is large.
+  const bool slow = rows > streamed::few_rows && rows < 128;
+  const By by = slow ? By::blas : fastest(dy, x, rows, out, in);
   if (by == By::blas && !direct(out, in, rows, dy, x)) return adds ? sum.addmm_(dy.t(), x) : dy.t().mm(x);
   if (!adds) sum = empty_floats({out, in});
   gemm(by, 'T', 'N', out, in, rows, dy.contiguous(), x.contiguous(), adds ? 1 : 0, sum);

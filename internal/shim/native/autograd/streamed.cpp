@@ -16,7 +16,7 @@ constexpr int64_t lanes = 16;                                // floats of a vect
 constexpr int tall = 8, wide = 3;                            // a tile of C: rows, and vectors of columns
 constexpr int64_t strip = tall, panel = wide * lanes;        // columns of a copy of A^T, of a copy of B
 constexpr int64_t depth = 1024, shallow = 64;                // terms that are summed before they are added to C
-constexpr int64_t block = depth * few_rows;                  // floats of the largest copy of an operand
+constexpr int64_t block = (depth + panel + strip) * few_rows;  // floats for the copies of operands
 
 int64_t ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -49,6 +49,19 @@ void transpose(int64_t rows, int64_t k, const float* from, int64_t ld, float* to
   }
   for (; i < width; i++, from += ld)
     for (int64_t p = 0; p < k; p++) to[p * width + i] = i < rows ? from[p] : 0;
+}
+
+// to [k, panel] = from [k, columns], of up to `panel` columns; the columns beyond are 0.
+PS_AVX512 void copy_panel(int64_t k, int64_t columns, const float* from, int64_t ld, float* to) {
+  for (int64_t p = 0; p < k; p++, from += ld, to += panel)
+    for (int64_t j = 0; j < panel; j += lanes) _mm512_store_ps(to + j, _mm512_maskz_loadu_ps(columns > j ? first(columns - j) : 0, from + j));
+}
+
+// to [k, strip] = from [k, columns], of up to `strip` columns; the columns beyond are 0.
+void copy_strip(int64_t k, int64_t columns, const float* from, int64_t ld, float* to) {
+  for (int64_t p = 0; p < k; p++, from += ld, to += strip)
+    if (columns >= strip) std::memcpy(to, from, strip * sizeof(float));
+    else for (int64_t i = 0; i < strip; i++) to[i] = i < columns ? from[i] : 0;
 }
 
 // The cache lines of rows that are needed next, in the order in which they are best prefetched: those of eight rows by turns. In each row the hardware then fetches further lines,
@@ -200,6 +213,24 @@ void plain(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const f
         if (i > 0) tile_of<false>(std::min(panel, n - j), t, next);
         else t.b = b + p * ldb + j, t.ldb = ldb, tile_of<true>(std::min(panel, n - j), t, next);
       }
+  }
+}
+
+void transposed_by(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, bool adds, float* c, int64_t ldc) {
+  const int64_t most = (block / k - strip) / panel * panel, step = ceil(ceil(n, ceil(n, most)), panel) * panel;
+  float *const right = copies(), *const left = right + step * k;
+  for (int64_t from = 0; from < n; from += step) {
+    const int64_t columns = std::min(step, n - from);
+    for (int64_t j = 0; j < columns; j += panel) copy_panel(k, columns - j, b + from + j, ldb, right + j * k);
+    for (int64_t i = 0; i < m; i += strip) {
+      copy_strip(k, m - i, a + i, lda, left);
+      float* const to = c + i * ldc + from;
+      Ahead none(nullptr, 0, 0, 0);
+      for (int64_t j = 0; j < columns; j += panel) {
+        Tile t{k, left, right + j * k, panel, nullptr, to + j, ldc, std::min(strip, m - i), 0, adds, 0};
+        tile_of<false>(std::min(panel, columns - j), t, none);
+      }
+    }
   }
 }
 
