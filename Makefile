@@ -1,4 +1,4 @@
-# `make train` trains a network from a bare Debian 12 with Go; `make test` checks everything. Both install what is missing.
+# `make train` trains a network from a bare Debian 12 or 13 with Go; `make test` checks everything. Both install what is missing.
 
 # The run of `make train`: about 91 % in about five minutes on two cores. A run that was stopped goes on.
 TRAIN_OUT = out/fashion-mnist
