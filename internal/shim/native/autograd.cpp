@@ -1,4 +1,6 @@
 // The unit of what takes part in autograd's graphs. One unit parses libtorch's headers once: they are nine tenths of the compiler's time.
+#include "version.hpp"
+
 #include "autograd/autograd.cpp"
 #include "autograd/branch.cpp"
 #include "autograd/checkpoint.cpp"

@@ -7,7 +7,7 @@
 package native
 
 /*
-#cgo CXXFLAGS: -std=c++17 -O2 -g0 -Wall
+#cgo CXXFLAGS: -std=c++17 -O2 -g0 -Wall -Wfatal-errors
 #cgo LDFLAGS: -ltorch_cpu -lc10 -ldl -Wl,--unresolved-symbols=report-all
 */
 import "C"

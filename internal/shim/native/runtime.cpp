@@ -1,4 +1,6 @@
 // The unit of everything else: calls, tensors, memory, threads, processes. See autograd.cpp.
+#include "version.hpp"
+
 #include "runtime/account.cpp"
 #include "runtime/arena.cpp"
 #include "runtime/autocast.cpp"

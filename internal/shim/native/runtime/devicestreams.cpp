@@ -5,9 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #ifdef PENSTOCK_CUDA
-#if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 6)
-#error "CUDA wants libtorch 2.6 or later; build without -tags=cuda"
-#endif
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #endif

@@ -9,6 +9,7 @@
 #ifdef PENSTOCK_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <array>
 #include <cstdio>
@@ -19,6 +20,7 @@ namespace ps {
 namespace {
 
 namespace caching = c10::cuda::CUDACachingAllocator;
+namespace pluggable = torch::cuda::CUDAPluggableAllocator;
 
 // A block that is charged.
 struct Charge {
@@ -82,9 +84,12 @@ void freed(void* block) {
 
 // Counting stands in front of libtorch's allocator and charges the bytes that are asked for to the account of the call, as the CPU's does. Account 0 is not counted. What a block
 // really takes, and where it lies, is the inner one's.
-class Counting final : public caching::CUDAAllocator {
+//
+// What an allocator has to do differs between versions of libtorch. The base class is libtorch's own allocator with functions of the user: it has all of it, in each version. Only what
+// is the same in all of them, or is called here, is passed on. The rest says that it is not supported (snapshots, histories, memory of other processes), or keeps no pools (CUDA graphs).
+class Counting final : public pluggable::CUDAPluggableAllocator {
  public:
-  explicit Counting(caching::CUDAAllocator* inner) : inner_(inner) {}
+  explicit Counting(caching::CUDAAllocator* inner) : CUDAPluggableAllocator(nullptr, nullptr), inner_(inner) {}
 
   c10::DataPtr allocate(size_t n) override {
     const Charge c = begin(n);
@@ -104,7 +109,6 @@ class Counting final : public caching::CUDAAllocator {
     }
   }
   c10::DeleterFnPtr raw_deleter() const override { return &freed; }
-  void copy_data(void* to, const void* from, size_t n) const override { inner_->copy_data(to, from, n); }
 
   void* raw_alloc(size_t n) override {
     return raw(n, [&] { return inner_->raw_alloc(n); });
@@ -124,12 +128,12 @@ class Counting final : public caching::CUDAAllocator {
     own.release_context();
   }
 
-  // The rest is the inner one's.
   void init(int devices) override { inner_->init(devices); }
   bool initialized() override { return inner_->initialized(); }
   double getMemoryFraction(c10::DeviceIndex d) override { return inner_->getMemoryFraction(d); }
   void setMemoryFraction(double fraction, c10::DeviceIndex d) override { inner_->setMemoryFraction(fraction, d); }
-  void emptyCache() override { inner_->emptyCache(); }
+  void emptyCache() { inner_->emptyCache(); }                        // overrides libtorch 2.6's
+  void emptyCache(c10::cuda::MempoolId_t) { inner_->emptyCache(); }  // overrides that of later ones; no pool is kept
   void enable(bool on) override { inner_->enable(on); }
   bool isEnabled() const override { return inner_->isEnabled(); }
   void cacheInfo(c10::DeviceIndex d, size_t* largest) override { inner_->cacheInfo(d, largest); }
@@ -137,24 +141,10 @@ class Counting final : public caching::CUDAAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex d) override { return inner_->getDeviceStats(d); }
   void resetAccumulatedStats(c10::DeviceIndex d) override { inner_->resetAccumulatedStats(d); }
   void resetPeakStats(c10::DeviceIndex d) override { inner_->resetPeakStats(d); }
-  caching::SnapshotInfo snapshot() override { return inner_->snapshot(); }
-  void beginAllocateToPool(c10::DeviceIndex d, c10::cuda::MempoolId_t id, std::function<bool(cudaStream_t)> filter) override { inner_->beginAllocateToPool(d, id, std::move(filter)); }
-  void endAllocateToPool(c10::DeviceIndex d, c10::cuda::MempoolId_t id) override { inner_->endAllocateToPool(d, id); }
-  void releasePool(c10::DeviceIndex d, c10::cuda::MempoolId_t id) override { inner_->releasePool(d, id); }
-  int getPoolUseCount(c10::DeviceIndex d, c10::cuda::MempoolId_t id) override { return inner_->getPoolUseCount(d, id); }
-  void ensureExistsAndIncrefPool(c10::DeviceIndex d, c10::cuda::MempoolId_t id) override { inner_->ensureExistsAndIncrefPool(d, id); }
-  bool checkPoolLiveAllocations(c10::DeviceIndex d, c10::cuda::MempoolId_t id, const std::unordered_set<void*>& live) override { return inner_->checkPoolLiveAllocations(d, id, live); }
-  caching::ShareableHandle shareIpcHandle(void* block) override { return inner_->shareIpcHandle(block); }
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return inner_->getIpcDevPtr(std::move(handle)); }
-  bool isHistoryEnabled() override { return inner_->isHistoryEnabled(); }
-  void recordHistory(bool on, caching::CreateContextFn context, size_t entries, caching::RecordContext when) override { inner_->recordHistory(on, context, entries, when); }
-  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& md) override { inner_->recordAnnotation(md); }
   void attachOutOfMemoryObserver(caching::OutOfMemoryObserver o) override { inner_->attachOutOfMemoryObserver(std::move(o)); }
   void attachAllocatorTraceTracker(caching::AllocatorTraceTracker t) override { inner_->attachAllocatorTraceTracker(std::move(t)); }
   void enablePeerAccess(c10::DeviceIndex d, c10::DeviceIndex to) override { inner_->enablePeerAccess(d, to); }
   cudaError_t memcpyAsync(void* to, int at, const void* from, int of, size_t n, cudaStream_t s, bool peer) override { return inner_->memcpyAsync(to, at, from, of, n, s, peer); }
-  std::shared_ptr<caching::AllocatorState> getCheckpointState(c10::DeviceIndex d, c10::cuda::MempoolId_t id) override { return inner_->getCheckpointState(d, id); }
-  caching::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex d, std::shared_ptr<caching::AllocatorState> s) override { return inner_->setCheckpointPoolState(d, std::move(s)); }
   std::string name() override { return inner_->name(); }
 
  private:
