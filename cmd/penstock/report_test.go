@@ -202,16 +202,18 @@ func TestVersionOf(t *testing.T) {
 	for _, tt := range []struct {
 		version  string
 		settings []debug.BuildSetting
+		given    string
 		want     string
 	}{
-		{"(devel)", nil, "(devel)"},
-		{"(devel)", commit, "(devel) 0123456789ab"},
-		{"(devel)", dirty, "(devel) 0123456789ab+dirty"},
-		{"", commit, "unknown 0123456789ab"},
-		{"v1.2.3", commit, "v1.2.3 0123456789ab"},
-		{"v0.0.0-20260102030405-0123456789ab+dirty", dirty, "v0.0.0-20260102030405-0123456789ab+dirty"},
+		{"(devel)", nil, "", "(devel)"},
+		{"(devel)", nil, "fedcba9876543210fedcba9876543210fedcba98", "(devel) fedcba987654"},
+		{"(devel)", commit, "", "(devel) 0123456789ab"},
+		{"(devel)", dirty, "", "(devel) 0123456789ab+dirty"},
+		{"", commit, "", "unknown 0123456789ab"},
+		{"v1.2.3", commit, "", "v1.2.3 0123456789ab"},
+		{"v0.0.0-20260102030405-0123456789ab+dirty", dirty, "", "v0.0.0-20260102030405-0123456789ab+dirty"},
 	} {
-		if got := versionOf(&debug.BuildInfo{Main: debug.Module{Version: tt.version}, Settings: tt.settings}); got != tt.want {
+		if got := versionOf(&debug.BuildInfo{Main: debug.Module{Version: tt.version}, Settings: tt.settings}, tt.given); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
 	}

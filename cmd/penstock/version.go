@@ -62,14 +62,17 @@ func ownVersion() string {
 	if !ok {
 		return "unknown"
 	}
-	return versionOf(info)
+	return versionOf(info, commit)
 }
 
-// versionOf is the module's version and the commit that it was built from. With -buildvcs=false, go
-// build does not say which.
-func versionOf(info *debug.BuildInfo) string {
+// commit is that of sources without a repository, as a bundle has them; its build sets it with -ldflags.
+var commit string
+
+// versionOf is the module's version and the commit that it was built from: the one that go build found, or else the
+// given one. With -buildvcs=false, go build finds none.
+func versionOf(info *debug.BuildInfo, commit string) string {
 	const short = 12 // characters of a commit, as in Go's pseudo-versions
-	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), "", ""
+	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), commit[:min(len(commit), short)], ""
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
