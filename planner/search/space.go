@@ -34,6 +34,8 @@ type space struct {
 	sent []int64 // by border: bytes that a cut there sends forward
 	held []int64 // by unit: bytes that are there without a gradient; nil is none
 
+	weights []int64 // by border: bytes of the gradients of the weights in front of it
+
 	program *compiled
 	order   []order // by worker
 	oracle  *oracle // under limits
@@ -127,9 +129,10 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 			p.fast[s], p.slow[len(place)-1-s] = best(p.fast[s-1], p.fast[s]), best(p.slow[len(place)-s], p.slow[len(place)-1-s])
 		}
 	}
-	p.x, p.y = make([]int64, p.units+1), make([]int64, p.units+1)
+	p.x, p.y, p.weights = make([]int64, p.units+1), make([]int64, p.units+1), make([]int64, p.units+1)
 	for i := range p.units {
 		part := c.Part(i, i+1)
+		p.weights[i+1] = p.weights[i] + c.Layers[i].WeightGradient
 		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
 	}
 	p.sent = p.x
@@ -218,12 +221,8 @@ func (p *space) reduction(s, i, j int) int64 {
 	if p.replicas == 1 {
 		return 0
 	}
-	bytes := int64(0)
-	for _, l := range p.chain.Layers[i:j] {
-		bytes += l.WeightGradient
-	}
 	h := p.workers[p.place[s]].reduce
-	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.takes(bytes))
+	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.takes(p.weights[j]-p.weights[i]))
 }
 
 // cut is the first unit of each stage, and the number of units.
