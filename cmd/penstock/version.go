@@ -72,17 +72,18 @@ var commit string
 // given one. With -buildvcs=false, go build finds none.
 func versionOf(info *debug.BuildInfo, commit string) string {
 	const short = 12 // characters of a commit, as in Go's pseudo-versions
-	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), commit[:min(len(commit), short)], ""
+	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), commit, ""
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			revision = s.Value[:min(len(s.Value), short)]
+			revision = s.Value
 		case "vcs.modified":
 			if s.Value == "true" {
 				modified = "+dirty"
 			}
 		}
 	}
+	revision = revision[:min(len(revision), short)]
 	if revision == "" || strings.Contains(version, revision) {
 		return version
 	}
