@@ -16,6 +16,17 @@ PURE = ./internal/disk ./internal/launch ./internal/stream ./planner/... ./sched
 PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
 
+# TORCH is another libtorch than Debian's: a version of PyPI or a folder. Without Debian's it is the one that python3 imports.
+ifeq (,$(TORCH)$(CGO_CXXFLAGS)$(CGO_LDFLAGS)$(wildcard /usr/include/torch/library.h))
+TORCH := $(shell scripts/torch --find)
+endif
+ifneq (,$(TORCH))
+# The target runs once more, with that libtorch.
+.PHONY: build train test bench
+build train test bench:
+	@scripts/torch $(if $(filter bench,$@),--python) $(TORCH) $(MAKE) --no-print-directory TORCH= $@
+else
+
 # CUDA is in the build where libtorch has it.
 export GOFLAGS := $(strip $(GOFLAGS) $(shell scripts/cuda))
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"penstock.example/internal/arg"
-	"penstock.example/torch"
 )
 
 // Config says how a process joins a group. Size, Rank and Address are needed; the rest has
@@ -59,10 +58,6 @@ func (c Config) Validate() error {
 	}
 	switch c.Backend {
 	case "gloo":
-		if c.Size > 1 && !torch.HasGloo() {
-			return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "this Penstock is built without it",
-				Remedy: "want a build with the headers of Gloo (Debian's libgloo-dev), or one process"}
-		}
 	case "nccl":
 		return &ConfigError{Of: "group", Field: "Backend", Value: c.Backend, Problem: "between GPUs pipes use it by themselves, beside what carries the rest", Remedy: "want gloo"}
 	case "mpi":

@@ -189,9 +189,6 @@ func TestErrorOfAGroupThatFailedHere(t *testing.T) {
 // startTwo starts two processes with a device each, until the test's end.
 func startTwo(t *testing.T) *crew {
 	t.Helper()
-	if !torch.HasGloo() {
-		t.Skip("this build has no Gloo")
-	}
 	if torchtest.Device(0) == torchtest.Device(1) {
 		t.Skip("this needs two devices in PENSTOCK_TEST_DEVICES")
 	}

@@ -155,9 +155,6 @@ func TestGapsAtCuts(t *testing.T) {
 			t.Error(wrong)
 		}
 	}
-	if !torch.HasGloo() {
-		return
-	}
 	all := start(t, 3)
 	got, _, err := all.run(d)
 	if err != nil {

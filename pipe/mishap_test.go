@@ -188,7 +188,7 @@ func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 		var errs []error
 		_ = within(func() error {
 			switch {
-			case ways == "gloo" && torch.HasGloo():
+			case ways == "gloo":
 				happened, errs = overGloo(t, processes, run)
 			case ways == "direct" && d.Order.Name != "":
 				q.reach = reached(&linktest.Fabric{}, torch.Device.String, &asked)
@@ -210,9 +210,6 @@ func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 // A process that is killed anywhere in a step, or fails there, is named by the other one, which leaves
 // nothing behind.
 func TestProcessThatEndsInTheMiddleOfAStep(t *testing.T) {
-	if !torch.HasGloo() {
-		t.Skip("this build has no Gloo")
-	}
 	torchtest.Check(t)
 	checks(t, 6)
 	rapid.Check(t, func(rt *rapid.T) {

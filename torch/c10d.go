@@ -19,9 +19,6 @@ func (c *Ctx) InMemoryOrder(t *Tensor) *Tensor {
 	return c.own(h)
 }
 
-// HasGloo reports whether this build can send tensors between processes.
-func HasGloo() bool { return shim.HasGloo() }
-
 // Store is c10d's TCPStore: keys and values by which processes find each other. It is neither
 // authenticated nor encrypted. It is safe for concurrent use until Close.
 type Store struct {

@@ -18,9 +18,6 @@ type (
 	Transfer     uintptr
 )
 
-// HasGloo says whether this build has Gloo.
-func HasGloo() bool { return C.ps_gloo_built() != 0 }
-
 // text is s for C, until f returns.
 func text(s string, f func(*C.char)) {
 	c := C.CString(s)

@@ -11,8 +11,6 @@ typedef uintptr_t ps_store;     // a TCPStore
 typedef uintptr_t ps_gloo;      // a ProcessGroupGloo
 typedef uintptr_t ps_transfer;  // a send or a receive under way
 
-int32_t ps_gloo_built(void);  // 1: this build has Gloo
-
 // Connects to the store at host:port, which server also starts. It waits at most timeout_ms, as does each question to the store. The functions of a
 // store may be called by several threads at a time.
 ps_error* ps_store_open(const char* host, int32_t port, int32_t server, int64_t timeout_ms, ps_store* out);

@@ -1,17 +1,17 @@
 // What the shim's files share. Nothing here is seen from Go.
 #pragma once
 #include "shim.h"
+#include "version.hpp"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
-#include <torch/csrc/api/include/torch/version.h>
 
 #include <stdexcept>
 
 namespace ps {
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
+#if PS_TORCH >= 205
 using OptionalTensor = std::optional<at::Tensor>;
 #else
 using OptionalTensor = c10::optional<at::Tensor>;

@@ -7,7 +7,7 @@
 package native
 
 /*
-#cgo CXXFLAGS: -std=c++17 -O2 -g0 -Wall -Wfatal-errors
+#cgo CXXFLAGS: -std=c++20 -I${SRCDIR} -O2 -g0 -Wall -Wfatal-errors
 #cgo LDFLAGS: -ltorch_cpu -lc10 -ldl -Wl,--unresolved-symbols=report-all
 */
 import "C"
@@ -16,5 +16,5 @@ import "embed"
 
 // The variable makes the go command compile again when a header or a file of a folder changes, here and in package shim, which includes the headers. No binary holds the texts, as nothing uses them.
 //
-//go:embed *.h *.hpp autograd runtime
+//go:embed *.h *.hpp autograd gloo runtime
 var _ embed.FS

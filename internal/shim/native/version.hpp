@@ -4,9 +4,7 @@
 
 #define PS_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 #if PS_TORCH < 113
-#error "Penstock wants libtorch 1.13 to 2.11, and this one is older"
-#elif PS_TORCH > 211
-#error "Penstock wants libtorch 1.13 to 2.11, and this one is newer"
+#error "Penstock wants libtorch 1.13 or later, and this one is older"
 #elif defined(PENSTOCK_CUDA) && PS_TORCH < 206
-#error "With CUDA Penstock wants libtorch 2.6 to 2.11, and this one is older. PENSTOCK_CUDA=0 builds for CPUs"
+#error "With CUDA Penstock wants libtorch 2.6 or later, and this one is older. PENSTOCK_CUDA=0 builds for CPUs"
 #endif

@@ -7,7 +7,6 @@
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstring>
@@ -118,7 +117,7 @@ namespace {
 // its thread has the account, the stream and the observer.
 class OneThread {
  public:
-#if TORCH_VERSION_MAJOR >= 2
+#if PS_TORCH >= 200
   OneThread() : was_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); }
   ~OneThread() { c10::AutogradState::get_tls_state().set_multithreading_enabled(was_); }
 
@@ -179,7 +178,7 @@ ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, 
       grad.push_back(ps::borrow(grads[i]));
       TORCH_CHECK(grad.back().defined(), "element ", i, " has no gradient");
     }
-    auto start = std::make_shared<ps::Start>(std::move(next));
+    auto start = ps::make_node<ps::Start>(std::move(next));
     start->grads = std::move(grad);
     *prepared = ps::give(std::move(start));
   });

@@ -1,8 +1,7 @@
 // A backward that is prepared: what it starts from, and running it. Its two parts are split.cpp's.
 #pragma once
 #include "../internal.hpp"
-
-#include <torch/csrc/autograd/function.h>
+#include "pointer.hpp"
 
 namespace ps {
 
@@ -19,10 +18,14 @@ struct Start final : torch::autograd::Node {
   }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return std::move(grads); }
+  void release_resources() {
+    grads.clear();
+    release_edges(*this);
+  }
   std::string name() const override { return "StartBackward"; }
 };
 
-using Prepared = std::shared_ptr<Start>;
+using Prepared = NodePointer<Start>;
 
 // Says which operator this thread runs past the dispatcher, for the error of a backward that fails in it. The name lives for ever.
 void runs(const char* op);

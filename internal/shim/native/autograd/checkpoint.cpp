@@ -114,7 +114,7 @@ ps_error* ps_checkpoint(int64_t id, int32_t hold, const ps_tensor* inputs, int32
   return ps::guarded([&] {
     ps::variable_list in, out;
     for (int32_t i = 0; i < n; i++) in.push_back(ps::borrow(inputs[i]));
-    std::shared_ptr<ps::Checkpoint> node(new ps::Checkpoint(id, in, hold != 0), torch::autograd::deleteNode);
+    const auto node = ps::make_node<ps::Checkpoint>(id, in, hold != 0);
     for (int32_t i = 0; i < m; i++) {
       at::Tensor t = ps::borrow(outputs[i]);
       if (t.defined() && (t.is_floating_point() || t.is_complex())) {

@@ -3,8 +3,8 @@
 #pragma once
 #include "../internal.hpp"
 #include "dense.hpp"
+#include "pointer.hpp"
 
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
@@ -36,6 +36,11 @@ class Node : public torch::autograd::Node {
     for (auto& s : saved_) s.reset_data();
   }
 
+  void release_resources() {
+    saved_.clear();
+    release_edges(*this);
+  }
+
   void save(const at::Tensor& t) { saved_.emplace_back(t, /*is_output=*/false); }
 
  protected:
@@ -54,13 +59,13 @@ class Node : public torch::autograd::Node {
 
 // A new node N, or null where nothing is recorded.
 template <class N>
-std::shared_ptr<N> recorded(const char* name, const variable_list& arguments) {
+NodePointer<N> recorded(const char* name, const variable_list& arguments) {
   if (!c10::GradMode::is_enabled() || !torch::autograd::any_variable_requires_grad(arguments)) return nullptr;
-  return std::shared_ptr<N>(new N(name, arguments), torch::autograd::deleteNode);
+  return make_node<N>(name, arguments);
 }
 
 // result, which no graph has yet, as the node's next output.
-inline at::Tensor under(const std::shared_ptr<torch::autograd::Node>& node, at::Tensor result) {
+inline at::Tensor under(const NodePointer<torch::autograd::Node>& node, at::Tensor result) {
   torch::autograd::create_gradient_edge(result, node);
   return result;
 }

@@ -86,7 +86,7 @@ void run_path(torch::autograd::Edge to, at::Tensor grad, bool keep_graph) {
   variable_list given;
   given.push_back(std::move(grad));
   while (to.is_valid()) {
-    const std::shared_ptr<AnyNode> node = std::move(to.function);
+    const NodePointer<AnyNode> node = std::move(to.function);
     variable_list results;
     {
       variable_list inputs(node->num_inputs());

@@ -49,7 +49,7 @@ bool is_product(const AnyNode& node) {
 class Before final : public AnyNode {
  public:
   // weights says, by edge of the product, which are for later.
-  Before(std::shared_ptr<AnyNode> product, const std::vector<bool>& weights, const Prepared& later)
+  Before(NodePointer<AnyNode> product, const std::vector<bool>& weights, const Prepared& later)
       : AnyNode(product->sequence_nr(), only(product->next_edges(), weights, false)),
         name_(product->name()),
         product_(std::move(product)),
@@ -73,6 +73,11 @@ class Before final : public AnyNode {
   }
 
   void release_variables() override { product_.reset(); }
+  void release_resources() {
+    product_.reset();
+    weights_.clear();
+    release_edges(*this);
+  }
   std::string name() const override { return name_; }
 
  private:
@@ -83,9 +88,9 @@ class Before final : public AnyNode {
   }
 
   const std::string name_;
-  std::shared_ptr<AnyNode> product_;
+  NodePointer<AnyNode> product_;
   edge_list weights_;
-  const std::weak_ptr<Start> later_;  // it will hold the product, whose x may have this node in its graph
+  const WeakNodePointer<Start> later_;  // it will hold the product, whose x may have this node in its graph
 };
 
 using Nodes = std::unordered_set<AnyNode*>;
@@ -129,7 +134,7 @@ class Parts {
   void cut(const Prepared& later) {
     std::unordered_map<AnyNode*, const Leaving*> leaves;
     for (const Leaving& l : leaving_) leaves[l.from] = &l;
-    std::unordered_map<AnyNode*, std::shared_ptr<AnyNode>> before;
+    std::unordered_map<AnyNode*, NodePointer<AnyNode>> before;
     for (AnyNode* node : all_) {  // a node comes after those that it leads to
       for (Edge& e : node->next_edges()) {
         auto found = before.find(e.function.get());
@@ -137,8 +142,7 @@ class Parts {
       }
       auto found = leaves.find(node);
       if (found == leaves.end() || node == start_) continue;
-      auto* instead = new Before(node->shared_from_this(), found->second->edges, later);
-      before[node] = std::shared_ptr<AnyNode>(instead, torch::autograd::deleteNode);
+      before[node] = make_node<Before>(pointer_to(*node), found->second->edges, later);
     }
     edge_list edges;
     variable_list grads;
@@ -220,7 +224,7 @@ class Parts {
 
 ps_error* ps_backward_split(uint64_t prepared, const ps_tensor* first, int32_t n, uint64_t* later) {
   return ps::guarded([&] {
-    std::vector<std::shared_ptr<torch::autograd::Node>> held;
+    std::vector<ps::NodePointer<torch::autograd::Node>> held;
     ps::Nodes wanted;
     for (int32_t i = 0; i < n; i++) {
       const at::Tensor t = ps::borrow(first[i]);
@@ -228,7 +232,7 @@ ps_error* ps_backward_split(uint64_t prepared, const ps_tensor* first, int32_t n
       held.push_back(torch::autograd::impl::gradient_edge(t).function);
       wanted.insert(held.back().get());
     }
-    auto start = std::make_shared<ps::Start>(torch::autograd::edge_list());
+    auto start = ps::make_node<ps::Start>(torch::autograd::edge_list());
     ps::Parts(ps::lent(prepared).get(), wanted).cut(start);
     *later = ps::give(std::move(start));
   });

@@ -6,7 +6,7 @@
 namespace ps {
 namespace {
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+#if PS_TORCH >= 204
 bool enabled(c10::DeviceType type) { return at::autocast::is_autocast_enabled(type); }
 void enable(c10::DeviceType type, bool on) { at::autocast::set_autocast_enabled(type, on); }
 at::ScalarType dtype(c10::DeviceType type) { return at::autocast::get_autocast_dtype(type); }

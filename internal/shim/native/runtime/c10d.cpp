@@ -1,12 +1,8 @@
 // c10d: the store of the rendezvous, sends and receives over Gloo.
-//
-// A build whose libtorch comes without the headers of Gloo has the store alone.
 #include "../c10d.h"
 #include "../internal.hpp"
 
-#if __has_include(<gloo/config.h>)
-#define USE_C10D_GLOO
-#endif
+#define USE_C10D_GLOO  // else the header is empty
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -116,7 +112,7 @@ ps_error* ps_store_open(const char* host, int32_t port, int32_t server, int64_t 
     options.isServer = server != 0;
     options.waitWorkers = false;
     options.timeout = milliseconds(timeout_ms);
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+#if PS_TORCH >= 204
     options.useLibUV = false;  // the default, which Debian's libtorch is built without
 #endif
     StorePointer tcp = open(host, options);
@@ -158,8 +154,6 @@ void ps_store_close(ps_store s) {
   drop<RendezvousStore>(s);
 }
 
-#ifdef USE_C10D_GLOO
-
 namespace {
 
 c10d::ProcessGroupGloo& gloo_of(ps_gloo g) { return *reinterpret_cast<c10d::ProcessGroupGloo*>(g); }
@@ -167,8 +161,6 @@ c10d::ProcessGroupGloo& gloo_of(ps_gloo g) { return *reinterpret_cast<c10d::Proc
 c10d::Work& transfer_of(ps_transfer t) { return *reinterpret_cast<c10d::Work*>(t); }
 
 }  // namespace
-
-int32_t ps_gloo_built(void) { return 1; }
 
 ps_error* ps_gloo_open(ps_store s, const char* prefix, int32_t rank, int32_t size, const char* address, int64_t timeout_ms, ps_gloo* out) {
   return ps::guarded([&] {
@@ -204,20 +196,3 @@ ps_error* ps_transfer_wait(ps_transfer t, int32_t* done) {
 void ps_transfer_abort(ps_transfer t) { transfer_of(t).abort(); }
 
 void ps_transfer_free(ps_transfer t) { drop<c10d::Work>(t); }
-
-#else
-
-namespace {
-ps_error* no_gloo() { return ps::make_error(PS_FAILED, "this build has no Gloo: its headers were not there"); }
-}  // namespace
-
-int32_t ps_gloo_built(void) { return 0; }
-ps_error* ps_gloo_open(ps_store, const char*, int32_t, int32_t, const char*, int64_t, ps_gloo*) { return no_gloo(); }
-void ps_gloo_close(ps_gloo) {}
-ps_error* ps_gloo_send(ps_gloo, ps_tensor, int32_t, int32_t, ps_transfer*) { return no_gloo(); }
-ps_error* ps_gloo_receive(ps_gloo, ps_tensor, int32_t, int32_t, ps_transfer*) { return no_gloo(); }
-ps_error* ps_transfer_wait(ps_transfer, int32_t*) { return no_gloo(); }
-void ps_transfer_abort(ps_transfer) {}
-void ps_transfer_free(ps_transfer) {}
-
-#endif

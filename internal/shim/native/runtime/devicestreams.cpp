@@ -34,7 +34,7 @@ ps_error* ps_event_wait(ps_event e, int32_t type, int32_t index, int64_t stream)
   return ps::guarded([&] { event_of(e).block(ps::stream(type, index, stream)); });
 }
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6)
+#if PS_TORCH >= 206
 ps_error* ps_event_synchronize(ps_event e) {
   return ps::guarded([&] { event_of(e).synchronize(); });
 }

@@ -245,7 +245,7 @@ void ps_deterministic(int32_t on) {
   if (on != 0) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // what libtorch asks for; the user's own stays
   context.setDeterministicAlgorithms(on != 0, /*warn_only=*/false);
   context.setDeterministicCuDNN(on != 0);
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 2)
+#if PS_TORCH >= 202
   context.setDeterministicFillUninitializedMemory(false);  // nothing reads it
 #endif
 }
