@@ -1,6 +1,7 @@
 package models_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -16,9 +17,10 @@ import (
 )
 
 // TestParityWithPyTorch: small models give the outputs, gradients and running statistics that the
-// same ones written in PyTorch do; scripts/fixtures/README.md says what the files hold.
+// same ones written in PyTorch do; scripts/fixtures/README.md says what the files hold. PENSTOCK_PARITY
+// is a folder of what another version of PyTorch computes.
 func TestParityWithPyTorch(t *testing.T) {
-	const parity = "testdata/parity"
+	parity := cmp.Or(os.Getenv("PENSTOCK_PARITY"), "testdata/parity")
 	text, err := os.ReadFile(filepath.Join(parity, "cases.json"))
 	if err != nil {
 		t.Fatal(err)

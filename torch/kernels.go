@@ -14,6 +14,7 @@ import (
 // kernels.
 type Kernels struct {
 	Library string // "BLAS", "ATen" or "oneDNN"
+	Version string // such as "MKL 2024.2" or "3.13.3"; "" if the library does not tell
 	Name    string // such as "SkylakeX" or "AVX512"; "" if the library does not tell
 	By      string // who chose them: an environment variable as "NAME=value", "penstock", or the library
 	Best    string // the best for this processor; "" if they are in use, or not known
@@ -26,8 +27,10 @@ const (
 	atenVariable = "ATEN_CPU_CAPABILITY"
 )
 
-// oneDNNVariables are the names of one variable, the newer first.
-var oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
+var (
+	mklVariables    = []string{"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"}
+	oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"} // names of one variable, the newer first
+)
 
 // corrected says that init has chosen the BLAS's kernels.
 var corrected bool
@@ -47,12 +50,15 @@ func init() {
 
 // KernelsInUse lists the kernels of BLAS, ATen and oneDNN, in this order.
 func KernelsInUse() []Kernels {
-	blas := Kernels{Library: "BLAS", Name: shim.BLASCore(), By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
-	if corrected {
+	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(), By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
+	switch {
+	case strings.HasPrefix(blas.Version, "MKL "):
+		blas.By = chosenBy("MKL", mklVariables...)
+	case corrected:
 		blas.By = "penstock"
 	}
 	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable), Best: shim.BetterATenKernels()}
-	dnn := Kernels{Library: "oneDNN", Name: oneDNNName(shim.OneDNNISA()), By: chosenBy("oneDNN", oneDNNVariables...)}
+	dnn := Kernels{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()), By: chosenBy("oneDNN", oneDNNVariables...)}
 	if better := shim.BetterOneDNNISA(); better != 0 {
 		dnn.Best = oneDNNName(better)
 	}
@@ -99,6 +105,10 @@ func (k Kernels) Slow() string {
 	return fmt.Sprintf("%s computes with %s kernels, which %s chose; the best for this processor are %s, "+
 		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
+
+// LinearBy returns what computes a linear layer from `in` to `out` values for so many rows of
+// float32: "Penstock", by kernels of its own, "oneDNN" or "BLAS".
+func LinearBy(rows, out, in int) string { return shim.LinearBy(rows, out, in) }
 
 // BLASCore returns the name of the BLAS kernels in use, "" when the BLAS does not tell.
 func BLASCore() string { return shim.BLASCore() }

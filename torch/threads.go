@@ -35,6 +35,9 @@ func ThreadTag() int64 { return shim.ThreadTag() }
 // Version is libtorch's version.
 func Version() string { return shim.Version() }
 
+// Library is the file of libtorch that this process has loaded, or "".
+func Library() string { return shim.Library() }
+
 // FMAPeak measures one core's rate of fused multiply-adds, in float32 operations per second, as a
 // bound on the rate of matrix products. It is 0 if unknown. It takes a fraction of a second.
 func FMAPeak() float64 { return shim.FMAPeak() }

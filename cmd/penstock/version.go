@@ -26,8 +26,8 @@ func newVersion() *cobra.Command {
 			for _, k := range torch.KernelsInUse() {
 				fmt.Fprintf(&kernels, "%-8s  %s\n", k.Library, describeKernels(k))
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s\n%sCUDA      %s\ndevices   %s\nGo        %s\n",
-				ownVersion(), torch.Version(), &kernels, describeCUDA(), devices, runtime.Version())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s, %s\n%sproducts  %s\nCUDA      %s\ndevices   %s\nGo        %s\n",
+				ownVersion(), torch.Version(), torch.Library(), &kernels, describeProducts(), describeCUDA(), devices, runtime.Version())
 			return err
 		},
 	}
@@ -45,15 +45,26 @@ func describeCUDA() string {
 	return fmt.Sprintf("%s with NCCL %s", cuda, nccl)
 }
 
+// describeProducts says what computes linear layers of few and of many rows.
+func describeProducts() string {
+	const few, many, width = 32, 256, 1024
+	return fmt.Sprintf("%d rows by %s, %d rows by %s", few, torch.LinearBy(few, width, width), many, torch.LinearBy(many, width, width))
+}
+
 // describeKernels names kernels and who chose them, and says when others would be better.
 func describeKernels(k torch.Kernels) string {
-	switch {
-	case k.Name == "":
-		return "does not name its kernels"
-	case k.Best != "":
-		return fmt.Sprintf("%s kernels, chosen by %s; the best for this processor are %s", k.Name, k.By, k.Best)
+	parts := []string{cmp.Or(k.Name, "unnamed") + " kernels"}
+	if k.Version != "" {
+		parts = append([]string{k.Version}, parts...)
 	}
-	return fmt.Sprintf("%s kernels, chosen by %s", k.Name, k.By)
+	if k.Name != "" {
+		parts = append(parts, "chosen by "+k.By)
+	}
+	text := strings.Join(parts, ", ")
+	if k.Best != "" {
+		text += "; the best for this processor are " + k.Best
+	}
+	return text
 }
 
 // ownVersion is that of the program that runs.

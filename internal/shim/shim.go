@@ -331,6 +331,20 @@ func TagThread(tag int64) { C.ps_tag_thread(C.int64_t(tag)) }
 // ThreadTag is the number that the calling OS thread is marked with; 0 is none.
 func ThreadTag() int64 { return int64(C.ps_thread_tag()) }
 
+// Library is the file of libtorch that this process has loaded, or "".
+func Library() string { return C.GoString(C.ps_library()) }
+
+// BLASVersion is such as "OpenBLAS 0.3.21" or "MKL 2024.2", or "".
+func BLASVersion() string { return C.GoString(C.ps_blas_version()) }
+
+// OneDNNVersion is such as "3.13.3", or "".
+func OneDNNVersion() string { return C.GoString(C.ps_onednn_version()) }
+
+// LinearBy names what computes a linear layer of so many rows: "Penstock", "oneDNN" or "BLAS".
+func LinearBy(rows, out, in int) string {
+	return C.GoString(C.ps_linear_by(C.int64_t(rows), C.int64_t(out), C.int64_t(in)))
+}
+
 // BLASCore names the BLAS kernels in use, or "".
 func BLASCore() string { return C.GoString(C.ps_blas_core()) }
 

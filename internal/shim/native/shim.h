@@ -157,6 +157,10 @@ void ps_tag_thread(int64_t tag);               // marks the calling OS thread wi
 int64_t ps_thread_tag(void);
 // The kernels that compute, as names that live for ever. They decide the speed, and the last bits of results.
 const char* ps_blas_core(void);                // the BLAS kernel set in use, or ""
+const char* ps_blas_version(void);             // such as "OpenBLAS 0.3.21" or "MKL 2024.2", or ""
+const char* ps_onednn_version(void);           // such as "3.13.3", or ""
+// What computes a linear layer of so many rows: "Penstock", "oneDNN" or "BLAS".
+const char* ps_linear_by(int64_t rows, int64_t out, int64_t in);
 const char* ps_blas_better_core(void);         // the set that this processor should use instead, or NULL: the one in use is right, or unknown
 ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread
 const char* ps_aten_kernels(void);             // the instruction set that ATen's own kernels use, such as "AVX512", or ""
@@ -198,6 +202,7 @@ ps_error* ps_gpu_uuid(int32_t device_index, char out[33]);  // what no other GPU
 int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when the process began
 
 const char* ps_version(void);
+const char* ps_library(void);             // the file of libtorch_cpu, or ""
 int32_t ps_devices(int32_t device_type);  // how many there are; of the CPU 1
 // A GPU's name, as its driver has it, and the bytes of it that nobody has taken.
 ps_error* ps_gpu_describe(int32_t index, char* name, int32_t capacity, int64_t* unused);

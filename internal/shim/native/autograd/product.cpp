@@ -1,7 +1,8 @@
 // Products by kernels for few rows (streamed.hpp), or by oneDNN's GEMM where it beats the BLAS that libtorch calls.
 //
 // A GEMM copies its operands into blocks that its kernel reads in order. OpenBLAS 0.3.21 does so on every call and for both operands. oneDNN's copies less of a weight with few rows,
-// and its kernels for AVX-512 are faster; docs/decisions.md has the numbers. With AVX2 alone the two are equally fast, and the BLAS computes.
+// and its kernels for AVX-512 are faster; docs/decisions.md has the numbers. With AVX2 alone the two are equally fast, and the BLAS computes. A PyTorch wheel hides
+// its oneDNN, and its MKL is as fast.
 //
 // A copy of each weight made once a step would take twice the bytes of the weights, and the weight has to come from memory either way.
 //
@@ -11,6 +12,7 @@
 #include "streamed.hpp"
 #include "../runtime/gemm.hpp"
 
+#include <cstring>
 #include <dlfcn.h>
 
 namespace ps {
@@ -20,26 +22,33 @@ namespace {
 using Gemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta,
                      float* c, int64_t ldc);
 
-// oneDNN's GEMM; null where the process has none, or none for AVX-512.
-Gemm onednn() {
-  static const Gemm gemm = [] {
-    const int32_t isa = ps_onednn_isa(), avx512 = 0x27;
-    return isa >= 0 && (isa & avx512) == avx512 ? reinterpret_cast<Gemm>(dlsym(RTLD_DEFAULT, "dnnl_sgemm")) : nullptr;
+// Has the core AVX-512, and is libtorch allowed to use it? A wheel's oneDNN does not say.
+bool avx512() {
+  static const bool has = [] {
+    const int32_t isa = ps_onednn_isa(), least = 0x27;
+    return isa >= 0 ? (isa & least) == least : std::strcmp(ps_aten_kernels(), "AVX512") == 0;
   }();
+  return has;
+}
+
+// oneDNN's GEMM; null where the process has none that can be found, or none for AVX-512.
+Gemm onednn() {
+  static const Gemm gemm = avx512() ? reinterpret_cast<Gemm>(dlsym(RTLD_DEFAULT, "dnnl_sgemm")) : nullptr;
   return gemm;
 }
 
 enum class By { blas, onednn, streamed };
 
-// Is oneDNN faster than the BLAS for this many multiply-adds? Below some 2^18 its call takes longer than OpenBLAS's small product.
-bool faster(int64_t m, int64_t n, int64_t k) {
-  return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18 && onednn() != nullptr;
-}
+// Are there this many multiply-adds that another kernel than the BLAS's pays? Below some 2^18 its call takes longer than a BLAS's small product.
+bool large(int64_t m, int64_t n, int64_t k) { return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18; }
 
-// What computes a product of a and b, of a weight or its gradient of [out, in], and so many rows.
+// What computes a product of floats, of a weight or its gradient of [out, in], and so many rows.
+By fastest(int64_t rows, int64_t out, int64_t in) {
+  if (!avx512() || !large(rows, out, in)) return By::blas;
+  return rows <= streamed::few_rows ? By::streamed : onednn() != nullptr ? By::onednn : By::blas;
+}
 By fastest(const at::Tensor& a, const at::Tensor& b, int64_t rows, int64_t out, int64_t in) {
-  if (!floats(a) || !floats(b) || !faster(rows, out, in)) return By::blas;
-  return rows <= streamed::few_rows ? By::streamed : By::onednn;
+  return floats(a) && floats(b) ? fastest(rows, out, in) : By::blas;
 }
 
 // C [m, n] = op(A) op(B) + beta C by rows, of contiguous matrices: by the kernels for few rows, by oneDNN, or as aten::addmm has the BLAS compute it.
@@ -77,7 +86,7 @@ bool accumulates(const at::Tensor& weight) {
   return grad.defined() && grad.is_contiguous() && !grad.requires_grad() && grad.sizes() == weight.sizes() && grad.dtype() == weight.dtype();
 }
 
-bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && faster(m, n, k); }
+bool quick(const at::Tensor& a, const at::Tensor& b, int64_t m, int64_t n, int64_t k) { return floats(a) && floats(b) && fastest(m, n, k) != By::blas; }
 
 int64_t rows_of(const at::Tensor& t) { return c10::multiply_integers(t.sizes().slice(0, t.dim() - 1)); }
 
@@ -124,3 +133,11 @@ at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tens
 }
 
 }  // namespace ps
+
+const char* ps_linear_by(int64_t rows, int64_t out, int64_t in) {
+  switch (ps::fastest(rows, out, in)) {
+    case ps::By::streamed: return "Penstock";
+    case ps::By::onednn: return "oneDNN";
+    default: return "BLAS";
+  }
+}

@@ -1,7 +1,10 @@
 #include "../internal.hpp"
 
+#include <ATen/Version.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 
 namespace ps {
 
@@ -41,3 +44,8 @@ void ps_error_free(ps_error* e) {
 }
 
 const char* ps_version(void) { return TORCH_VERSION; }
+
+const char* ps_library(void) {
+  Dl_info info;
+  return dladdr(reinterpret_cast<void*>(&at::show_config), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}

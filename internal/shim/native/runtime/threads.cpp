@@ -74,15 +74,54 @@ ps_error* ps_pin_thread(const int32_t* cpus, int32_t n) {
 void ps_tag_thread(int64_t tag) { ps::thread_tag = tag; }
 int64_t ps_thread_tag(void) { return ps::thread_tag; }
 
-const char* ps_blas_core(void) {
+namespace {
+
+const char* openblas_core() {
   auto name = ps::symbol<char* (*)(void)>("openblas_get_corename");
   return name != nullptr ? name() : "";
+}
+
+// What follows the key in libtorch's description of itself, up to one of the ends; "" where there is no key.
+std::string configured(const std::string& key, const char* ends) {
+  const std::string config = at::show_config();
+  const size_t at = config.find(key);
+  return at == std::string::npos ? "" : config.substr(at + key.size(), config.find_first_of(ends, at + key.size()) - at - key.size());
+}
+
+}  // namespace
+
+// MKL's numbers of instruction sets, by which it chooses kernels, are those of mkl_serv_cpu_detect in MKL 2020 to 2024.
+const char* ps_blas_core(void) {
+  auto mkl = ps::symbol<int (*)(void)>("mkl_serv_cpu_detect");
+  if (mkl == nullptr) return openblas_core();
+  switch (mkl()) {
+    case 4: return "AVX";
+    case 5: return "AVX2";
+    case 7: return "AVX512";
+    default: return "other";
+  }
+}
+
+const char* ps_blas_version(void) {
+  static const std::string name = [] {
+    const std::string mkl = configured("Math Kernel Library Version ", "- \n");
+    if (!mkl.empty()) return "MKL " + mkl;
+    auto config = ps::symbol<char* (*)(void)>("openblas_get_config");
+    const std::string openblas = config != nullptr ? config() : "";
+    return openblas.substr(0, openblas.find(' ', openblas.find(' ') + 1));
+  }();
+  return name.c_str();
+}
+
+const char* ps_onednn_version(void) {
+  static const std::string version = configured("MKL-DNN v", " \n");
+  return version.c_str();
 }
 
 // OpenBLAS knows processors by model number and falls back to ancient kernels on those made after its release: 0.3.21 takes AVX2 kernels (Zen) on newer
 // AVX-512 AMD cores and SSE3 ones (Prescott) on newer Intel cores. What counts is the instruction sets that are there.
 const char* ps_blas_better_core(void) {
-  const std::string core = ps_blas_core();
+  const std::string core = openblas_core();
   if (core.empty()) return nullptr;
   const auto best = [&core](std::initializer_list<const char*> good) -> const char* {
     for (const char* name : good)
@@ -97,11 +136,7 @@ const char* ps_blas_better_core(void) {
 }
 
 const char* ps_aten_kernels(void) {
-  static const std::string name = [] {
-    const std::string config = at::show_config(), key = "CPU capability usage: ";
-    const size_t at = config.find(key);
-    return at == std::string::npos ? std::string() : config.substr(at + key.size(), config.find('\n', at) - at - key.size());
-  }();
+  static const std::string name = configured("CPU capability usage: ", "\n");
   return name.c_str();
 }
 
