@@ -22,18 +22,18 @@ TORCH := $(shell scripts/torch --find)
 endif
 ifneq (,$(TORCH))
 # The target runs once more, with that libtorch.
-.PHONY: build train test bench
-build train test bench:
+.PHONY: build train test test-avx2 bench
+build train test test-avx2 bench:
 	@scripts/torch $(if $(filter bench,$@),--python) $(TORCH) $(MAKE) --no-print-directory TORCH= $@
 else
 
 # CUDA is in the build where libtorch has it.
 export GOFLAGS := $(strip $(GOFLAGS) $(shell scripts/cuda))
 
-.PHONY: help build train test bench bundle fixtures fmt clean
+.PHONY: help build train test test-avx2 bench bundle fixtures fmt clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 build: ## bin/penstock
 	@scripts/setup
@@ -57,6 +57,12 @@ test: ## format, vet, tests (races too), and a short training run
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
 	@tail -n 1 out/smoke/steps.jsonl | grep -q '"done": *true' || { echo "the training run did not end in \"done\":true:"; tail -n 3 out/smoke/steps.jsonl; exit 1; }
 
+test-avx2: ## tests whose results depend on the instruction set, as on a processor without AVX-512
+	@scripts/setup
+	scripts/avx2 go test -timeout 30m ./torch ./nn ./segment
+	scripts/avx2 go test -timeout 30m ./internal/pins -run TestRuns/autocast # the others set kernels for AVX2 themselves
+	scripts/avx2 go test -timeout 30m ./pipe -run Transparency
+
 bench: ## benchmarks; TORCHGPIPE=a checkout and PIPELINING=a Debian 13 chroot compare with them, BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
 	$(if $(TORCHGPIPE),@scripts/setup python)
@@ -74,3 +80,5 @@ fmt: ## gofmt everything
 
 clean: ## remove binaries and benchmark results; trained models in out/ stay
 	rm -rf bin bench-out
+
+endif

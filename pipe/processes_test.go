@@ -263,6 +263,24 @@ func checks(t *testing.T, n int) {
 	t.Cleanup(func() { set(usual) })
 }
 
+// A process may run a test several times (go test -count). Each time checks sets the number.
+func TestChecks(t *testing.T) {
+	given := func(arg string) bool { return strings.Contains(arg, "rapid.checks") }
+	if testing.Short() || slices.ContainsFunc(os.Args, given) {
+		t.Skip("the command line says how often rapid checks")
+	}
+	for _, n := range []int{3, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			checks(t, n)
+			checked := 0
+			rapid.Check(t, func(*rapid.T) { checked++ })
+			if checked != n {
+				t.Errorf("rapid checked %d times, want %d", checked, n)
+			}
+		})
+	}
+}
+
 // mostThreads is what a process of a run may have: those of its stages, which end with the run, of
 // Gloo, of Go and of the libraries. On two cores it has up to 13.
 func mostThreads() int { return 24 + 2*runtime.NumCPU() }

@@ -5,7 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"penstock.example/train"
 )
+
+// afterStep is called after each step of training. Nil is nothing. Tests set one that does not
+// return.
+var afterStep train.Hook
 
 // announce says as soon as a signal ends ctx that the run will end in order, until stop is called.
 // Only a file is told: other writers need not allow calls from several goroutines.

@@ -286,20 +286,21 @@ func wantGoesOn(t *testing.T, out string, to int64, processes int) {
 	}
 }
 
-// interruptAgain interrupts a process until it has ended. Its step takes more than a second, which is longer than the
-// first interrupt takes to be heard.
-func interruptAgain(p *os.Process) {
-	for proctest.Runs(p.Pid) && p.Signal(os.Interrupt) == nil {
+// interruptAgain interrupts a process, whose step never ends, until it has ended.
+func interruptAgain(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	defer proctest.Watch(t, cmd, proctest.Limit)()
+	for proctest.Runs(cmd.Process.Pid) && cmd.Process.Signal(os.Interrupt) == nil {
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
 // A second signal ends all at once: the launcher dies, and nothing outlives it.
 func TestASecondSignalToALauncher(t *testing.T) {
-	p := begin(t, nil, launched(2, "train", "--model", "resnet20", "--data", "synthetic", "--batch", "1024", "--chunks", "2", "--balance", "5,6", "--format", "json", "--epochs", "100")...)
+	p := begin(t, []string{endless + "=1"}, launched(2, inThree...)...)
 	p.after(t, 1)
 	members := proctest.Children(p.Process.Pid)
-	interruptAgain(p.Process)
+	interruptAgain(t, p.Cmd)
 	if p.end(t); p.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT || len(members) != 2 {
 		t.Errorf("%v, of processes %v; stderr:\n%s", p.ProcessState, members, p.stderr)
 	}

@@ -237,14 +237,15 @@ func TestSignal(t *testing.T) {
 
 // TestSecondSignal: whoever does not want to wait for the step signals twice.
 func TestSecondSignal(t *testing.T) {
-	cmd, _, stderr := start(t, "train", "--model", "resnet20", "--data", "synthetic", "--batch", "1024", "--chunks", "1", "--format", "json", "--epochs", "100")
+	t.Setenv(endless, "1")
+	cmd, _, stderr := start(t, with(small, "--format", "json")...)
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	for proctest.Runs(cmd.Process.Pid) && !strings.Contains(stderr.String(), "Ctrl-C again") {
 		time.Sleep(time.Millisecond)
 	}
-	interruptAgain(cmd.Process)
+	interruptAgain(t, cmd)
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() || !strings.Contains(stderr.String(), "Ctrl-C again") {
 		t.Errorf("%v, stderr:\n%s", err, stderr)

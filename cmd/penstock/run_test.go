@@ -15,14 +15,22 @@ import (
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/trace"
+	"penstock.example/train"
 )
 
 // asCommand in the environment makes this test binary the command.
 const asCommand = "PENSTOCK_TEST_AS_COMMAND"
 
+// endless in the environment makes the command's first step one that never ends, after its line of
+// output.
+const endless = "PENSTOCK_TEST_ENDLESS_STEP"
+
 func TestMain(m *testing.M) {
 	fewMicroBatches = math.MaxInt64
 	if os.Getenv(asCommand) != "" {
+		if os.Getenv(endless) != "" {
+			afterStep = func(train.StepInfo) error { select {} }
+		}
 		main()
 	}
 	os.Exit(m.Run())

@@ -168,6 +168,9 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), j.inOrder(j.measures.step, stop), func(s train.StepInfo) error { j.peaks.add(s); return nil }}, j.loop.OnStep...)
+	if afterStep != nil {
+		j.loop.OnStep = append(j.loop.OnStep, afterStep)
+	}
 	if p.within == nil || p.member.Rank == 0 {
 		defer sparingly()()
 	}

@@ -69,6 +69,8 @@ func fingerprint() string {
 	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }
 
+const table, laterTable = "testdata/runs.txt", "testdata/runs-2.6.txt"
+
 // TestRuns trains by the command and compares the SHA-256 of the weights with the table's, and
 // within a group.
 //
@@ -85,13 +87,10 @@ func TestRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains")
 	}
-	const table, laterTable = "testdata/runs.txt", "testdata/runs-2.6.txt"
 	lines := read(t, table)
-	isLater, otherwise := !strings.HasPrefix(torch.Version(), "1."), map[string]string{}
-	if isLater {
-		later := read(t, laterTable)
-		lines[0] = later[0]
-		for _, line := range later[1:] {
+	otherwise := map[string]string{}
+	if isLater() {
+		for _, line := range read(t, laterTable)[1:] {
 			group, sum, _ := strings.Cut(line, " ")
 			otherwise[group] = sum
 		}
@@ -101,19 +100,12 @@ func TestRuns(t *testing.T) {
 	if err := os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads it there. ", 400)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	self := exec.Command(os.Args[0])
-	self.Env = append(os.Environ(), append(kernels, asFingerprint+"=1")...)
-	mark, err := self.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, made, _ := strings.Cut(lines[0], " ")
-	known := made == string(mark)
+	mark, known := fixedKernels(t)
 	if !known && !*update {
-		t.Logf("kernels %s differ from those of the table, %s: only weights within groups are compared", mark, made)
+		t.Log("only weights within groups are compared")
 	}
 	groups := map[string]string{}
-	out := []string{"kernels " + string(mark)}
+	out := []string{"kernels " + mark}
 	laterOut := slices.Clone(out)
 	for i, line := range lines[1:] {
 		fields := strings.SplitN(line, " ", 3)
@@ -143,11 +135,35 @@ func TestRuns(t *testing.T) {
 			}
 		})
 	}
-	if isLater {
+	if isLater() {
 		write(t, laterTable, laterOut)
 	} else {
 		write(t, table, out)
 	}
+}
+
+// isLater reports whether libtorch's version is 2 or later.
+func isLater() bool { return !strings.HasPrefix(torch.Version(), "1.") }
+
+// fixedKernels returns the fingerprint of the kernels that the variables in kernels choose here, and
+// whether it is the fingerprint of the tables.
+func fixedKernels(t *testing.T) (mark string, known bool) {
+	t.Helper()
+	self := exec.Command(os.Args[0])
+	self.Env = append(os.Environ(), append(kernels, asFingerprint+"=1")...)
+	found, err := self.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := table
+	if isLater() {
+		of = laterTable
+	}
+	_, made, _ := strings.Cut(read(t, of)[0], " ")
+	if made != string(found) {
+		t.Logf("kernels %s differ from those of the table, %s", found, made)
+	}
+	return string(found), made == string(found)
 }
 
 // build makes the command. It looks at every source file, so that "go test" knows that a cached
