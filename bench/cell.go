@@ -23,18 +23,17 @@ const (
 // cell is the time of one (stage, micro-batch): forward without a graph, recomputation, backward,
 // and the stage's share of the loss.
 type cell struct {
-	Name     string `json:"name"`
-	Pipe     spread `json:"pipe_us"`
-	Plain    spread `json:"plain_us"`    // the same operators in a plain loop
-	Overhead spread `json:"overhead_us"` // differences of blocks next to each other
+	Pipe     spread // us
+	Plain    spread // the same operators in a plain loop
+	Overhead spread // of adjacent blocks
 }
 
-func cellOf(name string, piped, plain []float64) cell {
+func cellOf(piped, plain []float64) cell {
 	difference := make([]float64, len(piped))
 	for i := range piped {
 		difference[i] = piped[i] - plain[i]
 	}
-	return cell{Name: name, Pipe: spreadOf(piped), Plain: spreadOf(plain), Overhead: spreadOf(difference)}
+	return cell{Pipe: spreadOf(piped), Plain: spreadOf(plain), Overhead: spreadOf(difference)}
 }
 
 // measureCell alternates blocks of steps through a pipe of two stages on one device with blocks of
@@ -61,7 +60,7 @@ func measureCell(ctx context.Context, blocks int) (cell, error) {
 			piped, plain = append(piped, p), append(plain, q)
 		}
 	}
-	return cellOf("penstock", piped, plain), nil
+	return cellOf(piped, plain), nil
 }
 
 // cellBench is a model of one Linear and one ReLU for each stage, through a pipe and in a plain loop.

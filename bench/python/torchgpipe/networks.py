@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-import amoebanet
 import gpt
 import resnet
 import unet
@@ -16,7 +15,7 @@ def mlp(width, depth):
     return nn.Sequential(*layers)
 
 
-MODELS = {'mlp': mlp, 'small': mlp, 'resnet20': resnet.resnet20, 'resnet50': resnet.resnet50, 'unet': unet.unet, 'amoebanetd': amoebanet.amoebanetd, 'gpt': gpt.gpt}
+MODELS = {'mlp': mlp, 'resnet20': resnet.resnet20, 'resnet50': resnet.resnet50, 'unet': unet.unet, 'gpt': gpt.gpt}
 
 
 def build(model, options):
@@ -39,7 +38,3 @@ def cuttable(model, balance):
         first += layers
     return model
 
-
-def data(shape, tokens):
-    """A random tensor, of tokens if there are any."""
-    return torch.randint(tokens, shape) if tokens else torch.randn(shape)

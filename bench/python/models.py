@@ -1,4 +1,8 @@
-"""The networks of the comparison, as lists of modules that a stage may begin with, with Penstock's names of parameters."""
+"""The benchmark's networks in PyTorch.
+
+Each comes as a model and as a list of modules, which stages and checkpoints may be cut between.
+Where PyTorch gets weights from a file the parameters have Penstock's names.
+"""
 
 import math
 import sys
@@ -9,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-sys.path.append(str(Path(__file__).parent.parent / 'fixtures'))
+sys.path.append(str(Path(__file__).parents[2] / 'scripts' / 'fixtures'))
 
 from attention import CausalSelfAttention  # noqa: E402
 from networks import BasicBlock, Bottleneck, GPTBlock  # noqa: E402
@@ -110,40 +114,123 @@ class Head(nn.Module):
 
 
 class InPlaceAttention(CausalSelfAttention):
-    """CausalSelfAttention with the scores in place; fused, all of it is one operator."""
-
-    fused = False
+    """CausalSelfAttention with the scores in place."""
 
     def forward(self, x):
         n, tokens, width = x.shape
         q, k, v = (t.view(n, tokens, self.heads, -1).transpose(1, 2) for t in self.qkv(x).split(width, dim=-1))
-        if self.fused:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            scores = q @ k.transpose(-2, -1)
-            scores *= 1 / math.sqrt(q.shape[-1])
-            scores.masked_fill_(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), float('-inf'))
-            y = scores.softmax(-1) @ v
+        scores = q @ k.transpose(-2, -1)
+        scores *= 1 / math.sqrt(q.shape[-1])
+        future = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
+        y = scores.masked_fill_(future, float('-inf')).softmax(-1) @ v
         return self.proj(y.transpose(1, 2).flatten(2))
 
 
-def gpt(classes, context, width, depth, heads, dropout, fused=False):
+def gpt(classes, context, width, depth, heads, dropout):
     if dropout:
         raise ValueError(f'dropout is {dropout}; this network has none')
     blocks = nn.Sequential(*(GPTBlock(width, heads) for _ in range(depth)))
     for block in blocks:
         block.attn = InPlaceAttention(width, heads)
-        block.attn.fused = fused
     embed = Embed(classes, context, width)
     model = nn.Sequential(OrderedDict(embed=embed, blocks=blocks, head=Head(width, embed.token.weight)))
     return model, [embed, *blocks, model.head]
 
 
-MODELS = {'mlp': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt}
+def vgg11(classes, channels, width, dropout):
+    layers, before = [], channels
+    for group, count in enumerate((1, 1, 2, 2, 2)):
+        out = min(64 << group, 512)
+        for _ in range(count):
+            layers += [nn.Conv2d(before, out, 3, padding=1), nn.ReLU(inplace=True)]
+            before = out
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten(1)]
+    for i, o in ((before * 49, width), (width, width)):
+        layers += [nn.Linear(i, o), nn.ReLU(inplace=True), nn.Dropout(dropout)]
+    layers.append(nn.Linear(width, classes))
+    return nn.Sequential(*layers), layers
+
+
+class Down(nn.Module):
+    """Keeps its input as a skip connection and halves the image. State is (x, *skips)."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, state):
+        x, *skips = state
+        return self.pool(x), *skips, x
+
+
+class Up(nn.Module):
+    """Doubles the image and joins the last skip connection."""
+
+    def forward(self, state):
+        x, *skips, skip = state
+        return torch.cat((F.interpolate(x, scale_factor=2), skip), 1), *skips
+
+
+class OnFirst(nn.Module):
+    """A module for the first tensor of the state."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, state):
+        x, *skips = state
+        return self.module(x), *skips
+
+
+class Begin(nn.Module):
+    def forward(self, x):
+        return (x,)
+
+
+class End(nn.Module):
+    """The last convolution, without the state."""
+
+    def __init__(self, channels, classes):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, classes, 1, bias=False)
+
+    def forward(self, state):
+        return self.conv(state[0])
+
+
+def convolutions(count, before, hidden, out, dropout):
+    """Of several convolutions only the last has out channels. The norm is one of each channel."""
+    modules = []
+    for i in range(count):
+        to = out if i == count - 1 else hidden
+        modules.append(OnFirst(nn.Sequential(
+            nn.Conv2d(before, to, 3, padding=1, bias=False), nn.Dropout2d(dropout),
+            nn.GroupNorm(to, to, affine=False), nn.LeakyReLU(inplace=True))))
+        before = to
+    return modules
+
+
+def unet(B, C, depth, channels, classes, dropout):
+    modules, before = [Begin()], channels
+    for level in range(depth):
+        out = C << level
+        modules += [*convolutions(B, before, out, out, dropout), Down()]
+        before = out
+    modules += convolutions(B, before, 2 * before, before, dropout)
+    for level in reversed(range(depth)):
+        out = (C << level) // 2
+        modules += [Up(), *convolutions(B, 2 * C << level, out, out, dropout)]
+    modules.append(End(C // 2, classes))
+    return nn.Sequential(*modules), modules
+
+
+MODELS = {'mlp': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt, 'vgg11': vgg11, 'unet': unet}
 
 
 def build(model, options):
-    """The model and the modules that it is cut between. The options are those that `penstock models` lists; of the size of images no network knows."""
+    """The model and its modules. The options are those that `penstock models` lists."""
     return MODELS[model](**{name: value for name, value in options.items() if name != 'size'})
 
 

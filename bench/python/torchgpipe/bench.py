@@ -1,36 +1,34 @@
-"""Trains the benchmark's models on torchgpipe, as shipped, when asked to.
+"""A contestant: models on torchgpipe. TORCHGPIPE is its folder.
 
-    bench.py CHECKOUT
+Requests, as serve.py describes them:
 
-First it writes a line about itself: {"blas": "the kernels' name"}. Then it reads requests, one JSON object a line, and answers each with one:
-
-    {"model": "mlp", "options": {"width": 1024, "depth": 16}, "input": [256, 1024], "tokens": 0, "target": [256, 1024],
-     "chunks": 4, "checkpoint": "never", "balance": [16, 16], "seconds": 0.5}
-    {"ms": [...], "parameters": [...]}      each step: forward, loss, backward, gradients dropped; the trainable numbers of each layer. The input is of
-                                            whole numbers below tokens, or of floats
+    {"model": "mlp", "options": {"width": 1024, "depth": 16}, "input": [256, 1024], "tokens": 0,
+        "target": [256, 1024], "chunks": 4, "checkpoint": "never", "balance": [16, 16],
+        "seconds": 0.5}
+    {"ms": [...], "parameters": [...]}      the numbers of trainable parameters are by layer
 
     {"cell": {"stages": 2, "chunks": 32, "width": 8, "rows": 2, "blocks": 20}}
-    {"pipe_us": [...], "plain_us": [...]}   for each stage and micro-batch, in alternating blocks
+    {"pipe_us": [...], "plain_us": [...]}   of each stage and micro-batch, in alternating blocks
 
-or {"error": "..."}. It ends when its input does.
+A step is forward, mean squared error, backward, and dropping the gradients.
 """
 
-import json
+import os
 import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, os.environ['TORCHGPIPE'])
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 from torchgpipe import GPipe  # noqa: E402
 
-sys.path.append(str(Path(__file__).parent.parent / 'pipelining'))
+sys.path.append(str(Path(__file__).parent.parent))
 
-import blas  # noqa: E402
 import networks  # noqa: E402
+import serve  # noqa: E402
 
 
 class Trainer:
@@ -39,9 +37,10 @@ class Trainer:
         balance = request['balance']
         model = networks.build(request['model'], request['options'])
         self.parameters = networks.parameters(model)
-        self.model = GPipe(networks.cuttable(model, balance), balance, devices=['cpu'] * len(balance), chunks=request['chunks'],
-                           checkpoint=request['checkpoint'])
-        self.input, self.target = networks.data(request['input'], request['tokens']), networks.data(request['target'], 0)
+        self.model = GPipe(
+            networks.cuttable(model, balance), balance, devices=['cpu'] * len(balance),
+            chunks=request['chunks'], checkpoint=request['checkpoint'])
+        self.input, self.target = serve.batch(request)
         self.step()
 
     def step(self):
@@ -62,21 +61,21 @@ class Trainers:
         key = tuple(request['balance'])
         if key not in self.trainers:
             self.trainers[key] = Trainer(request)
-        trainer, ms = self.trainers[key], []
-        begin = time.perf_counter()
-        while not ms or time.perf_counter() - begin < request['seconds']:
-            start = time.perf_counter()
-            trainer.step()
-            ms.append((time.perf_counter() - start) * 1e3)
+        trainer = self.trainers[key]
+        ms = serve.timed(trainer.step, request['seconds'])
         return {'ms': ms, 'parameters': trainer.parameters}
 
 
 def cell(stages, chunks, width, rows, blocks):
-    """Steps through GPipe, and the same operators in a plain loop. torchgpipe computes the loss once, on the whole output, so the loop does too."""
+    """Steps through GPipe, and the same operators in a plain loop.
+
+    torchgpipe computes the loss once, on the whole output, and so does the loop.
+    """
     torch.manual_seed(7)
     parts = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(stages)]
-    model = GPipe(nn.Sequential(*(layer for part in parts for layer in part)), [2] * stages, devices=['cpu'] * stages, chunks=chunks,
-                  checkpoint='always')
+    model = GPipe(
+        nn.Sequential(*(layer for part in parts for layer in part)), [2] * stages,
+        devices=['cpu'] * stages, chunks=chunks, checkpoint='always')
     x, target = torch.randn(rows * chunks, width), torch.randn(rows * chunks, width)
     first, hidden, gradient = torch.randn(rows, width), torch.randn(rows, width, requires_grad=True), torch.randn(rows, width)
     output = torch.randn(rows * chunks, width, requires_grad=True)
@@ -107,19 +106,9 @@ def cell(stages, chunks, width, rows, blocks):
 
 
 def main():
-    trainers = Trainers()
-    out, sys.stdout = sys.stdout, sys.stderr  # nothing but answers
-
-    def write(answer):
-        print(json.dumps(answer), file=out, flush=True)
-
-    write({'blas': blas.core()})
-    for line in sys.stdin:
-        try:
-            request = json.loads(line)
-            write(cell(**request['cell']) if 'cell' in request else trainers.answer(request))
-        except Exception as e:  # whatever went wrong is the answer
-            write({'error': f'{type(e).__name__}: {e}'})
+    server, trainers = serve.Server(), Trainers()
+    server.hello(threads=torch.get_num_threads())
+    server.serve(lambda r: cell(**r['cell']) if 'cell' in r else trainers.answer(r))
 
 
 if __name__ == '__main__':

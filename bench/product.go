@@ -9,9 +9,8 @@ import (
 
 // product is a product of two 1024 x 1024 matrices of float32 on one thread.
 type product struct {
-	GFLOPS float64 `json:"gflops"`
-	Peak   float64 `json:"peak_gflops"` // the core's rate of fused multiply-adds
-	Share  float64 `json:"share"`       // median over rounds, each the best of eight products against the best of eight peaks measured next to it
+	rate, peak float64 // GFLOP/s; peak is the core's rate of fused multiply-adds
+	share      spread  // of rounds
 }
 
 func measureProduct(repeats int) product {
@@ -22,7 +21,7 @@ func measureProduct(repeats int) product {
 	defer c.Close()
 	x := c.Ones(torch.Float32, n, n)
 	mark := c.Mark()
-	// The best of eight, as the peak is: both are what the core can do when nobody else uses it.
+	// Both are the best of eight: what the core can do while nobody else uses it.
 	multiply := func() float64 {
 		best := 0.0
 		for range 8 {
@@ -34,13 +33,9 @@ func measureProduct(repeats int) product {
 		return best
 	}
 	multiply()
-	var rates, peaks, shares []float64
+	var rates, peaks []float64
 	for range repeats {
-		peak, rate := torch.FMAPeak(), multiply()
-		rates, peaks = append(rates, rate/1e9), append(peaks, peak/1e9)
-		if peak > 0 {
-			shares = append(shares, rate/peak)
-		}
+		peaks, rates = append(peaks, torch.FMAPeak()/1e9), append(rates, multiply()/1e9)
 	}
-	return product{GFLOPS: median(rates), Peak: median(peaks), Share: median(shares)}
+	return product{median(rates), median(peaks), spreadOf(ratios(rates, peaks))}
 }
