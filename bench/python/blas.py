@@ -1,17 +1,30 @@
-"""The BLAS that PyTorch has loaded."""
+"""The OpenBLAS that PyTorch has loaded, if it has."""
 
 import ctypes
 
 
-def core():
-    """The BLAS kernels in use, '' when the BLAS does not tell."""
+def function(name):
+    """A function of OpenBLAS, or None."""
     with open('/proc/self/maps') as maps:
         paths = {line.split()[-1] for line in maps if 'blas' in line}
     for path in sorted(paths):
         try:
-            f = ctypes.CDLL(path).openblas_get_corename
+            return getattr(ctypes.CDLL(path), name)
         except (AttributeError, OSError):
             continue
-        f.restype = ctypes.c_char_p
-        return f().decode()
-    return ''
+    return None
+
+
+def core():
+    """The kernels in use, '' without OpenBLAS."""
+    f = function('openblas_get_corename')
+    if f is None:
+        return ''
+    f.restype = ctypes.c_char_p
+    return f().decode()
+
+
+def set_threads(n):
+    f = function('openblas_set_num_threads')
+    if f is not None:
+        f(n)

@@ -1,19 +1,22 @@
-"""A contestant: a model in torch.distributed.pipelining over Gloo, a process for each of RANK.
+"""A contestant: a model in torch.distributed.pipelining over Gloo, in two processes.
 
-Rank 0 says hello and reads requests as serve.py describes them:
+Rank 0 starts the other one. Then it reads requests as serve.py describes them:
 
     {"model": "mlp", "options": {"width": 1024, "depth": 16}, "weights": FILE, "batch": FILE,
         "chunks": 8, "schedule": "1f1b", "balance": [16, 16], "lr": 0.1, "steps": 5}
-    {"ms": 210.5, "losses": [...]}      the mean time of a step, and the losses
+    {"ms": 210.5, "losses": [...], "threads": 1}    the mean time of a step, and the losses
 
 A step is forward, mean squared error and backward. Where lr is not 0 SGD updates the weights, and
 otherwise the gradients are dropped. The first request of a model and schedule loads FILE, which
-holds safetensors. The balance counts the modules of models.py. THREADS is each process's.
+holds safetensors, and trial steps pick the number of threads of each process. The balance counts
+the modules of models.py.
 """
 
 import json
 import logging
 import os
+import socket
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -65,6 +68,18 @@ class Trainer:
         self.schedule = SCHEDULES[schedule](
             stages[0] if one else stages, chunks, scale_grads=False,
             loss_fn=lambda y, t: loss(y, t) / chunks)
+        self.threads = self.tune()
+
+    def tune(self):
+        """The number of threads with which a step takes least time on the slower rank."""
+        cores, found = os.cpu_count(), []
+        for n in sorted({1, max(cores // 2, 1), cores}):
+            serve.set_threads(n)
+            self.run(1, 0)
+            ms = torch.tensor([self.run(1, 0)['ms'] for _ in range(3)]).min()
+            dist.all_reduce(ms, dist.ReduceOp.MAX)
+            found.append((float(ms), n))
+        return min(found)[1]
 
     def step(self, lr):
         losses = []
@@ -87,7 +102,8 @@ class Trainer:
         ms = (time.perf_counter() - begin) * 1e3 / steps
         box = [None] * dist.get_world_size()
         dist.all_gather_object(box, losses if self.target is not None else None)
-        return {'ms': ms, 'losses': next(x for x in box if x is not None)}
+        losses = next(x for x in box if x is not None)
+        return {'ms': ms, 'losses': losses, 'threads': torch.get_num_threads()}
 
 
 def told(request):
@@ -97,12 +113,23 @@ def told(request):
     return box[0]
 
 
+def start_others():
+    """Joins this process, rank 0, with another one."""
+    with socket.create_server(('127.0.0.1', 0)) as s:
+        port = s.getsockname()[1]
+    os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE='2', RANK='0',
+                      GLOO_SOCKET_IFNAME='lo', USE_LIBUV='0')
+    return subprocess.Popen([sys.executable, '-B', __file__], env=os.environ | {'RANK': '1'},
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def main():
     logging.disable(logging.WARNING)
-    torch.set_num_threads(int(os.environ['THREADS']))
     server = serve.Server()
+    first = 'RANK' not in os.environ
+    if first:
+        other = start_others()
     dist.init_process_group('gloo', timeout=timedelta(minutes=2))
-    first = dist.get_rank() == 0
     if first:
         server.hello()
     trainers, key = {}, None
@@ -114,11 +141,13 @@ def main():
         try:
             if name not in trainers:
                 trainers[name] = Trainer(request)
+            serve.set_threads(trainers[name].threads)
             answer = trainers[name].run(steps, lr)
-        except Exception as e:  # the other rank would wait for this one
+        except Exception as e:  # the other rank may wait for this one
             if first:
                 server.write({'error': serve.error(e)})
-            raise
+                other.kill()
+            os._exit(1)
         if first:
             server.write(answer)
     dist.barrier()

@@ -1,11 +1,15 @@
-"""A contestant: models on torchgpipe. TORCHGPIPE is its folder.
+"""A contestant: models on torchgpipe, whose folder TORCHGPIPE names.
 
-Requests, as serve.py describes them:
+    bench.py [CORE]
+
+With an argument it runs as fast as it can be made from outside: with OpenBLAS's kernels for CORE
+unless it is "-", with tcmalloc if it is installed, and with the number of threads that a trial
+picks. Requests, as serve.py describes them:
 
     {"model": "mlp", "options": {"width": 1024, "depth": 16}, "input": [256, 1024], "tokens": 0,
         "target": [256, 1024], "chunks": 4, "checkpoint": "never", "balance": [16, 16],
-        "seconds": 0.5}
-    {"ms": [...], "parameters": [...]}      the numbers of trainable parameters are by layer
+        "parameters": [...], "trial": 1.0, "seconds": 0.5}
+    {"ms": [...], "threads": 2}     parameters are numbers by layer, which are checked
 
     {"cell": {"stages": 2, "chunks": 32, "width": 8, "rows": 2, "blocks": 20}}
     {"pipe_us": [...], "plain_us": [...]}   of each stage and micro-batch, in alternating blocks
@@ -19,6 +23,14 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, os.environ['TORCHGPIPE'])
+TCMALLOC = '/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4'
+if len(sys.argv) > 1 and 'TUNED' not in os.environ:
+    os.environ['TUNED'] = '1'
+    if sys.argv[1] != '-':
+        os.environ['OPENBLAS_CORETYPE'] = sys.argv[1]
+    if os.path.exists(TCMALLOC):
+        os.environ['LD_PRELOAD'] = TCMALLOC
+    os.execv(sys.executable, [sys.executable, '-B', *sys.argv])
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -36,34 +48,19 @@ class Trainer:
         torch.manual_seed(7)
         balance = request['balance']
         model = networks.build(request['model'], request['options'])
-        self.parameters = networks.parameters(model)
+        serve.check(request, networks.parameters(model))
         self.model = GPipe(
             networks.cuttable(model, balance), balance, devices=['cpu'] * len(balance),
             chunks=request['chunks'], checkpoint=request['checkpoint'])
         self.input, self.target = serve.batch(request)
         self.step()
+        self.threads = torch.get_num_threads()
+        if 'TUNED' in os.environ:
+            _, self.threads = serve.tuned(lambda threads: self.step, request['trial'])
 
     def step(self):
         F.mse_loss(self.model(self.input), self.target).backward()
         self.model.zero_grad(set_to_none=True)
-
-
-class Trainers:
-    """Keeps the trainers of the last workload."""
-
-    def __init__(self):
-        self.workload, self.trainers = None, {}
-
-    def answer(self, request):
-        workload = [request[k] for k in ('model', 'options', 'input', 'chunks', 'checkpoint')]
-        if workload != self.workload:
-            self.workload, self.trainers = workload, {}
-        key = tuple(request['balance'])
-        if key not in self.trainers:
-            self.trainers[key] = Trainer(request)
-        trainer = self.trainers[key]
-        ms = serve.timed(trainer.step, request['seconds'])
-        return {'ms': ms, 'parameters': trainer.parameters}
 
 
 def cell(stages, chunks, width, rows, blocks):
@@ -106,9 +103,19 @@ def cell(stages, chunks, width, rows, blocks):
 
 
 def main():
-    server, trainers = serve.Server(), Trainers()
-    server.hello(threads=torch.get_num_threads())
-    server.serve(lambda r: cell(**r['cell']) if 'cell' in r else trainers.answer(r))
+    key, trainer = None, None
+
+    def answer(request):
+        nonlocal key, trainer
+        if 'cell' in request:
+            return cell(**request['cell'])
+        seconds = request.pop('seconds')
+        if request != key:
+            key, trainer = None, Trainer(request)
+            key = request
+        return {'ms': serve.timed(trainer.step, seconds), 'threads': trainer.threads}
+
+    serve.Server().serve(answer)
 
 
 if __name__ == '__main__':
