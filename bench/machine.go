@@ -22,8 +22,8 @@ type machine struct {
 	Torch  string `json:"libtorch"`
 	BLAS   string `json:"blas"`
 	Go     string `json:"go"`
-	// OtherCores is the number of cores that other processes kept busy, on average; -1 is unknown.
-	// Numbers measured above a few hundredths are not to be trusted.
+	// OtherCores is how many cores other processes kept busy, on average. Numbers measured above a
+	// few hundredths are not to be trusted.
 	OtherCores float64 `json:"other_cores"`
 }
 
@@ -31,22 +31,13 @@ func describeMachine() machine {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	cpu, avx512 := parseCPU(string(text))
 	return machine{CPU: cpu, AVX512: avx512, Cores: cores(), Torch: torch.Version(),
-		BLAS: torch.BLASCore(), Go: runtime.Version(), OtherCores: -1}
+		BLAS: torch.BLASCore(), Go: runtime.Version()}
 }
 
 func (m machine) String() string {
-	with, blas, others := "with", "", "an unknown number of"
-	if !m.AVX512 {
-		with = "without"
-	}
-	if m.BLAS != "" {
-		blas = ", OpenBLAS kernels for " + m.BLAS
-	}
-	if m.OtherCores >= 0 {
-		others = fmt.Sprintf("%.2f", m.OtherCores)
-	}
-	return fmt.Sprintf("%s %s AVX-512, %d cores; Penstock on libtorch %s%s, %s; other processes used %s cores",
-		m.CPU, with, m.Cores, m.Torch, blas, m.Go, others)
+	with := map[bool]string{true: "with", false: "without"}[m.AVX512]
+	return fmt.Sprintf("%s %s AVX-512, %d cores; Penstock on libtorch %s, kernels of OpenBLAS: %s, %s; "+
+		"other processes used %.2f cores", m.CPU, with, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go, m.OtherCores)
 }
 
 // parseCPU names the first processor of /proc/cpuinfo and says whether it has AVX-512. Virtual
@@ -70,43 +61,35 @@ func parseCPU(text string) (name string, avx512 bool) {
 
 // usage is a moment from which the use of the processor is counted.
 type usage struct {
-	at              time.Time
-	machine, itself time.Duration
+	at   time.Time
+	busy time.Duration // of other processes
 }
 
-func startUsage() usage { return usage{time.Now(), machineTime(), ownTime()} }
+func startUsage() usage { return usage{time.Now(), machineTime() - ownTime()} }
 
 // others returns the number of cores that other processes kept busy since. Children are not others
 // once they have been waited for.
 func (u usage) others() float64 {
-	if u.machine == 0 {
-		return -1
-	}
-	busy := (machineTime() - u.machine) - (ownTime() - u.itself)
-	return max(busy.Seconds()/time.Since(u.at).Seconds(), 0)
+	return max((machineTime()-ownTime()-u.busy).Seconds()/time.Since(u.at).Seconds(), 0)
 }
 
-// machineTime returns the busy processor time of the whole machine, 0 if it is unknown.
+// machineTime returns the processor time that the whole machine was busy.
 func machineTime() time.Duration {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0
-	}
+	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")
 	var ticks int64
 	// cpu user nice system idle iowait irq softirq steal guest guest_nice; user includes guests
 	for i, f := range strings.Fields(line) {
-		if i == 0 || i == 4 || i == 5 || i > 8 {
-			continue
+		if i >= 1 && i <= 8 && i != 4 && i != 5 {
+			n, _ := strconv.ParseInt(f, 10, 64)
+			ticks += n
 		}
-		n, _ := strconv.ParseInt(f, 10, 64)
-		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-func ownTime() time.Duration {
-	var sum time.Duration
+// ownTime returns the processor time of this process and of the children it waited for.
+func ownTime() (sum time.Duration) {
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
 		var r syscall.Rusage
 		if syscall.Getrusage(who, &r) == nil {

@@ -230,7 +230,10 @@ MODELS = {'mlp': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt, 'v
 
 
 def build(model, options):
-    """The model and its modules. The options are those that `penstock models` lists."""
+    """The model and its modules. The options are those that `penstock models` lists.
+
+    No network knows the size of its images.
+    """
     return MODELS[model](**{name: value for name, value in options.items() if name != 'size'})
 
 
