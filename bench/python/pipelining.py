@@ -1,6 +1,6 @@
 """A contestant: a model in torch.distributed.pipelining over Gloo, in two processes.
 
-Rank 0 starts the other one. Then it reads requests as serve.py describes them:
+launch.py starts them. Rank 0 reads requests as serve.py describes them:
 
     {"model": "mlp", "options": {"width": 1024, "depth": 16}, "weights": FILE, "batch": FILE,
         "chunks": 8, "schedule": "1f1b", "balance": [16, 16], "lr": 0.1, "steps": 5}
@@ -15,8 +15,6 @@ the modules of models.py.
 import json
 import logging
 import os
-import socket
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -113,23 +111,11 @@ def told(request):
     return box[0]
 
 
-def start_others():
-    """Joins this process, rank 0, with another one."""
-    with socket.create_server(('127.0.0.1', 0)) as s:
-        port = s.getsockname()[1]
-    os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE='2', RANK='0',
-                      GLOO_SOCKET_IFNAME='lo', USE_LIBUV='0')
-    return subprocess.Popen([sys.executable, '-B', __file__], env=os.environ | {'RANK': '1'},
-                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-
 def main():
     logging.disable(logging.WARNING)
     server = serve.Server()
-    first = 'RANK' not in os.environ
-    if first:
-        other = start_others()
     dist.init_process_group('gloo', timeout=timedelta(minutes=2))
+    first = dist.get_rank() == 0
     if first:
         server.hello()
     trainers, key = {}, None
@@ -143,10 +129,9 @@ def main():
                 trainers[name] = Trainer(request)
             serve.set_threads(trainers[name].threads)
             answer = trainers[name].run(steps, lr)
-        except Exception as e:  # the other rank may wait for this one
+        except Exception as e:  # the other rank fails, too, when this one ends
             if first:
                 server.write({'error': serve.error(e)})
-                other.kill()
             os._exit(1)
         if first:
             server.write(answer)
