@@ -48,6 +48,7 @@ test: ## format, vet, tests (races too), and a short training run
 	@scripts/setup test
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
+	cd bench && go vet ./... && go test ./...
 	CGO_ENABLED=0 go build $(PURE)
 	go test -race -timeout 30m $(PURE)
 	go test -race -timeout 40m ./pipe -rapid.checks=20
@@ -57,9 +58,8 @@ test: ## format, vet, tests (races too), and a short training run
 	bin/penstock train $(SMOKE_FLAGS) > out/smoke/steps.jsonl
 	@tail -n 1 out/smoke/steps.jsonl | grep -q '"done": *true' || { echo "the training run did not end in \"done\":true:"; tail -n 3 out/smoke/steps.jsonl; exit 1; }
 
-bench: ## benchmarks; TORCHGPIPE=a checkout and PIPELINING=a Debian 13 chroot compare with them, BENCH_FLAGS=--quick takes minutes
+bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
-	$(if $(TORCHGPIPE),@scripts/setup python)
 	scripts/bench $(BENCH_FLAGS)
 
 bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
@@ -72,5 +72,5 @@ fixtures: ## regenerate the parity fixtures with Debian's PyTorch
 fmt: ## gofmt everything
 	gofmt -w .
 
-clean: ## remove binaries and benchmark results; trained models in out/ stay
-	rm -rf bin bench-out
+clean: ## remove binaries; trained models in out/ stay
+	rm -rf bin
