@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"runtime"
 	"slices"
@@ -122,7 +123,7 @@ func TestReportShowsFailures(t *testing.T) {
 
 func TestPartsAreKnown(t *testing.T) {
 	b := &bench{}
-	if err := b.measure(t.Context(), "nothing"); err == nil || !strings.Contains(err.Error(), "processes") {
+	if err := b.run(t.Context(), []string{"nothing"}, "text", io.Discard); err == nil || !strings.Contains(err.Error(), "processes") {
 		t.Errorf("an unknown part: got %v, want the list of parts", err)
 	}
 }

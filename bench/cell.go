@@ -20,23 +20,19 @@ const (
 	cellSteps  = 4 // in a block
 )
 
-// cell is the time of one stage and micro-batch: forward without a graph, recomputation, backward,
-// and the stage's share of the loss.
-type cell struct {
-	Pipe, Plain spread // us; Plain is the same operators in a plain loop
-	Overhead    spread // of adjacent blocks
-}
-
-func cellOf(piped, plain []float64) cell {
-	difference := make([]float64, min(len(piped), len(plain)))
-	for i := range difference {
-		difference[i] = piped[i] - plain[i]
+// overhead returns the differences of adjacent blocks.
+func overhead(piped, plain []float64) spread {
+	differences := make([]float64, min(len(piped), len(plain)))
+	for i := range differences {
+		differences[i] = piped[i] - plain[i]
 	}
-	return cell{spreadOf(piped), spreadOf(plain), spreadOf(difference)}
+	return spreadOf(differences)
 }
 
-// measureCell alternates blocks of steps through a pipe with blocks of a plain loop.
-func measureCell(ctx context.Context, blocks int) (cell, error) {
+// measureCell alternates blocks of steps through a pipe with blocks of a plain loop of the same
+// operators. It returns the us of a block for each stage and micro-batch: forward without a graph,
+// recomputation, backward, and the stage's share of the loss.
+func measureCell(ctx context.Context, blocks int) (piped, plains []float64, err error) {
 	model, device := nn.NewSequential(), torch.CPU(0)
 	var linear [cellStages]*nn.Linear
 	for i, name := range []string{"0", "1"} {
@@ -46,7 +42,7 @@ func measureCell(ctx context.Context, blocks int) (cell, error) {
 	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{device, device},
 		Chunks: cellChunks, Checkpoint: pipe.Always})
 	if err != nil {
-		return cell{}, err
+		return nil, nil, err
 	}
 	defer nn.Free(model)
 	defer p.Close()
@@ -80,12 +76,11 @@ func measureCell(ctx context.Context, blocks int) (cell, error) {
 	perCell := func(start time.Time) float64 {
 		return time.Since(start).Seconds() * 1e6 / (cellSteps * cellStages * cellChunks)
 	}
-	var piped, plains []float64
 	for range blocks + 1 {
 		start := time.Now()
 		for range cellSteps {
 			if _, err := p.Step(ctx, all, nn.MSE()); err != nil {
-				return cell{}, err
+				return nil, nil, err
 			}
 		}
 		piped = append(piped, perCell(start))
@@ -101,8 +96,8 @@ func measureCell(ctx context.Context, blocks int) (cell, error) {
 			plains = append(plains, perCell(start))
 			return nil
 		}); err != nil {
-			return cell{}, err
+			return nil, nil, err
 		}
 	}
-	return cellOf(piped[1:], plains[1:]), nil // the first block warms up
+	return piped[1:], plains[1:], nil // the first block warms up
 }

@@ -10,24 +10,17 @@ import (
 	"penstock.example/torch"
 )
 
-// Goals of the part.
-const (
-	productGoal = 0.9
-	cellGoal    = 10  // us
-	manyGoal    = 1.2 // of the time in one micro-batch
-)
-
 // measureCore measures a matrix product, the overhead of a cell, and what many micro-batches cost.
 func (b *bench) measureCore(ctx context.Context) error {
 	rates, peaks := productRates(b.Blocks / 4)
-	b.add(row{What: "product of 1024^3, one thread", Opponent: "the core's peak", Goal: productGoal,
+	b.add(row{What: "product of 1024^3, one thread", Opponent: "the core's peak", Goal: 0.9,
 		Value: spreadOf(ratios(rates, peaks)), Conditions: fmt.Sprintf("%.0f of %.0f GFLOP/s", median(rates), median(peaks))})
-	ours, err := measureCell(ctx, b.Blocks)
+	piped, plain, err := measureCell(ctx, b.Blocks)
 	if err != nil {
 		return err
 	}
-	x := row{What: "overhead of a cell, us", Value: ours.Overhead, Format: "%.1f", Goal: cellGoal, AtMost: true,
-		Conditions: fmt.Sprintf("pipe %.1f, plain loop %.1f us", ours.Pipe.Median, ours.Plain.Median)}
+	x := row{What: "overhead of a cell, us", Value: overhead(piped, plain), Format: "%.1f", Goal: 10, AtMost: true,
+		Conditions: fmt.Sprintf("pipe %.1f, plain loop %.1f us", median(piped), median(plain))}
 	if c, err := b.startPython(ctx, torchgpipeScript); err == nil {
 		a, err := c.ask(map[string]any{"cell": map[string]int{"stages": cellStages, "chunks": cellChunks,
 			"width": cellWidth, "rows": cellRows, "blocks": max(b.Blocks/5, 5)}})
@@ -35,7 +28,7 @@ func (b *bench) measureCore(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		x.Opponent = fmt.Sprintf("torchgpipe: %.1f us", cellOf(a.Pipe, a.Plain).Overhead.Median)
+		x.Opponent = fmt.Sprintf("torchgpipe: %.1f us", overhead(a.Pipe, a.Plain).Median)
 	}
 	b.add(x)
 	return b.measureMany(ctx)
@@ -80,7 +73,7 @@ func (b *bench) measureMany(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add(row{What: "mlp, time of m=8 to m=1", Value: m.Faster(), Goal: manyGoal, AtMost: true,
+	b.add(row{What: "mlp, time of m=8 to m=1", Value: m.Faster(), Goal: 1.2, AtMost: true,
 		Conditions: fmt.Sprintf("one stage, one thread; %.1f and %.1f ms", median(m.Theirs), median(m.Ours))})
 	return nil
 }

@@ -14,8 +14,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 
 	"penstock.example/torch"
@@ -29,27 +31,15 @@ type bench struct {
 }
 
 // parts are the comparisons that --only can name.
-var parts = []string{"plain", "processes", "memory", "torchgpipe", "core"}
-
-func (b *bench) measure(ctx context.Context, part string) error {
-	switch part {
-	case "plain":
-		return b.measurePlain(ctx)
-	case "processes":
-		return b.measureProcesses(ctx)
-	case "memory":
-		return b.measureMemory(ctx)
-	case "torchgpipe":
-		return b.measureTorchgpipe(ctx)
-	case "core":
-		return b.measureCore(ctx)
-	}
-	return fmt.Errorf("there is no such part; want some of %v", parts)
+var parts = map[string]func(*bench, context.Context) error{
+	"core": (*bench).measureCore, "memory": (*bench).measureMemory, "plain": (*bench).measurePlain,
+	"processes": (*bench).measureProcesses, "torchgpipe": (*bench).measureTorchgpipe,
 }
 
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds and fewer models; noisier")
-	only := flag.String("only", strings.Join(parts, ","), "parts to measure, separated by commas")
+	names := slices.Sorted(maps.Keys(parts))
+	only := flag.String("only", strings.Join(names, ","), "parts to measure, separated by commas")
 	on := flag.String("devices", "cpu:0", "the device of the part plain, such as cuda:0")
 	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")
 	format := flag.String("format", "text", "text or json")
@@ -61,7 +51,7 @@ func main() {
 	device, err := torch.ParseDevice(*on)
 	end(2, cmp.Or(err, device.Usable()))
 	if flag.NArg() > 0 || *format != "text" && *format != "json" {
-		end(2, fmt.Errorf("want flags only, and text or json for --format"))
+		end(2, errors.New("want flags only, and text or json for --format"))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -81,9 +71,13 @@ func end(code int, err error) {
 func (b *bench) run(ctx context.Context, chosen []string, format string, w io.Writer) error {
 	use := startUsage()
 	for _, part := range chosen {
+		measure := parts[part]
+		if measure == nil {
+			return fmt.Errorf("--only: there is no part %q; want some of %v", part, slices.Sorted(maps.Keys(parts)))
+		}
 		fmt.Fprintln(os.Stderr, "bench:", part)
 		var err error
-		failed := torch.Try(func() { err = b.measure(ctx, part) })
+		failed := torch.Try(func() { err = measure(b, ctx) })
 		if err := errors.Join(failed, err); err != nil {
 			return fmt.Errorf("%s: %w", part, err)
 		}

@@ -10,9 +10,6 @@ import (
 	"penstock.example/torch"
 )
 
-// fasterThanPlain is the least that one stage's throughput should be of eager PyTorch's.
-const fasterThanPlain = 1
-
 // plainWorkloads are trained on the whole batch at once. Those for GPUs are larger.
 func (b *bench) plainWorkloads() []workload {
 	switch {
@@ -43,7 +40,7 @@ func (b *bench) besidePlain(ctx context.Context, w workload, compile bool) error
 	if b.device.Kind != torch.KindCPU {
 		threads, device = 1, b.device.String()
 	}
-	x := row{What: w.Model + ", one stage", Opponent: "PyTorch eager", Goal: fasterThanPlain,
+	x := row{What: w.Model + ", one stage", Opponent: "PyTorch eager", Goal: 1,
 		Conditions: fmt.Sprintf("%v, %d threads", b.device, threads)}
 	if compile {
 		x.Opponent, x.Goal = "torch.compile", 0

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 )
@@ -84,7 +85,11 @@ func newReport() report {
 	}
 }
 
-func (r *report) add(x row) { r.Rows = append(r.Rows, x) }
+// add adds a row, and shows it at once.
+func (r *report) add(x row) {
+	r.Rows = append(r.Rows, x)
+	fmt.Fprintln(os.Stderr, "bench:", strings.Join(x.cells(), "  "))
+}
 
 // fail adds a row of an opponent that failed, which is no failure of the run.
 func (r *report) fail(x row, err error) error {

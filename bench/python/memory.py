@@ -1,6 +1,6 @@
 """A contestant: a model in PyTorch that recomputes, with the peak of its tensors.
 
-The argument is the workload, as plain.py has it. Requests are of one of two ways to recompute:
+The first request is a workload, as plain.py has it. Others are of one of two ways to recompute:
 
     {"segments": 3, "seconds": 0.5}     checkpoint_sequential; 1 checkpoints nothing
     {"budget": 0.5, "seconds": 0.5}     torch.compile's activation_memory_budget
@@ -11,7 +11,6 @@ stay between steps. {"sweep": 8} tries 1 to 8 segments, and answers {"segments":
 that no other number beats in both memory and time.
 """
 
-import json
 import statistics
 import sys
 
@@ -90,13 +89,16 @@ def dominates(q, p):
 
 
 def main():
-    server = serve.Server()
-    try:
-        trainer = Trainer(json.loads(sys.argv[1]))
-    except Exception as e:
-        server.write({'error': serve.error(e)})
-        return
-    server.serve(trainer.answer)
+    trainer = None
+
+    def answer(request):
+        nonlocal trainer
+        if 'model' in request:
+            trainer = Trainer(request)
+            return {}
+        return trainer.answer(request)
+
+    serve.Server().serve(answer)
 
 
 if __name__ == '__main__':
