@@ -226,7 +226,7 @@ def unet(B, C, depth, channels, classes, dropout):
     return nn.Sequential(*modules), modules
 
 
-MODELS = {'mlp': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt, 'vgg11': vgg11, 'unet': unet}
+MODELS = {'mlp': mlp, 'small': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt, 'vgg11': vgg11, 'unet': unet}
 
 
 def build(model, options):

@@ -70,8 +70,8 @@ class Trainer:
 
     def tune(self):
         """The number of threads with which a step takes least time on the slower rank."""
-        cores, found = os.cpu_count(), []
-        for n in sorted({1, max(cores // 2, 1), cores}):
+        found = []
+        for n in serve.thread_counts():
             serve.set_threads(n)
             self.run(1, 0)
             ms = torch.tensor([self.run(1, 0)['ms'] for _ in range(3)]).min()

@@ -48,13 +48,19 @@ def set_threads(n):
     os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.path.join(tempfile.gettempdir(), name)
 
 
-def tuned(make, seconds):
-    """Tries 1 thread, half the cores, and all.
+def thread_counts():
+    """1, half of the cores that this process may use, and all."""
+    cores = len(os.sched_getaffinity(0))
+    return sorted({1, max(cores // 2, 1), cores})
 
-    make(threads) returns a step, and step is the fastest one. Returns the step and its threads.
+
+def tuned(make, seconds):
+    """Tries numbers of threads. Returns the fastest step, and its threads.
+
+    make(threads) returns a step.
     """
-    cores, found = os.cpu_count(), []
-    for n in sorted({1, max(cores // 2, 1), cores}):
+    found = []
+    for n in thread_counts():
         set_threads(n)
         step = make(n)
         step()
