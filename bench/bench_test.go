@@ -48,7 +48,7 @@ func TestPlayKeepsAnOpponentsFailureApart(t *testing.T) {
 		t.Errorf("our failure: got %v, want the error", err)
 	}
 	m, err := e.play(t.Context(), steady(2), steady(3))
-	if err != nil || m.Faster() != single(1.5) {
+	if err != nil || m.Faster() != spreadOf([]float64{1.5}) {
 		t.Errorf("got %v and %v, want 1.5 in both rounds", m.Faster(), err)
 	}
 }
@@ -74,11 +74,8 @@ func TestDifference(t *testing.T) {
 	if got := difference([]float64{1, 2}, []float64{1.5, 1}); got != 1 {
 		t.Errorf("got %v, want 1", got)
 	}
-	if got := difference([]float64{1, 2}, []float64{1}); !math.IsInf(got, 1) {
-		t.Errorf("other numbers of steps: got %v, want infinity", got)
-	}
-	if got := difference([]float64{1}, []float64{math.NaN()}); !math.IsInf(got, 1) {
-		t.Errorf("NaN: got %v, want infinity", got)
+	if got := difference([]float64{1, 1}, []float64{math.NaN(), 1}); !math.IsNaN(got) {
+		t.Errorf("a NaN and a zero: got %v, want NaN", got)
 	}
 }
 
@@ -100,7 +97,7 @@ func TestGoals(t *testing.T) {
 		atMost bool
 		met    bool
 	}{{1.2, false, true}, {1.3, false, false}, {1.2, true, true}, {1.1, true, false}} {
-		if r := (row{Value: single(1.2), Goal: x.goal, AtMost: x.atMost}); r.met() != x.met {
+		if r := (row{Value: spread{Median: 1.2}, Goal: x.goal, AtMost: x.atMost}); r.met() != x.met {
 			t.Errorf("1.2 and %+v: met is %v", x, r.met())
 		}
 	}

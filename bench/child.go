@@ -47,14 +47,11 @@ type answer struct {
 	Plain    []float64 `json:"plain_us"`
 }
 
-// python is the interpreter of the opponents.
-func python() string { return cmp.Or(os.Getenv("PYTHON"), "python3") }
-
-// startPython starts a script of bench/python with arguments, and reads what it says of itself.
+// startPython starts a script of bench/python by the interpreter PYTHON, and reads its hello.
 func (b *bench) startPython(ctx context.Context, script string, args ...string) (*child, error) {
 	args = append([]string{"-B", "python/" + script}, args...)
-	c := &child{command: exec.CommandContext(ctx, python(), args...)}
-	c.command.Stderr = &c.log
+	c := &child{command: exec.CommandContext(ctx, cmp.Or(os.Getenv("PYTHON"), "python3"), args...)}
+	c.command.Stderr, c.command.WaitDelay = &c.log, time.Second
 	in, inErr := c.command.StdinPipe()
 	out, outErr := c.command.StdoutPipe()
 	if err := errors.Join(inErr, outErr, c.command.Start()); err != nil {
@@ -94,13 +91,9 @@ func (c *child) read() (a answer, err error) {
 	return a, err
 }
 
-// lastLine returns the last line of a text, or "without a message".
 func lastLine(text string) string {
-	text = strings.TrimSpace(text)
-	if last := strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:]); last != "" {
-		return last
-	}
-	return "without a message"
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
 
 // ask sends a request and reads the answer. The process lives on if the answer is an error.

@@ -59,19 +59,9 @@ func parseCPU(text string) (name string, avx512 bool) {
 		fields["model"], cmp.Or(fields["stepping"], "unknown")), avx512
 }
 
-// usage is a moment from which the use of the processor is counted.
-type usage struct {
-	at   time.Time
-	busy time.Duration // of other processes
-}
-
-func startUsage() usage { return usage{time.Now(), machineTime() - ownTime()} }
-
-// others returns the number of cores that other processes kept busy since. Children are not others
-// once they have been waited for.
-func (u usage) others() float64 {
-	return max((machineTime()-ownTime()-u.busy).Seconds()/time.Since(u.at).Seconds(), 0)
-}
+// othersTime returns the processor time of other processes. Children are not others once they have
+// been waited for.
+func othersTime() time.Duration { return machineTime() - ownTime() }
 
 // machineTime returns the processor time that the whole machine was busy.
 func machineTime() time.Duration {

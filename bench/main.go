@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"time"
 
 	"penstock.example/torch"
 )
@@ -69,7 +70,7 @@ func end(code int, err error) {
 }
 
 func (b *bench) run(ctx context.Context, chosen []string, format string, w io.Writer) error {
-	use := startUsage()
+	begin, others := time.Now(), othersTime()
 	for _, part := range chosen {
 		measure := parts[part]
 		if measure == nil {
@@ -82,7 +83,7 @@ func (b *bench) run(ctx context.Context, chosen []string, format string, w io.Wr
 			return fmt.Errorf("%s: %w", part, err)
 		}
 	}
-	b.Machine.OtherCores = use.others()
+	b.Machine.OtherCores = (othersTime() - others).Seconds() / time.Since(begin).Seconds()
 	if format == "json" {
 		j := json.NewEncoder(w)
 		j.SetIndent("", "  ")

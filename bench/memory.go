@@ -56,7 +56,7 @@ func (b *bench) measureMemory(ctx context.Context) error {
 			}
 		}
 	}
-	b.add(row{What: "our predicted to measured peak, bytes", Value: single(float64(apart)), Format: "%.0f",
+	b.add(row{What: "our predicted to measured peak, bytes", Value: spreadOf([]float64{float64(apart)}), Format: "%.0f",
 		Goal: 0, AtMost: true, Conditions: fmt.Sprintf("farthest of %d plans", plans)})
 	return nil
 }
@@ -106,7 +106,7 @@ func (b *bench) compareCounts(ctx context.Context) error {
 	if err != nil {
 		return b.fail(x, err)
 	}
-	x.Value = single(float64(ours - theirs.Peak))
+	x.Value = spreadOf([]float64{float64(ours - theirs.Peak)})
 	x.Conditions = fmt.Sprintf("%d and %d; between steps %d and %d", ours, theirs.Peak, live, theirs.Live)
 	b.add(x)
 	return nil
@@ -167,7 +167,7 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 		return err
 	}
 	defer t.close()
-	plan, err := t.pipe.PlanFor(ctx, t.batch, t.loss)
+	plan, err := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
 	if err != nil {
 		p.failure = fmt.Errorf("no plan of ours: %w", err)
 		return ctx.Err()
@@ -181,7 +181,7 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 // addPoints reports the points of an opponent. The row has their mean and range.
 func (b *bench) addPoints(x row, c *child, points []point) {
 	var gains []float64
-	base := 0.0 // what the budget 1 holds beside parameters, buffers and batch
+	base, sum := 0.0, 0.0 // what the budget 1 holds beside parameters, buffers and batch
 	for _, p := range points {
 		delete(p.request, "seconds")
 		share, _ := p.request["budget"].(float64)
@@ -194,7 +194,7 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 			continue
 		}
 		gain := p.match.Faster()
-		gains = append(gains, gain.Median)
+		gains, sum = append(gains, gain.Median), sum+gain.Median
 		b.Peaks.add(x.What, how, mebibytes(p.theirs.Peak), byShare, median(p.match.Theirs), mebibytes(p.ours),
 			median(p.match.Ours), p.predicted-p.ours, fmt.Sprintf("%.2f (%.2f-%.2f)", gain.Median, gain.Min, gain.Max))
 	}
@@ -203,7 +203,7 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 		return
 	}
 	x.Value = spreadOf(gains)
-	x.Value.Median = mean(gains)
+	x.Value.Median = sum / float64(len(gains))
 	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains), len(points),
 		cores(), c.threads, x.Conditions)
 	b.add(x)

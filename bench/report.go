@@ -22,13 +22,9 @@ type row struct {
 }
 
 func (r row) met() bool {
-	if r.AtMost {
-		return r.Value.Median <= r.Goal
-	}
-	return r.Value.Median >= r.Goal
+	return r.AtMost && r.Value.Median <= r.Goal || !r.AtMost && r.Value.Median >= r.Goal
 }
 
-// cells are those of the table's columns.
 func (r row) cells() []string {
 	if r.Error != "" {
 		return []string{r.What, r.Opponent, "failed", "", "", "", r.Error}

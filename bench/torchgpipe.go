@@ -11,8 +11,6 @@ import (
 	"penstock.example/torch"
 )
 
-const torchgpipeScript = "torchgpipe/bench.py"
-
 // measureTorchgpipe compares pipelines of two stages with one thread each.
 func (b *bench) measureTorchgpipe(ctx context.Context) error {
 	if os.Getenv("TORCHGPIPE") == "" {
@@ -51,12 +49,12 @@ func (b *bench) besideTorchgpipe(ctx context.Context, w workload) error {
 	if err != nil {
 		return err
 	}
-	if err := b.compare(ctx, x, ours, request, torchgpipeScript); err != nil {
+	if err := b.compare(ctx, x, ours, request, "torchgpipe/bench.py"); err != nil {
 		return err
 	}
 	x.Opponent, x.Goal = "torchgpipe, tuned", 0
 	if w.Model == unet.Model { // its nn.InstanceNorm2d is slower than our norm
 		request["options"].(map[string]any)["norm"] = "group_norm"
 	}
-	return b.compare(ctx, x, ours, request, torchgpipeScript, cmp.Or(torch.BLASCore(), "-"))
+	return b.compare(ctx, x, ours, request, "torchgpipe/bench.py", cmp.Or(torch.BLASCore(), "-"))
 }

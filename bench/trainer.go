@@ -15,7 +15,6 @@ type trainer struct {
 	model   *nn.Sequential
 	pipe    *pipe.Pipe
 	batch   pipe.Batch
-	loss    nn.MSELoss
 	data    []*torch.Ctx    // own the batch, on the first and the last device
 	updates optim.Optimizer // of each step; nil drops the gradients
 }
@@ -35,7 +34,7 @@ func (w workload) newTrainer(config pipe.Config) (*trainer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &trainer{model: model, pipe: p, loss: nn.MSE()}
+	t := &trainer{model: model, pipe: p}
 	devices := p.Config().Devices
 	for _, d := range []torch.Device{devices[0], devices[len(devices)-1]} {
 		t.data = append(t.data, torch.NewCtx(torch.Options{Device: d, Threads: 1, Seed: 7}))
@@ -57,7 +56,7 @@ func (t *trainer) close() {
 }
 
 func (t *trainer) step(ctx context.Context) (loss float64, err error) {
-	r, err := t.pipe.Step(ctx, t.batch, t.loss)
+	r, err := t.pipe.Step(ctx, t.batch, nn.MSE())
 	if err == nil && t.updates != nil {
 		err = t.pipe.Update(ctx, t.updates)
 	}

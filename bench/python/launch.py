@@ -1,8 +1,8 @@
 """Runs a command in two processes on this machine, as RANK 0 and 1 of WORLD_SIZE 2.
 
-    launch.py COMMAND [ARGUMENTS]
+    launch.py COMMAND [ARGUMENTS]       a .py file is run by this interpreter
 
-Rank 0 takes this process's place, and so its input and output. Rank 1 has none.
+Rank 0 has this process's input and output, rank 1 none.
 """
 
 import os
@@ -16,10 +16,13 @@ def main():
         port = s.getsockname()[1]
     os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE='2',
                       GLOO_SOCKET_IFNAME='lo', USE_LIBUV='0')
-    subprocess.Popen(sys.argv[1:], env=os.environ | {'RANK': '1'}, stdin=subprocess.DEVNULL,
-                     stdout=subprocess.DEVNULL)
-    os.environ['RANK'] = '0'
-    os.execvp(sys.argv[1], sys.argv[1:])
+    command = sys.argv[1:]
+    if command[0].endswith('.py'):
+        command = [sys.executable, '-B', *command]
+    none = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    ranks = [subprocess.Popen(command, env=os.environ | {'RANK': str(rank)}, **(none if rank else {}))
+             for rank in (0, 1)]
+    sys.exit(max(abs(p.wait()) for p in ranks))  # whose processor time counts as this one's then
 
 
 if __name__ == '__main__':

@@ -1,10 +1,10 @@
 """A contestant: a model in torch.distributed.pipelining over Gloo, in two processes.
 
-launch.py starts them. Rank 0 reads requests as serve.py describes them:
+launch.py starts them; rank 0 reads requests as serve.py describes them:
 
     {"model": "mlp", "options": {"width": 1024, "depth": 16}, "weights": FILE, "batch": FILE,
         "chunks": 8, "schedule": "1f1b", "balance": [16, 16], "lr": 0.1, "steps": 5}
-    {"ms": 210.5, "losses": [...], "threads": 1}    the mean time of a step, and the losses
+    {"ms": [210.5], "losses": [...], "threads": 1}      the mean time of a step, and the losses
 
 A step is forward, mean squared error and backward. Where lr is not 0 SGD updates the weights, and
 otherwise the gradients are dropped. The first request of a model and schedule loads FILE, which
@@ -74,7 +74,7 @@ class Trainer:
         for n in serve.thread_counts():
             serve.set_threads(n)
             self.run(1, 0)
-            ms = torch.tensor([self.run(1, 0)['ms'] for _ in range(3)]).min()
+            ms = torch.tensor([self.run(1, 0)['ms'][0] for _ in range(3)]).min()
             dist.all_reduce(ms, dist.ReduceOp.MAX)
             found.append((float(ms), n))
         return min(found)[1]
@@ -101,7 +101,7 @@ class Trainer:
         box = [None] * dist.get_world_size()
         dist.all_gather_object(box, losses if self.target is not None else None)
         losses = next(x for x in box if x is not None)
-        return {'ms': ms, 'losses': losses, 'threads': torch.get_num_threads()}
+        return {'ms': [ms], 'losses': losses, 'threads': torch.get_num_threads()}
 
 
 def told(request):
