@@ -40,10 +40,7 @@ func (m match) Faster() spread { return spreadOf(ratios(m.Theirs, m.Ours)) }
 // match without an error.
 func (e effort) play(ctx context.Context, ours, theirs side) (m match, err error) {
 	for i := range e.Rounds + 1 {
-		length := e.Round
-		if i == 0 {
-			length = 0
-		}
+		length := e.Round * time.Duration(min(i, 1))
 		o, err := ours(ctx, length)
 		if err != nil {
 			return m, err

@@ -27,10 +27,7 @@ type exercise struct {
 }
 
 // order is a request to members. LR 0 drops the gradients.
-type order struct {
-	Steps int     `json:"steps"`
-	LR    float64 `json:"lr"`
-}
+type order struct{ Steps, LR float64 }
 
 // beMember trains an exercise with another process. Rank 0 reads orders and answers.
 func beMember(ctx context.Context, text string) error {
@@ -105,7 +102,7 @@ func (t *trainer) follow(ctx context.Context, g *group.Group, o order) (a answer
 		return a, err
 	}
 	begin := time.Now()
-	for range o.Steps {
+	for range int(o.Steps) {
 		loss, err := t.step(ctx)
 		if err != nil {
 			return a, err
@@ -113,6 +110,6 @@ func (t *trainer) follow(ctx context.Context, g *group.Group, o order) (a answer
 		a.Losses = append(a.Losses, loss)
 	}
 	_, err = group.Meet(ctx, g, "bench: the last step", 0, nil)
-	a.MS = []float64{milliseconds(time.Since(begin)) / float64(o.Steps)}
+	a.MS = []float64{milliseconds(time.Since(begin)) / o.Steps}
 	return a, err
 }

@@ -24,9 +24,6 @@ var recomputed = []workload{
 // budgets are torch.compile's activation_memory_budget. 1 recomputes nothing.
 var budgets = []float64{1, 0.75, 0.5, 0.25, 0.1}
 
-// maxSegments is about twice the root of the number of modules of the longest model.
-const maxSegments = 12
-
 // point is a way of the opponent to recompute, beside our plan within its measured peak.
 type point struct {
 	request         map[string]any // "segments" or "budget"
@@ -120,7 +117,7 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 		return nil, b.fail(x, err)
 	}
 	defer c.stop()
-	list, most := budgets, maxSegments
+	list, most := budgets, 12 // about twice the root of the most modules
 	if b.Quick {
 		list, most = []float64{1, 0.5}, 3
 	}

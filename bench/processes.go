@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -144,11 +144,8 @@ func (p pairing) export(folder string) (map[string]any, error) {
 	}
 	defer t.close()
 	weights, batch := filepath.Join(folder, "weights"), filepath.Join(folder, "batch")
-	err = cmp.Or(nn.Save(weights, t.model), safetensors.WriteFile(batch, []safetensors.Tensor{
+	request, err := p.request(map[string]any{"chunks": p.Chunks, "weights": weights, "batch": batch})
+	return request, errors.Join(err, nn.Save(weights, t.model), safetensors.WriteFile(batch, []safetensors.Tensor{
 		torch.FileTensor("input", t.batch.Input[0].Tensor), torch.FileTensor("target", t.batch.Target[0].Tensor),
 	}, nil))
-	if err != nil {
-		return nil, err
-	}
-	return p.request(map[string]any{"chunks": p.Chunks, "weights": weights, "batch": batch})
 }
