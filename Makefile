@@ -48,6 +48,7 @@ test: ## format, vet, tests (races too), and a short training run
 	@scripts/setup test
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not gofmt'ed (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
+	cd bench && go vet ./... && go test ./...
 	CGO_ENABLED=0 go build $(PURE)
 	go test -race -timeout 30m $(PURE)
 	go test -race -timeout 40m ./pipe -rapid.checks=20
@@ -59,13 +60,11 @@ test: ## format, vet, tests (races too), and a short training run
 
 test-avx2: ## tests whose results depend on the instruction set, as on a processor without AVX-512
 	@scripts/setup
-	scripts/avx2 go test -timeout 30m ./torch ./nn ./segment
-	scripts/avx2 go test -timeout 30m ./internal/pins -run TestRuns/autocast # the others set kernels for AVX2 themselves
+	scripts/avx2 go test -timeout 30m ./torch ./nn ./segment ./internal/pins
 	scripts/avx2 go test -timeout 30m ./pipe -run Transparency
 
-bench: ## benchmarks; TORCHGPIPE=a checkout and PIPELINING=a Debian 13 chroot compare with them, BENCH_FLAGS=--quick takes minutes
+bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
-	$(if $(TORCHGPIPE),@scripts/setup python)
 	scripts/bench $(BENCH_FLAGS)
 
 bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
@@ -78,7 +77,7 @@ fixtures: ## regenerate the parity fixtures with Debian's PyTorch
 fmt: ## gofmt everything
 	gofmt -w .
 
-clean: ## remove binaries and benchmark results; trained models in out/ stay
-	rm -rf bin bench-out
+clean: ## remove binaries; trained models in out/ stay
+	rm -rf bin
 
 endif

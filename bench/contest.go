@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// effort is how long a run measures.
+type effort struct {
+	Rounds int           // of each comparison
+	Round  time.Duration // of one side of a round; it has at least one step
+	Trial  time.Duration // of each number of an opponent's threads
+	Blocks int           // of the product and of the cell's overhead
+	Quick  bool          // fewer models and points
+}
+
+func effortOf(quick bool) effort {
+	if quick {
+		return effort{3, 150 * time.Millisecond, 100 * time.Millisecond, 20, true}
+	}
+	return effort{9, 500 * time.Millisecond, time.Second, 200, false}
+}
+
+// side takes steps for some time, and at least one. It returns the milliseconds of a step.
+type side func(ctx context.Context, length time.Duration) (float64, error)
+
+// match has the milliseconds of a step of both sides by round.
+type match struct {
+	Ours, Theirs []float64
+	Failure      error // of the opponent
+}
+
+// Faster is our throughput to the opponent's.
+func (m match) Faster() spread { return spreadOf(ratios(m.Theirs, m.Ours)) }
+
+// play warms both sides up by a step, and lets them alternate. A failure of the opponent ends the
+// match without an error.
+func (e effort) play(ctx context.Context, ours, theirs side) (m match, err error) {
+	for i := range e.Rounds + 1 {
+		length := e.Round * time.Duration(min(i, 1))
+		o, err := ours(ctx, length)
+		if err != nil {
+			return m, err
+		}
+		time.Sleep(rest)
+		t, err := theirs(ctx, length)
+		switch {
+		case ctx.Err() != nil:
+			return m, ctx.Err()
+		case err != nil:
+			m.Failure = err
+			return m, nil
+		case i > 0:
+			m.Ours, m.Theirs = append(m.Ours, o), append(m.Theirs, t)
+		}
+	}
+	return m, nil
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+func cores() int { return runtime.NumCPU() }
+
+// compare plays a match with a script of bench/python, and adds the ratio of throughputs to the
+// report. An opponent that fails has a row, too. The row's conditions are those of our side.
+func (b *bench) compare(ctx context.Context, x row, t *trainer, request map[string]any, script string, args ...string) error {
+	c, err := b.startPython(ctx, script, args...)
+	if err != nil {
+		return b.fail(x, err)
+	}
+	defer c.stop()
+	return b.compareWith(ctx, x, t.round, c, c.side(request))
+}
+
+func (b *bench) compareWith(ctx context.Context, x row, ours side, c *child, theirs side) error {
+	m, err := b.play(ctx, ours, theirs)
+	if err != nil {
+		return err
+	}
+	if m.Failure != nil {
+		return b.fail(x, m.Failure)
+	}
+	x.Value = m.Faster()
+	x.Conditions += fmt.Sprintf("; theirs %d", c.threads)
+	b.add(x)
+	b.Steps.add(x.What, x.Opponent, spreadOf(m.Ours), spreadOf(m.Theirs), c.threads)
+	return nil
+}
+
+// spread is the median of several measurements and their range.
+type spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+func spreadOf(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	m := v[len(v)/2]
+	if len(v)%2 == 0 {
+		m = (v[len(v)/2-1] + m) / 2
+	}
+	return spread{Median: m, Min: v[0], Max: v[len(v)-1]}
+}
+
+func median(values []float64) float64 { return spreadOf(values).Median }
+
+// ratios returns a[i]/b[i] of each round: what disturbs both sides of a round cancels.
+func ratios(a, b []float64) []float64 {
+	out := make([]float64, min(len(a), len(b)))
+	for i := range out {
+		out[i] = a[i] / b[i]
+	}
+	return out
+}

@@ -1,0 +1,93 @@
+// Command bench compares Penstock with PyTorch and torchgpipe, and prints one table. In each
+// comparison both sides alternate. `make TORCH=2.15.0 bench` runs it, in the folder bench:
+//
+//	go run . [--quick] [--only PART,...] [--devices DEVICE] [--format text|json]
+//
+// docs/benchmarks.md says what each number means.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock.example/torch"
+)
+
+// bench is a run.
+type bench struct {
+	effort
+	report
+	device torch.Device // of the part plain
+}
+
+// parts are the comparisons that --only can name.
+var parts = map[string]func(*bench, context.Context) error{
+	"core": (*bench).measureCore, "memory": (*bench).measureMemory, "plain": (*bench).measurePlain,
+	"processes": (*bench).measureProcesses, "torchgpipe": (*bench).measureTorchgpipe,
+}
+
+func main() {
+	quick := flag.Bool("quick", false, "fewer and shorter rounds and fewer models; noisier")
+	names := slices.Sorted(maps.Keys(parts))
+	only := flag.String("only", strings.Join(names, ","), "parts to measure, separated by commas")
+	on := flag.String("devices", "cpu:0", "the device of the part plain, such as cuda:0")
+	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")
+	format := flag.String("format", "text", "text or json")
+	flag.Parse()
+	if flag.NArg() == 2 && flag.Arg(0) == memberArg {
+		end(1, beMember(context.Background(), flag.Arg(1)))
+		return
+	}
+	device, err := torch.ParseDevice(*on)
+	end(2, cmp.Or(err, device.Usable()))
+	if flag.NArg() > 0 || *format != "text" && *format != "json" {
+		end(2, errors.New("want flags only, and text or json for --format"))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	torch.SetDeterministic(*deterministic)
+	b := &bench{effortOf(*quick), newReport(), device}
+	end(1, b.run(ctx, strings.Split(*only, ","), *format, os.Stdout))
+}
+
+// end exits if there is an error.
+func end(code int, err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(code)
+	}
+}
+
+func (b *bench) run(ctx context.Context, chosen []string, format string, w io.Writer) error {
+	begin, others := time.Now(), othersTime()
+	for _, part := range chosen {
+		measure := parts[part]
+		if measure == nil {
+			return fmt.Errorf("--only: there is no part %q; want some of %v", part, slices.Sorted(maps.Keys(parts)))
+		}
+		fmt.Fprintln(os.Stderr, "bench:", part)
+		var err error
+		failed := torch.Try(func() { err = measure(b, ctx) })
+		if err := errors.Join(failed, err); err != nil {
+			return fmt.Errorf("%s: %w", part, err)
+		}
+	}
+	b.Machine.OtherCores = (othersTime() - others).Seconds() / time.Since(begin).Seconds()
+	if format == "json" {
+		j := json.NewEncoder(w)
+		j.SetIndent("", "  ")
+		return j.Encode(b.report)
+	}
+	return b.text(w)
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"maps"
+	"math/rand/v2"
+	"strconv"
+
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+)
+
+// workload is a model and how it is trained: mean squared error to a random target, gradients
+// dropped after each step, no optimizer.
+type workload struct {
+	Model      string
+	Options    models.Options // of a model of package models
+	Batch      int64
+	Chunks     int
+	Checkpoint pipe.Checkpoint
+	Balance    []int // of two stages that take equally long
+}
+
+// perceptrons are a Linear and a ReLU as wide as the input, some times over.
+var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}, "small": {32, 64}}
+
+// The workloads take a tenth to half a second a step on one thread. In a pipeline convolutional
+// networks recompute; the others have the memory not to.
+var (
+	mlp      = workload{"mlp", models.Options{}, 256, 8, pipe.Never, []int{16, 16}}
+	gpt      = workload{"gpt", models.Options{}, 16, 8, pipe.Never, []int{31, 27}}
+	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5, 6}}
+	resnet50 = workload{"resnet50", models.Options{Size: 64}, 8, 4, pipe.ExceptLast, []int{108, 75}}
+	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast, []int{54, 55}}
+)
+
+// in is the workload with another number of micro-batches and another policy.
+func (w workload) in(chunks int, policy pipe.Checkpoint) workload {
+	w.Chunks, w.Checkpoint = chunks, policy
+	return w
+}
+
+func (w workload) build() (*nn.Sequential, error) {
+	p, ok := perceptrons[w.Model]
+	if !ok {
+		return models.New(w.Model, w.Options)
+	}
+	s := nn.NewSequential()
+	for i := range p.depth {
+		s.Add("fc"+strconv.Itoa(i), nn.NewLinear(int64(p.width), int64(p.width)))
+		s.Add("relu"+strconv.Itoa(i), nn.NewReLU())
+	}
+	return s, nil
+}
+
+// shapes are those of an input and its target, and all options of the model.
+type shapes struct {
+	input, target []int64
+	tokens        int64 // the input has whole numbers below; 0: floats
+	options       map[string]any
+}
+
+func (w workload) shapes() (shapes, error) {
+	if p, ok := perceptrons[w.Model]; ok {
+		both := []int64{w.Batch, int64(p.width)}
+		return shapes{both, both, 0, map[string]any{"width": p.width, "depth": p.depth}}, nil
+	}
+	list, err := models.Settings(w.Model, w.Options)
+	if err != nil {
+		return shapes{}, err
+	}
+	options := map[string]any{}
+	for _, x := range list {
+		options[x.Name] = x.Value
+	}
+	n := func(name string) int64 { return int64(options[name].(int)) }
+	info, err := models.Describe(w.Model)
+	if info.Kind == models.Text {
+		classes, context := n("classes"), n("context")
+		return shapes{[]int64{w.Batch, context}, []int64{w.Batch, classes, context}, classes, options}, err
+	}
+	target := []int64{w.Batch, n("classes")}
+	if info.Kind == models.Segmentation {
+		target = append(target, n("size"), n("size"))
+	}
+	return shapes{[]int64{w.Batch, n("channels"), n("size"), n("size")}, target, 0, options}, err
+}
+
+// request has what an opponent needs to know of the workload, and more.
+func (w workload) request(more map[string]any) (map[string]any, error) {
+	s, err := w.shapes()
+	all := map[string]any{"model": w.Model, "options": s.options, "input": s.input, "target": s.target,
+		"tokens": s.tokens}
+	maps.Copy(all, more)
+	return all, err
+}
+
+func normal(c *torch.Ctx, shape []int64) *torch.Tensor {
+	return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
+}
+
+// random returns an input that belongs to c.
+func (s shapes) random(c *torch.Ctx) *torch.Tensor {
+	if s.tokens == 0 {
+		return normal(c, s.input)
+	}
+	tokens := make([]int64, s.input[0]*s.input[1])
+	r := rand.New(rand.NewPCG(7, 0))
+	for i := range tokens {
+		tokens[i] = r.Int64N(s.tokens)
+	}
+	return torch.From(c, tokens, s.input...)
+}
