@@ -74,3 +74,4 @@ fmt: ## gofmt everything
 
 clean: ## remove binaries; trained models in out/ stay
 	rm -rf bin
+endif
