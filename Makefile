@@ -60,7 +60,7 @@ test: ## format, vet, tests (races too), and a short training run
 
 bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
-	scripts/bench $(BENCH_FLAGS)
+	@scripts/bench $(BENCH_FLAGS)
 
 bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
 	@scripts/bundle/make
@@ -74,4 +74,5 @@ fmt: ## gofmt everything
 
 clean: ## remove binaries; trained models in out/ stay
 	rm -rf bin
+
 endif
