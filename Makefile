@@ -65,7 +65,7 @@ test-avx2: ## tests whose results depend on the instruction set, as on a process
 
 bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
-	scripts/bench $(BENCH_FLAGS)
+	@scripts/bench $(BENCH_FLAGS)
 
 bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
 	@scripts/bundle/make

@@ -89,7 +89,9 @@ def resnet50(channels, classes):
         modules.append((f'layer{group + 1}', blocks))
     modules += [('avgpool', nn.AdaptiveAvgPool2d(1)), ('flatten', nn.Flatten()), ('fc', nn.Linear(before, classes))]
     model = nn.Sequential(OrderedDict(modules))
-    return model, [m for name, of in modules for m in (of if name.startswith('layer') else [of])]
+    stem = nn.Sequential(model.conv1, model.bn1, model.relu)  # a checkpoint before relu would be lost
+    blocks = [block for group in range(1, 5) for block in getattr(model, f'layer{group}')]
+    return model, [stem, model.maxpool, *blocks, model.avgpool, model.flatten, model.fc]
 
 
 class Embed(nn.Module):
@@ -138,16 +140,17 @@ def gpt(classes, context, width, depth, heads, dropout):
 
 
 def vgg11(classes, channels, width, dropout):
+    # A module never begins with an operator in place: it would overwrite a checkpoint.
     layers, before = [], channels
     for group, count in enumerate((1, 1, 2, 2, 2)):
         out = min(64 << group, 512)
         for _ in range(count):
-            layers += [nn.Conv2d(before, out, 3, padding=1), nn.ReLU(inplace=True)]
+            layers.append(nn.Sequential(nn.Conv2d(before, out, 3, padding=1), nn.ReLU(inplace=True)))
             before = out
         layers.append(nn.MaxPool2d(2))
     layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten(1)]
     for i, o in ((before * 49, width), (width, width)):
-        layers += [nn.Linear(i, o), nn.ReLU(inplace=True), nn.Dropout(dropout)]
+        layers.append(nn.Sequential(nn.Linear(i, o), nn.ReLU(inplace=True), nn.Dropout(dropout)))
     layers.append(nn.Linear(width, classes))
     return nn.Sequential(*layers), layers
 
