@@ -19,11 +19,14 @@ import (
 // The store is where members find each other. Rank 0 starts it, or torchrun's agent has.
 
 const (
-	answerWithin = 5 * time.Second        // what a store may take to answer
 	askAgain     = 20 * time.Millisecond  // how often is asked for what is not there yet
 	connectAgain = 100 * time.Millisecond // how often is called where nobody answers
 	lookAgain    = time.Second            // how often a name that is not found is looked up
 )
+
+// answerWithin is what a store may take to answer. Libtorch looks up the names of addresses on the
+// way, for which a name server that does not answer takes 10 seconds.
+var answerWithin = 15 * time.Second
 
 // store is a c10d store with the keys of one start of the job. After a machine has joined, torchrun's
 // agent has the same store with the same prefix: what rank 0 of the earlier start has left is replaced,
