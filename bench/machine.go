@@ -36,7 +36,7 @@ func describeMachine() machine {
 
 func (m machine) String() string {
 	with := map[bool]string{true: "with", false: "without"}[m.AVX512]
-	return fmt.Sprintf("%s %s AVX-512, %d cores; Penstock on libtorch %s, kernels of OpenBLAS: %s, %s; "+
+	return fmt.Sprintf("%s %s AVX-512, %d cores; Penstock on libtorch %s, BLAS kernels %s, %s; "+
 		"other processes used %.2f cores", m.CPU, with, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go, m.OtherCores)
 }
 
