@@ -13,27 +13,26 @@ SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --chec
 # Packages that build and are tested without cgo.
 PURE = ./internal/disk ./internal/launch ./internal/stream ./planner/... ./schedule ./balance ./remat/... ./safetensors ./tokenizer ./data ./trace ./metrics ./report
 
-PYTHON = /usr/bin/python3
+DEBIAN_PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
-
-# TORCH is another libtorch than Debian's: a version of PyPI or a folder. Without Debian's it is the one that python3 imports.
-ifeq (,$(TORCH)$(CGO_CXXFLAGS)$(CGO_LDFLAGS)$(wildcard /usr/include/torch/library.h))
-TORCH := $(shell scripts/torch --find)
-endif
-ifneq (,$(TORCH))
-# The target runs once more, with that libtorch.
-.PHONY: build train test test-avx2 bench
-build train test test-avx2 bench:
-	@scripts/torch $(if $(filter bench,$@),--python) $(TORCH) $(MAKE) --no-print-directory TORCH= $@
-else
-
-# CUDA is in the build where libtorch has it.
-export GOFLAGS := $(strip $(GOFLAGS) $(shell scripts/cuda))
 
 .PHONY: help build train test test-avx2 bench bundle fixtures fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+# TORCH names a libtorch: a version of PyPI or a folder. Without it and without libtorch-dev, make takes the torch that python3 imports.
+ifeq (,$(TORCH)$(CGO_CXXFLAGS)$(CGO_LDFLAGS)$(wildcard /usr/include/torch/library.h))
+TORCH := $(shell scripts/torch --find)
+endif
+ifneq (,$(TORCH))
+# Runs make again for the same target, with cgo's flags for that libtorch.
+build train test test-avx2 bench:
+	@scripts/torch $(if $(filter bench,$@),--python) "$(TORCH)" $(MAKE) --no-print-directory TORCH= $@
+else
+
+# CUDA is in the build where libtorch has it.
+export GOFLAGS := $(strip $(GOFLAGS) $(shell scripts/cuda))
 
 build: ## bin/penstock
 	@scripts/setup
@@ -65,19 +64,20 @@ test-avx2: ## tests whose results depend on the instruction set, as on a process
 
 bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; BENCH_FLAGS=--quick takes minutes
 	@scripts/setup
+	@scripts/setup opponent
 	@scripts/bench $(BENCH_FLAGS)
+
+endif
 
 bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
 	@scripts/bundle/make
 
 fixtures: ## regenerate the parity fixtures with Debian's PyTorch
 	@scripts/setup python
-	$(PYTHON) scripts/fixtures/generate.py
+	$(DEBIAN_PYTHON) scripts/fixtures/generate.py
 
 fmt: ## gofmt everything
 	gofmt -w .
 
 clean: ## remove binaries; trained models in out/ stay
 	rm -rf bin
-
-endif

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -36,24 +37,24 @@ type match struct {
 // Faster is our throughput to the opponent's.
 func (m match) Faster() spread { return spreadOf(ratios(m.Theirs, m.Ours)) }
 
-// play warms both sides up by a step, and lets them alternate. A failure of the opponent ends the
-// match without an error.
+// play warms both sides up by a step, and lets them alternate, each first in every other round. A
+// failure of the opponent ends the match without an error.
 func (e effort) play(ctx context.Context, ours, theirs side) (m match, err error) {
 	for i := range e.Rounds + 1 {
 		length := e.Round * time.Duration(min(i, 1))
-		o, err := ours(ctx, length)
-		if err != nil {
-			return m, err
+		var o, t float64
+		for turn := range 2 {
+			if turn == i%2 {
+				o, err = ours(ctx, length)
+			} else {
+				t, m.Failure = theirs(ctx, length)
+			}
+			if err = cmp.Or(err, ctx.Err()); err != nil || m.Failure != nil {
+				return m, err
+			}
+			time.Sleep(rest)
 		}
-		time.Sleep(rest)
-		t, err := theirs(ctx, length)
-		switch {
-		case ctx.Err() != nil:
-			return m, ctx.Err()
-		case err != nil:
-			m.Failure = err
-			return m, nil
-		case i > 0:
+		if i > 0 {
 			m.Ours, m.Theirs = append(m.Ours, o), append(m.Theirs, t)
 		}
 	}

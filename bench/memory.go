@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"penstock.example/models"
@@ -149,6 +150,7 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 
 // monotone reports whether the peaks do not grow along the points.
 func monotone(points []point) bool {
+	points = slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.theirs.Peak == 0 }) // theirs failed
 	return slices.IsSortedFunc(points, func(a, b point) int { return int(b.theirs.Peak - a.theirs.Peak) })
 }
 
@@ -175,7 +177,7 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	return err
 }
 
-// addPoints reports the points of an opponent. The row has their mean and range.
+// addPoints reports the points of an opponent. The row has their geometric mean and range.
 func (b *bench) addPoints(x row, c *child, points []point) {
 	var gains []float64
 	base, sum := 0.0, 0.0 // what the budget 1 holds beside parameters, buffers and batch
@@ -191,7 +193,7 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 			continue
 		}
 		gain := p.match.Faster()
-		gains, sum = append(gains, gain.Median), sum+gain.Median
+		gains, sum = append(gains, gain.Median), sum+math.Log(gain.Median)
 		b.Peaks.add(x.What, how, mebibytes(p.theirs.Peak), byShare, median(p.match.Theirs), mebibytes(p.ours),
 			median(p.match.Ours), p.predicted-p.ours, fmt.Sprintf("%.2f (%.2f-%.2f)", gain.Median, gain.Min, gain.Max))
 	}
@@ -200,7 +202,7 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 		return
 	}
 	x.Value = spreadOf(gains)
-	x.Value.Median = sum / float64(len(gains))
+	x.Value.Median = math.Exp(sum / float64(len(gains)))
 	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains), len(points),
 		cores(), c.threads, x.Conditions)
 	b.add(x)

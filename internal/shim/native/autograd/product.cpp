@@ -22,7 +22,7 @@ namespace {
 using Gemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta,
                      float* c, int64_t ldc);
 
-// Has the core AVX-512, and is libtorch allowed to use it? A wheel's oneDNN does not say.
+// Whether AVX-512 may be used. A wheel hides oneDNN's answer, so that ATen's is taken.
 bool avx512() {
   static const bool has = [] {
     const int32_t isa = ps_onednn_isa(), least = 0x27;
@@ -39,7 +39,7 @@ Gemm onednn() {
 
 enum class By { blas, onednn, streamed };
 
-// Are there this many multiply-adds that another kernel than the BLAS's pays? Below some 2^18 its call takes longer than a BLAS's small product.
+// Is the product large enough to be worth another kernel than the BLAS's? Below some 2^18 multiply-adds the call takes longer than a BLAS's small product.
 bool large(int64_t m, int64_t n, int64_t k) { return m > 0 && n > 0 && k > 0 && m * n * k >= int64_t{1} << 18; }
 
 // What computes a product of floats, of a weight or its gradient of [out, in], and so many rows.

@@ -1,8 +1,9 @@
-// The names of Gloo that libtorch's ProcessGroupGloo.hpp mentions. A PyTorch wheel has Gloo inside of libtorch_cpu, without Gloo's headers, and Debian's
-// libgloo-dev is another version.
+// The names of Gloo that libtorch's ProcessGroupGloo.hpp mentions. A PyTorch wheel has Gloo inside of
+// libtorch_cpu, without Gloo's headers, and Debian's libgloo-dev is another version.
 //
-// Penstock makes, reads and frees no object of these types. It calls functions that libtorch exports, and holds Gloo's objects by the pointers that
-// libtorch's header declares, so that no layout depends on this file. Virtual functions are here because libtorch's header overrides them.
+// Penstock makes, reads and frees no object of these types. It calls functions that libtorch exports,
+// and holds Gloo's objects by the pointers that libtorch's header declares, so that no layout depends
+// on this file. Virtual functions are here because libtorch's header overrides them.
 #pragma once
 #include <chrono>
 #include <memory>
