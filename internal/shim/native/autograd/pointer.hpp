@@ -12,8 +12,8 @@ namespace ps {
 
 template <class N>
 using NodePointer = c10::intrusive_ptr<N>;
-// When the last strong reference goes, libtorch calls release_resources; the destructor waits for the last weak reference. So a node that is held weakly drops its tensors and
-// edges in release_resources.
+// When the last strong reference goes, libtorch calls release_resources; the destructor waits for the last
+// weak reference. So a node that is held weakly drops its tensors and edges in release_resources.
 template <class N>
 using WeakNodePointer = c10::weak_intrusive_ptr<N>;
 
