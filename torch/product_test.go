@@ -94,16 +94,16 @@ func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 				product()
 			}
 			caller := (torch.ThreadTime() - own).Nanoseconds()
-			most := int64(0) // of another thread
+			helper, most := "", int64(0) // the other thread that worked most
 			for id, now := range threadTimes(t) {
-				if id == fmt.Sprint(syscall.Gettid()) {
-					continue
-				}
-				if most = max(most, now-before[id]); now-before[id] > caller/10 {
-					pool[id] = true
+				if id != fmt.Sprint(syscall.Gettid()) && now-before[id] > most {
+					helper, most = id, now-before[id]
 				}
 			}
-			if shared := most > caller/10; shared != (threads > 1) {
+			if threads > 1 {
+				pool[helper] = true
+			}
+			if shared := most > caller/5; shared != (threads > 1) {
 				t.Errorf("%s product with %d threads: the caller took %d ns, and another thread at most %d", name, threads, caller, most)
 			}
 		}

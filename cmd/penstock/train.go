@@ -138,7 +138,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		stdout, stderr = io.Discard, io.Discard
 	}
 	defer announce(ctx, stderr)()
-	for _, k := range torch.KernelsInUse() {
+	for _, k := range kernelsInUse() {
 		if slow := k.Slow(); slow != "" {
 			fmt.Fprintln(stderr, slow)
 		}

@@ -23,7 +23,7 @@ func newVersion() *cobra.Command {
 				devices += fmt.Sprintf(", cuda:0 to cuda:%d", n-1)
 			}
 			var kernels strings.Builder
-			for _, k := range torch.KernelsInUse() {
+			for _, k := range kernelsInUse() {
 				fmt.Fprintf(&kernels, "%-8s  %s\n", k.Library, describeKernels(k))
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s, %s\n%sproducts  %s\nCUDA      %s\ndevices   %s\nGo        %s\n",
@@ -32,6 +32,9 @@ func newVersion() *cobra.Command {
 		},
 	}
 }
+
+// kernelsInUse is torch's. Tests replace it.
+var kernelsInUse = torch.KernelsInUse
 
 // describeCUDA says whether this build has CUDA, and whether there is a GPU for it.
 func describeCUDA() string {
