@@ -90,7 +90,7 @@ func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 		} {
 			product()
 			before, own := threadTimes(t), torch.ThreadTime()
-			for range 3 {
+			for range 10 {
 				product()
 			}
 			caller := (torch.ThreadTime() - own).Nanoseconds()
