@@ -30,6 +30,11 @@ const (
 var scenarios = map[string]func(cfg group.Config, say func(string)) error{}
 
 func TestMain(m *testing.M) {
+	// libtorch 2.15 looks up the names of addresses that it connects to, for its log. A name server that
+	// does not answer would take as long as tests wait.
+	if err := os.Setenv("RES_OPTIONS", "timeout:1 attempts:1"); err != nil {
+		panic(err)
+	}
 	f := scenarios[os.Getenv(scenarioVariable)]
 	if f == nil {
 		os.Exit(m.Run())
