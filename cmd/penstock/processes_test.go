@@ -560,7 +560,8 @@ func TestProcessesWithFiles(t *testing.T) {
 	config := func() string { return textFile(t, "flags.toml", "model = \"mlp\"\n") }
 	spaced := textFile(t, "spaced.txt", strings.ReplaceAll(must(t, "schedule", "gpipe", "--stages", "2", "--chunks", "4", "--format", "text").stdout, " ", "  ")) // the same program
 	a, b := both([]string{"--config", config(), "--schedule", program("gpipe")}, []string{"--config", config(), "--schedule", spaced}, "OPENBLAS_CORETYPE=Nehalem")
-	if a.end(t) != exitDone || b.end(t) != exitDone || !strings.Contains(a.stderr.String(), ", rank 1 has Nehalem: the last bits") {
+	hasNone := !strings.HasPrefix(torch.KernelsInUse()[0].Version, "OpenBLAS ") // with MKL the variable changes nothing
+	if a.end(t) != exitDone || b.end(t) != exitDone || !hasNone && !strings.Contains(a.stderr.String(), ", rank 1 has Nehalem: the last bits") {
 		t.Errorf("%s\n%s", a.stderr, b.stderr)
 	}
 	a, b = both([]string{"--model", "mlp", "--schedule", program("gpipe")}, []string{"--model", "mlp", "--schedule", program("1f1b")})

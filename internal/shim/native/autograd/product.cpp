@@ -96,6 +96,8 @@ at::Tensor by_rows(const at::Tensor& t) {
 
 at::Tensor linear_output(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const auto aten = [&](const at::Tensor& x) { return at::linear(x, weight, bias.defined() ? OptionalTensor(bias) : OptionalTensor()); };
+  if (x.dim() >= 2 && weight.dim() == 2) // in these words in every version of libtorch
+    TORCH_CHECK(x.size(-1) == weight.size(1), "mat1 and mat2 shapes cannot be multiplied (", rows_of(x), "x", x.size(-1), " and ", weight.size(1), "x", weight.size(0), ")");
   if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return aten(x);
   const int64_t out = weight.size(0), in = weight.size(1), rows = rows_of(x);
   c10::DimVector sizes(x.sizes());
