@@ -79,8 +79,8 @@ func (b *bench) measureMany(ctx context.Context) error {
 	return nil
 }
 
-// The cell is the smallest layers on the smallest micro-batches, so that what is left is what the
-// pipe itself does: two stages of a Linear and a ReLU on one device.
+// The cell's model has two stages of a Linear and a ReLU on one device. Layers and micro-batches are
+// so small that the pipe's own work takes most of the time.
 const (
 	cellStages = 2
 	cellChunks = 32

@@ -26,10 +26,7 @@ class Trainer:
     def __init__(self, spec):
         self.memory = peak.load()
         torch.manual_seed(7)
-        self.model, self.modules = models.build(spec['model'], spec['options'])
-        serve.check(spec, sum(p.numel() for p in self.model.parameters()))
-        if spec['model'] == 'gpt':
-            torch.nn.init.normal_(self.model.embed.position)
+        self.model, self.modules = models.initialised(spec)
         self.batch, self.loss = serve.batch(spec), models.loss(spec['model'])
         _, self.threads = serve.tuned(lambda threads: self.segmented(1), spec['trial'])
         self.way, self.step = None, None

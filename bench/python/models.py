@@ -18,6 +18,8 @@ sys.path.append(str(Path(__file__).parents[2] / 'scripts' / 'fixtures'))
 from attention import CausalSelfAttention  # noqa: E402
 from networks import BasicBlock, Bottleneck, GPTBlock  # noqa: E402
 
+import serve  # noqa: E402
+
 
 def mlp(width, depth):
     model = nn.Sequential()
@@ -238,6 +240,15 @@ def build(model, options):
     No network knows the size of its images.
     """
     return MODELS[model](**{name: value for name, value in options.items() if name != 'size'})
+
+
+def initialised(spec):
+    """The model of a request, with as many parameters as Penstock's, and its modules."""
+    model, modules = build(spec['model'], spec['options'])
+    serve.check(spec, sum(p.numel() for p in model.parameters()))
+    if spec['model'] == 'gpt':
+        nn.init.normal_(model.embed.position)
+    return model, modules
 
 
 def loss(model):

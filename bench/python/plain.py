@@ -19,10 +19,7 @@ class Trainer:
     def __init__(self, spec):
         torch.manual_seed(7)
         self.device = torch.device(spec['device'])
-        self.model, _ = models.build(spec['model'], spec['options'])
-        serve.check(spec, sum(p.numel() for p in self.model.parameters()))
-        if spec['model'] == 'gpt':
-            torch.nn.init.normal_(self.model.embed.position)
+        self.model, _ = models.initialised(spec)
         self.model.to(self.device)
         self.batch = serve.batch(spec, self.device)
         self.loss = models.loss(spec['model'])
@@ -57,17 +54,7 @@ class Trainer:
 
 
 def main():
-    key, trainer = None, None
-
-    def answer(request):
-        nonlocal key, trainer
-        seconds = request.pop('seconds')
-        if request != key:
-            key, trainer = None, Trainer(request)
-            key = request
-        return {'ms': serve.timed(trainer.step, seconds), 'threads': trainer.threads}
-
-    serve.Server().serve(answer)
+    serve.Server().serve(serve.steps(Trainer))
 
 
 if __name__ == '__main__':

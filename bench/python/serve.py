@@ -34,6 +34,24 @@ class Server:
                 self.write({'error': error(e)})
 
 
+def steps(make):
+    """Answers requests for steps. make(request) returns a trainer with step and threads.
+
+    A request that differs from the last in more than its seconds makes a new trainer.
+    """
+    key, trainer = None, None
+
+    def answer(request):
+        nonlocal key, trainer
+        seconds = request.pop('seconds')
+        if request != key:
+            key, trainer = None, make(request)
+            key = request
+        return {'ms': timed(trainer.step, seconds), 'threads': trainer.threads}
+
+    return answer
+
+
 def error(e):
     """The type and the last line of an exception."""
     lines = str(e).strip().splitlines() or ['']

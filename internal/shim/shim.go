@@ -48,7 +48,7 @@ type Handle uintptr
 // Op is a looked-up operator. It lives for ever.
 type Op unsafe.Pointer
 
-// CPUAccounts is the number of memory accounts of CPUs, and GPUAccount the first one of GPUs, of which there are GPUAccounts.
+// Memory accounts are numbered. CPUs have the first CPUAccounts; GPUs have GPUAccounts more, from GPUAccount on.
 const (
 	CPUAccounts = C.PS_GPU_ACCOUNT
 	GPUAccount  = C.PS_GPU_ACCOUNT

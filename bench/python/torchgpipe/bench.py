@@ -103,19 +103,8 @@ def cell(stages, chunks, width, rows, blocks):
 
 
 def main():
-    key, trainer = None, None
-
-    def answer(request):
-        nonlocal key, trainer
-        if 'cell' in request:
-            return cell(**request['cell'])
-        seconds = request.pop('seconds')
-        if request != key:
-            key, trainer = None, Trainer(request)
-            key = request
-        return {'ms': serve.timed(trainer.step, seconds), 'threads': trainer.threads}
-
-    serve.Server().serve(answer)
+    steps = serve.steps(Trainer)
+    serve.Server().serve(lambda request: cell(**request['cell']) if 'cell' in request else steps(request))
 
 
 if __name__ == '__main__':
