@@ -4,8 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-
-	"penstock.example/internal/launch"
+	"time"
 )
 
 // listenOn is the address of this machine that rank 0 listens on: that of the interface if there is
@@ -52,7 +51,7 @@ func addressesOf(ctx context.Context, c Config, host string) ([]net.IP, error) {
 	defer whenLong(func() {
 		c.log().Info("group: rank 0 looks up its address, for which there is no such host yet", "at", c.Address, "for", c.Timeout)
 	})()
-	all, last := launch.LookUp(ctx, host)
+	all, last := lookUp(ctx, host)
 	if last == nil {
 		return all, nil
 	}
@@ -61,6 +60,26 @@ func addressesOf(ctx context.Context, c Config, host string) ([]net.IP, error) {
 		return nil, fmt.Errorf("group: the host where rank 0 is to be has no address within %v: %w; want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous), or more time (--join-timeout)", c.Timeout, last)
 	}
 	return nil, fmt.Errorf("group: the host where rank 0 is to be has no address: %w; last: %w", why, last)
+}
+
+// lookUp waits until a host has addresses. If ctx ends first it returns the error of the last search that ctx has not cut
+// short.
+func lookUp(ctx context.Context, host string) ([]net.IP, error) {
+	var last error
+	for {
+		ips, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
+		if err == nil {
+			return ips, nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, last
+		case <-time.After(lookAgain):
+		}
+	}
 }
 
 // addressOf is an address of an interface, of IPv4 if it has one.

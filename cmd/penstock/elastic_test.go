@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -106,141 +104,6 @@ func TestChangesByTorchrun(t *testing.T) {
 			}
 			t.Logf("%d changes; the run is at step %d", changes, saved+2)
 		})
-	}
-}
-
-// elastic is a run on up to four nodes, each with a launcher on this machine and one process.
-type elastic struct {
-	t         *testing.T
-	args      []string
-	launchers map[int]*process // by node; node 0's is always there
-}
-
-func (e *elastic) launch(node int) {
-	e.launchers[node] = begin(e.t, []string{token + "=a"}, with([]string{"launch", "--node-rank", fmt.Sprint(node)}, e.args...)...)
-}
-
-// wait waits until node 0 says that the run was started on so many nodes after what it has said
-// before, and returns all that it has said.
-func (e *elastic) wait(nodes int, before string) string {
-	e.t.Helper()
-	want := fmt.Sprintf(", %s\n", processes(nodes))
-	defer proctest.Watch(e.t, e.launchers[0].Cmd, proctest.Limit)()
-	for ; ; time.Sleep(time.Millisecond) {
-		all := e.launchers[0].stderr.String()
-		last := ""
-		for line := range strings.Lines(all[len(before):]) {
-			if strings.HasPrefix(line, "penstock: starting on node") {
-				last = line
-			}
-		}
-		if strings.HasSuffix(last, want) {
-			return all
-		}
-		if !proctest.Runs(e.launchers[0].Process.Pid) {
-			e.t.Fatalf("no start on %d nodes after\n%s\nbut\n%s", nodes, before, all[len(before):])
-		}
-	}
-}
-
-// Machines go and come at random moments: while processes start, meet, train, save and load. The run goes on
-// with those that are there, no step that was saved is lost, and the weights are in the end those of
-// a run without changes.
-func TestChanges(t *testing.T) {
-	changes, random := changes(t)
-	out := filepath.Join(t.TempDir(), "out")
-	e := &elastic{t, with([]string{"--nodes", "1:4", "--rendezvous", proctest.AddressOfTwo(t), "--wait", "1s", "--restarts", "1000000", "--"},
-		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "1000000")...), map[int]*process{}}
-	n := another(random, 0)
-	for node := range n {
-		e.launch(node)
-	}
-	said, counts := e.wait(n, ""), map[int]int{n: 1}
-	steps := func() int { return strings.Count(e.launchers[0].stdout.String(), "\n") }
-	for range changes {
-		moment := time.Duration(random.Int64N(int64(2 * time.Second)))
-		if before := steps(); random.IntN(2) == 0 { // in a step, or while it is saved
-			for until := time.Now().Add(proctest.Limit); steps() == before && time.Now().Before(until); {
-				time.Sleep(time.Millisecond)
-			}
-			moment /= 10
-		}
-		time.Sleep(moment)
-		if n = another(random, n); random.IntN(4) == 0 { // a process fails while machines go or come
-			_ = syscall.Kill(e.launchers[0].member(t, 0), syscall.SIGKILL)
-		}
-		for len(e.launchers) > n {
-			if node := 1 + random.IntN(3); e.launchers[node] != nil {
-				_ = e.launchers[node].Process.Kill()
-				e.launchers[node].end(t)
-				delete(e.launchers, node)
-			}
-		}
-		for len(e.launchers) < n {
-			if node := 1 + random.IntN(3); e.launchers[node] == nil {
-				e.launch(node)
-			}
-		}
-		said = e.wait(n, said)
-		counts[n]++
-	}
-	for until, before := time.Now().Add(proctest.Limit), steps(); steps() < before+2; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("no step after %d changes; stderr:\n%s", changes, e.launchers[0].stderr)
-		}
-	}
-	if err := e.launchers[0].Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	for node, p := range e.launchers {
-		if code := p.end(t); code != exitFailed {
-			t.Errorf("node %d: exit code %d, stderr:\n%s", node, code, p.stderr)
-		}
-	}
-	var last int64
-	for line := range strings.Lines(e.launchers[0].stdout.String()) {
-		var s stepLine
-		if err := json.Unmarshal([]byte(line), &s); err != nil || s.Step != last+1 && s.Step != last { // which may not have been saved
-			t.Errorf("%s follows step %d: %v", line, last, err)
-		}
-		last = s.Step
-	}
-	saved := lastStep(t, out)
-	if saved != last {
-		t.Errorf("the newest checkpoint is of step %d, after step %d", saved, last)
-	}
-	to := fmt.Sprint(saved + 1)
-	r := must(t, with(small, "--format", "json", "--out", out, "--resume", "--steps", to)...)
-	if _, done := lines(t, r.stdout); done.ParamsSHA256 != sha(t, with(small, "--steps", to)...) {
-		t.Errorf("after %d changes, at step %s: other weights than without", changes, to)
-	}
-	if left, err := filepath.Glob(filepath.Join(out, ".*")); err != nil || len(left) > 0 {
-		t.Errorf("%v, %v is left in --out", left, err)
-	}
-	t.Logf("%d changes; starts by number of nodes: %v; the run is at step %s", changes, counts, to)
-}
-
-// Launchers of two machines start all their processes again after a failure on one.
-func TestLaunchersOfTwoMachines(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "out")
-	args := with([]string{"launch", "--nodes", "2", "--processes", "2", "--rendezvous", proctest.AddressOfTwo(t), "--restarts", "1", "--"},
-		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "100")...)
-	one := begin(t, []string{token + "=a"}, with(args[:1], with([]string{"--node-rank", "1"}, args[1:]...)...)...)
-	zero := begin(t, []string{token + "=a"}, with(args[:1], with([]string{"--node-rank", "0"}, args[1:]...)...)...)
-	victim := one.member(t, 3)
-	zero.after(t, 2)
-	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	for node, p := range []*process{zero, one} {
-		// Which launcher is the first to see a process end is a race.
-		why := regexp.MustCompile(`penstock: rank (3 was ended by signal 9 \(killed\)|[012] exited with 1) after .*; starting again, restart 1 of 1\n`)
-		if code := p.end(t); code != exitDone || !why.MatchString(p.stderr.String()) {
-			t.Errorf("node %d: exit code %d, stderr:\n%s", node, code, p.stderr)
-		}
-	}
-	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "100")...) || one.stdout.String() != "" {
-		t.Errorf("node 0 wrote %+v, node 1 %q", done, one.stdout)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -34,8 +35,8 @@ func (f *groupFlags) register(s *pflag.FlagSet) {
 	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` of this process among --processes, from 0")
 	count(s, &f.replicas, "replicas", 1, "`N` times the pipeline, each on its own rows of a batch, in an equal share of the processes or several in each; gradients are summed over them")
 	address(s, &f.rendezvous, "rendezvous", "`HOST:PORT` of rank 0, where processes meet")
-	joinTimeout(s, &f.joinTimeout)
-	duration(s, &f.silence, "silence", 0, "`TIME` without a word after which another process is lost, such as 30s; one that dies is noticed at once (default 5s)")
+	duration(s, &f.joinTimeout, "join-timeout", "`TIME` to wait for the others at a start, such as 90s (default 5m)")
+	duration(s, &f.silence, "silence", "`TIME` without a word after which another process is lost, such as 30s; one that dies is noticed at once (default 5s)")
 }
 
 // ofOneProcess are flags in which the processes of a run may differ.
@@ -109,9 +110,20 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 // heartbeats is how often a process says that it is alive in the time of --silence.
 const heartbeats = 5
 
-// joinTimeout is the flag of how long is waited for others.
-func joinTimeout(s *pflag.FlagSet, to *time.Duration) {
-	duration(s, to, "join-timeout", 0, "`TIME` to wait for the others at a start, such as 90s (default 5m)")
+// torchrunVariables say which process this one is.
+var torchrunVariables = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+	"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}
+
+// address is a flag of a host and a port.
+func address(s *pflag.FlagSet, to *string, name, usage string) {
+	s.Var(&value{read: func(text string) error {
+		host, port, err := net.SplitHostPort(text)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || !arg.IsHost(host) || n == 0 {
+			return errors.New("want HOST:PORT, such as 10.0.0.1:29500")
+		}
+		*to = text
+		return nil
+	}}, name, usage)
 }
 
 // checkGroup finds out which process of which group this one is. Without --stages and --balance each

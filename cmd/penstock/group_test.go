@@ -129,8 +129,8 @@ func TestTheManifestForKubernetes(t *testing.T) {
 		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
 	}
 	var launcher launchFlags
-	launcher.processes = 1
-	if _, err := launcher.checkTraining(strings.Fields(args), 4); err != nil {
+	launcher.processes = 4
+	if err := launcher.checkTraining(strings.Fields(args)); err != nil {
 		t.Errorf("%s: %v", args, err)
 	}
 }

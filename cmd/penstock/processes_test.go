@@ -148,7 +148,7 @@ func (p *process) member(t *testing.T, rank int) int {
 }
 
 // waits are the lines that are written where a wait takes long, which depends on what else the machine does.
-var waits = regexp.MustCompile(`(?m)^(\[\d+\] )?(time=\S+ level=INFO msg="group: .*|` + regexp.QuoteMeta(waitsToTell) + `|penstock: the launcher of node 0, at .*; calling it for .*)\n`)
+var waits = regexp.MustCompile(`(?m)^(\[\d+\] )?(time=\S+ level=INFO msg="group: .*|` + regexp.QuoteMeta(waitsToTell) + `)\n`)
 
 // words are what the process has written to standard error, without a word of waits.
 func (p *process) words() string { return waits.ReplaceAllString(p.stderr.String(), "") }
@@ -490,60 +490,6 @@ func TestProcessesThatDiffer(t *testing.T) {
 	}
 }
 
-// What the launcher of one machine refuses, the others hear at once, whichever it is.
-func TestALauncherThatRefuses(t *testing.T) {
-	for refuser := range 2 {
-		address := proctest.AddressOfTwo(t)
-		var all []*process
-		for node := range 2 {
-			args := with(append([]string{"launch", "--nodes", "2", "--node-rank", fmt.Sprint(node), "--processes", "1", "--rendezvous", address, "--"}, inThree...), "--steps", "2", "--balance", "3,3")
-			if node == refuser {
-				args = append(args, "--schedule", "missing.txt")
-			}
-			all = append(all, begin(t, []string{token + "=a"}, args...))
-		}
-		for node, p := range all {
-			if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "[") || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), `--schedule "missing.txt": `) {
-				t.Errorf("node %d of 2, of which %d refuses: exit code %d, %s", node, refuser, code, p.stderr)
-			}
-		}
-	}
-}
-
-// Launchers that are given other numbers of machines all say so, and start nothing.
-func TestLaunchersThatDiffer(t *testing.T) {
-	address := proctest.AddressOfTwo(t)
-	var all []*process
-	for node, nodes := range []string{"2", "1:3", "1:3"} {
-		all = append(all, begin(t, []string{token + "=a"}, with(append([]string{"launch", "--nodes", nodes, "--node-rank", fmt.Sprint(node), "--rendezvous", address, "--"}, inThree...), "--steps", "2")...))
-	}
-	for node, p := range all {
-		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "[") || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "the launchers do not start the same job: ") ||
-			!strings.Contains(p.stderr.String(), " has") || !strings.Contains(p.stderr.String(), "1:3") {
-			t.Errorf("node %d: exit code %d, %s", node, code, p.stderr)
-		}
-	}
-}
-
-// A launcher says which address does not answer, and which name is not found.
-func TestALauncherThatCannotReachTheFirst(t *testing.T) {
-	launcher := func(at string) *process {
-		return begin(t, []string{token + "=a"}, with([]string{"launch", "--nodes", "2", "--node-rank", "1", "--rendezvous", at, "--join-timeout", "3s", "--"}, inThree...)...)
-	}
-	at := proctest.AddressOfTwo(t)
-	p, unknown := launcher(at), launcher("nobody.invalid:7")
-	host, port, _ := net.SplitHostPort(at)
-	n, _ := strconv.Atoi(port)
-	at = net.JoinHostPort(host, strconv.Itoa(n+1))
-	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "penstock: the launcher of node 0, at "+at+", does not answer yet") || !strings.Contains(p.stderr.String(), "within 3s: ") {
-		t.Errorf("exit code %d, stderr %q", code, p.stderr)
-	}
-	if code := unknown.end(t); code != exitFailed || !strings.Contains(unknown.stderr.String(), "at nobody.invalid:8, cannot be called: no such host yet; calling it for 3s") ||
-		!strings.Contains(unknown.stderr.String(), "no such host; want launch on node 0 as well, an address of it that this node reaches (--rendezvous)") {
-		t.Errorf("exit code %d, stderr %q", code, unknown.stderr)
-	}
-}
-
 // Files of flags and programs may lie elsewhere for each process. What stands in them counts.
 func TestProcessesWithFiles(t *testing.T) {
 	both := func(first, second []string, variables ...string) (a, b *process) {
@@ -773,22 +719,22 @@ func TestNoRestartForWhatIsRefused(t *testing.T) {
 	}
 }
 
-// How to go on is the command line of launch, also where one process is left of a run on several machines.
+// How to go on is the command line of launch, also where it starts one process.
 func TestHowToGoOnWithOneProcessOfLaunch(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	p := begin(t, []string{token + "=a"}, append([]string{"launch", "--nodes", "1:3", "--wait", "10ms", "--rendezvous", proctest.AddressOfTwo(t), "--"}, with(inThree, "--steps", "1000000", "--out", out)...)...)
+	p := begin(t, nil, launched(1, with(inThree, "--steps", "1000000", "--out", out)...)...)
 	p.after(t, 2)
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
 	p.end(t)
 	_, command, found := strings.Cut(p.said(0), "To go on:\n  ")
-	if !found || !strings.Contains(command, " launch --nodes 1:3 ") {
+	if !found || !strings.Contains(command, " launch --processes 1 ") {
 		t.Fatalf("rank 0 says %q", p.said(0))
 	}
 	command = strings.Replace(strings.TrimSpace(command), "--steps 1000000", fmt.Sprintf("--steps %d", lastStep(t, out)+1), 1)
 	again := exec.Command("sh", "-c", command)
-	again.Env = append(os.Environ(), asCommand+"=1", token+"=a")
+	again.Env = append(os.Environ(), asCommand+"=1")
 	if text, err := again.CombinedOutput(); err != nil || !strings.Contains(string(text), `"done":true`) {
 		t.Errorf("%s\n%v\n%s", command, err, text)
 	}

@@ -270,19 +270,17 @@ func (e *interruptedError) Error() string {
 
 // resumption says how to resume a run.
 func (p *plan) resumption(args []string) string {
-	how, command := "To go on:\n  ", p.getenv(launchedBy)
-	switch several := p.member.Size > p.here; {
-	case command == "" && several:
+	command := p.getenv(launchedBy)
+	switch {
+	case command == "" && p.member.Size > p.here:
 		return "To go on, start all processes again with --resume"
 	case command == "":
 		command = shellQuoted(append([]string{os.Args[0]}, args...))
-	case several && p.getenv("LOCAL_WORLD_SIZE") != p.getenv("WORLD_SIZE"):
-		how = "To go on, here and on the other machines with their --node-rank:\n  "
 	}
 	if !p.resume && !p.autoresume {
 		command += " --resume"
 	}
-	return how + command
+	return "To go on:\n  " + command
 }
 
 // withRemedy adds to an error of the library which flags help.

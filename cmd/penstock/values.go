@@ -81,14 +81,9 @@ func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage strin
 	}}, name, usage)
 }
 
-// duration is a flag of a time above 0. Left out it is otherwise, which may be 0.
-func duration(s *pflag.FlagSet, to *time.Duration, name string, otherwise time.Duration, usage string) {
-	*to = otherwise
-	shown := ""
-	if otherwise > 0 {
-		shown = otherwise.String()
-	}
-	s.Var(&value{text: shown, read: func(text string) error {
+// duration is a flag of a time above 0.
+func duration(s *pflag.FlagSet, to *time.Duration, name, usage string) {
+	s.Var(&value{read: func(text string) error {
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
 			return errors.New("want a time with its unit, such as 90s or 10m")

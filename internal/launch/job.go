@@ -1,5 +1,6 @@
-// Package launch starts the processes of one job and ends them together. It knows nothing of what
-// they do. Linux only: a process ends with the one that started it by PR_SET_PDEATHSIG.
+// Package launch starts the processes of one job on this machine, ends them together, and starts them
+// again after a failure. It does not know what they do. Linux only: PR_SET_PDEATHSIG ends a process
+// whose launcher dies.
 package launch
 
 import (
@@ -12,32 +13,44 @@ import (
 	"time"
 )
 
-// Job is a number of processes that run one program together. Zero values of durations are
-// defaults.
+// Job is a number of processes that work together. The number of a process is its rank.
 type Job struct {
 	Processes []Process
-	// Stdout gets the standard output of the first process as it is. If it is an *os.File the
-	// process has the file itself.
+	// Stdout gets the standard output of rank 0 unchanged. If it is an *os.File, the process gets the
+	// file itself.
 	Stdout io.Writer
-	// Stderr gets, line by line, the standard error of all processes and the standard output of all
-	// but the first. Each line begins with the rank of its process, as in "[2] ".
+	// Stderr gets the standard error of all processes and the standard output of ranks above 0, line by
+	// line. Each line begins with the rank, as in "[2] ".
 	Stderr io.Writer
-	// Abandon ends the job, when it is closed, as a failure of a process does. Nil: nothing does.
-	Abandon <-chan struct{}
-	// Settle is how long the others may go on after one has failed, to say themselves what they
-	// miss. 0 is 2 seconds.
+	// Restarts is how often the job is started again after a failure. OnRestart is called before, with
+	// the number of the restart, from 1.
+	Restarts  int
+	OnRestart func(restart int, after *Failure)
+	// Settle is how long the other processes may run after one has failed, to report what they miss.
+	// 0 is 2 seconds.
 	Settle time.Duration
 	// Grace is how long they may take to end after SIGTERM, before SIGKILL. 0 is 10 seconds.
 	Grace time.Duration
 }
 
-// Process is one process of a Job.
+// Process is one process of a Job. It also gets GOTRACEBACK=crash, unless Env sets the variable: a Go
+// program that crashes then ends by a signal, and not with status 2.
 type Process struct {
-	Rank int      // in front of its lines
 	Path string   // of the program
 	Args []string // without the program's name
-	Env  []string // all of the environment
+	Env  []string
 }
+
+// RestartVariable is the environment variable in which a process finds how often the job was started
+// again.
+const RestartVariable = "TORCHELASTIC_RESTART_COUNT"
+
+// Usage is the exit code of a process whose command line or input is wrong. Such a job is not started
+// again.
+const Usage = 2
+
+// Hopeless is the end of the error of such a job, if it has Restarts.
+const Hopeless = "; not started again, as its command line or data would be refused again"
 
 // Failure is the end of the process that failed first.
 type Failure struct {
@@ -63,58 +76,75 @@ func (f *Failure) Unwrap() error { return f.Err }
 // ExitCode is the exit code of a launcher whose job has ended so.
 func (f *Failure) ExitCode() int { return f.Code }
 
-// ended is the end of a process.
-type ended struct {
-	index int
-	err   error // of exec.Cmd.Wait
+// Run runs the job until all processes of a start have exited with 0, Restarts is used up, a process has
+// exited with Usage, or ctx is done. Its error is nil or wraps a *Failure.
+//
+// A start fails with the first process that does not exit with 0. The others then have Settle to end by
+// themselves. After that they get SIGTERM, and SIGKILL after Grace. When ctx is done all get SIGTERM,
+// and Run waits for as long as they take.
+//
+// Each process has a process group of its own: Ctrl-C on a terminal signals the caller alone. If the
+// caller dies the system kills the processes.
+func (j Job) Run(ctx context.Context) error {
+	for restart := 0; ; restart++ {
+		switch failure := j.start(ctx, restart); {
+		case failure == nil:
+			return nil
+		case ctx.Err() != nil || restart == j.Restarts:
+			return failure
+		case failure.Code == Usage:
+			return fmt.Errorf("%w%s", failure, Hopeless)
+		default:
+			j.OnRestart(restart+1, failure)
+		}
+	}
 }
 
-// Run starts the processes and returns when all have ended. Its error is nil if all exited with 0,
-// or else the *Failure of the first that did not, or that a signal ended. After a failure the others have
-// Settle to end by themselves, then get SIGTERM, and SIGKILL after Grace. When ctx ends all get SIGTERM, and Run waits for as long as they take.
-//
-// Processes are in process groups of their own: Ctrl-C on a terminal is a signal to the caller
-// alone. If the caller dies the system kills them.
-func (j Job) Run(ctx context.Context) error {
-	// PR_SET_PDEATHSIG is about the thread that has started a process, so this one has to live until
-	// all have ended.
+// exit is the end of a process.
+type exit struct {
+	rank int
+	err  error // of exec.Cmd.Wait
+}
+
+// start runs the processes once.
+func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
+	// PR_SET_PDEATHSIG is about the thread that has started a process. So this thread has to live until
+	// all processes have ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
 	log := &lineLog{to: j.Stderr}
 	started := time.Now()
-	var failure *Failure
 	var running []*exec.Cmd
-	ends := make(chan ended)
-	for i, p := range j.Processes {
-		c := j.command(i, log.named(p.Rank))
+	exits := make(chan exit)
+	for rank := range j.Processes {
+		c := j.command(rank, restart, log.writer(rank))
 		if err := c.Start(); err != nil {
-			failure = &Failure{Rank: p.Rank, Err: err}
+			failure = &Failure{Rank: rank, Err: err}
 			break
 		}
 		running = append(running, c)
-		go func() { ends <- ended{i, c.Wait()} }()
+		go func() { exits <- exit{rank, c.Wait()} }()
 	}
 
-	var deadline <-chan time.Time // of what comes next after a failure
+	var deadline <-chan time.Time // of the next signal
 	signalled := failure != nil   // by this launcher
 	if signalled {
 		signal(running, syscall.SIGKILL)
 	}
-	interrupted, abandon := ctx.Done(), j.Abandon
-	next := syscall.SIGTERM
+	interrupted, next := ctx.Done(), syscall.SIGTERM
 	for left := len(running); left > 0; {
 		select {
-		case e := <-ends:
+		case e := <-exits:
 			left--
-			rank := j.Processes[e.index].Rank
-			log.named(rank).flush()
+			log.writer(e.rank).flush()
 			if e.err == nil {
 				continue
 			}
-			f := failed(rank, running[e.index], e.err, time.Since(started))
+			f := failureOf(e, running[e.rank], time.Since(started))
 			if failure != nil {
-				// Who was killed is why others exit, which may be seen first, as is who was refused.
+				// A process that was killed, or refused its command line, is why others exit. Their exits may be
+				// seen first.
 				if f.Signal != 0 && failure.Signal == 0 && !signalled || f.Code == Usage && failure.Code > 0 && failure.Code != Usage {
 					failure = f
 				}
@@ -127,52 +157,46 @@ func (j Job) Run(ctx context.Context) error {
 		case <-interrupted:
 			interrupted, signalled = nil, true
 			signal(running, syscall.SIGTERM)
-		case <-abandon:
-			if abandon = nil; interrupted != nil && failure == nil {
-				deadline = time.After(orDefault(j.Settle, 2*time.Second))
-			}
 		case <-deadline:
 			signalled = true
 			signal(running, next)
-			signal(running, syscall.SIGCONT) // one that is stopped would not see SIGTERM
+			signal(running, syscall.SIGCONT) // a stopped process would not see SIGTERM
 			deadline, next = time.After(orDefault(j.Grace, 10*time.Second)), syscall.SIGKILL
 		}
 	}
-	if failure != nil {
-		return failure
-	}
-	return nil
+	return failure
 }
 
-// command makes the process with an index.
-func (j Job) command(i int, log io.Writer) *exec.Cmd {
-	p := j.Processes[i]
+func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
+	p := j.Processes[rank]
 	c := exec.Command(p.Path, p.Args...)
-	c.Env, c.Stdout, c.Stderr = p.Env, log, log
-	if i == 0 {
+	// Of several values of a variable the last counts.
+	c.Env = append(append([]string{"GOTRACEBACK=crash"}, p.Env...), fmt.Sprint(RestartVariable, "=", restart))
+	c.Stdout, c.Stderr = log, log
+	if rank == 0 {
 		c.Stdout = j.Stdout
 	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	c.WaitDelay = time.Second // for whoever else has its standard output or error
+	c.WaitDelay = time.Second // for other holders of its standard output or error
 	return c
 }
 
-// failed describes the end of a process that has not exited with 0.
-func failed(rank int, c *exec.Cmd, err error, after time.Duration) *Failure {
-	f := &Failure{Rank: rank, Code: c.ProcessState.ExitCode(), After: after}
+// failureOf describes the end of a process that has not exited with 0.
+func failureOf(e exit, c *exec.Cmd, after time.Duration) *Failure {
+	f := &Failure{Rank: e.rank, Code: c.ProcessState.ExitCode(), After: after}
 	if status, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		f.Signal = status.Signal()
 	}
-	if f.Code == 0 { // it did its work, but what it wrote could not be passed on
-		f.Err = err
+	if f.Code == 0 { // it did its work, but its output could not be passed on
+		f.Err = e.err
 	}
 	return f
 }
 
-// signal sends a signal to those that have not ended.
+// signal sends a signal to the processes that have not ended.
 func signal(processes []*exec.Cmd, s syscall.Signal) {
 	for _, c := range processes {
-		_ = c.Process.Signal(s) // which fails for those that have
+		_ = c.Process.Signal(s) // an error means that it has ended
 	}
 }
 

@@ -75,6 +75,13 @@ func TestMain(m *testing.M) {
 		for range 200 {
 			fmt.Println(strings.Repeat(word, 500))
 		}
+	case "crash":
+		panic("a bug")
+	case "counts": // fails, with 10 and the number of the restart, until the restart that it is told
+		if restart := os.Getenv(launch.RestartVariable); restart != word {
+			n, _ := strconv.Atoi(restart)
+			os.Exit(10 + n)
+		}
 	case "group":
 		fmt.Println(syscall.Getpgrp() == syscall.Getpid())
 	case "job": // is a launcher itself
@@ -86,8 +93,8 @@ func TestMain(m *testing.M) {
 // job is a job of processes that do what is said.
 func job(stdout, stderr io.Writer, whats ...string) launch.Job {
 	j := launch.Job{Stdout: stdout, Stderr: stderr, Settle: forever, Grace: forever}
-	for i, what := range whats {
-		j.Processes = append(j.Processes, launch.Process{Rank: i, Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
+	for _, what := range whats {
+		j.Processes = append(j.Processes, launch.Process{Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
 	}
 	return j
 }
@@ -177,23 +184,6 @@ func TestAStoppedProcessEndsInOrder(t *testing.T) {
 	}
 }
 
-// A failure elsewhere ends all as one here does, with time to say what they miss.
-func TestAnAbandonedJob(t *testing.T) {
-	var stderr bytes.Buffer
-	abandon := make(chan struct{})
-	close(abandon)
-	j := job(io.Discard, &stderr, "loses", "loses")
-	j.Abandon = abandon
-	if f := failure(t, j.Run(t.Context())); f.Code != 1 || strings.Count(stderr.String(), "lost the other\n") != 2 {
-		t.Errorf("got %+v, stderr %q", f, stderr.String())
-	}
-	j = job(io.Discard, io.Discard, "silent", "stubborn")
-	j.Abandon, j.Settle, j.Grace = abandon, time.Millisecond, 300*time.Millisecond
-	if f := failure(t, j.Run(t.Context())); f.Signal != syscall.SIGTERM && f.Signal != syscall.SIGKILL {
-		t.Errorf("got %+v", f)
-	}
-}
-
 func TestWhoIgnoresSIGTERMIsKilled(t *testing.T) {
 	j := job(io.Discard, io.Discard, "stubborn", "exit 2")
 	j.Settle, j.Grace = time.Millisecond, 300*time.Millisecond
@@ -229,6 +219,46 @@ func TestWhoIsKilledIsToldBeforeWhoExits(t *testing.T) {
 func TestWhoIsRefusedIsToldBeforeWhoExits(t *testing.T) {
 	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "refused", "exit 1").Run(t.Context())); f.Rank != 1 || f.Code != launch.Usage {
 		t.Errorf("got %+v", f)
+	}
+}
+
+// A crash is no refusal: it ends by a signal, unless the environment says otherwise.
+func TestACrashEndsByASignal(t *testing.T) {
+	t.Setenv("GOTRACEBACK", "")
+	os.Unsetenv("GOTRACEBACK")
+	if f := failure(t, job(io.Discard, io.Discard, "crash").Run(t.Context())); f.Signal != syscall.SIGABRT {
+		t.Errorf("got %+v", f)
+	}
+	t.Setenv("GOTRACEBACK", "single")
+	if f := failure(t, job(io.Discard, io.Discard, "crash").Run(t.Context())); f.Code != 2 {
+		t.Errorf("got %+v", f)
+	}
+}
+
+// A job is started again after a failure until it succeeds, or has no restart left, or is refused.
+func TestRestarts(t *testing.T) {
+	for _, row := range []struct {
+		what string
+		want []int // codes of the failures before each restart
+		code int   // of the last failure
+	}{
+		{"counts 2", []int{10, 11}, 0}, {"exit 7", []int{7, 7, 7}, 7}, {"exit 2", nil, launch.Usage}, {"exit 0", nil, 0},
+	} {
+		j := job(io.Discard, io.Discard, row.what)
+		var got []int
+		j.Restarts, j.OnRestart = 3, func(restart int, after *launch.Failure) {
+			if got = append(got, after.Code); restart != len(got) {
+				t.Errorf("%s: restart %d is told as %d", row.what, len(got), restart)
+			}
+		}
+		err := j.Run(t.Context())
+		code := 0
+		if err != nil {
+			code = failure(t, err).Code
+		}
+		if code != row.code || !slices.Equal(got, row.want) || (code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), launch.Hopeless)) {
+			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code, row.want)
+		}
 	}
 }
 

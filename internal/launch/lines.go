@@ -7,19 +7,19 @@ import (
 	"sync"
 )
 
-// longest is the most bytes of a line that are held until its end is there.
-const longest = 64 << 10
+// maxLine is the most bytes of a line that are held until it ends.
+const maxLine = 64 << 10
 
-// lineLog writes the lines of several processes to one writer, each whole and behind the rank of its
-// process. It is safe for concurrent use.
+// lineLog writes the lines of several processes to one writer. Lines stay whole, and each begins with the
+// rank of its process. It is safe for concurrent use.
 type lineLog struct {
 	mu      sync.Mutex
 	to      io.Writer
 	writers map[int]*lineWriter // by rank
 }
 
-// named returns the writer of a process. A process has one.
-func (l *lineLog) named(rank int) *lineWriter {
+// writer returns the writer of a process.
+func (l *lineLog) writer(rank int) *lineWriter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.writers == nil {
@@ -31,15 +31,15 @@ func (l *lineLog) named(rank int) *lineWriter {
 	return l.writers[rank]
 }
 
-// lineWriter takes what a process writes.
+// lineWriter is the writer of one process.
 type lineWriter struct {
 	log    *lineLog
 	prefix string
 	rest   []byte // the beginning of a line; guarded by log.mu
 }
 
-// Write writes the lines that are complete. It reports no error: a log that cannot be written must
-// not end what is logged.
+// Write writes the lines that are complete. It reports no error: a process must not end because its log
+// cannot be written.
 func (w *lineWriter) Write(p []byte) (int, error) {
 	w.log.mu.Lock()
 	defer w.log.mu.Unlock()
@@ -52,7 +52,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		w.line(line)
 		w.rest = rest
 	}
-	if len(w.rest) >= longest {
+	if len(w.rest) >= maxLine {
 		w.line(w.rest)
 		w.rest = nil
 	}
@@ -69,7 +69,7 @@ func (w *lineWriter) flush() {
 	}
 }
 
-// line writes a line by one call, so that others who write to the same place do not split it.
+// line writes a line by one call, so that other writers to the same file do not split it.
 func (w *lineWriter) line(text []byte) {
 	_, _ = w.log.to.Write(append(append([]byte(w.prefix), text...), '\n'))
 }

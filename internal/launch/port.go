@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// Port is a port of the loopback interface that is kept for the process that is to listen there. A port that was only
-// found free may be given to somebody else before that. This one is bound, and nobody listens: the system gives it to
-// nobody who asks for any port, and whoever names it may listen, as it allows reuse.
+// Port is a port of the loopback interface that is kept for a process that will listen there. Another
+// process might get a port that was only found free. This one is bound and nobody listens: the system gives
+// it to nobody who asks for any port. As it allows reuse, a process that names it may listen.
 type Port struct {
 	Number int
 	socket int
 }
 
-// KeepPort keeps a port, or with 0 any that is free. It fails if somebody has the port. The caller releases it.
+// KeepPort keeps a port, or with 0 any free port. It fails if the port is in use. The caller releases it.
 func KeepPort(number int) (p *Port, err error) {
 	failed := func(err error) (*Port, error) { return nil, fmt.Errorf("launch: keeping port %d: %w", number, err) }
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -32,7 +32,7 @@ func KeepPort(number int) (p *Port, err error) {
 	}
 	reuse := func() error { return syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) }
 	steps := []func() error{reuse, bind}
-	if number != 0 { // with reuse before, it would get what another process keeps
+	if number != 0 { // with reuse first it would get a port that another process keeps
 		steps = []func() error{bind, reuse}
 	}
 	for _, step := range steps {
@@ -47,8 +47,8 @@ func KeepPort(number int) (p *Port, err error) {
 	return &Port{at.(*syscall.SockaddrInet4).Port, socket}, nil
 }
 
-// Address is the port's, such as 127.0.0.1:29500.
+// Address is the address of the port, such as 127.0.0.1:29500.
 func (p *Port) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number)) }
 
-// Release gives the port to whoever asks. Who listens there goes on.
+// Release lets others have the port. A process that listens there is not disturbed.
 func (p *Port) Release() error { return syscall.Close(p.socket) }
