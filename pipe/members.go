@@ -9,7 +9,6 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/schedule"
-	"penstock.example/torch"
 )
 
 // The stages of a pipe may be in several processes, which are the members of a group. Each has a
@@ -80,50 +79,12 @@ func (p *Pipe) lost(err error) error {
 	return err
 }
 
-// link makes the link between the stages for a run of a program.
+// linkOf makes the link between the stages for a run of a program.
 func (p *Pipe) linkOf(program *schedule.Program) link.Link {
 	if p.remote == nil {
 		return p.newLink()
 	}
-	return &joined{here: p.newLink(), there: p.remote.Open(program.Capacity), p: p}
-}
-
-// joined carries parcels within the process, and to others.
-type joined struct {
-	here, there link.Link
-	p           *Pipe
-}
-
-// of is the link that a send takes.
-func (l *joined) of(send schedule.Action) link.Link {
-	if l.p.stages[send.Stage].Here && l.p.stages[send.Peer].Here {
-		return l.here
-	}
-	return l.there
-}
-
-func (l *joined) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
-	return l.of(send).Send(c, send, p)
-}
-
-func (l *joined) Expect(c *torch.Ctx, send schedule.Action) error { return l.of(send).Expect(c, send) }
-
-func (l *joined) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error) {
-	return l.of(send).Receive(c, send)
-}
-
-func (l *joined) Meets(send schedule.Action) bool { return l.of(send).Meets(send) }
-
-func (l *joined) Settle(send schedule.Action) error { return l.of(send).Settle(send) }
-
-func (l *joined) Abort() {
-	l.here.Abort()
-	l.there.Abort()
-}
-
-func (l *joined) Free() {
-	l.here.Free()
-	l.there.Free()
+	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity), IsHere: func(stage int) bool { return p.stages[stage].Here }}
 }
 
 // checkGroup checks Group and Ranks, and fills in the default of Ranks.

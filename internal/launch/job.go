@@ -1,6 +1,5 @@
 // Package launch starts the processes of one job on this machine, ends them together, and starts them
-// again after a failure. It does not know what they do. Linux only: PR_SET_PDEATHSIG ends a process
-// whose launcher dies.
+// again after a failure. Linux only: PR_SET_PDEATHSIG ends a process when its launcher dies.
 package launch
 
 import (
@@ -26,8 +25,8 @@ type Job struct {
 	// the number of the restart, from 1.
 	Restarts  int
 	OnRestart func(restart int, after *Failure)
-	// Settle is how long the other processes may run after one has failed, to report what they miss.
-	// 0 is 2 seconds.
+	// Settle is how long the other processes may run after one has failed, to report their errors. 0 is
+	// 2 seconds.
 	Settle time.Duration
 	// Grace is how long they may take to end after SIGTERM, before SIGKILL. 0 is 10 seconds.
 	Grace time.Duration
@@ -45,7 +44,7 @@ type Process struct {
 // again.
 const RestartVariable = "TORCHELASTIC_RESTART_COUNT"
 
-// Usage is the exit code of a process whose command line or input is wrong. Such a job is not started
+// Usage is the exit code of a process that refuses its command line or input. Such a job is not started
 // again.
 const Usage = 2
 
@@ -62,18 +61,19 @@ type Failure struct {
 }
 
 func (f *Failure) Error() string {
+	after := f.After.Round(time.Millisecond)
 	switch {
 	case f.Err != nil:
 		return fmt.Sprintf("launch: rank %d: %v", f.Rank, f.Err)
 	case f.Signal != 0:
-		return fmt.Sprintf("launch: rank %d was ended by signal %d (%v) after %v", f.Rank, int(f.Signal), f.Signal, f.After.Round(time.Millisecond))
+		return fmt.Sprintf("launch: rank %d was ended by signal %d (%v) after %v", f.Rank, int(f.Signal), f.Signal, after)
 	}
-	return fmt.Sprintf("launch: rank %d exited with %d after %v", f.Rank, f.Code, f.After.Round(time.Millisecond))
+	return fmt.Sprintf("launch: rank %d exited with %d after %v", f.Rank, f.Code, after)
 }
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// ExitCode is the exit code of a launcher whose job has ended so.
+// ExitCode is the exit code of a launcher after this failure.
 func (f *Failure) ExitCode() int { return f.Code }
 
 // Run runs the job until all processes of a start have exited with 0, Restarts is used up, a process has

@@ -53,9 +53,9 @@ func TestReceivesAhead(t *testing.T) {
 					}
 				}
 				for i, send := range sends {
-					if want := min(i+row.ahead, parcels); run == 1 && (counts[1].received != want || live()-before != int64(want-i)*row.bytes) {
+					if want := min(i+row.ahead, parcels); run == 1 && (counts[1].received != 2*want || live()-before != int64(want-i)*row.bytes) {
 						t.Errorf("%d receives were begun, for which %d bytes were taken, when %d have ended; want %d and %d",
-							counts[1].received, live()-before, i, want, int64(want-i)*row.bytes)
+							counts[1].received, live()-before, i, 2*want, int64(want-i)*row.bytes)
 					}
 					x := sender.Keep(sender.MulScalar(sender.Ones(torch.Float32, row.bytes/4), float64(i)))
 					var p link.Parcel
@@ -240,8 +240,8 @@ func TestAllWorksAreWaitedFor(t *testing.T) {
 					err = from.Settle(send)
 				}
 				got.Free()
-				if run == 1 && (err == nil || err.Error() != "the first failure" || waited != 2) {
-					t.Errorf("it ends with %v, and %d of the two other works were waited for", err, waited)
+				if run == 1 && (err == nil || err.Error() != "the first failure" || waited != 3) {
+					t.Errorf("it ends with %v, and %d of the three other works were waited for", err, waited)
 				}
 				from.Free()
 				to.Free()

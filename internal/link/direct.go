@@ -2,7 +2,6 @@ package link
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,52 +14,51 @@ import (
 	"penstock.example/torch"
 )
 
-// Communicators carry the memory of tensors between devices of different processes, beside their
-// hosts: torch.NCCL. Each has one direction, moves in the order in which both ends queue them, and
-// neither names nor compares them.
+// Communicators carry the memory of tensors between devices of different processes without their
+// hosts: torch.NCCL. Each communicator has one direction and makes moves in the order in which both ends
+// queue them. It neither names nor compares moves.
 type Communicators interface {
-	// ID makes what both ends of a communicator know it by.
+	// ID makes the name by which both ends open a communicator.
 	ID() ([]byte, error)
 	// Open joins the other end, for a device that sends or receives, and returns the number of the
 	// communicator. It blocks until the other end has called it, or Abort is called.
 	Open(id []byte, d torch.Device, sends bool) (int, error)
-	// Transfer queues moves on streams, all at once, so that none has to wait for another one to be
-	// queued.
+	// Transfer queues moves on streams, all at once, so that no move waits until another one is queued.
 	Transfer(moves []torch.Move) error
-	// Err is what has failed since, or nil. It does not wait for Close, which only Abort may end.
+	// Err returns a failure since Open, or nil. It does not wait for Close, which only Abort may end.
 	Err() error
-	// Abort ends whatever waits, moves that were queued too, and closes all.
+	// Abort ends all calls that wait and all queued moves, and closes all communicators.
 	Abort()
-	// Close closes all, when what was queued is done.
+	// Close closes all communicators when the queued moves are done.
 	Close()
 }
 
-// Direct is the ways of parcels between devices of different processes that do not lead through the
-// memory of their hosts. The others are a [Remote]'s, which carries what is said about parcels too.
+// Direct has the GPU links between processes. A GPU link carries tensors without the memory of the
+// hosts. The heads of parcels go over the Transport of a [Remote].
 //
-//	sender     header: number, layout, bytes ──► the Remote's Transport ──► receiver
-//	           tensors ── stream of the way ───► communicator ────────────► stream of the way
+//	sender     head: number, bytes, layout ─────► the Remote's Transport ──► receiver
+//	           tensors ── stream of the link ───► communicator ────────────► stream of the link
 //
-// A way leads from one device to another, and has a communicator and at either end a stream of its
-// own. So both directions of two devices move at once, whatever waits. The tensors of a parcel are
+// A GPU link leads from one device to another. It has a communicator, and a stream of its own at either
+// end. So both directions between two devices move at once, whatever waits. The tensors of a parcel are
 // queued together.
 //
-// The header comes when the sender's host has queued the tensors, and the receiver's host waits for
-// it before it queues as many bytes. So a receive that was queued ends whatever hosts do next, and what
-// does not fit is an error, where the communicator would wait for ever, or take other tensors for these.
-// Values have no names on a way: they are received in the order in which they are sent
-// (schedule.Limits), which the number in the header shows.
+// The sender sends the head after its host has queued the tensors. The receiver's host waits for the head
+// before it queues as many bytes. So a queued receive ends whatever the hosts do next. A parcel that does
+// not fit is an error; the communicator would wait for ever, or take other tensors for these. Values have no
+// names on a GPU link: they are received in the order in which they are sent (schedule.Limits). The number
+// in the head shows a mistake.
 type Direct struct {
 	comms   Communicators
-	ways    map[schedule.Edge]*way // those with an end here
-	all     []schedule.Edge        // of all processes
+	links   map[schedule.Edge]*gpuLink // those with an end in this process
+	all     []schedule.Edge            // of all processes
 	closing chan struct{}
 	closed  chan struct{}
 	watcher sync.WaitGroup
 }
 
-// way is one end of a way. One goroutine at a time uses it.
-type way struct {
+// gpuLink is one end of a GPU link. One goroutine at a time uses it.
+type gpuLink struct {
 	edge   schedule.Edge
 	sends  bool
 	device torch.Device
@@ -69,21 +67,25 @@ type way struct {
 	number uint64 // of the next parcel
 }
 
-// streams are those of the way for a context that sends or receives.
-func (w *way) streams(c *torch.Ctx) stream.Way { return stream.Way{Own: c.Stream(), Copies: w.copies} }
+// streams returns the streams of a move for a context that sends or receives.
+func (g *gpuLink) streams(c *torch.Ctx) stream.Way {
+	return stream.Way{Own: c.Stream(), Copies: g.copies}
+}
 
-// End is a device of this process to or from which ways lead.
+// End is a device of this process that has GPU links.
 type End struct {
 	Device torch.Device
 	Busy   []stream.Stream      // with other work
-	Copies func() stream.Stream // makes one for a way; it may panic as operators do
+	Copies func() stream.Stream // makes one for a link; it may panic as operators do
 }
 
-// NewDirect makes the ways of the given edges, which lead from end to end and are the same in all
-// processes. here has the ends of this process by their numbers. IDs and Open make it ready.
-// When failed is closed, all that waits is aborted. fail is told of a communicator that has failed.
-func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{}, fail func(error)) (*Direct, error) {
-	d := &Direct{comms: comms, ways: map[schedule.Edge]*way{}, all: edges, closing: make(chan struct{}), closed: make(chan struct{})}
+// NewDirect makes the GPU links of the given edges, which lead from end to end and are the same in all
+// processes. here has the ends of this process by their numbers. IDs and Open make it ready. When failed is
+// closed, all that waits is aborted. When a communicator has failed, fail is called.
+func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{},
+	fail func(error)) (*Direct, error) {
+	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{}, all: edges,
+		closing: make(chan struct{}), closed: make(chan struct{})}
 	for _, e := range edges {
 		from, sends := here[e.From]
 		to, receives := here[e.To]
@@ -94,24 +96,24 @@ func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, fai
 		if sends {
 			end = from
 		}
-		w := &way{edge: e, sends: sends, device: end.Device}
-		if err := torch.Try(func() { w.copies = d.unused(end) }); err != nil {
+		g := &gpuLink{edge: e, sends: sends, device: end.Device}
+		if err := torch.Try(func() { g.copies = d.unusedStream(end) }); err != nil {
 			return nil, err
 		}
-		d.ways[e] = w
+		d.links[e] = g
 	}
 	d.watcher.Go(func() { d.watch(failed, fail) })
 	return d, nil
 }
 
-// unused is a stream on which neither the device nor another way has work: libtorch has 32 streams of a
-// device, which it gives in turn. What shared one would wait for other processes in turn.
-func (d *Direct) unused(end End) (s stream.Stream) {
+// unusedStream returns a stream on which neither the device nor another link has work. libtorch has 32
+// streams of a device and gives them in turn. On a shared stream, work would wait for other processes.
+func (d *Direct) unusedStream(end End) (s stream.Stream) {
 	for range 32 {
 		s = end.Copies()
 		taken := slices.Contains(end.Busy, s)
-		for _, w := range d.ways {
-			taken = taken || w.copies == s
+		for _, g := range d.links {
+			taken = taken || g.copies == s
 		}
 		if !taken {
 			break
@@ -120,16 +122,16 @@ func (d *Direct) unused(end End) (s stream.Stream) {
 	return s
 }
 
-// asks is how often communicators are asked whether they have failed. verdict is how long it may take
-// until the group knows which process is gone, which counts before what a communicator says.
 const (
-	asks    = 100 * time.Millisecond
-	verdict = 500 * time.Millisecond
+	pollInterval = 100 * time.Millisecond // between questions whether a communicator has failed
+	// verdictTime is how long the group may take to learn which process is gone. That counts before the
+	// failure of a communicator.
+	verdictTime = 500 * time.Millisecond
 )
 
-// watch aborts when the group has failed, and has it fail when a communicator has.
+// watch aborts when the group has failed, and calls fail when a communicator has failed.
 func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
-	ask := time.NewTicker(asks)
+	ask := time.NewTicker(pollInterval)
 	defer ask.Stop()
 	closing := d.closing
 	var broken error
@@ -140,7 +142,7 @@ func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 			return
 		case <-d.closed:
 			return
-		case <-closing: // what Close waits for can still be aborted
+		case <-closing: // the moves that Close waits for can still be aborted
 			ask.Stop()
 			closing = nil
 		case <-ask.C:
@@ -148,7 +150,7 @@ func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 			case err == nil:
 			case broken == nil:
 				broken = err
-				ask.Reset(verdict)
+				ask.Reset(verdictTime)
 			default:
 				ask.Stop()
 				fail(fmt.Errorf("link: between GPUs of different processes: %w", broken))
@@ -157,11 +159,11 @@ func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 	}
 }
 
-// IDs makes an id for each way on which this process sends. All processes are given those of all.
+// IDs makes an id for each link on which this process sends. Open needs the ids of all processes.
 func (d *Direct) IDs() (map[schedule.Edge][]byte, error) {
 	ids := map[schedule.Edge][]byte{}
-	for e, w := range d.ways {
-		if !w.sends {
+	for e, g := range d.links {
+		if !g.sends {
 			continue
 		}
 		id, err := d.comms.ID()
@@ -173,21 +175,21 @@ func (d *Direct) IDs() (map[schedule.Edge][]byte, error) {
 	return ids, nil
 }
 
-// Open opens all ways, in rounds in which no device is in two, and moves a number over each, so that
-// whatever a communicator does at its first move is done. Then it moves one over all of them at once.
+// Open opens all links, in rounds in which a device opens at most one. It moves a number over each, as the
+// first move of a communicator may take long. Then it moves a number over all of them at once.
 func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
 	for _, round := range schedule.Rounds(d.all) {
-		var ways []*way
+		var links []*gpuLink
 		var all sync.WaitGroup
 		errs := make([]error, len(round))
 		for i, e := range round {
-			w := d.ways[e]
-			if w == nil {
+			g := d.links[e]
+			if g == nil {
 				continue
 			}
-			ways = append(ways, w)
+			links = append(links, g)
 			all.Go(func() {
-				if w.over, errs[i] = d.comms.Open(ids[e], w.device, w.sends); errs[i] != nil {
+				if g.over, errs[i] = d.comms.Open(ids[e], g.device, g.sends); errs[i] != nil {
 					errs[i] = fmt.Errorf("link: from device %d to device %d: %w", e.From, e.To, errs[i])
 				}
 			})
@@ -196,15 +198,15 @@ func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		if err := d.exercise(ways, 1); err != nil {
+		if err := d.testMoves(links, 1); err != nil {
 			return err
 		}
 	}
-	return d.exercise(slices.Collect(maps.Values(d.ways)), 2)
+	return d.testMoves(slices.Collect(maps.Values(d.links)), 2)
 }
 
-// exercise moves a number over ways, queued all at once, and sees that it arrives.
-func (d *Direct) exercise(ways []*way, round int64) error {
+// testMoves moves a number over each link, queued all at once, and checks that it arrives.
+func (d *Direct) testMoves(links []*gpuLink, round int64) error {
 	var moves []torch.Move
 	var contexts []*torch.Ctx
 	defer func() {
@@ -212,45 +214,46 @@ func (d *Direct) exercise(ways []*way, round int64) error {
 			c.Close()
 		}
 	}()
-	number := func(w *way) int64 { return round<<40 | int64(w.edge.From)<<20 | int64(w.edge.To) }
+	number := func(g *gpuLink) int64 { return round<<40 | int64(g.edge.From)<<20 | int64(g.edge.To) }
 	err := torch.Try(func() {
-		for _, w := range ways {
-			c := torch.NewCtx(torch.Options{Device: w.device})
+		for _, g := range links {
+			c := torch.NewCtx(torch.Options{Device: g.device})
 			contexts = append(contexts, c)
-			c.SetStream(w.copies)
+			c.SetStream(g.copies)
 			value := int64(0)
-			if w.sends {
-				value = number(w)
+			if g.sends {
+				value = number(g)
 			}
 			c.Unlimited(func() {
-				moves = append(moves, torch.Move{Over: w.over, On: w.copies, Tensor: torch.From(c, []int64{value})})
+				moves = append(moves, torch.Move{Over: g.over, On: g.copies, Tensor: torch.From(c, []int64{value})})
 			})
 		}
 	})
 	if err == nil {
 		err = d.comms.Transfer(moves)
 	}
-	if err := d.settle(ways, err); err != nil {
+	if err := d.waitOrAbort(links, err); err != nil {
 		return err
 	}
-	for i, w := range ways {
-		if got := torch.Values[int64](moves[i].Tensor)[0]; got != number(w) {
-			return fmt.Errorf("link: from device %d to device %d came %#x in place of %#x", w.edge.From, w.edge.To, got, number(w))
+	for i, g := range links {
+		if got := torch.Values[int64](moves[i].Tensor)[0]; got != number(g) {
+			return fmt.Errorf("link: from device %d to device %d came %#x in place of %#x",
+				g.edge.From, g.edge.To, got, number(g))
 		}
 	}
 	return nil
 }
 
-// settle waits until all that was queued on ways has ended, also when something has failed, such as its queueing with
-// err: moves may still use their tensors. What has failed aborts the rest, whose other ends may never come. It returns
-// the first error.
-func (d *Direct) settle(ways []*way, err error) error {
-	for _, w := range ways {
+// waitOrAbort waits until all queued moves have ended, also after a failure: moves may still use their
+// tensors. err is the failure of queueing them, or nil. A failure aborts the other moves, as their other
+// ends may never come. It returns the first error.
+func (d *Direct) waitOrAbort(links []*gpuLink, err error) error {
+	for _, g := range links {
 		if err != nil {
 			d.comms.Abort()
 		}
 		ended := torch.Try(func() {
-			e := w.copies.Record()
+			e := g.copies.Record()
 			defer e.Free()
 			e.Synchronize()
 		})
@@ -268,115 +271,26 @@ func (d *Direct) Close() {
 }
 
 // transfer queues the moves of a parcel's tensors.
-func (d *Direct) transfer(w *way, tensors []*torch.Tensor) error {
+func (d *Direct) transfer(g *gpuLink, tensors []*torch.Tensor) error {
 	if len(tensors) == 0 {
 		return nil
 	}
 	moves := make([]torch.Move, len(tensors))
 	for i, t := range tensors {
-		moves[i] = torch.Move{Over: w.over, On: w.copies, Tensor: t}
+		moves[i] = torch.Move{Over: g.over, On: g.copies, Tensor: t}
 	}
 	return d.comms.Transfer(moves)
 }
 
-// directHead is what is said about a parcel before it is received.
-type directHead struct {
-	number uint64 // of the parcels of the way
-	bytes  uint64 // of its tensors
-	layout uint64 // bytes of the layout that follows, or 0 if it is that of the send's parcel before
-}
-
-const directHeadBytes = 24
-
-func (h directHead) encode() []byte {
-	out := binary.LittleEndian.AppendUint64(nil, h.number)
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(out, h.bytes), h.layout)
-}
-
-func parseDirectHead(b []byte) directHead {
-	at := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	return directHead{at(0), at(1), at(2)}
-}
-
-// bytes is what all tensors of a layout take on their way.
-func (l layout) bytes() (n uint64) {
-	for _, s := range l.tensors() {
-		n += uint64(s.bytes())
+// send queues the tensors of a parcel on a link.
+func (d *Direct) send(c *torch.Ctx, g *gpuLink, out *outgoing, tensors []*torch.Tensor) (err error) {
+	out.way = g.streams(c)
+	if out.parcel.Ready == nil {
+		out.parcel.Ready = c.Stream().Record()
 	}
-	return n
-}
-
-// sendDirect queues the tensors of a parcel and begins to send its header.
-func (l *remoteRun) sendDirect(c *torch.Ctx, send schedule.Action, s *sending, w *way, shape layout, tensors []*torch.Tensor) (err error) {
-	s.way = w.streams(c)
-	if s.parcel.Ready == nil {
-		s.parcel.Ready = c.Stream().Record()
-	}
-	if s.left, err = s.way.Send(s.parcel.Ready, func() error { return l.direct.transfer(w, tensors) }); err != nil {
-		return fmt.Errorf("link: %v: %w", send, err)
-	}
-	text := shape.encode()
-	head := directHead{number: w.number, bytes: shape.bytes(), layout: uint64(len(text))}
-	w.number++
-	if l.recall(send, text) {
-		head.layout = 0
-	}
-	err = l.post(send, s, s.content(head.encode()), headTag)
-	if err == nil && head.layout > 0 {
-		err = l.post(send, s, s.content(text), layoutTag)
-	}
-	return err
-}
-
-// makeRoom takes the memory of the layout's tensors.
-func (a *arriving) makeRoom(c *torch.Ctx) {
-	a.vacant = a.way.streams(c).Room(func() {
-		for _, s := range a.layout.tensors() {
-			a.tensors = append(a.tensors, c.Keep(s.empty(c)))
-		}
-	})
-}
-
-// receiveDirect waits for the header of a parcel, and queues that its tensors are received.
-func (l *remoteRun) receiveDirect(c *torch.Ctx, send schedule.Action, a *arriving) (p Parcel, err error) {
-	content, err := a.head.bytes()
+	out.left, err = out.way.Send(out.parcel.Ready, func() error { return d.transfer(g, tensors) })
 	if err != nil {
-		return p, err
+		return fmt.Errorf("link: %v: %w", out.send, err)
 	}
-	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: %s; want processes with the same program and the same Penstock",
-			send, send.Stage, send.Peer, send.MicroBatch, fmt.Sprintf(format, args...))
-	}
-	head, w := parseDirectHead(content), a.way
-	if head.number != w.number {
-		return p, refuse("it is parcel %d of its sender's GPU, and %d is the next that is received here", head.number, w.number)
-	}
-	if head.layout > maxLayout {
-		return p, refuse("its description has %d bytes, more than %d", head.layout, maxLayout)
-	}
-	if head.layout > 0 {
-		text, err := l.text(send, int(head.layout))
-		if err != nil {
-			return p, err
-		}
-		if !l.recall(send, text) || !a.known {
-			a.drop()
-			if a.layout, err = parseLayout(text); err != nil {
-				return p, err
-			}
-			a.known = true
-			a.makeRoom(c)
-		}
-	}
-	switch have := a.layout.bytes(); {
-	case !a.known:
-		return p, refuse("the sender takes its layout for known, and it is not")
-	case head.bytes != have:
-		return p, refuse("the sender sends %d bytes, and the receiver has room for %d", head.bytes, have)
-	}
-	w.number++
-	if err := w.streams(c).Receive(a.vacant, func() error { return l.direct.transfer(w, a.tensors) }); err != nil {
-		return p, fmt.Errorf("link: %v: %w", send, err)
-	}
-	return a.parcel(c), nil
+	return nil
 }

@@ -1,40 +1,41 @@
 package link
 
 import (
-	"encoding/binary"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock.example/torch"
 )
 
-// layout says what is in a parcel, so that a receiver can make room for its tensors before they
-// arrive. It is comparable by its bytes.
+// layout describes the values of a parcel, so that a receiver can allocate the tensors before they arrive.
 type layout [][]slot
 
-// slot is a value of a parcel. A tensor moves as its core: every dimension along which it only
-// repeats itself is narrowed to one element, and expanded again by the receiver.
+// slot describes a value. A tensor moves as its core: every dimension along which it only repeats itself
+// is narrowed to one element. The receiver expands it again.
 type slot struct {
-	absent  bool
-	wants   bool
-	same    int // the index of the same tensor earlier in the list, or -1
-	dtype   torch.DType
-	shape   []int64
-	core    []int64 // the shape of the core
-	strides []int64 // of the core, which is dense
+	Absent  bool `json:",omitempty"`
+	Wants   bool `json:",omitempty"`
+	Same    int  // the index of the same tensor earlier in the list, or -1
+	DType   torch.DType
+	Shape   []int64
+	Core    []int64 // the shape of the core
+	Strides []int64 // of the core, which is dense
 }
 
-// bytes is the size of the core.
+// bytes returns the size of the core.
 func (s slot) bytes() int64 {
-	n := itemSize(s.dtype)
-	for _, size := range s.core {
+	n := itemSize(s.DType)
+	for _, size := range s.Core {
 		n *= size
 	}
 	return n
 }
 
-// itemSize is the size of an element, also of types that Go slices do not hold; 0 if there is no
-// such type.
+// itemSize returns the size of an element, also of types that Go slices do not hold. It is 0 for an unknown
+// type.
 func itemSize(t torch.DType) int64 {
 	switch t {
 	case 1: // int8
@@ -49,175 +50,112 @@ func itemSize(t torch.DType) int64 {
 	return t.Size()
 }
 
-// moves says whether the slot has a tensor that moves by itself and has elements.
-func (s slot) moves() bool { return !s.absent && s.same < 0 && s.bytes() > 0 }
+// moves reports whether the slot has a tensor that moves by itself and has elements.
+func (s slot) moves() bool { return !s.Absent && s.Same < 0 && s.bytes() > 0 }
 
-// Limits of what a parcel may be, which a description that was damaged exceeds.
+func (s slot) equal(o slot) bool {
+	return s.Absent == o.Absent && s.Wants == o.Wants && s.Same == o.Same && s.DType == o.DType &&
+		slices.Equal(s.Shape, o.Shape) && slices.Equal(s.Core, o.Core) && slices.Equal(s.Strides, o.Strides)
+}
+
+// equal reports whether two layouts are the same. A nil layout is none.
+func (l layout) equal(o layout) bool {
+	return (l == nil) == (o == nil) &&
+		slices.EqualFunc(l, o, func(a, b []slot) bool { return slices.EqualFunc(a, b, slot.equal) })
+}
+
 const (
-	maxLists      = 1 << 12
-	maxValues     = 1 << 12
-	maxDimensions = 64
-	maxBytes      = 1 << 40
-	maxLayout     = 1 << 20 // bytes of a description
+	maxLayout = 1 << 20 // bytes of a description
+	maxBytes  = 1 << 40 // elements of a tensor, so that no size overflows
 )
 
-// encode is the description that parseLayout reads.
-func (l layout) encode() []byte {
-	out := binary.AppendUvarint(nil, uint64(len(l)))
+// parseLayout reads the JSON of a layout and refuses tensors that cannot be.
+func parseLayout(text []byte) (l layout, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err = d.Decode(&l); err == nil && l == nil {
+		err = errors.New("there is none")
+	}
 	for _, list := range l {
-		out = binary.AppendUvarint(out, uint64(len(list)))
+		for i, s := range list {
+			if err == nil {
+				err = s.check(i)
+			}
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("link: the description of a parcel: %w", err)
+	}
+	return l, nil
+}
+
+// check refuses a value with an index that no parcel has.
+func (s slot) check(index int) error {
+	switch {
+	case s.Absent:
+		return nil
+	case s.Same >= index:
+		return fmt.Errorf("value %d is the same as value %d", index, s.Same)
+	case s.Same >= 0:
+		return nil
+	case itemSize(s.DType) == 0:
+		return fmt.Errorf("there is no element type %d", s.DType)
+	case len(s.Core) != len(s.Shape) || len(s.Strides) != len(s.Shape):
+		return fmt.Errorf("a core of %v with strides %v for the shape %v", s.Core, s.Strides, s.Shape)
+	}
+	elements := int64(1)
+	for d, n := range s.Shape {
+		core, stride := s.Core[d], s.Strides[d]
+		if n < 0 || core != n && core != 1 || stride < 0 || core > 1 && stride == 0 {
+			return fmt.Errorf("a core of %v with strides %v for the shape %v", s.Core, s.Strides, s.Shape)
+		}
+		if n > 0 && elements > maxBytes/n {
+			return errors.New("a tensor is larger than any")
+		}
+		elements *= n
+	}
+	if !torch.Dense(s.Core, s.Strides) {
+		return fmt.Errorf("strides %v of a core of %v, which are not dense", s.Strides, s.Core)
+	}
+	return nil
+}
+
+// tensors returns the slots with tensors that move.
+func (l layout) tensors() (out []slot) {
+	for _, list := range l {
 		for _, s := range list {
-			flags := byte(0)
-			if s.absent {
-				flags |= 1
-			}
-			if s.wants {
-				flags |= 2
-			}
-			if s.same >= 0 {
-				flags |= 4
-			}
-			out = append(out, flags)
-			switch {
-			case s.absent:
-			case s.same >= 0:
-				out = binary.AppendUvarint(out, uint64(s.same))
-			default:
-				out = append(out, byte(s.dtype), byte(len(s.shape)))
-				for _, sizes := range [][]int64{s.shape, s.core, s.strides} {
-					for _, n := range sizes {
-						out = binary.AppendUvarint(out, uint64(n))
-					}
-				}
+			if s.moves() {
+				out = append(out, s)
 			}
 		}
 	}
 	return out
 }
 
-// parseLayout reads a description. It refuses whatever encode does not write.
-func parseLayout(text []byte) (layout, error) {
-	r := &reader{text: text}
-	out := make(layout, r.number(maxLists))
-	for i := range out {
-		if r.err != nil {
-			break
-		}
-		list := make([]slot, r.number(maxValues))
-		for k := range list {
-			if r.err != nil {
-				break
-			}
-			list[k] = r.slot(k)
-		}
-		out[i] = list
+// bytes returns the size of all tensors that move.
+func (l layout) bytes() (n uint64) {
+	for _, s := range l.tensors() {
+		n += uint64(s.bytes())
 	}
-	if r.err == nil && len(r.text) > 0 {
-		r.refuse("%d bytes are left over", len(r.text))
-	}
-	if r.err != nil {
-		return nil, fmt.Errorf("link: the description of a parcel: %w", r.err)
-	}
-	return out, nil
-}
-
-// reader reads a description. After the first error it reads zeros.
-type reader struct {
-	text []byte
-	err  error
-}
-
-func (r *reader) refuse(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf(format, args...)
-	}
-	r.text = nil
-}
-
-func (r *reader) number(most uint64) uint64 {
-	n, size := binary.Uvarint(r.text)
-	switch {
-	case r.err != nil:
-		return 0
-	case size <= 0:
-		r.refuse("it ends too early")
-		return 0
-	case n > most:
-		r.refuse("%d is more than %d", n, most)
-		return 0
-	case size > 1 && r.text[size-1] == 0:
-		r.refuse("a number has a byte too many")
-		return 0
-	}
-	r.text = r.text[size:]
 	return n
 }
 
-func (r *reader) byte() byte {
-	if len(r.text) == 0 {
-		r.refuse("it ends too early")
-		return 0
-	}
-	b := r.text[0]
-	r.text = r.text[1:]
-	return b
-}
+// empty allocates a core.
+func (s slot) empty(c *torch.Ctx) *torch.Tensor { return c.EmptyStrided(s.DType, s.Core, s.Strides) }
 
-// slot reads the value with an index.
-func (r *reader) slot(index int) slot {
-	flags := r.byte()
-	s := slot{absent: flags&1 != 0, wants: flags&2 != 0, same: -1}
-	switch {
-	case flags > 7 || s.absent && flags&4 != 0:
-		r.refuse("a value has flags %d", flags)
-	case s.absent:
-	case flags&4 != 0:
-		if s.same = int(r.number(maxValues)); r.err == nil && s.same >= index {
-			r.refuse("value %d is the same as value %d", index, s.same)
-		}
-	default:
-		s.dtype = torch.DType(r.byte())
-		if r.err == nil && itemSize(s.dtype) == 0 {
-			r.refuse("there is no element type %d", s.dtype)
-		}
-		dimensions := int(r.byte())
-		if dimensions > maxDimensions {
-			r.refuse("a tensor has %d dimensions", dimensions)
-			return s
-		}
-		for _, sizes := range []*[]int64{&s.shape, &s.core, &s.strides} {
-			for range dimensions {
-				*sizes = append(*sizes, int64(r.number(maxBytes)))
-			}
-		}
-		if r.err == nil {
-			if err := s.check(); err != nil {
-				r.refuse("%w", err)
-			}
+// coreOf returns a view of t without the dimensions along which t repeats itself, and its strides. A copy to
+// another device holds the same. t must be dense: no plan counts a copy that is made here.
+func coreOf(c *torch.Ctx, t *torch.Tensor) (core *torch.Tensor, strides []int64, err error) {
+	strides = c.Strides(t)
+	if !torch.Dense(t.Shape(), strides) {
+		const text = "a tensor of shape %v with strides %v has gaps; want it dense"
+		return nil, nil, fmt.Errorf(text, t.Shape(), strides)
+	}
+	core = t
+	for d, stride := range strides {
+		if stride == 0 && core.Size(d) > 1 {
+			core = c.Narrow(core, int64(d), 0, 1)
 		}
 	}
-	return s
-}
-
-// check refuses a core that does not fit its shape or is not dense.
-func (s slot) check() error {
-	for d, n := range s.core {
-		if n != s.shape[d] && n != 1 {
-			return fmt.Errorf("a core of %v for the shape %v", s.core, s.shape)
-		}
-		if n > 1 && s.strides[d] == 0 {
-			return fmt.Errorf("strides %v of a core of %v, which repeats itself", s.strides, s.core)
-		}
-	}
-	elements := int64(1)
-	for _, n := range s.shape {
-		if n > 0 && elements > maxBytes/n {
-			return errors.New("a tensor is larger than any")
-		}
-		elements *= n
-	}
-	if !torch.Dense(s.core, s.strides) {
-		return fmt.Errorf("strides %v of a core of %v, which are not dense", s.strides, s.core)
-	}
-	return nil
+	return core, strides, nil
 }

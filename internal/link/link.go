@@ -1,11 +1,11 @@
-// Package link carries what a stage of a pipeline makes for another: activations, skips, parameters
-// that both use, and the gradients of all of these. Stages share nothing else.
+// Package link carries the values that stages of a pipeline send each other: activations, skips, shared
+// parameters, and their gradients. Stages share nothing else.
 //
 //	stage 0    F ── send 0F2>1 ──► link ──► receive 0>1F2 ── F    stage 1
 //	           B ◄─ receive 1>0B2 ◄── link ◄── send 1B2>0 ── B
 //
-// A [Memory] joins stages of one process. A link between processes is another [Link]. The program
-// says when a parcel may be sent and received, and how many may wait.
+// A [Memory] joins stages of one process, a [Remote] stages of different processes, a [Mixed] both. The
+// program says when a parcel may be sent and received, and how many may wait.
 package link
 
 import (
@@ -18,30 +18,28 @@ import (
 	"penstock.example/torch"
 )
 
-// Parcel is all that moves from one stage to another for a micro-batch in one direction: lists of
-// values, which the receiver takes in the order in which the sender has added them. The sender
-// decides how many values a list has, of which types and shapes, so that a link between processes
-// has to carry these too. It also has to carry strides: the order in which operators sum, and so
-// the bits of the result, depends on them.
+// Parcel is everything that moves from one stage to another for a micro-batch in one direction: lists of
+// values. The receiver takes the lists in the order in which the sender has added them. The sender decides
+// the length of a list and the type, shape and strides of each value. A link between processes carries
+// these too: the order in which operators sum, and so the bits of the result, depends on strides.
 type Parcel struct {
-	// Device is where the tensors are: that of the sender until the link has copied them. Device
-	// counts as the sender's also where both stages are on it.
+	// Device has the tensors: the sender's device until the link has copied them, also if both stages are
+	// on it.
 	Device torch.Device
-	// Ready is an event after which the values are there. The parcel owns it. It may be nil in a
-	// parcel whose values are there already.
+	// Ready is an event at which the values are complete. The parcel owns it. Nil: they are complete.
 	Ready stream.Event
 	lists [][]Value
 }
 
 // Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). A tensor that is in
-// a list twice is the same pointer twice. A nil tensor is a value that is absent. Between processes a
-// tensor must be dense (torch.Dense), so that sending it takes no memory.
+// a list twice is the same pointer twice. A nil tensor is an absent value. Between processes a tensor
+// must be dense (torch.Dense), so that sending it takes no memory.
 type Value struct {
 	Tensor *torch.Tensor
 	Wants  bool // a gradient of the tensor can come back
 }
 
-// Values are tensors of which no gradient comes back.
+// Values makes values that get no gradient.
 func Values(tensors ...*torch.Tensor) []Value {
 	list := make([]Value, len(tensors))
 	for i, t := range tensors {
@@ -53,10 +51,10 @@ func Values(tensors ...*torch.Tensor) []Value {
 // Add appends a list. The parcel owns its tensors from then on.
 func (p *Parcel) Add(list []Value) { p.lists = append(p.lists, list) }
 
-// Lists are the lists that have not been taken. The parcel owns the tensors.
+// Lists returns the lists that have not been taken. The parcel owns the tensors.
 func (p *Parcel) Lists() [][]Value { return p.lists }
 
-// Take returns the next list, whose tensors belong to the caller, or nil if there is none.
+// Take returns the next list, or nil after the last. The caller owns its tensors.
 func (p *Parcel) Take() []Value {
 	if len(p.lists) == 0 {
 		return nil
@@ -80,38 +78,37 @@ func (p *Parcel) Free() {
 	}
 }
 
-// Link carries parcels from the stage of a send action to that of the matching receive. It is safe
-// for concurrent use by the workers of a pipe. After a call that has failed come Abort and Free alone.
+// Link carries parcels from the stage of a send action to the stage of the matching receive. It is safe
+// for concurrent use by the workers of a pipe. After a call has failed only Abort and Free may follow.
 type Link interface {
-	// Send hands a parcel to the link, which owns it from then on, also when it fails. c is that of
-	// the sender's worker.
+	// Send hands a parcel to the link. The link owns it from then on, also after a failure. c is the
+	// context of the sender's worker.
 	Send(c *torch.Ctx, send schedule.Action, p Parcel) error
-	// Expect says that the parcel of this send will be received, after those that were expected before
-	// on the send's link, and that there is memory for it from now on, so that it can arrive before it
-	// is wanted. c is that of the receiver's worker.
+	// Expect announces that the parcel of this send will be received, after the parcels that were expected
+	// before on the same link. It may use memory of the receiver from now on, and arrive before Receive.
+	// c is the context of the receiver's worker.
 	Expect(c *torch.Ctx, send schedule.Action) error
-	// Receive returns the parcel of a send, which belongs to the caller. It waits until the parcel
-	// has arrived. c is that of the receiver's worker.
+	// Receive waits for the parcel of a send and returns it. The caller owns it. c is the context of the
+	// receiver's worker.
 	Receive(c *torch.Ctx, send schedule.Action) (Parcel, error)
-	// Meets reports whether Send waits until the other side is at Receive, as Gloo's does. A worker
-	// then does not wait for the end of a send before it receives.
+	// Meets reports whether Send waits until the receiver is at Receive, as Gloo does. A worker then
+	// does not wait for the end of a send before it receives.
 	Meets(send schedule.Action) bool
-	// Settle returns when what was sent is known to have arrived, and nothing of it is in memory of
-	// the sender any more. The program says that it was received by now. It is called by the
-	// sender's worker, also for a send of an earlier run or of none.
+	// Settle waits until a sent parcel is known to have arrived and is freed at the sender. The program
+	// says that it was received by now. The sender's worker calls it, also for a send of an earlier run.
 	Settle(send schedule.Action) error
-	// Abort ends all calls that wait, and all later ones, with ErrAborted.
+	// Abort ends all calls that wait, and all later calls, with ErrAborted.
 	Abort()
-	// Free frees the parcels that wait. No call may go on meanwhile.
+	// Free frees the parcels that wait. No other call may be under way.
 	Free()
 }
 
 // ErrAborted is the error of a call that waited when the run failed elsewhere.
 var ErrAborted = errors.New("link: the run has failed on another stage")
 
-// Memory carries parcels between the stages of one process. A parcel that waits lies in memory of
-// the stage that sent it, and is handed over as it is. Send returns at once. Receive does not wait:
-// the parcel must have been sent. The zero Memory is ready.
+// Memory carries parcels between the stages of one process. A parcel waits in memory of the sender and is
+// handed over as it is. Send returns at once. Receive does not wait: the parcel must have been sent. The zero
+// Memory is ready.
 type Memory struct {
 	mu      sync.Mutex
 	waiting map[schedule.Action]Parcel // by send
@@ -160,4 +157,44 @@ func (l *Memory) Free() {
 		p.Free()
 	}
 	clear(l.waiting)
+}
+
+// Mixed carries parcels between the stages of this process and of others.
+type Mixed struct {
+	Here   Link // between two stages of this process
+	There  Link // otherwise
+	IsHere func(stage int) bool
+}
+
+// of returns the link that a send takes.
+func (l *Mixed) of(send schedule.Action) Link {
+	if l.IsHere(send.Stage) && l.IsHere(send.Peer) {
+		return l.Here
+	}
+	return l.There
+}
+
+// Send is the Send of the send's link, and so on.
+func (l *Mixed) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
+	return l.of(send).Send(c, send, p)
+}
+
+func (l *Mixed) Expect(c *torch.Ctx, send schedule.Action) error { return l.of(send).Expect(c, send) }
+
+func (l *Mixed) Receive(c *torch.Ctx, send schedule.Action) (Parcel, error) {
+	return l.of(send).Receive(c, send)
+}
+
+func (l *Mixed) Meets(send schedule.Action) bool { return l.of(send).Meets(send) }
+
+func (l *Mixed) Settle(send schedule.Action) error { return l.of(send).Settle(send) }
+
+func (l *Mixed) Abort() {
+	l.Here.Abort()
+	l.There.Abort()
+}
+
+func (l *Mixed) Free() {
+	l.Here.Free()
+	l.There.Free()
 }

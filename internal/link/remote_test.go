@@ -20,9 +20,6 @@ import (
 // tensor draws a tensor of any layout that a stage may send: permuted, repeated, a part of another, empty.
 func tensor(t *rapid.T, c *torch.Ctx) *torch.Tensor {
 	shape := rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 4).Draw(t, "shape")
-	if rapid.IntRange(0, 4).Draw(t, "mark") == 0 { // what a Remote takes for the sign of another layout
-		return c.Keep(torch.From(c, bytes.Repeat([]byte("penstock"), rapid.IntRange(1, 12).Draw(t, "marks"))))
-	}
 	x := c.Randn(shape...)
 	switch rapid.IntRange(0, 4).Draw(t, "layout") {
 	case 1:
@@ -188,10 +185,13 @@ type counting struct {
 	link.Transport
 	sent, received int
 	of             func(link.Work, *torch.Tensor) link.Work // or nil
+	instead        *torch.Tensor                            // of the next message that is sent; or nil
 }
 
 func (c *counting) Send(x *torch.Tensor, to, tag int) (link.Work, error) {
-	c.sent++
+	if c.sent++; c.instead != nil {
+		x, c.instead = c.instead, nil
+	}
 	return c.begun(x)(c.Transport.Send(x, to, tag))
 }
 
@@ -222,8 +222,8 @@ func counted(t *testing.T, microBatches int) (ends [2]*link.Remote, counts [2]*c
 	return ends, counts
 }
 
-// A parcel with the layout of the one before is a message for each tensor. One whose layout cannot be told
-// from its first tensor, or has changed, has more.
+// A parcel with the layout of the one before is a head and a message for each tensor. One with another layout
+// has the layout besides, and a byte in place of each tensor of the one before.
 func TestMessagesOfAParcel(t *testing.T) {
 	torchtest.Check(t)
 	ones := func(c *torch.Ctx, n int64) []*torch.Tensor { return []*torch.Tensor{c.Ones(torch.Float32, n)} }
@@ -233,18 +233,12 @@ func TestMessagesOfAParcel(t *testing.T) {
 		next  func(c *torch.Ctx) []*torch.Tensor
 		want  []int
 	}{
-		{"the same", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, []int{3, 1, 1}},
+		{"the same", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, []int{3, 2, 2}},
 		{"two", func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) },
-			func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) }, []int{4, 2, 2}},
+			func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) }, []int{4, 3, 3}},
 		{"small", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) }, []int{3, 2, 2}},
 		{"nothing", func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} }, func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} }, []int{2, 1, 1}},
-		{"other rows", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 32) }, []int{3, 4, 1}},
-		{"a mark", func(c *torch.Ctx) []*torch.Tensor {
-			return []*torch.Tensor{torch.From(c, bytes.Repeat([]byte("penstock"), 8))}
-		},
-			func(c *torch.Ctx) []*torch.Tensor {
-				return []*torch.Tensor{torch.From(c, bytes.Repeat([]byte("penstock"), 8))}
-			}, []int{3, 4, 4}},
+		{"other rows", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 32) }, []int{3, 4, 2}},
 	} {
 		c := torch.NewCtx(torch.Options{})
 		ends, counts := counted(t, 1)
@@ -287,6 +281,70 @@ func TestMessagesOfAParcel(t *testing.T) {
 		if !slices.Equal(got, row.want) {
 			t.Errorf("%s: %v messages, want %v", row.name, got, row.want)
 		}
+		c.Close()
+	}
+}
+
+// Layouts may change with each parcel.
+func TestLayoutsThatAlternate(t *testing.T) {
+	torchtest.Check(t)
+	ends, _ := counted(t, 1)
+	from, to := ends[0].Open(0), ends[1].Open(0)
+	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
+	for i := range 1000 {
+		c := torch.NewCtx(torch.Options{})
+		if err := to.Expect(c, send); err != nil {
+			t.Fatal(err)
+		}
+		var p link.Parcel
+		for k := range i % 3 {
+			p.Add(link.Values(c.Keep(c.MulScalar(c.Ones(torch.Float32, int64(1+i%2)), float64(i+k)))))
+		}
+		want := describe(c, p)
+		if err := from.Send(c, send, p); err != nil {
+			t.Fatal(err)
+		}
+		got, err := to.Receive(c, send)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := describe(c, got); text != want {
+			t.Fatalf("parcel %d is\n%swant\n%s", i, text, want)
+		}
+		if got.Free(); from.Settle(send) != nil {
+			t.Fatal("it has not arrived")
+		}
+		c.Close()
+	}
+	from.Free()
+	to.Free()
+}
+
+// A head that is cut short, or says other sizes, is refused.
+func TestHeadsThatAreWrong(t *testing.T) {
+	for _, head := range [][]byte{{0, 0, 0, 0, 0, 0, 0, 0}, append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), make([]byte, 24)} {
+		torchtest.Check(t)
+		ends, counts := counted(t, 1)
+		from, to := ends[0].Open(0), ends[1].Open(0)
+		send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
+		c := torch.NewCtx(torch.Options{})
+		for run := range 2 {
+			var p link.Parcel
+			p.Add(link.Values(c.Keep(c.Ones(torch.Float32, 64))))
+			if run == 1 {
+				counts[0].instead = torch.From(c, head)
+			}
+			if err := from.Send(c, send, p); err != nil {
+				t.Fatal(err)
+			}
+			got, err := to.Receive(c, send)
+			if refused := err != nil && strings.Contains(err.Error(), "bytes, and the receiver has room for 256"); refused != (run == 1) {
+				t.Errorf("run %d: %v", run, err)
+			}
+			got.Free()
+		}
+		from.Free()
+		to.Free()
 		c.Close()
 	}
 }

@@ -1,0 +1,261 @@
+package link
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"penstock.example/internal/stream"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// aheadBytes is how many bytes an edge may receive ahead, or a single parcel that is larger. A sender
+// learns of a receive a latency after it is begun, and its message takes another latency. A link is busy
+// meanwhile if it may carry enough: 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
+const aheadBytes = 4 << 20
+
+// incoming is a parcel that is being received.
+type incoming struct {
+	layout  layout          // of the send's last parcel, or of this one
+	head    *torch.Tensor   // of headBytes
+	tensors []*torch.Tensor // the cores that move
+	works   []Work
+	staged  bool         // the tensors are on the host
+	link    *gpuLink     // or nil
+	vacant  stream.Event // of a GPU link: nothing uses the memory of the tensors any more
+}
+
+// drop frees the tensors that were not made part of a parcel. Nothing arrives in them any more.
+func (in *incoming) drop() {
+	in.head.Free()
+	if in.vacant != nil {
+		in.vacant.Free()
+	}
+	torch.FreeAll(in.tensors)
+	in.head, in.tensors, in.works, in.vacant = nil, nil, nil, nil
+}
+
+// Expect begins to receive a parcel, once the parcels that are expected before it on its edge leave room
+// for it.
+func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
+	e := edgeOf(send)
+	l.mu.Lock()
+	l.queued[e] = append(l.queued[e], send)
+	l.mu.Unlock()
+	return l.advance(c, e)
+}
+
+// advance begins as many of the receives that are expected on an edge as its capacity and aheadBytes allow.
+func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
+	for {
+		l.mu.Lock()
+		queued, parcels, bytes := l.queued[e], 0, uint64(0)
+		for send, in := range l.posted {
+			if edgeOf(send) == e {
+				parcels, bytes = parcels+1, bytes+in.layout.bytes()
+			}
+		}
+		l.mu.Unlock()
+		if len(queued) == 0 || l.full(e, parcels) {
+			return nil
+		}
+		next := queued[0]
+		if parcels > 0 && bytes+l.last(next).bytes() > aheadBytes {
+			return nil
+		}
+		l.mu.Lock()
+		l.queued[e] = queued[1:]
+		l.mu.Unlock()
+		var err error
+		if failed := torch.Try(func() { _, err = l.post(c, next) }); failed != nil || err != nil {
+			return fmt.Errorf("link: %v, ahead of its receive: %w", next, cmp.Or(failed, err))
+		}
+	}
+}
+
+// Receive receives a parcel on the device of c, and begins the receives that may follow it.
+func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
+	e := edgeOf(send)
+	l.mu.Lock()
+	in := l.posted[send]
+	if in == nil {
+		l.queued[e] = slices.DeleteFunc(l.queued[e], func(s schedule.Action) bool { return s == send })
+	}
+	l.mu.Unlock()
+	if in == nil {
+		in, err = l.post(c, send)
+	}
+	if err == nil {
+		p, err = l.receive(c, send, in)
+	}
+	if err != nil {
+		return p, err
+	}
+	l.mu.Lock()
+	delete(l.posted, send)
+	l.mu.Unlock()
+	if err := l.advance(c, e); err != nil {
+		p.Free()
+		return Parcel{}, err
+	}
+	return p, nil
+}
+
+// post begins to receive the head of a parcel, and tensors of the remembered layout. After a failure,
+// such as out of memory, some receives may be under way: the parcel stays posted until Free.
+func (l *remoteRun) post(c *torch.Ctx, send schedule.Action) (*incoming, error) {
+	in := &incoming{layout: l.last(send), link: l.gpuLink(send)}
+	l.mu.Lock()
+	l.posted[send] = in
+	l.mu.Unlock()
+	var err error
+	if in.head, err = l.receiveMessage(send, headPart, headBytes, in); err != nil {
+		return in, err
+	}
+	return in, l.postTensors(c, send, in)
+}
+
+// postTensors allocates the tensors. Without a GPU link it begins to receive them.
+func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming) error {
+	if in.link != nil {
+		in.vacant = in.link.streams(c).Room(func() {
+			for _, s := range in.layout.tensors() {
+				in.tensors = append(in.tensors, c.Keep(s.empty(c)))
+			}
+		})
+		return nil
+	}
+	in.staged = l.staged(c.Device())
+	for k, s := range in.layout.tensors() {
+		if in.staged {
+			in.tensors = append(in.tensors, c.Keep(c.EmptyPinned(s.DType, s.Core, s.Strides)))
+		} else {
+			in.tensors = append(in.tensors, c.Keep(s.empty(c)))
+		}
+		if err := l.receivePart(send, firstTensor+k, in.tensors[k], in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receivePart begins to receive the message of a part.
+func (l *remoteRun) receivePart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
+	tag, err := l.tag(send, part)
+	if err != nil {
+		return err
+	}
+	w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
+	if err == nil {
+		in.works = append(in.works, w)
+	}
+	return err
+}
+
+// receiveMessage begins to receive a message of n bytes, in no device's account. A shorter message leaves
+// zeros.
+func (l *remoteRun) receiveMessage(send schedule.Action, part, n int, in *incoming) (*torch.Tensor, error) {
+	var t *torch.Tensor
+	h := torch.NewCtx(torch.Options{})
+	defer h.Close()
+	h.Unlimited(func() { t = h.Keep(h.Zeros(torch.Uint8, int64(n))) })
+	if err := l.receivePart(send, part, t, in); err != nil {
+		t.Free()
+		return nil, err
+	}
+	return t, nil
+}
+
+// receive waits for a parcel that is posted.
+func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
+	refuse := func(format string, args ...any) (Parcel, error) {
+		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: %s; want processes with the same program "+
+			"and the same Penstock", send, send.Stage, send.Peer, send.MicroBatch, fmt.Sprintf(format, args...))
+	}
+	if err := wait(in.works); err != nil {
+		return p, err
+	}
+	h, g := parseHead(torch.Bytes(in.head)), in.link
+	switch {
+	case g != nil && h.number != g.number:
+		return refuse("it is parcel %d of its sender's GPU, and %d is the next that is received here",
+			h.number, g.number)
+	case h.layout > maxLayout:
+		return refuse("its description has %d bytes, more than %d", h.layout, maxLayout)
+	case h.layout > 0:
+		if err := l.receiveLayout(c, send, int(h.layout), in); err != nil {
+			return p, err
+		}
+	case in.layout == nil:
+		return refuse("the sender takes its layout for known, and it is not")
+	}
+	if have := in.layout.bytes(); h.bytes != have {
+		return refuse("the sender sends %d bytes, and the receiver has room for %d", h.bytes, have)
+	}
+	if g != nil {
+		g.number++
+		queue := func() error { return l.direct.transfer(g, in.tensors) }
+		if err := g.streams(c).Receive(in.vacant, queue); err != nil {
+			return p, fmt.Errorf("link: %v: %w", send, err)
+		}
+	}
+	return in.parcel(c), nil
+}
+
+// receiveLayout receives the layout of a parcel that has another one than the last, and its tensors.
+func (l *remoteRun) receiveLayout(c *torch.Ctx, send schedule.Action, n int, in *incoming) error {
+	in.drop()
+	var err error
+	if in.head, err = l.receiveMessage(send, layoutPart, n, in); err != nil {
+		return err
+	}
+	if err := wait(in.works); err != nil {
+		return err
+	}
+	if in.layout, err = parseLayout(torch.Bytes(in.head)); err != nil {
+		return err
+	}
+	l.remember(send, in.layout)
+	if err := l.postTensors(c, send, in); err != nil {
+		return err
+	}
+	return wait(in.works)
+}
+
+// parcel makes a parcel of the tensors. Until it is complete they belong to in.
+func (in *incoming) parcel(c *torch.Ctx) Parcel {
+	p, next := Parcel{Device: c.Device()}, 0
+	for _, slots := range in.layout {
+		list := make([]Value, len(slots))
+		for i, s := range slots {
+			list[i].Wants = s.Wants
+			switch {
+			case s.Absent:
+			case s.Same >= 0:
+				list[i].Tensor = list[s.Same].Tensor
+			case s.moves():
+				if in.staged {
+					in.replace(next, c.Keep(c.CopyHere(in.tensors[next])))
+				}
+				if !slices.Equal(s.Shape, s.Core) {
+					in.replace(next, c.Keep(c.Expand(in.tensors[next], s.Shape...)))
+				}
+				list[i].Tensor = in.tensors[next]
+				next++
+			default:
+				list[i].Tensor = c.Keep(c.Expand(s.empty(c), s.Shape...))
+				in.tensors = append(in.tensors, list[i].Tensor)
+			}
+		}
+		p.Add(list)
+	}
+	in.tensors = nil
+	in.drop()
+	return p
+}
+
+func (in *incoming) replace(k int, t *torch.Tensor) {
+	in.tensors[k].Free()
+	in.tensors[k] = t
+}
