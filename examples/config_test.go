@@ -246,14 +246,11 @@ var (
 
 		"group.Config.Size":      {{group.Config{}, "0", "want 1 to 65536"}},
 		"group.Config.Rank":      {{group.Config{Size: 2, Rank: 2}, "2", "want 0 to 1"}, {group.Config{Size: 2, Rank: -1}, "-1", "want 0 to 1"}},
-		"group.Config.LocalRank": {{group.Config{Size: 1, LocalRank: -1}, "-1", "want at least 0"}},
 		"group.Config.Address":   {{group.Config{Size: 2}, `""`, "want host:port of rank 0"}, {group.Config{Size: 2, Address: "here"}, `"here"`, "want host:port"}, {group.Config{Size: 2, Address: ":80"}, `":80"`, "want host:port"}, {group.Config{Size: 2, Address: "a:65536"}, "65536", "want host:port"}},
 		"group.Config.Timeout":   {{group.Config{Size: 1, Timeout: -1}, "-1ns", "want at least 0s"}},
 		"group.Config.Heartbeat": {{group.Config{Size: 1, Heartbeat: -1}, "-1ns", "want at least 0s"}},
 		"group.Config.Silence":   {{group.Config{Size: 1, Silence: -1}, "-1ns", "want at least 0s"}, {group.Config{Size: 1, Silence: time.Second}, "1s: the heartbeat is every 1s", "want at least twice that"}},
 		"group.Config.Restart":   {{group.Config{Size: 1, Restart: -1}, "-1", "want at least 0"}},
-		"group.Config.Interface": {{group.Config{Size: 1, Interface: "none0"}, `"none0": `, "want one of this machine's interfaces, such as "}},
-		"group.Config.Backend":   {{group.Config{Size: 1, Backend: "nccl"}, `"nccl": between GPUs pipes use it by themselves`, "want gloo"}, {group.Config{Size: 1, Backend: "carrier pigeon"}, "there is no such backend", "want gloo"}},
 	}
 	unwrong = map[string]string{
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
@@ -273,7 +270,7 @@ var (
 		"profile.Config.Seed": "any number", "profile.Config.Extras": "any values", "profile.Config.Autocast": "a switch", "profile.Config.Clock": "any function", "profile.Config.BytesOnly": "a switch",
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.FirstOnly": "a switch", "profile.Config.InputGrad": "a switch", "profile.Config.Lean": "a switch",
 		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used", "profile.Config.FewerTarget": "as Target",
-		"group.Config.Token": "any text", "group.Config.AgentStore": "a switch", "group.Config.Log": "any logger",
+		"group.Config.Token": "any text", "group.Config.Log": "any logger",
 		"autoremat.Config.Optimizer": "any", "autoremat.Config.Loss": "any", "autoremat.Config.Report": "any function",
 	}
 )

@@ -352,12 +352,11 @@ func nils(g given) map[string]struct {
 		"torch.Tensor.SameShape.as": {panics(func() { g.x.SameShape(nil) }), "the tensor is nil"},
 		"torch.Device.Lend.t":       {panics(func() { torch.CPU(0).Lend(nil) }), "the tensor is nil"},
 
-		"torch.OpenGloo.s":             {func() error { return discard(torch.OpenGloo(nil, "", 0, 1, "", 0)) }, "torch: OpenGloo: the store is nil"},
+		"torch.OpenGloo.b":             {func() error { return discard(torch.OpenGloo(nil, 0, 1, "", 0)) }, "torch: OpenGloo: the board is nil"},
 		"torch.Gloo.Send.t":            {func() error { return discard(new(torch.Gloo).Send(nil, 1, 0)) }, "the tensor is nil"},
 		"torch.Gloo.Receive.t":         {func() error { return discard(new(torch.Gloo).Receive(nil, 1, 0)) }, "the tensor is nil"},
 		"group.FromEnvironment.getenv": {func() error { _, _, err := group.FromEnvironment(nil); return err }, "group: FromEnvironment: the function is nil; want os.Getenv"},
 		"group.Join.ctx":               {func() error { return discard(group.Join(ctx, group.Config{Size: 1})) }, "group: " + background},
-		"group.Refuse.ctx":             {func() error { return group.Refuse(ctx, group.Config{Size: 1}, "") }, "group: " + background},
 		"group.FromFirst.f":            {func() error { return discard(group.FromFirst[int](context.Background(), nil, "a", nil)) }, "group: FromFirst: the function is nil; want what rank 0 is to do"},
 		"group.Meet.ctx":               {func() error { return discard(group.Meet(ctx, group.Local(1)[0], "a", 0, nil)) }, "group: " + background},
 		"group.FromFirst.ctx": {func() error {

@@ -10,8 +10,7 @@ import (
 	"penstock.example/torch"
 )
 
-// MemberError is the failure of another member at a point where all of them meet. The group itself
-// goes on.
+// MemberError is the failure of another member at a meeting. The group itself goes on.
 type MemberError struct {
 	Rank        int
 	Message     string
@@ -20,11 +19,10 @@ type MemberError struct {
 
 func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
 
-// Is says of an error for lack of memory that it is torch.ErrOutOfMemory.
+// Is reports that an error for lack of memory is torch.ErrOutOfMemory.
 func (e *MemberError) Is(target error) bool { return e.OutOfMemory && target == torch.ErrOutOfMemory }
 
-// meeting is what a member says where all meet, and what it has failed in
-// before.
+// meeting is a member's part in a meeting: a value, and an error from before.
 type meeting[T any] struct {
 	Body        T
 	Failed      bool   `json:",omitempty"`
@@ -32,23 +30,24 @@ type meeting[T any] struct {
 	OutOfMemory bool   `json:",omitempty"`
 }
 
-// Meet waits for all members, and returns what each of them says, by rank. If any has failed before,
-// all get an error: their own, or the *MemberError of the first by rank that has one. A nil group is
-// this process alone. T must be what encoding/json writes and reads back.
+// Meet waits for all members, and returns the values of all, by rank. If failed is not nil on any member,
+// all get an error: their own, or the *MemberError of the lowest rank that has one. A nil group is this
+// process alone. encoding/json must be able to write and read back a T.
 func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed error) ([]T, error) {
 	if g == nil {
 		return []T{mine}, failed
 	}
 	own := meeting[T]{Body: mine}
 	if failed != nil {
-		own.Failed, own.Error, own.OutOfMemory = true, cut(failed.Error(), MaxMessage), errors.Is(failed, torch.ErrOutOfMemory)
+		own.Failed, own.Error = true, cut(failed.Error(), MaxMessage)
+		own.OutOfMemory = errors.Is(failed, torch.ErrOutOfMemory)
 	}
 	text, err := json.Marshal(own)
 	if err != nil {
 		return nil, errors.Join(failed, fmt.Errorf("group: meeting for %s: %w", what, err))
 	}
 	all, err := g.Gather(ctx, what, text)
-	if err != nil && errors.Is(failed, err) { // the failure of the group is what has failed here
+	if err != nil && errors.Is(failed, err) { // both are the failure of the group
 		return nil, failed
 	}
 	if err != nil {
@@ -68,24 +67,24 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	return out, first
 }
 
-// FromFirst has rank 0 do f, and gives its result to all. A nil group is this process alone. T must
-// be what encoding/json writes and reads back.
+// FromFirst calls f on rank 0 and gives its result to all. A nil group is this process alone. encoding/json
+// must be able to write and read back a T.
 func FromFirst[T any](ctx context.Context, g *Group, what string, f func() (T, error)) (out T, err error) {
-	if err := arg.Given(f, "group: FromFirst: the function", "what rank 0 is to do"); err != nil {
+	if err := arg.Given(f, "group: FromFirst: the function", "one for rank 0"); err != nil {
 		return out, err
 	}
 	if g == nil || g.Rank() == 0 {
 		out, err = f()
 	}
 	all, err := Meet(ctx, g, what, out, err)
-	if err != nil || g == nil || g.Rank() == 0 { // what rank 0 has made need not have gone through JSON
+	if err != nil || g == nil || g.Rank() == 0 { // rank 0's result need not go through JSON
 		return out, err
 	}
 	return all[0], nil
 }
 
-// Agree waits for all members and returns an error if any has failed in what was done before: the
-// own, or a *MemberError.
+// Agree waits for all members. If failed is not nil on any member, all get an error: their own, or a
+// *MemberError.
 func Agree(ctx context.Context, g *Group, what string, failed error) error {
 	_, err := Meet(ctx, g, what, 0, failed)
 	return err

@@ -4,164 +4,188 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"penstock.example/internal/link"
+	"penstock.example/torch"
 )
 
-// control is this member's part of the control connections, a star around rank 0: rank 0 has a
-// peer for each other member, the others have one for rank 0, which hands on what is for all.
+// control is this member's part of the control connections, a star around rank 0: rank 0 has a peer for
+// each other member, the others have one for rank 0. Rank 0 hands frames on to all, and decides which failure
+// was the first.
 type control struct {
 	cfg     Config
 	first   *outcome
 	gathers *gathers
+	board   *torch.Board  // Gloo's addresses
 	turn    sync.Mutex    // of gathers
-	ready   chan struct{} // closed when all members are there
+	ready   chan struct{} // closed when all members are connected
 	closing chan struct{} // closed when this member leaves
 
 	mu      sync.Mutex
 	peers   map[int]*peer // by rank
-	started bool          // all members are there
-	left    []bool        // by rank: it has left in good order
-	leaving bool          // this member says goodbye
+	started bool          // ready is closed
+	left    []bool        // by rank: it has left in order
+	staying int           // how many others have not
+	leaving bool          // this member leaves in order
 	goodbye chan struct{} // closed when all others have left
-	last    sync.Once     // of goodbye
-	waiting string        // at a member that waits for the others: for whom
-	readers sync.WaitGroup
+	serves  sync.WaitGroup
 }
 
 func newControl(c Config) *control {
 	return &control{
-		cfg: c, first: newOutcome(), gathers: newGathers(c.Size), ready: make(chan struct{}), closing: make(chan struct{}),
-		peers: map[int]*peer{}, left: make([]bool, c.Size), goodbye: make(chan struct{}),
+		cfg: c, first: newOutcome(), gathers: newGathers(c.Size), board: torch.NewBoard(),
+		ready: make(chan struct{}), closing: make(chan struct{}), goodbye: make(chan struct{}),
+		peers: map[int]*peer{}, left: make([]bool, c.Size), staying: c.Size - 1,
 	}
 }
 
-// add starts the connection to a peer.
+// add starts the connection to a peer. The caller has the lock.
 func (c *control) add(p *peer) {
-	c.mu.Lock()
 	c.peers[p.rank] = p
-	c.mu.Unlock()
-	c.readers.Go(p.write)
-	c.readers.Go(func() {
-		err := p.read(c.may, func(m message) error { return c.take(p, m) })
-		c.ended(p, err)
+	c.serves.Go(func() {
+		p.serve(func(f frame) error { return c.take(p, f) }, func(err error) { c.ended(p, err) })
 	})
 }
 
-// may says which messages come after the handshake.
-func (c *control) may(k kind) bool {
-	switch k {
-	case kindBeat, kindPart, kindFailed, kindLost, kindBye:
-		return true
-	}
-	return c.cfg.Rank != 0 && (k == kindRefusal || k == kindWaiting || k == kindReady)
-}
-
-// take does what a message asks for.
-func (c *control) take(from *peer, m message) error {
-	switch m := m.(type) {
-	case waiting:
-		c.mu.Lock()
-		c.waiting = m.text
-		c.mu.Unlock()
-	case ready:
-		c.start()
-	case refusal:
-		c.first.set(&refusedError{m.text}, nil)
-	case part:
-		if err := c.speaks(from, m.rank); err != nil {
-			return err
-		}
-		if err := c.gathers.add(m); err != nil {
-			return err
-		}
-		c.tell(m, from)
-	case failed:
-		if err := c.speaks(from, m.Rank); err != nil {
-			return err
-		}
-		c.mu.Lock()
-		from.ending = true
-		c.mu.Unlock()
-		c.end(&FailedError{Failure(m)}, from)
-	case lost:
-		if m.Rank < 0 || m.Rank >= c.cfg.Size {
-			return fmt.Errorf("%w: rank %d is lost", errMessage, m.Rank)
-		}
-		l := LostError(m)
-		c.end(&l, from)
-	case bye:
-		if err := c.speaks(from, m.rank); err != nil {
-			return err
-		}
-		c.tell(m, from)
-		c.leave(m.rank)
-	}
-	return nil
-}
-
-// speaks refuses what a peer says in the name of another member. Rank 0 speaks for all.
-func (c *control) speaks(from *peer, rank int) error {
-	if rank < 0 || rank >= c.cfg.Size || rank == c.cfg.Rank || from.rank != 0 && rank != from.rank {
-		return fmt.Errorf("%w: rank %d speaks for rank %d", errMessage, from.rank, rank)
-	}
-	return nil
-}
-
-// start says that all members are there.
+// start notes that all members are connected. The caller has the lock.
 func (c *control) start() {
-	c.mu.Lock()
-	was := c.started
-	c.started = true
-	c.mu.Unlock()
-	if !was {
+	if !c.started {
+		c.started = true
 		close(c.ready)
 	}
 }
 
-// tell sends a message to all peers but one.
-func (c *control) tell(m message, but *peer) {
-	f := frame(m)
-	var ends bool
-	switch m.(type) {
-	case failed, lost, refusal:
-		ends = true
+// take handles a frame.
+func (c *control) take(from *peer, f frame) error {
+	if f.kind == kindBeat {
+		return nil
 	}
+	// Rank 0 hands on frames of others. No other member speaks for another one.
+	if f.rank >= c.cfg.Size || f.rank == c.cfg.Rank || from.rank != 0 && f.rank != from.rank {
+		return fmt.Errorf("%w: rank %d speaks for rank %d", errFrame, from.rank, f.rank)
+	}
+	switch {
+	case f.kind == kindReady && from.rank == 0:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.start()
+		return nil
+	case f.kind == kindRefused && from.rank == 0:
+		c.first.set(&refusedError{string(f.body)}, nil)
+		return nil
+	case f.kind == kindEnd:
+		var e ending
+		if err := f.decode(&e); err != nil || e.Failed == nil && e.Lost == nil {
+			return errFrame
+		}
+		switch {
+		case c.cfg.Rank != 0:
+			c.first.set(e.error(), nil)
+		case e.Failed != nil:
+			e.Failed.Rank = from.rank
+			c.judge(e.Failed)
+		default:
+			c.judge(e.Lost)
+		}
+		return nil
+	case f.kind == kindEntry:
+		key, value, err := cutText(f.body)
+		if err != nil {
+			return err
+		}
+		c.board.Put(key, value)
+	case f.kind == kindPart:
+		p, err := parsePart(f)
+		if err == nil {
+			err = c.gathers.add(p)
+		}
+		if err != nil {
+			return err
+		}
+	case f.kind == kindBye:
+		defer c.leave(f.rank)
+	default:
+		return errFrame
+	}
+	c.tell(f, from)
+	return nil
+}
+
+// ending is the body of an end: one of two errors.
+type ending struct {
+	Failed *FailedError `json:",omitempty"`
+	Lost   *LostError   `json:",omitempty"`
+}
+
+func (e ending) error() error {
+	if e.Failed != nil {
+		return e.Failed
+	}
+	return e.Lost
+}
+
+func endFrame(rank int, err error) frame {
+	var e ending
+	switch err := err.(type) {
+	case *FailedError:
+		e.Failed = &FailedError{err.bounded()}
+	case *LostError:
+		e.Lost = &LostError{err.Rank, cut(err.Why, MaxMessage)}
+	}
+	return jsonFrame(kindEnd, rank, e)
+}
+
+// tell sends a frame to all peers but one.
+func (c *control) tell(f frame, but *peer) {
+	b := f.encode()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.peers {
 		if p != but {
-			p.enqueue(outgoing{frame: f})
-			p.ending = p.ending || ends
+			p.send(b)
 		}
 	}
 }
 
-// knows reports whether a peer was told that the group has failed, or has said so.
-func (c *control) knows(p *peer) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return p.ending
+// report lets rank 0 decide about a failure that this member has seen.
+func (c *control) report(err error) {
+	if c.cfg.Rank == 0 {
+		c.judge(err)
+		return
+	}
+	c.tell(endFrame(c.cfg.Rank, err), nil)
 }
 
-// end records the end of the group and tells it to the others, if it is the first. That is queued
-// before anybody here knows: who does may close the group at once, which sends what is queued.
-func (c *control) end(err error, heardFrom *peer) {
+// judge decides at rank 0 about a failure. A member that has failed ends the group at once, like the end of
+// a connection to rank 0. A broken connection between others may follow from such an end that rank 0 has not
+// seen so far: it counts only after a while.
+func (c *control) judge(err error) {
+	if _, lost := err.(*LostError); lost {
+		time.AfterFunc(link.VerdictTime, func() { c.end(err) })
+		return
+	}
+	c.end(err)
+}
+
+// end records at rank 0 why the group has ended, and tells the others. Only the first reason counts. It is
+// queued for the others before anybody here can know of it and close the group.
+func (c *control) end(err error) {
 	c.first.set(err, func() {
-		switch err := err.(type) {
-		case *FailedError:
-			c.tell(failed(err.Failure.bounded()), heardFrom)
-		case *LostError:
-			c.tell(lost{err.Rank, cut(err.Why, MaxMessage)}, heardFrom)
+		if e, ok := err.(*refusedError); ok {
+			c.tell(frame{kindRefused, 0, []byte(e.text)}, nil)
+			return
 		}
+		c.tell(endFrame(0, err), nil)
 	})
 }
 
 // ended is called when the connection to a peer has ended.
 func (c *control) ended(p *peer, err error) {
 	c.mu.Lock()
-	current := c.peers[p.rank] == p
-	if current {
+	if c.peers[p.rank] == p {
 		delete(c.peers, p.rank)
 	}
 	started, left, leaving := c.started, c.left[p.rank], c.leaving
@@ -171,114 +195,104 @@ func (c *control) ended(p *peer, err error) {
 		return
 	default:
 	}
-	if leaving {
-		// Who is gone now will say nothing more, and rank 0 nothing of anybody.
-		c.tell(bye{p.rank}, p)
-		if c.leave(p.rank); p.rank == 0 {
-			c.last.Do(func() { close(c.goodbye) })
+	lost := &LostError{Rank: p.rank, Why: p.why(err)}
+	switch {
+	case leaving && p.rank == 0: // nobody tells of the others any more
+		for rank := range c.left {
+			c.leave(rank)
 		}
-		return
-	}
-	// A member that is gone before all are there may come again.
-	if current && !left && (started || c.cfg.Rank != 0) {
-		c.end(&LostError{Rank: p.rank, Why: p.why(err)}, nil)
+	case leaving:
+		c.tell(frame{kind: kindBye, rank: p.rank}, p)
+		c.leave(p.rank)
+	case c.cfg.Rank != 0:
+		c.first.set(lost, nil)
+	case started && !left: // before all are connected, a member may go and come again
+		c.end(lost)
 	}
 }
 
-// leave says that a member has left in good order. It is missed if something waits for it.
+// leave notes that a member has left in order.
 func (c *control) leave(rank int) {
 	c.mu.Lock()
-	if c.left[rank] {
-		c.mu.Unlock()
-		return
-	}
-	c.left[rank] = true
-	all := true
-	for r, left := range c.left {
-		all = all && (left || r == c.cfg.Rank)
+	if rank != c.cfg.Rank && !c.left[rank] {
+		c.left[rank] = true
+		if c.staying--; c.staying == 0 {
+			close(c.goodbye)
+		}
 	}
 	c.mu.Unlock()
-	if all {
-		c.last.Do(func() { close(c.goodbye) })
-	}
-	if c.gathers.wants(rank) {
-		c.end(&LostError{Rank: rank, Why: hasLeft}, nil)
-	}
+	c.missLeavers()
 }
 
 const hasLeft = "it has left the group"
+
+// missLeavers reports members that have left although a gather waits for them.
+func (c *control) missLeavers() {
+	c.mu.Lock()
+	left := slices.Clone(c.left)
+	c.mu.Unlock()
+	for rank, gone := range left {
+		if gone && c.gathers.wants(rank) {
+			c.report(&LostError{Rank: rank, Why: hasLeft})
+		}
+	}
+}
 
 func (c *control) gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	select {
-	case <-c.closing: // the others miss it
+	case <-c.closing: // the others miss this member
 		return nil, errClosed
 	default:
 	}
 	one := c.gathers.begin()
 	for _, p := range one.parts(c.cfg.Rank, what, mine) {
-		c.tell(p, nil)
+		c.tell(p.frame(), nil)
 		if err := c.gathers.add(p); err != nil {
 			return nil, err
 		}
 	}
-	c.mu.Lock()
-	left := append([]bool(nil), c.left...)
-	c.mu.Unlock()
-	for rank, gone := range left {
-		if gone && c.gathers.wants(rank) {
-			c.end(&LostError{Rank: rank, Why: hasLeft}, nil)
-		}
-	}
+	c.missLeavers()
 	return one.wait(ctx, c.first, c.closing)
 }
 
-// errClosed is the error of calls that wait when this member leaves, and of later ones.
+// errClosed is the error of calls that wait when this member leaves, and of later calls.
 var errClosed = errors.New("group: it was closed")
 
-// fail is the failure of this member. It blocks until the others can know of it, a second at most.
+// fail is the failure of this member. It waits until rank 0 has decided, a second at most.
 func (c *control) fail(f Failure) {
-	c.end(&FailedError{f}, nil)
-	c.flush(time.Second)
+	err := &FailedError{f}
+	c.report(err)
+	select {
+	case <-c.first.failed:
+	case <-c.closing:
+	case <-time.After(time.Second):
+		c.first.set(err, nil)
+	}
 }
 
-// flush waits until all was sent.
-func (c *control) flush(timeout time.Duration) {
-	c.mu.Lock()
-	peers := make([]*peer, 0, len(c.peers))
-	for _, p := range c.peers {
-		peers = append(peers, p)
-	}
-	c.mu.Unlock()
-	var all sync.WaitGroup
-	for _, p := range peers {
-		all.Go(func() { p.flush(timeout) })
-	}
-	all.Wait()
-}
-
-// sayGoodbye leaves in good order: it waits until all others leave as well, so that none of them
-// misses it. It waits for a silence at most, and not where the group has failed.
-func (c *control) sayGoodbye() {
+// leaveInOrder waits until all others leave as well, so that none of them misses this member. It waits no
+// longer than a silence, and not if the group has failed.
+func (c *control) leaveInOrder() {
 	c.mu.Lock()
 	c.leaving = true
 	c.mu.Unlock()
-	c.tell(bye{c.cfg.Rank}, nil)
+	c.tell(frame{kind: kindBye, rank: c.cfg.Rank}, nil)
 	select {
 	case <-c.goodbye:
 	case <-c.first.failed:
 	case <-time.After(c.cfg.Silence):
 	}
-	c.flush(time.Second)
 }
 
-// close ends all connections and waits for those who serve them. closing is closed by then.
+// close ends all connections. closing is closed by then.
 func (c *control) close() {
+	c.board.Close()
 	c.mu.Lock()
 	for _, p := range c.peers {
 		p.stop()
 	}
 	c.mu.Unlock()
-	c.readers.Wait()
+	c.serves.Wait()
 }

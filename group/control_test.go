@@ -1,6 +1,8 @@
 package group
 
 import (
+	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ func TestAFailureIsQueuedBeforeItIsKnown(t *testing.T) {
 		here, there := net.Pipe()
 		p := newPeer(1, here, c.cfg)
 		c.peers[1] = p
-		go c.end(&LostError{Rank: 2, Why: "it died"}, nil)
+		go c.end(&LostError{Rank: 2, Why: "it died"})
 		<-c.first.failed
 		p.mu.Lock()
 		queued := len(p.queue)
@@ -43,35 +45,89 @@ func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := there.Write(frame(failed{Rank: 1, Stage: -1, MicroBatch: -1, Message: "why"})); err != nil {
+		if _, err := there.Write(endFrame(1, &FailedError{Failure{Rank: 1, Message: "why"}}).encode()); err != nil {
 			t.Fatal(err)
 		}
 		_ = there.Close()
 		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
 		for range 3 { // the first is answered by a reset
-			p.send(beat{})
+			p.send(frame{kind: kindBeat}.encode())
 			go p.write()
 			time.Sleep(time.Millisecond)
 		}
-		var got message
-		_ = p.read(func(kind) bool { return true }, func(m message) error { got = m; return nil })
-		if got == nil || got.kind() != kindFailed {
+		var got frame
+		p.serve(func(f frame) error { got = f; return nil }, func(error) {})
+		if got.kind != kindEnd {
 			t.Fatalf("read %v", got)
 		}
 	}
 }
 
-// TestNothingIsSaidAfterAWait: what a wait says while it ends is said before it has ended. It was written to the log of a
-// caller who had the result of Join already.
-func TestNothingIsSaidAfterAWait(t *testing.T) {
-	says, said := make(chan struct{}), false
-	ended := whenLong(func() {
-		close(says)
-		time.Sleep(20 * time.Millisecond)
-		said = true
-	})
-	<-says
-	if ended(); !said {
-		t.Error("it was still being said")
+// TestWhatIsQueuedArrivesBeforeTheEnd: a member ends a connection on which it has not read all. The kernel
+// answers that with a reset, which threw away what was still on its way to the other side: the reason.
+func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for range 10 {
+		there, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := there.Write(make([]byte, 64<<10)); err != nil { // is not read
+			t.Fatal(err)
+		}
+		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
+		for range 128 { // more than is on its way
+			p.send(part{total: partBytes, data: make([]byte, partBytes)}.frame().encode())
+		}
+		p.send(endFrame(0, &LostError{Rank: 2, Why: "it died"}).encode())
+		p.stop()
+		go p.serve(func(frame) error { return nil }, func(error) {})
+		time.Sleep(10 * time.Millisecond)
+		var last frame
+		for {
+			f, err := readFrame(there, maxBody)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("after kind %d: %v", last.kind, err)
+			}
+			last = f
+		}
+		if last.kind != kindEnd {
+			t.Errorf("the last frame is of kind %d", last.kind)
+		}
+		there.Close()
+	}
+}
+
+// TestRank0Judges: the end of a connection to rank 0 counts before broken connections between others, which
+// come first, and a failure before both.
+func TestRank0Judges(t *testing.T) {
+	ended, reported := &LostError{Rank: 2, Why: "its control connection was closed"}, &LostError{Rank: 1, Why: "a connection broke"}
+	failed := &FailedError{Failure{Rank: 1, Message: "why"}}
+	for _, row := range []struct {
+		later func(c *control)
+		want  error
+	}{
+		{func(c *control) { c.end(ended) }, ended},
+		{func(c *control) { c.judge(failed) }, failed},
+		{func(c *control) {}, reported},
+	} {
+		c := newControl(Config{Size: 3}.filled())
+		c.judge(reported)
+		time.AfterFunc(20*time.Millisecond, func() { row.later(c) })
+		<-c.first.failed
+		if err := c.first.get(); err != row.want {
+			t.Errorf("got %v; want %v", err, row.want)
+		}
 	}
 }

@@ -1,38 +1,33 @@
-// Package group joins processes that train one model together: who is there, who has failed, and
-// bytes from one to another.
+// Package group joins the processes that train one model together: it knows who is there and who has
+// failed, and moves bytes from one to another.
 //
-// Every process calls Join with its rank. Tensors move by Send and Receive, small things by Gather.
-// A failure is final: once a member has failed or is lost, what waits on any member ends with an
-// error that names it, and so does whatever is called later. The job then goes on from its last
-// checkpoint in new processes. Package link moves what stages send over a group; package pipe says
-// when.
+// Every process calls Join with its rank. Tensors move by Send and Receive, small data by Gather. A failure
+// is final: once a member has failed or is lost, all calls that wait end with an error that names it, and so
+// do later calls. The job then goes on from its last checkpoint in new processes. Package link carries what
+// stages send each other over a group. Package pipe says when.
 //
-//	g, err := group.Join(ctx, group.Config{Rank: rank, Size: 2, Address: "10.0.0.1:29500"})
+//	g, err := group.Join(ctx, group.Config{Rank: rank, Size: 2, Address: "10.0.0.1:29500", Token: token})
 //	defer g.Close()
 //	w, err := g.Send(x, 1-rank, 0)
 //
 // # Connections
 //
-// Members find each other in the store of c10d, libtorch's communication between processes, which
-// rank 0 starts or torchrun's agent has. Each has a control connection to rank 0, which carries
-// heartbeats, failures and gathers. Tensors go by c10d's Gloo from each member to each other; those of
-// GPUs a pipe sends by NCCL, of which the group knows nothing.
+// Rank 0 listens at Config.Address until all members have come. Each member keeps its connection to rank 0
+// for heartbeats, failures and gathers: the control connection. Tensors go by Gloo, of libtorch's c10d, from
+// each member to each other. Pipes send tensors of GPUs by NCCL, without the group.
 //
-//	c10d's store       1 port, of Config.Address      to find each other
-//	control            1 port of rank 0               heartbeats, failures, gathers
-//	Gloo               1 port of each member          tensors
+//	control    1 port of rank 0, while members join    heartbeats, failures, gathers, Gloo's addresses
+//	Gloo       1 port of each member                   tensors
 //
-// A member whose process ends is lost at once, as its connections are closed. One that is stopped
-// or cut off is lost after Config.Silence.
+// A member whose process ends is lost at once, as its connections are closed. A member that is stopped or cut
+// off is lost after Config.Silence. Rank 0 decides which failure was the first, so all members name the same.
 //
 // # Security
 //
-// The control connection listens on one network interface. Both sides prove that they know the
-// job's token, which is not sent. What comes is read as one of a few messages of bounded length.
-// It is not encrypted.
+// Rank 0 listens at one address. Both sides of a control connection prove that they know the token, which is
+// not sent. Without a token, a group joins at a loopback address only. A stranger can send one frame of 1 KiB.
+// Nothing is encrypted.
 //
-// c10d protects nothing: whoever reaches its store or a member's port for tensors can read and
-// change what is there, and end the process. The store listens on all interfaces. Where rank 0
-// makes the token, it is in the store. So the ports have to be closed to everybody but the members,
-// as in a network of their own.
+// Gloo protects nothing: whoever reaches a member's port for tensors can read and change them, and end the
+// process. So these ports have to be closed to everybody but the members, as in a network of their own.
 package group

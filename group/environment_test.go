@@ -26,7 +26,7 @@ func (v variables) plus(pairs ...string) variables {
 
 var (
 	torchrun = variables{"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500",
-		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2", "PENSTOCK_TOKEN": "secret"}
+		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2", "PENSTOCK_TOKEN": "secret"}
 	slurm = variables{"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "gpu[07-10,12]",
 		"SLURM_NODELIST": "gpu[01-12]", "SLURM_JOB_ID": "4207", "SLURM_STEP_ID": "2", "SLURM_RESTART_COUNT": "1"}
 	openMPI = variables{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "7000"}
@@ -39,22 +39,22 @@ func TestFromEnvironment(t *testing.T) {
 		found bool
 	}{
 		"nothing":  {variables{}, group.Config{}, false},
-		"torchrun": {torchrun, group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", AgentStore: true, Restart: 2, Token: "secret"}, true},
+		"torchrun": {torchrun, group.Config{Rank: 3, Size: 4, Address: "node7:23323", Restart: 2, Token: "secret"}, true},
 		"PyTorchJob, which sets the least": {variables{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"},
 			group.Config{Size: 2, Address: "job-master-0:23456"}, true},
 		"torchrun without its agent's store": {torchrun.plus("TORCHELASTIC_USE_AGENT_STORE", "False"),
-			group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", Restart: 2, Token: "secret"}, true},
+			group.Config{Rank: 3, Size: 4, Address: "node7:29500", Restart: 2, Token: "secret"}, true},
 		"IPv6": {torchrun.plus("MASTER_ADDR", "fe80::1%eth0"),
-			group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "[fe80::1%eth0]:29500", AgentStore: true, Restart: 2, Token: "secret"}, true},
+			group.Config{Rank: 3, Size: 4, Address: "[fe80::1%eth0]:23323", Restart: 2, Token: "secret"}, true},
 		"one process of torchrun": {torchrun.plus("RANK", "0", "WORLD_SIZE", "1", "LOCAL_RANK", "0", "MASTER_ADDR", ""),
 			group.Config{Size: 1, Restart: 2, Token: "secret"}, false},
 		"torchrun on each node of a Slurm job": {torchrun.plus("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"),
-			group.Config{Rank: 3, Size: 4, LocalRank: 1, Address: "node7:29500", AgentStore: true, Restart: 2, Token: "secret"}, true},
-		"Slurm": {slurm, group.Config{Rank: 5, Size: 8, LocalRank: 1, Address: "gpu07:24209", Restart: 1}, true},
+			group.Config{Rank: 3, Size: 4, Address: "node7:23323", Restart: 2, Token: "secret"}, true},
+		"Slurm": {slurm, group.Config{Rank: 5, Size: 8, Address: "gpu07:24209", Restart: 1}, true},
 		"Slurm's job of one list": {slurm.plus("SLURM_STEP_NODELIST", "", "SLURM_STEP_ID", "", "SLURM_LOCALID", ""),
 			group.Config{Rank: 5, Size: 8, Address: "gpu01:24207", Restart: 1}, true},
 		"Slurm with an address": {slurm.plus("MASTER_ADDR", "ib7", "MASTER_PORT", "700"),
-			group.Config{Rank: 5, Size: 8, LocalRank: 1, Address: "ib7:700", Restart: 1}, true},
+			group.Config{Rank: 5, Size: 8, Address: "ib7:700", Restart: 1}, true},
 		"the script of a Slurm job": {slurm.plus("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", ""), group.Config{Restart: 1}, false},
 		"one task of Slurm":         {variables{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, group.Config{Size: 1}, false},
 		"Open MPI":                  {openMPI, group.Config{Rank: 1, Size: 2, Address: "10.0.0.1:7000"}, true},
@@ -82,9 +82,6 @@ func TestEnvironmentsThatAreRefused(t *testing.T) {
 		{torchrun.plus("RANK", "+1"), "RANK", "+1", "", "want a whole number"},
 		{torchrun.plus("RANK", "-1"), "RANK", "-1", "", "want a whole number from 0 to"},
 		{torchrun.plus("RANK", "4"), "RANK", "4", "WORLD_SIZE is 4", "want 0 to 3"},
-		{torchrun.plus("LOCAL_RANK", "2"), "LOCAL_RANK", "2", "LOCAL_WORLD_SIZE is 2", "want 0 to 1"},
-		{torchrun.plus("LOCAL_RANK", "x"), "LOCAL_RANK", "x", "", "want a whole number from 0 to 3"},
-		{torchrun.plus("LOCAL_WORLD_SIZE", "5"), "LOCAL_WORLD_SIZE", "5", "", "want a whole number from 1 to 4"},
 		{torchrun.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "want the host name or address of rank 0; a launcher such as torchrun sets both"},
 		{torchrun.plus("MASTER_ADDR", "node 7"), "MASTER_ADDR", "node 7", "", "want the host name or address of rank 0"},
 		{torchrun.plus("MASTER_ADDR", "node7:29500"), "MASTER_ADDR", "node7:29500", "", "want the host name or address of rank 0"},
@@ -93,7 +90,7 @@ func TestEnvironmentsThatAreRefused(t *testing.T) {
 		{torchrun.plus("TORCHELASTIC_USE_AGENT_STORE", "maybe"), "TORCHELASTIC_USE_AGENT_STORE", "maybe", "", "want True or False"},
 		{torchrun.plus("TORCHELASTIC_RESTART_COUNT", "-1"), "TORCHELASTIC_RESTART_COUNT", "-1", "", "want a whole number"},
 		{slurm.plus("SLURM_PROCID", "8"), "SLURM_PROCID", "8", "SLURM_STEP_NUM_TASKS is 8", "want 0 to 7"},
-		{slurm.plus("SLURM_STEP_NODELIST", "gpu[07-10"), "SLURM_STEP_NODELIST", "gpu[07-10", "its brackets do not hold numbers", "or MASTER_ADDR=HOST"},
+		{slurm.plus("SLURM_STEP_NODELIST", "gpu[07-10"), "SLURM_STEP_NODELIST", "gpu[07-10", "it does not begin with a host", "or MASTER_ADDR=HOST"},
 		{slurm.plus("SLURM_STEP_NODELIST", "", "SLURM_NODELIST", ""), "SLURM_NODELIST", "", "it does not begin with a host", "or MASTER_ADDR=HOST"},
 		{slurm.plus("SLURM_JOB_ID", "mine"), "SLURM_JOB_ID", "mine", "", "want a whole number"},
 		{slurm.plus("SLURM_JOB_ID", ""), "MASTER_PORT", "", "", "set both in the job's script, or leave both out"},

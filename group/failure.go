@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// The most bytes of the texts and data that members send each other.
+// Limits in bytes of the texts and data that members send each other.
 const (
 	MaxAction  = 64
 	MaxMessage = 4 << 10
@@ -15,15 +15,15 @@ const (
 	MaxGather  = 256 << 20
 )
 
-// Failure says which member could not go on, and where it was. Stage and MicroBatch are -1 where
-// there is none.
+// Failure says which member could not go on, and where it was. Without a stage or micro-batch the numbers
+// are -1.
 type Failure struct {
 	Rank, Stage, MicroBatch int
 	Action                  string // such as "forward"; at most MaxAction bytes
 	Message                 string // at most MaxMessage bytes
 }
 
-// bounded is f with texts of lengths that can be sent.
+// bounded returns f with texts that are short enough to be sent.
 func (f Failure) bounded() Failure {
 	f.Action, f.Message = cut(f.Action, MaxAction), cut(f.Message, MaxMessage)
 	f.Stage, f.MicroBatch = max(f.Stage, -1), max(f.MicroBatch, -1)
@@ -47,7 +47,7 @@ func cut(s string, n int) string {
 // FailedError says that a member has failed, perhaps this one.
 type FailedError struct{ Failure }
 
-// Error names the rank, and stage, micro-batch and action where there are some.
+// Error names the rank, and the stage, micro-batch and action if they are known.
 func (e *FailedError) Error() string {
 	s := fmt.Sprintf("rank %d failed: ", e.Rank)
 	if e.Stage >= 0 {
@@ -62,7 +62,7 @@ func (e *FailedError) Error() string {
 	return s + e.Message
 }
 
-// LostError says that a member is gone without a word: it died, was stopped, or cannot be reached.
+// LostError says that a member is gone without an error: it died, was stopped, or cannot be reached.
 type LostError struct {
 	Rank int
 	Why  string
@@ -80,8 +80,8 @@ type outcome struct {
 
 func newOutcome() *outcome { return &outcome{failed: make(chan struct{})} }
 
-// set records a failure if it is the first. before is called with it, if not nil, before anybody can
-// know of it.
+// set records a failure if it is the first. If before is not nil, it is called before anybody can know of
+// the failure.
 func (o *outcome) set(err error, before func()) {
 	o.once.Do(func() {
 		if o.err = err; before != nil {
@@ -91,7 +91,7 @@ func (o *outcome) set(err error, before func()) {
 	})
 }
 
-// get is the first failure, or nil.
+// get returns the first failure, or nil.
 func (o *outcome) get() error {
 	select {
 	case <-o.failed:

@@ -16,7 +16,7 @@ import (
 	"penstock.example/torch"
 )
 
-// The members of these scenarios wait for ever, for the member whose number is Config.LocalRank or
+// The members of these scenarios wait for ever, for the member whose number is settings.LocalRank or
 // for each other in a ring.
 
 func init() {
@@ -60,7 +60,7 @@ func init() {
 			return waited(w, err)
 		},
 	} {
-		scenarios[name] = func(cfg group.Config, say func(string)) error {
+		scenarios[name] = func(cfg settings, say func(string)) error {
 			return member(func(g *group.Group, say func(string)) error {
 				c := torch.NewCtx(torch.Options{})
 				defer c.Close()

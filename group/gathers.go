@@ -10,7 +10,7 @@ import (
 )
 
 // gathers are the gathers that a member has not finished. A member can only be one gather ahead of
-// another, as each gather takes a part of everybody.
+// another, as each gather needs a part of every member.
 type gathers struct {
 	size  int
 	mu    sync.Mutex
@@ -24,23 +24,24 @@ type gathering struct {
 	begun  bool // by this member
 	what   []string
 	bytes  [][]byte
-	there  []bool // all of a rank's bytes are there
+	there  []bool // by rank: its bytes are complete
 	ended  chan struct{}
 }
 
 func newGathers(size int) *gathers { return &gathers{size: size, open: map[uint64]*gathering{}} }
 
-// get is a gathering that is open, or a new one.
+// get returns an open gathering, or a new one.
 func (g *gathers) get(number uint64) *gathering {
 	one := g.open[number]
 	if one == nil {
-		one = &gathering{number: number, what: make([]string, g.size), bytes: make([][]byte, g.size), there: make([]bool, g.size), ended: make(chan struct{})}
+		one = &gathering{number: number, what: make([]string, g.size), bytes: make([][]byte, g.size),
+			there: make([]bool, g.size), ended: make(chan struct{})}
 		g.open[number] = one
 	}
 	return one
 }
 
-// begin is this member's next gather.
+// begin returns this member's next gather.
 func (g *gathers) begin() *gathering {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,16 +51,16 @@ func (g *gathers) begin() *gathering {
 	return one
 }
 
-// add adds a piece of a rank's bytes. Its error says that the rank does not keep to the order.
+// add adds a piece of a rank's bytes. It refuses a piece that is out of order.
 func (g *gathers) add(p part) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p.rank < 0 || p.rank >= g.size || p.number > g.begun || p.number < g.begun && g.open[p.number] == nil {
-		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errMessage, p.number, p.rank, g.begun)
+		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errFrame, p.number, p.rank, g.begun)
 	}
 	one := g.get(p.number)
 	if one.there[p.rank] || len(one.bytes[p.rank])+len(p.data) > p.total {
-		return fmt.Errorf("%w: rank %d gives more to gather %d than it has said", errMessage, p.rank, p.number)
+		return fmt.Errorf("%w: rank %d gives more to gather %d than it has said", errFrame, p.rank, p.number)
 	}
 	one.what[p.rank] = p.what
 	one.bytes[p.rank] = append(one.bytes[p.rank], p.data...)
@@ -85,8 +86,8 @@ func (g *gathers) wants(rank int) bool {
 	return false
 }
 
-// wait waits for the end of a gather. What has ended counts, whatever has failed since: a member that has its result
-// may fail or leave before another has looked at it. closing is closed when this member leaves.
+// wait waits for the end of a gather. A result counts, whatever has failed since: a member that has its
+// result may fail or leave before another has looked at it. closing is closed when this member leaves.
 func (one *gathering) wait(ctx context.Context, first *outcome, closing <-chan struct{}) ([][]byte, error) {
 	var err error
 	select {
@@ -106,8 +107,7 @@ func (one *gathering) wait(ctx context.Context, first *outcome, closing <-chan s
 	}
 }
 
-// result is what an ended gather gives: the bytes of all, or the error of members that were not at
-// the same.
+// result returns the bytes of all, or an error if the members gather different things.
 func (one *gathering) result() ([][]byte, error) {
 	if len(slices.Compact(slices.Clone(one.what))) == 1 {
 		return one.bytes, nil
@@ -116,13 +116,14 @@ func (one *gathering) result() ([][]byte, error) {
 	for rank, w := range one.what {
 		at = append(at, fmt.Sprintf("rank %d at %q", rank, w))
 	}
-	return nil, fmt.Errorf("group: the members gather different things: %s; want the same calls in the same order on every rank", strings.Join(at, ", "))
+	return nil, fmt.Errorf("group: the members gather different things: %s; "+
+		"want the same calls in the same order on every rank", strings.Join(at, ", "))
 }
 
-// parts are the pieces in which a member's bytes are sent.
+// parts cuts a member's bytes into the pieces that are sent.
 func (one *gathering) parts(rank int, what string, mine []byte) []part {
-	all := []part{{one.number, rank, len(mine), what, mine[:min(len(mine), partBytes)]}}
-	for at := partBytes; at < len(mine); at += partBytes {
+	var all []part
+	for at := 0; at == 0 || at < len(mine); at += partBytes {
 		all = append(all, part{one.number, rank, len(mine), what, mine[at:min(len(mine), at+partBytes)]})
 	}
 	return all

@@ -13,8 +13,8 @@ import (
 // MaxTag bounds the tags of sends and receives: 0 <= tag < MaxTag.
 const MaxTag = 1 << 30
 
-// Group is this process's membership in a group of processes that train one model together. It is
-// made by Join or Local and is safe for concurrent use. Close frees it.
+// Group is this process's membership in a group of processes that train one model together. Join or Local
+// makes it, and Close frees it. It is safe for concurrent use.
 type Group struct {
 	rank, size int
 	first      *outcome
@@ -24,7 +24,7 @@ type Group struct {
 	closed     error
 }
 
-// member is what differs between the members of Join and those of Local. Arguments are checked.
+// member is the part in which the members of Join and of Local differ. Arguments are checked.
 type member interface {
 	gather(ctx context.Context, what string, mine []byte) ([][]byte, error)
 	send(t *torch.Tensor, to, tag int) (link.Work, error)
@@ -40,11 +40,11 @@ func (g *Group) Rank() int { return g.rank }
 func (g *Group) Size() int { return g.size }
 
 // Gather gives every member the bytes of all, in rank order. The caller owns them. All members call
-// it in the same order with the same what, at most MaxWhat bytes long; otherwise the error of all
-// names the ranks and what each was at. mine has at most MaxGather bytes.
+// it in the same order with the same what, at most MaxWhat bytes long. Otherwise all get an error with the
+// what of each rank. mine has at most MaxGather bytes.
 //
-// It blocks until all members have called it, the group has failed, or ctx is done. A group whose
-// Gather was given up because of ctx has failed, as the others wait for it.
+// It blocks until all members have called it, the group has failed, or ctx is done. As the others wait for
+// this member, the group fails when ctx is done.
 func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
 	if err := arg.Context(ctx, "group"); err != nil {
 		return nil, err
@@ -53,7 +53,8 @@ func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte,
 		return nil, fmt.Errorf("group: Gather: what has %d bytes; want at most %d", len(what), MaxWhat)
 	}
 	if len(mine) > MaxGather {
-		return nil, fmt.Errorf("group: Gather of %s: rank %d gives %d bytes; want at most %d", what, g.rank, len(mine), MaxGather)
+		return nil, fmt.Errorf("group: Gather of %s: rank %d gives %d bytes; want at most %d",
+			what, g.rank, len(mine), MaxGather)
 	}
 	if err := g.first.get(); err != nil {
 		return nil, err
@@ -66,48 +67,48 @@ func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte,
 	return all, err
 }
 
-// Send begins to send the memory of a dense tensor to a member: one whose elements fill a range of
-// memory, in any order of its dimensions. Tags match by name: a receive gets what was sent to it
-// under its tag, and what was sent under one tag in the order of the sends. The send ends after the
-// member has begun to receive. Shapes, strides and types are not sent, and sizes are not checked:
-// the caller agrees on them beforehand. What is sent may be shorter than what is received. Longer
-// ends the receiving process. The tensor must stay as it is until Wait has returned.
+// Send begins to send the memory of a dense tensor to a member. A tensor is dense if its elements fill a
+// range of memory, in any order of its dimensions. A receive gets the sends to it with the same tag, in their
+// order. A send ends after the other member has begun to receive.
+//
+// Shapes, strides and types are not sent, and sizes are not checked: the callers agree on them beforehand. A
+// message may be shorter than the memory that receives it. A longer one ends the receiving process. The
+// tensor must stay as it is until Wait has returned.
 func (g *Group) Send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	if err := g.transfer("Send", t, to, tag); err != nil {
+	if err := g.checkTransfer("Send", t, to, tag); err != nil {
 		return nil, err
 	}
 	return g.member.send(t, to, tag)
 }
 
-// Receive begins to fill the memory of a dense tensor with what a member sends; see Send. Nobody
+// Receive begins to fill the memory of a dense tensor with a message of a member; see Send. Nobody
 // reads or writes the tensor until Wait has returned.
 func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	if err := g.transfer("Receive", t, from, tag); err != nil {
+	if err := g.checkTransfer("Receive", t, from, tag); err != nil {
 		return nil, err
 	}
 	return g.member.receive(t, from, tag)
 }
 
-// transfer refuses what can neither be sent nor received.
-func (g *Group) transfer(what string, t *torch.Tensor, peer, tag int) error {
-	if err := arg.Given(t, "group: "+what+": the tensor", "one whose memory is moved"); err != nil {
+func (g *Group) checkTransfer(call string, t *torch.Tensor, peer, tag int) error {
+	if err := arg.Given(t, "group: "+call+": the tensor", "one whose memory is moved"); err != nil {
 		return err
 	}
 	if peer < 0 || peer >= g.size || peer == g.rank {
-		return fmt.Errorf("group: %s: rank %d of %d has rank %d as the other side; want another member", what, g.rank, g.size, peer)
+		return fmt.Errorf("group: %s: rank %d of %d has rank %d as the other side; want another member",
+			call, g.rank, g.size, peer)
 	}
 	if tag < 0 || tag >= MaxTag {
-		return fmt.Errorf("group: %s: the tag is %d; want 0 to %d", what, tag, MaxTag-1)
+		return fmt.Errorf("group: %s: the tag is %d; want 0 to %d", call, tag, MaxTag-1)
 	}
 	if t.Kind() != torch.KindCPU {
-		return fmt.Errorf("group: %s: %v is on another kind of device; want a tensor on a CPU", what, t)
+		return fmt.Errorf("group: %s: %v is on another kind of device; want a tensor on a CPU", call, t)
 	}
 	return g.first.get()
 }
 
-// Fail tells all members that this one has failed, and ends what waits in sends, receives and
-// gathers, here and there. The first failure of a group counts: later ones change nothing. Rank is
-// set to this member's; longer texts are cut.
+// Fail tells all members that this one has failed, and ends all waits in sends, receives and gathers, here
+// and there. Only the first failure of a group counts. Rank is set to this member's. Long texts are cut.
 func (g *Group) Fail(f Failure) {
 	f = f.bounded()
 	f.Rank = g.rank
@@ -117,12 +118,12 @@ func (g *Group) Fail(f Failure) {
 // Failed returns a channel that is closed when a member has failed or is lost.
 func (g *Group) Failed() <-chan struct{} { return g.first.failed }
 
-// Err returns the first failure, a *FailedError or a *LostError, or nil if there is none.
+// Err returns the first failure, a *FailedError or a *LostError, or nil.
 func (g *Group) Err() error { return g.first.get() }
 
-// Close leaves the group and frees all it has. It ends what waits. All members call it when they
-// are done; it waits some seconds for the others, so that nobody takes the end for a loss. It may
-// be called again and returns the same.
+// Close leaves the group and frees its resources. It ends all waits. All members call it when they are done.
+// It waits some seconds for the others, so that nobody takes the end for a loss. It may be called again and
+// returns the same.
 func (g *Group) Close() error {
 	g.closing.Do(func() { g.closed = g.member.close() })
 	return g.closed

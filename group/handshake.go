@@ -4,103 +4,119 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 )
 
-// Both sides of a control connection prove that they know the job's token, which is never sent:
-// each answers the other's random number with HMAC-SHA256 of it under the token.
+// Both sides of a control connection prove that they know the job's token, which is never sent. Each answers
+// the other's random number with its HMAC-SHA256 under the token.
 
-// proof is what shows that a side knows the token. said is what this side says of itself.
-func proof(token string, side string, theirs, mine nonce, said []byte) (p nonce) {
-	h := hmac.New(sha256.New, []byte(token))
-	h.Write([]byte(side))
-	h.Write(theirs[:])
-	h.Write(mine[:])
-	h.Write(said)
-	copy(p[:], h.Sum(nil))
-	return p
+const nonceBytes = 32
+
+const (
+	protocol  = "penstock 2" // the version of the frames
+	lobbySide = "penstock lobby"
+)
+
+type challenge struct {
+	Protocol string
+	Nonce    []byte
 }
 
-func newNonce() (n nonce) {
-	_, _ = rand.Read(n[:]) // it never fails
-	return n
+type hello struct {
+	Nonce, Proof   []byte
+	Size, PID      int
+	Host, Libtorch string
 }
 
-// proven is what a hello proves to come from a member.
-func (m hello) proven(token string, theirs nonce) nonce {
-	said := m
-	said.proof = nonce{}
-	return proof(token, "penstock member", theirs, m.nonce, frame(said))
-}
+// String says which process it is.
+func (h hello) String() string { return fmt.Sprintf("pid %d on %s", h.PID, h.Host) }
 
-// challengeMember does rank 0's side up to the hello, which comes from one who knows the token if
-// the error is nil. The connection stays with the caller.
-func challengeMember(conn net.Conn, token string, within time.Duration) (hello, welcome, error) {
-	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
-		return hello{}, welcome{}, err
-	}
-	mine := newNonce()
-	if _, err := conn.Write(frame(challenge{mine})); err != nil {
-		return hello{}, welcome{}, err
-	}
-	m, err := read(conn, func(k kind) bool { return k == kindHello })
+type welcome struct{ Proof []byte }
+
+// proof shows that a side knows the token, and the content of its hello.
+func proof(token, side string, theirs, mine []byte, content any) []byte {
+	text, err := json.Marshal(content)
 	if err != nil {
-		return hello{}, welcome{}, err
+		panic(err) // hello has no error
 	}
-	h := m.(hello)
-	if want := h.proven(token, mine); !hmac.Equal(want[:], h.proof[:]) {
-		return h, welcome{}, errToken
+	h := hmac.New(sha256.New, []byte(token))
+	for _, b := range [][]byte{[]byte(side), theirs, mine, text} {
+		h.Write(b)
 	}
-	return h, welcome{proof(token, "penstock rank 0", h.nonce, mine, nil)}, conn.SetDeadline(time.Time{})
+	return h.Sum(nil)
+}
+
+// proofOf returns the proof of a hello.
+func (h hello) proofOf(token string, rank int, theirs []byte) []byte {
+	h.Proof = nil
+	return proof(token, fmt.Sprintf("penstock rank %d", rank), theirs, h.Nonce, h)
+}
+
+func newNonce() []byte {
+	n := make([]byte, nonceBytes)
+	rand.Read(n) // it never fails
+	return n
 }
 
 // errToken is the error of a member that has another token.
 var errToken = errors.New("it does not know the job's token")
 
-// refusedError is what rank 0 has refused a member with.
+// refusedError is the reason why rank 0 has refused a member.
 type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-// introduce does a member's side. Its error is a *refusedError if rank 0 has said why.
-func introduce(conn net.Conn, token string, me hello, within time.Duration) error {
-	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
-		return err
+// challengeMember does rank 0's side up to the hello. If the error is nil, the hello comes from a process
+// that knows the token. ok is the answer.
+func challengeMember(conn net.Conn, token string, within time.Duration) (rank int, h hello, ok frame, err error) {
+	mine := newNonce()
+	rank, err = exchange(conn, within, jsonFrame(kindChallenge, 0, challenge{protocol, mine}), kindHello, &h)
+	if err == nil && (len(h.Nonce) != nonceBytes || !hmac.Equal(h.Proof, h.proofOf(token, rank, mine))) {
+		err = errToken
 	}
-	m, err := read(conn, func(k kind) bool { return k == kindChallenge || k == kindRefusal })
-	if err != nil {
-		return err
-	}
-	if r, ok := m.(refusal); ok {
-		return &refusedError{r.text}
-	}
-	theirs := m.(challenge).nonce
-	me.nonce = newNonce()
-	me.proof = me.proven(token, theirs)
-	if _, err := conn.Write(frame(me)); err != nil {
-		return err
-	}
-	m, err = read(conn, func(k kind) bool { return k == kindWelcome || k == kindRefusal })
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("it has ended the connection: %w", err)
-	}
-	if err != nil {
-		return err
-	}
-	if r, ok := m.(refusal); ok {
-		return &refusedError{r.text}
-	}
-	if want := proof(token, "penstock rank 0", me.nonce, theirs, nil); !hmac.Equal(want[:], proofOf(m)) {
-		return errToken
-	}
-	return conn.SetDeadline(time.Time{})
+	return rank, h, jsonFrame(kindWelcome, 0, welcome{proof(token, lobbySide, h.Nonce, mine, nil)}), err
 }
 
-func proofOf(m message) []byte {
-	p := m.(welcome).proof
-	return p[:]
+// introduce does a member's side. Its error is a *refusedError if rank 0 has given a reason.
+func introduce(conn net.Conn, token string, rank int, me hello, within time.Duration) error {
+	var theirs challenge
+	if _, err := exchange(conn, within, frame{}, kindChallenge, &theirs); err != nil {
+		return err
+	}
+	if theirs.Protocol != protocol || len(theirs.Nonce) != nonceBytes {
+		return fmt.Errorf("%w: %q, and this is %q", errFrame, theirs.Protocol, protocol)
+	}
+	me.Nonce = newNonce()
+	me.Proof = me.proofOf(token, rank, theirs.Nonce)
+	var ok welcome
+	_, err := exchange(conn, within, jsonFrame(kindHello, rank, me), kindWelcome, &ok)
+	if err == nil && !hmac.Equal(ok.Proof, proof(token, lobbySide, me.Nonce, theirs.Nonce, nil)) {
+		err = errToken
+	}
+	return err
+}
+
+// exchange sends a frame, if it has a kind, and reads the answer.
+func exchange(conn net.Conn, within time.Duration, f frame, k kind, to any) (rank int, err error) {
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return 0, err
+	}
+	if f.kind != 0 {
+		if _, err := conn.Write(f.encode()); err != nil {
+			return 0, err
+		}
+	}
+	switch f, err = readFrame(conn, maxHandshake); {
+	case err != nil:
+		return 0, err
+	case f.kind == kindRefused:
+		return 0, &refusedError{string(f.body)}
+	case f.kind != k:
+		return 0, errFrame
+	}
+	return f.rank, errors.Join(f.decode(to), conn.SetDeadline(time.Time{}))
 }

@@ -25,7 +25,7 @@ func TestGroupsLeaveNoThreadAndNoConnection(t *testing.T) {
 	torchtest.Check(t)
 	const groups, more = 12, 6 // Go may start a thread of its own now and then
 	var threads, files int
-	var configs []group.Config // each keeps a port
+	var configs []settings // each keeps a port
 	for range groups {
 		configs = append(configs, config(t, 3))
 	}

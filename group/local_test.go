@@ -308,7 +308,7 @@ func TestLongerPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if got, want := fmt.Sprint(recover()), "rank 0 sends float32[3] to rank 1 under tag 3, which receives float32[2]"; !strings.Contains(got, want) {
+		if got, want := fmt.Sprint(recover()), "rank 0 sends 12 bytes to rank 1 under tag 3, which receives 8"; !strings.Contains(got, want) {
 			t.Errorf("got %s", got)
 		}
 	}()

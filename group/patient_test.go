@@ -33,11 +33,11 @@ func TestStoppedProcessesHearOthers(t *testing.T) {
 	const silence = 20 * time.Millisecond
 	var b [8]byte
 	c := &stopped{stops: 1, late: 3 * silence}
-	if n, err := (&patient{c, silence}).Read(b[:]); n != 4 || err != nil {
+	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 4 || err != nil {
 		t.Errorf("after a stop: %d bytes, %v", n, err)
 	}
 	c = &stopped{stops: 1000}
-	if n, err := (&patient{c, silence}).Read(b[:]); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.reads != 5 {
+	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.reads != 5 {
 		t.Errorf("of a silence: %d bytes, %v after %d reads", n, err, c.reads)
 	}
 }

@@ -11,64 +11,60 @@ import (
 	"time"
 )
 
-// peer is the control connection to another member. It says that this member is alive whenever it
-// has nothing else to say.
+// drainTime bounds the end of a connection: to send the queue, and then to read until the other side closes.
+const drainTime = time.Second
+
+// peer is the control connection to another member. It sends a heartbeat when it has nothing else to send.
 type peer struct {
 	rank      int
-	who       hello // of the other side, at rank 0
+	who       hello // at rank 0
 	conn      net.Conn
-	in        io.Reader
 	heartbeat time.Duration
 	silence   time.Duration
-	ending    bool // it knows that the group has failed; the control's lock guards it
 
 	mu    sync.Mutex
-	queue []outgoing
-	more  chan struct{} // has room for one: something was queued
+	queue [][]byte      // frames
+	more  chan struct{} // of capacity one: the queue is not empty
 	done  chan struct{} // closed by stop
 	once  sync.Once
 }
 
-// outgoing is a frame that is to be sent, or somebody to be told that all before it were.
-type outgoing struct {
-	frame []byte
-	sent  chan struct{}
-}
-
 func newPeer(rank int, conn net.Conn, c Config) *peer {
-	return &peer{
-		rank: rank, conn: conn, in: bufio.NewReaderSize(&patient{conn, c.Silence}, partBytes),
-		heartbeat: c.Heartbeat, silence: c.Silence, more: make(chan struct{}, 1), done: make(chan struct{}),
-	}
+	return &peer{rank: rank, conn: conn, heartbeat: c.Heartbeat, silence: c.Silence,
+		more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// patient reads from a connection and gives up after a silence. It waits in short turns, and a turn counts
-// no longer than it was to last: where this process, or all of the job, was stopped for longer than the
-// silence, what has come meanwhile is still read, and others have time to go on.
-type patient struct {
+// deadlineReader reads from a connection and gives up after a silence. It waits in short turns, and a turn
+// never counts for longer. So after a stop of this process, or of the whole job, it reads the frames that
+// have arrived meanwhile, and others have time to send.
+type deadlineReader struct {
 	conn    net.Conn
 	silence time.Duration
+	done    <-chan struct{} // ends all reads
 }
 
-func (p *patient) Read(b []byte) (int, error) {
-	turn := max(p.silence/5, 1)
+func (r *deadlineReader) Read(b []byte) (int, error) {
+	turn := max(r.silence/5, 1)
 	for quiet := time.Duration(0); ; quiet += turn {
-		if err := p.conn.SetReadDeadline(time.Now().Add(turn)); err != nil {
+		if err := r.conn.SetReadDeadline(time.Now().Add(turn)); err != nil {
 			return 0, err
 		}
-		n, err := p.conn.Read(b)
-		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || quiet+turn >= p.silence {
+		select {
+		case <-r.done: // stop sets an earlier deadline afterwards
+			return 0, net.ErrClosed
+		default:
+		}
+		n, err := r.conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || quiet+turn >= r.silence {
 			return n, err
 		}
 	}
 }
 
-// send queues a message. It does not block.
-func (p *peer) send(m message) { p.enqueue(outgoing{frame: frame(m)}) }
-
-func (p *peer) enqueue(o outgoing) {
+// send queues a frame. It does not block.
+func (p *peer) send(frame []byte) {
 	p.mu.Lock()
-	p.queue = append(p.queue, o)
+	p.queue = append(p.queue, frame)
 	p.mu.Unlock()
 	select {
 	case p.more <- struct{}{}:
@@ -76,97 +72,84 @@ func (p *peer) enqueue(o outgoing) {
 	}
 }
 
-// flush waits until what is queued was sent, the connection has ended or the time is over. It waits in short turns, so that
-// a process that was stopped for longer still sends what it has.
-func (p *peer) flush(timeout time.Duration) {
-	const turns = 10
-	sent := make(chan struct{})
-	p.enqueue(outgoing{sent: sent})
-	for range turns {
-		select {
-		case <-sent:
-			return
-		case <-p.done:
-			return
-		case <-time.After(timeout / turns):
+// serve sends the queue and calls take with each frame that arrives, until the connection ends or stop is
+// called. Then it calls ended with the reason, and closes the connection.
+//
+// The kernel answers a close with unread data by a reset, which may discard frames on their way to the other
+// side, such as the reason for the end. So this side first sends the queue and a FIN, and reads until the
+// other side has closed.
+func (p *peer) serve(take func(frame) error, ended func(error)) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		p.write()
+	}()
+	in := bufio.NewReaderSize(&deadlineReader{p.conn, p.silence, p.done}, partBytes)
+	var err error
+	for err == nil {
+		var f frame
+		if f, err = readFrame(in, maxBody); err == nil {
+			err = take(f)
 		}
 	}
+	ended(err)
+	p.stop()
+	<-written
+	if err := p.conn.SetReadDeadline(time.Now().Add(drainTime)); err == nil {
+		_, _ = io.Copy(io.Discard, p.conn)
+	}
+	_ = p.conn.Close()
 }
 
-// write sends what is queued until the connection ends. If nothing more can be sent, what the other
-// side has sent before it closed the connection, such as why it has failed, is still to be read.
+// write sends the queue until stop is called or a write fails. After a failure serve still reads the frames
+// that the other side has sent before.
 func (p *peer) write() {
-	defer p.stop()
-	if p.writeAll() != nil {
-		select {
-		case <-p.done:
-		case <-time.After(p.silence):
-		}
-	}
-}
-
-// writeAll sends what is queued. Its error is nil if the connection was ended on this side.
-func (p *peer) writeAll() error {
 	tick := time.NewTicker(p.heartbeat)
 	defer tick.Stop()
-	for {
+	for stopped := false; ; {
 		p.mu.Lock()
 		queue := p.queue
 		p.queue = nil
 		p.mu.Unlock()
-		for _, o := range queue {
-			if o.sent != nil {
-				close(o.sent)
-				continue
+		for _, b := range queue {
+			p.allowWrite()
+			if _, err := p.conn.Write(b); err != nil {
+				return
 			}
-			if err := p.conn.SetWriteDeadline(time.Now().Add(p.silence)); err != nil {
-				return err
+		}
+		if stopped {
+			if tcp, ok := p.conn.(*net.TCPConn); ok {
+				_ = tcp.CloseWrite()
 			}
-			if _, err := p.conn.Write(o.frame); err != nil {
-				return err
-			}
+			return
 		}
 		select {
 		case <-p.more:
 		case <-tick.C:
-			p.send(beat{})
+			p.send(frame{kind: kindBeat}.encode())
 		case <-p.done:
-			return nil
+			stopped = true
 		}
 	}
 }
 
-// read gives the messages that come, of kinds that may, to a function, until the connection ends.
-// It returns why it has ended.
-func (p *peer) read(may func(kind) bool, f func(message) error) error {
-	defer p.stop()
-	for {
-		m, err := read(p.in, may)
-		if err == nil {
-			err = f(m)
-		}
-		if err != nil {
-			return err
-		}
+// allowWrite sets the time that a write may take.
+func (p *peer) allowWrite() {
+	_ = p.conn.SetWriteDeadline(time.Now().Add(p.silence))
+	select {
+	case <-p.done:
+		_ = p.conn.SetWriteDeadline(time.Now().Add(drainTime))
+	default:
 	}
 }
 
-// stop ends the connection.
+// stop ends the connection when the queue is sent.
 func (p *peer) stop() {
 	p.once.Do(func() {
 		close(p.done)
-		_ = p.conn.Close()
+		p.allowWrite()
+		_ = p.conn.SetReadDeadline(time.Now())
 	})
-}
-
-// gone reports whether the connection has ended.
-func (p *peer) gone() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // why is the end of a connection in words.
@@ -174,7 +157,7 @@ func (p *peer) why(err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Sprintf("nothing was heard of it for %v", p.silence)
-	case errors.Is(err, errMessage):
+	case errors.Is(err, errFrame):
 		return "its control connection has sent what is " + err.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return "its control connection was closed"

@@ -26,20 +26,21 @@ const (
 	configVariable   = "PENSTOCK_TEST_CONFIG"
 )
 
+// settings are those of a member, and the rank that something happens to in a scenario.
+type settings struct {
+	group.Config
+	LocalRank int
+}
+
 // scenarios are what members do, by name. say tells the test how far a member is.
-var scenarios = map[string]func(cfg group.Config, say func(string)) error{}
+var scenarios = map[string]func(cfg settings, say func(string)) error{}
 
 func TestMain(m *testing.M) {
-	// libtorch 2.15 looks up the names of addresses that it connects to, for its log. A name server that
-	// does not answer would take as long as tests wait.
-	if err := os.Setenv("RES_OPTIONS", "timeout:1 attempts:1"); err != nil {
-		panic(err)
-	}
 	f := scenarios[os.Getenv(scenarioVariable)]
 	if f == nil {
 		os.Exit(m.Run())
 	}
-	var cfg group.Config
+	var cfg settings
 	if err := json.Unmarshal([]byte(os.Getenv(configVariable)), &cfg); err != nil {
 		panic(err)
 	}
@@ -51,9 +52,9 @@ func TestMain(m *testing.M) {
 }
 
 // member is a scenario that makes cfg's member and gives it to f.
-func member(f func(g *group.Group, say func(string)) error) func(group.Config, func(string)) error {
-	return func(cfg group.Config, say func(string)) error {
-		g, err := group.Join(context.Background(), cfg)
+func member(f func(g *group.Group, say func(string)) error) func(settings, func(string)) error {
+	return func(cfg settings, say func(string)) error {
+		g, err := group.Join(context.Background(), cfg.Config)
 		if err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ type process struct {
 }
 
 // run starts a process.
-func run(t *testing.T, scenario string, cfg group.Config) *process {
+func run(t *testing.T, scenario string, cfg settings) *process {
 	t.Helper()
 	text, err := json.Marshal(cfg)
 	if err != nil {
@@ -148,12 +149,12 @@ func (p *process) end(began time.Time) (string, time.Duration) {
 }
 
 // config is that of a group on this machine.
-func config(t testing.TB, size int) group.Config {
-	return group.Config{Size: size, Address: proctest.Address(t), Timeout: time.Minute}
+func config(t testing.TB, size int) settings {
+	return settings{Config: group.Config{Size: size, Address: proctest.Address(t), Timeout: time.Minute}}
 }
 
 // job starts all members.
-func job(t *testing.T, scenario string, cfg group.Config) []*process {
+func job(t *testing.T, scenario string, cfg settings) []*process {
 	t.Helper()
 	all := make([]*process, cfg.Size)
 	for rank := range all {
@@ -174,7 +175,7 @@ func allGood(t *testing.T, all []*process) {
 }
 
 // inProcess joins members as goroutines of this process, which have sockets of their own.
-func inProcess(t testing.TB, cfg group.Config) []*group.Group {
+func inProcess(t testing.TB, cfg settings) []*group.Group {
 	t.Helper()
 	all := make([]*group.Group, cfg.Size)
 	errs := make([]error, cfg.Size)
@@ -183,7 +184,7 @@ func inProcess(t testing.TB, cfg group.Config) []*group.Group {
 		wg.Go(func() {
 			cfg := cfg
 			cfg.Rank = rank
-			all[rank], errs[rank] = group.Join(context.Background(), cfg)
+			all[rank], errs[rank] = group.Join(context.Background(), cfg.Config)
 		})
 	}
 	wg.Wait()

@@ -2,7 +2,6 @@ package torch
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -19,91 +18,34 @@ func (c *Ctx) InMemoryOrder(t *Tensor) *Tensor {
 	return c.own(h)
 }
 
-// Store is c10d's TCPStore: keys and values by which processes find each other. It is neither
-// authenticated nor encrypted. It is safe for concurrent use until Close.
-type Store struct {
-	h      shim.Store
-	mu     sync.Mutex
-	users  int  // calls of OpenGloo under way
-	closed bool // Close was called
-}
+// Board has the entries by which the processes of a Gloo find each other: whoever has a Board brings the
+// entries of each process to all others. It is safe for concurrent use. Its memory is never freed, as a
+// process has one.
+type Board struct{ h shim.Board }
 
-// OpenStore connects to the store at host and port, which server also starts, on all of the
-// machine's interfaces. It fails at once if nobody listens there. If what listens is no store, or
-// that of another libtorch, it fails within the timeout, which holds for each later call as well.
-func OpenStore(host string, port int, server bool, timeout time.Duration) (*Store, error) {
-	h, err := shim.OpenStore(host, port, server, timeout)
-	if err != nil {
-		return nil, plain(err)
-	}
-	return &Store{h: h}, nil
-}
+// NewBoard makes a board without entries.
+func NewBoard() *Board { return &Board{shim.NewBoard()} }
 
-// Set sets the value of a key.
-func (s *Store) Set(key string, value []byte) error { return plain(shim.StoreSet(s.h, key, value)) }
+// Take waits for the next entry of this process. ok is false after Close.
+func (b *Board) Take() (key string, value []byte, ok bool) { return shim.TakeEntry(b.h) }
 
-// Add adds to the number of a key, 0 at first, and returns the sum.
-func (s *Store) Add(key string, n int64) (int64, error) {
-	sum, err := shim.StoreAdd(s.h, key, n)
-	return sum, plain(err)
-}
+// Put adds an entry of another process.
+func (b *Board) Put(key string, value []byte) { shim.PutEntry(b.h, key, value) }
 
-// Get returns the value of a key, or nil if it has none yet. It does not wait for one.
-func (s *Store) Get(key string) ([]byte, error) {
-	value, err := shim.StoreGet(s.h, key)
-	return value, plain(err)
-}
-
-// Interrupt ends an OpenGloo that waits for a process to set its keys, now or later.
-func (s *Store) Interrupt() { shim.InterruptStore(s.h) }
-
-// Close closes the connection, and ends the server if this store has started it. It does not wait for
-// an OpenGloo, which it interrupts: the store is then closed when that returns.
-func (s *Store) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed = true; s.users > 0 {
-		s.Interrupt()
-		return
-	}
-	shim.CloseStore(s.h)
-}
-
-// use keeps the store open, or reports that it is closed. Its counterpart is leave.
-func (s *Store) use() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.users++
-	return true
-}
-
-func (s *Store) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.users--; s.closed && s.users == 0 {
-		shim.CloseStore(s.h)
-	}
-}
+// Close ends Take, and an OpenGloo that waits for an entry.
+func (b *Board) Close() { shim.CloseBoard(b.h) }
 
 // Gloo is c10d's ProcessGroupGloo: connections between each two of a number of processes. They are
 // neither authenticated nor encrypted. It is safe for concurrent use until Close.
 type Gloo struct{ h shim.ProcessGroup }
 
-// OpenGloo joins size processes, of which this is number rank. They find each other by keys of a
-// store below a prefix. It listens on the interface that has the address. It blocks until all are
-// joined, the timeout has passed or the store is interrupted.
-func OpenGloo(s *Store, prefix string, rank, size int, address string, timeout time.Duration) (*Gloo, error) {
-	if err := arg.Given(s, "torch: OpenGloo: the store", "one of torch.OpenStore"); err != nil {
+// OpenGloo joins size processes, of which this is number rank. It listens on the interface that has the
+// address. It blocks until all are joined, the timeout has passed or the board is closed.
+func OpenGloo(b *Board, rank, size int, address string, timeout time.Duration) (*Gloo, error) {
+	if err := arg.Given(b, "torch: OpenGloo: the board", "one of torch.NewBoard"); err != nil {
 		return nil, err
 	}
-	if !s.use() {
-		return nil, errors.New("torch: OpenGloo: the store is closed; want it open until OpenGloo has returned")
-	}
-	defer s.leave()
-	h, err := shim.OpenGloo(s.h, prefix, rank, size, address, timeout)
+	h, err := shim.OpenGloo(b.h, rank, size, address, timeout)
 	if err != nil {
 		return nil, plain(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,7 +51,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	tell(stderr, err)
-	tellOthers(ctx, args, os.Getenv, stderr, err)
 	var usage *usageError
 	var launched interface{ ExitCode() int } // of a process of launch
 	switch {

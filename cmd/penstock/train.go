@@ -17,7 +17,6 @@ import (
 // newTrain makes the verb. args is the whole command line, for telling how to resume.
 func newTrain(args []string) *cobra.Command {
 	var flags trainFlags
-	met := false // the other processes
 	cmd := &cobra.Command{
 		Use:   "train --model NAME --data NAME [flags]",
 		Short: "Train a model",
@@ -61,7 +60,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
   penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
   penstock train --plan plan.json
   penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
-		Args: func(cmd *cobra.Command, args []string) error { return unmet(noArguments(cmd, args)) },
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := flags.prepare(cmd, args)
 			if err != nil {
@@ -70,7 +69,6 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 			if p.listener != nil {
 				defer p.listener.Close()
 			}
-			met = true
 			err = together(p.members(), func(p plan) error { return runTraining(cmd, p) })
 			if p.member.Rank > 0 { // rank 0 says what is to be done now
 				return withRemedy(err)
@@ -93,14 +91,7 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 	flags.register(cmd)
 	cmd = configurable(cmd)
 	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := flags.inPlan(run(cmd, args))
-		if !met {
-			err = unmet(err)
-		}
-		return err
-	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return unmet(unread(cmd, err)) })
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return flags.inPlan(run(cmd, args)) }
 	return cmd
 }
 

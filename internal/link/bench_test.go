@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"penstock.example/group"
-	"penstock.example/internal/launch"
 	"penstock.example/internal/link"
 	"penstock.example/internal/proctest"
 	"penstock.example/schedule"
@@ -142,20 +141,21 @@ func both(b *testing.B, f func(rank int) error) {
 // inThreeWays runs a benchmark with the ends of two members.
 func inThreeWays(b *testing.B, elements int64, f func(b *testing.B, ends [2]end)) {
 	var raw [2]*torch.Gloo
-	port, err := launch.KeepPort(0)
-	if err != nil {
-		b.Fatal(err)
+	boards := [2]*torch.Board{torch.NewBoard(), torch.NewBoard()}
+	for rank, board := range boards {
+		go func() {
+			for key, value, ok := board.Take(); ok; key, value, ok = board.Take() {
+				boards[1-rank].Put(key, value)
+			}
+		}()
 	}
-	defer port.Release()
-	store, err := torch.OpenStore("localhost", port.Number, true, time.Second)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer store.Close()
 	both(b, func(rank int) (err error) {
-		raw[rank], err = torch.OpenGloo(store, "bench", rank, 2, "127.0.0.1", time.Minute)
+		raw[rank], err = torch.OpenGloo(boards[rank], rank, 2, "127.0.0.1", time.Minute)
 		return err
 	})
+	for _, board := range boards {
+		board.Close()
+	}
 	var groups [2]*group.Group
 	address := proctest.Address(b)
 	both(b, func(rank int) (err error) {

@@ -122,12 +122,11 @@ func (d *Direct) unusedStream(end End) (s stream.Stream) {
 	return s
 }
 
-const (
-	pollInterval = 100 * time.Millisecond // between questions whether a communicator has failed
-	// verdictTime is how long the group may take to learn which process is gone. That counts before the
-	// failure of a communicator.
-	verdictTime = 500 * time.Millisecond
-)
+// VerdictTime is how long a group may take to learn which process is gone. That counts before a broken
+// connection for tensors, which may be its consequence.
+const VerdictTime = 500 * time.Millisecond
+
+const pollInterval = 100 * time.Millisecond // between questions whether a communicator has failed
 
 // watch aborts when the group has failed, and calls fail when a communicator has failed.
 func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
@@ -150,7 +149,7 @@ func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 			case err == nil:
 			case broken == nil:
 				broken = err
-				ask.Reset(verdictTime)
+				ask.Reset(VerdictTime)
 			default:
 				ask.Stop()
 				fail(fmt.Errorf("link: between GPUs of different processes: %w", broken))

@@ -11,9 +11,10 @@ import (
 	"unsafe"
 )
 
-// Store is a c10d TCPStore, ProcessGroup a ProcessGroupGloo, Transfer a send or a receive under way.
+// Board has entries by which processes find each other, ProcessGroup is a ProcessGroupGloo, Transfer a
+// send or a receive under way.
 type (
-	Store        uintptr
+	Board        uintptr
 	ProcessGroup uintptr
 	Transfer     uintptr
 )
@@ -25,61 +26,37 @@ func text(s string, f func(*C.char)) {
 	f(c)
 }
 
-// OpenStore connects to a store, which a server also starts.
-func OpenStore(host string, port int, server bool, timeout time.Duration) (s Store, err *Error) {
-	text(host, func(host *C.char) {
-		var out C.ps_store
-		err = taken(C.ps_store_open(host, C.int32_t(port), boolean(server), C.int64_t(timeout.Milliseconds()), &out))
-		s = Store(out)
-	})
-	return s, err
+// NewBoard makes a board, which is never freed.
+func NewBoard() Board { return Board(C.ps_board_new()) }
+
+// TakeEntry waits for the next entry of this process. ok is false after CloseBoard.
+func TakeEntry(b Board) (key string, value []byte, ok bool) {
+	var k *C.char
+	var data unsafe.Pointer
+	var n C.int64_t
+	if C.ps_board_take(C.ps_board(b), &k, &data, &n) == 0 {
+		return "", nil, false
+	}
+	defer C.free(unsafe.Pointer(k))
+	defer C.free(data)
+	return C.GoString(k), C.GoBytes(data, C.int(n)), true
 }
 
-// StoreSet sets the value of a key.
-func StoreSet(s Store, key string, value []byte) (err *Error) {
-	text(key, func(key *C.char) {
-		err = taken(C.ps_store_set(C.ps_store(s), key, words(value), C.int64_t(len(value))))
-	})
-	return err
+// PutEntry gives an entry of another process.
+func PutEntry(b Board, key string, value []byte) {
+	text(key, func(key *C.char) { C.ps_board_put(C.ps_board(b), key, words(value), C.int64_t(len(value))) })
 }
 
-// StoreAdd adds to the number that a key has and returns the sum.
-func StoreAdd(s Store, key string, n int64) (sum int64, err *Error) {
-	text(key, func(key *C.char) {
-		var out C.int64_t
-		err = taken(C.ps_store_add(C.ps_store(s), key, C.int64_t(n), &out))
-		sum = int64(out)
-	})
-	return sum, err
-}
+// CloseBoard ends TakeEntry, and an OpenGloo that waits for an entry.
+func CloseBoard(b Board) { C.ps_board_close(C.ps_board(b)) }
 
-// StoreGet returns the value of a key, or nil if there is none yet.
-func StoreGet(s Store, key string) (value []byte, err *Error) {
-	text(key, func(key *C.char) {
-		var data unsafe.Pointer
-		var n C.int64_t
-		if err = taken(C.ps_store_get(C.ps_store(s), key, &data, &n)); data != nil {
-			value = append([]byte{}, unsafe.Slice((*byte)(data), n)...)
-			C.free(data)
-		}
-	})
-	return value, err
-}
-
-// InterruptStore ends an OpenGloo that waits for a key of the store.
-func InterruptStore(s Store) { C.ps_store_interrupt(C.ps_store(s)) }
-
-// CloseStore closes the connection, and ends the server that it has started.
-func CloseStore(s Store) { C.ps_store_close(C.ps_store(s)) }
-
-// OpenGloo joins processes by keys of a store, below a prefix. It listens on the interface of an address.
-func OpenGloo(s Store, prefix string, rank, size int, address string, timeout time.Duration) (g ProcessGroup, err *Error) {
-	text(prefix, func(prefix *C.char) {
-		text(address, func(address *C.char) {
-			var out C.ps_gloo
-			err = taken(C.ps_gloo_open(C.ps_store(s), prefix, C.int32_t(rank), C.int32_t(size), address, C.int64_t(timeout.Milliseconds()), &out))
-			g = ProcessGroup(out)
-		})
+// OpenGloo joins processes that have a board each. It listens on the interface of an address.
+func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g ProcessGroup, err *Error) {
+	text(address, func(address *C.char) {
+		var out C.ps_gloo
+		err = taken(C.ps_gloo_open(C.ps_board(b), C.int32_t(rank), C.int32_t(size), address,
+			C.int64_t(timeout.Milliseconds()), &out))
+		g = ProcessGroup(out)
 	})
 	return g, err
 }

@@ -1,5 +1,5 @@
-// The C door to c10d, libtorch's communication between processes: a store for the rendezvous, and sends and receives over Gloo. As in shim.h, every
-// function that can fail returns its error in the same call.
+// The C door to c10d, libtorch's communication between processes: sends and receives over Gloo. As in shim.h,
+// every function that can fail returns its error in the same call.
 #pragma once
 #include "shim.h"
 
@@ -7,24 +7,23 @@
 extern "C" {
 #endif
 
-typedef uintptr_t ps_store;     // a TCPStore
+typedef uintptr_t ps_board;     // entries by which Gloo's processes find each other
 typedef uintptr_t ps_gloo;      // a ProcessGroupGloo
 typedef uintptr_t ps_transfer;  // a send or a receive under way
 
-// Connects to the store at host:port, which server also starts. It waits at most timeout_ms, as does each question to the store. The functions of a
-// store may be called by several threads at a time.
-ps_error* ps_store_open(const char* host, int32_t port, int32_t server, int64_t timeout_ms, ps_store* out);
-ps_error* ps_store_set(ps_store, const char* key, const void* data, int64_t bytes);
-ps_error* ps_store_add(ps_store, const char* key, int64_t n, int64_t* sum);
-// Gives the value of a key, which the caller frees with free, or NULL if there is none yet. It does not wait for one.
-ps_error* ps_store_get(ps_store, const char* key, void** data, int64_t* bytes);
-// Ends a ps_gloo_open that waits for a key of this store.
-void ps_store_interrupt(ps_store);
-void ps_store_close(ps_store);
+// Makes a board. It is never freed: a process has one or two. Its functions may be called by several threads.
+ps_board ps_board_new(void);
+// Takes the next entry that Gloo has set, which the caller brings to all other processes. It waits for one, and
+// returns 0 after ps_board_close. The caller frees key and value with free.
+int32_t ps_board_take(ps_board, char** key, void** value, int64_t* bytes);
+// Gives Gloo an entry of another process.
+void ps_board_put(ps_board, const char* key, const void* value, int64_t bytes);
+// Ends ps_board_take, and a ps_gloo_open that waits for an entry.
+void ps_board_close(ps_board);
 
-// Joins `size` processes, which find each other by keys of the store below the prefix. It listens on the network interface of that address. It blocks
-// until all are joined, at most timeout_ms.
-ps_error* ps_gloo_open(ps_store, const char* prefix, int32_t rank, int32_t size, const char* address, int64_t timeout_ms, ps_gloo* out);
+// Joins `size` processes, each of which has a board. It listens on the network interface of that address. It
+// blocks until all are joined, at most timeout_ms.
+ps_error* ps_gloo_open(ps_board, int32_t rank, int32_t size, const char* address, int64_t timeout_ms, ps_gloo* out);
 // Closes all connections. No transfer may be left.
 void ps_gloo_close(ps_gloo);
 

@@ -1,71 +1,94 @@
-// c10d: the store of the rendezvous, sends and receives over Gloo.
+// c10d: sends and receives over Gloo, and the board on which Gloo's processes find each other.
 #include "../c10d.h"
 #include "../internal.hpp"
 
 #define USE_C10D_GLOO  // else the header is empty
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <future>
+#include <deque>
+#include <map>
 #include <mutex>
-#include <thread>
 
 namespace {
 
 using std::chrono::milliseconds;
+using Bytes = std::vector<uint8_t>;
 
-// RendezvousStore asks another store again and again where that one would wait, so that a wait can be interrupted and its end leaves the connection in
-// order. After close it has none: Gloo keeps its store for ever, and libtorch 1.13 ends the process if the connection of a TCPStore is reset. It does not
-// say override where libtorch 1.13 and 2.x differ in what a store has.
-class RendezvousStore final : public c10d::Store {
+// Board is a store whose entries the caller carries from process to process. It does not say override where
+// libtorch 1.13 and 2.x differ in what a store has.
+class Board final : public c10d::Store {
  public:
-  RendezvousStore(c10::intrusive_ptr<c10d::Store> inner, milliseconds timeout) : c10d::Store(timeout), inner_(std::move(inner)) {}
-
-  void set(const std::string& key, const std::vector<uint8_t>& value) override { inner()->set(key, value); }
-  std::vector<uint8_t> get(const std::string& key) override {
-    wait({key}, timeout_);
-    return inner()->get(key);
+  // An entry that this process has set.
+  void set(const std::string& key, const Bytes& value) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    made_.emplace_back(key, value);
+    entries_[key] = value;
+    changed_.notify_all();
   }
-  int64_t add(const std::string& key, int64_t n) override { return inner()->add(key, n); }
-  bool deleteKey(const std::string& key) override { return inner()->deleteKey(key); }
-  bool check(const std::vector<std::string>& keys) override { return inner()->check(keys); }
-  int64_t getNumKeys() override { return inner()->getNumKeys(); }
+  // An entry of another process.
+  void put(const std::string& key, Bytes value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    entries_[key] = std::move(value);
+    changed_.notify_all();
+  }
+  // The next entry that this process has set. It waits for one, and returns false after close.
+  bool take(std::pair<std::string, Bytes>& out) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return closed_ || !made_.empty(); });
+    if (closed_) return false;
+    out = std::move(made_.front());
+    made_.pop_front();
+    return true;
+  }
+  // Ends all waits.
+  void close() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    entries_.clear();
+    made_.clear();
+    changed_.notify_all();
+  }
+
+  Bytes get(const std::string& key) override {
+    wait({key}, timeout_);
+    std::lock_guard<std::mutex> lock(mutex_);
+    return entries_[key];
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return has(keys);
+  }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
-    const auto end = std::chrono::steady_clock::now() + timeout;
-    auto pause = milliseconds(1);
-    while (!check(keys)) {
-      if (interrupted_) throw std::runtime_error("the rendezvous was interrupted");
-      if (std::chrono::steady_clock::now() >= end) throw std::runtime_error("nobody has set " + keys[0] + " in the store");
-      std::this_thread::sleep_for(pause);
-      pause = std::min(2 * pause, milliseconds(50));
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!changed_.wait_for(lock, timeout, [&] { return closed_ || has(keys); })) {
+      throw std::runtime_error("no process has set " + keys[0]);
     }
+    if (closed_) throw std::runtime_error("the board was closed");
   }
-  c10::intrusive_ptr<c10d::Store> clone() { return c10::intrusive_ptr<RendezvousStore>::reclaim_copy(this); }
-
-  void interrupt() { interrupted_ = true; }
-  void close() {
-    interrupt();
-    c10::intrusive_ptr<c10d::Store> last;  // closed without the lock
-    std::lock_guard<std::mutex> lock(mutex_);
-    last.swap(inner_);
-  }
+  int64_t add(const std::string&, int64_t) override { return unused(); }
+  bool deleteKey(const std::string&) override { return unused(); }
+  int64_t getNumKeys() override { return unused(); }
+  c10::intrusive_ptr<c10d::Store> clone() { return c10::intrusive_ptr<Board>::reclaim_copy(this); }
 
  private:
-  c10::intrusive_ptr<c10d::Store> inner() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!inner_) throw std::runtime_error("the store was closed");
-    return inner_;
+  static int64_t unused() { throw std::runtime_error("Gloo asks for what the board does not have"); }
+  bool has(const std::vector<std::string>& keys) const {
+    for (const auto& key : keys) {
+      if (entries_.count(key) == 0) return false;
+    }
+    return true;
   }
 
   std::mutex mutex_;
-  c10::intrusive_ptr<c10d::Store> inner_;
-  std::atomic<bool> interrupted_{false};
+  std::condition_variable changed_;
+  std::map<std::string, Bytes> entries_;
+  std::deque<std::pair<std::string, Bytes>> made_;  // and not taken
+  bool closed_ = false;
 };
 
 // A reference as a handle, and back.
@@ -78,18 +101,7 @@ void drop(uintptr_t h) {
   c10::intrusive_ptr<T>::reclaim(reinterpret_cast<T*>(h));
 }
 
-RendezvousStore& store_of(ps_store s) { return *reinterpret_cast<RendezvousStore*>(s); }
-
-using StorePointer = c10::intrusive_ptr<c10d::TCPStore>;
-
-// A TCPStore, or an error after options.timeout. libtorch 2 waits for the first answer as long as the connection lasts, on a thread that is given up here: it ends when the other side closes.
-StorePointer open(const std::string& host, const c10d::TCPStoreOptions& options) {
-  std::packaged_task<StorePointer()> task([=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
-  std::future<StorePointer> opened = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (opened.wait_for(options.timeout) != std::future_status::ready) throw std::runtime_error("no answer of a store");
-  return opened.get();
-}
+Board& board_of(ps_board b) { return *reinterpret_cast<Board*>(b); }
 
 // The memory of a dense tensor, in the order of addresses. Gloo takes contiguous tensors only.
 at::Tensor memory(ps_tensor handle) {
@@ -105,54 +117,24 @@ ps_error* ps_memory(ps_tensor t, ps_tensor* out) {
   return ps::guarded([&] { *out = ps::give(memory(t)); });
 }
 
-ps_error* ps_store_open(const char* host, int32_t port, int32_t server, int64_t timeout_ms, ps_store* out) {
-  return ps::guarded([&] {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(port);
-    options.isServer = server != 0;
-    options.waitWorkers = false;
-    options.timeout = milliseconds(timeout_ms);
-#if PS_TORCH >= 204
-    options.useLibUV = false;  // the default, which Debian's libtorch is built without
-#endif
-    StorePointer tcp = open(host, options);
-    // The first answer: is it a store, and one of this libtorch? A wait alone sets the time that any later answer may take.
-    const std::string key = "penstock/hello";
-    tcp->set(key, {1});
-    tcp->wait({key}, options.timeout);
-    *out = handle(c10::make_intrusive<RendezvousStore>(std::move(tcp), options.timeout));
-  });
+ps_board ps_board_new(void) { return handle(c10::make_intrusive<Board>()); }
+
+int32_t ps_board_take(ps_board b, char** key, void** value, int64_t* bytes) {
+  std::pair<std::string, Bytes> entry;
+  if (!board_of(b).take(entry)) return 0;
+  *key = strdup(entry.first.c_str());
+  *bytes = static_cast<int64_t>(entry.second.size());
+  *value = malloc(entry.second.size() + 1);
+  memcpy(*value, entry.second.data(), entry.second.size());
+  return 1;
 }
 
-ps_error* ps_store_set(ps_store s, const char* key, const void* data, int64_t bytes) {
-  return ps::guarded([&] {
-    const auto* p = static_cast<const uint8_t*>(data);
-    store_of(s).set(key, std::vector<uint8_t>(p, p + bytes));
-  });
+void ps_board_put(ps_board b, const char* key, const void* value, int64_t bytes) {
+  const auto* p = static_cast<const uint8_t*>(value);
+  board_of(b).put(key, Bytes(p, p + bytes));
 }
 
-ps_error* ps_store_add(ps_store s, const char* key, int64_t n, int64_t* sum) {
-  return ps::guarded([&] { *sum = store_of(s).add(key, n); });
-}
-
-ps_error* ps_store_get(ps_store s, const char* key, void** data, int64_t* bytes) {
-  *data = nullptr;
-  *bytes = 0;
-  return ps::guarded([&] {
-    if (!store_of(s).check({key})) return;
-    const std::vector<uint8_t> value = store_of(s).get(key);
-    *data = malloc(value.size() + 1);
-    memcpy(*data, value.data(), value.size());
-    *bytes = static_cast<int64_t>(value.size());
-  });
-}
-
-void ps_store_interrupt(ps_store s) { store_of(s).interrupt(); }
-
-void ps_store_close(ps_store s) {
-  store_of(s).close();
-  drop<RendezvousStore>(s);
-}
+void ps_board_close(ps_board b) { board_of(b).close(); }
 
 namespace {
 
@@ -162,13 +144,14 @@ c10d::Work& transfer_of(ps_transfer t) { return *reinterpret_cast<c10d::Work*>(t
 
 }  // namespace
 
-ps_error* ps_gloo_open(ps_store s, const char* prefix, int32_t rank, int32_t size, const char* address, int64_t timeout_ms, ps_gloo* out) {
+ps_error* ps_gloo_open(ps_board b, int32_t rank, int32_t size, const char* address, int64_t timeout_ms, ps_gloo* out) {
   return ps::guarded([&] {
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->threads = 1;  // they are for collectives
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(address)};
-    const auto store = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store_of(s));
-    *out = handle(c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size, std::move(options)));
+    const auto board = c10::intrusive_ptr<Board>::reclaim_copy(&board_of(b));
+    board->setTimeout(milliseconds(timeout_ms));
+    *out = handle(c10::make_intrusive<c10d::ProcessGroupGloo>(board, rank, size, std::move(options)));
   });
 }
 
