@@ -77,7 +77,7 @@ func (p *peer) send(frame []byte) {
 //
 // The kernel answers a close with unread data by a reset, which may discard frames on their way to the other
 // side, such as the reason for the end. So this side first sends the queue and a FIN, and reads until the
-// other side has closed.
+// other side has closed, unless that is silent.
 func (p *peer) serve(take func(frame) error, ended func(error)) {
 	written := make(chan struct{})
 	go func() {
@@ -95,7 +95,7 @@ func (p *peer) serve(take func(frame) error, ended func(error)) {
 	ended(err)
 	p.stop()
 	<-written
-	if err := p.conn.SetReadDeadline(time.Now().Add(drainTime)); err == nil {
+	if !errors.Is(err, os.ErrDeadlineExceeded) && p.conn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		_, _ = io.Copy(io.Discard, p.conn)
 	}
 	_ = p.conn.Close()
