@@ -43,10 +43,14 @@ func (l CrossEntropyLoss) Weight(classes []float32) CrossEntropyLoss {
 	return l
 }
 
-// Forward is aten::cross_entropy_loss.
+// Forward is aten::cross_entropy_loss, on CUDA of rows [M, C].
 func (l CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireRows("aten::cross_entropy_loss", l, output, target)
-	return c.CrossEntropy(output, target, weights(c, l.weight), l.Reduction(), l.ignored, l.smoothing)
+	mark := c.Mark()
+	rows, classes := classRows(c, output, target)
+	loss := c.CrossEntropy(rows, classes, weights(c, l.weight), l.Reduction(), l.ignored, l.smoothing)
+	c.Release(mark, loss)
+	return loss
 }
 
 // Targets is the first class, everywhere.
