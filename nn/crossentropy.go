@@ -99,10 +99,10 @@ func (l BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*tor
 }
 
 // weights copies v to where the loss is computed, so that a loss belongs to no device; nil stays
-// nil.
+// nil. The host does not wait for the copy.
 func weights(c *Ctx, v []float32) *torch.Tensor {
 	if v == nil {
 		return nil
 	}
-	return torch.From(c.Ctx, v)
+	return torch.FromPinned(c.Ctx, v)
 }

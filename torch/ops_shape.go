@@ -24,7 +24,7 @@ var (
 	opMailed     = declare("penstock::mailed(Tensor value) -> (Tensor mailbox, Tensor behind)")
 	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
-	opToHost     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False) -> Tensor")
+	opToDevice   = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False) -> Tensor")
 	opTransferTo = declare("penstock::transfer_memory(Tensor self, Device device) -> Tensor")
 	opTransferIn = declare("penstock::transfer_into(Tensor(a!) into, Tensor self) -> ()")
 	opViewType   = declare("aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)")
