@@ -119,7 +119,7 @@ func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 // the work of the context's stream is done.
 func (c *Ctx) ToHost(a *Tensor) *Tensor {
 	var out *Tensor
-	c.NoGrad(func() { out = c.begin(opToHost).t(a).skip().skip().device(CPU(0)).skip().b(true).one() })
+	c.NoGrad(func() { out = c.begin(opToDevice).t(a).skip().skip().device(CPU(0)).skip().b(true).one() })
 	return out
 }
 

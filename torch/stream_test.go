@@ -119,6 +119,22 @@ func TestToHost(t *testing.T) {
 	}
 }
 
+// What goes through pinned memory is the vector, on the account of the context's device alone.
+func TestFromPinned(t *testing.T) {
+	torchtest.Check(t)
+	d := torchtest.Device(7)
+	c := torchtest.New(t, torch.Options{Device: d})
+	before := d.Memory().Live
+	d.ResetPeak()
+	x := torch.FromPinned(c, []float32{1, 2, 3})
+	if m := d.Memory(); m.Live-before != 12 || m.Peak-before != 12 {
+		t.Errorf("%d bytes, and %d at the peak; want 12", m.Live-before, m.Peak-before)
+	}
+	if got := torch.Values[float32](x); !slices.Equal(got, []float32{1, 2, 3}) || !x.On(d) {
+		t.Errorf("%v of %v", x, got)
+	}
+}
+
 // Without a GPU, NCCL says so, and ends.
 func TestNCCLWithoutGPU(t *testing.T) {
 	if torch.CUDADevices() > 0 {
