@@ -1,5 +1,9 @@
 // Package draws sets the number of draws of tests that use rapid: 25, or rapid's own 100 if
 // PENSTOCK_TEST=full. -rapid.checks overrides both. Every test package that uses rapid imports it.
+//
+//	PENSTOCK_TEST=full go test -count=1 ./pipe
+//
+// Without -count=1 go test may repeat the result of a quick run: it does not notice the variable.
 package draws
 
 import (
@@ -23,6 +27,14 @@ func init() {
 	}
 }
 
+// Pick returns quick, or full if Full is set.
+func Pick[T any](quick, full T) T {
+	if Full {
+		return full
+	}
+	return quick
+}
+
 // Checks sets the number of draws until t ends: quick, or full if Full is set. A number given on
 // the command line stays.
 func Checks(t testing.TB, quick, full int) {
@@ -32,12 +44,8 @@ func Checks(t testing.TB, quick, full int) {
 	if given {
 		return
 	}
-	n := quick
-	if Full {
-		n = full
-	}
 	before := flag.Lookup(name).Value.String()
-	set(n)
+	set(Pick(quick, full))
 	t.Cleanup(func() { set(before) })
 }
 
