@@ -51,6 +51,7 @@ fi`, test, dir))
 
 // The check of GPUs runs its parts in small on a CPU. A part that fails is in the report with what it said, and the rest runs.
 func TestGPUCheckOnACPU(t *testing.T) {
+	full(t)
 	code, said, report := gpuCheck(t, fmt.Sprintf(`exec %q "$@"`, os.Args[0]), `[[ $* != *./torch* ]] || { echo "an operator is wrong"; exit 3; }`,
 		"--cpu", "--only", "operators,bits,stages,nccl,throughput")
 	if code != 1 {
