@@ -21,6 +21,13 @@ func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Strea
 	p.copies.open = copies
 }
 
+// Apart gives stages on one device workers of their own where lanes has different numbers for them. A GPU's
+// then have streams of their own.
+func (cfg Config) Apart(lanes ...int) Config {
+	cfg.lanes = lanes
+	return cfg
+}
+
 // InferGraph is what workers run in an Infer of so many micro-batches.
 func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
 	found, err := p.unmeasured(microBatches)

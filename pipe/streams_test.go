@@ -171,7 +171,8 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 // The streams of a pipe wait for all that they must wait for, with activations and tied parameters; no wait can be left out; and results are those without streams.
 func TestStreamsOfAPipe(t *testing.T) {
 	torchtest.Check(t)
-	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved"} {
+	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved", "gpipe on one device"} {
+		name, shared := strings.CutSuffix(name, " on one device")
 		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always} {
 			s, err := schedule.Named(name)
 			if err != nil {
@@ -180,6 +181,10 @@ func TestStreamsOfAPipe(t *testing.T) {
 			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: devices(4)}
 			if name == "interleaved" {
 				cfg.Devices = []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}
+			}
+			if shared {
+				cfg.Devices = make([]torch.Device, 4)
+				cfg = cfg.Apart(0, 1, 2, 3)
 			}
 			faults, got := watchedStep(t, cfg, stream.Reasons)
 			if len(faults) > 0 {
