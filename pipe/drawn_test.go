@@ -25,6 +25,7 @@ type drawn struct {
 	Checkpoint  pipe.Checkpoint
 	Budget      []int64
 	Replicas    []int // the device of each, in a process of its own; nil is one
+	OnDevices   bool  // for tests; otherwise on CPUs
 	Mishap      mishap
 }
 
@@ -73,6 +74,11 @@ func (d drawn) problem() problem {
 func (d drawn) config() pipe.Config {
 	cfg := pipe.Config{Chunks: d.Chunks, Seed: d.Seed, DeferredBatchNorm: d.Deferred, Autocast: d.Autocast, Checkpoint: d.Checkpoint, Budget: d.Budget}
 	d.Order.set(&cfg)
+	for i := range cfg.Devices {
+		if d.OnDevices {
+			cfg.Devices[i] = torchtest.Device(cfg.Devices[i].Index)
+		}
+	}
 	return cfg
 }
 

@@ -118,9 +118,10 @@ func TestFailureAtEveryPoint(t *testing.T) {
 	}
 }
 
+// liveBytes are the live bytes of the first n CPU devices.
 func liveBytes(n int) string {
 	var out []int64
-	for _, d := range devices(n) {
+	for _, d := range cpus(n) {
 		out = append(out, d.Memory().Live)
 	}
 	return fmt.Sprint(out)

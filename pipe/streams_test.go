@@ -115,7 +115,7 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 		w.mu.Unlock()
 		return s
 	})
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	program, err := p.Program(cfg.Chunks)
 	if err != nil {
@@ -178,7 +178,7 @@ func TestStreamsOfAPipe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: devices(4)}
+			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: cpus(4)}
 			if name == "interleaved" {
 				cfg.Devices = []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}
 			}
@@ -192,7 +192,7 @@ func TestStreamsOfAPipe(t *testing.T) {
 			}
 			model := tied(true, false)
 			p := started(t, model, cfg)
-			c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+			c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 			result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy())
 			if err != nil {
 				t.Fatal(err)
