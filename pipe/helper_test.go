@@ -102,7 +102,14 @@ type problem struct {
 	before func(step int, model *nn.Sequential) // a step: what is set on the model
 
 	link  func(worker []int) link.Link       // between the stages of a pipe; nil is memory
+	delay func(p *pipe.Pipe) delays          // of a pipe, once it is placed; nil is none
 	reach func(p *pipe.Pipe, g *group.Group) // between processes: before a pipe is placed; nil is nothing
+}
+
+// delays are what happens to a pipe that is to show that it waits.
+type delays struct {
+	give func(pipe.Batch) // before each step
+	end  func()
 }
 
 func (q problem) sets(step int, model *nn.Sequential) {
@@ -227,6 +234,11 @@ func (q problem) pipedAs(t test, cfg pipe.Config) record {
 	if q.link != nil {
 		p.SetLink(q.link)
 	}
+	late := delays{func(pipe.Batch) {}, func() {}}
+	if q.delay != nil {
+		late = q.delay(p)
+	}
+	defer func() { late.end() }()
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	var losses []float64
@@ -234,7 +246,9 @@ func (q problem) pipedAs(t test, cfg pipe.Config) record {
 	for step := range q.steps {
 		nn.ZeroGrads(model)
 		q.sets(step, model)
-		result, err := p.Step(context.Background(), q.batch(c, p.Stages(), step), q.loss)
+		b := q.batch(c, p.Stages(), step)
+		late.give(b)
+		result, err := p.Step(context.Background(), b, q.loss)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,11 +26,6 @@ func (d Device) NewStream() stream.Stream {
 	return Stream{d, id}
 }
 
-// gpuStream is a Stream, or a type that has one embedded, such as of a test.
-type gpuStream interface{ gpu() Stream }
-
-func (s Stream) gpu() Stream { return s }
-
 // DefaultStream is the stream on which a Ctx works that was given none.
 func (d Device) DefaultStream() stream.Stream {
 	if d.Kind == KindCPU {
@@ -89,6 +84,11 @@ func (c *Ctx) SetStream(s stream.Stream) {
 		c.mode.Stream = own.gpu().id
 	}
 }
+
+// gpuStream is a Stream, or a type that has one embedded, such as of a test.
+type gpuStream interface{ gpu() Stream }
+
+func (s Stream) gpu() Stream { return s }
 
 // Stream is what the context works on, to which the memory of its tensors belongs.
 func (c *Ctx) Stream() stream.Stream {
