@@ -6,6 +6,7 @@ import (
 	"maps"
 	"testing"
 
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -38,11 +39,11 @@ func TestRefusedStepChangesNothing(t *testing.T) {
 		clip    float64
 	}{{nil, 0, 0}, {nil, 0, 0.1}, {[]int{4, 4}, 0, 0}, {[]int{4, 4}, 1, 0.1}, {[]int{1, 4, 3}, 1, 0}} {
 		check(t)
-		o := setup{balance: row.balance, optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
+		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
 		plain, closePlain := newRig(t, o)
 		refused, closeRefused := newRig(t, o)
 		plain.ClipNorm, refused.ClipNorm = row.clip, row.clip
-		updating, d := 0, torch.CPU(row.limited)
+		updating, d := 0, torchtest.Device(row.limited)
 		for step := range int64(3) {
 			plain.Steps, refused.Steps = step+1, step+1
 			plain.run(t)
