@@ -260,7 +260,7 @@ func TestTwoProcessesSumGradients(t *testing.T) {
 func trialOf(t *testing.T, d drawn) (record, error) {
 	t.Helper()
 	records, errs := each(1, func(g *group.Group) (record, error) {
-		return d.problem().member(g, d.config(), true)
+		return d.problem().member(g, d.placed(), true)
 	})
 	if errs[0] != nil {
 		return record{}, errs[0]
