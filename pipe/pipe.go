@@ -406,7 +406,7 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 		if t.from.stage < 0 || t.handles[0].Replica() != nil {
 			continue
 		}
-		if home, _ := p.home(t); home.Device != s.Device {
+		if home, _ := p.home(t); home.worker != s.worker {
 			bytes += t.handles[0].Bytes()
 		}
 	}

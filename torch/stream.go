@@ -80,10 +80,15 @@ func (e *event) Free() {
 // SetStream has the context work on a stream, of its device. The host's changes nothing.
 func (c *Ctx) SetStream(s stream.Stream) {
 	c.on = s
-	if own, ok := s.(Stream); ok {
-		c.mode.Stream = own.id
+	if own, ok := s.(gpuStream); ok {
+		c.mode.Stream = own.gpu().id
 	}
 }
+
+// gpuStream is a Stream, or a type that has one embedded, such as of a test.
+type gpuStream interface{ gpu() Stream }
+
+func (s Stream) gpu() Stream { return s }
 
 // Stream is what the context works on, to which the memory of its tensors belongs.
 func (c *Ctx) Stream() stream.Stream {
@@ -105,7 +110,8 @@ func (c *Ctx) MemoryLike(a *Tensor) *Tensor {
 func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 	was := c.mode
 	defer func() { c.mode = was }()
-	if own, ok := s.(Stream); ok {
+	if on, ok := s.(gpuStream); ok {
+		own := on.gpu()
 		if own.device.Kind == c.device.Kind && own.device != c.device { // from another GPU: libtorch copies on the stream there
 			c.mode.PeerIndex, c.mode.PeerStream = int32(own.device.Index), own.id
 		} else {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -42,11 +43,11 @@ func TestRefusedStepChangesNothing(t *testing.T) {
 			continue
 		}
 		check(t)
-		o := setup{balance: row.balance, optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
+		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
 		plain, closePlain := newRig(t, o)
 		refused, closeRefused := newRig(t, o)
 		plain.ClipNorm, refused.ClipNorm = row.clip, row.clip
-		updating, d := 0, torch.CPU(row.limited)
+		updating, d := 0, torchtest.Device(row.limited)
 		for step := range int64(3) {
 			plain.Steps, refused.Steps = step+1, step+1
 			plain.run(t)

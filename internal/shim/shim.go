@@ -279,14 +279,15 @@ func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 // Sequence is the calling thread's next autograd sequence number.
 func Sequence() uint64 { return uint64(C.ps_sequence()) }
 
-// Account is the state of a memory account, in bytes.
-type Account struct{ Live, Peak, Limit, Cached, Taken int64 }
+// Account is the state of a memory account, in bytes. Requested is what all of the process has asked libtorch's allocator
+// for a GPU for, and not freed, and 0 elsewhere.
+type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
 // GetAccount reads an account.
 func GetAccount(i int) Account {
 	var a C.ps_account
 	C.ps_account_get(C.int32_t(i), &a)
-	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken)}
+	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken), int64(a.requested)}
 }
 
 // SetLimit limits an account; 0 removes the limit.

@@ -138,6 +138,7 @@ typedef struct ps_account {
   int64_t live, peak, limit;
   int64_t cached;  // free blocks kept for reuse
   int64_t taken;   // of the system, or reserved on a GPU: blocks of live data, with headers and rounding, and free ones
+  int64_t requested;  // of libtorch's allocator for a GPU and not freed, by any account; elsewhere 0
 } ps_account;
 void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none; free blocks beyond it go back to the system

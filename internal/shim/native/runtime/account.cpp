@@ -143,7 +143,7 @@ void ps_account_get(int32_t i, ps_account* out) {
   auto& a = ps::accounts()[i];
   {
     std::lock_guard<std::mutex> lock(a.mutex);
-    *out = {a.live, a.peak, a.limit, 0, 0};
+    *out = {a.live, a.peak, a.limit, 0, 0, 0};
     a.arena.count(&out->cached, &out->taken);
   }
   if (i >= PS_GPU_ACCOUNT && ps::gpu_memory != nullptr) ps::gpu_memory->count(i, out);

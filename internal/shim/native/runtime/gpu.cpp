@@ -198,6 +198,7 @@ const GPUMemory memory{
       const auto all = static_cast<size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE);
       out->taken = stats.reserved_bytes[all].current;
       out->cached = out->taken - stats.active_bytes[all].current;
+      out->requested = stats.requested_bytes[all].current;
     },
     [](int32_t account, int64_t limit) {
       if (device_of(account) >= ps_devices(static_cast<int32_t>(c10::DeviceType::CUDA))) return;
