@@ -140,6 +140,7 @@ func (p *Pipe) Close() error {
 		for _, w := range p.mine {
 			p.workers[w].stop()
 		}
+		p.copies.close()
 		for _, s := range p.stages {
 			s.forget()
 		}

@@ -37,6 +37,7 @@ func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worke
 	go w.serve(ready)
 	if err := <-ready; err != nil {
 		w.joined.Wait()
+		w.closeStreams()
 		return nil, err
 	}
 	return w, nil
@@ -81,6 +82,12 @@ func (w *worker) serve(ready chan<- error) {
 func (w *worker) stop() {
 	close(w.jobs)
 	w.joined.Wait()
+	w.closeStreams()
+}
+
+func (w *worker) closeStreams() {
+	torch.CloseStream(w.stream)
+	torch.CloseStream(w.sums)
 }
 
 // A call that waits for the workers of a pipe must not be made on one of them: the worker would
