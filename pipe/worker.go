@@ -56,18 +56,22 @@ func (w *worker) serve(ready chan<- error) {
 		}
 		w.joined.Done()
 	}()
+	var err error
 	if len(w.cores) > 0 {
-		if err := torch.PinThread(w.cores); err != nil && ready != nil {
-			ended = true
-			ready <- err
-			return
-		}
-	}
-	if ready != nil {
-		ready <- nil
+		err = torch.PinThread(w.cores)
 	}
 	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
 	defer c.Close()
+	c.SetStream(w.stream)
+	if err == nil {
+		err = torch.Try(c.PrepareProducts)
+	}
+	if ready != nil {
+		if ready <- err; err != nil {
+			ended = true
+			return
+		}
+	}
 	for job := range w.jobs {
 		c.SetStream(w.stream)
 		c.SetGrad(false)
