@@ -61,7 +61,7 @@ func main() {
 	defer stop()
 	torch.SetDeterministic(*deterministic)
 	b := &bench{effortOf(*quick), newReport(), device, *trial || device.Kind != torch.KindCPU}
-	if b.large {
+	if torch.SetTF32(b.large); b.large {
 		b.effort = effortOnGPUs
 	}
 	end(1, b.run(ctx, strings.Split(*only, ","), *format, os.Stdout))

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"time"
 
+	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -26,7 +28,7 @@ func TestDevice(t *testing.T) {
 		try  func(*testing.T, *torch.Ctx)
 	}{
 		{"Memory", tryMemory}, {"Limit", tryLimit}, {"Products", tryProducts}, {"Convolutions", tryConvolutions},
-		{"Dropout", tryDropout}, {"Events", tryEvents}, {"Pipe", tryPipe}, {"Shortage", tryShortage},
+		{"Dropout", tryDropout}, {"Events", tryEvents}, {"Pipe", tryPipe},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.try(t, torchtest.New(t, torch.Options{Device: d, Seed: 1})) })
 	}
@@ -131,70 +133,29 @@ func tryEvents(t *testing.T, c *torch.Ctx) {
 	t.Logf("ten products of 1024^3 took %v, %.1f TFLOP/s", took, 10*2*math.Pow(1024, 3)/took.Seconds()/1e12)
 }
 
-// device is a pipe of two stages on one device with a batch.
-type device struct {
-	*pipe.Pipe
-	model *nn.Sequential
-	batch pipe.Batch
-}
-
-func newDevice(t *testing.T, c *torch.Ctx) device {
-	m := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLU(),
-		nn.NewFlatten(1, -1), nn.NewLinear(8*14*14, 64), nn.NewDropout(0.5), nn.NewLinear(64, 10))
-	p, err := pipe.New(m, pipe.Config{Balance: []int{3, 4}, Devices: []torch.Device{c.Device(), c.Device()}, Chunks: 4, Checkpoint: pipe.Always, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close(); nn.Free(m) })
-	c.SetSeed(2)
-	return device{p, m, pipe.Batch{Input: pipe.Rows(c.Randn(16, 3, 16, 16)), Target: pipe.Rows(c.Randn(16, 10))}}
-}
-
-// step returns the loss of a step, and drops the gradients.
-func (d *device) step(t *testing.T) float64 {
-	t.Helper()
-	r, err := d.Step(context.Background(), d.batch, nn.MSE())
-	if err != nil {
-		t.Fatal(err)
-	}
-	nn.ZeroGrads(d.model)
-	return r.Loss
-}
-
-// 200 steps with the same batch and seeds give the same loss, and leave nothing.
+// A pipe of two stages gives the same loss for the same batch and seeds. Its steps wait for a GPU only
+// where the pipe does: libtorch's operators that wait are refused.
 func tryPipe(t *testing.T, c *torch.Ctx) {
-	d := newDevice(t, c)
-	want := d.step(t)
-	before := c.Device().Memory()
-	for i := range 200 {
-		if loss := d.step(t); loss != want {
-			t.Fatalf("step %d: loss %v, before %v", i, loss, want)
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewReLU(), nn.NewFlatten(1, -1),
+		nn.NewLinear(8*14*14, 64), nn.NewDropout(0.5), nn.NewLinear(64, 10))
+	devices := []torch.Device{c.Device(), c.Device()}
+	p := started(t, model, pipe.Config{Balance: []int{3, 3}, Devices: devices, Chunks: 4, Checkpoint: pipe.Always, Seed: 1})
+	b := pipe.Batch{Input: pipe.Rows(c.Randn(16, 3, 16, 16)), Target: pipe.Rows(c.Randn(16, 10))}
+	c.Synchronize()
+	var losses [3]float64
+	for i := range losses {
+		shim.RefuseGPUWaits(i == 2) // the first step loads kernels
+		begun := time.Now()
+		r, err := p.Step(context.Background(), b, nn.MSE())
+		shim.RefuseGPUWaits(false)
+		if err != nil {
+			t.Fatal(err)
 		}
+		nn.ZeroGrads(model)
+		losses[i] = r.Loss
+		t.Logf("step %d: loss %v, %v", i, r.Loss, time.Since(begun))
 	}
-	after := c.Device().Memory()
-	if after.Live != before.Live || after.Taken > before.Taken+32<<20 {
-		t.Errorf("after 1 step %+v, after 201 %+v", before, after)
+	if losses[1] != losses[0] || losses[2] != losses[0] {
+		t.Errorf("losses of the same step: %v", losses)
 	}
-	t.Logf("after 1 step %+v, after 201 %+v", before, after)
-}
-
-// A step that had too little memory changes nothing: repeated, it gives the loss of one that had enough.
-func tryShortage(t *testing.T, c *torch.Ctx) {
-	d, dev := newDevice(t, c), c.Device()
-	want := d.step(t)
-	live := dev.Memory().Live
-	dev.SetLimit(live + 4096)
-	_, err := d.Step(context.Background(), d.batch, nn.MSE())
-	dev.SetLimit(0)
-	if !errors.Is(err, torch.ErrOutOfMemory) {
-		t.Errorf("with 4 KiB: %v", err)
-	}
-	nn.ZeroGrads(d.model)
-	if m := dev.Memory(); m.Live != live {
-		t.Errorf("%d bytes more are live after a failure", m.Live-live)
-	}
-	if loss := d.step(t); loss != want {
-		t.Errorf("loss %v, without a failure %v", loss, want)
-	}
-	t.Log(err)
 }
