@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
