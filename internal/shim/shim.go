@@ -113,6 +113,9 @@ func UnusedOfGPU(index int) (bytes int64, err *Error) {
 	return int64(out), err
 }
 
+// RefuseGPUWaits has libtorch's operators fail that wait for a GPU, of all threads, or no longer.
+func RefuseGPUWaits(on bool) { C.ps_gpu_refuse_waits(boolean(on)) }
+
 // CUDAVersion is the version of CUDA that this build was compiled with, such as 12040, or 0 if it is without.
 func CUDAVersion() int { return int(C.ps_cuda_version()) }
 

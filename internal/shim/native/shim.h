@@ -214,6 +214,7 @@ const char* ps_library(void);             // the file of libtorch_cpu, or ""
 int32_t ps_devices(int32_t device_type);  // how many there are; of the CPU 1
 ps_error* ps_gpu_model(int32_t index, char* name, int32_t capacity);  // a GPU's name, as its driver has it; takes nothing of the GPU
 ps_error* ps_gpu_unused(int32_t index, int64_t* bytes);               // that nobody has taken, when this thread has taken what products need
+void ps_gpu_refuse_waits(int32_t on);  // has libtorch's operators fail that wait for a GPU, of all threads
 int32_t ps_cuda_version(void);            // that of CUDA that this build was compiled with, 12040 for 12.4; 0 = without
 int32_t ps_nccl_version(void);            // 22203 for 2.22.3; 0 = without
 

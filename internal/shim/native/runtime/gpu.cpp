@@ -271,7 +271,10 @@ ps_error* ps_gpu_unused(int32_t index, int64_t* bytes) {
     *bytes = static_cast<int64_t>(left);
   });
 }
+
+void ps_gpu_refuse_waits(int32_t on) { c10::cuda::warning_state().set_sync_debug_mode(on != 0 ? c10::cuda::SyncDebugMode::L_ERROR : c10::cuda::SyncDebugMode::L_DISABLED); }
 #else
+void ps_gpu_refuse_waits(int32_t) {}
 ps_error* ps_prepare_products(const ps_mode*) { return nullptr; }
 ps_error* ps_gpu_model(int32_t, char*, int32_t) { return ps::make_error(PS_FAILED, "this build has no CUDA"); }
 ps_error* ps_gpu_unused(int32_t, int64_t*) { return ps::make_error(PS_FAILED, "this build has no CUDA"); }
