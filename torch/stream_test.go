@@ -140,7 +140,7 @@ func TestHardware(t *testing.T) {
 // What is read from the host is the tensor, whatever its layout.
 func TestToHost(t *testing.T) {
 	torchtest.Check(t)
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(1)})
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(1)})
 	x := c.Transpose(torch.From(c, []float32{1, 2, 3, 4, 5, 6}, 2, 3), 0, 1)
 	if got := torch.Values[float32](c.ToHost(x)); !slices.Equal(got, []float32{1, 4, 2, 5, 3, 6}) {
 		t.Errorf("got %v", got)
