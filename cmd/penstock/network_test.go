@@ -74,7 +74,7 @@ func TestACutLink(t *testing.T) {
 			t.Setenv(nettest.LoopbackVariable, row.loopback)
 			w := nettest.New(t, 3, nettest.Link{})
 			out := filepath.Join(t.TempDir(), "out")
-			all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2", "--silence", "2s")...)
+			all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2", "--silence", "3s")...)
 			all[0].after(t, 3)
 			if row.cut(w); !w.Carries() {
 				if err := all[1].Process.Signal(syscall.SIGSTOP); err != nil {
@@ -100,9 +100,9 @@ func TestACutLink(t *testing.T) {
 				t.Fatalf("after %v some run, or all have ended too soon", took)
 			}
 			for rank, p := range all {
-				want := "rank 1 is lost: nothing was heard of it for 2s"
+				want := "rank 1 is lost: nothing was heard of it for 3s"
 				if rank == 1 {
-					want = "is lost: nothing was heard of it for 2s"
+					want = "is lost: nothing was heard of it for 3s"
 				}
 				if rank == 1 && (row.name != "cut" || !w.Carries()) { // it may find first that the others have left
 					want = "is lost: "

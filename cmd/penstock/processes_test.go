@@ -182,12 +182,13 @@ func (p *process) said(rank int) string {
 func TestProcessesTrainAsOne(t *testing.T) {
 	args := with(inThree, "--steps", "4", "--clip-norm", "0.5")
 	_, want := lines(t, must(t, args...).stdout)
+	other := with(args, "--schedule", "1f1b", "--checkpoint", "always")
 	runs := [][]string{
-		launched(3, with(args, "--schedule", "1f1b", "--checkpoint", "always")...),
+		launched(3, other...),
 		launched(2, "train", "--model", "mlp", "--data", "synthetic", "--batch", "128", "--chunks", "4", "--format", "json", "--steps", "4", "--clip-norm", "0.5"), // measured and cut
 	}
 	if draws.Full {
-		runs = append(runs, launched(1, args...), launched(2, args...), launched(3, args...))
+		runs = append(runs, launched(1, args...), launched(2, args...), launched(3, args...), launched(2, other...))
 	}
 	for _, run := range runs {
 		p := begin(t, nil, run...)
