@@ -121,8 +121,7 @@ func (c *Ctx) Unlimited(f func()) {
 // PrepareProducts has libtorch take the workspaces that it keeps for products of the calling thread
 // on the context's stream of a CUDA device: 32 MiB for each pair of a thread and a stream, with the
 // variables of the environment as they are here, and up to as much for products with a bias. No
-// account has them, and they are never given back. On the default stream the first operator of a
-// thread does so by itself. On another stream the account would have them from the first product on.
+// account has them, and they are never given back. Otherwise the first product there takes them.
 func (c *Ctx) PrepareProducts() {
 	if c.device.Kind == KindCPU {
 		return

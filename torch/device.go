@@ -112,7 +112,7 @@ type Hardware struct {
 	Model string // of a GPU; see Device.Model
 	// Free is the highest limit that a GPU can keep: the bytes that nobody has taken and those that
 	// this process keeps for reuse, less 512 MiB for what is on no account: kernels, which are loaded
-	// when they are first used, the workspaces of workers (see PrepareProducts), and gaps between
+	// when they are first used, the workspaces of workers (see Ctx.PrepareProducts), and gaps between
 	// blocks.
 	Free int64
 }

@@ -95,17 +95,12 @@ class Enter {
   int32_t account_, gpu_account_;
 };
 
-// Has libtorch take the workspaces that it keeps for products of the calling thread on a GPU's stream: see gpu.cpp.
+// Has libtorch take the workspaces that it keeps for products of the calling thread on the mode's stream, if that is a GPU's: see gpu.cpp. It comes before what multiplies.
 #ifdef PENSTOCK_CUDA
 void prepare_products(const ps_mode* m);
 #else
 inline void prepare_products(const ps_mode*) {}
 #endif
-
-// Comes before what may multiply. Any thread may on the default stream. On another one ps_prepare_products says so: streams of copies have no products.
-inline void before_products(const ps_mode* m) {
-  if (m->device_index >= 0 && m->stream == 0) prepare_products(m);
-}
 
 // A borrowed handle as a tensor with a reference of its own.
 inline at::Tensor borrow(ps_tensor t) {

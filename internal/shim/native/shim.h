@@ -189,7 +189,7 @@ enum { PS_DETERMINISTIC = 1, PS_TF32_CONVOLUTIONS = 2, PS_TF32_PRODUCTS = 4 };
 int32_t ps_gpu_numerics_in_force(void);  // as libtorch has them
 const char* ps_gpu_libraries(void);      // such as "cuBLAS 13.1.0, cuDNN 9.19.0"; "" without CUDA
 const char* ps_environment(const char* name);  // as libtorch reads it, with what is set here, or NULL
-// Takes the workspaces of products for the calling thread and the mode's stream, if it is a GPU's, on no account. On default streams what may multiply does so by itself.
+// Takes the workspaces of products for the calling thread and the mode's stream, if it is a GPU's, on no account, as the first product there does.
 ps_error* ps_prepare_products(const ps_mode*);
 
 // A communicator of two processes, for what one sends to the other. Both open it with the same id, which one of them makes. Where there is a stop, it is looked at while the call

@@ -137,7 +137,7 @@ ps_error* backward(const ps_mode* mode, Run&& run) {
     ps_mode plain = *mode;
     plain.autocast = 0;
     ps::Enter enter(&plain);
-    ps::before_products(&plain);
+    ps::prepare_products(&plain);
     OneThread here;
     run();
   });

@@ -233,6 +233,7 @@ const bool counting = [] {
 // A handle of cuBLAS belongs to a thread. With its first product on a stream libtorch takes a workspace for the two of them from the allocator, of 32 MiB, and one of cuBLASLt with the first that
 // has a bias, and keeps them as long as the process lives. They are no memory of the layer that comes first: here they are taken, on no account.
 void prepare_products(const ps_mode* m) {
+  if (m->device_index < 0) return;
   thread_local std::vector<std::pair<int32_t, int64_t>> ready;
   const std::pair<int32_t, int64_t> on{m->device_index, m->stream};
   if (std::find(ready.begin(), ready.end(), on) != ready.end()) return;
@@ -248,7 +249,6 @@ void prepare_products(const ps_mode* m) {
 }  // namespace ps
 
 ps_error* ps_prepare_products(const ps_mode* mode) {
-  if (mode->device_index < 0) return nullptr;
   return ps::guarded([&] { ps::prepare_products(mode); });
 }
 
