@@ -2,8 +2,6 @@ package pipe_test
 
 import (
 	"slices"
-	"strings"
-	"testing"
 
 	"pgregory.net/rapid"
 
@@ -93,21 +91,4 @@ func (d drawn) devices() int {
 	distinct := slices.Clone(d.Order.Devices)
 	slices.Sort(distinct)
 	return len(slices.Compact(distinct))
-}
-
-// Results are the same to the bit in any number of processes.
-func TestTransparencyOfProcesses(t *testing.T) {
-	torchtest.Check(t)
-	rapid.Check(t, func(t *rapid.T) {
-		live := torch.LiveTensors()
-		d := drawRun(t, 1)
-		processes := rapid.IntRange(1, d.devices()).Draw(t, "processes")
-		want := d.problem().apart(t, d.config(), 1)
-		if s := want.differs(d.problem().apart(t, d.config(), processes)); s != "" {
-			t.Fatalf("%s differs from that of one process", s)
-		}
-		if n := torch.LiveTensors() - live; n != 0 {
-			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
-		}
-	})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
@@ -22,6 +23,9 @@ func TestOptimalWithBackwardsInTwoParts(t *testing.T) {
 		}
 		balance[last] = len(q.model().Layers()) - sum
 		for schedule, generate := range map[string]schedule.Generator{"zb-h2": schedule.ZeroBubbleH2, "late": lateWeights} {
+			if !draws.Full && (name == "resnet20" || name == "gpt" && schedule == "late") {
+				continue
+			}
 			t.Run(fmt.Sprint(name, " ", schedule), func(t *testing.T) {
 				torchtest.Check(t)
 				const chunks = 5

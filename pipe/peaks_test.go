@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -48,6 +49,7 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 // parts of others stays: inputs, outputs, gradients, all of them or none.
 func TestPredictedPeaksOfParts(t *testing.T) {
 	torchtest.Check(t)
+	draws.Checks(t, 20, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {19, 0}, {33, 8, 31}}).Draw(t, "layers")
 		q := problem{

@@ -41,6 +41,13 @@ func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 	return stream.Route{From: a.stream, Copies: copies, To: b.stream}, true
 }
 
+// close closes the streams, when no copy goes on.
+func (s *copyStreams) close() {
+	for _, c := range s.of {
+		torch.CloseStream(c)
+	}
+}
+
 // arrives brings the next list of a parcel to the device of the stage that receives it. Tensors on
 // another device, or of another stream, are copied and then freed. Others are taken as they are. The
 // result belongs to the receiver and is kept.

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -82,6 +83,7 @@ func TestTransparency(t *testing.T) {
 // where stages may share a device, and where layers of the pipelined model recompute by themselves.
 func TestTransparencyOfRandomModels(t *testing.T) {
 	torchtest.Check(t)
+	draws.Checks(t, 25, 400)
 	rapid.Check(t, func(t *rapid.T) {
 		live := torch.LiveTensors()
 		rows := rapid.Int64Range(1, 9).Draw(t, "rows")

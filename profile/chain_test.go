@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/profile"
@@ -90,6 +91,9 @@ func TestPeaksAreAsPredicted(t *testing.T) {
 
 func TestPeaksOfModels(t *testing.T) {
 	for _, m := range known {
+		if !draws.Full && slices.Contains([]string{"resnet18", "resnet50", "vgg11_bn"}, m.name) {
+			continue // large
+		}
 		t.Run(m.name, func(t *testing.T) {
 			torchtest.Check(t)
 			c := torch.NewCtx(torch.Options{Device: torch.CPU(3), Seed: 1})

@@ -224,11 +224,15 @@ func TestRefusedAllocationLeavesThePeak(t *testing.T) {
 	c := torch.NewCtx(torch.Options{Device: d})
 	defer c.Close()
 	before := d.Memory()
+	d.OwnPeak()
 	if err := torch.Try(func() { c.Empty(torch.Float32, 1<<50) }); !errors.Is(err, torch.ErrOutOfMemory) {
 		t.Errorf("got %v", err)
 	}
 	if after := d.Memory(); after.Live != before.Live || after.Peak != before.Peak { // what was kept for reuse is given back
 		t.Errorf("%+v, before %+v", after, before)
+	}
+	if own := d.OwnPeak(); own != before.Live {
+		t.Errorf("%d bytes were live, and %d of its own at most", before.Live, own)
 	}
 }
 

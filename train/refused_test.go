@@ -6,6 +6,7 @@ import (
 	"maps"
 	"testing"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -37,7 +38,10 @@ func TestRefusedStepChangesNothing(t *testing.T) {
 		balance []int
 		limited int // the device
 		clip    float64
-	}{{nil, 0, 0}, {nil, 0, 0.1}, {[]int{4, 4}, 0, 0}, {[]int{4, 4}, 1, 0.1}, {[]int{1, 4, 3}, 1, 0}} {
+	}{{nil, 0, 0.1}, {[]int{4, 4}, 1, 0.1}, {[]int{1, 4, 3}, 1, 0}, {nil, 0, 0}, {[]int{4, 4}, 0, 0}} {
+		if row.limited == 0 && row.clip == 0 && !draws.Full {
+			continue
+		}
 		check(t)
 		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
 		plain, closePlain := newRig(t, o)
