@@ -304,6 +304,9 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{}), ones(1, 4, 8, 8))
 		}},
 	} {
+		if c.Device().Kind == torch.KindCUDA && strings.HasPrefix(row.want, "Target") {
+			continue // a kernel finds it, and no later test could use the GPU
+		}
 		n = nn.NewCtx(c, nn.Config{})
 		if err := torch.Try(row.run); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("got %v, want %q in it", err, row.want)

@@ -66,14 +66,17 @@ func sgd(t *testing.T) optim.Optimizer {
 }
 
 func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks int64, seed uint64) string {
-	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1})
+	d := torchtest.Device(0)
+	c := torch.NewCtx(torch.Options{Device: d, Threads: 1})
 	defer c.Close()
+	b := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
+	defer b.Close()
 	defer nn.Free(model)
 	nn.Materialise(c, nn.State(model), seed)
 	o := sgd(t)
 	defer o.Close()
 	for step := range steps {
-		x, y := q.input(c, step), q.target(c, step)
+		x, y := onDevice(b, d, q.input(b, step)), onDevice(b, d, q.target(b, step))
 		per := q.rows / chunks
 		for i := range chunks {
 			c.SetGrad(true)
@@ -86,26 +89,24 @@ func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks 
 		o.Step(c, nn.Params(model))
 		nn.ZeroGrads(model)
 		c.Close()
+		b.Close()
 	}
 	return hash(model)
 }
 
 func pipedHash(t *testing.T, q problem, model *nn.Sequential, steps int, cfg pipe.Config) string {
-	cfg.Devices = onDevices(cfg)
-	p, err := pipe.New(model, cfg)
+	p, err := pipe.New(model, onDevices(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nn.Free(model)
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	o := sgd(t)
 	defer o.Close()
 	for step := range steps {
-		if _, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)),
-				Step: int64(step)}, q.loss); err != nil {
+		if _, err := p.Step(context.Background(), q.batch(c, p.Stages(), step), q.loss); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {

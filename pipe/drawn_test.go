@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
@@ -22,6 +23,7 @@ type drawn struct {
 	Checkpoint  pipe.Checkpoint
 	Budget      []int64
 	Replicas    []int // the device of each, in a process of its own; nil is one
+	OnDevices   bool  // the devices are those for tests; see placed
 	Mishap      mishap
 }
 
@@ -70,6 +72,17 @@ func (d drawn) problem() problem {
 func (d drawn) config() pipe.Config {
 	cfg := pipe.Config{Chunks: d.Chunks, Seed: d.Seed, DeferredBatchNorm: d.Deferred, Autocast: d.Autocast, Checkpoint: d.Checkpoint, Budget: d.Budget}
 	d.Order.set(&cfg)
+	return cfg
+}
+
+// placed is config on the devices for tests, if the run is to be on them.
+func (d drawn) placed() pipe.Config {
+	cfg := d.config()
+	for i := range cfg.Devices {
+		if d.OnDevices {
+			cfg.Devices[i] = torchtest.Device(cfg.Devices[i].Index)
+		}
+	}
 	return cfg
 }
 

@@ -70,7 +70,7 @@ func TestModesBetweenSteps(t *testing.T) {
 func TestPredictedPeaksAfterModesChange(t *testing.T) {
 	for _, balance := range [][]int{{12}, {5, 7}, {2, 6, 4}} {
 		torchtest.Check(t)
-		if wrong := thawing().predicted(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}); wrong != "" {
+		if wrong := thawing().predicted(t, onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})); wrong != "" {
 			t.Errorf("%v: %s", balance, wrong)
 		}
 	}

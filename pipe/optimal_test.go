@@ -82,7 +82,7 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	defer c.Close()
 	var losses []float64
 	for step := range q.steps {
-		b := pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}
+		b := q.batch(c, p.Stages(), step)
 		if _, err := p.PlanFor(context.Background(), b, q.loss); err != nil {
 			return out, err
 		}
@@ -132,7 +132,7 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 				q := problems[name]
 				want := q.plain(int64(chunks), 1)
 				config := func(budget int64) pipe.Config {
-					return pipe.Config{Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}}
+					return onDevices(pipe.Config{Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}})
 				}
 				unbound, err := q.planned(config(0))
 				if err != nil {
@@ -193,7 +193,7 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 			t.Run(fmt.Sprint(name, balance), func(t *testing.T) {
 				torchtest.Check(t)
 				const chunks = 3
-				want := q.plain(chunks, 1)
+				want := q.plainOn(torch.CPU(0), chunks, 1)
 				config := func(budget ...int64) pipe.Config {
 					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
 				}

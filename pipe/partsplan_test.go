@@ -8,6 +8,7 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // What waits for the gradients of weights is in the plan: under schedules with backwards in two
@@ -28,7 +29,7 @@ func TestOptimalWithBackwardsInTwoParts(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", schedule), func(t *testing.T) {
 				torchtest.Check(t)
 				const chunks = 5
-				want := q.plain(chunks, 1)
+				want := q.plainOn(torch.CPU(0), chunks, 1)
 				config := func(budget ...int64) pipe.Config {
 					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget, Schedule: generate}
 				}

@@ -76,7 +76,7 @@ func serve(cfg group.Config) error {
 			return err
 		}
 		var a answer
-		config := d.config()
+		config := d.placed()
 		config.Replicas = len(d.Replicas)
 		if d.Replicas != nil {
 			for i := range config.Devices {

@@ -32,9 +32,7 @@ func changes(t *testing.T) (int, *rand.Rand) {
 			t.Fatal(err)
 		}
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return n, rand.New(rand.NewPCG(seed, 0))
+	return n, randomMoments(t)
 }
 
 // another is a number from 1 to 4 that is not n.
@@ -64,6 +62,7 @@ func newest(t *testing.T, out string) int64 {
 // machines have gone or come. Each start goes on from the newest checkpoint, says what has changed, and in
 // the end the weights are those of a run without changes.
 func TestChangesByTorchrun(t *testing.T) {
+	full(t)
 	changes, random := changes(t)
 	for name, cut := range map[string][]string{"stages follow the processes": nil, "stages stay": {"--balance", "2,1,1,2"}} {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +146,7 @@ func (e *elastic) wait(nodes int, before string) string {
 // with those that are there, no step that was saved is lost, and the weights are in the end those of
 // a run without changes.
 func TestChanges(t *testing.T) {
+	full(t)
 	changes, random := changes(t)
 	out := filepath.Join(t.TempDir(), "out")
 	e := &elastic{t, with([]string{"--nodes", "1:4", "--rendezvous", proctest.AddressOfTwo(t), "--wait", "1s", "--restarts", "1000000", "--"},
@@ -222,6 +222,7 @@ func TestChanges(t *testing.T) {
 
 // Launchers of two machines start all their processes again after a failure on one.
 func TestLaunchersOfTwoMachines(t *testing.T) {
+	full(t)
 	out := filepath.Join(t.TempDir(), "out")
 	args := with([]string{"launch", "--nodes", "2", "--processes", "2", "--rendezvous", proctest.AddressOfTwo(t), "--restarts", "1", "--"},
 		with(small, "--format", "json", "--out", out, "--save-every", "1", "--steps", "100")...)

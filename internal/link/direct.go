@@ -75,8 +75,7 @@ func (w *way) streams(c *torch.Ctx) stream.Way { return stream.Way{Own: c.Stream
 // End is a device of this process to or from which ways lead.
 type End struct {
 	Device torch.Device
-	Busy   []stream.Stream      // with other work
-	Copies func() stream.Stream // makes one for a way; it may panic as operators do
+	Copies func() stream.Stream // opens one for a way, on which nothing else works; it may panic as operators do
 }
 
 // NewDirect makes the ways of the given edges, which lead from end to end and are the same in all
@@ -95,29 +94,13 @@ func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, fai
 			end = from
 		}
 		w := &way{edge: e, sends: sends, device: end.Device}
-		if err := torch.Try(func() { w.copies = d.unused(end) }); err != nil {
+		if err := torch.Try(func() { w.copies = end.Copies() }); err != nil {
 			return nil, err
 		}
 		d.ways[e] = w
 	}
 	d.watcher.Go(func() { d.watch(failed, fail) })
 	return d, nil
-}
-
-// unused is a stream on which neither the device nor another way has work: libtorch has 32 streams of a
-// device, which it gives in turn. What shared one would wait for other processes in turn.
-func (d *Direct) unused(end End) (s stream.Stream) {
-	for range 32 {
-		s = end.Copies()
-		taken := slices.Contains(end.Busy, s)
-		for _, w := range d.ways {
-			taken = taken || w.copies == s
-		}
-		if !taken {
-			break
-		}
-	}
-	return s
 }
 
 // asks is how often communicators are asked whether they have failed. verdict is how long it may take
@@ -259,12 +242,15 @@ func (d *Direct) settle(ways []*way, err error) error {
 	return err
 }
 
-// Close closes the communicators. All processes do so, after their last run.
+// Close closes the communicators and the streams of the ways. All processes do so, after their last run.
 func (d *Direct) Close() {
 	close(d.closing)
 	d.comms.Close()
 	close(d.closed)
 	d.watcher.Wait()
+	for _, w := range d.ways {
+		torch.CloseStream(w.copies)
+	}
 }
 
 // transfer queues the moves of a parcel's tensors.

@@ -253,6 +253,7 @@ ps_error* ps_call(ps_op handle, const ps_mode* mode, const uint64_t* words, int3
   const Op& op = *static_cast<const Op*>(handle);
   return ps::guarded([&] {
     ps::Enter enter(mode);
+    ps::before_products(mode);
     std::vector<c10::IValue> stack;
     stack.reserve(op.arguments.size());
     Decoder decoder(op, mode, words, n);
