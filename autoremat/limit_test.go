@@ -80,7 +80,7 @@ func zoo(t testing.TB) []problem {
 	}
 	list := []problem{
 		mlp(), tower(),
-		{name: "resnet20", model: built("resnet20", models.Options{Width: 4}), input: []int64{4, 3, 32, 32}, target: classes(4, 10), loss: cross, optimizer: sgd},
+		{name: "resnet20", model: built("resnet20", models.Options{Width: 4}), input: []int64{4, 3, 32, 32}, target: classes(4, 10), loss: cross, optimizer: draws.Pick(sgd, nil)},
 		{name: "gpt", model: built("gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Dropout: 0.2}), input: []int64{4, 5}, tokens: 10, target: func(c *torch.Ctx, step int) *torch.Tensor {
 			return c.Reshape(classes(20, 10)(c, step), 4, 5)
 		}, loss: cross},
@@ -91,7 +91,7 @@ func zoo(t testing.TB) []problem {
 		{name: "dense", model: dense, input: []int64{4, 1, 6, 6}, target: classes(4, 3), loss: cross},
 	}
 	if draws.Full {
-		list = append(list, problem{name: "resnet18", model: built("resnet18", models.Options{Classes: 5}), input: []int64{4, 3, 32, 32}, target: classes(4, 5), loss: cross})
+		list = append(list, problem{name: "resnet18", model: built("resnet18", models.Options{Classes: 5}), input: []int64{4, 3, 32, 32}, target: classes(4, 5), loss: cross, optimizer: sgd})
 	}
 	return list
 }
