@@ -26,7 +26,7 @@ func effortOf(quick bool) effort {
 }
 
 // effortOnGPUs is short: such a machine is seldom to be had for long.
-var effortOnGPUs = effort{Rounds: 4, Round: 300 * time.Millisecond, Trial: 50 * time.Millisecond, Blocks: 20}
+var effortOnGPUs = effort{Rounds: 3, Round: 300 * time.Millisecond, Trial: 50 * time.Millisecond, Blocks: 20}
 
 // side takes steps for some time, and at least one. It returns the milliseconds of a step.
 type side func(ctx context.Context, length time.Duration) (float64, error)

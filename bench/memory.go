@@ -10,7 +10,6 @@ import (
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
 	"penstock.example/torch"
 )
 
@@ -166,30 +165,20 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	if p.theirs, p.failure = c.ask(p.request); p.failure != nil {
 		return nil
 	}
-	t, plan, err := b.planned(ctx, w, p.theirs.Peak)
+	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak}, Devices: []torch.Device{b.device}})
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	plan, err := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
 	if err != nil {
 		p.failure = fmt.Errorf("no plan of ours: %w", err)
 		return ctx.Err()
 	}
-	defer t.close()
-	p.match, err = b.play(ctx, t.round, c.side(p.request))
-	p.predicted, p.ours, p.failure = plan.Peak, b.device.Memory().Peak, p.match.Failure
-	return err
-}
-
-// planned returns a trainer that runs our best plan within a limit in bytes, and what is predicted.
-func (b *bench) planned(ctx context.Context, w workload, limit int64) (*trainer, *planner.DevicePlan, error) {
-	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{limit}, Devices: []torch.Device{b.device}})
-	if err != nil {
-		return nil, nil, err
-	}
-	plan, err := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
-	if err != nil {
-		t.close()
-		return nil, nil, err
-	}
 	b.device.ResetPeak()
-	return t, &plan.Devices[0], nil
+	p.match, err = b.play(ctx, t.round, c.side(p.request))
+	p.predicted, p.ours, p.failure = plan.Devices[0].Peak, b.device.Memory().Peak, p.match.Failure
+	return err
 }
 
 // addPoints reports the points of an opponent. The row has their geometric mean and range.

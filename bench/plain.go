@@ -20,18 +20,26 @@ func (b *bench) measurePlain(ctx context.Context) error {
 		list = list[:3]
 	}
 	for _, w := range list {
+		c, err := b.startPython(ctx, "plain.py")
+		if err != nil {
+			return b.fail(row{What: w.Model, Opponent: "PyTorch"}, err)
+		}
 		for _, w.Precision = range precisions {
 			for _, compile := range compile {
-				if err := b.besidePlain(ctx, w.in(1, pipe.Never), compile); err != nil {
-					return fmt.Errorf("%s: %w", w.Model, err)
+				if err == nil {
+					err = b.besidePlain(ctx, w.in(1, pipe.Never), compile, c)
 				}
 			}
+		}
+		c.stop()
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.Model, err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) besidePlain(ctx context.Context, w workload, compile bool) error {
+func (b *bench) besidePlain(ctx context.Context, w workload, compile bool, c *child) error {
 	x := row{What: w.Model + ", one stage", Opponent: "PyTorch eager", Goal: 1,
 		Conditions: fmt.Sprintf("%v, %d threads", b.device, b.threads())}
 	if w.Precision != "" {
@@ -50,5 +58,5 @@ func (b *bench) besidePlain(ctx context.Context, w workload, compile bool) error
 	if err != nil {
 		return err
 	}
-	return b.compare(ctx, x, ours, request, "plain.py")
+	return b.compareWith(ctx, x, ours.round, c, c.side(request))
 }

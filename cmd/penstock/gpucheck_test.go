@@ -78,6 +78,7 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	write("python/torch/lib/libtorch.so", "")                                       //
 	write("root/scripts/gpu-check", string(mustRead(t, "../../scripts/gpu-check"))) // a checkout of its own
 	write("root/scripts/fixtures/generate.py", "")                                  //
+	write("root/internal/torchtest/devicetests.txt", "segment TestOne\npipe TestOne\n")
 	for _, folder := range []string{"bench", "models", "pipe", "segment"} {
 		write("root/"+folder+"/empty", "")
 	}
