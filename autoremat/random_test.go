@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock.example/autoremat"
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"

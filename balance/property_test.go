@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/balance"
+	_ "penstock.example/internal/draws" // sets the number of draws
 )
 
 // TestPartitionIsBest compares with the best of all partitions. Costs are multiples of a power of

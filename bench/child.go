@@ -25,7 +25,7 @@ const patience = 15 * time.Minute
 
 // child is a process that answers requests.
 type child struct {
-	threads int // of its last steps
+	last    answer
 	command *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
@@ -45,6 +45,8 @@ type answer struct {
 	Segments []int     `json:"segments"`
 	Pipe     []float64 `json:"pipe_us"`
 	Plain    []float64 `json:"plain_us"`
+	Flops    float64   `json:"flops"`   // of a step
+	Product  float64   `json:"product"` // floating-point operations a second of a large product; 0 is not measured
 }
 
 // startPython starts a script of bench/python by the interpreter PYTHON, and reads its hello.
@@ -102,7 +104,7 @@ func (c *child) ask(request any) (answer, error) {
 		return answer{}, err
 	}
 	a, err := c.read()
-	c.threads = a.Threads
+	c.last = a
 	time.Sleep(rest)
 	return a, err
 }

@@ -25,6 +25,9 @@ func effortOf(quick bool) effort {
 	return effort{9, 500 * time.Millisecond, time.Second, 200, false}
 }
 
+// effortOnGPUs is short: such a machine is seldom to be had for long.
+var effortOnGPUs = effort{Rounds: 3, Round: 300 * time.Millisecond, Trial: 50 * time.Millisecond, Blocks: 20}
+
 // side takes steps for some time, and at least one. It returns the milliseconds of a step.
 type side func(ctx context.Context, length time.Duration) (float64, error)
 
@@ -65,6 +68,14 @@ func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
 func cores() int { return runtime.NumCPU() }
 
+// threads returns how many threads a stage has.
+func (b *bench) threads() int {
+	if b.large {
+		return 1
+	}
+	return cores()
+}
+
 // compare plays a match with a script of bench/python, and adds the ratio of throughputs to the
 // report. An opponent that fails has a row, too. The row's conditions are those of our side.
 func (b *bench) compare(ctx context.Context, x row, t *trainer, request map[string]any, script string, args ...string) error {
@@ -85,9 +96,14 @@ func (b *bench) compareWith(ctx context.Context, x row, ours side, c *child, the
 		return b.fail(x, m.Failure)
 	}
 	x.Value = m.Faster()
-	x.Conditions += fmt.Sprintf("; theirs %d", c.threads)
+	x.Conditions += fmt.Sprintf("; theirs %d", c.last.Threads)
+	if product := c.last.Product; product > 0 {
+		rate := c.last.Flops / median(m.Ours) * 1e3
+		x.Conditions += fmt.Sprintf("; %.1f ms, theirs %.1f; %.3g TFLOP/s, %.0f %% of a product's %.3g",
+			median(m.Ours), median(m.Theirs), rate/1e12, 100*rate/product, product/1e12)
+	}
 	b.add(x)
-	b.Steps.add(x.What, x.Opponent, spreadOf(m.Ours), spreadOf(m.Theirs), c.threads)
+	b.Steps.add(x.What, x.Opponent, spreadOf(m.Ours), spreadOf(m.Theirs), c.last.Threads)
 	return nil
 }
 

@@ -1,7 +1,7 @@
 // Command bench compares Penstock with PyTorch and torchgpipe, and prints one table. In each
 // comparison both sides alternate. `make TORCH=2.15.0 bench` runs it, in the folder bench:
 //
-//	go run . [--quick] [--only PART,...] [--devices DEVICE] [--format text|json]
+//	go run . [--quick] [--only PART,...] [--devices DEVICE] [--trial] [--format text|json]
 //
 // docs/benchmarks.md says what each number means.
 package main
@@ -28,20 +28,23 @@ import (
 type bench struct {
 	effort
 	report
-	device torch.Device // of the part plain
+	device torch.Device // of the parts core, limits, memory and plain
+	large  bool         // workloads and precisions are those for GPUs
 }
 
 // parts are the comparisons that --only can name.
 var parts = map[string]func(*bench, context.Context) error{
 	"core": (*bench).measureCore, "memory": (*bench).measureMemory, "plain": (*bench).measurePlain,
 	"processes": (*bench).measureProcesses, "torchgpipe": (*bench).measureTorchgpipe,
+	// These two are not in a run that names no parts.
+	"compile": (*bench).compileAhead, "limits": (*bench).measureLimits,
 }
 
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds and fewer models; noisier")
-	names := slices.Sorted(maps.Keys(parts))
-	only := flag.String("only", strings.Join(names, ","), "parts to measure, separated by commas")
-	on := flag.String("devices", "cpu:0", "the device of the part plain, such as cuda:0")
+	only := flag.String("only", "core,memory,plain,processes,torchgpipe", "parts to measure, separated by commas")
+	on := flag.String("devices", "cpu:0", "the device of the parts core, limits, memory and plain, such as cuda:0")
+	trial := flag.Bool("trial", false, "measure as on a GPU, with small models")
 	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")
 	format := flag.String("format", "text", "text or json")
 	flag.Parse()
@@ -57,7 +60,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	torch.SetDeterministic(*deterministic)
-	b := &bench{effortOf(*quick), newReport(), device}
+	b := &bench{effortOf(*quick), newReport(), device, *trial || device.Kind != torch.KindCPU}
+	if torch.SetTF32(b.large); b.large {
+		b.effort = effortOnGPUs
+	}
 	end(1, b.run(ctx, strings.Split(*only, ","), *format, os.Stdout))
 }
 

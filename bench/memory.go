@@ -65,7 +65,12 @@ func (b *bench) startMemory(ctx context.Context, w workload) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := w.request(map[string]any{"parameters": nn.Count(model), "trial": b.Trial.Seconds()})
+	backend := "inductor"
+	if b.large && b.device.Kind == torch.KindCPU { // a trial does without a C++ compiler, which takes minutes
+		backend = "aot_eager_decomp_partition"
+	}
+	request, err := w.request(map[string]any{"device": b.device.String(), "parameters": nn.Count(model),
+		"trial": b.Trial.Seconds(), "backend": backend})
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +85,7 @@ func (b *bench) startMemory(ctx context.Context, w workload) (*child, error) {
 
 // compareCounts has both sides count the bytes of the same model without recomputation.
 func (b *bench) compareCounts(ctx context.Context) error {
-	w, d := workload{Model: "small", Batch: 256, Chunks: 1, Checkpoint: pipe.Never}, torch.CPU(0)
+	w, d := workload{Model: "small", Batch: 256, Chunks: 1, Checkpoint: pipe.Never}, b.device
 	t, err := w.newTrainer(pipe.Config{Devices: []torch.Device{d}})
 	if err != nil {
 		return err
@@ -160,8 +165,7 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	if p.theirs, p.failure = c.ask(p.request); p.failure != nil {
 		return nil
 	}
-	d := torch.CPU(0)
-	t, err := w.newTrainer(pipe.Config{Threads: cores(), Budget: []int64{p.theirs.Peak}, Devices: []torch.Device{d}})
+	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak}, Devices: []torch.Device{b.device}})
 	if err != nil {
 		return err
 	}
@@ -171,9 +175,9 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 		p.failure = fmt.Errorf("no plan of ours: %w", err)
 		return ctx.Err()
 	}
-	d.ResetPeak()
+	b.device.ResetPeak()
 	p.match, err = b.play(ctx, t.round, c.side(p.request))
-	p.predicted, p.ours, p.failure = plan.Devices[0].Peak, d.Memory().Peak, p.match.Failure
+	p.predicted, p.ours, p.failure = plan.Devices[0].Peak, b.device.Memory().Peak, p.match.Failure
 	return err
 }
 
@@ -204,7 +208,7 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 	x.Value = spreadOf(gains)
 	x.Value.Median = math.Exp(sum / float64(len(gains)))
 	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains), len(points),
-		cores(), c.threads, x.Conditions)
+		b.threads(), c.last.Threads, x.Conditions)
 	b.add(x)
 }
 

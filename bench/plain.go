@@ -4,56 +4,59 @@ import (
 	"context"
 	"fmt"
 
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
-// plainWorkloads are trained on the whole batch at once. Those for GPUs are larger.
-func (b *bench) plainWorkloads() []workload {
-	switch {
-	case b.device.Kind != torch.KindCPU:
-		options := models.Options{Width: 1024, Depth: 8, Heads: 16, Context: 512}
-		return []workload{{Model: "gpt", Options: options, Batch: 32},
-			{Model: "resnet50", Options: models.Options{Size: 224}, Batch: 128}}
-	case b.Quick:
-		return []workload{mlp, gpt, resnet20}
-	}
-	return []workload{mlp, gpt, resnet20, resnet50, unet}
-}
-
-// measurePlain compares one stage with eager PyTorch and with torch.compile.
+// measurePlain compares one stage, on the whole batch at once, with eager PyTorch and with
+// torch.compile. On GPUs, where compiling takes minutes, it is eager PyTorch alone.
 func (b *bench) measurePlain(ctx context.Context) error {
-	for _, w := range b.plainWorkloads() {
-		for _, compile := range []bool{false, true} {
-			if err := b.besidePlain(ctx, w.in(1, pipe.Never), compile); err != nil {
-				return fmt.Errorf("%s: %w", w.Model, err)
+	list, precisions, compile := []workload{mlp, gpt, resnet20, resnet50, unet}, []string{""}, []bool{false, true}
+	switch {
+	case b.large:
+		list, precisions, compile = b.largeWorkloads(), []string{tf32, bfloat16}, compile[:1]
+	case b.Quick:
+		list = list[:3]
+	}
+	for _, w := range list {
+		c, err := b.startPython(ctx, "plain.py")
+		if err != nil {
+			return b.fail(row{What: w.Model, Opponent: "PyTorch"}, err)
+		}
+		for _, w.Precision = range precisions {
+			for _, compile := range compile {
+				if err == nil {
+					err = b.besidePlain(ctx, w.in(1, pipe.Never), compile, c)
+				}
 			}
+		}
+		c.stop()
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.Model, err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) besidePlain(ctx context.Context, w workload, compile bool) error {
-	threads, device := cores(), "cpu"
-	if b.device.Kind != torch.KindCPU {
-		threads, device = 1, b.device.String()
-	}
+func (b *bench) besidePlain(ctx context.Context, w workload, compile bool, c *child) error {
 	x := row{What: w.Model + ", one stage", Opponent: "PyTorch eager", Goal: 1,
-		Conditions: fmt.Sprintf("%v, %d threads", b.device, threads)}
+		Conditions: fmt.Sprintf("%v, %d threads", b.device, b.threads())}
+	if w.Precision != "" {
+		x.What = w.Model + ", " + w.Precision
+	}
 	if compile {
 		x.Opponent, x.Goal = "torch.compile", 0
 	}
-	ours, err := w.newTrainer(pipe.Config{Threads: threads, Devices: []torch.Device{b.device}})
+	ours, err := w.newTrainer(pipe.Config{Threads: b.threads(), Devices: []torch.Device{b.device}})
 	if err != nil {
 		return err
 	}
 	defer ours.close()
-	request, err := w.request(map[string]any{"device": device, "compile": compile, "trial": b.Trial.Seconds(),
-		"parameters": nn.Count(ours.model)})
+	request, err := w.request(map[string]any{"device": b.device.String(), "compile": compile,
+		"trial": b.Trial.Seconds(), "parameters": nn.Count(ours.model)})
 	if err != nil {
 		return err
 	}
-	return b.compare(ctx, x, ours, request, "plain.py")
+	return b.compareWith(ctx, x, ours.round, c, c.side(request))
 }

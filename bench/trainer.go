@@ -30,6 +30,9 @@ func (w workload) newTrainer(config pipe.Config) (*trainer, error) {
 		return nil, err
 	}
 	config.Chunks, config.Checkpoint = w.Chunks, w.Checkpoint
+	if w.Precision == bfloat16 {
+		config.Autocast = torch.AutocastBFloat16
+	}
 	p, err := pipe.New(model, config)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,14 @@ type workload struct {
 	Chunks     int
 	Checkpoint pipe.Checkpoint
 	Balance    []int // of two stages that take equally long
+	Precision  string
 }
+
+// Precisions. The zero value is float32.
+const (
+	tf32     = "tf32" // float32, and products and convolutions of fewer bits
+	bfloat16 = "bfloat16"
+)
 
 // perceptrons are a Linear and a ReLU as wide as the input, some times over.
 var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}, "small": {32, 64}}
@@ -28,12 +35,24 @@ var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}, "smal
 // The workloads take a tenth to half a second a step on one thread. In a pipeline convolutional
 // networks recompute; the others have the memory not to.
 var (
-	mlp      = workload{"mlp", models.Options{}, 256, 8, pipe.Never, []int{16, 16}}
-	gpt      = workload{"gpt", models.Options{}, 16, 8, pipe.Never, []int{31, 27}}
-	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5, 6}}
-	resnet50 = workload{"resnet50", models.Options{Size: 64}, 8, 4, pipe.ExceptLast, []int{108, 75}}
-	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast, []int{54, 55}}
+	mlp      = workload{"mlp", models.Options{}, 256, 8, pipe.Never, []int{16, 16}, ""}
+	gpt      = workload{"gpt", models.Options{}, 16, 8, pipe.Never, []int{31, 27}, ""}
+	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5, 6}, ""}
+	resnet50 = workload{"resnet50", models.Options{Size: 64}, 8, 4, pipe.ExceptLast, []int{108, 75}, ""}
+	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast, []int{54, 55}, ""}
 )
+
+// largeWorkloads are for GPUs, and those in a trial go the same way.
+func (b *bench) largeWorkloads() []workload {
+	if b.device.Kind == torch.KindCPU {
+		return []workload{{Model: "gpt", Options: models.Options{Depth: 6}, Batch: 4},
+			{Model: "resnet20", Options: models.Options{Channels: 1, Size: 28}, Batch: 16}}
+	}
+	images := models.Options{Size: 224}
+	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024} // 354,871,296 parameters
+	return []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images, Batch: 64},
+		{Model: "vgg16", Options: images, Batch: 64}}
+}
 
 // in is the workload with another number of micro-batches and another policy.
 func (w workload) in(chunks int, policy pipe.Checkpoint) workload {
@@ -91,7 +110,7 @@ func (w workload) shapes() (shapes, error) {
 func (w workload) request(more map[string]any) (map[string]any, error) {
 	s, err := w.shapes()
 	all := map[string]any{"model": w.Model, "options": s.options, "input": s.input, "target": s.target,
-		"tokens": s.tokens}
+		"tokens": s.tokens, "precision": w.Precision, "deterministic": torch.Deterministic()}
 	maps.Copy(all, more)
 	return all, err
 }

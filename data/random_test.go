@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	_ "penstock.example/internal/draws" // sets the number of draws
 )
 
 // The orders that runs of the past have seen. A change here breaks every run that is resumed. The

@@ -342,6 +342,7 @@ func nils(g given) map[string]struct {
 		"torch.From.c":              {panics(func() { torch.From(nil, []float32{1}) }), "torch: the Ctx that is to own the new tensor is nil"},
 		"torch.Scalar.c":            {panics(func() { torch.Scalar(nil, float32(1)) }), "torch: the Ctx that is to own the new tensor is nil"},
 		"torch.FromBytes.c":         {panics(func() { torch.FromBytes(nil, nil, torch.Float32, []int64{0}) }), "torch: the Ctx that is to own the new tensor is nil"},
+		"torch.FromPinned.c":        {panics(func() { torch.FromPinned(nil, []float32{1}) }), "torch: the Ctx that is to own the new tensor is nil"},
 		"torch.Values.t":            {panics(func() { torch.Values[float32](nil) }), "the tensor is nil: a gradient or a skip connection that is absent"},
 		"torch.Item.t":              {panics(func() { torch.Item[float32](nil) }), "the tensor is nil"},
 		"torch.Bytes.t":             {panics(func() { torch.Bytes(nil) }), "the tensor is nil"},

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math/rand"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -90,17 +92,18 @@ func init() {
 	})
 }
 
-// soon is less than a heartbeat of these tests. Milliseconds are usual; a machine that does much else takes longer.
-const soon = 15 * time.Second
+// heartbeat is not waited for by who hears of a failure at once. Milliseconds are usual; a machine that does
+// much else takes longer.
+const heartbeat = time.Minute
 
 // TestMemberKilledAtWork kills a member at any moment of transfers and gathers. The others see its
 // connections break in some order, and those of each other, as they end; all name the one that was
 // killed.
 func TestMemberKilledAtWork(t *testing.T) {
-	for range 3 {
+	for range draws.Pick(1, 3) {
 		victim := rand.Intn(4)
 		cfg := config(t, 4)
-		cfg.Heartbeat, cfg.Silence = 20*time.Second, time.Minute
+		cfg.Heartbeat, cfg.Silence = heartbeat, 3*heartbeat
 		all := job(t, "work", cfg)
 		all[victim].until("at working")
 		time.Sleep(time.Duration(rand.Intn(200)) * time.Millisecond)
@@ -108,7 +111,7 @@ func TestMemberKilledAtWork(t *testing.T) {
 		if err := all[victim].cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		othersSay(t, all, victim, began, soon, fmt.Sprintf("rank %d is lost: ", victim))
+		othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
 	}
 }
 
@@ -144,9 +147,14 @@ func TestKilledMember(t *testing.T) {
 	for _, scenario := range []string{"receive", "send", "gather"} {
 		for size, victims := range map[int][]int{2: {1}, 4: {0, 3}} {
 			for _, victim := range victims {
-				t.Run(fmt.Sprintf("%s of %d, rank %d", scenario, size, victim), func(t *testing.T) {
+				name := fmt.Sprintf("%s of %d, rank %d", scenario, size, victim)
+				quick := []string{"receive of 2, rank 1", "send of 4, rank 0", "gather of 4, rank 0", "gather of 4, rank 3"}
+				if !draws.Full && !slices.Contains(quick, name) {
+					continue
+				}
+				t.Run(name, func(t *testing.T) {
 					cfg := config(t, size)
-					cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 20*time.Second, time.Minute
+					cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, heartbeat, 3*heartbeat
 					all := job(t, scenario, cfg)
 					for _, p := range all {
 						p.until("at waiting")
@@ -156,7 +164,7 @@ func TestKilledMember(t *testing.T) {
 					if err := all[victim].cmd.Process.Kill(); err != nil {
 						t.Fatal(err)
 					}
-					othersSay(t, all, victim, began, soon, fmt.Sprintf("rank %d is lost: ", victim))
+					othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
 				})
 			}
 		}
@@ -166,7 +174,7 @@ func TestKilledMember(t *testing.T) {
 func TestStoppedMember(t *testing.T) {
 	for _, victim := range []int{0, 2} { // rank 0 hands on what is for all
 		cfg := config(t, 3)
-		cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 200*time.Millisecond, 5*time.Second
+		cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 200*time.Millisecond, 2*time.Second
 		all := job(t, "receive", cfg)
 		for _, p := range all {
 			p.until("at waiting")
@@ -175,18 +183,21 @@ func TestStoppedMember(t *testing.T) {
 		if err := all[victim].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		othersSay(t, all, victim, began, time.Minute, fmt.Sprintf("rank %d is lost: nothing was heard of it for 5s", victim))
+		othersSay(t, all, victim, began, time.Minute, fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
 	}
 }
 
 func TestMemberThatEnds(t *testing.T) {
 	for scenario, want := range map[string]string{"panic": "rank %d is lost: ", "exit": "rank %d is lost: ", "fail": "rank %d failed: stage 2, micro-batch 5, forward: not a number"} {
 		for _, victim := range []int{0, 2} { // rank 0 hands on what is for all
+			if !draws.Full && scenario != "fail" && (victim == 0) != (scenario == "panic") {
+				continue
+			}
 			cfg := config(t, 3)
-			cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 20*time.Second, time.Minute
+			cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, heartbeat, 3*heartbeat
 			all := job(t, scenario, cfg)
 			all[victim].until("at waiting")
-			othersSay(t, all, victim, time.Now(), soon, fmt.Sprintf(want, victim))
+			othersSay(t, all, victim, time.Now(), heartbeat, fmt.Sprintf(want, victim))
 		}
 	}
 }

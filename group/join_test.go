@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 )
 
@@ -23,7 +24,7 @@ func init() {
 }
 
 func TestProcessesExchangeTensorsAndBytes(t *testing.T) {
-	for _, size := range []int{2, 3, 4} {
+	for _, size := range draws.Pick([]int{4}, []int{2, 3, 4}) {
 		allGood(t, job(t, "exchange", config(t, size)))
 	}
 }
@@ -31,6 +32,7 @@ func TestProcessesExchangeTensorsAndBytes(t *testing.T) {
 func TestMembersLeaveNothingBehind(t *testing.T) {
 	torchtest.Check(t)
 	cfg := config(t, 3)
+	cfg.Silence = time.Minute
 	all := inProcess(t, cfg)
 	none(t, each(all, func(g *group.Group) error {
 		if err := exchange(g); err != nil {
@@ -40,7 +42,7 @@ func TestMembersLeaveNothingBehind(t *testing.T) {
 	}))
 	began := time.Now()
 	none(t, each(all, func(g *group.Group) error { return g.Close() }))
-	if d := time.Since(began); d > 4*time.Second {
+	if d := time.Since(began); d >= cfg.Silence {
 		t.Errorf("closing took %v: somebody was waited for in vain", d)
 	}
 	for _, g := range all {

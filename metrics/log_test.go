@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/disk"
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/metrics"
 )
 

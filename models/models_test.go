@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -283,6 +284,14 @@ func TestOtherNames(t *testing.T) {
 		if slices.Contains(models.Names(), other) {
 			t.Errorf("%s is listed beside %s", other, name)
 		}
+	}
+}
+
+// full skips a test in a quick run (package draws).
+func full(t *testing.T) {
+	t.Helper()
+	if !draws.Full {
+		t.Skip("runs with PENSTOCK_TEST=full")
 	}
 }
 

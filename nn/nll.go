@@ -32,10 +32,14 @@ func (l NLLLoss) Weight(classes []float32) NLLLoss {
 	return l
 }
 
-// Forward is aten::nll_loss_nd.
+// Forward is aten::nll_loss_nd, on CUDA of rows [M, C].
 func (l NLLLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireRows("aten::nll_loss_nd", l, output, target)
-	return c.NLL(output, target, weights(c, l.weight), l.Reduction(), l.ignored)
+	mark := c.Mark()
+	rows, classes := classRows(c, output, target)
+	loss := c.NLL(rows, classes, weights(c, l.weight), l.Reduction(), l.ignored)
+	c.Release(mark, loss)
+	return loss
 }
 
 // Targets is the first class, everywhere.

@@ -85,7 +85,14 @@ func NewAdaptiveAvgPool2d(size Pair) *AdaptiveAvgPool2d {
 	return &AdaptiveAvgPool2d{size: size}
 }
 
-// Forward is aten::adaptive_avg_pool2d.
+// Forward is aten::adaptive_avg_pool2d, and on CUDA two products of matrices unless the size is 1x1.
 func (l *AdaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	if unordered(c) && l.size != Square(1) && x.Dims() == 4 {
+		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
+			size := []int64{image.Size(2), image.Size(3)}
+			size[dim] = l.size[dim]
+			return c.AdaptiveAvgPool2d(image, size)
+		})
+	}
 	return c.AdaptiveAvgPool2d(x, l.size[:])
 }

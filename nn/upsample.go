@@ -34,10 +34,23 @@ func NewUpsample(o UpsampleConfig) *Upsample {
 	return l
 }
 
-// Forward is aten::upsample_nearest2d or aten::upsample_bilinear2d.
+// Forward is aten::upsample_nearest2d or aten::upsample_bilinear2d. On CUDA the latter is two products
+// of matrices.
 func (l *Upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	if l.o.Bilinear {
-		return c.UpsampleBilinear2d(x, l.size, l.scale, l.o.AlignCorners)
+	switch {
+	case !l.o.Bilinear:
+		return c.UpsampleNearest2d(x, l.size, l.scale)
+	case unordered(c) && x.Dims() == 4:
+		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
+			if l.scale != nil {
+				scale := []float64{1, 1}
+				scale[dim] = l.scale[dim]
+				return c.UpsampleBilinear2d(image, nil, scale, l.o.AlignCorners)
+			}
+			size := []int64{image.Size(2), image.Size(3)}
+			size[dim] = l.size[dim]
+			return c.UpsampleBilinear2d(image, size, nil, l.o.AlignCorners)
+		})
 	}
-	return c.UpsampleNearest2d(x, l.size, l.scale)
+	return c.UpsampleBilinear2d(x, l.size, l.scale, l.o.AlignCorners)
 }

@@ -30,48 +30,63 @@ type NamedNorm struct {
 	Squared float64
 }
 
-// block is the number of elements that are squared and summed at a time. Below 32,768
-// (at::internal::GRAIN_SIZE) libtorch reduces on one thread, so that the sum does not depend on the
-// threads of the stage; and the temporary, 128 KiB, stays in the cache.
-const block = 1 << 14
+// blockSize is the number of elements that are squared and summed at a time. On a CPU libtorch
+// reduces fewer than 32,768 (at::internal::GRAIN_SIZE) on one thread, so that the sum does not depend
+// on the threads of the stage; and the temporary, 128 KiB, stays in the cache. A GPU is quick with
+// many elements at a time; there the temporary is 32 MiB.
+func blockSize(d torch.Device) int64 {
+	if d.Kind == torch.KindCUDA {
+		return 1 << 22
+	}
+	return 1 << 14
+}
 
 // SquaredNorms lists, for each of params that has a gradient, the sum of its squares, computed in
-// float64 in an order that depends on the shape alone.
+// float64 in an order that depends on the shape and the kind of device alone. The host reads the sums
+// once, at the end.
 func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
 	arg.Must(c, "optim: SquaredNorms: the torch.Ctx", "one of torch.NewCtx")
 	var out []NamedNorm
+	mark := c.Mark()
 	c.NoGrad(func() {
+		sums := c.Zeros(torch.Float64, int64(len(params)))
+		each := c.Mark()
 		for _, p := range params {
-			mark := c.Mark()
 			if g := c.GradOf(p.Tensor()); g != nil {
-				out = append(out, NamedNorm{p.Name, squared(c, g)})
+				addSquares(c, c.Narrow(sums, 0, int64(len(out)), 1), g)
+				out = append(out, NamedNorm{Name: p.Name})
 			}
-			c.Release(mark)
+			c.Release(each)
+		}
+		values := torch.Values[float64](sums)
+		for i := range out {
+			out[i].Squared = values[i]
 		}
 	})
+	c.Release(mark)
 	return out
 }
 
-// NormNeed is the bytes that SquaredNorms of params allocates at most, and frees again, where
-// gradients lie in the order of their elements.
-func NormNeed(params []nn.NamedParam) (bytes int64) {
-	const number = 8 // float64
+// NormNeed is the bytes that SquaredNorms of params on a device allocates at most, and frees again,
+// where gradients lie in the order of their elements. What libtorch's sum takes on a GPU is not in it.
+func NormNeed(d torch.Device, params []nn.NamedParam) int64 {
+	most := int64(0)
 	for _, p := range params {
-		bytes = max(bytes, number*(min(block, p.Numel())+2)) // the elements, their sum, and the sum so far
+		most = max(most, min(blockSize(d), p.Numel())+1) // a block, and its sum
 	}
-	return bytes
+	const number = 8 // float64
+	return number * (most + int64(len(params)))
 }
 
-func squared(c *torch.Ctx, g *torch.Tensor) float64 {
-	flat := c.Reshape(g, -1)
-	total := c.Zeros(torch.Float64)
+// addSquares adds the squares of g's elements to sum.
+func addSquares(c *torch.Ctx, sum, g *torch.Tensor) {
+	flat, block := c.Reshape(g, -1), blockSize(c.Device())
 	mark := c.Mark()
 	for start, n := int64(0), flat.Numel(); start < n; start += block {
 		part := c.To(c.Narrow(flat, 0, start, min(block, n-start)), torch.Float64)
-		c.Add_(total, c.Sum(c.Mul_(part, part)), 1)
+		c.Add_(sum, c.Sum(c.Mul_(part, part)), 1)
 		c.Release(mark)
 	}
-	return torch.Item[float64](total)
 }
 
 // GlobalNorm is the 2-norm of all gradients together. It adds in the order of the names, so that it

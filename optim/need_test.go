@@ -28,7 +28,7 @@ func TestNeed(t *testing.T) {
 				c.NoGrad(func() { p.Tensor().SetGradOf(c.OnesLike(p.Tensor())) })
 			}
 			for _, part := range [][]nn.NamedParam{params[1:], params, params[:1]} {
-				need, norm := o.Need(part), optim.NormNeed(part)
+				need, norm := o.Need(part), optim.NormNeed(c.Device(), part)
 				if got := most(c, func() { optim.SquaredNorms(c, part) }); got != norm {
 					t.Errorf("%s, %d of float64: squared norms take %d bytes, and were to need %d", row.title, double, got, norm)
 				}

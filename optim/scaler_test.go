@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/optim"
 )
 

@@ -182,3 +182,19 @@ func TestNoRows(t *testing.T) {
 		p.Close()
 	}
 }
+
+// The batches that tests make lie where the stages that read them are, if these are of different kinds too. The
+// other kind here is libtorch's meta device, which has no values.
+func TestBatchesForTestsLieWithTheirStages(t *testing.T) {
+	torchtest.Check(t)
+	meta := torch.Device{Kind: 14}
+	c := torch.NewCtx(torch.Options{Device: aside})
+	defer c.Close()
+	q := problem{input: normal(4, 3), target: classes(4, 3)}
+	for _, d := range [][2]torch.Device{{torch.CPU(0), meta}, {meta, torch.CPU(0)}, {meta, meta}} {
+		b := q.batch(c, []*pipe.Stage{{Device: d[0]}, {Device: d[1]}}, 0)
+		if in, target := b.Input[0].Tensor.Kind(), b.Target[0].Tensor.Kind(); in != d[0].Kind || target != d[1].Kind {
+			t.Errorf("for stages on %v the input is on %v and the target on %v", d, in, target)
+		}
+	}
+}

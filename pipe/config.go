@@ -85,6 +85,7 @@ type Config struct {
 	Record bool
 
 	policies []Checkpoint // by stage
+	lanes    []int        // in tests, by stage: stages on one device with different lanes have different workers
 }
 
 // MaxThreads is the most intra-op threads that a worker may have.
@@ -107,6 +108,7 @@ var (
 func (cfg Config) copied() Config {
 	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget, cfg.Ranks = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget), slices.Clone(cfg.Ranks)
+	cfg.lanes = slices.Clone(cfg.lanes)
 	return cfg
 }
 

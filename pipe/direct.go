@@ -86,8 +86,7 @@ func (p *Pipe) connect(hosts []host) error {
 	here := map[int]link.End{}
 	for _, w := range p.mine {
 		own := p.workers[w]
-		here[p.end(p.replica, w)] = link.End{Device: own.device, Busy: []stream.Stream{own.stream, own.sums},
-			Copies: func() stream.Stream { return p.gpus.copies(own.device) }}
+		here[p.end(p.replica, w)] = link.End{Device: own.device, Copies: func() stream.Stream { return p.gpus.copies(own.device) }}
 	}
 	d, err := link.NewDirect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(), func(err error) { _ = p.lost(err) })
 	if err != nil {

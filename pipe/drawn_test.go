@@ -2,8 +2,6 @@ package pipe_test
 
 import (
 	"slices"
-	"strings"
-	"testing"
 
 	"pgregory.net/rapid"
 
@@ -25,6 +23,7 @@ type drawn struct {
 	Checkpoint  pipe.Checkpoint
 	Budget      []int64
 	Replicas    []int // the device of each, in a process of its own; nil is one
+	OnDevices   bool  // the devices are those for tests; see placed
 	Mishap      mishap
 }
 
@@ -76,26 +75,20 @@ func (d drawn) config() pipe.Config {
 	return cfg
 }
 
+// placed is config on the devices for tests, if the run is to be on them.
+func (d drawn) placed() pipe.Config {
+	cfg := d.config()
+	for i := range cfg.Devices {
+		if d.OnDevices {
+			cfg.Devices[i] = torchtest.Device(cfg.Devices[i].Index)
+		}
+	}
+	return cfg
+}
+
 // devices is how many there are, each counted once.
 func (d drawn) devices() int {
 	distinct := slices.Clone(d.Order.Devices)
 	slices.Sort(distinct)
 	return len(slices.Compact(distinct))
-}
-
-// Results are the same to the bit in any number of processes.
-func TestTransparencyOfProcesses(t *testing.T) {
-	torchtest.Check(t)
-	rapid.Check(t, func(t *rapid.T) {
-		live := torch.LiveTensors()
-		d := drawRun(t, 1)
-		processes := rapid.IntRange(1, d.devices()).Draw(t, "processes")
-		want := d.problem().apart(t, d.config(), 1)
-		if s := want.differs(d.problem().apart(t, d.config(), processes)); s != "" {
-			t.Fatalf("%s differs from that of one process", s)
-		}
-		if n := torch.LiveTensors() - live; n != 0 {
-			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
-		}
-	})
 }

@@ -155,7 +155,7 @@ func (x *graphRun) watch() {
 func (x *graphRun) work(worker int, c *torch.Ctx) {
 	var current schedule.Action
 	var waiting []outgoing
-	finished, ending := false, false
+	finished, ending := false, ""
 	defer c.Close() // before the run is over for its caller, who may count on the memory
 	beside := sums{x: x, worker: worker}
 	defer beside.wait() // when a failure is known, which ends them, and before anything is undone
@@ -165,8 +165,9 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		}
 		switch {
 		case finished:
-		case ending:
-			x.fail(fmt.Errorf("pipe: gathering the output: %w", cause(recover())))
+		case ending != "":
+			err := cause(recover())
+			x.fail(fmt.Errorf("pipe: %s: %w%s", ending, err, remedy(err)))
 		default:
 			err := cause(recover())
 			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind,
@@ -242,10 +243,11 @@ func (x *graphRun) work(worker int, c *torch.Ctx) {
 		x.finish(id)
 	}
 	beside.wait()
-	if ending = true; !x.failed.Load() {
+	if ending = "gathering the output"; !x.failed.Load() {
 		x.task.end(c, worker)
 		x.ledger.ended[worker] = c.Device().OwnPeak()
 	}
+	ending = fmt.Sprintf("the work of %v", c.Device())
 	x.p.workers[worker].leave()
 	for i := range x.events[worker] {
 		x.events[worker][i].Start, x.events[worker][i].End = clock.at(2*i), clock.at(2*i+1)
@@ -340,12 +342,17 @@ func (e *Error) Error() string {
 }
 
 // text gives the cause and, if there is one, the remedy.
-func (e *Error) text() string {
-	s := e.Err.Error()
-	if errors.Is(e.Err, torch.ErrOutOfMemory) {
-		s += "; use more chunks, checkpoint policy always, more stages, or a higher limit"
+func (e *Error) text() string { return e.Err.Error() + remedy(e.Err) }
+
+// remedy says what to do about an error, or nothing.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, torch.ErrOutOfMemory):
+		return "; use more chunks, checkpoint policy always, more stages, or a higher limit"
+	case errors.Is(err, torch.ErrDeviceLost):
+		return "; a kernel failed here or before, as by an index or a class out of range: restart the process, which cannot use the GPU any more"
 	}
-	return s
+	return ""
 }
 
 // Unwrap is the cause.

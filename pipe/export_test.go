@@ -21,6 +21,37 @@ func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Strea
 	p.copies.open = copies
 }
 
+// WrapStreams has the workers, and the copies between them, use what wrap makes of their streams, and takes given for
+// the stream of the caller, until it is undone.
+func (p *Pipe) WrapStreams(wrap func(stream.Stream) stream.Stream, given stream.Stream) (undo func()) {
+	own, copies := map[int]stream.Stream{}, map[[2]int]stream.Stream{}
+	for i, w := range p.workers {
+		own[i], w.stream, w.given = w.stream, wrap(w.stream), given
+	}
+	p.copies.open = func(from, to int) stream.Stream {
+		s := p.workers[from].device.NewStream()
+		copies[[2]int{from, to}] = s
+		return wrap(s)
+	}
+	return func() {
+		for i, w := range p.workers {
+			w.stream, w.given = own[i], nil
+			w.leave()
+		}
+		for _, s := range copies {
+			stream.End(stream.Host{}, s)
+		}
+		p.copies = copyStreams{of: copies}
+	}
+}
+
+// Apart gives stages on one device workers of their own where lanes has different numbers for them. A GPU's
+// then have streams of their own.
+func (cfg Config) Apart(lanes ...int) Config {
+	cfg.lanes = lanes
+	return cfg
+}
+
 // InferGraph is what workers run in an Infer of so many micro-batches.
 func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
 	found, err := p.unmeasured(microBatches)

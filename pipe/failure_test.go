@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -118,9 +119,10 @@ func TestFailureAtEveryPoint(t *testing.T) {
 	}
 }
 
+// liveBytes are the live bytes of the first n CPU devices.
 func liveBytes(n int) string {
 	var out []int64
-	for _, d := range devices(n) {
+	for _, d := range cpus(n) {
 		out = append(out, d.Memory().Live)
 	}
 	return fmt.Sprint(out)
@@ -273,5 +275,33 @@ func TestFailureDoesNotHang(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// lostStream is the stream of a GPU on which a kernel has failed: the host hears of it when it waits.
+type lostStream struct{ stream.Host }
+
+func (lostStream) Record() stream.Event { return lostEvent{} }
+
+type lostEvent struct{}
+
+func (lostEvent) Synchronize() {
+	panic(&torch.Error{Op: "wait for an event", Device: torch.CUDA(0), Message: "CUDA error: device-side assert triggered"})
+}
+func (lostEvent) Free() {}
+
+// What a kernel finds is reported when the run ends, with what there is to do about it.
+func TestFailureOfAKernelHasARemedy(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 3))
+	defer nn.ZeroGrads(model)
+	p := started(t, model, pipe.Config{})
+	p.SetStreams(func(int) stream.Stream { return lostStream{} }, stream.Host{}, nil)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}, squares{})
+	if !errors.Is(err, torch.ErrDeviceLost) || errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), "pipe: the work of cpu:0: wait for an event: CUDA error: ") ||
+		!strings.Contains(err.Error(), "restart the process") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/planner"
+	"penstock.example/torch"
 )
 
 // A stage in which nothing is trained, because it is frozen or has no parameters, and nothing
@@ -133,9 +134,9 @@ func TestSkipIntoAPrologue(t *testing.T) {
 	torchtest.Check(t)
 	q := problem{rows: 3, steps: 2, loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3),
 		model: func() *nn.Sequential { return randomModel([]int{2, 19, 2}, unwrapped) }}
-	want := q.plain(2, 1)
+	want := q.plainOn(torch.CPU(0), 2, 1)
 	for _, stages := range [][]pipe.Checkpoint{{pipe.Never, pipe.Optimal}, {pipe.Optimal, pipe.Optimal}, {pipe.Always, pipe.Optimal}} {
-		got := q.piped(t, pipe.Config{Balance: []int{3, 3}, Chunks: 2, Seed: 1, Checkpoint: pipe.PerStage(stages...)})
+		got := q.pipedAs(t, pipe.Config{Balance: []int{3, 3}, Chunks: 2, Seed: 1, Checkpoint: pipe.PerStage(stages...)})
 		if d := want.differs(got); d != "" {
 			t.Errorf("%v: %s differs from the plain loop", stages, d)
 		}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -101,7 +102,14 @@ type problem struct {
 	before func(step int, model *nn.Sequential) // a step: what is set on the model
 
 	link  func(worker []int) link.Link       // between the stages of a pipe; nil is memory
+	delay func(p *pipe.Pipe) delays          // of a pipe, once it is placed; nil is none
 	reach func(p *pipe.Pipe, g *group.Group) // between processes: before a pipe is placed; nil is nothing
+}
+
+// delays are what happens to a pipe that is to show that it waits.
+type delays struct {
+	give func(pipe.Batch) // before each step
+	end  func()
 }
 
 func (q problem) sets(step int, model *nn.Sequential) {
@@ -110,14 +118,45 @@ func (q problem) sets(step int, model *nn.Sequential) {
 	}
 }
 
-// plain trains without a pipe: a loop over micro-batches, each forward and backward of the whole
-// model.
+// aside is a CPU device on which no test has stages. Batches are made on it: their numbers are then the same
+// for all devices, and no account that a test looks at has their bytes.
+var aside = torch.CPU(20)
+
+// onDevice returns a tensor of the CPU where operators of a device can use it: on a GPU as a copy, which is on no
+// account. It belongs to c.
+func onDevice(c *torch.Ctx, d torch.Device, t *torch.Tensor) *torch.Tensor {
+	if t.On(d) {
+		return t
+	}
+	there := torch.NewCtx(torch.Options{Device: d})
+	defer there.Close()
+	var moved *torch.Tensor
+	there.Unlimited(func() { moved = there.CopyHere(t) })
+	return c.Adopt(there.Keep(moved)).SetRequiresGrad(t.RequiresGrad())
+}
+
+// batch makes the batch of a step for a pipe: the input on the device of the first stage, the target on that of
+// the last. It belongs to c, which is on the CPU.
+func (q problem) batch(c *torch.Ctx, stages []*pipe.Stage, step int) pipe.Batch {
+	first, last := stages[0].Device, stages[len(stages)-1].Device
+	return pipe.Batch{Input: pipe.Rows(onDevice(c, first, q.input(c, step))), Target: pipe.Rows(onDevice(c, last, q.target(c, step))), Step: int64(step)}
+}
+
+// plain is plainOn the first device for tests.
 func (q problem) plain(chunks int64, seed uint64) record {
+	return q.plainOn(torchtest.Device(0), chunks, seed)
+}
+
+// plainOn trains without a pipe: a loop over micro-batches, each forward and backward of the whole
+// model.
+func (q problem) plainOn(d torch.Device, chunks int64, seed uint64) record {
 	// autograd orders what is used several times by numbers that it counts on each thread
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: max(q.threads, 1), Autocast: q.autocast})
+	c := torch.NewCtx(torch.Options{Device: d, Threads: max(q.threads, 1), Autocast: q.autocast})
 	defer c.Close()
+	b := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
+	defer b.Close()
 	model := q.model()
 	defer nn.Free(model)
 	nn.Materialise(c, nn.State(model), seed)
@@ -127,7 +166,7 @@ func (q problem) plain(chunks int64, seed uint64) record {
 	for step := range q.steps {
 		nn.ZeroGrads(model)
 		q.sets(step, model)
-		x, y := q.input(c, step), q.target(c, step)
+		x, y := onDevice(b, d, q.input(b, step)), onDevice(b, d, q.target(b, step))
 		total, start := 0.0, int64(0)
 		var deferred *nn.Deferred
 		if q.deferred {
@@ -160,6 +199,7 @@ func (q problem) plain(chunks int64, seed uint64) record {
 		}
 		descend(c, nn.Params(model))
 		c.Close()
+		b.Close()
 	}
 	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
 	for _, s := range nn.State(model) {
@@ -175,11 +215,16 @@ type test interface {
 	Fatalf(string, ...any)
 }
 
-// piped trains the same with a pipe.
+// piped trains the same with a pipe on the devices for tests.
 func (q problem) piped(t test, cfg pipe.Config) record {
 	t.Helper()
+	return q.pipedAs(t, onDevices(cfg))
+}
+
+// pipedAs trains the same with a pipe.
+func (q problem) pipedAs(t test, cfg pipe.Config) record {
+	t.Helper()
 	model := q.model()
-	cfg.Devices = onDevices(cfg)
 	p, err := pipe.New(model, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -189,15 +234,21 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 	if q.link != nil {
 		p.SetLink(q.link)
 	}
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)}) // which no budget is for
+	late := delays{func(pipe.Batch) {}, func() {}}
+	if q.delay != nil {
+		late = q.delay(p)
+	}
+	defer func() { late.end() }()
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	var losses []float64
 	var r record
 	for step := range q.steps {
 		nn.ZeroGrads(model)
 		q.sets(step, model)
-		result, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step)), Step: int64(step)}, q.loss)
+		b := q.batch(c, p.Stages(), step)
+		late.give(b)
+		result, err := p.Step(context.Background(), b, q.loss)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,6 +281,11 @@ func normal(shape ...int64) func(*torch.Ctx, int) *torch.Tensor {
 	}
 }
 
+// later draws what another function draws so many steps later.
+func later(steps int, f func(*torch.Ctx, int) *torch.Tensor) func(*torch.Ctx, int) *torch.Tensor {
+	return func(c *torch.Ctx, step int) *torch.Tensor { return f(c, step+steps) }
+}
+
 func classes(rows, n int64) func(*torch.Ctx, int) *torch.Tensor {
 	return func(c *torch.Ctx, step int) *torch.Tensor {
 		out := make([]int64, rows)
@@ -240,14 +296,30 @@ func classes(rows, n int64) func(*torch.Ctx, int) *torch.Tensor {
 	}
 }
 
-func devices(n int) []torch.Device { return torchtest.Devices(n) }
-
-// onDevices are the devices of a pipe: those for tests, if it names none.
-func onDevices(cfg pipe.Config) []torch.Device {
-	if cfg.Devices == nil {
-		return devices(len(cfg.Balance))
+// cpus are the first n CPU devices.
+func cpus(n int) (list []torch.Device) {
+	for i := range n {
+		list = append(list, torch.CPU(i))
 	}
-	return cfg.Devices
+	return list
+}
+
+// onDevices puts the stages of a configuration for CPUs on the devices for tests: the i-th in place of cpu:i.
+// Where there are fewer, stages that were on different CPUs share one but not a worker, so that they have
+// streams of their own on a GPU. Memory is planned for one worker of a device, so that with a plan they share it.
+func onDevices(cfg pipe.Config) pipe.Config {
+	if cfg.Devices == nil {
+		cfg.Devices = cpus(max(len(cfg.Balance), 1))
+	}
+	var devices []torch.Device
+	var lanes []int
+	for _, d := range cfg.Devices {
+		devices, lanes = append(devices, torchtest.Device(d.Index)), append(lanes, d.Index)
+	}
+	if cfg.Devices = devices; strings.Contains(cfg.Checkpoint.String(), string(pipe.Optimal)) {
+		return cfg
+	}
+	return cfg.Apart(lanes...)
 }
 
 // started is a pipe that ends with the test, and its model's memory with it.

@@ -145,7 +145,7 @@ func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 		}
 		value := owner.tensor()
 		replica := c.Detach(value)
-		if home.Device != s.Device {
+		if home.worker != s.worker {
 			replica = c.CopyHere(value)
 		}
 		t.become(c.Keep(replica).SetRequiresGrad(value.RequiresGrad()))

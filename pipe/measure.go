@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,10 +80,7 @@ func hardwareOf(d torch.Device) string {
 	}
 	known, ok := models.Load(d)
 	if !ok {
-		known = d.String() // like no other
-		if h, err := d.Hardware(); err == nil {
-			known = h.Model
-		}
+		known = cmp.Or(d.Model(), d.String()) // like no other
 		models.Store(d, known)
 	}
 	return known.(string)

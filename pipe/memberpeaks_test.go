@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -23,6 +24,7 @@ import (
 // is measured in a step of its own, in which all others are as late as the program lets them.
 func TestPredictedPeaksOfProcesses(t *testing.T) {
 	torchtest.Check(t)
+	draws.Checks(t, 15, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawRun(t, 1)
 		cfg := d.config()

@@ -63,7 +63,7 @@ func (q problem) on(g *group.Group, cfg pipe.Config, f func(m process) error) er
 
 // batch is that of a step.
 func (m process) batch(step int) pipe.Batch {
-	return pipe.Batch{Input: pipe.Rows(m.input(m.c, step)), Target: pipe.Rows(m.target(m.c, step)), Step: int64(step)}
+	return m.problem.batch(m.c, m.Stages(), step)
 }
 
 // train makes a step whose gradients nobody wants.
@@ -161,7 +161,7 @@ func (m process) record(clipped, infers bool) (r record, err error) {
 		r.losses = append(r.losses, norm)
 	}
 	if infers {
-		result, err := m.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(m.input(m.c, 0))})
+		result, err := m.Infer(context.Background(), pipe.Batch{Input: m.batch(0).Input})
 		if err != nil {
 			return r, err
 		}

@@ -121,12 +121,13 @@ func TestLiveBytesReturnAfterEachStep(t *testing.T) {
 // refusal costs nothing but the step.
 func TestLimitIsEnforced(t *testing.T) {
 	torchtest.Check(t)
-	d := torch.CPU(5)
+	d := torchtest.Device(5)
 	model := nn.NewSequential(tanh{newLinear(8, 32)}, tanh{newLinear(32, 32)}, tanh{newLinear(32, 4)})
 	p := started(t, model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
-	c := torch.NewCtx(torch.Options{})
+	c := torch.NewCtx(torch.Options{Device: aside})
 	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(16, 8)(c, 0)), Target: pipe.Rows(normal(16, 4)(c, 1))}
+	q := problem{input: normal(16, 8), target: later(1, normal(16, 4))}
+	b := q.batch(c, p.Stages(), 0)
 	step := func() error {
 		defer nn.ZeroGrads(model)
 		_, err := p.Step(context.Background(), b, squares{})
@@ -148,7 +149,7 @@ func TestLimitIsEnforced(t *testing.T) {
 	if !errors.As(err, &e) || e.Device != d || e.Limit != m.Peak-1 || e.Live+e.Requested <= e.Limit {
 		t.Errorf("got %v", err)
 	}
-	for _, want := range []string{"cpu:5", "limit ", "live ", "requested ", "aten::", "use more chunks"} {
+	for _, want := range []string{d.String(), "limit ", "live ", "requested ", "aten::", "use more chunks"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

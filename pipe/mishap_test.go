@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
@@ -159,7 +160,7 @@ func overGloo[T any](t *testing.T, processes int, f func(g *group.Group) (T, err
 //	go test ./pipe -run MishapInOneOfSeveral -rapid.checks=1000 -timeout 1h
 func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 	torchtest.Check(t)
-	checks(t, 30)
+	draws.Checks(t, 12, 100)
 	var asked atomic.Int32
 	rapid.Check(t, func(rt *rapid.T) {
 		goroutines := runtime.NumGoroutine()
@@ -211,7 +212,7 @@ func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 // nothing behind.
 func TestProcessThatEndsInTheMiddleOfAStep(t *testing.T) {
 	torchtest.Check(t)
-	checks(t, 6)
+	draws.Checks(t, 4, 25)
 	rapid.Check(t, func(rt *rapid.T) {
 		d := drawRun(rt, 2)
 		rank := rapid.IntRange(0, 1).Draw(rt, "rank")

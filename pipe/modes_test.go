@@ -70,7 +70,7 @@ func TestModesBetweenSteps(t *testing.T) {
 func TestPredictedPeaksAfterModesChange(t *testing.T) {
 	for _, balance := range [][]int{{12}, {5, 7}, {2, 6, 4}} {
 		torchtest.Check(t)
-		if wrong := thawing().predicted(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}); wrong != "" {
+		if wrong := thawing().predicted(t, onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})); wrong != "" {
 			t.Errorf("%v: %s", balance, wrong)
 		}
 	}
@@ -96,7 +96,7 @@ func TestAFrozenBodyKeepsItsStatistics(t *testing.T) {
 	q.steps = 2
 	q.before = func(step int, m *nn.Sequential) { nn.Freeze(m.Slice(0, 6)); nn.Eval(m.Slice(0, 6)) }
 	got := q.piped(t, pipe.Config{Balance: []int{5, 7}, Chunks: 3, Seed: 1})
-	c := torch.NewCtx(torch.Options{})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0)})
 	defer c.Close()
 	fresh := q.model()
 	defer nn.Free(fresh)

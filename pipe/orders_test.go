@@ -22,7 +22,7 @@ func TestPeaksOfAllOrders(t *testing.T) {
 	q := deepProblem()
 	q.steps = 2
 	const chunks = 4
-	want := q.plain(chunks, 1)
+	want := q.plainOn(torch.CPU(0), chunks, 1)
 	for _, tt := range []struct {
 		name     string
 		schedule schedule.Generator

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // What waits for the gradients of weights is in the plan: under schedules with backwards in two
@@ -21,10 +23,13 @@ func TestOptimalWithBackwardsInTwoParts(t *testing.T) {
 		}
 		balance[last] = len(q.model().Layers()) - sum
 		for schedule, generate := range map[string]schedule.Generator{"zb-h2": schedule.ZeroBubbleH2, "late": lateWeights} {
+			if !draws.Full && (name == "resnet20" || name == "gpt" && schedule == "late") {
+				continue
+			}
 			t.Run(fmt.Sprint(name, " ", schedule), func(t *testing.T) {
 				torchtest.Check(t)
 				const chunks = 5
-				want := q.plain(chunks, 1)
+				want := q.plainOn(torch.CPU(0), chunks, 1)
 				config := func(budget ...int64) pipe.Config {
 					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget, Schedule: generate}
 				}

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -33,6 +34,7 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 		cfg := pipe.Config{Chunks: rapid.IntRange(1, 6).Draw(t, "chunks"), DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: 1, Seed: 1}
 		randomSchedule(t, &cfg, len(q.model().Layers()))
 		cfg.Checkpoint = pipe.Never
+		cfg = onDevices(cfg)
 		q.randomBudgets(t, &cfg)
 		if cfg.Budget == nil {
 			return
@@ -47,6 +49,7 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 // parts of others stays: inputs, outputs, gradients, all of them or none.
 func TestPredictedPeaksOfParts(t *testing.T) {
 	torchtest.Check(t)
+	draws.Checks(t, 20, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {19, 0}, {33, 8, 31}}).Draw(t, "layers")
 		q := problem{
@@ -62,6 +65,7 @@ func TestPredictedPeaksOfParts(t *testing.T) {
 		}
 		o.set(&cfg)
 		cfg.Checkpoint = pipe.Never
+		cfg = onDevices(cfg)
 		if q.randomBudgets(t, &cfg); cfg.Budget == nil {
 			return
 		}
@@ -80,11 +84,11 @@ func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 	}
 	defer nn.Free(model)
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	for step := range q.steps {
 		q.sets(step, model)
-		wrong += q.predictedNow(t, p, model, pipe.Batch{Input: pipe.Rows(q.input(c, step)), Target: pipe.Rows(q.target(c, step))})
+		wrong += q.predictedNow(t, p, model, q.batch(c, p.Stages(), step))
 	}
 	return wrong
 }

@@ -140,6 +140,7 @@ func (p *Pipe) Close() error {
 		for _, w := range p.mine {
 			p.workers[w].stop()
 		}
+		p.copies.close()
 		for _, s := range p.stages {
 			s.forget()
 		}
@@ -406,7 +407,7 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 		if t.from.stage < 0 || t.handles[0].Replica() != nil {
 			continue
 		}
-		if home, _ := p.home(t); home.Device != s.Device {
+		if home, _ := p.home(t); home.worker != s.worker {
 			bytes += t.handles[0].Bytes()
 		}
 	}
@@ -418,7 +419,9 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	state := p.stages[stage].State()
 	for _, s := range state {
 		if s.Exists() {
-			s.SetTensor(c.Keep(c.CopyHere(s.Tensor())))
+			here := c.CopyHere(s.Tensor())
+			c.Synchronize() // the copy is on this worker's stream, and the memory that SetTensor frees belongs to another one
+			s.SetTensor(c.Keep(here))
 		}
 	}
 	nn.Materialise(c, state, p.cfg.Seed)

@@ -24,7 +24,7 @@ func small() *nn.Sequential {
 func TestExtraDevicesAreIgnoredAndDefaultsFilledIn(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{3, 1}, Devices: devices(6)})
+	p := started(t, model, pipe.Config{Balance: []int{3, 1}, Devices: cpus(6)})
 	if got := fmt.Sprint(p.Devices()); got != "[cpu:0 cpu:1]" {
 		t.Errorf("devices %s", got)
 	}

@@ -16,14 +16,17 @@ import (
 // stage. It returns the worker of each stage, and the devices.
 func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	type owned struct {
-		device torch.Device
-		rank   int
+		device     torch.Device
+		rank, lane int
 	}
 	var distinct []owned
 	for i, d := range cfg.Devices {
 		o := owned{device: d}
 		if cfg.Ranks != nil {
 			o.rank = cfg.Ranks[i]
+		}
+		if cfg.lanes != nil {
+			o.lane = cfg.lanes[i]
 		}
 		w := slices.Index(distinct, o)
 		if w < 0 {
@@ -48,16 +51,20 @@ func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	for w, d := range devices {
 		if slices.Index(devices, d) < w { // not the first
-			return cfg.ranked(worker, devices)
+			return cfg.numbered(worker, devices)
 		}
 		names = append(names, d.String())
 	}
 	return names
 }
 
-func (cfg Config) ranked(worker []int, devices []torch.Device) (names []string) {
+func (cfg Config) numbered(worker []int, devices []torch.Device) (names []string) {
+	by, number := "rank", cfg.Ranks
+	if cfg.lanes != nil {
+		by, number = "lane", cfg.lanes
+	}
 	for w, d := range devices {
-		names = append(names, fmt.Sprintf("rank:%d/%v", cfg.Ranks[slices.Index(worker, w)], d))
+		names = append(names, fmt.Sprintf("%s:%d/%v", by, number[slices.Index(worker, w)], d))
 	}
 	return names
 }

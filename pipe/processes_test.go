@@ -6,7 +6,6 @@ import (
 	"encoding/gob"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -22,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -76,7 +76,7 @@ func serve(cfg group.Config) error {
 			return err
 		}
 		var a answer
-		config := d.config()
+		config := d.placed()
 		config.Replicas = len(d.Replicas)
 		if d.Replicas != nil {
 			for i := range config.Devices {
@@ -244,43 +244,6 @@ func (c *crew) end() error {
 	return errors.Join(all, err)
 }
 
-// checks lets rapid check so often if the command line does not say how often.
-func checks(t *testing.T, n int) {
-	t.Helper()
-	const name = "rapid.checks"
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
-	if given {
-		return
-	}
-	usual := flag.Lookup(name).Value.String()
-	set := func(value string) {
-		if err := flag.Lookup(name).Value.Set(value); err != nil { // flag.Set would count as the command line
-			t.Fatal(err)
-		}
-	}
-	set(fmt.Sprint(n))
-	t.Cleanup(func() { set(usual) })
-}
-
-// A process may run a test several times (go test -count). Each time checks sets the number.
-func TestChecks(t *testing.T) {
-	given := func(arg string) bool { return strings.Contains(arg, "rapid.checks") }
-	if testing.Short() || slices.ContainsFunc(os.Args, given) {
-		t.Skip("the command line says how often rapid checks")
-	}
-	for _, n := range []int{3, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			checks(t, n)
-			checked := 0
-			rapid.Check(t, func(*rapid.T) { checked++ })
-			if checked != n {
-				t.Errorf("rapid checked %d times, want %d", checked, n)
-			}
-		})
-	}
-}
-
 // mostThreads is what a process of a run may have: those of its stages, which end with the run, of
 // Gloo, of Go and of the libraries. On two cores it has up to 13.
 func mostThreads() int { return 24 + 2*runtime.NumCPU() }
@@ -290,7 +253,7 @@ func mostThreads() int { return 24 + 2*runtime.NumCPU() }
 //	go test ./pipe -run OverGloo -rapid.checks=1000 -timeout 1h
 func TestTransparencyOfProcessesOverGloo(t *testing.T) {
 	torchtest.Check(t)
-	checks(t, 25)
+	draws.Checks(t, 10, 100)
 	crews := map[int]*crew{}
 	defer func() {
 		for n, c := range crews {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -122,6 +123,7 @@ func (q problem) plainReplicas(replicas, chunks int64, seed uint64) record {
 // whichever devices reach each other directly.
 func TestTransparencyOfReplicas(t *testing.T) {
 	torchtest.Check(t)
+	draws.Checks(t, 15, 100)
 	var ways atomic.Int32
 	defer func() {
 		if ways.Load() == 0 {

@@ -41,8 +41,15 @@ func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 	return stream.Route{From: a.stream, Copies: copies, To: b.stream}, true
 }
 
+// close closes the streams, when no copy goes on.
+func (s *copyStreams) close() {
+	for _, c := range s.of {
+		torch.CloseStream(c)
+	}
+}
+
 // arrives brings the next list of a parcel to the device of the stage that receives it. Tensors on
-// another device are copied and then freed. Tensors on the same device are taken as they are. The
+// another device, or of another stream, are copied and then freed. Others are taken as they are. The
 // result belongs to the receiver and is kept.
 func (r *minibatch) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
 	list := p.Take()
@@ -50,14 +57,15 @@ func (r *minibatch) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parce
 	for i, v := range list {
 		out[i] = v.Tensor
 	}
-	if p.Device == r.p.stages[receive.Stage].Device {
+	route, queued := r.p.route(receive.Peer, receive.Stage)
+	if p.Device == r.p.stages[receive.Stage].Device && (!queued || p.Ready == nil) {
 		return out
 	}
 	values := append([]*torch.Tensor(nil), out...)
 	free := func() { torch.FreeAll(values) }
 	defer free() // also when a copy fails
 	once, at := torch.Distinct(out)
-	if route, queued := r.p.route(receive.Peer, receive.Stage); queued {
+	if queued {
 		here := make([]*torch.Tensor, len(once))
 		each := func(f func(i int, t *torch.Tensor)) func() {
 			return func() {

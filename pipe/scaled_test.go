@@ -17,16 +17,17 @@ import (
 func scaledRun(t *testing.T, s *optim.Scaler, autocast torch.Autocast, maxNorm float64) record {
 	t.Helper()
 	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast})
+	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast}))
+	q := problem{input: normal(5, 4), target: later(9, normal(5, 3))}
 	o, err := optim.SGD(optim.Config{LR: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	var losses []float64
 	for step := range 3 {
-		b := pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)), Target: pipe.Rows(normal(5, 3)(c, step+9)), Step: int64(step)}
+		b := q.batch(c, p.Stages(), step)
 		if s != nil {
 			b.LossScale = s.Factor()
 		}
@@ -74,19 +75,24 @@ func TestScaledTrainingIsTheSame(t *testing.T) {
 func TestScalerSkips(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5})
+	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5}))
 	o, err := optim.SGD(optim.Config{LR: 0.1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	before := snapshot(model, nil, gradient)
+	q := problem{target: later(9, normal(5, 3)), input: func(c *torch.Ctx, step int) *torch.Tensor {
+		x := normal(5, 4)(c, step)
+		c.Fill_(c.Narrow(x, 0, 4, 1), math.Inf(1))
+		return x
+	}}
 	for _, scale := range []float64{4, 2, 1} {
 		s := &optim.Scaler{Scale: scale}
-		x := normal(5, 4)(c, 0)
-		c.Fill_(c.Narrow(x, 0, 4, 1), math.Inf(1))
-		_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(5, 3)(c, 9)), LossScale: s.Factor()}, squares{})
+		b := q.batch(c, p.Stages(), 0)
+		b.LossScale = s.Factor()
+		_, err := p.Step(context.Background(), b, squares{})
 		if err != nil {
 			t.Fatal(err)
 		}

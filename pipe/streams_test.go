@@ -115,7 +115,7 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 		w.mu.Unlock()
 		return s
 	})
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	program, err := p.Program(cfg.Chunks)
 	if err != nil {
@@ -171,15 +171,20 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 // The streams of a pipe wait for all that they must wait for, with activations and tied parameters; no wait can be left out; and results are those without streams.
 func TestStreamsOfAPipe(t *testing.T) {
 	torchtest.Check(t)
-	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved"} {
+	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved", "gpipe on one device"} {
+		name, shared := strings.CutSuffix(name, " on one device")
 		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always} {
 			s, err := schedule.Named(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: devices(4)}
+			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: cpus(4)}
 			if name == "interleaved" {
 				cfg.Devices = []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}
+			}
+			if shared {
+				cfg.Devices = make([]torch.Device, 4)
+				cfg = cfg.Apart(0, 1, 2, 3)
 			}
 			faults, got := watchedStep(t, cfg, stream.Reasons)
 			if len(faults) > 0 {
@@ -187,7 +192,7 @@ func TestStreamsOfAPipe(t *testing.T) {
 			}
 			model := tied(true, false)
 			p := started(t, model, cfg)
-			c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(20)})
+			c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 			result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy())
 			if err != nil {
 				t.Fatal(err)

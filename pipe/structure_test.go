@@ -135,7 +135,7 @@ func TestConvert(t *testing.T) {
 func TestPipeIsNotChangedFromOutside(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	cfg := pipe.Config{Balance: []int{2, 2}, Devices: devices(2), Checkpoint: "never,never", Chunks: 2}
+	cfg := pipe.Config{Balance: []int{2, 2}, Devices: cpus(2), Checkpoint: "never,never", Chunks: 2}
 	p := started(t, model, cfg)
 	before, err := p.Program(2)
 	if err != nil {

@@ -78,7 +78,7 @@ func TestTiedParameterLivesOnItsFirstStage(t *testing.T) {
 		devices []torch.Device
 		want    [3]int64 // bytes, of the weight alone, by device
 	}{
-		{devices(3), [3]int64{weight, weight, weight}},
+		{cpus(3), [3]int64{weight, weight, weight}},
 		{[]torch.Device{torch.CPU(1), torch.CPU(0), torch.CPU(1)}, [3]int64{weight, weight, 0}},
 		{[]torch.Device{torch.CPU(2), torch.CPU(2), torch.CPU(2)}, [3]int64{0, 0, weight}},
 	} {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
@@ -66,13 +67,24 @@ func (r *record) add(step int, in []part) {
 	}
 }
 
-// plain runs the trial without a pipe: micro-batch after micro-batch, each forward and backward
-// through the whole model. Tensor by tensor its record is what every pipe's must be.
+// partsOn has the tensors of a list where operators of a device can use them; see onDevice.
+func partsOn(c *torch.Ctx, d torch.Device, list []part) (out []part) {
+	for _, p := range list {
+		out = append(out, part{onDevice(c, d, p.t), p.whole})
+	}
+	return out
+}
+
+// plain runs the trial without a pipe, on the first device for tests: micro-batch after micro-batch, each forward
+// and backward through the whole model. Tensor by tensor its record is what every pipe's must be.
 func (q trial) plain(chunks int, seed uint64) record {
-	runtime.LockOSThread() // see problem.plain
+	runtime.LockOSThread() // see problem.plainOn
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1})
+	d := torchtest.Device(0)
+	c := torch.NewCtx(torch.Options{Device: d, Threads: 1})
 	defer c.Close()
+	b := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
+	defer b.Close()
 	model := q.model()
 	defer nn.Free(model)
 	nn.Materialise(c, nn.State(model), seed)
@@ -81,7 +93,7 @@ func (q trial) plain(chunks int, seed uint64) record {
 	var losses []float64
 	for step := range max(q.steps, 1) {
 		nn.ZeroGrads(model)
-		in, targets := q.inputs(c), q.targets(c)
+		in, targets := partsOn(b, d, q.inputs(b)), partsOn(b, d, q.targets(b))
 		var deferred *nn.Deferred
 		if q.deferred {
 			deferred = nn.NewDeferred()
@@ -122,6 +134,7 @@ func (q trial) plain(chunks int, seed uint64) record {
 		r.keep(model, losses, step, in)
 		descend(c, nn.Params(model))
 		c.Close()
+		b.Close()
 	}
 	return r
 }
@@ -136,25 +149,26 @@ func (r *record) keep(model nn.Module, losses []float64, step int, in []part) {
 	r.add(step, in)
 }
 
-// piped runs the trial with a pipe.
+// piped runs the trial with a pipe on the devices for tests.
 func (q trial) piped(t test, cfg pipe.Config) record {
 	t.Helper()
 	model := q.model()
 	cfg.DeferredBatchNorm = q.deferred
-	p, err := pipe.New(model, cfg)
+	p, err := pipe.New(model, onDevices(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nn.Free(model)
 	defer p.Close()
-	c := torch.NewCtx(torch.Options{Threads: 1})
+	first, last := p.Stages()[0].Device, p.Stages()[len(p.Stages())-1].Device
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	r := record{values: map[string][]byte{}}
 	var losses []float64
 	for step := range max(q.steps, 1) {
 		nn.ZeroGrads(model)
-		in := q.inputs(c)
-		b := batchOf(in, q.targets(c))
+		in := partsOn(c, first, q.inputs(c))
+		b := batchOf(in, partsOn(c, last, q.targets(c)))
 		b.Step, b.Extras = int64(step), q.extras
 		result, err := p.Step(context.Background(), b, q.loss)
 		if err != nil {

@@ -38,6 +38,9 @@ func (w *wire) Meets(send schedule.Action) bool {
 }
 
 func (w *wire) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
+	if p.Ready != nil {
+		p.Ready.Synchronize()
+	}
 	parcel := pack(c, p)
 	p.Free()
 	arrive := func() {

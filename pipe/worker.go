@@ -37,6 +37,7 @@ func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worke
 	go w.serve(ready)
 	if err := <-ready; err != nil {
 		w.joined.Wait()
+		w.closeStreams()
 		return nil, err
 	}
 	return w, nil
@@ -55,18 +56,22 @@ func (w *worker) serve(ready chan<- error) {
 		}
 		w.joined.Done()
 	}()
+	var err error
 	if len(w.cores) > 0 {
-		if err := torch.PinThread(w.cores); err != nil && ready != nil {
-			ended = true
-			ready <- err
-			return
-		}
-	}
-	if ready != nil {
-		ready <- nil
+		err = torch.PinThread(w.cores)
 	}
 	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
 	defer c.Close()
+	c.SetStream(w.stream)
+	if err == nil {
+		err = torch.Try(c.PrepareProducts)
+	}
+	if ready != nil {
+		if ready <- err; err != nil {
+			ended = true
+			return
+		}
+	}
 	for job := range w.jobs {
 		c.SetStream(w.stream)
 		c.SetGrad(false)
@@ -81,6 +86,12 @@ func (w *worker) serve(ready chan<- error) {
 func (w *worker) stop() {
 	close(w.jobs)
 	w.joined.Wait()
+	w.closeStreams()
+}
+
+func (w *worker) closeStreams() {
+	torch.CloseStream(w.stream)
+	torch.CloseStream(w.sums)
 }
 
 // A call that waits for the workers of a pipe must not be made on one of them: the worker would

@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/planner"
 	"penstock.example/schedule"
 )
@@ -12,11 +13,8 @@ import (
 // Under a limit no step is longer than that of links on which nothing waits, and no plan within fewer bytes, for
 // links of the same capacity, takes less than the lower bound.
 func TestPlansUnderLimits(t *testing.T) {
-	n := 0
+	draws.Checks(t, 10, 25) // each is planned ten times
 	rapid.Check(t, func(t *rapid.T) {
-		if n++; n%4 != 1 {
-			return // a quarter of the cases, as each is planned ten times
-		}
 		_, c := chain(t, 5)
 		p := planner.FromChain(c, []int{2, 3}, []int{0, 1}, rapid.IntRange(1, 4).Draw(t, "micro-batches"))
 		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t, "schedule")

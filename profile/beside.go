@@ -233,11 +233,12 @@ func (t *team) time(l *lane, tell func(done, of int)) {
 			if tell != nil {
 				tell(int(100*(float64(l.from)+float64(last-l.from)*n.part())), 100*len(l.layers))
 			}
-			ended, into, before := !n.more(), make([]unitTimes, len(t.times)), l.spent
-			if err := l.pass(into); err != nil {
+			ended, into := !n.more(), make([]unitTimes, len(t.times))
+			took, err := l.timedPass(into)
+			if err != nil {
 				return err
 			}
-			if n.add(l.spent-before) && !ended {
+			if n.add(took) && !ended {
 				for i := l.from; i < l.to; i++ {
 					for op := range into[i] {
 						t.times[i][op] = append(t.times[i][op], into[i][op]...)
@@ -281,7 +282,8 @@ func (n *count) more() bool {
 
 // add says whether a pass counts that took so long.
 func (n *count) add(took time.Duration) bool {
-	if n.warm < n.Warmup || n.Warmup == 0 && n.warm == 0 && n.counted == 0 && took < longPass {
+	// The first pass on a GPU is always one, as it loads the kernels.
+	if n.warm < n.Warmup || n.Warmup == 0 && n.warm == 0 && n.counted == 0 && (took < longPass || queues(n.Config)) {
 		n.warm++
 		return false
 	}

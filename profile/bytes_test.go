@@ -22,9 +22,9 @@ import (
 func TestSavedBytesAddUp(t *testing.T) {
 	for _, network := range networks {
 		t.Run(network.name, func(t *testing.T) {
-			c := newCtx(t)
+			c := deviceCtx(t)
 			x, model := network.input(c), network.build()
-			p := measured(t, model, profile.Config{BytesOnly: true}, x)
+			p := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, x)
 			want := whole(c, model, x)
 			sizes, err := balance.Sizes(p.Layers, []int{len(p.Layers)}, balance.SizeConfig{Skips: p.Skips})
 			if err != nil {
@@ -189,12 +189,12 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 }
 
 func TestBorders(t *testing.T) {
-	c := newCtx(t)
+	c := deviceCtx(t)
 	model := nn.NewSequential(
 		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8, 4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, -1) }),
 	)
-	p := measured(t, model, profile.Config{BytesOnly: true}, tokens(c))
+	p := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, tokens(c))
 	const rows = 6 * 5
 	if p.Input != rows*8 {
 		t.Errorf("an input of %d bytes, want %d", p.Input, rows*8)
@@ -220,13 +220,13 @@ func TestBorders(t *testing.T) {
 
 // TestTies: a shared parameter is its first layer's.
 func TestTies(t *testing.T) {
-	c := newCtx(t)
+	c := deviceCtx(t)
 	build := func() (*nn.Sequential, *nn.Embedding) {
 		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8), nn.NewLinearShared(e.Weight, false)), e
 	}
 	model, e := build()
-	p := measured(t, model, profile.Config{BytesOnly: true}, tokens(c))
+	p := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, tokens(c))
 	if e.Weight.Exists() {
 		t.Error("the shared parameter was left after")
 	}
@@ -245,9 +245,9 @@ func TestTies(t *testing.T) {
 
 // TestAutocast: what crosses a boundary after a product is half as wide.
 func TestAutocast(t *testing.T) {
-	c := newCtx(t)
+	c := deviceCtx(t)
 	for autocast, width := range map[torch.Autocast]int64{torch.AutocastOff: 4, torch.AutocastBFloat16: 2} {
-		p := measured(t, nn.NewSequential(nn.NewLinear(16, 4), nn.NewReLU()), profile.Config{Autocast: autocast, Repeats: 1}, vectors(c))
+		p := measured(t, nn.NewSequential(nn.NewLinear(16, 4), nn.NewReLU()), profile.Config{Device: c.Device(), Autocast: autocast, Repeats: 1}, vectors(c))
 		if l := p.Layers[1]; p.Input != 6*16*4 || l.Output != 6*4*width || l.Gradient != 6*4*width {
 			t.Errorf("autocast %v: %+v", autocast, p)
 		}
@@ -259,11 +259,11 @@ func TestAutocast(t *testing.T) {
 
 // TestFrozen: a frozen parameter has no gradient, and after frozen layers there is none either.
 func TestFrozen(t *testing.T) {
-	c := newCtx(t)
+	c := deviceCtx(t)
 	first := nn.NewLinear(16, 4)
 	first.Weight.Freeze()
 	first.Bias.Freeze()
-	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()), profile.Config{BytesOnly: true}, vectors(c))
+	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()), profile.Config{Device: c.Device(), BytesOnly: true}, vectors(c))
 	if l := p.Layers[0]; l.Parameters != (16*4+4)*4 || l.Trainable != 0 || l.Gradient != 0 || l.Saved == 0 { // batch norm saves its output
 		t.Errorf("%+v", l)
 	}
@@ -276,14 +276,14 @@ func TestFrozen(t *testing.T) {
 func TestFirstOnly(t *testing.T) {
 	for _, network := range networks {
 		t.Run(network.name, func(t *testing.T) {
-			c := newCtx(t)
+			c := deviceCtx(t)
 			model := network.build()
 			defer nn.Free(model)
 			x := network.input(c)
 			layers := len(model.Layers())
 			for _, balance := range [][]int{{layers}, {layers / 2, layers - layers/2}} {
 				for _, config := range []profile.Config{{}, {Split: true}, {Split: true, Workers: make([]int, len(balance))}} {
-					config.BytesOnly, config.Balance = true, balance
+					config.Device, config.BytesOnly, config.Balance = c.Device(), true, balance
 					whole := measured(t, model, config, x).Chains
 					config.FirstOnly = true
 					for i, first := range measured(t, model, config, x).Chains {

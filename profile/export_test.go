@@ -10,3 +10,10 @@ func SetAway(f func(t *torch.Tensor, d torch.Device) bool) (restore func()) {
 	away = f
 	return func() { away = was }
 }
+
+// QueuePasses has passes be timed as on a GPU, until restore is called.
+func QueuePasses() (restore func()) {
+	was := queues
+	queues = func(*Config) bool { return true }
+	return func() { queues = was }
+}

@@ -109,8 +109,20 @@ func tokens(c *torch.Ctx) *torch.Tensor {
 	return torch.From(c, values, 6, 5)
 }
 
-// newCtx checks for leaks and returns a context.
-func newCtx(t *testing.T) *torch.Ctx { return torchtest.New(t, torch.Options{Seed: 3}) }
+// newCtx checks for leaks and returns a context on the CPU.
+func newCtx(t *testing.T) *torch.Ctx {
+	t.Helper()
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Seed: 3, Threads: 1})
+	t.Cleanup(c.Close)
+	return c
+}
+
+// deviceCtx is newCtx on the first device for tests.
+func deviceCtx(t *testing.T) *torch.Ctx {
+	t.Helper()
+	return torchtest.New(t, torch.Options{Seed: 3})
+}
 
 func measured(t *testing.T, model *nn.Sequential, config profile.Config, sample ...*torch.Tensor) profile.Profile {
 	t.Helper()

@@ -33,6 +33,9 @@ type prober struct {
 	// inputs is the bytes of inputs of units that are held for their backwards.
 	inputs int64
 
+	queueing bool     // see queues
+	queue    []queued // the runs of the pass so far
+
 	flight int   // micro-batches in flight in a pass
 	most   int64 // bytes that were live on the device at any moment
 

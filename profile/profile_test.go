@@ -22,9 +22,9 @@ func asleep(d time.Duration) nn.Layer {
 
 // TestSeconds: whatever runs takes time, and nothing else does.
 func TestSeconds(t *testing.T) {
-	c := newCtx(t)
+	c := deviceCtx(t)
 	model := nn.NewSequential(nn.NewReLU(), nn.NewLinear(16, 16), nn.NewReLU(), nn.NewLinear(16, 16))
-	p := measured(t, model, profile.Config{Repeats: 3, Peer: torch.CPU(1)}, vectors(c))
+	p := measured(t, model, profile.Config{Device: c.Device(), Repeats: 3, Peer: torch.CPU(1)}, vectors(c))
 	for i, l := range p.Layers {
 		if l.Forward <= 0 || (l.Backward > 0) != (i > 0) { // nothing before layer 1 is trained
 			t.Errorf("layer %d takes %v s forward and %v backward", i, l.Forward, l.Backward)
@@ -33,7 +33,7 @@ func TestSeconds(t *testing.T) {
 	if p.SecondsPerByte <= 0 {
 		t.Errorf("transfers take %v s per byte", p.SecondsPerByte)
 	}
-	p = measured(t, model, profile.Config{BytesOnly: true}, vectors(c))
+	p = measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, vectors(c))
 	for i, l := range p.Layers {
 		if l.Forward != 0 || l.Backward != 0 || p.SecondsPerByte != 0 {
 			t.Errorf("layer %d was timed: %+v", i, l)
@@ -76,10 +76,10 @@ func TestLeavesNoTrace(t *testing.T) {
 		input func(c *torch.Ctx) *torch.Tensor
 	}{"counting", func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(16, 4), newCounting(), nn.NewLinear(4, 4)) }, vectors}) {
 		t.Run(network.name, func(t *testing.T) {
-			c := newCtx(t)
+			c := deviceCtx(t)
 			x, model := network.input(c), network.build()
 			input := torch.Bytes(x)
-			measured(t, model, profile.Config{Repeats: 1}, x)
+			measured(t, model, profile.Config{Device: c.Device(), Repeats: 1}, x)
 			for _, s := range nn.State(model) {
 				if s.Exists() {
 					t.Errorf("%s was left after", s.Name)
@@ -95,14 +95,14 @@ func TestLeavesNoTrace(t *testing.T) {
 			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
 			c.SetGrad(false)
 			before := state(model)
-			measured(t, model, profile.Config{Repeats: 2}, x)
+			measured(t, model, profile.Config{Device: c.Device(), Repeats: 2}, x)
 			compare(t, "measuring", before, state(model))
 			if string(torch.Bytes(x)) != string(input) {
 				t.Error("measuring changed the sample")
 			}
 			// And where a layer fails midway.
 			failing := nn.NewSequential(model, one(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("enough") }))
-			if _, err := profile.Measure(context.Background(), failing, profile.Config{Repeats: 1}, x); err == nil {
+			if _, err := profile.Measure(context.Background(), failing, profile.Config{Device: c.Device(), Repeats: 1}, x); err == nil {
 				t.Error("the failing layer did not fail")
 			}
 			compare(t, "a failed measurement", before, state(model))

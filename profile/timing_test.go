@@ -154,6 +154,29 @@ func TestClocks(t *testing.T) {
 	}
 }
 
+// TestQueuedPasses: a pass whose runs are queued, as on a GPU, gives each run its own time, and the
+// first one does not count, however long it takes.
+func TestQueuedPasses(t *testing.T) {
+	defer profile.QueuePasses()()
+	c := newCtx(t)
+	const long = 90 * time.Millisecond
+	forwards := 0
+	slow := one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		forwards++
+		time.Sleep(long)
+		return c.MulScalar(x, 2)
+	})
+	p := measured(t, nn.NewSequential(nn.NewReLU(), slow, nn.NewLinear(16, 16)), profile.Config{Repeats: 1}, vectors(c))
+	if passes, rest := (forwards-2)/3, (forwards-2)%3; passes != 2 || rest != 0 { // it is looked at, and run for what follows
+		t.Errorf("%d forwards, %d passes; want one that counts after one that does not", forwards, passes)
+	}
+	for i, layer := range p.Layers {
+		if slept := layer.Forward >= long.Seconds(); slept != (i == 1) || layer.Forward <= 0 || (layer.Backward > 0) != (i == 2) {
+			t.Errorf("layer %d takes %v s forward and %v s backward", i, layer.Forward, layer.Backward)
+		}
+	}
+}
+
 // TestLayersAddUpToPasses: where one layer is slow whenever another is quick, the sum of their best
 // times is no time that any pass took. The layers' times are what whole passes take.
 func TestLayersAddUpToPasses(t *testing.T) {

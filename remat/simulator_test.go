@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/remat"
 )
 

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/report"
 	"penstock.example/schedule"
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/safetensors"
 )
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/schedule"
 )
 

@@ -21,7 +21,7 @@ import (
 func microBatches(model *nn.Sequential, s *segment.Segment, ops []remat.Op, order []int) map[string]string {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1, Seed: 3})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1, Seed: 3})
 	defer c.Close()
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
@@ -95,7 +95,7 @@ func TestDeferredWeightsGiveTheSameBits(t *testing.T) {
 // What is held for the weights is in the account: a linear layer's input and the gradient of its
 // output. A unit whose input wants no gradient defers all of its backward.
 func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
-	device := torch.CPU(1)
+	device := torchtest.Device(1)
 	c := torchtest.New(t, torch.Options{Device: device, Seed: 3, Threads: 1})
 	const width, rows = 16, 32
 	const one = 4 * width * rows
@@ -152,7 +152,7 @@ func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
 // Wherever memory runs out in the second part, the execution says which forward it goes through, and
 // frees everything.
 func TestDeferredWeightsFail(t *testing.T) {
-	device := torch.CPU(1)
+	device := torchtest.Device(1)
 	failed := 0
 	for room := int64(0); ; room += 64 {
 		done := false

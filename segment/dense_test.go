@@ -27,7 +27,7 @@ func TestWhatLeavesIsDense(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := torch.CPU(1)
+	d := torchtest.Device(1)
 	c := torch.NewCtx(torch.Options{Device: d})
 	defer c.Close()
 	x := c.Randn(rows, wide)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -103,19 +104,19 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failed := 0
+	failed, device := 0, torchtest.Device(1)
 	for room := int64(0); ; room += 400 {
 		done := false
 		t.Run("", func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Seed: 3, Threads: 1})
+			c := torchtest.New(t, torch.Options{Device: device, Seed: 3, Threads: 1})
 			m := network()
 			nn.Materialise(c, nn.State(m), 1)
 			defer nn.Free(m)
 			ones := c.Keep(c.Ones(torch.Float32, 6, 8))
 			e := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
 			defer e.Free()
-			torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + room + 1)
-			defer torch.CPU(1).SetLimit(0)
+			device.SetLimit(device.Memory().Live + room + 1)
+			defer device.SetLimit(0)
 			err := torch.Try(func() {
 				for _, op := range ops {
 					e.Do(c, op)
@@ -149,7 +150,7 @@ func TestLossIsAUnit(t *testing.T) {
 	run := func(units []int, text string) map[string]string {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		c := torch.NewCtx(torch.Options{Threads: 1, Seed: 3})
+		c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1, Seed: 3})
 		defer c.Close()
 		m := network()
 		nn.Materialise(c, nn.State(m), 1)

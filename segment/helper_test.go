@@ -3,6 +3,7 @@ package segment_test
 import (
 	"runtime"
 
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/segment"
@@ -97,7 +98,7 @@ func trained(model *nn.Sequential, output *torch.Tensor) map[string]string {
 func plain(model *nn.Sequential, backwards int) map[string]string {
 	runtime.LockOSThread() // autograd numbers nodes on each thread
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1, Seed: 3})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1, Seed: 3})
 	defer c.Close()
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
@@ -115,7 +116,7 @@ func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op, 
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1, Seed: 3})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1, Seed: 3})
 	defer c.Close()
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)

@@ -80,7 +80,7 @@ func TestAttach(t *testing.T) {
 // returns.
 func TestAttachHoldsNothing(t *testing.T) {
 	torchtest.Check(t)
-	device := torch.CPU(3)
+	device := torchtest.Device(3)
 	c := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
 	defer c.Close()
 	leaf := c.Ones(torch.Float32, 1000).SetRequiresGrad(true)

@@ -99,7 +99,7 @@ func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
 	if len(outputs) != len(grads) {
 		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
 	}
-	handle, err := shim.PrepareBackward(handlesOf(outputs), handlesOf(grads))
+	handle, err := shim.PrepareBackward(&c.mode, handlesOf(outputs), handlesOf(grads))
 	if err != nil {
 		panic(c.failed("backward", outputs, err))
 	}
@@ -129,7 +129,7 @@ func (p *Prepared) Split(first ...*Tensor) *Prepared {
 	if p.handle == 0 || p.first != nil {
 		panic("torch: Split of a backward that was run, freed or split before")
 	}
-	handle, err := shim.SplitBackward(p.handle, handlesOf(first))
+	handle, err := shim.SplitBackward(&p.c.mode, p.handle, handlesOf(first))
 	if err != nil {
 		panic(p.c.failed("backward", first, err))
 	}

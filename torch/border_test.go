@@ -38,7 +38,7 @@ func TestBorderIsDense(t *testing.T) {
 // is in two parts, which then hold the copy alone.
 func TestGradientsAtABorderAreDense(t *testing.T) {
 	torchtest.Check(t)
-	d := torch.CPU(2)
+	d := torchtest.Device(2)
 	for _, way := range []string{"path", "engine", "parts"} {
 		c := torch.NewCtx(torch.Options{Device: d, Threads: 1, Grad: true})
 		box := c.Mailbox()
@@ -141,7 +141,7 @@ func TestBorderOfAnInput(t *testing.T) {
 // A copy that a limit refuses is said to be of the node that needs it.
 func TestBorderNamesTheNodeThatLacksMemory(t *testing.T) {
 	torchtest.Check(t)
-	d := torch.CPU(2)
+	d := torchtest.Device(2)
 	for _, uses := range []int{1, 2} { // along a path, and with the engine
 		c := torch.NewCtx(torch.Options{Device: d, Threads: 1, Grad: true})
 		box := c.Mailbox()

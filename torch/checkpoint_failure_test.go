@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
 
@@ -88,8 +89,8 @@ func TestCheckpointFailures(t *testing.T) {
 			}},
 		} {
 			t.Run(fmt.Sprintf("%s, %d deep", name, depth), func(t *testing.T) {
-				c := checkpointed(t, torch.Options{Device: torch.CPU(3)})
-				defer torch.CPU(3).SetLimit(0)
+				c := checkpointed(t, torch.Options{Device: torchtest.Device(3)})
+				defer torchtest.Device(3).SetLimit(0)
 				runtime.LockOSThread() // sequence numbers are the thread's
 				defer runtime.UnlockOSThread()
 				x := leaf(t, c, 64)

@@ -112,8 +112,8 @@ func TestCheckpointIsTransparent(t *testing.T) {
 // Between forward and backward a checkpoint holds its inputs and outputs, to the byte; after
 // backward nothing but gradients.
 func TestCheckpointHoldsInputsAndOutputs(t *testing.T) {
-	c := checkpointed(t, torch.Options{Device: torch.CPU(2)})
-	live := func() int64 { return torch.CPU(2).Memory().Live }
+	c := checkpointed(t, torch.Options{Device: torchtest.Device(2)})
+	live := func() int64 { return torchtest.Device(2).Memory().Live }
 	const rows, width = 64, 256
 	x, w := leaf(t, c, rows, width), leaf(t, c, width, width)
 	start := live()

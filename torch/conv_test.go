@@ -116,11 +116,13 @@ func TestConvolutionOfFewPositionsIsAProduct(t *testing.T) {
 		{"autocast", 1, 4, false, true, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			options := torch.Options{Seed: 3, Threads: row.threads}
+			options := torch.Options{Device: torch.CPU(1), Seed: 3, Threads: row.threads}
 			if row.lowered {
 				options.Autocast = torch.AutocastBFloat16
 			}
-			c := torchtest.New(t, options)
+			torchtest.Check(t)
+			c := torch.NewCtx(options)
+			defer c.Close()
 			x, w := c.Randn(2, 64, row.size, row.size), c.Randn(96, 64, 3, 3)
 			if row.transposed {
 				x, w = c.Transpose(x, 2, 3), c.Transpose(w, 2, 3)

@@ -58,6 +58,7 @@ func NewCtx(o Options) *Ctx {
 	c.mode.Account, c.mode.Threads, c.mode.DeviceType = int32(o.Device.account()), int32(o.Threads), int32(o.Device.Kind)
 	if o.Device.Kind != KindCPU {
 		c.mode.DeviceIndex = int32(o.Device.Index)
+		numerics.begin()
 	}
 	c.SetGrad(o.Grad)
 	c.SetAutocast(o.Autocast)
@@ -115,6 +116,19 @@ func (c *Ctx) Unlimited(f func()) {
 	c.mode.Account = 0
 	defer func() { c.mode.Account = was }()
 	f()
+}
+
+// PrepareProducts has libtorch take the workspaces that it keeps for products of the calling thread
+// on the context's stream of a CUDA device: 32 MiB for each pair of a thread and a stream, with the
+// variables of the environment as they are here, and up to as much for products with a bias. No
+// account has them, and they are never given back. Otherwise the first product there takes them.
+func (c *Ctx) PrepareProducts() {
+	if c.device.Kind == KindCPU {
+		return
+	}
+	if err := shim.PrepareProducts(&c.mode); err != nil {
+		panic(c.failed("prepare products", nil, err))
+	}
 }
 
 // Autocast says whether operators run under autocast; see Options.

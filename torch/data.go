@@ -20,6 +20,19 @@ func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 	return FromBytes(c, bytesOf(data), dtypeOf[T](), shape)
 }
 
+// FromPinned is From for a short vector. It goes through pinned memory of the host, so that the host
+// does not wait for a GPU's copy.
+func FromPinned[T Element](c *Ctx, data []T) *Tensor {
+	arg.Must(c, "torch: the Ctx that is to own the new tensor", "one of torch.NewCtx")
+	host := c.EmptyPinned(dtypeOf[T](), []int64{int64(len(data))}, []int64{1})
+	defer host.Free()
+	mode := shim.CPUMode()
+	if err := shim.CopyFromBytes(&mode, host.handle(), bytesOf(data)); err != nil {
+		panic(c.failed("from", nil, err))
+	}
+	return c.begin(opToDevice).t(host).skip().skip().device(c.device).skip().b(true).one()
+}
+
 // Scalar makes a tensor without dimensions.
 func Scalar[T Element](c *Ctx, v T) *Tensor {
 	return FromBytes(c, bytesOf([]T{v}), dtypeOf[T](), []int64{})

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"penstock.example/internal/shim"
 )
@@ -110,9 +109,11 @@ func (d Device) unavailable() string {
 
 // Hardware is what a device is made of. A CPU device has the zero value: all of them are one machine.
 type Hardware struct {
-	Model string // the name of a GPU, as its driver has it
+	Model string // of a GPU; see Device.Model
 	// Free is the highest limit that a GPU can keep: the bytes that nobody has taken and those that
-	// this process keeps for reuse, less what may be reserved beside a limit.
+	// this process keeps for reuse, less 512 MiB for what is on no account: kernels, which are loaded
+	// when they are first used, the workspaces of workers (see Ctx.PrepareProducts), and gaps between
+	// blocks.
 	Free int64
 }
 
@@ -121,15 +122,25 @@ func (d Device) Hardware() (Hardware, error) {
 	if err := d.Usable(); err != nil || d.Kind == KindCPU {
 		return Hardware{}, err
 	}
-	model, unused, err := shim.DescribeGPU(d.Index)
+	unused, err := shim.UnusedOfGPU(d.Index)
 	if err != nil {
-		return Hardware{}, fmt.Errorf("torch: reading what %v is: %s", d, err.Message)
+		return Hardware{}, fmt.Errorf("torch: reading what %v has free: %s", d, err.Message)
 	}
-	return Hardware{Model: model, Free: max(unused+d.Memory().Cached-besideLimit, 1)}, nil
+	return Hardware{Model: d.Model(), Free: max(unused+d.Memory().Cached-besideAccounts, 1)}, nil
 }
 
-// besideLimit is how much more than its limit the allocator of a GPU may reserve: see SetLimit.
-const besideLimit = 80 << 20
+// Model is the name of a GPU, as its driver has it. It is "" of a CPU device, and of a GPU that cannot
+// be used.
+func (d Device) Model() string {
+	if d.Kind != KindCUDA {
+		return ""
+	}
+	name, _ := shim.GPUModel(d.Index)
+	return name
+}
+
+// besideAccounts is what a GPU keeps free of limits: see Hardware.Free.
+const besideAccounts = 512 << 20
 
 // CUDABuild is the versions of CUDA and NCCL that this build was made with, such as "12.4" and
 // "2.22.3". Both are "" in a build without CUDA.
@@ -142,6 +153,10 @@ func CUDABuild() (cuda, nccl string) {
 	}
 	return cuda, nccl
 }
+
+// CUDALibraries is the libraries of GPUs that are linked, such as "cuBLAS 13.1.0, cuDNN 9.19.0". On
+// them, as on the model of the GPU, the last bits of results depend. It is "" in a build without CUDA.
+func CUDALibraries() string { return shim.GPULibraries() }
 
 // CUDADevices is the number of CUDA devices that this process can use.
 func CUDADevices() int { return shim.Devices(int(KindCUDA)) }
@@ -186,9 +201,11 @@ func (d Device) Memory() Memory {
 // ErrOutOfMemory and changes nothing. A limit below what is live is accepted: all allocations are
 // then refused until enough is freed. Cached blocks beyond the limit go back to the system.
 //
-// On a CUDA device the limit also bounds what libtorch's allocator reserves, to 80 MiB above it, as
-// it reserves in segments. An allocation that does not fit in there, because of fragmentation, or
-// because others use the GPU too, fails with ErrOutOfMemory as well.
+// On a CUDA device the limit is one of the bytes that are asked for. What libtorch's allocator
+// reserves for them (Memory.Taken) is more and has no bound but the GPU, unless
+// PYTORCH_CUDA_ALLOC_CONF sets one (per_process_memory_fraction, from libtorch 2.9 on). An allocation
+// that the GPU has no room for, because of fragmentation, or because others use it too, fails with
+// ErrOutOfMemory as well.
 func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.account(), bytes) }
 
 // ResetPeak lowers the peak to what is live now.
@@ -202,21 +219,59 @@ func (d Device) RaisePeak(bytes int64) { shim.RaisePeak(d.account(), bytes) }
 func (d Device) Trim() { shim.Trim(d.account()) }
 
 // SetDeterministic sets whether CUDA devices compute the same bits each time, which costs speed, and
-// has operators fail that cannot. It is on from the first stream of a CUDA device on, unless it was
-// set before: bits are promised. It is of the process, and comes before the first product. CPUs
-// always do.
-func SetDeterministic(on bool) {
-	deterministic.chosen.Do(func() {})
-	deterministic.off.Store(!on)
-	shim.SetDeterministic(on)
-}
+// has operators fail that cannot. It is on unless it is switched off: bits are promised. It is of the
+// process, and comes before the first product. CPUs always do.
+func SetDeterministic(on bool) { numerics.set(func() { numerics.varying = !on }) }
 
 // Deterministic reports whether CUDA devices are told to compute the same bits each time.
-func Deterministic() bool { return !deterministic.off.Load() }
+func Deterministic() bool {
+	numerics.mu.Lock()
+	defer numerics.mu.Unlock()
+	return !numerics.varying
+}
 
-var deterministic struct {
-	chosen sync.Once
-	off    atomic.Bool
+// SetTF32 sets whether CUDA devices may multiply and convolve float32 in TF32, several times as fast,
+// where factors have 10 bits of mantissa instead of 23. It is off unless it is switched on. PyTorch
+// has it on for convolutions. It is of the process, and comes before the first product. Where the
+// bits of several processes are to be the same, all have the same setting.
+func SetTF32(on bool) { numerics.set(func() { numerics.tf32 = on }) }
+
+// TF32 reports whether CUDA devices may compute in TF32.
+func TF32() bool {
+	numerics.mu.Lock()
+	defer numerics.mu.Unlock()
+	return numerics.tf32
+}
+
+// numerics is how the CUDA devices of the process compute. Whatever is computed on one, or measured,
+// has a Ctx, and the first Ctx of a CUDA device tells libtorch, unless a setter has before.
+var numerics gpuNumerics
+
+type gpuNumerics struct {
+	mu            sync.Mutex
+	told          bool
+	varying, tf32 bool
+}
+
+func (n *gpuNumerics) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+	n.tell()
+}
+
+// begin tells libtorch if nobody has.
+func (n *gpuNumerics) begin() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.told {
+		n.tell()
+	}
+}
+
+func (n *gpuNumerics) tell() {
+	shim.SetGPUNumerics(!n.varying, n.tf32)
+	n.told = true
 }
 
 // UnattributedMemory returns the account of CPU allocations that no Ctx asked for, such as

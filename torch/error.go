@@ -3,6 +3,7 @@ package torch
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"penstock.example/internal/shim"
@@ -11,6 +12,13 @@ import (
 // ErrOutOfMemory is the failure of an allocation beyond a device's limit, or beyond what the system
 // has. The error found with errors.As is a *MemoryError.
 var ErrOutOfMemory = errors.New("out of memory")
+
+// ErrDeviceLost is the failure of a kernel after which CUDA refuses all work of this process, such as an index
+// out of range. CUDA tells of it later, in another operator or at the end of a run.
+var ErrDeviceLost = errors.New("the GPU is lost to this process")
+
+// lost is how CUDA says so.
+var lost = regexp.MustCompile("device-side assert|illegal memory access|misaligned address|illegal instruction|unspecified launch failure")
 
 // MemoryError says which account refused an allocation and why. Sizes are bytes.
 type MemoryError struct {
@@ -55,6 +63,9 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause, such as the *MemoryError of a refused allocation, or nil.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes errors.Is(err, ErrDeviceLost) hold.
+func (e *Error) Is(target error) bool { return target == ErrDeviceLost && lost.MatchString(e.Message) }
 
 // Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
 func Try(f func()) (err error) {

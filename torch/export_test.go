@@ -1,5 +1,7 @@
 package torch
 
+import "penstock.example/internal/shim"
+
 // Operators of libtorch that the package replaces: what its own are compared with.
 var (
 	opAtenLinear = declare("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
@@ -18,3 +20,18 @@ func (c *Ctx) AtenMatmul(self, other *Tensor) *Tensor {
 
 // AvailableMemoryUnder is AvailableMemory of a system whose files are under root.
 var AvailableMemoryUnder = availableMemory
+
+// ForgetNumerics has nobody have said how CUDA devices compute.
+func ForgetNumerics() {
+	numerics = gpuNumerics{}
+	shim.SetGPUNumerics(false, true)
+}
+
+// StreamPool opens and closes the streams of a device of which there are so many, given in turn.
+func StreamPool(n int64) (open func() (id int64), close func(id int64)) {
+	p, given := &streamPool{}, int64(0)
+	return func() int64 {
+			return p.open(CUDA(0), func() Stream { given++; return Stream{CUDA(0), 1 + given%n} }).id
+		},
+		func(id int64) { p.close(Stream{CUDA(0), id}) }
+}

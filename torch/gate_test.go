@@ -9,10 +9,10 @@ import (
 )
 
 func TestMailboxCostsNothing(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true})
-	before := torch.CPU(2).Memory()
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
+	before := torchtest.Device(2).Memory()
 	m := c.Mailbox()
-	if after := torch.CPU(2).Memory(); after != before {
+	if after := torchtest.Device(2).Memory(); after != before {
 		t.Errorf("a mailbox moved the account from %+v to %+v", before, after)
 	}
 	if m.String() != "float32[0]" || !m.RequiresGrad() || !m.IsLeaf() || m.HasGrad() {
@@ -23,7 +23,7 @@ func TestMailboxCostsNothing(t *testing.T) {
 // The gradient is left as it came: an expanded one takes the memory of one number, not of the
 // tensor.
 func TestGateLeavesTheGradientAsItCame(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true})
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
 	m, x := c.Mailbox(), c.Ones(torch.Float32, 100, 10)
 	x.SetRequiresGrad(true)
 	y := c.Gate(m, x)
@@ -65,14 +65,14 @@ func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 
 // The graph of a gate holds what its operators need, and addition needs nothing.
 func TestGateHoldsNoValue(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(2), Grad: true})
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
 	m, x := c.Mailbox(), c.Ones(torch.Float32, 1000)
 	gate := c.Gate(m, x)
 	y := c.AddScalar(gate, 1)
-	live := torch.CPU(2).Memory().Live
+	live := torchtest.Device(2).Memory().Live
 	x.Free()
 	gate.Free()
-	if freed := live - torch.CPU(2).Memory().Live; freed != 4000 {
+	if freed := live - torchtest.Device(2).Memory().Live; freed != 4000 {
 		t.Errorf("%d of 4000 bytes were freed", freed)
 	}
 	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
@@ -188,7 +188,7 @@ func TestPlainLinear(t *testing.T) {
 // What has come from another device is no view of a tensor, so that a sum of gradients takes the memory
 // that it takes where the gradient was made here: libtorch 2 adds to a gradient that nobody else has.
 func TestSumsOfCopiedGradients(t *testing.T) {
-	d := torch.CPU(2)
+	d := torchtest.Device(2)
 	c := torchtest.New(t, torch.Options{Device: d, Grad: true, Seed: 4})
 	peak := func(gradient func(from *torch.Tensor) *torch.Tensor) int64 {
 		var x, from *torch.Tensor

@@ -10,7 +10,7 @@ import (
 // Tensors that nobody else uses lose their memory, and get some again, in which they lie as they did. What
 // something else holds stays.
 func TestHollow(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(4)})
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(4)})
 	live := func() int64 { return c.Device().Memory().Live }
 	const n = 1000
 	x := c.Ones(torch.Float32, 4, n)

@@ -66,7 +66,7 @@ func TestOtherBLASKernelsAreTaken(t *testing.T) {
 	if err := shim.UseBLASCore(better); better == "" || err != nil || shim.BLASCore() != better || shim.BetterBLASCore() != "" {
 		t.Errorf("asked for %s: %s kernels, better are %q, %v", better, shim.BLASCore(), shim.BetterBLASCore(), err)
 	}
-	c := torchtest.New(t, torch.Options{Threads: 1})
+	c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1})
 	x := c.Ones(torch.Float32, 96, 80)
 	for i, y := range torch.Values[float32](c.Mm(x, c.Transpose(x, 0, 1))) {
 		if y != 80 {

@@ -142,7 +142,7 @@ func TestPlainProductsAreAtens(t *testing.T) {
 	}
 }
 
-// The bits of a batch times a weight depend neither on how the batch and the gradient lie, which a cut of the
+// On a CPU the bits of a batch times a weight depend neither on how the batch and the gradient lie, which a cut of the
 // model may change, nor on whether gradients are recorded: a stage that recomputes runs its forward without
 // them first.
 func TestProductsOfBatches(t *testing.T) {
@@ -161,7 +161,7 @@ func TestProductsOfBatches(t *testing.T) {
 	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		for _, shape := range [][]int64{{4, 6}, {40, 96}, {1, 2, 6, 6}, {3, 5, 6}, {2, 40, 96}, {5, 1, 96}} {
 			for _, out := range []int64{1, 6, 96} {
-				c := torchtest.New(t, torch.Options{Threads: 1, Seed: 3, Autocast: autocast})
+				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3, Autocast: autocast})
 				draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
 				last := len(shape) - 1
 				x, dy := draw(shape...), draw(append(shape[:last:last], out)...)
@@ -216,13 +216,13 @@ func TestProductsOfBatches(t *testing.T) {
 	}
 }
 
-// The bits of a product do not depend on how its operands lie in memory, which a cut of the model
+// On a CPU the bits of a product do not depend on how its operands lie in memory, which a cut of the model
 // may change.
 func TestLinearsBitsDoNotDependOnLayouts(t *testing.T) {
 	for _, size := range [][3]int64{{32, 96, 130}, {64, 96, 130}, {128, 96, 130}} {
 		rows, out, in := size[0], size[1], size[2]
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
+			c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Grad: true, Threads: 1, Seed: 3})
 			draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
 			transposed := func(x *torch.Tensor) *torch.Tensor {
 				return c.Transpose(c.Reshape(c.Transpose(x, 0, 1), x.Size(1), x.Size(0)), 0, 1)

@@ -10,6 +10,7 @@ var (
 	opEmpty      = declare("aten::empty.memory_format(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opZeros      = declare("aten::zeros(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opOnes       = declare("aten::ones(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
+	opEye        = declare("aten::eye(int n, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None) -> Tensor")
 	opEmptyLike  = declare("aten::empty_like(Tensor self) -> Tensor")
 	opZerosLike  = declare("aten::zeros_like(Tensor self) -> Tensor")
 	opOnesLike   = declare("aten::ones_like(Tensor self) -> Tensor")
@@ -23,7 +24,7 @@ var (
 	opMailed     = declare("penstock::mailed(Tensor value) -> (Tensor mailbox, Tensor behind)")
 	opBranch     = declare("penstock::branch(Tensor self) -> Tensor")
 	opTransfer   = declare("penstock::transfer(Tensor self, Device device) -> Tensor")
-	opToHost     = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False) -> Tensor")
+	opToDevice   = declare("aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False) -> Tensor")
 	opTransferTo = declare("penstock::transfer_memory(Tensor self, Device device) -> Tensor")
 	opTransferIn = declare("penstock::transfer_into(Tensor(a!) into, Tensor self) -> ()")
 	opViewType   = declare("aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)")
@@ -96,6 +97,11 @@ func (c *Ctx) factory(op *operator, dtype DType, shape []int64) *Tensor {
 		shape = []int64{}
 	}
 	return c.begin(op).is(shape).dtype(dtype).none().device(c.device).one()
+}
+
+// Eye is aten::eye: the identity matrix of n rows.
+func (c *Ctx) Eye(dtype DType, n int64) *Tensor {
+	return c.begin(opEye).i(n).dtype(dtype).none().device(c.device).one()
 }
 
 // EmptyLike is aten::empty_like.

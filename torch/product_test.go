@@ -78,7 +78,7 @@ func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for _, threads := range []int{1, 2} {
-		c := torchtest.New(t, torch.Options{Threads: threads})
+		c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: threads})
 		x, images := c.Ones(torch.Float32, 1200, 1200), c.Ones(torch.Float32, 16, 16, 64, 64)
 		kernel := c.Ones(torch.Float32, 16, 16, 3, 3)
 		pool := map[string]bool{}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -162,7 +163,7 @@ func (n *own) Forget() {
 func (r recipe) gradients(microBatches int, order []int, first ...int) map[string]string {
 	runtime.LockOSThread() // autograd numbers nodes on each thread
 	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Grad: true, Threads: 1, Seed: 11})
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Grad: true, Threads: 1, Seed: 11})
 	defer c.Close()
 	var m *model
 	c.NoGrad(func() { m = r.model(c) })
@@ -294,7 +295,7 @@ func (s *stack) drop() {
 // What the second part needs is in the account, and is the least: each layer's input and the
 // gradient of its output. GELU's input is free again, and so is all of it after the second part.
 func TestSplitHoldsInputsAndGradients(t *testing.T) {
-	device := torch.CPU(2)
+	device := torchtest.Device(2)
 	c := torchtest.New(t, torch.Options{Device: device, Grad: true})
 	const layers, width, rows = 5, 16, 32
 	s := newStack(c, layers, width)
@@ -305,7 +306,7 @@ func TestSplitHoldsInputsAndGradients(t *testing.T) {
 	if got, want := device.Memory().Live-begin, int64(one*(layers+layers-1+1)); got != want {
 		t.Errorf("the graph holds %d bytes, want %d: inputs of %d linears and %d GELUs, and the gradient", got, want, layers, layers-1)
 	}
-	torch.CPU(2).ResetPeak()
+	device.ResetPeak()
 	w := p.Split()
 	p.Run()
 	s.box.SetGradOf(nil)
@@ -383,7 +384,7 @@ func TestSplitWithoutSomeGradients(t *testing.T) {
 func TestSplitOfSeveralOutputs(t *testing.T) {
 	torchtest.Check(t)
 	run := func(parts bool) [][]float32 {
-		c := torch.NewCtx(torch.Options{Grad: true, Threads: 1, Seed: 5})
+		c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Grad: true, Threads: 1, Seed: 5})
 		defer c.Close()
 		var w, v, x *torch.Tensor
 		c.NoGrad(func() {
@@ -450,7 +451,7 @@ func TestSplitOfANodeOfGo(t *testing.T) {
 
 // Nothing leads to a gate: all is for later.
 func TestSplitWithoutInputs(t *testing.T) {
-	device := torch.CPU(2)
+	device := torchtest.Device(2)
 	c := torchtest.New(t, torch.Options{Device: device, Grad: true, Seed: 2})
 	w := leaf(t, c, 6, 6)
 	begin := device.Memory().Live
@@ -471,7 +472,7 @@ func TestSplitWithoutInputs(t *testing.T) {
 
 // A part that fails names the node and the operator, and leaves nothing, wherever memory runs out.
 func TestSplitFailsAtEveryPoint(t *testing.T) {
-	device := torch.CPU(2)
+	device := torchtest.Device(2)
 	failed := map[string]int{}
 	for room := int64(0); ; room += 512 {
 		c := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})

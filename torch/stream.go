@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"sync"
 	"time"
 
 	"penstock.example/internal/shim"
@@ -14,16 +15,67 @@ type Stream struct {
 	id     int64
 }
 
-// NewStream returns a stream of the device out of libtorch's pool of 32 a device. That of a CPU
-// device is the host's. It panics with *Error if the device cannot be used.
+// NewStream returns a stream of the device that is not open already, as long as there is one among
+// the 32 that libtorch has of each device. CloseStream gives it back. That of a CPU device is the host's.
+// It panics with *Error if the device cannot be used.
 func (d Device) NewStream() stream.Stream {
 	if d.Kind == KindCPU {
 		return stream.Host{}
 	}
-	deterministic.chosen.Do(func() { shim.SetDeterministic(true) })
-	id, err := shim.OpenStream(int(d.Kind), d.Index)
-	d.streamFailed("open a stream", err)
-	return Stream{d, id}
+	return streams.open(d, func() Stream {
+		id, err := shim.OpenStream(int(d.Kind), d.Index)
+		d.streamFailed("open a stream", err)
+		return Stream{d, id}
+	})
+}
+
+// CloseStream ends the use of a stream of NewStream, of which all work has ended. The next one of the
+// device is the one that was closed last: what libtorch keeps for products on it is used again. Others'
+// streams are left alone.
+func CloseStream(s stream.Stream) {
+	if own, ok := s.(Stream); ok {
+		streams.close(own)
+	}
+}
+
+// streams are those of CUDA devices that are open.
+var streams streamPool
+
+// streamPool knows which of the streams that libtorch gives in turn are open.
+type streamPool struct {
+	mu     sync.Mutex
+	users  map[Stream]int
+	closed map[Device][]Stream
+}
+
+// streamsOfDevice is how many streams of a device libtorch has.
+const streamsOfDevice = 32
+
+func (p *streamPool) open(d Device, next func() Stream) (s Stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users == nil {
+		p.users, p.closed = map[Stream]int{}, map[Device][]Stream{}
+	}
+	if n := len(p.closed[d]); n > 0 {
+		s, p.closed[d] = p.closed[d][n-1], p.closed[d][:n-1]
+	} else {
+		s = next()
+		for n := 1; p.users[s] > 0 && n < streamsOfDevice; n++ {
+			s = next()
+		}
+	}
+	p.users[s]++
+	return s
+}
+
+func (p *streamPool) close(s Stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users[s]--; p.users[s] == 0 {
+		delete(p.users, s)
+		p.closed[s.device] = append(p.closed[s.device], s)
+	}
 }
 
 // DefaultStream is the stream on which a Ctx works that was given none.
@@ -80,10 +132,15 @@ func (e *event) Free() {
 // SetStream has the context work on a stream, of its device. The host's changes nothing.
 func (c *Ctx) SetStream(s stream.Stream) {
 	c.on = s
-	if own, ok := s.(Stream); ok {
-		c.mode.Stream = own.id
+	if own, ok := s.(gpuStream); ok {
+		c.mode.Stream = own.gpu().id
 	}
 }
+
+// gpuStream is a Stream, or a type that has one embedded, such as of a test.
+type gpuStream interface{ gpu() Stream }
+
+func (s Stream) gpu() Stream { return s }
 
 // Stream is what the context works on, to which the memory of its tensors belongs.
 func (c *Ctx) Stream() stream.Stream {
@@ -105,7 +162,8 @@ func (c *Ctx) MemoryLike(a *Tensor) *Tensor {
 func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 	was := c.mode
 	defer func() { c.mode = was }()
-	if own, ok := s.(Stream); ok {
+	if on, ok := s.(gpuStream); ok {
+		own := on.gpu()
 		if own.device.Kind == c.device.Kind && own.device != c.device { // from another GPU: libtorch copies on the stream there
 			c.mode.PeerIndex, c.mode.PeerStream = int32(own.device.Index), own.id
 		} else {
@@ -119,7 +177,7 @@ func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 // the work of the context's stream is done.
 func (c *Ctx) ToHost(a *Tensor) *Tensor {
 	var out *Tensor
-	c.NoGrad(func() { out = c.begin(opToHost).t(a).skip().skip().device(CPU(0)).skip().b(true).one() })
+	c.NoGrad(func() { out = c.begin(opToDevice).t(a).skip().skip().device(CPU(0)).skip().b(true).one() })
 	return out
 }
 

@@ -63,6 +63,34 @@ func TestTheStreamOfACPU(t *testing.T) {
 	}
 }
 
+// A stream that is opened is not open already, as long as there are others, and those that were closed last
+// are the next.
+func TestOpenStreams(t *testing.T) {
+	open, closed := torch.StreamPool(4)
+	ids := map[int64]bool{}
+	list := []int64{open(), open(), open()}
+	closed(list[1])
+	if again := open(); again != list[1] {
+		t.Errorf("stream %d was closed, and %d is the next", list[1], again)
+	}
+	for _, id := range append(list, open()) {
+		ids[id] = true
+	}
+	if len(ids) != 4 {
+		t.Errorf("of 4 streams that are open at once %d differ", len(ids))
+	}
+	shared := open()
+	closed(shared)
+	if next := open(); next == 0 {
+		t.Error("there is no fifth stream")
+	}
+	closed(list[0])
+	closed(list[2])
+	if a, b := open(), open(); a == b || !ids[a] || !ids[b] {
+		t.Errorf("%d and %d are open, after %d and %d were closed", a, b, list[0], list[2])
+	}
+}
+
 // A device that cannot be used is refused with the reason.
 func TestWhyADeviceCannotBeUsed(t *testing.T) {
 	why := "this build has no CUDA; build with a libtorch that has it, and make finds it"
@@ -112,10 +140,26 @@ func TestHardware(t *testing.T) {
 // What is read from the host is the tensor, whatever its layout.
 func TestToHost(t *testing.T) {
 	torchtest.Check(t)
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(1)})
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(1)})
 	x := c.Transpose(torch.From(c, []float32{1, 2, 3, 4, 5, 6}, 2, 3), 0, 1)
 	if got := torch.Values[float32](c.ToHost(x)); !slices.Equal(got, []float32{1, 4, 2, 5, 3, 6}) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// What goes through pinned memory is the vector, on the account of the context's device alone.
+func TestFromPinned(t *testing.T) {
+	torchtest.Check(t)
+	d := torchtest.Device(7)
+	c := torchtest.New(t, torch.Options{Device: d})
+	before := d.Memory().Live
+	d.ResetPeak()
+	x := torch.FromPinned(c, []float32{1, 2, 3})
+	if m := d.Memory(); m.Live-before != 12 || m.Peak-before != 12 {
+		t.Errorf("%d bytes, and %d at the peak; want 12", m.Live-before, m.Peak-before)
+	}
+	if got := torch.Values[float32](x); !slices.Equal(got, []float32{1, 2, 3}) || !x.On(d) {
+		t.Errorf("%v of %v", x, got)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/proctest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -53,7 +54,11 @@ func saver(dir string) error {
 // TestKilledWhileSaving kills a process at odd moments of its saving. What it said it had saved is
 // there, or the one after; and it is whole.
 func TestKilledWhileSaving(t *testing.T) {
-	for i := range 4 {
+	kills := 2
+	if draws.Full {
+		kills = 4
+	}
+	for i := range kills {
 		dir := t.TempDir()
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), saveForever+"="+dir)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/proctest"
 	"penstock.example/train"
 )
@@ -57,6 +58,9 @@ func (stopper) Fatal(what ...any) { fmt.Println(what...); os.Exit(1) }
 func TestProcessKilledWhileSaving(t *testing.T) {
 	check(t)
 	for layout, shared := range layouts {
+		if layout != "one directory" && !draws.Full {
+			continue
+		}
 		dirs, victim := directories(t.TempDir(), shared), rand.IntN(len(shared))
 		said := killOne(t, dirs, victim, time.Duration(rand.IntN(20000))*time.Microsecond)
 		all := newMembers(t, dirs, 2, func(rank, param int) bool { return (param+1)%len(dirs) == rank })

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/train"
 )
 
@@ -61,13 +62,18 @@ func (f *fault) before(operation, path string) error {
 
 // TestSaveFailsWholeInAGroup: whatever operation on a file fails on whatever member, or kills it, all
 // members have an error or none, and then there is a complete checkpoint: the one that was being
-// saved or the one before.
+// saved or the one before. A quick run leaves out most operations, by rank in turn, where members die or do not
+// share a directory.
 func TestSaveFailsWholeInAGroup(t *testing.T) {
 	check(t)
 	for layout, shared := range layouts {
 		for rank := range shared {
 			for _, dies := range []bool{false, true} {
-				for at, more := 0, true; more; at++ {
+				first, step := 0, 1
+				if !draws.Full && (dies || layout != "one directory") {
+					first, step = rank, len(shared)
+				}
+				for at, more := first, true; more; at += step {
 					t.Run(fmt.Sprintf("%s, rank %d, dies %t, operation %d", layout, rank, dies, at), func(t *testing.T) {
 						f := &fault{at: at, dies: dies}
 						failSave(t, directories(t.TempDir(), shared), rank, f)

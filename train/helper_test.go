@@ -62,7 +62,8 @@ func loaderOf(t testing.TB, rows int, start data.Position) *data.Loader {
 
 // setup says how a run differs from the usual one.
 type setup struct {
-	balance   []int // nil is one stage
+	balance   []int          // nil is one stage
+	devices   []torch.Device // nil is those of CPUs
 	optimizer string
 	config    optim.Config
 	start     train.Progress
@@ -82,7 +83,7 @@ type rig struct {
 func newRig(t testing.TB, s setup) (*rig, func()) {
 	t.Helper()
 	model := network()
-	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas})
+	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Devices: s.devices, Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -212,11 +213,13 @@ func TestDivergence(t *testing.T) {
 // under a higher limit.
 func TestOutOfMemory(t *testing.T) {
 	check(t)
-	s, _ := newRig(t, setup{balance: []int{4, 4}})
+	devices := torchtest.Devices(2)
+	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: devices})
 	s.Steps = 2
 	s.run(t)
+	live := func() [2]int64 { return [2]int64{devices[0].Memory().Live, devices[1].Memory().Live} }
 	before := live()
-	device := torch.CPU(1)
+	device := devices[1]
 	device.SetLimit(before[1] + 64)
 	defer device.SetLimit(0)
 	s.Steps = 3
@@ -240,7 +243,7 @@ func TestTransparency(t *testing.T) {
 	check(t)
 	var want string
 	for _, balance := range [][]int{nil, {4, 4}, {2, 3, 3}} {
-		s, closer := newRig(t, setup{balance: balance, optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
+		s, closer := newRig(t, setup{balance: balance, devices: torchtest.Devices(3), optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
 		s.Steps, s.ClipNorm = 6, 0.3
 		s.run(t)
 		got := train.ParamsSHA256(s.model)
@@ -259,7 +262,7 @@ func TestTransparency(t *testing.T) {
 func TestScaler(t *testing.T) {
 	check(t)
 	hash := func(clip float64, scaler *optim.Scaler) (sum string, left *optim.Scaler, norm float64) {
-		s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "adam", config: optim.Config{LR: 0.01}})
+		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "adam", config: optim.Config{LR: 0.01}})
 		defer closer()
 		s.Steps, s.ClipNorm, s.Scaler = 3, clip, scaler
 		s.OnStep = []train.Hook{func(i train.StepInfo) error { norm = i.GradNorm; return nil }}
@@ -277,7 +280,7 @@ func TestScaler(t *testing.T) {
 		}
 	}
 
-	s, _ := newRig(t, setup{balance: []int{4, 4}, optimizer: "sgd", config: optim.Config{LR: 0.1}})
+	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd", config: optim.Config{LR: 0.1}})
 	s.Steps, s.ClipNorm, s.Scaler = 1, 1, &optim.Scaler{Scale: 1 << 10}
 	before := values(s.model)
 	s.OnStep = []train.Hook{func(i train.StepInfo) error {
@@ -305,7 +308,7 @@ func (l spoiling) Forward(c *nn.Ctx, y, target *torch.Tensor) *torch.Tensor {
 func TestClipNorm(t *testing.T) {
 	for _, limit := range []float64{1e-3, 1e6} {
 		check(t)
-		s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "sgd", config: optim.Config{LR: 1}})
+		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd", config: optim.Config{LR: 1}})
 		s.Steps, s.ClipNorm = 1, limit
 		before := values(s.model)
 		var norm float64
@@ -334,7 +337,7 @@ func values(model *nn.Sequential) []float64 {
 
 func TestLearns(t *testing.T) {
 	check(t)
-	s, _ := newRig(t, setup{balance: []int{4, 4}})
+	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2)})
 	s.Epochs = 12
 	s.run(t)
 	training, _ := dataset(t)

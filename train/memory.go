@@ -91,7 +91,7 @@ func (l *Loop) Updates() (list []planner.Update) {
 		}
 		need := l.Optimizer.Need(params)
 		if l.ClipNorm > 0 {
-			need.Scratch = max(need.Scratch, optim.NormNeed(params))
+			need.Scratch = max(need.Scratch, optim.NormNeed(d, params))
 		}
 		u.Bytes += need.State + need.Scratch
 		counted := map[*nn.Param]bool{} // stages of a device share tied parameters

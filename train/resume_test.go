@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -79,6 +80,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 		for _, at := range []int64{0, 2, 5, 7, steps} { // before the first step; within an epoch; at its end; within the next; at the end
 			t.Run(fmt.Sprintf("%s %v from step %d", o.optimizer, o.config, at), func(t *testing.T) {
 				check(t)
+				o.devices = torchtest.Devices(3)
 				whole, closer := newRig(t, o)
 				whole.Steps, whole.ClipNorm, whole.LRSchedule = steps, 1, optim.Cosine{Base: o.config.LR, Steps: steps}
 				whole.run(t)

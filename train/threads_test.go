@@ -48,8 +48,8 @@ func TestThreadsByTime(t *testing.T) {
 		{2, map[int]time.Duration{1: 100 * ms, 2: 60 * ms}, 2, 2, 1.67, true},
 		{2, map[int]time.Duration{1: 100 * ms, 2: 95 * ms}, 1, 2, 1.05, true},
 		{2, map[int]time.Duration{1: 100 * ms, 2: 300 * ms}, 1, 2, 0.33, true},
-		{6, map[int]time.Duration{1: 100 * ms, 2: 60 * ms, 4: 40 * ms, 6: 39 * ms}, 4, 4, 2.5, true},
-		{6, map[int]time.Duration{1: 100 * ms, 2: 110 * ms, 4: 120 * ms, 6: 50 * ms}, 6, 6, 2, true},
+		{4, map[int]time.Duration{1: 100 * ms, 2: 60 * ms, 4: 59 * ms}, 2, 2, 1.67, true},
+		{3, map[int]time.Duration{1: 100 * ms, 2: 110 * ms, 3: 50 * ms}, 3, 3, 2, true},
 	} {
 		runs := 0
 		layer := &byThreads{clock: &fakeClock{}, times: tt.times, runs: &runs}

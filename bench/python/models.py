@@ -7,6 +7,7 @@ Where PyTorch gets weights from a file the parameters have Penstock's names.
 import math
 import sys
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -79,11 +80,11 @@ class InPlaceBottleneck(Bottleneck):
         return y.relu_()
 
 
-def resnet50(channels, classes):
+def resnet(counts, channels, classes):
     modules, before = [
         ('conv1', nn.Conv2d(channels, 64, 7, 2, 3, bias=False)), ('bn1', nn.BatchNorm2d(64)), ('relu', nn.ReLU(inplace=True)),
         ('maxpool', nn.MaxPool2d(3, 2, 1))], 64
-    for group, count in enumerate((3, 4, 6, 3)):
+    for group, count in enumerate(counts):
         blocks = nn.Sequential()
         for i in range(count):
             blocks.append(InPlaceBottleneck(before, 64 << group, 2 if group > 0 and i == 0 else 1))
@@ -141,10 +142,10 @@ def gpt(classes, context, width, depth, heads, dropout):
     return model, [embed, *blocks, model.head]
 
 
-def vgg11(classes, channels, width, dropout):
+def vgg(counts, classes, channels, width, dropout):
     # A module never begins with an operator in place: it would overwrite a checkpoint.
     layers, before = [], channels
-    for group, count in enumerate((1, 1, 2, 2, 2)):
+    for group, count in enumerate(counts):
         out = min(64 << group, 512)
         for _ in range(count):
             layers.append(nn.Sequential(nn.Conv2d(before, out, 3, padding=1), nn.ReLU(inplace=True)))
@@ -231,7 +232,11 @@ def unet(B, C, depth, channels, classes, dropout):
     return nn.Sequential(*modules), modules
 
 
-MODELS = {'mlp': mlp, 'small': mlp, 'resnet20': resnet20, 'resnet50': resnet50, 'gpt': gpt, 'vgg11': vgg11, 'unet': unet}
+MODELS = {
+    'mlp': mlp, 'small': mlp, 'resnet20': resnet20, 'gpt': gpt, 'unet': unet,
+    'resnet50': partial(resnet, (3, 4, 6, 3)), 'resnet101': partial(resnet, (3, 4, 23, 3)),
+    'vgg11': partial(vgg, (1, 1, 2, 2, 2)), 'vgg16': partial(vgg, (2, 2, 3, 3, 3)),
+}
 
 
 def build(model, options):

@@ -1,4 +1,4 @@
-"""Counts what PyTorch's CPU tensors take, by peak.cpp, which is compiled at first use."""
+"""Counts what PyTorch's tensors take: on CPUs by peak.cpp, which is compiled at first use."""
 
 import ctypes
 import hashlib
@@ -12,8 +12,26 @@ import torch
 SOURCE = Path(__file__).with_name('peak.cpp')
 
 
-def load():
-    """The library, installed: live(), peak(), reset()."""
+class Requested:
+    """The bytes that a GPU's allocator was asked for, workspaces included."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def live(self):
+        return torch.cuda.memory_stats(self.device)['requested_bytes.all.current']
+
+    def peak(self):
+        return torch.cuda.memory_stats(self.device)['requested_bytes.all.peak']
+
+    def reset(self):
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+
+def load(device):
+    """The counter of a device: live(), peak(), reset()."""
+    if device.type == 'cuda':
+        return Requested(device)
     home = Path(torch.__file__).parent
     key = hashlib.sha256((str(home) + torch.__version__ + SOURCE.read_text()).encode()).hexdigest()
     made = Path(tempfile.gettempdir()) / f'penstock-peak-{key[:16]}-{os.getuid()}.so'

@@ -35,7 +35,7 @@ class Server:
 
 
 def steps(make):
-    """Answers requests for steps. make(request) returns a trainer with step and threads.
+    """Answers requests for steps. make(request) returns a trainer with step, threads and more.
 
     A request that differs from the last in more than its seconds makes a new trainer.
     """
@@ -47,7 +47,7 @@ def steps(make):
         if request != key:
             key, trainer = None, make(request)
             key = request
-        return {'ms': timed(trainer.step, seconds), 'threads': trainer.threads}
+        return {'ms': timed(trainer.step, seconds), 'threads': trainer.threads, **trainer.more}
 
     return answer
 
@@ -96,6 +96,35 @@ def timed(step, seconds):
         step()
         ms.append((time.perf_counter() - start) * 1e3)
     return ms
+
+
+def set_up(spec):
+    """The device of a request, and autocast of its forwards. Sets what the process computes with."""
+    device, precision = torch.device(spec['device']), spec['precision']
+    if device.type == 'cuda':
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != ''
+        torch.use_deterministic_algorithms(spec['deterministic'], warn_only=True)
+    return device, lambda: torch.autocast(device.type, torch.bfloat16, enabled=precision == 'bfloat16')
+
+
+def wait(device):
+    """Waits until the work of a GPU is done."""
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
+
+
+def product_rate(device, precision):
+    """The floating-point operations a second of a large product."""
+    n, count = (8192, 20) if device.type == 'cuda' else (512, 2)
+    x = torch.randn(n, n, device=device, dtype=torch.bfloat16 if precision == 'bfloat16' else torch.float32)
+
+    def products():
+        for _ in range(count):
+            x @ x
+        wait(device)
+
+    products()
+    return 2e3 * count * n ** 3 / timed(products, 0)[0]
 
 
 def batch(spec, device='cpu'):

@@ -18,11 +18,7 @@ func TestAccumulate(t *testing.T) {
 		parts, with(parts, "--balance", "2,4", "--schedule", "1f1b", "--checkpoint", "always"),
 		launched(2, with(parts, "--balance", "2,1,3")...), with(parts, "--stages", "2", "--checkpoint", "optimal", "--memory-limit", "1GiB"),
 	} {
-		p := begin(t, nil, args...)
-		if code := p.end(t); code != exitDone {
-			t.Fatalf("%q: exit code %d, stderr:\n%s", args, code, p.stderr)
-		}
-		if steps, done := lines(t, p.stdout.String()); len(steps) != 4 || done.Steps != 4 || done.ParamsSHA256 != want {
+		if steps, done := lines(t, mustTrain(t, args...).stdout); len(steps) != 4 || done.Steps != 4 || done.ParamsSHA256 != want {
 			t.Errorf("%q: %d steps, %+v; want the weights %s", args, len(steps), done, want)
 		}
 	}
@@ -30,14 +26,11 @@ func TestAccumulate(t *testing.T) {
 
 // Replicas that accumulate give the same weights however they are spread over processes.
 func TestAccumulateInReplicas(t *testing.T) {
+	full(t)
 	args := with(small, "--chunks", "2", "--accumulate", "3", "--replicas", "2", "--steps", "3", "--format", "json") // an epoch has 3 steps
 	want := sha(t, args...)
 	for _, run := range [][]string{launched(2, with(args, "--balance", "6")...), launched(4, with(args, "--balance", "3,3")...)} {
-		p := begin(t, nil, run...)
-		if code := p.end(t); code != exitDone {
-			t.Fatalf("%q: exit code %d, stderr:\n%s", run, code, p.stderr)
-		}
-		if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != want {
+		if _, done := lines(t, mustTrain(t, run...).stdout); done.ParamsSHA256 != want {
 			t.Errorf("%q: %+v; want the weights %s", run, done, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -208,6 +209,9 @@ func TestCheckpointVerify(t *testing.T) {
 		if want := "lacks files:\n  * model-00001-of-00002.safetensors is missing; it is of the layers 0 and 1\nA process"; r.code != exitFailed || !strings.Contains(r.stderr, want) || !strings.Contains(r.stdout, "model-00002-of-00002.safetensors") {
 			t.Errorf("%+v; want %s", r, want)
 		}
+	}
+	if !draws.Full { // package train resumes by several members that lack a file
+		return
 	}
 	args := with(small, "--steps", "2", "--balance", "3,3", "--out", filepath.Join(t.TempDir(), "run"))
 	p := begin(t, nil, launched(2, args...)...)

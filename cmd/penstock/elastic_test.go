@@ -30,9 +30,7 @@ func changes(t *testing.T) (int, *rand.Rand) {
 			t.Fatal(err)
 		}
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return n, rand.New(rand.NewPCG(seed, 0))
+	return n, randomMoments(t)
 }
 
 // another is a number from 1 to 4 that is not n.
@@ -41,7 +39,7 @@ func another(random *rand.Rand, n int) int { return (n+random.IntN(3))%4 + 1 }
 // startAs starts the processes of a run with the variables that torchrun gives them at a restart.
 func startAs(t *testing.T, n, restart int, args ...string) (all []*process) {
 	t.Helper()
-	host, port, _ := strings.Cut(proctest.AddressOfTwo(t), ":")
+	host, port, _ := strings.Cut(proctest.Address(t), ":")
 	for rank := range n {
 		all = append(all, begin(t, []string{fmt.Sprintf("WORLD_SIZE=%d", n), fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("LOCAL_RANK=%d", rank),
 			"MASTER_ADDR=" + host, "MASTER_PORT=" + port, fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", restart)}, args...))
@@ -62,6 +60,7 @@ func newest(t *testing.T, out string) int64 {
 // machines have gone or come. Each start goes on from the newest checkpoint, says what has changed, and in
 // the end the weights are those of a run without changes.
 func TestChangesByTorchrun(t *testing.T) {
+	full(t)
 	changes, random := changes(t)
 	for name, cut := range map[string][]string{"stages follow the processes": nil, "stages stay": {"--balance", "2,1,1,2"}} {
 		t.Run(name, func(t *testing.T) {

@@ -42,12 +42,18 @@ func TestInputsAreKept(t *testing.T) {
 		}
 	}
 	// Standard input may be the file, too.
-	for _, name := range []string{"-", "/dev/stdin"} {
-		cmd := exec.Command("sh", "-c", `exec "$0" remat solve `+name+` --limit 30MiB --out "$1" < "$1"`, os.Args[0], chain)
-		cmd.Env = append(os.Environ(), asCommand+"=1")
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "is the file that is read on standard input and would be overwritten") {
-			t.Errorf("%s: %v, %s", name, err, out)
-		}
+	stdin, err := os.Open(chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const told = "is the file that is read on standard input and would be overwritten"
+	if r := reading(t, stdin, "remat", "solve", "-", "--limit", "30MiB", "--out", chain); r.code != exitUsage || !strings.Contains(r.stderr, told) {
+		t.Errorf("-: %+v", r)
+	}
+	cmd := exec.Command("sh", "-c", `exec "$0" remat solve /dev/stdin --limit 30MiB --out "$1" < "$1"`, os.Args[0], chain)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), told) {
+		t.Errorf("/dev/stdin: %v, %s", err, out)
 	}
 	for _, path := range []string{chain, link, hard, drawn} {
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
@@ -115,8 +121,12 @@ func TestInputsAreRegularFiles(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := shell(`exec "$0" remat solve - --limit 30MiB < /dev/zero`); err == nil || !strings.Contains(out, "standard input: it has more than 67108864 bytes") {
-		t.Errorf("an endless standard input: %v, %s", err, out)
+	endless, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := reading(t, endless, "remat", "solve", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, "standard input: it has more than 67108864 bytes") {
+		t.Errorf("an endless standard input: %+v", r)
 	}
 	for _, line := range []string{`exec "$0" remat compare /dev/stdin < "$1"`, `cat "$1" | "$0" remat compare /dev/stdin`, `exec "$0" remat compare <(cat "$1")`} {
 		if out, err := shell(line); err != nil || !strings.Contains(out, "sequential") {

@@ -46,7 +46,7 @@ type trainFlags struct {
 	scheduleSteps int
 	clipNorm      float64
 
-	deterministic bool
+	numerics gpuFlags
 
 	out         string
 	resume      bool
@@ -80,7 +80,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"move running statistics of batch norms once a batch, by all its rows, not once a micro-batch")
 	autocastFlag(s, &f.config.Autocast, "run forwards in fewer bits where that is safe; weights, gradients and optimizer stay float32")
-	s.BoolVar(&f.deterministic, "deterministic", true, "have GPUs compute the same bits each time, which costs speed; CPUs always do")
+	f.numerics.register(s)
 	threadsFlag(s, &f.config.Threads, &f.allThreads, "1, or as many as train the model faster, by measured time")
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 

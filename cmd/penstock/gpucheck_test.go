@@ -1,88 +1,171 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"penstock.example/torch"
 )
 
-// gpuCheck runs scripts/gpu-check with a go command in front that builds programs made of a shell's
-// lines and runs tests by others. It returns the exit code, what it says, and the report.
-func gpuCheck(t *testing.T, build, test string, args ...string) (code int, said, report string) {
+// gpuChecker is scripts/gpu-check with a kit whose programs are lines of a shell.
+type gpuChecker struct {
+	*exec.Cmd
+	out  string
+	said bytes.Buffer
+}
+
+// Programs of a kit in which nothing is wrong. Those of tests print what the Go program of a test does.
+func goodKit() map[string]string {
+	const passes = `[[ $1 != -test.list ]] && echo "--- PASS: TestOne (0.00s)"; true`
+	return map[string]string{
+		"penstock": `case "$*" in
+	version) echo "devices   cpu:0" ;;
+	*cuda:0*) echo "there is no GPU"; exit 2 ;;
+	*) echo '{"step":1,"peak_bytes":[1000]}'; echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}' ;;
+esac`,
+		"bench":     `echo "bench: $*  1.00" >&2`,
+		"pipe.test": passes, "segment.test": passes, "models.test": passes,
+	}
+}
+
+func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChecker {
 	t.Helper()
+	if _, err := exec.LookPath("xz"); err != nil {
+		t.Skip("there is no xz")
+	}
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("there is no python3")
+	}
 	dir := t.TempDir()
-	program := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte("#!/usr/bin/env bash\n"+text+"\n"), 0o755); err != nil {
+	write := func(path, text string) {
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
 			t.Fatal(err)
 		}
-		return path
 	}
-	program("penstock", build)
-	program("bench", `echo "measured $*"`)
-	// go build -o FILE ./cmd/penstock, and go -C bench build ... -o FILE .
-	program("go", fmt.Sprintf(`if [[ $1 == test ]]; then
-	%s
-else
-	while [[ $1 != -o ]]; do shift; done
-	cp %s/"${2##*/}" "$2"
-fi`, test, dir))
-	out := filepath.Join(dir, "report.md")
-	cmd := exec.Command("../../scripts/gpu-check", append(args, "--out", out)...)
-	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "TMPDIR="+dir)
-	text, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(out)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), string(text), string(content)
-}
-
-// The check of GPUs runs its parts in small on a CPU. A part that fails is in the report with what it said, and the rest runs.
-func TestGPUCheckOnACPU(t *testing.T) {
-	code, said, report := gpuCheck(t, fmt.Sprintf(`exec %q "$@"`, os.Args[0]), `[[ $* != *./torch* ]] || { echo "an operator is wrong"; exit 3; }`,
-		"--cpu", "--only", "operators,bits,stages,nccl,throughput")
-	if code != 1 {
-		t.Errorf("exit code %d:\n%s\n%s", code, said, report)
-	}
-	for _, want := range []string{
-		"| build | passed |", "| operators | FAILED (3) |", "an operator is wrong", "| bits | passed |", "| stages | passed |", "| nccl | passed |", "two replicas, in two processes on one device: ",
-		"| throughput | passed |", "measured --only plain --devices cpu:7 --quick", "* libtorch: " + torch.Version(),
-	} {
-		if !strings.Contains(report, want) {
-			t.Errorf("the report lacks %q:\n%s", want, report)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for name, text := range kit {
+		text = "#!/usr/bin/env bash\n" + text + "\n"
+		if err := w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	hashes := map[string]int{}
-	for _, line := range regexp.MustCompile(`(?m)^gpt, .*: ([0-9a-f]{16}) `).FindAllStringSubmatch(report, -1) {
-		hashes[line[1]]++
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
 	}
-	if len(hashes) != 1 || fmt.Sprint(hashes)[len("map[")+16:] != ":7]" {
-		t.Errorf("weights of 7 runs: %v", hashes)
+	xz := exec.Command("xz")
+	xz.Stdin = &archive
+	packed, err := xz.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("kit/kit.tar.xz", string(packed))
+	write("kit/manifest", "commit 0123\n")
+	write("bin/ldd", "#!/bin/sh\n")                                                 // the programs are scripts
+	write("python/torch/__init__.py", "")                                           // whose libraries are looked for
+	write("python/torch/lib/libtorch.so", "")                                       //
+	write("root/scripts/gpu-check", string(mustRead(t, "../../scripts/gpu-check"))) // a checkout of its own
+	write("root/scripts/fixtures/generate.py", "")                                  //
+	write("root/internal/torchtest/devicetests.txt", "segment TestOne\npipe TestOne\n")
+	for _, folder := range []string{"bench", "models", "pipe", "segment"} {
+		write("root/"+folder+"/empty", "")
+	}
+	c := &gpuChecker{Cmd: exec.Command(filepath.Join(dir, "root/scripts/gpu-check"),
+		append([]string{"--kit", filepath.Join(dir, "kit"), "--out", filepath.Join(dir, "out")}, args...)...), out: filepath.Join(dir, "out")}
+	c.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "PYTHONPATH="+filepath.Join(dir, "python"))
+	c.Stdout, c.Stderr = &c.said, &c.said
+	return c
+}
+
+func mustRead(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// want fails unless the exit code is right and each text is in the report.
+func (c *gpuChecker) want(t *testing.T, code int, texts ...string) {
+	t.Helper()
+	report := string(mustRead(t, filepath.Join(c.out, "report.md")))
+	if got := c.ProcessState.ExitCode(); got != code {
+		t.Errorf("exit code %d, want %d", got, code)
+	}
+	for _, text := range texts {
+		if !strings.Contains(report, text) {
+			t.Errorf("the report lacks %q", text)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s\n%s", c.said.String(), report)
 	}
 }
 
-// Other weights of one of the runs, or a run that ends early, fail a part.
-func TestGPUCheckSeesOtherWeights(t *testing.T) {
-	for _, row := range []struct{ penstock, want string }{
-		{`[[ $* == *"--stages 3"* ]] && s=1 || s=0; echo '{"done":true,"params_sha256":"'$s'123456789abcdef0","step_ms_median":3.5}'`, "gpt, 3 stages: 1123456789abcdef 3 ms a step, WANT 0123456789abcdef"},
-		{`[[ $* == *always* ]] && { echo "out of memory" >&2; exit 1; }; echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}'`, "gpt, 2 stages, always: failed: out of memory"},
-	} {
-		code, said, report := gpuCheck(t, row.penstock, "true", "--cpu", "--only", "stages")
-		if code != 1 || !strings.Contains(report, "| stages | FAILED (1) |") || !strings.Contains(report, row.want) {
-			t.Errorf("exit code %d, want %q in\n%s\n%s", code, row.want, said, report)
-		}
+func TestGPUCheckPasses(t *testing.T) {
+	t.Parallel()
+	c := newGPUChecker(t, goodKit(), "--cpu")
+	_ = c.Run() // the exit code is looked at
+	c.want(t, 0, "commit 0123", "| kit | passed |", "| first | passed |", "| train | passed |", "weights {'gpt': '0123456789abcdef'",
+		"| tests | passed |", "| limits | passed |", "--devices cpu:0 --trial --only plain  1.00")
+}
+
+// What is wrong in one step is in the report with its first lines, and the rest runs.
+func TestGPUCheckSeesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	kit := goodKit()
+	kit["penstock"] = `[[ $* != *zb-h1* ]] || { echo '{"params_sha256":"1123456789abcdef0","step_ms_median":3.5}'; exit; }` + "\n" +
+		`[[ $* != *always* ]] || { echo "out of memory" >&2; exit 1; }` + "\n" + kit["penstock"]
+	kit["segment.test"] = `[[ $1 == -test.list ]] || { echo "=== RUN TestTwo"; echo "    an operator is wrong"; echo "--- FAIL: TestTwo (0.00s)"; exit 1; }`
+	// A GPU that is lost ends a program at once.
+	kit["pipe.test"] = `[[ $1 == -test.list ]] || { echo "CUDA error: device-side assert triggered"; sleep 60; }`
+	kit["bench"] = `[[ $* != *limits* ]] || { echo "bench: one row  2.00"; exit 1; }`
+	c := newGPUChecker(t, kit, "--cpu")
+	begun := time.Now()
+	_ = c.Run() // likewise
+	c.want(t, 1, "| kit | passed |", "| first | FAILED |", "stopped: this process cannot use the GPU any more", "| train | FAILED |",
+		"gpt, 2 stages, zb-h1: 1123456789abcdef", "want 0123456789abcdef", "gpt, 2 stages, always: exit code 1: out of memory", "| tests | FAILED |",
+		"segment: TestTwo", "an operator is wrong", "| speed | passed |", "| limits | FAILED |", "one row  2.00", "| overhead | passed |")
+	if took := time.Since(begun); took > 40*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// A run that is ended keeps what it had, and ends its programs.
+func TestGPUCheckIsEnded(t *testing.T) {
+	t.Parallel()
+	kit := goodKit()
+	kit["pipe.test"] = `[[ $1 == -test.list ]] || { echo "it began"; sleep 60; }`
+	c := newGPUChecker(t, kit, "--cpu", "--only", "train,first")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(filepath.Dir(c.out), "root/out/gpu-check.work/logs/test-first.log")
+	for text, wait := "", 0; !strings.Contains(text, "it began") && wait < 300; wait++ {
+		time.Sleep(100 * time.Millisecond)
+		content, _ := os.ReadFile(log) // it is there when the step begins
+		text = string(content)
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait() // likewise
+	c.want(t, 1, "ended by SIGTERM", "| kit | passed |", "| first | cut off |")
+	if _, err := os.Stat(filepath.Join(c.out, "logs.tar.gz")); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -91,8 +174,8 @@ func TestGPUCheckRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--cpu", "--only", "stages,speed"}, "there is no part speed; want some of operators bits"},
-		{[]string{"now"}, "unexpected argument now"},
+		{[]string{"--cpu", "--only", "train,walk"}, "there is no step walk; want some of kit, first"},
+		{[]string{"now"}, "unrecognized arguments: now"},
 	}
 	if torch.CUDADevices() == 0 {
 		rows = append(rows, struct {
@@ -101,8 +184,10 @@ func TestGPUCheckRefuses(t *testing.T) {
 		}{nil, "there is no GPU here"})
 	}
 	for _, row := range rows {
-		if code, said, report := gpuCheck(t, "true", "true", row.args...); code != 2 || !strings.Contains(said, row.want) || report != "" {
-			t.Errorf("%v: exit code %d:\n%s%s", row.args, code, said, report)
+		c := newGPUChecker(t, goodKit(), row.args...)
+		_ = c.Run() // likewise
+		if c.ProcessState.ExitCode() != 2 || !strings.Contains(c.said.String(), row.want) {
+			t.Errorf("%v: exit code %d:\n%s", row.args, c.ProcessState.ExitCode(), c.said.String())
 		}
 	}
 }

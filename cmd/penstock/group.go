@@ -233,6 +233,15 @@ func (j *job) compareKernels(ctx context.Context, stderr io.Writer) error {
 	for _, library := range slices.Sorted(maps.Keys(names)) {
 		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
 	}
+	var gpus []string
+	for _, d := range j.config.Devices {
+		if name := d.Model(); name != "" && !slices.Contains(gpus, name) {
+			gpus = append(gpus, name)
+		}
+	}
+	if gpus != nil {
+		kernels = append(kernels, train.Fact{Name: "GPU kernels", Value: fmt.Sprintf("%s, for %s", torch.CUDALibraries(), strings.Join(gpus, ", "))})
+	}
 	err := train.Agree(ctx, j.group, kernels)
 	var differ *train.DisagreementError
 	if !errors.As(err, &differ) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/proctest"
 	"penstock.example/torch"
 )
 
@@ -30,8 +31,8 @@ const slowest = "Prescott"
 // Kernels that a variable of the environment chose were slow, and changed the last bits, without a
 // word.
 func TestSlowKernelsAreTold(t *testing.T) {
-	slow := []string{"OPENBLAS_CORETYPE=" + slowest}
-	version := spawned(t, slow, "version").stdout
+	slow := proctest.NewRunner(t, os.Args[0], "OPENBLAS_CORETYPE="+slowest)
+	version := slow.Run(t, "version").Stdout
 	if !strings.Contains(version, slowest+" kernels") {
 		t.Skip("the BLAS has no such kernels")
 	}
@@ -45,22 +46,28 @@ func TestSlowKernelsAreTold(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	args := with(small, "--out", out, "--steps")
-	first, _, _ := strings.Cut(spawned(t, slow, with(args, "2")...).stderr, "\n")
+	first, _, _ := strings.Cut(slow.Run(t, with(args, "2")...).Stderr, "\n")
 	if !strings.Contains(first, told) {
 		t.Errorf("the first line of train does not say %q: %s", told, first)
 	}
 	was := "trained with Prescott kernels of BLAS, this run has " + blas.Name
 	for _, tt := range []struct {
-		steps     string
-		variables []string
-		want      int // times that other kernels are told of
-	}{{"3", slow, 0}, {"4", nil, 1}, {"5", nil, 0}} {
-		r := spawned(t, tt.variables, with(args, tt.steps, "--resume")...)
-		if got := strings.Count(r.stderr, was); got != tt.want {
-			t.Errorf("%v, to step %s: %d times %q, want %d:\n%s", tt.variables, tt.steps, got, was, tt.want, r.stderr)
+		steps string
+		slow  bool
+		want  int // times that other kernels are told of
+	}{{"3", true, 0}, {"4", false, 1}, {"5", false, 0}} {
+		args := with(args, tt.steps, "--resume")
+		var stderr string
+		if tt.slow {
+			stderr = slow.Run(t, args...).Stderr
+		} else {
+			stderr = must(t, args...).stderr
 		}
-		if got := strings.Contains(r.stderr, told); got != (tt.variables != nil) {
-			t.Errorf("%v, to step %s: slow kernels told of: %v", tt.variables, tt.steps, got)
+		if got := strings.Count(stderr, was); got != tt.want {
+			t.Errorf("slow %v, to step %s: %d times %q, want %d:\n%s", tt.slow, tt.steps, got, was, tt.want, stderr)
+		}
+		if got := strings.Contains(stderr, told); got != tt.slow {
+			t.Errorf("slow %v, to step %s: slow kernels told of: %v", tt.slow, tt.steps, got)
 		}
 	}
 }

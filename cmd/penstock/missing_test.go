@@ -10,6 +10,7 @@ import (
 // What another machine has is to be copied from there. No verb calls the half that is here damaged, or
 // says to remove it.
 func TestFilesOfAnotherMachine(t *testing.T) {
+	full(t)
 	out := filepath.Join(t.TempDir(), "out")
 	args := with(small, "--steps", "2", "--balance", "3,3", "--out", out)
 	p := begin(t, nil, launched(2, args...)...)

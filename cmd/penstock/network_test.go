@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/nettest"
 	"penstock.example/internal/proctest"
 )
@@ -44,6 +45,9 @@ func TestMachines(t *testing.T) {
 		t.Run("loopback="+loopback, func(t *testing.T) {
 			t.Setenv(nettest.LoopbackVariable, loopback)
 			for _, n := range []int{2, 3} {
+				if (n != 3 || loopback != "") && !draws.Full {
+					continue
+				}
 				w := nettest.New(t, n, nettest.Link{Delay: 5 * time.Millisecond, Loss: 0.01})
 				endAs(t, beginOn(t, w, n, with(inThree, "--steps", "3")...), 3)
 				if w.Carries() && w.Lost() == 0 {
@@ -70,7 +74,7 @@ func TestACutLink(t *testing.T) {
 			t.Setenv(nettest.LoopbackVariable, row.loopback)
 			w := nettest.New(t, 3, nettest.Link{})
 			out := filepath.Join(t.TempDir(), "out")
-			all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2")...)
+			all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2", "--silence", "3s")...)
 			all[0].after(t, 3)
 			if row.cut(w); !w.Carries() {
 				if err := all[1].Process.Signal(syscall.SIGSTOP); err != nil {
@@ -92,22 +96,24 @@ func TestACutLink(t *testing.T) {
 			left(all...)
 			took := time.Since(began)
 			t.Logf("all ended after %v", took)
-			if slices.ContainsFunc(all, func(p *process) bool { return proctest.Runs(p.Process.Pid) }) || took < 2*time.Second {
+			if slices.ContainsFunc(all, func(p *process) bool { return proctest.Runs(p.Process.Pid) }) || took < time.Second {
 				t.Fatalf("after %v some run, or all have ended too soon", took)
 			}
 			for rank, p := range all {
-				want := "rank 1 is lost: nothing was heard of it for 5s"
+				want := "rank 1 is lost: nothing was heard of it for 3s"
 				if rank == 1 {
-					want = "is lost: nothing was heard of it for 5s"
+					want = "is lost: nothing was heard of it for 3s"
 				}
-				if rank == 1 && !w.Carries() { // it may find first that the others have left
+				if rank == 1 && (row.name != "cut" || !w.Carries()) { // it may find first that the others have left
 					want = "is lost: "
 				}
 				if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) {
 					t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, code, p.stderr, want)
 				}
 			}
-			wantGoesOn(t, out, lastStep(t, out)+1, 2)
+			if saved := lastStep(t, out); row.name == "cut" || draws.Full {
+				wantGoesOn(t, out, saved+1, 2)
+			}
 		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSchedules: a run ends with the same weights under every schedule that has a name, on as many
-// devices as its stages take, under one that is made for measured times, and under a program from a file.
+// devices as its stages take, and under a program from a file.
 func TestSchedules(t *testing.T) {
 	args := with(small, "--steps", "2")
 	want := sha(t, args...)
@@ -30,6 +30,27 @@ func TestSchedules(t *testing.T) {
 			t.Errorf("%v: on %d devices, want %d", flags, got, devices)
 		}
 	}
+	program, err := schedule.OneFOneB(schedule.Config{Stages: 2, MicroBatches: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{program.String(), "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1I1,1F2,1I2,1W1,1W2,1F3,1B3\n",
+		"0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1REDUCE_GRAD\n"} {
+		file := filepath.Join(t.TempDir(), "program")
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
+			t.Errorf("%s: weights %s, want %s", text, got, want)
+		}
+	}
+}
+
+// A run ends with the same weights under a schedule that is made for measured times.
+func TestScheduleForMeasuredTimes(t *testing.T) {
+	full(t)
+	args := with(small, "--steps", "2")
+	want := sha(t, args...)
 	for _, flags := range [][]string{
 		{"--stages", "2"}, {"--balance", "1,2,1,2"}, {"--balance", "1,2,1,2", "--virtual", "2"}, {"--balance", "6"}, {"--stages", "2", "--memory-limit", "5MiB"},
 		{"--stages", "2", "--virtual", "2", "--checkpoint", "optimal", "--memory-limit", "5MiB"},
@@ -53,19 +74,5 @@ func TestSchedules(t *testing.T) {
 	short := command(t, with(args, "--schedule", "auto", "--stages", "2", "--chunks", "8", "--batch", "512", "--memory-limit", "3MiB", "--checkpoint", "never")...)
 	if short.code != exitFailed || !strings.Contains(short.stderr, "; by estimate that takes more than --memory-limit, as every order does\npenstock: step 1: ") {
 		t.Errorf("auto within too little: %+v", short)
-	}
-	program, err := schedule.OneFOneB(schedule.Config{Stages: 2, MicroBatches: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{program.String(), "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1I1,1F2,1I2,1W1,1W2,1F3,1B3\n",
-		"0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1REDUCE_GRAD\n"} {
-		file := filepath.Join(t.TempDir(), "program")
-		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
-			t.Errorf("%s: weights %s, want %s", text, got, want)
-		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"penstock.example/internal/draws"
 )
 
 // whatWasTrained runs a training and returns all of its numbers that do not depend on the machine:
@@ -15,11 +17,7 @@ import (
 func whatWasTrained(t *testing.T, run ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
-	p := begin(t, nil, with(run, "--out", out, "--format", "json")...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("%q: exit code %d, stderr:\n%s", run, code, p.stderr)
-	}
-	_, done := lines(t, p.stdout.String())
+	_, done := lines(t, mustTrain(t, with(run, "--out", out, "--format", "json")...).stdout)
 	metrics, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -60,8 +58,8 @@ func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
 		many [][]string // processes, and what they are given beside that
 	}{
 		{"gpt", gpt, [][]string{
-			{"2", "--balance", "7,8,9,10", "--stages", "2", "--virtual", "2", "--schedule", "interleaved"},
 			{"2", "--balance", "7,8,9,10", "--stages", "2", "--virtual", "2", "--schedule", "zb-v", "--checkpoint", "never"},
+			{"2", "--balance", "7,8,9,10", "--stages", "2", "--virtual", "2", "--schedule", "interleaved"},
 			{"8", "--balance", "3,4,5,4,4,5,4,5", "--schedule", "1f1b", "--checkpoint", "always"},
 		}},
 		{"resnet20", resnet, [][]string{{"3", "--balance", "2,2,2,2,2,1", "--stages", "3", "--virtual", "2", "--schedule", "bfs"}}},
@@ -69,6 +67,12 @@ func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
 		{"mlp in replicas", with(mlp, "--replicas", "2"), [][]string{{"8", "--balance", "1,2,2,1"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
+			if row.name == "mlp" || row.name == "mlp in replicas" { // TestReplicas has such
+				full(t)
+			}
+			if !draws.Full {
+				row.many = row.many[:1]
+			}
 			want := whatWasTrained(t, row.one...)
 			if n := strings.Count(want, "accuracy"); row.name == "gpt" && n < 3 {
 				t.Fatalf("%d tests, want some on the way:\n%s", n, want)

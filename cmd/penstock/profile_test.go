@@ -142,6 +142,7 @@ func TestProfileTable(t *testing.T) {
 // TestProfileOfEveryModel: what is made up as input and as targets is what the model and the loss
 // take, with options too.
 func TestProfileOfEveryModel(t *testing.T) {
+	full(t)
 	for _, args := range [][]string{
 		{"mlp", "--set", "size=6,channels=2"}, {"resnet20", "--set", "channels=1,width=4"}, {"resnet18", "--size", "32", "--set", "classes=5"}, {"gpt", "--set", "context=5,width=8,heads=2,classes=7"},
 		{"unet", "--set", "B=1,C=4,size=32,depth=2,classes=3"}, {"amoebanetd", "--set", "L=3,D=16,size=32"}, {"vgg11_bn", "--set", "size=32,width=16"}, {"densenet121", "--size", "32", "--set", "growth=4"},

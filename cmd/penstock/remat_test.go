@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/xml"
-	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -52,20 +50,31 @@ func textFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// piped runs a command line in a process of its own, with this standard input.
-func piped(t *testing.T, stdin string, args ...string) ran {
+// piped runs a command line with a pipe as standard input, which has room for the text.
+func piped(t *testing.T, text string, args ...string) ran {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1")
-	cmd.Stdin = strings.NewReader(stdin)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	if _, err := writer.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return reading(t, reader, args...)
+}
+
+// reading runs a command line with a file as standard input, and closes it.
+func reading(t *testing.T, stdin *os.File, args ...string) ran {
+	t.Helper()
+	defer func(was *os.File) {
+		os.Stdin = was
+		_ = stdin.Close()
+	}(os.Stdin)
+	os.Stdin = stdin
+	return command(t, args...)
 }
 
 func TestRematRefuses(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/draws"
 	"penstock.example/train"
 )
 
@@ -17,23 +18,23 @@ func TestReplicas(t *testing.T) {
 	for _, row := range []struct {
 		replicas, processes, stages int
 		more                        []string
+		quick                       bool
 	}{
-		{2, 2, 1, []string{"--balance", "6"}}, {2, 4, 2, []string{"--balance", "3,3"}},
-		{2, 4, 2, []string{"--balance", "2,1,1,2", "--stages", "2", "--virtual", "2", "--schedule", "zb-v"}},
-		{2, 0, 1, nil}, {2, 0, 2, []string{"--balance", "3,3", "--schedule", "1f1b"}},
-		{2, 0, 2, []string{"--balance", "2,1,1,2", "--stages", "2", "--virtual", "2", "--schedule", "zb-v", "--devices", "cpu:2,cpu:1"}},
-		{2, 0, 2, []string{"--stages", "2", "--checkpoint", "optimal", "--memory-limit", "1GiB"}},
-		{4, 4, 1, nil}, {4, 0, 2, []string{"--balance", "2,4"}}, {4, 1, 1, nil}, {4, 2, 1, nil}, {4, 2, 2, []string{"--balance", "3,3"}},
+		{2, 2, 1, []string{"--balance", "6"}, false}, {2, 4, 2, []string{"--balance", "3,3"}, false},
+		{2, 4, 2, []string{"--balance", "2,1,1,2", "--stages", "2", "--virtual", "2", "--schedule", "zb-v"}, true},
+		{2, 0, 1, nil, true}, {2, 0, 2, []string{"--balance", "3,3", "--schedule", "1f1b"}, true},
+		{2, 0, 2, []string{"--balance", "2,1,1,2", "--stages", "2", "--virtual", "2", "--schedule", "zb-v", "--devices", "cpu:2,cpu:1"}, true},
+		{2, 0, 2, []string{"--stages", "2", "--checkpoint", "optimal", "--memory-limit", "1GiB"}, true},
+		{4, 4, 1, nil, false}, {4, 0, 2, []string{"--balance", "2,4"}, true}, {4, 1, 1, nil, false}, {4, 2, 1, nil, false}, {4, 2, 2, []string{"--balance", "3,3"}, true},
 	} {
+		if !row.quick && !draws.Full {
+			continue
+		}
 		run := with(small, "--replicas", fmt.Sprint(row.replicas), "--chunks", "2", "--steps", "3", "--format", "json", "--clip-norm", "0.5")
 		if run = with(run, row.more...); row.processes > 0 {
 			run = launched(row.processes, run...)
 		}
-		p := begin(t, nil, run...)
-		if code := p.end(t); code != exitDone {
-			t.Fatalf("%q: exit code %d, stderr:\n%s", run, code, p.stderr)
-		}
-		steps, done := lines(t, p.stdout.String())
+		steps, done := lines(t, mustTrain(t, run...).stdout)
 		if want[row.replicas] == "" {
 			want[row.replicas] = done.ParamsSHA256
 		}
@@ -68,11 +69,7 @@ func TestReplicasOfOneProcessGoOn(t *testing.T) {
 		if i < 2 {
 			args = with(args, "--steps", fmt.Sprint(steps[0]+int64(i)+1), "--out", out, "--resume")
 		}
-		p := begin(t, nil, args...)
-		if code := p.end(t); code != exitDone {
-			t.Fatalf("%q: exit code %d, stderr:\n%s", args, code, p.stderr)
-		}
-		_, done := lines(t, p.stdout.String())
+		_, done := lines(t, mustTrain(t, args...).stdout)
 		sums = append(sums, done.ParamsSHA256)
 	}
 	if sums[1] != sums[2] {

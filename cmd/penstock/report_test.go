@@ -339,4 +339,13 @@ func TestPrecisionFlags(t *testing.T) {
 	if !torch.Deterministic() {
 		t.Error("by default they are not told to be deterministic")
 	}
+	// What is planned is measured as it will be trained.
+	for _, verb := range [][]string{with(small, "--steps", "1"), {"plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule", "gpipe", "--repeats", "1"}} {
+		if must(t, with(verb, "--tf32", "--deterministic=false")...); !torch.TF32() || torch.Deterministic() {
+			t.Errorf("penstock %s --tf32 --deterministic=false: TF32 %v, deterministic %v", verb[0], torch.TF32(), torch.Deterministic())
+		}
+		if must(t, verb...); torch.TF32() || !torch.Deterministic() {
+			t.Errorf("penstock %s: TF32 %v, deterministic %v", verb[0], torch.TF32(), torch.Deterministic())
+		}
+	}
 }

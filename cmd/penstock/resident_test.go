@@ -21,6 +21,7 @@ func held(t *testing.T, args string) int64 {
 // A process takes little more than its limit and what a process takes that trains next to nothing:
 // blocks that were freed, by training, by measuring and by planning, do not stay with it.
 func TestProcessKeepsTheLimit(t *testing.T) {
+	full(t)
 	const limit, more = 100 << 20, 16 << 20
 	base := held(t, "train --model mlp --data synthetic --batch 8 --chunks 1 --steps 1")
 	if base == 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"regexp"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/draws"
+	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 	"penstock.example/trace"
@@ -43,7 +46,18 @@ func TestMain(m *testing.M) {
 		}
 		main()
 	}
+	proctest.Serve(func(args []string, stdout, stderr io.Writer) int {
+		return run(context.Background(), args, stdout, stderr)
+	})
 	os.Exit(m.Run())
+}
+
+// full skips a test in a quick run (package draws).
+func full(t *testing.T) {
+	t.Helper()
+	if !draws.Full {
+		t.Skip("runs with PENSTOCK_TEST=full")
+	}
 }
 
 // small is a training run of a fraction of a second.
@@ -154,6 +168,7 @@ func TestTrainIsTransparent(t *testing.T) {
 // TestModesOfARunAreTransparent: deferred batch norm and autocast change the weights, and how the
 // model is cut changes them no more than without.
 func TestModesOfARunAreTransparent(t *testing.T) {
+	full(t)
 	net := []string{"train", "--model", "resnet20", "--set", "width=8", "--data", "synthetic", "--batch", "6", "--chunks", "3", "--steps", "2", "--format", "json"}
 	seen := map[string]string{}
 	for _, modes := range [][]string{{}, {"--deferred-batch-norm"}, {"--autocast"}} {
@@ -289,6 +304,7 @@ func TestHelp(t *testing.T) {
 // Auxiliary classifiers learn as well: their losses are in that of a step, and the network's own,
 // whose weights and dropout they do not change, is in it as it is without them.
 func TestTrainsAuxiliaryClassifiers(t *testing.T) {
+	full(t)
 	loss := func(aux string) float64 {
 		steps, _ := lines(t, must(t, "train", "--model", "googlenet", "--data", "synthetic", "--set", aux, "--batch", "8", "--stages", "2", "--chunks", "2", "--steps", "1", "--format", "json").stdout)
 		return steps[0].Loss

@@ -26,7 +26,7 @@ type planDevice struct {
 }
 
 // kind is the same text for devices that are taken as equal.
-func (d planDevice) kind() string { return strings.TrimSpace(d.Kind.String() + " " + d.Model) }
+func (d planDevice) kind() string { return strings.TrimSpace(d.Kind.String() + " " + d.Hardware.Model) }
 
 // devicesFlag is --devices: a number, or a list of devices.
 func devicesFlag(s *pflag.FlagSet, stages *int, devices *[]torch.Device) {
@@ -104,8 +104,8 @@ func describeDevices(list []planDevice) string {
 	var words []string
 	for _, d := range list {
 		word := d.String()
-		if d.Model != "" {
-			word += " (" + d.Model + ")"
+		if d.Hardware.Model != "" {
+			word += " (" + d.Hardware.Model + ")"
 		}
 		words = append(words, word)
 	}

@@ -213,10 +213,7 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	} {
 		refuses(t, test.args, exitUsage, test.want)
 	}
-	p := begin(t, nil, launched(2, with(auto, "cpu:0,cpu:1")...)...)
-	if code, want := p.end(t), "--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices"; code != exitUsage || !strings.Contains(p.stderr.String(), want) {
-		t.Errorf("exit code %d, no %q in\n%s", code, want, p.stderr.String())
-	}
+	refuses(t, launched(2, with(auto, "cpu:0,cpu:1")...), exitUsage, "--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices")
 }
 
 // A run that plans itself does so for the devices that are named, and again when others are.

@@ -33,6 +33,7 @@ type measureFlags struct {
 	optimizer string
 	momentum  float64
 	autocast  torch.Autocast
+	numerics  gpuFlags
 	trainOnly []string // layers; nil is all
 	threads   int
 	repeats   int
@@ -47,13 +48,14 @@ func (f *measureFlags) register(s *pflag.FlagSet) {
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
 	trainOnlyFlag(s, &f.trainOnly)
 	autocastFlag(s, &f.autocast, "plan for forwards of the model in fewer bits where that is safe")
+	f.numerics.register(s)
 	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
 	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer of the model, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")
 }
 
 // modelOnly are the flags that go with --model.
-var modelOnly = []string{"set", "data", "data-dir", "data-set", "window", "optimizer", "momentum", "train-only", "autocast", "threads", "repeats", "seed"}
+var modelOnly = []string{"set", "data", "data-dir", "data-set", "window", "optimizer", "momentum", "train-only", "autocast", "deterministic", "tf32", "threads", "repeats", "seed"}
 
 // modelSearch is a model that is planned for.
 type modelSearch struct {
@@ -102,6 +104,7 @@ func (f *searchFlags) ofModel(cmd *cobra.Command) (job searchJob, err error) {
 	if err := f.of.check(cmd.Flags()); err != nil {
 		return job, err
 	}
+	f.of.numerics.apply()
 	m := &modelSearch{measureFlags: f.of, atWork: cmp.Or(f.stages, runtime.NumCPU())}
 	m.update.Momentum = momentumOf(cmd.Flags(), m.optimizer, m.momentum)
 	if m.measuredModel, err = f.ofSamples(cmd.ErrOrStderr()); err != nil {

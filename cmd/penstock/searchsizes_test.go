@@ -13,6 +13,7 @@ import (
 
 // A size is not left out under the least limit that one of its plans keeps, and is under a part of it.
 func TestSizesThatMayFitAreMeasured(t *testing.T) {
+	full(t)
 	for _, tt := range []struct {
 		model string
 		set   []string

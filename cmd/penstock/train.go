@@ -134,7 +134,7 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 			fmt.Fprintln(stderr, slow)
 		}
 	}
-	torch.SetDeterministic(p.deterministic)
+	p.numerics.apply()
 	j, err := openJob(ctx, p, stderr)
 	if ctx.Err() != nil && err != nil {
 		return errors.New("interrupted before the first step; nothing is lost")

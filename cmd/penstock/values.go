@@ -105,6 +105,20 @@ func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...
 	}}, name, usage)
 }
 
+// gpuFlags say how GPUs compute. Verbs that train on them and verbs that measure for that have the same.
+type gpuFlags struct{ deterministic, tf32 bool }
+
+func (f *gpuFlags) register(s *pflag.FlagSet) {
+	s.BoolVar(&f.deterministic, "deterministic", true, "have GPUs compute the same bits each time, which costs speed; CPUs always do")
+	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32, which is faster and has 10 bits of mantissa")
+}
+
+// apply comes before anything is computed.
+func (f gpuFlags) apply() {
+	torch.SetDeterministic(f.deterministic)
+	torch.SetTF32(f.tf32)
+}
+
 // autocastFlag is --autocast, which alone is bfloat16.
 func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(), torch.AutocastFloat16.String()}

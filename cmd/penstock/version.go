@@ -43,9 +43,9 @@ func describeCUDA() string {
 	case cuda == "":
 		return "not in this build"
 	case torch.CUDADevices() == 0:
-		return fmt.Sprintf("%s with NCCL %s; there is no GPU, or no driver for it", cuda, nccl)
+		return fmt.Sprintf("%s with NCCL %s, %s; there is no GPU, or no driver for it", cuda, nccl, torch.CUDALibraries())
 	}
-	return fmt.Sprintf("%s with NCCL %s", cuda, nccl)
+	return fmt.Sprintf("%s with NCCL %s, %s", cuda, nccl, torch.CUDALibraries())
 }
 
 // describeProducts says what computes linear layers of few and of many rows.

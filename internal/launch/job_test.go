@@ -44,10 +44,13 @@ func TestMain(m *testing.M) {
 	case "stubborn": // ignores SIGTERM
 		signal.Ignore(syscall.SIGTERM)
 		time.Sleep(forever)
-	case "orderly": // says that it was asked to end, and takes a while
+	case "orderly": // says that it was asked to end, and takes longer than the hasty of three
 		signal.Notify(terminated, syscall.SIGTERM)
 		fmt.Fprintln(os.Stderr, "there")
 		<-terminated
+		for len(proctest.Children(os.Getppid())) == 3 {
+			time.Sleep(time.Millisecond)
+		}
 		time.Sleep(100 * time.Millisecond)
 		fmt.Fprintln(os.Stderr, "saved")
 		os.Exit(1)

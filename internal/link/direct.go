@@ -75,8 +75,7 @@ func (g *gpuLink) streams(c *torch.Ctx) stream.Way {
 // End is a device of this process that has GPU links.
 type End struct {
 	Device torch.Device
-	Busy   []stream.Stream      // with other work
-	Copies func() stream.Stream // makes one for a link; it may panic as operators do
+	Copies func() stream.Stream // opens a stream for a link; it may panic like an operator
 }
 
 // NewDirect makes the GPU links of the given edges, which lead from end to end and are the same in all
@@ -97,29 +96,13 @@ func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, fai
 			end = from
 		}
 		g := &gpuLink{edge: e, sends: sends, device: end.Device}
-		if err := torch.Try(func() { g.copies = d.unusedStream(end) }); err != nil {
+		if err := torch.Try(func() { g.copies = end.Copies() }); err != nil {
 			return nil, err
 		}
 		d.links[e] = g
 	}
 	d.watcher.Go(func() { d.watch(failed, fail) })
 	return d, nil
-}
-
-// unusedStream returns a stream on which neither the device nor another link has work. libtorch has 32
-// streams of a device and gives them in turn. On a shared stream, work would wait for other processes.
-func (d *Direct) unusedStream(end End) (s stream.Stream) {
-	for range 32 {
-		s = end.Copies()
-		taken := slices.Contains(end.Busy, s)
-		for _, g := range d.links {
-			taken = taken || g.copies == s
-		}
-		if !taken {
-			break
-		}
-	}
-	return s
 }
 
 // VerdictTime is how long a group may take to learn which process is gone. That counts before a broken
@@ -261,12 +244,15 @@ func (d *Direct) waitOrAbort(links []*gpuLink, err error) error {
 	return err
 }
 
-// Close closes the communicators. All processes do so, after their last run.
+// Close closes the communicators and the streams of the links. All processes do so, after their last run.
 func (d *Direct) Close() {
 	close(d.closing)
 	d.comms.Close()
 	close(d.closed)
 	d.watcher.Wait()
+	for _, g := range d.links {
+		torch.CloseStream(g.copies)
+	}
 }
 
 // transfer queues the moves of a parcel's tensors.

@@ -196,24 +196,6 @@ func TestDirectOpensAnyWays(t *testing.T) {
 	})
 }
 
-// A way has a stream of its own, also where streams are given in turn.
-func TestStreamsOfWays(t *testing.T) {
-	torchtest.Check(t)
-	pool, given := []*linktest.Stream{linktest.NewStream(1), linktest.NewStream(2), linktest.NewStream(3)}, 0
-	end := link.End{Device: torch.CPU(0), Busy: []streams.Stream{pool[0]},
-		Copies: func() streams.Stream { given++; return pool[(given/2)%len(pool)] }}
-	ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
-	d, err := link.NewDirect(&failing{}, ways, map[int]link.End{0: end}, make(chan struct{}), func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	a, b := d.CopiesOf(ways[0]), d.CopiesOf(ways[1])
-	if a == b || a == streams.Stream(pool[0]) || b == streams.Stream(pool[0]) {
-		t.Errorf("two ways and their worker share a stream: %p, %p and %p", a, b, pool[0])
-	}
-}
-
 // changing is a transport that changes the heads of parcels.
 type changing struct {
 	link.Transport
@@ -322,7 +304,7 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 				}
 				return nil
 			})
-			if took := time.Since(begun); took > linktest.Patience/2 {
+			if took := time.Since(begun); took >= linktest.Patience {
 				t.Errorf("it took %v", took)
 			}
 		})
@@ -385,7 +367,7 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 			both.Go(d.Close)
 		}
 		both.Wait()
-		if took := time.Since(begun); took > linktest.Patience/2 {
+		if took := time.Since(begun); took >= linktest.Patience {
 			t.Errorf("closing took %v", took)
 		}
 	})

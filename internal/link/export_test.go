@@ -1,13 +1,6 @@
 package link
 
-import (
-	"penstock.example/internal/stream"
-	"penstock.example/schedule"
-	"penstock.example/torch"
-)
+import "penstock.example/torch"
 
 // SetStaged has the tensors of all devices go by copies on the host, as those of GPUs do, or none.
 func (l *Remote) SetStaged(on bool) { l.staged = func(torch.Device) bool { return on } }
-
-// CopiesOf is the stream of a GPU link.
-func (d *Direct) CopiesOf(e schedule.Edge) stream.Stream { return d.links[e].copies }

@@ -7,10 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/schedule"
@@ -68,6 +70,26 @@ func parcel(t *rapid.T, c *torch.Ctx) (p link.Parcel, want string) {
 	return p, describe(c, p)
 }
 
+// copyOf copies a parcel: what is the same tensor in it stays so.
+func copyOf(c *torch.Ctx, p link.Parcel) (out link.Parcel) {
+	out.Device = c.Device()
+	for _, list := range p.Lists() {
+		copied := map[*torch.Tensor]*torch.Tensor{}
+		values := slices.Clone(list)
+		for k, v := range values {
+			if v.Tensor == nil {
+				continue
+			}
+			if copied[v.Tensor] == nil {
+				copied[v.Tensor] = c.Keep(c.CopyHere(v.Tensor))
+			}
+			values[k].Tensor = copied[v.Tensor]
+		}
+		out.Add(values)
+	}
+	return out
+}
+
 func describe(c *torch.Ctx, p link.Parcel) string {
 	var b bytes.Buffer
 	for _, list := range p.Lists() {
@@ -86,10 +108,18 @@ func describe(c *torch.Ctx, p link.Parcel) string {
 	return b.String()
 }
 
+// bounded lets what waits in a group fail before it counts as hanging, unless stop is called.
+func bounded(g *group.Group) (stop func() bool) {
+	return time.AfterFunc(10*time.Second, func() {
+		g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "nothing comes"})
+	}).Stop
+}
+
 // A parcel arrives as a copy on another device would: values, strides, what is absent, the same or
 // wants a gradient. It does so also where its layout changes from one run to the next.
 func TestRemote(t *testing.T) {
 	torchtest.Check(t)
+	draws.Checks(t, 100, 1000)
 	rapid.Check(t, func(t *rapid.T) {
 		members := group.Local(2)
 		rank := []int{0, 1, 0}
@@ -109,33 +139,33 @@ func TestRemote(t *testing.T) {
 			}
 			ends[i].SetStaged(staged)
 		}
+		defer bounded(members[0])()
+		var before []link.Parcel // copies
+		defer func() {
+			for i := range before {
+				before[i].Free()
+			}
+		}()
 		for range rapid.IntRange(1, 4).Draw(t, "runs") {
 			c := torch.NewCtx(torch.Options{})
 			var parcels []link.Parcel
 			var wants []string
-			same := rapid.Bool().Draw(t, "same layout")
+			same := len(before) > 0 && rapid.Bool().Draw(t, "as in the run before")
 			for i := range sends {
-				if same && i > 0 {
-					var again link.Parcel
-					for _, list := range parcels[0].Lists() {
-						copied := map[*torch.Tensor]*torch.Tensor{}
-						values := slices.Clone(list)
-						for k, v := range values {
-							if v.Tensor == nil {
-								continue
-							}
-							if copied[v.Tensor] == nil {
-								copied[v.Tensor] = c.Keep(c.CopyHere(v.Tensor))
-							}
-							values[k].Tensor = copied[v.Tensor]
-						}
-						again.Add(values)
-					}
-					parcels, wants = append(parcels, again), append(wants, describe(c, again))
+				if same {
+					p := copyOf(c, before[i])
+					parcels, wants = append(parcels, p), append(wants, describe(c, p))
 					continue
 				}
 				p, want := parcel(t, c)
 				parcels, wants = append(parcels, p), append(wants, want)
+			}
+			for i := range before {
+				before[i].Free()
+			}
+			before = nil
+			for _, p := range parcels {
+				before = append(before, copyOf(c, p))
 			}
 			var both sync.WaitGroup
 			both.Go(func() {
@@ -145,7 +175,7 @@ func TestRemote(t *testing.T) {
 				defer l.Free()
 				for i, send := range sends {
 					if err := l.Send(c, send, parcels[i]); err != nil {
-						t.Error(err)
+						t.Errorf("%v: %v", send, err)
 					}
 					c.Close() // as a worker does after each action
 				}
@@ -165,7 +195,7 @@ func TestRemote(t *testing.T) {
 				for i, send := range sends {
 					p, err := l.Receive(c, send)
 					if err != nil {
-						t.Error(err)
+						t.Errorf("the receive of %v: %v", send, err)
 						continue
 					}
 					if got := describe(c, p); got != wants[i] || p.Device != torch.CPU(1) {
@@ -212,7 +242,10 @@ func (c *counting) begun(x *torch.Tensor) func(link.Work, error) (link.Work, err
 // counted are two processes with a stage each, and what they send and receive.
 func counted(t *testing.T, microBatches int) (ends [2]*link.Remote, counts [2]*counting) {
 	t.Helper()
-	for rank, g := range group.Local(2) {
+	members := group.Local(2)
+	stop := bounded(members[0])
+	t.Cleanup(func() { stop() })
+	for rank, g := range members {
 		counts[rank] = &counting{Transport: g}
 		var err error
 		if ends[rank], err = link.NewRemote(counts[rank], []int{0, 1}, microBatches, link.Tags{Count: group.MaxTag}); err != nil {

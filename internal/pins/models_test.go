@@ -4,19 +4,23 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"penstock.example/internal/draws"
+	"penstock.example/internal/proctest"
 	"penstock.example/remat/planfile"
-
 	"penstock.example/remat/solver"
 )
 
 // shares are the limits that the chains of models are solved under, as parts of what lies between
 // the least limit and the peak without recomputation.
 var shares = []float64{0.1, 0.3, 0.6}
+
+// quick are the networks that are measured in a quick run, too.
+var quick = []string{"mlp", "resnet20", "densenet121", "unet", "gpt"}
 
 // TestModels measures networks and compares bytes with the table; then it solves the chains that
 // were measured once, whose times are those of testdata/models, under three limits.
@@ -30,7 +34,7 @@ func TestModels(t *testing.T) {
 		t.Skip("measures networks")
 	}
 	const table = "testdata/models.txt"
-	binary := build(t)
+	runner := proctest.NewRunner(t, build(t), kernels...)
 	_, known := fixedKernels(t)
 	if !known && !*update {
 		t.Log("only times of plans are compared")
@@ -45,13 +49,14 @@ func TestModels(t *testing.T) {
 		}
 		flags := strings.Fields(rest)[5:]
 		t.Run(name, func(t *testing.T) {
-			command := exec.Command(binary, append([]string{"profile", "--repeats", "1", "--format", "json", "--model", name}, flags...)...)
-			command.Env = append(os.Environ(), kernels...)
-			measured, err := command.Output()
-			if err != nil {
-				t.Fatalf("%v: %v", command, err)
+			lowest, all := least, greatest
+			if draws.Full || *update || slices.Contains(quick, name) {
+				r := runner.Run(t, append([]string{"profile", "--repeats", "1", "--format", "json", "--model", name}, flags...)...)
+				if r.Code != 0 {
+					t.Fatalf("exit code %d\n%s", r.Code, r.Stderr)
+				}
+				lowest, all = bounds(t, []byte(r.Stdout))
 			}
-			lowest, all := bounds(t, measured)
 			if known && !*update && (lowest > least || all > greatest) {
 				t.Errorf("takes %d to %d bytes, was %d to %d", lowest, all, least, greatest)
 			}

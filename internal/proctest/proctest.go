@@ -99,28 +99,10 @@ func Children(of int) (pids []int) {
 // Address is an address of this machine at which nobody listens, which is kept for the test until it ends.
 func Address(t testing.TB) string {
 	t.Helper()
-	return keep(t).Address()
-}
-
-// AddressOfTwo is an address at which nobody listens, nor at the port next to it. Both are kept.
-func AddressOfTwo(t testing.TB) string {
-	t.Helper()
-	for {
-		p := keep(t)
-		if next, err := launch.KeepPort(p.Number + 1); err == nil {
-			t.Cleanup(func() { _ = next.Release() })
-			return p.Address()
-		}
-	}
-}
-
-// keep keeps any port until the test ends.
-func keep(t testing.TB) *launch.Port {
-	t.Helper()
 	p, err := launch.KeepPort(0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Release() })
-	return p
+	return p.Address()
 }

@@ -99,19 +99,38 @@ func Version() string { return C.GoString(C.ps_version()) }
 // Devices is how many devices of a type (c10::DeviceType) the linked libtorch can run on. Of the CPU it is 1.
 func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
 
-// DescribeGPU is a GPU's name, as its driver has it, and the bytes of it that nobody has taken.
-func DescribeGPU(index int) (name string, unused int64, err *Error) {
+// GPUModel is a GPU's name, as its driver has it. It takes nothing of the GPU.
+func GPUModel(index int) (name string, err *Error) {
 	var text [256]C.char
-	var bytes C.int64_t
-	err = taken(C.ps_gpu_describe(C.int32_t(index), &text[0], C.int32_t(len(text)), &bytes))
-	return C.GoString(&text[0]), int64(bytes), err
+	err = taken(C.ps_gpu_model(C.int32_t(index), &text[0], C.int32_t(len(text))))
+	return C.GoString(&text[0]), err
 }
+
+// UnusedOfGPU is the bytes of a GPU that nobody has taken, when the calling thread has taken what products need.
+func UnusedOfGPU(index int) (bytes int64, err *Error) {
+	var out C.int64_t
+	err = taken(C.ps_gpu_unused(C.int32_t(index), &out))
+	return int64(out), err
+}
+
+// RefuseGPUWaits has libtorch's operators fail that wait for a GPU, of all threads, or no longer.
+func RefuseGPUWaits(on bool) { C.ps_gpu_refuse_waits(boolean(on)) }
 
 // CUDAVersion is the version of CUDA that this build was compiled with, such as 12040, or 0 if it is without.
 func CUDAVersion() int { return int(C.ps_cuda_version()) }
 
 // NCCLVersion is the version of NCCL that is linked, such as 22203, or 0.
 func NCCLVersion() int { return int(C.ps_nccl_version()) }
+
+// GPULibraries is such as "cuBLAS 13.1.0, cuDNN 9.19.0", or "" without CUDA.
+func GPULibraries() string { return C.GoString(C.ps_gpu_libraries()) }
+
+// Environment is a variable as libtorch reads it, with what the shim has set, or "".
+func Environment(name string) string {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return C.GoString(C.ps_environment(c))
+}
 
 // Find looks an operator up by name ("aten::add") and overload ("Tensor", or "" for the default one).
 func Find(name, overload string) (op Op, arguments, returns int, schema string, err *Error) {
@@ -255,9 +274,9 @@ func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
 }
 
 // PrepareBackward makes a backward that holds the gradients, none 0, and the graph, and not the outputs.
-func PrepareBackward(outputs, grads []Handle) (prepared uint64, err *Error) {
+func PrepareBackward(m *Mode, outputs, grads []Handle) (prepared uint64, err *Error) {
 	var out C.uint64_t
-	err = taken(C.ps_backward_prepare((*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), &out))
+	err = taken(C.ps_backward_prepare(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), &out))
 	return uint64(out), err
 }
 
@@ -267,9 +286,9 @@ func RunBackward(m *Mode, prepared uint64) *Error {
 }
 
 // SplitBackward takes gradients of weights out of a prepared backward, for a second one that is run after it. Those of gates and of the leaves that are given stay.
-func SplitBackward(prepared uint64, first []Handle) (later uint64, err *Error) {
+func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err *Error) {
 	var out C.uint64_t
-	err = taken(C.ps_backward_split(C.uint64_t(prepared), (*C.ps_tensor)(words(first)), C.int32_t(len(first)), &out))
+	err = taken(C.ps_backward_split(mode(m), C.uint64_t(prepared), (*C.ps_tensor)(words(first)), C.int32_t(len(first)), &out))
 	return uint64(out), err
 }
 
@@ -279,14 +298,15 @@ func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 // Sequence is the calling thread's next autograd sequence number.
 func Sequence() uint64 { return uint64(C.ps_sequence()) }
 
-// Account is the state of a memory account, in bytes.
-type Account struct{ Live, Peak, Limit, Cached, Taken int64 }
+// Account is the state of a memory account, in bytes. Requested is what all of the process has asked libtorch's allocator
+// for a GPU for, and not freed, and 0 elsewhere.
+type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
 // GetAccount reads an account.
 func GetAccount(i int) Account {
 	var a C.ps_account
 	C.ps_account_get(C.int32_t(i), &a)
-	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken)}
+	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken), int64(a.requested)}
 }
 
 // SetLimit limits an account; 0 removes the limit.
@@ -311,8 +331,23 @@ func EndLoan(account int, loan uint64) { C.ps_account_end_loan(C.int32_t(account
 // OwnPeak is the most bytes that were live at a time, lent ones aside, since it was asked last.
 func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
 
-// SetDeterministic sets whether GPUs compute the same bits each time. It must come before the first product.
-func SetDeterministic(on bool) { C.ps_deterministic(boolean(on)) }
+// SetGPUNumerics sets whether GPUs compute the same bits each time, and whether they may multiply and convolve float32 in TF32. It must come before the first product.
+func SetGPUNumerics(deterministic, tf32 bool) {
+	C.ps_gpu_numerics(boolean(deterministic), boolean(tf32))
+}
+
+// GPUNumerics is how GPUs compute, as libtorch has it: bits of those below.
+func GPUNumerics() int { return int(C.ps_gpu_numerics_in_force()) }
+
+// What GPUNumerics tells.
+const (
+	Deterministic    = C.PS_DETERMINISTIC
+	TF32Convolutions = C.PS_TF32_CONVOLUTIONS
+	TF32Products     = C.PS_TF32_PRODUCTS
+)
+
+// PrepareProducts takes what products of the calling thread on the mode's stream of a GPU keep, on no account.
+func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
 
 // Trim gives an account's cached blocks back to the system.
 func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }

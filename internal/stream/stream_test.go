@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 )

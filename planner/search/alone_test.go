@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/remat"
 )
 
@@ -36,7 +37,8 @@ func TestTooLarge(t *testing.T) {
 
 // Where a unit is too large no number of devices has a plan.
 func TestMoreDevicesDoNotHelpAUnitThatIsTooLarge(t *testing.T) {
-	few(t, func(t *rapid.T) {
+	draws.Checks(t, 8, 25)
+	rapid.Check(t, func(t *rapid.T) {
 		p := randomSpace(t, 6, 3, 4)
 		p.chain.Carries, p.chain.GradientCarries = randomCarries(t, p.chain)
 		w := Wishes{Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name}, MicroBatches: []int{p.m}, State: p.wishes.State, Limit: rapid.Int64Range(1, 600).Draw(t, "within")}

@@ -2,11 +2,11 @@ package search
 
 import (
 	"context"
-	"flag"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/schedule"
 )
 
@@ -37,22 +37,14 @@ func TestBruteForce(t *testing.T) {
 // Under limits it is as fast as the best of all cuts that are planned as a whole, and none is above its
 // limit.
 func TestBruteForceUnderLimits(t *testing.T) {
-	few(t, func(t *rapid.T) { bruteForceUnderLimits(t, 6, 3, 4) })
+	draws.Checks(t, 8, 25)
+	rapid.Check(t, func(t *rapid.T) { bruteForceUnderLimits(t, 6, 3, 4) })
 }
-
-var limited = flag.Int("limited", 25, "how many larger random cases under limits are compared with all cuts, which takes 0.2 s for each")
 
 // The same with more units, devices and micro-batches.
 func TestBruteForceUnderLimitsOfMore(t *testing.T) {
-	done := 0
-	for done < *limited {
-		rapid.Check(t, func(t *rapid.T) {
-			if done < *limited {
-				bruteForceUnderLimits(t, 12, 4, 6)
-			}
-			done++
-		})
-	}
+	draws.Checks(t, 6, 25) // a case takes 0.2 s
+	rapid.Check(t, func(t *rapid.T) { bruteForceUnderLimits(t, 12, 4, 6) })
 }
 
 func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {

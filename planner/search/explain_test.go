@@ -95,7 +95,7 @@ func TestExplainCountsWhatIsRecomputed(t *testing.T) {
 // What is searched for an explanation is told with what there is more of, and a device's name or number of threads
 // is no reason to have none.
 func TestExplainTellsWhatItTries(t *testing.T) {
-	p := Profile{[]Measured{{Chain: seeded(4, 8)}}}
+	p := Profile{[]Measured{{Chain: seeded(4, 5)}}}
 	var told []string
 	w := Wishes{MicroBatches: []int{4}, Devices: 1, Limit: 5000, Schedules: []string{"gpipe"},
 		Progress: func(schedule string, done, all int) {

@@ -3,7 +3,6 @@ package search
 import (
 	"context"
 	"fmt"
-	"testing"
 	"time"
 
 	"pgregory.net/rapid"
@@ -130,14 +129,4 @@ func virtuals(s schedule.Schedule) []int {
 		return []int{s.Virtual}
 	}
 	return []int{1, 2, 3}
-}
-
-// few checks a property that takes long on a quarter of the cases.
-func few(t *testing.T, prop func(*rapid.T)) {
-	n := 0
-	rapid.Check(t, func(r *rapid.T) {
-		if n++; n%4 == 1 {
-			prop(r)
-		}
-	})
 }

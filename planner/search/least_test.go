@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/planner"
 	"penstock.example/schedule"
 )
@@ -48,6 +49,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 
 // No cut is hopeless for a step that is longer than its own.
 func TestHopelessIsTrue(t *testing.T) {
+	draws.Checks(t, 60, 100) // a quarter of them is sharp
 	cuts, sharp := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := randomSpace(t, 8, 4, 6)
@@ -96,20 +98,14 @@ func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {
 // Where no plan fits, the least limit that is told is that of all cuts, and within it a plan is found. With a byte
 // less the same is told, or a plan is found that stays within that: see planner.Shortage.
 func TestLeastLimit(t *testing.T) {
-	few(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
+	draws.Checks(t, 8, 25)
+	rapid.Check(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
 }
 
 // The same with more units and micro-batches.
 func TestLeastLimitOfMore(t *testing.T) {
-	done := 0
-	for done < *limited {
-		rapid.Check(t, func(t *rapid.T) {
-			if done < *limited {
-				leastLimit(t, 8, 3, 6)
-			}
-			done++
-		})
-	}
+	draws.Checks(t, 6, 25)
+	rapid.Check(t, func(t *rapid.T) { leastLimit(t, 8, 3, 6) })
 }
 
 func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {

@@ -3,6 +3,8 @@ package search
 import (
 	"testing"
 	"time"
+
+	"penstock.example/internal/draws"
 )
 
 // With more bytes a step takes no longer, but for 5 %, as plans of devices with several micro-batches in flight
@@ -16,8 +18,8 @@ func TestStepsOverLimits(t *testing.T) {
 			most = max(most, bytes)
 		}
 		best, kept := time.Duration(0), int64(0)
-		const limits = 40
-		for k := range int64(limits) {
+		limits := draws.Pick[int64](12, 40)
+		for k := range limits {
 			w.Limit = most/4 + (most-most/4)*(k+1)/limits
 			r, err := Search(t.Context(), p, devices(2, 0), w)
 			switch {

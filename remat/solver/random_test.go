@@ -12,11 +12,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	. "penstock.example/remat"
 	. "penstock.example/remat/solver"
 )
 
-var chainCount = flag.Int("chains", 200_000, "random chains whose plans TestPlansKeepTheirLimits checks")
+var chainCount = flag.Int("chains", draws.Pick(20_000, 200_000), "random chains whose plans TestPlansKeepTheirLimits checks")
 
 // TestPlansKeepTheirLimits solves chains of all kinds, exactly and with few slots and many, at one
 // limit each, and replays the plans.

@@ -16,6 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/schedule"
 	"penstock.example/schedule/draw"
 )

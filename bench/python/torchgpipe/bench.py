@@ -44,6 +44,8 @@ import serve  # noqa: E402
 
 
 class Trainer:
+    more = {}
+
     def __init__(self, request):
         torch.manual_seed(7)
         balance = request['balance']

@@ -8,6 +8,7 @@
 #include <c10/core/StreamGuard.h>
 
 #include <stdexcept>
+#include <string>
 
 namespace ps {
 
@@ -17,9 +18,10 @@ using OptionalTensor = std::optional<at::Tensor>;
 using OptionalTensor = c10::optional<at::Tensor>;
 #endif
 
-// Facts about the failure in progress, left by the allocator and the backward observer for the catch block of the same call.
+// Facts about an allocation that was refused, left for the catch block of the same call. It is what failed the call if the message of the error has this one: libtorch may have caught it itself,
+// and thrown another one later.
 struct Failure {
-  bool out_of_memory = false;
+  std::string message;  // "" is none
   int32_t account = 0;
   int64_t limit = 0, live = 0, requested = 0;
 };
@@ -78,7 +80,7 @@ class Enter {
     const bool gpu = m->account >= PS_GPU_ACCOUNT; // what it makes on the CPU is charged to none
     current_account = gpu ? 0 : m->account;
     current_gpu_account = gpu ? m->account : 0;
-    failure.out_of_memory = false;
+    failure.message.clear();
     if (m->threads > 0) apply_threads(m->threads);
     if (m->peer_index >= 0) peer_.reset_stream(stream(m->device_type, m->peer_index, m->peer_stream));
     if (m->device_index >= 0) stream_.reset_stream(stream(m->device_type, m->device_index, m->stream));
@@ -92,6 +94,13 @@ class Enter {
   Autocast autocast_;
   int32_t account_, gpu_account_;
 };
+
+// Has libtorch take the workspaces that it keeps for products of the calling thread on the mode's stream, if that is a GPU's: see gpu.cpp. It comes before what multiplies.
+#ifdef PENSTOCK_CUDA
+void prepare_products(const ps_mode* m);
+#else
+inline void prepare_products(const ps_mode*) {}
+#endif
 
 // A borrowed handle as a tensor with a reference of its own.
 inline at::Tensor borrow(ps_tensor t) {

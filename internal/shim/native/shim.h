@@ -104,11 +104,11 @@ enum { PS_GAPS = 0, PS_DENSE = 1, PS_FOREIGN = 2 };
 ps_error* ps_border(ps_tensor, int32_t given, int32_t* out);
 ps_error* ps_backward(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, int32_t keep_graph);
 // A backward that is prepared holds the gradients and the graph, and not the outputs. It is run once, which frees it and the graph as it goes, or dropped.
-ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared);
+ps_error* ps_backward_prepare(const ps_mode*, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared);
 ps_error* ps_backward_run(const ps_mode*, uint64_t prepared);
 void ps_backward_drop(uint64_t prepared);
 // Takes gradients of weights out of a prepared backward, for a second one, later, that is run after it: see split.cpp. first are leaves whose gradients stay, beside those of gates.
-ps_error* ps_backward_split(uint64_t prepared, const ps_tensor* first, int32_t n, uint64_t* later);
+ps_error* ps_backward_split(const ps_mode*, uint64_t prepared, const ps_tensor* first, int32_t n, uint64_t* later);
 uint64_t ps_sequence(void);  // the calling thread's next autograd sequence number
 
 // --- checkpoints: nodes whose backward is Go's (checkpoint.cpp) ---
@@ -138,6 +138,7 @@ typedef struct ps_account {
   int64_t live, peak, limit;
   int64_t cached;  // free blocks kept for reuse
   int64_t taken;   // of the system, or reserved on a GPU: blocks of live data, with headers and rounding, and free ones
+  int64_t requested;  // of libtorch's allocator for a GPU and not freed, by any account; elsewhere 0
 } ps_account;
 void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none; free blocks beyond it go back to the system
@@ -181,8 +182,15 @@ ps_error* ps_event_seconds(ps_event from, ps_event to, double* out);  // both ti
 void ps_event_free(ps_event);
 
 // --- algorithms and NCCL of GPUs (gpu.cpp, nccl.cpp) ---
-// Whether GPUs compute the same bits each time, which costs speed; for all threads. Call it before the first product.
-void ps_deterministic(int32_t on);
+// Whether GPUs compute the same bits each time, which costs speed, and whether products and convolutions of float32 may be in TF32, of 10 bits of mantissa; for all threads. Call it before
+// the first product.
+void ps_gpu_numerics(int32_t deterministic, int32_t tf32);
+enum { PS_DETERMINISTIC = 1, PS_TF32_CONVOLUTIONS = 2, PS_TF32_PRODUCTS = 4 };
+int32_t ps_gpu_numerics_in_force(void);  // as libtorch has them
+const char* ps_gpu_libraries(void);      // such as "cuBLAS 13.1.0, cuDNN 9.19.0"; "" without CUDA
+const char* ps_environment(const char* name);  // as libtorch reads it, with what is set here, or NULL
+// Takes the workspaces of products for the calling thread and the mode's stream, if it is a GPU's, on no account, as the first product there does.
+ps_error* ps_prepare_products(const ps_mode*);
 
 // A communicator of two processes, for what one sends to the other. Both open it with the same id, which one of them makes. Where there is a stop, it is looked at while the call
 // waits for the other process, and ends that when it is not 0.
@@ -204,8 +212,9 @@ int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when
 const char* ps_version(void);
 const char* ps_library(void);             // the file of libtorch_cpu, or ""
 int32_t ps_devices(int32_t device_type);  // how many there are; of the CPU 1
-// A GPU's name, as its driver has it, and the bytes of it that nobody has taken.
-ps_error* ps_gpu_describe(int32_t index, char* name, int32_t capacity, int64_t* unused);
+ps_error* ps_gpu_model(int32_t index, char* name, int32_t capacity);  // a GPU's name, as its driver has it; takes nothing of the GPU
+ps_error* ps_gpu_unused(int32_t index, int64_t* bytes);               // that nobody has taken, when this thread has taken what products need
+void ps_gpu_refuse_waits(int32_t on);  // has libtorch's operators fail that wait for a GPU, of all threads
 int32_t ps_cuda_version(void);            // that of CUDA that this build was compiled with, 12040 for 12.4; 0 = without
 int32_t ps_nccl_version(void);            // 22203 for 2.22.3; 0 = without
 

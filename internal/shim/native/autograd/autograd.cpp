@@ -137,6 +137,7 @@ ps_error* backward(const ps_mode* mode, Run&& run) {
     ps_mode plain = *mode;
     plain.autocast = 0;
     ps::Enter enter(&plain);
+    ps::prepare_products(&plain);
     OneThread here;
     run();
   });
@@ -166,8 +167,9 @@ ps_error* ps_backward(const ps_mode* mode, const ps_tensor* outputs, const ps_te
   });
 }
 
-ps_error* ps_backward_prepare(const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared) {
+ps_error* ps_backward_prepare(const ps_mode* mode, const ps_tensor* outputs, const ps_tensor* grads, int32_t n, uint64_t* prepared) {
   return ps::guarded([&] {
+    ps::Enter enter(mode);  // a leaf's node, which may be made here, has the stream on which its gradients are added
     torch::autograd::edge_list next;
     torch::autograd::variable_list grad;
     for (int32_t i = 0; i < n; i++) {

@@ -222,8 +222,9 @@ class Parts {
 }  // namespace
 }  // namespace ps
 
-ps_error* ps_backward_split(uint64_t prepared, const ps_tensor* first, int32_t n, uint64_t* later) {
+ps_error* ps_backward_split(const ps_mode* mode, uint64_t prepared, const ps_tensor* first, int32_t n, uint64_t* later) {
   return ps::guarded([&] {
+    ps::Enter enter(mode);
     std::vector<ps::NodePointer<torch::autograd::Node>> held;
     ps::Nodes wanted;
     for (int32_t i = 0; i < n; i++) {

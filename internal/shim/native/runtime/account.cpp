@@ -42,41 +42,20 @@ Account* accounts() {
 }
 
 [[noreturn]] void refuse(int32_t index, int64_t limit, int64_t live, int64_t n, const char* why) {
-  failure.out_of_memory = true;
-  failure.account = index;
-  failure.limit = limit;
-  failure.live = live;
-  failure.requested = n;
-  TORCH_CHECK(false, "out of memory: limit ", limit, " bytes, live ", live, ", requested ", n, why);
-}
-
-// Takes the bytes off the limit, and returns how many are live then. They are no peak before there is a block.
-int64_t reserve(int32_t index, int64_t bytes) {
-  Account& a = accounts()[index];
-  std::lock_guard<std::mutex> lock(a.mutex);
-  const int64_t live = a.live + bytes;
-  if (a.limit > 0 && live > a.limit) refuse(index, a.limit, a.live, bytes, "");
-  a.live = live;
-  a.loans.took(live);
-  return live;
-}
-
-void count_peak(int32_t index, int64_t live) {
-  Account& a = accounts()[index];
-  std::lock_guard<std::mutex> lock(a.mutex);
-  a.peak = std::max(a.peak, live);
+  failure = {c10::str("out of memory: limit ", limit, " bytes, live ", live, ", requested ", n, why), index, limit, live, n};
+  TORCH_CHECK(false, failure.message);
 }
 
 void* take(size_t n) {
   const int32_t index = current_account;
   const auto size = static_cast<int64_t>(n);
-  const int64_t live = reserve(index, size);
+  const Reserved reserved = reserve(index, size);
   const Block block = accounts()[index].arena.get(n + kAlign);
   if (block.base == nullptr) {
     discharge(index, size, nullptr);
     ps::refuse(index, size, "");
   }
-  count_peak(index, live);
+  count_peak(index, reserved);
   *static_cast<Header*>(block.base) = {index, size, block};
   return static_cast<char*>(block.base) + kAlign;
 }
@@ -118,7 +97,20 @@ const bool installed = [] {
 
 }  // namespace
 
-void charge(int32_t account, int64_t bytes) { count_peak(account, reserve(account, bytes)); }
+Reserved reserve(int32_t account, int64_t bytes) {
+  Account& a = accounts()[account];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  if (a.limit > 0 && a.live + bytes > a.limit) refuse(account, a.limit, a.live, bytes, "");
+  a.live += bytes;
+  return {a.live, a.loans.beside(a.live)};
+}
+
+void count_peak(int32_t account, Reserved with) {
+  Account& a = accounts()[account];
+  std::lock_guard<std::mutex> lock(a.mutex);
+  a.peak = std::max(a.peak, with.live);
+  a.loans.took(with.own);
+}
 
 void discharge(int32_t account, int64_t bytes, void* data) {
   Account& a = accounts()[account];
@@ -143,7 +135,7 @@ void ps_account_get(int32_t i, ps_account* out) {
   auto& a = ps::accounts()[i];
   {
     std::lock_guard<std::mutex> lock(a.mutex);
-    *out = {a.live, a.peak, a.limit, 0, 0};
+    *out = {a.live, a.peak, a.limit, 0, 0, 0};
     a.arena.count(&out->cached, &out->taken);
   }
   if (i >= PS_GPU_ACCOUNT && ps::gpu_memory != nullptr) ps::gpu_memory->count(i, out);
@@ -155,8 +147,9 @@ void ps_account_limit(int32_t i, int64_t limit) {
     std::lock_guard<std::mutex> lock(a.mutex);
     a.limit = limit;
   }
+  if (limit <= 0) return;
   if (i >= PS_GPU_ACCOUNT && ps::gpu_memory != nullptr) return ps::gpu_memory->limit(i, limit);
-  if (limit > 0) a.arena.trim(static_cast<size_t>(limit));
+  a.arena.trim(static_cast<size_t>(limit));
 }
 
 void ps_account_reset_peak(int32_t i) {

@@ -18,12 +18,13 @@ ps_error* make_error(int32_t kind, const char* message) {
 }
 
 ps_error* caught(const char* message) {
-  auto* e = make_error(failure.out_of_memory ? PS_OUT_OF_MEMORY : PS_FAILED, message);
+  const bool refused = !failure.message.empty() && strstr(message, failure.message.c_str()) != nullptr;
+  auto* e = make_error(refused ? PS_OUT_OF_MEMORY : PS_FAILED, message);
   e->account = failure.account;
   e->limit = failure.limit;
   e->live = failure.live;
   e->requested = failure.requested;
-  failure.out_of_memory = false;
+  failure.message.clear();
   return e;
 }
 

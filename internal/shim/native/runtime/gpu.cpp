@@ -5,19 +5,32 @@
 #include <ATen/Context.h>
 
 #include <cstdlib>
+#include <dlfcn.h>
+#include <string>
 
 #ifdef PENSTOCK_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace ps {
 namespace {
+
+// What libtorch and cuBLAS read of the environment once, some of it at the first product. What the user has set stays.
+const bool environment = [] {
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // workspaces with which products have the same bits each time
+  // Segments that grow, and of which unused pages can be given back: blocks of many sizes leave few gaps.
+  if (getenv("PYTORCH_ALLOC_CONF") == nullptr) setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
+  return true;
+}();
 
 namespace caching = c10::cuda::CUDACachingAllocator;
 namespace pluggable = torch::cuda::CUDAPluggableAllocator;
@@ -92,21 +105,17 @@ class Counting final : public pluggable::CUDAPluggableAllocator {
   explicit Counting(caching::CUDAAllocator* inner) : CUDAPluggableAllocator(nullptr, nullptr), inner_(inner) {}
 
   c10::DataPtr allocate(size_t n) override {
-    const Charge c = begin(n);
-    try {
-      c10::DataPtr data = inner_->allocate(n);
-      if (data.get() == nullptr) {
-        if (c.account != 0) discharge(c.account, c.bytes, nullptr);
-        return data;
-      }
-      const c10::Device device = data.device();
-      const c10::DeleterFnPtr deleter = data.get_deleter();
-      void* block = data.release_context();
-      charges().add(block, {c.account, c.bytes, deleter});
-      return {block, block, &freed, device};
-    } catch (...) {
-      failed(c);
-    }
+    c10::DataPtr data;
+    Charge c = charged(n, [&] {
+      data = inner_->allocate(n);
+      return data.get();
+    });
+    if (data.get() == nullptr) return data;
+    const c10::Device device = data.device();
+    c.freed = data.get_deleter();
+    void* block = data.release_context();
+    charges().add(block, c);
+    return {block, block, &freed, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &freed; }
 
@@ -148,39 +157,43 @@ class Counting final : public pluggable::CUDAPluggableAllocator {
   std::string name() override { return inner_->name(); }
 
  private:
-  static Charge begin(size_t n) {
+  // Charges what the call asks for, if alloc gives a block.
+  template <class F>
+  static Charge charged(size_t n, F&& alloc) {
     const Charge c{current_gpu_account, static_cast<int64_t>(n), nullptr};
-    if (c.account != 0) charge(c.account, c.bytes);
-    return c;
-  }
-
-  // Takes a charge back, within a handler, and says whose memory was short.
-  [[noreturn]] static void failed(const Charge& c) {
-    if (c.account != 0) discharge(c.account, c.bytes, nullptr);
+    const bool counted = c.account != 0;
+    const Reserved reserved = counted ? reserve(c.account, c.bytes) : Reserved{};
+    bool there = false;
     try {
-      throw;
+      there = alloc() != nullptr;
     } catch (const c10::OutOfMemoryError& e) {
+      if (counted) discharge(c.account, c.bytes, nullptr);
       ps::refuse(c.account, c.bytes, (std::string("; the GPU: ") + e.what_without_backtrace()).c_str());
+    } catch (...) {
+      if (counted) discharge(c.account, c.bytes, nullptr);
+      throw;
     }
+    if (counted && there) count_peak(c.account, reserved);
+    else if (counted) discharge(c.account, c.bytes, nullptr);
+    return c;
   }
 
   template <class F>
   static void* raw(size_t n, F&& alloc) {
-    const Charge c = begin(n);
-    try {
-      void* block = alloc();
-      if (block != nullptr) charges().add(block, c);
-      else if (c.account != 0) discharge(c.account, c.bytes, nullptr);
-      return block;
-    } catch (...) {
-      failed(c);
-    }
+    void* block = nullptr;
+    const Charge c = charged(n, [&] { return block = alloc(); });
+    if (block != nullptr) charges().add(block, c);
+    return block;
   }
 
   caching::CUDAAllocator* inner_;
 };
 
 c10::DeviceIndex device_of(int32_t account) { return static_cast<c10::DeviceIndex>(account - PS_GPU_ACCOUNT); }
+
+constexpr auto of_all = static_cast<size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE);
+
+c10::CachingDeviceAllocator::DeviceStats stats_of(int32_t account) { return caching::get()->getDeviceStats(device_of(account)); }
 
 bool usable(int32_t account) { return device_of(account) < ps_devices(static_cast<int32_t>(c10::DeviceType::CUDA)) && caching::get()->initialized(); }
 
@@ -194,20 +207,14 @@ const GPUMemory memory{
     },
     [](int32_t account, ps_account* out) {
       if (!usable(account)) return;
-      const auto stats = caching::get()->getDeviceStats(device_of(account));
-      const auto all = static_cast<size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE);
-      out->taken = stats.reserved_bytes[all].current;
-      out->cached = out->taken - stats.active_bytes[all].current;
+      const auto stats = stats_of(account);
+      out->taken = stats.reserved_bytes[of_all].current;
+      out->cached = out->taken - stats.active_bytes[of_all].current;
+      out->requested = stats.requested_bytes[of_all].current;
     },
+    // What is reserved has no bound. It is more than what is live, by how much depends on sizes and streams, and a bound would refuse steps for which the limit has room.
     [](int32_t account, int64_t limit) {
-      if (device_of(account) >= ps_devices(static_cast<int32_t>(c10::DeviceType::CUDA))) return;
-      at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // a limit may be set before anything is allocated
-      const c10::cuda::CUDAGuard guard(device_of(account));
-      size_t unused = 0, total = 0;
-      C10_CUDA_CHECK(cudaMemGetInfo(&unused, &total));
-      // Beside the limit, for the segments of 20 MiB that the allocator reserves: one for each of its three kinds of blocks and a half empty one.
-      const int64_t reserved = limit + (int64_t{80} << 20);
-      caching::setMemoryFraction(limit <= 0 || static_cast<size_t>(reserved) >= total ? 1.0 : static_cast<double>(reserved) / static_cast<double>(total), device_of(account));
+      if (usable(account) && stats_of(account).reserved_bytes[of_all].current > limit) caching::emptyCache();
     },
     [](int32_t account) {
       if (usable(account)) caching::emptyCache();
@@ -222,30 +229,94 @@ const bool counting = [] {
 }();
 
 }  // namespace
+
+// A handle of cuBLAS belongs to a thread. With its first product on a stream libtorch takes a workspace for the two of them from the allocator, of 32 MiB, and one of cuBLASLt with the first that
+// has a bias, and keeps them as long as the process lives. They are no memory of the layer that comes first: here they are taken, on no account.
+void prepare_products(const ps_mode* m) {
+  if (m->device_index < 0) return;
+  thread_local std::vector<std::pair<int32_t, int64_t>> ready;
+  const std::pair<int32_t, int64_t> on{m->device_index, m->stream};
+  if (std::find(ready.begin(), ready.end(), on) != ready.end()) return;
+  ps_mode nobody = *m;
+  nobody.account = 0;
+  const Enter enter(&nobody);
+  const at::Tensor x = at::zeros({16, 16}, at::TensorOptions().dtype(at::kFloat).device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(m->device_index))));
+  at::mm(x, x);
+  at::addmm(x.select(0, 0), x, x);
+  ready.push_back(on);
+}
+
 }  // namespace ps
 
-ps_error* ps_gpu_describe(int32_t index, char* name, int32_t capacity, int64_t* unused) {
+ps_error* ps_prepare_products(const ps_mode* mode) {
+  return ps::guarded([&] { ps::prepare_products(mode); });
+}
+
+ps_error* ps_gpu_model(int32_t index, char* name, int32_t capacity) {
   return ps::guarded([&] {
-    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
     cudaDeviceProp properties;
     C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     std::snprintf(name, static_cast<size_t>(capacity), "%s", properties.name);
-    size_t left = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
-    *unused = static_cast<int64_t>(left);
   });
 }
+
+ps_error* ps_gpu_unused(int32_t index, int64_t* bytes) {
+  return ps::guarded([&] {
+    ps_mode mode{};
+    mode.device_type = static_cast<int32_t>(c10::DeviceType::CUDA), mode.device_index = index, mode.peer_index = -1;
+    ps::prepare_products(&mode);
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+    size_t left = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
+    *bytes = static_cast<int64_t>(left);
+  });
+}
+
+void ps_gpu_refuse_waits(int32_t on) { c10::cuda::warning_state().set_sync_debug_mode(on != 0 ? c10::cuda::SyncDebugMode::L_ERROR : c10::cuda::SyncDebugMode::L_DISABLED); }
 #else
-ps_error* ps_gpu_describe(int32_t, char*, int32_t, int64_t*) { return ps::make_error(PS_FAILED, "this build has no CUDA"); }
+void ps_gpu_refuse_waits(int32_t) {}
+ps_error* ps_prepare_products(const ps_mode*) { return nullptr; }
+ps_error* ps_gpu_model(int32_t, char*, int32_t) { return ps::make_error(PS_FAILED, "this build has no CUDA"); }
+ps_error* ps_gpu_unused(int32_t, int64_t*) { return ps::make_error(PS_FAILED, "this build has no CUDA"); }
 #endif
 
-void ps_deterministic(int32_t on) {
+void ps_gpu_numerics(int32_t deterministic, int32_t tf32) {
   auto& context = at::globalContext();
-  if (on != 0) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // what libtorch asks for; the user's own stays
-  context.setDeterministicAlgorithms(on != 0, /*warn_only=*/false);
-  context.setDeterministicCuDNN(on != 0);
+  context.setDeterministicAlgorithms(deterministic != 0, /*warn_only=*/false);
+  context.setDeterministicCuDNN(deterministic != 0);
+  context.setBenchmarkCuDNN(false);  // it would choose algorithms by time, others from run to run
 #if PS_TORCH >= 202
   context.setDeterministicFillUninitializedMemory(false);  // nothing reads it
 #endif
+  // Nothing may use setFloat32Precision beside these, which libtorch 2.9 has too: it refuses to read a mixture.
+  context.setAllowTF32CuDNN(tf32 != 0);
+  context.setAllowTF32CuBLAS(tf32 != 0);
 }
+
+int32_t ps_gpu_numerics_in_force(void) {
+  const auto& context = at::globalContext();
+  return (context.deterministicAlgorithms() && context.deterministicCuDNN() ? PS_DETERMINISTIC : 0) | (context.allowTF32CuDNN() ? PS_TF32_CONVOLUTIONS : 0) |
+         (context.allowTF32CuBLAS() ? PS_TF32_PRODUCTS : 0);
+}
+
+const char* ps_gpu_libraries(void) {
+  static const std::string text = [] {
+    std::string all;
+    const auto add = [&all](const char* name, int major, int minor, int patch) {
+      all += (all.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+    };
+    int version[3] = {};
+    if (auto property = reinterpret_cast<int (*)(int, int*)>(dlsym(RTLD_DEFAULT, "cublasGetProperty"))) {
+      for (int i = 0; i < 3; i++) property(i, &version[i]);
+      add("cuBLAS", version[0], version[1], version[2]);
+    }
+    if (auto number = reinterpret_cast<size_t (*)()>(dlsym(RTLD_DEFAULT, "cudnnGetVersion"))) {
+      const int n = static_cast<int>(number()), major = n < 10000 ? 1000 : 10000;  // 8907 is 8.9.7, and 91900 is 9.19.0
+      add("cuDNN", n / major, n % major / 100, n % 100);
+    }
+    return all;
+  }();
+  return text.c_str();
+}
+
+const char* ps_environment(const char* name) { return getenv(name); }

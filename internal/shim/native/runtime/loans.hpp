@@ -12,8 +12,11 @@ namespace ps {
 // The account's mutex guards all of it.
 class Loans {
  public:
-  // The account took a block and has so many bytes live.
-  void took(int64_t live) { own_ = std::max(own_, live - lent_); }
+  // Of so many live bytes, those that are not lent.
+  int64_t beside(int64_t live) const { return live - lent_; }
+
+  // The account took a block, with which so many bytes are live that are not lent.
+  void took(int64_t own) { own_ = std::max(own_, own); }
 
   // The block was freed.
   void freed(void* block) {
@@ -39,7 +42,7 @@ class Loans {
   // The most bytes that were live at a time, lent ones aside, since the last call.
   int64_t own(int64_t live) {
     const int64_t most = own_;
-    own_ = live - lent_;
+    own_ = beside(live);
     return most;
   }
 

@@ -29,7 +29,15 @@ struct Op {
   c10::OperatorHandle handle;
   std::vector<Spec> arguments;
   std::string schema;
+  bool multiplies = false;
 };
+
+// Whether an operator may multiply matrices, by its name. The others need no workspaces, such as copies, which have streams of their own.
+bool multiplies(const std::string& name) {
+  for (const char* word : {"mm", "mv", "matmul", "linear", "conv", "dot", "einsum", "attention"})
+    if (name.find(word) != std::string::npos) return true;
+  return false;
+}
 
 Kind kind_of(const c10::TypePtr& t) {
   switch (t->kind()) {
@@ -241,6 +249,7 @@ ps_error* ps_op_find(const char* name, const char* overload, ps_op* out, int32_t
     std::ostringstream text;
     text << op->handle.schema();
     op->schema = text.str();
+    op->multiplies = multiplies(name);
     for (const auto& a : op->handle.schema().arguments()) op->arguments.push_back(spec_of(a));
     *out = op;
     *arguments = static_cast<int32_t>(op->arguments.size());
@@ -253,6 +262,7 @@ ps_error* ps_call(ps_op handle, const ps_mode* mode, const uint64_t* words, int3
   const Op& op = *static_cast<const Op*>(handle);
   return ps::guarded([&] {
     ps::Enter enter(mode);
+    if (op.multiplies) ps::prepare_products(mode);
     std::vector<c10::IValue> stack;
     stack.reserve(op.arguments.size());
     Decoder decoder(op, mode, words, n);

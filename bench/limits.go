@@ -1,0 +1,136 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+)
+
+// shares are of the bytes that eager PyTorch takes without recomputation. They fall, as a pipe keeps a
+// plan that fits.
+var shares = []float64{0.75, 0.5, 0.25}
+
+// budget returns torch.compile's activation_memory_budget that asks for a share of the bytes of a.
+func (a answer) budget(share float64) float64 {
+	live := float64(a.Live) / float64(a.Peak)
+	return math.Round(100*max(share-live, 0)/(1-live)) / 100
+}
+
+// limitedWorkloads are the large ones as both parts of this file have them.
+func (b *bench) limitedWorkloads() []workload {
+	list := b.largeWorkloads()
+	for i := range list {
+		list[i] = list[i].in(1, pipe.Optimal)
+		list[i].Precision = tf32
+	}
+	return list
+}
+
+// compileAhead has torch.compile fill its cache with what the part limits asks for.
+func (b *bench) compileAhead(ctx context.Context) error {
+	list := b.limitedWorkloads()
+	failed := make([]error, len(list))
+	var compiling sync.WaitGroup
+	for i, w := range list {
+		compiling.Go(func() {
+			failed[i] = b.forShares(ctx, w, 1, func(share float64, c *child, all answer) error {
+				_, err := c.ask(map[string]any{"budget": all.budget(share), "seconds": 0})
+				return err
+			})
+		})
+	}
+	compiling.Wait()
+	return errors.Join(failed...)
+}
+
+// forShares calls f for each share with PyTorch, which has tried so many segments, and what it takes
+// without recomputation.
+func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(share float64, c *child, all answer) error) error {
+	c, err := b.startMemory(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	all, err := c.ask(map[string]any{"sweep": segments})
+	for _, share := range shares {
+		if err == nil {
+			err = f(share, c, all)
+		}
+	}
+	return err
+}
+
+// measureLimits compares both sides within shares of the bytes that eager PyTorch takes.
+func (b *bench) measureLimits(ctx context.Context) error {
+	defer b.device.SetLimit(0)
+	for _, w := range b.limitedWorkloads() {
+		t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Devices: []torch.Device{b.device}})
+		if err != nil {
+			return err
+		}
+		err = b.forShares(ctx, w, 8, func(share float64, c *child, all answer) error {
+			return b.withinShare(ctx, w, t, share, c, all)
+		})
+		t.close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.Model, err)
+		}
+		b.device.SetLimit(0)
+	}
+	return nil
+}
+
+// withinShare lets our best plan within a share of all bytes alternate with what PyTorch has for it.
+// Rows have the bytes and times of both, or why one cannot.
+func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share float64, c *child, all answer) error {
+	limit := int64(share * float64(all.Peak))
+	b.device.SetLimit(limit)
+	plan, unplanned := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
+	b.device.ResetPeak()
+	requests := map[string]map[string]any{"checkpoint_sequential": {"within": limit},
+		"torch.compile budget": {"budget": all.budget(share)}}
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		request := requests[name]
+		request["seconds"] = b.Round.Seconds()
+		theirs, failure := c.ask(request)
+		m, err := match{Failure: cmp.Or(unplanned, failure), Theirs: theirs.MS}, ctx.Err()
+		if m.Failure == nil {
+			m, err = b.play(ctx, t.round, c.side(request))
+		} else if unplanned == nil {
+			m.Ours = make([]float64, 1)
+			m.Ours[0], err = t.round(ctx, b.Round)
+		}
+		if err != nil {
+			return err
+		}
+		ourWords := fmt.Sprint(unplanned)
+		if unplanned == nil {
+			d, peak := plan.Devices[0], b.device.Memory().Peak
+			ourWords = fmt.Sprintf("%.1f MiB, predicted %+d bytes, %.1f ms, predicted %.1f", mebibytes(peak), d.Peak-peak,
+				median(m.Ours), d.Time/1e3)
+		}
+		theirWords := fmt.Sprint(failure)
+		if failure == nil {
+			over := map[bool]string{true: " (more)"}[theirs.Peak > limit]
+			theirWords = fmt.Sprintf("%.1f MiB%s, %.1f ms", mebibytes(theirs.Peak), over, median(m.Theirs))
+		}
+		x := row{What: fmt.Sprintf("%s within %.0f %%", w.Model, 100*share), Opponent: name, Goal: 1,
+			Conditions: fmt.Sprintf("%.1f MiB; ours: %s; theirs: %s", mebibytes(limit), ourWords, theirWords)}
+		if m.Failure != nil {
+			_ = b.fail(x, errors.New(x.Conditions)) // it is in the report
+			continue
+		}
+		x.Value = m.Faster()
+		b.add(x)
+	}
+	return nil
+}

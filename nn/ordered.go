@@ -1,0 +1,45 @@
+package nn
+
+import (
+	"slices"
+
+	"penstock.example/torch"
+)
+
+// On CUDA some kernels of libtorch add in an order that changes from run to run: losses of classes
+// [N, C, ...], and the backwards of adaptive pools and of bilinear interpolation. There other
+// operators compute them, which give the same bits each time.
+
+// unordered reports whether such kernels add in no fixed order on the context's device. Tests
+// replace it.
+var unordered = func(c *Ctx) bool { return c.Device().Kind == torch.KindCUDA }
+
+// classRows returns what a loss of classes compares: output and target, or on CUDA an output
+// [N, C, ...] as rows [M, C] and its target as [M].
+func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tensor) {
+	shape := output.Shape()
+	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(), slices.Delete(slices.Clone(shape), 1, 2)) {
+		return output, target
+	}
+	return c.Flatten(c.Transpose(c.Flatten(output, 2, -1), 1, 2), 0, 1), c.Flatten(target, 0, -1)
+}
+
+// resized resizes images [N, C, H, W] by two products: a matrix times each image times a matrix. along
+// resizes one dimension alone, 0 or 1. What it makes of the identity is that dimension's matrix.
+func resized(c *Ctx, x *torch.Tensor, along func(image *torch.Tensor, dim int) *torch.Tensor) *torch.Tensor {
+	defer c.SetAutocast(c.SetAutocast(torch.AutocastOff))
+	mark, dtype := c.Mark(), x.DType()
+	if dtype.Size() == 2 { // has too few digits for the matrices
+		x = c.To(x, torch.Float32)
+	}
+	matrix := func(dim int) *torch.Tensor {
+		n := x.Size(2 + dim)
+		return along(c.Reshape(c.Eye(x.DType(), n), 1, 1, n, n), dim)
+	}
+	y := c.Matmul(c.Matmul(matrix(0), x), matrix(1))
+	if y.DType() != dtype {
+		y = c.To(y, dtype)
+	}
+	c.Release(mark, y)
+	return y
+}

@@ -1,0 +1,303 @@
+package pipe_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.example/internal/stream"
+	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// leaky is a stream of a GPU on which the waits for one reason are left out.
+type leaky struct {
+	torch.Stream
+	without stream.Reason // stream.Reasons for none
+}
+
+// leak wraps a stream of a GPU. That of a CPU stays.
+func leak(s stream.Stream, without stream.Reason) stream.Stream {
+	if gpu, ok := s.(torch.Stream); ok {
+		return leaky{gpu, without}
+	}
+	return s
+}
+
+func (s leaky) Record() stream.Event { return leakyEvent{s.Stream.Record(), s.without} }
+
+func (s leaky) Wait(e stream.Event, why stream.Reason) {
+	if own, ok := e.(leakyEvent); ok {
+		e = own.Event
+	}
+	if why != s.without {
+		s.Stream.Wait(e, why)
+	}
+}
+
+type leakyEvent struct {
+	stream.Event
+	without stream.Reason
+}
+
+func (e leakyEvent) Synchronize() {
+	if e.without != stream.Ended {
+		e.Event.Synchronize()
+	}
+}
+
+// spinner keeps one thread of a GPU busy, so that a stream is late and others can go on. On a CPU it sleeps.
+type spinner struct {
+	mu         sync.Mutex
+	c          *torch.Ctx
+	from, into *torch.Tensor
+	random     *rand.Rand
+}
+
+// spinTime is how long it spins: longer than the work of a step takes a GPU.
+const spinTime = 2 * time.Millisecond
+
+// newSpinner measures how much there is to do in spinTime: the sums over long columns, of which one thread makes each.
+func newSpinner(d torch.Device, seed uint64) *spinner {
+	s := &spinner{c: torch.NewCtx(torch.Options{Device: d}), random: rand.New(rand.NewPCG(seed, 0))}
+	if d.Kind == torch.KindCPU {
+		return s
+	}
+	for rows := int64(1000); ; rows *= 2 {
+		s.c.Close()
+		s.from, s.into = s.c.Zeros(torch.Int64, rows, 2), s.c.Zeros(torch.Int64, rows, 2)
+		s.spin(nil)
+		s.c.Synchronize() // the first time the kernel is loaded
+		begun := s.c.Moment()
+		s.spin(nil)
+		ended := s.c.Moment()
+		s.c.Synchronize()
+		took := ended.Since(begun)
+		begun.Free()
+		ended.Free()
+		if took > spinTime {
+			return s
+		}
+	}
+}
+
+// spin has a stream be late. Nil is the default stream.
+func (s *spinner) spin(on stream.Stream) {
+	if s.from == nil {
+		time.Sleep(20 * time.Microsecond)
+		return
+	}
+	if on == nil {
+		on = s.c.Device().DefaultStream()
+	}
+	s.c.SetStream(on)
+	s.c.Call("aten::cumsum", "out", s.from, 0, nil, s.into)
+	s.c.SetStream(s.c.Device().DefaultStream())
+}
+
+// delay has the streams of a pipe be late before some of the actions, and the batch before each step, with the waits for one reason
+// left out.
+func (s *spinner) delay(p *pipe.Pipe, without stream.Reason) delays {
+	d := s.c.Device()
+	var own, all []stream.Stream
+	undo := p.WrapStreams(func(of stream.Stream) stream.Stream {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w := leak(of, without)
+		if all = append(all, w); len(own) < len(p.Devices()) { // workers' come first
+			own = append(own, w)
+		}
+		return w
+	}, leak(d.DefaultStream(), without))
+	p.Hold(func(worker, _ int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.random.IntN(3) == 0 {
+			s.spin(own[worker])
+		}
+		if s.random.IntN(6) == 0 {
+			s.spin(all[s.random.IntN(len(all))])
+		}
+	})
+	return delays{
+		give: func(b pipe.Batch) {
+			x := b.Input[0].Tensor
+			c := torch.NewCtx(torch.Options{Device: d})
+			defer c.Close()
+			value := c.Clone(x)
+			c.Fill_(x, 0)
+			c.Synchronize()
+			s.mu.Lock()
+			s.spin(nil)
+			s.mu.Unlock()
+			c.Copy_(x, value)
+		},
+		end: func() {
+			p.Hold(nil)
+			undo()
+		},
+	}
+}
+
+// Stages with streams of their own on one device give the bits of the plain loop, however late the work of each stream is. On a GPU no
+// wait can be left out: some delay then gives other bits.
+func TestStreamsOfOneDevice(t *testing.T) {
+	torchtest.Check(t)
+	const rows, chunks, seed = 24, 4, 3
+	q := problem{
+		model: func() *nn.Sequential {
+			m := nn.NewSequential()
+			for i := range 4 {
+				m.Add(fmt.Sprint(i), nn.NewSequential(nn.NewLinear(64, 64), nn.NewTanh(), nn.NewLayerNorm([]int64{64}, nn.LayerNormConfig{}), nn.NewDropout(0.1)))
+			}
+			return m.Add("head", nn.NewLinear(64, 5))
+		},
+		loss: nn.CrossEntropy(), input: normal(rows, 64), target: classes(rows, 5), rows: rows, steps: 3,
+	}
+	layers := len(q.model().Layers())
+	want := q.plain(chunks, seed)
+	d := torchtest.Device(0)
+	run := func(name string, stages int, policy pipe.Checkpoint, without stream.Reason, seed uint64) string {
+		s, err := schedule.Named(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := pipe.Config{Chunks: chunks, Checkpoint: policy, Seed: 3, Schedule: s.Generate}
+		var lanes []int
+		for i := range stages {
+			cfg.Balance = append(cfg.Balance, (i+1)*layers/stages-i*layers/stages)
+			cfg.Devices, lanes = append(cfg.Devices, d), append(lanes, i)
+			if name == "interleaved" {
+				lanes[i] = i % 2
+			}
+		}
+		spins := newSpinner(d, seed)
+		defer spins.c.Close()
+		q := q
+		q.delay = func(p *pipe.Pipe) delays { return spins.delay(p, without) }
+		return want.differs(q.pipedAs(t, cfg.Apart(lanes...)))
+	}
+	for _, name := range []string{"gpipe", "1f1b", "interleaved"} {
+		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always} {
+			for _, stages := range []int{2, 4} {
+				if name == "interleaved" && stages == 2 {
+					continue
+				}
+				for seed := range uint64(2) {
+					if wrong := run(name, stages, policy, stream.Reasons, seed); wrong != "" {
+						t.Errorf("%s, %v, %d stages, delays %d: %s differs from the plain loop", name, policy, stages, seed, wrong)
+					}
+				}
+			}
+		}
+	}
+	if d.Kind == torch.KindCPU || t.Failed() {
+		return
+	}
+	for without := range stream.Reasons {
+		const most = 30
+		seed := uint64(0)
+		for seed < most && run("1f1b", 4, pipe.Always, without, seed) == "" {
+			seed++
+		}
+		if seed == most {
+			t.Errorf("nothing went wrong in %d steps without the wait %q", most*q.steps, without)
+		}
+	}
+}
+
+// plainOver is plain with the layers of each stage on a device of its own: what goes from one to another is copied.
+func (q problem) plainOver(devices []torch.Device, balance []int, chunks int64, seed uint64) record {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	model := q.model()
+	defer nn.Free(model)
+	b := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
+	defer b.Close()
+	last := len(balance) - 1
+	stages, rest := make([][]nn.NamedLayer, len(balance)), model.Layers()
+	on := make([]*torch.Ctx, len(balance))
+	for s, n := range balance {
+		stages[s], rest = rest[:n], rest[n:]
+		on[s] = torch.NewCtx(torch.Options{Device: devices[s], Threads: 1})
+		defer on[s].Close()
+		for _, l := range stages[s] {
+			nn.Materialise(on[s], l.State(), seed)
+		}
+	}
+	var losses []float64
+	var r record
+	for step := range q.steps {
+		nn.ZeroGrads(model)
+		x, y := onDevice(b, devices[0], q.input(b, step)), onDevice(b, devices[last], q.target(b, step))
+		total, n := 0.0, q.rows/chunks
+		for i := range chunks {
+			in, out := make([]*torch.Tensor, len(balance)), make([]*torch.Tensor, len(balance))
+			var loss *torch.Tensor
+			for s, c := range on {
+				if s == 0 {
+					in[s] = c.Narrow(x, 0, i*n, n)
+				} else {
+					in[s] = c.CopyHere(out[s-1]).SetRequiresGrad(true)
+				}
+				c.SetGrad(true)
+				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(chunks), Seed: torch.Mix(seed, uint64(step))})
+				xs := []*torch.Tensor{in[s]}
+				for _, l := range stages[s] {
+					xs = ctx.RunNamed(l, xs)
+				}
+				if out[s] = xs[0]; s == last {
+					loss = q.loss.Forward(ctx, out[s], c.Narrow(y, 0, i*n, n))
+				}
+				c.SetGrad(false)
+			}
+			weight := float64(n) / float64(q.rows)
+			total += float64(torch.Item[float32](loss)) * weight
+			on[last].Backward([]*torch.Tensor{loss}, []*torch.Tensor{on[last].Fill_(on[last].EmptyLike(loss), weight)}, false)
+			for s := last; s > 0; s-- {
+				g := on[s-1].CopyHere(on[s].GradOf(in[s]))
+				on[s-1].Backward([]*torch.Tensor{out[s-1]}, []*torch.Tensor{g}, false)
+			}
+		}
+		losses = append(losses, total)
+		if step == q.steps-1 {
+			r = snapshot(model, losses, gradient)
+		}
+		for s, c := range on {
+			for _, l := range stages[s] {
+				descend(c, nn.Params(l.Layer))
+			}
+			c.Close()
+		}
+		b.Close()
+	}
+	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
+	for _, s := range nn.State(model) {
+		r.values[s.Name] = after.values[s.Name]
+	}
+	return r
+}
+
+// Stages on devices of several kinds, such as cpu:0 and cuda:0, give the bits of a plain loop with the same layers on each:
+//
+//	PENSTOCK_TEST_DEVICES=cpu:0,cuda:0 go test ./pipe -run StagesOnSeveralDevices
+func TestStagesOnSeveralDevices(t *testing.T) {
+	torchtest.Check(t)
+	q := problem{model: fewPositions, loss: nn.CrossEntropy(), input: normal(12, 3, 16, 16), target: classes(12, 10), rows: 12, steps: 3}
+	for _, balance := range [][]int{{5, 5}, {3, 2, 5}, {3, 2, 3, 2}} {
+		devices := torchtest.Devices(len(balance))
+		want := q.plainOver(devices, balance, 4, 5)
+		for _, policy := range policies {
+			got := q.piped(t, pipe.Config{Balance: balance, Chunks: 4, Checkpoint: policy, Seed: 5})
+			if d := want.differs(got); d != "" {
+				t.Errorf("balance %v on %v, %v: %s differs from the plain loop", balance, devices, policy, d)
+			}
+		}
+	}
+}
