@@ -49,8 +49,6 @@ func (p Problem) check() error {
 			return refuse("Stages", s.Device, fmt.Sprintf("the device of stage %d", i), fmt.Sprintf("want an index below %d", len(p.Devices)))
 		case !slices.Contains(Policies, s.Policy):
 			return refuse("Stages", string(s.Policy), fmt.Sprintf("the policy of stage %d", i), fmt.Sprintf("want one of %v", Policies))
-		case min(s.Times.Forward, s.Times.Backward, s.Times.Weights) < 0 || s.Times.Weights > s.Times.Backward:
-			return refuse("Stages", fmt.Sprintf("%+v", s.Times), fmt.Sprintf("the times of stage %d", i), "want microseconds, 0 or more, and Weights at most Backward")
 		case s.Layers < 1:
 			return refuse("Stages", s.Layers, fmt.Sprintf("the layers of stage %d", i), "want at least 1")
 		case s.Policy == Optimal:

@@ -141,7 +141,7 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 		workers = append(workers, s.Device)
 	}
 	program, err := generate.Make(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity, Measured: p.time(),
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
 		Recompute: func(stage, microBatch int) bool {
 			if stage >= len(p.Stages) {
 				return false // the schedule asks for a program of more than there is

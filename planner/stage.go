@@ -2,7 +2,6 @@ package planner
 
 import (
 	"slices"
-	"time"
 
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -44,12 +43,7 @@ type Stage struct {
 	Costs  Costs  // for Optimal alone
 	Fewer  *Costs // those of micro-batches of fewer rows, if there are any; its times and units do not count
 	Memory Memory // for Optimal alone
-	Times  Times  // of a micro-batch, for schedules that go by times; 0 is not known
 }
-
-// Times is how long the actions of a stage take, in microseconds. Weights is the part of Backward that
-// second parts of backwards take.
-type Times struct{ Forward, Backward, Weights float64 }
 
 // Costs is the bytes and times that a stage takes for one micro-batch. Package profile measures
 // them. Sizes are bytes.
@@ -100,32 +94,6 @@ type Memory struct {
 	// may be there from the reduction in the program to the end of the step, as it goes on beside the
 	// device's later actions.
 	Reduction int64
-}
-
-// time is how long actions take, nil unless it is known of all stages.
-func (p Problem) time() func(schedule.Action) time.Duration {
-	for _, s := range p.Stages {
-		if s.Times.Forward <= 0 || s.Times.Backward <= 0 {
-			return nil
-		}
-	}
-	return func(a schedule.Action) time.Duration {
-		if a.Stage >= len(p.Stages) {
-			return 0 // the schedule asks for a program of more than there is
-		}
-		micros, t := 0.0, p.Stages[a.Stage].Times
-		switch a.Kind {
-		case schedule.Forward, schedule.Recompute:
-			micros = t.Forward
-		case schedule.Backward:
-			micros = t.Backward
-		case schedule.BackwardInput:
-			micros = t.Backward - t.Weights
-		case schedule.BackwardWeight:
-			micros = t.Weights
-		}
-		return time.Duration(micros * float64(time.Microsecond))
-	}
 }
 
 // base is the bytes that a device holds during a step whatever is recomputed.

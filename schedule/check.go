@@ -7,11 +7,9 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Limits are what a program is checked against beside itself. The zero value limits nothing.
+// Limits says on which links a program is to run. The zero value is links that hold any number of values, or
+// as many as its capacity says, and name them.
 type Limits struct {
-	// Saved and Inputs bound what each stage may hold at a time, in micro-batches; see
-	// [StageMemory]. Zero is no limit.
-	Saved, Inputs int
 	// Meet asks that workers get to the end also where nothing waits on any link between them,
 	// whatever the program's capacity: a worker that has sent goes on when the value was received.
 	// Gloo's links are like that.
@@ -21,8 +19,7 @@ type Limits struct {
 	InOrder bool
 }
 
-// Check returns nil if the program can run to its end, gives bit-equal results and keeps to the
-// limits. Otherwise the error is a [Violations] that lists what is wrong: all of it up to a hundred
+// Check returns nil if the program can run to its end on such links and gives bit-equal results. Otherwise the error is a [Violations] that lists what is wrong: all of it up to a hundred
 // violations, save that a header that makes no sense is reported alone.
 //
 // Check takes any program, from wherever it came, and does not change it.
@@ -36,7 +33,6 @@ func Check(p *Program, limits Limits) error {
 		c.inOrder()
 	}
 	c.progress(limits.Meet)
-	c.memory(limits)
 	return c.err()
 }
 
@@ -333,20 +329,6 @@ func (c *checker) progress(meet bool) {
 				c.reportAt(RuleDeadlock, id, "it waits for %v on worker %d, which is stuck at %v, action %d",
 					c.action(dep), on, c.action(stuck[on]), stuck[on]-c.first[on]+1)
 			}
-		}
-	}
-}
-
-func (c *checker) memory(limits Limits) {
-	if limits.Saved == 0 && limits.Inputs == 0 {
-		return
-	}
-	for s, holds := range Memory(c.Program) {
-		if limits.Saved > 0 && holds.Saved > limits.Saved {
-			c.report(RuleMemory, "stage %d saves the graphs of %d micro-batches, limit %d", s, holds.Saved, limits.Saved)
-		}
-		if limits.Inputs > 0 && holds.Inputs > limits.Inputs {
-			c.report(RuleMemory, "stage %d holds the inputs of %d micro-batches, limit %d", s, holds.Inputs, limits.Inputs)
 		}
 	}
 }

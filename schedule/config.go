@@ -71,10 +71,6 @@ type Config struct {
 	// links may meet, makes a worker wait. Nil means that forwards and both parts of a backward
 	// take as long as each other.
 	Time func(Action) time.Duration
-
-	// Measured is how long an action was measured to take. [Auto] goes by it. The programs of other
-	// generators do not depend on it, and are the same after each measurement. Nil is not known.
-	Measured func(Action) time.Duration
 }
 
 // program validates the config and returns a program that has all but its actions, beside the

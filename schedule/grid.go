@@ -58,43 +58,6 @@ func (t Timeline) GridWidth(characters int) string {
 	}
 }
 
-// GridParts is Grid in parts that follow each other in time, with a blank line between and no line of more
-// than so many characters. What goes on at the end of a part begins the next one with "-":
-//
-//	1 column = 1ms
-//	worker 0  F0 F1 .  .
-//	worker 1  .  F0 F1 B0
-//
-//	worker 0  .  B0--- B1
-//	worker 1 --- B1--- .
-//
-//	worker 0 ---
-//	worker 1  .
-//
-// Where a column alone is wider, a part has one.
-func (t Timeline) GridParts(characters int) string {
-	grid := t.Grid()
-	if widest(grid) <= characters {
-		return grid
-	}
-	start, end := t.bounds()
-	_, columns, width := t.rows(t.column(end-start), func(string) int { return 1 })
-	head, cell := t.nameWidth()+1, width+1 // characters of a name, and of a column with the blank before it
-	size := max(1, (characters-head)/cell) * cell
-	first, rest, _ := strings.Cut(grid, "\n")
-	parts := []string{}
-	for from := head; from < head+columns*cell; from += size {
-		var b strings.Builder
-		for line := range strings.Lines(rest) {
-			line = strings.TrimSuffix(line, "\n")
-			part := line[:min(head, len(line))] + line[min(from, len(line)):min(from+size, len(line))]
-			b.WriteString(strings.TrimRight(part, " ") + "\n")
-		}
-		parts = append(parts, b.String())
-	}
-	return first + "\n" + strings.Join(parts, "\n")
-}
-
 // threeDigits is a duration with three digits that count.
 func threeDigits(d time.Duration) time.Duration {
 	unit := time.Duration(1)

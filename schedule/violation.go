@@ -31,8 +31,6 @@ const (
 	RuleInOrder Rule = "in order"
 	// RuleDeadlock: workers that wait for each other get to the end.
 	RuleDeadlock Rule = "deadlock"
-	// RuleMemory: no stage holds more micro-batches than the limits allow.
-	RuleMemory Rule = "memory"
 )
 
 // Violation is one thing that is wrong with a program.

@@ -93,9 +93,7 @@ func lightFirst(list []schedule.Schedule) (order []int) {
 	for i, s := range list {
 		order = append(order, i)
 		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
-			for _, m := range schedule.WorkerMemory(p) {
-				held[i] = max(held[i], (m.Saved+m.Inputs)/s.Usual())
-			}
+			held[i] = int(slices.Max(schedule.InFlight(p, nil))) / s.Usual()
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return held[a] - held[b] })

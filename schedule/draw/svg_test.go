@@ -153,9 +153,9 @@ func TestCurveIsWhatIsHeld(t *testing.T) {
 				most, peak = append(most, n), max(peak, n)
 			}
 		}
-		for w, holds := range schedule.WorkerMemory(p) {
-			if most[w] != holds.Saved {
-				t.Fatalf("device %d holds at most %d, want %d", w, most[w], holds.Saved)
+		for w, held := range schedule.InFlight(p, nil) {
+			if int64(most[w]) != held {
+				t.Fatalf("device %d holds at most %d, want %d", w, most[w], held)
 			}
 		}
 		curves := regexp.MustCompile(`<path d="M([0-9.]+) ([0-9.]+)((?:H[0-9.]+V[0-9.]+)*)H([0-9.]+)V`).FindAllStringSubmatch(string(svg), -1)
