@@ -77,7 +77,7 @@ func (m *meeting) foresee() {
 	}
 	m.before = make([]int32, m.size())
 	m.start = make([]time.Duration, m.size())
-	m.simulate(m.duration, Links{}, func(id, _ int, _ Action, start, _ time.Duration) { m.start[id] = start })
+	m.simulation().Run(m.duration, Links{}, func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
 	for w, actions := range m.Workers {
 		computations := int32(0)
 		next := time.Duration(math.MaxInt64)
