@@ -186,18 +186,12 @@ func nils(g given) map[string]struct {
 		"search.Search.ctx": {func() error {
 			return discard(search.Search(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
 		}, "search: " + background},
-		"search.Enough.ctx": {func() error {
-			return discard(search.Enough(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
-		}, "search: " + background},
 		"search.Explain.ctx": {func() error {
 			return discard(search.Explain(ctx, search.Profile{}, search.Machine{}, search.Wishes{}, nil))
 		}, "search: " + background},
 		"search.Explain.plan": {func() error {
 			return discard(search.Explain(context.Background(), search.Profile{}, search.Machine{}, search.Wishes{}, nil))
 		}, "search: the plan is nil; want the best of a Result"},
-		"search.Result.Within.fewer": {func() error {
-			return discard((&search.Result{}).Within(nil))
-		}, "search: the result within fewer bytes is nil; want that of a Search of one schedule"},
 		"planner.Plan.OverLimits.ctx": {func() error { return discard((&planner.Plan{}).OverLimits(ctx, nil, 1)) }, "planner: " + background},
 		"planner.Solve.ctx":           {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
 		"planner.SolveFirst.ctx":      {func() error { return discard(planner.SolveFirst(ctx, planner.Problem{})) }, "planner: " + background},

@@ -20,10 +20,10 @@ import (
 // does meanwhile. For 1F1B these are max(0, D - w f) and max(0, D - w b) for w forwards before the first
 // backward.
 type order struct {
-	list   []step
+	list   []schedule.Action
 	stages []int // of the worker, in order
 	// after is, by micro-batch, the last forward that precedes its backward on the last stage.
-	after []int32
+	after []int
 	// Of a worker with one stage: what it does in a gap, and whether the two gaps are apart; how many
 	// second parts of backwards follow the last first part.
 	gaps     [2]gap
@@ -36,19 +36,20 @@ type gap struct{ forward, backward, second int64 }
 
 // newOrder is the order of a worker of the program.
 func (p *space) newOrder(w int) order {
-	o := order{after: make([]int32, p.m)}
-	last := int32(-1)
-	for _, e := range p.program.list {
-		if int(e.stage) == p.stages()-1 {
-			switch e.kind {
-			case schedule.Forward:
-				last = e.microBatch
-			case schedule.Backward, schedule.BackwardInput:
-				o.after[e.microBatch] = last
-			}
+	o := order{after: make([]int, p.m)}
+	last := -1
+	for _, a := range p.program.Workers[p.place[p.stages()-1]] {
+		switch {
+		case a.Stage < p.stages()-1:
+		case a.Kind == schedule.Forward:
+			last = a.MicroBatch
+		case a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput:
+			o.after[a.MicroBatch] = last
 		}
-		if int(e.worker) == w && !e.kind.Transfer() && e.kind != schedule.Reduce {
-			o.list = append(o.list, e)
+	}
+	for _, a := range p.program.Workers[w] {
+		if !a.Kind.Transfer() && a.Kind != schedule.Reduce {
+			o.list = append(o.list, a)
 		}
 	}
 	for s, on := range p.place {
@@ -61,21 +62,21 @@ func (p *space) newOrder(w int) order {
 	}
 	var from, to [2]int
 	for k, i := range []int{0, p.m - 1} {
-		for at, e := range o.list {
+		for at, a := range o.list {
 			switch {
-			case e.kind == schedule.Forward && e.microBatch == o.after[i]:
+			case a.Kind == schedule.Forward && a.MicroBatch == o.after[i]:
 				from[k] = at
-			case (e.kind == schedule.Backward || e.kind == schedule.BackwardInput) && int(e.microBatch) == i:
+			case (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) && a.MicroBatch == i:
 				to[k] = at
 			}
 		}
-		for _, e := range o.list[from[k]+1 : to[k]] {
-			o.gaps[k].count(e.kind)
+		for _, a := range o.list[from[k]+1 : to[k]] {
+			o.gaps[k].count(a.Kind)
 		}
 	}
 	o.apart = from[1] > to[0]
-	for _, e := range o.list[to[1]+1:] {
-		if e.kind == schedule.BackwardWeight {
+	for _, a := range o.list[to[1]+1:] {
+		if a.Kind == schedule.BackwardWeight {
 			o.trailing++
 		}
 	}
@@ -111,6 +112,17 @@ func (p *space) backwards(class, i, j int) int64 {
 		return a.whole[j] - a.whole[i] - a.second[j] + a.second[i]
 	}
 	return a.whole[j] - a.whole[i]
+}
+
+// load returns the time of stage s with units from i up to but not including j for all micro-batches, without
+// recomputation, after the first one's forwards on the stages before.
+func (p *space) load(s, i, j int) int64 {
+	class, before := p.workers[p.place[s]].class, int64(0)
+	fs, bs := p.forwards(class), p.sums[class].whole
+	if s > 0 {
+		before = p.forwards(p.fast[s-1])[i]
+	}
+	return before + int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i])
 }
 
 // around is what must be done by other stages before a stage, after it, and in between.
@@ -208,10 +220,10 @@ func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) 
 	}
 	now := int64(0)
 	for at := range o.list {
-		e := &o.list[at]
-		s, i := int(e.stage), e.microBatch
+		a := &o.list[at]
+		s, i := a.Stage, a.MicroBatch
 		x, t := &states[s], &times[s]
-		switch e.kind {
+		switch a.Kind {
 		case schedule.Forward:
 			takes, ready := t.forward, x.before
 			if t.each != nil {
@@ -233,7 +245,7 @@ func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) 
 			if t.each != nil {
 				takes = t.each[i].backward
 			}
-			if e.kind == schedule.Backward {
+			if a.Kind == schedule.Backward {
 				takes += t.second
 			}
 			if x.to >= 0 {

@@ -95,7 +95,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		change func(m *Machine, w *Wishes) bool
 	}{
 		{"one more device", func(m *Machine, w *Wishes) bool {
-			*m = m.another()
+			*m = m.withOneMore()
 			if w.Devices > 0 {
 				w.Devices++
 			}

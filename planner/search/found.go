@@ -15,10 +15,9 @@ type found struct {
 	proved bool  // the bound is the step, or what was known before, and not by coarse tables
 }
 
-// best searches the space for a cut whose step takes less than known. Under limits it
-// begins with the even cut, and where nothing is known and that does not fit, with any that does; that there is none
-// is a proof, however many devices may be planned. Once it has one it proves
-// of the others only that none takes less than rival, which is known of another schedule.
+// best searches the space for a cut whose step takes less than known. Under limits it begins with the cut of even
+// times, and if that does not fit and no step is known with any that does. Once it has a cut it proves of the others
+// only that none takes less than rival, which is the step of another schedule's plan.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known}}
 	if p.limited {
@@ -29,13 +28,13 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		}
 	}
 	if p.limited && f.cut == nil && known == none {
-		l, err := p.fitting(ctx, p.wishes.plans())
+		l, err := p.lightest(ctx, wholeLimit+1)
 		if err != nil {
 			return found{}, err
 		}
-		if l.cut == nil && !l.spent {
+		if l.cut == nil && l.all {
 			f.bound, f.proved = known, true // no cut fits
-			return f.found, ctx.Err()
+			return f.found, nil
 		}
 		if l.cut != nil {
 			if _, err := f.try(l.cut); err != nil {
@@ -79,7 +78,7 @@ func (f *finder) goal() int64 {
 // hopeless says that a cut's step is not below that, whatever is recomputed.
 func (f *finder) hopeless(c cut, below int64) bool {
 	p := f.p
-	p.work += len(p.program.list)
+	p.work += p.simulation.Actions()
 	least := p.forwards(p.fast[p.stages()-1])
 	times := make([]stageTimes, p.stages())
 	for s := range times {
@@ -107,7 +106,7 @@ func (p *space) enough() int {
 	case p.wishes.Work > 0:
 		return p.wishes.Work
 	case p.virtual == 1:
-		return max(4_000_000, 1000*len(p.program.list))
+		return max(4_000_000, 1000*p.simulation.Actions())
 	}
 	return 4_000_000
 }

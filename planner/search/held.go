@@ -21,11 +21,11 @@ func (p *space) group(w int) (g group) {
 		return group{}
 	}
 	walk := func(each func(held int, reset func())) {
-		held, counted, used := map[int32]bool{}, 0, map[int32]bool{}
-		for _, e := range p.order[w].list {
-			switch e.kind {
+		held, counted, used := map[int]bool{}, 0, map[int]bool{}
+		for _, a := range p.order[w].list {
+			switch a.Kind {
 			case schedule.Forward:
-				held[e.microBatch] = true
+				held[a.MicroBatch] = true
 			case schedule.Backward, schedule.BackwardInput:
 				counted = 0
 				for i := range held {
@@ -38,7 +38,7 @@ func (p *space) group(w int) (g group) {
 						used[i] = true
 					}
 				})
-				delete(held, e.microBatch)
+				delete(held, a.MicroBatch)
 			}
 		}
 	}
@@ -79,21 +79,21 @@ func (a instant) within(b instant) bool {
 func (p *space) instants(w int) (list []instant) {
 	o := &p.order[w]
 	flight, between, made := make([]int, len(o.stages)), make([]int, len(o.stages)), make([]bool, len(o.stages))
-	for _, e := range o.list {
-		k := slices.Index(o.stages, int(e.stage))
-		one := instant{stage: k, kind: e.kind, flight: flight, between: between, made: made}
-		switch e.kind {
+	for _, a := range o.list {
+		k := slices.Index(o.stages, a.Stage)
+		one := instant{stage: k, kind: a.Kind, flight: flight, between: between, made: made}
+		switch a.Kind {
 		case schedule.Recompute:
 			continue
 		case schedule.Backward, schedule.BackwardInput:
 			flight[k]--
-			one.kind, one.makes = schedule.Backward, e.kind == schedule.Backward && e.microBatch == 0
+			one.kind, one.makes = schedule.Backward, a.Kind == schedule.Backward && a.MicroBatch == 0
 		}
 		if !slices.ContainsFunc(list, one.within) {
 			one.flight, one.between, one.made = slices.Clone(flight), slices.Clone(between), slices.Clone(made)
 			list = append(slices.DeleteFunc(list, func(i instant) bool { return i.within(one) }), one)
 		}
-		switch e.kind {
+		switch a.Kind {
 		case schedule.Forward:
 			flight[k]++
 		case schedule.Backward:
@@ -102,7 +102,7 @@ func (p *space) instants(w int) (list []instant) {
 			between[k]++
 		case schedule.BackwardWeight:
 			between[k]--
-			made[k] = made[k] || e.microBatch == 0
+			made[k] = made[k] || a.MicroBatch == 0
 		}
 	}
 	return list
@@ -193,6 +193,29 @@ func (n *needs) leaves(p *space, first, i int) {
 	}
 }
 
+// byteRow is the least bytes of a stage that begins with some unit, by its number of units.
+type byteRow struct {
+	needs []needs // of the units so far
+	bytes []int64
+}
+
+// least returns a lower bound of the bytes that stage s, the only one of its worker, needs for the units from i up to
+// but not including j.
+func (o *oracle) least(s, i, j int) int64 {
+	if o.rows[s] == nil {
+		o.rows[s] = make([]byteRow, o.p.units)
+	}
+	row := &o.rows[s][i]
+	if row.needs == nil {
+		row.needs = make([]needs, 1)
+	}
+	for len(row.bytes) < j-i {
+		row.needs[0].add(o.p, i, i+len(row.bytes))
+		row.bytes = append(row.bytes, o.p.leastOf(o.p.place[s], row.needs))
+	}
+	return row.bytes[j-i-1]
+}
+
 // least is a bound of the bytes that a worker needs for its stages, whatever it recomputes. Those that are not
 // placed yet have no units. It is the most of what is there at the forward and at the backward of each unit: weights,
 // the optimizer's state, gradients of weights that are made, the inputs of micro-batches in flight, what first parts
@@ -248,20 +271,19 @@ func (p *space) leastOf(w int, list []needs) int64 {
 	return there + most
 }
 
-// again is the least time that stage s, the only one of its worker, with units from i up to but not
-// including j recomputes for within the worker's bytes, or none if they do not suffice.
+// leastRecomputation returns a lower bound of the time that stage s, the only one of its worker, with units from i up
+// to but not including j recomputes for within the worker's bytes. It is none if these do not suffice.
 //
-// Micro-batches in flight together hold their inputs, and what they hold of a unit for its backward, or
-// the unit runs once more: as in the fractional knapsack, least time is lost where bytes go first to the
-// units that take most time a byte. How bytes are shared between the micro-batches does not matter, as
-// the loss is convex. Weights are there, gradients of weights need not be yet.
-func (p *space) again(s, i, j int) int64 {
+// A micro-batch in flight holds its input, and of each unit what its backward needs, or the unit runs once more. As in
+// the fractional knapsack the least time is lost where bytes go first to the units with the most time a byte. How the
+// micro-batches share the bytes does not matter, as the loss is convex. Weights are there; gradients of weights
+// need not be yet.
+func (p *space) leastRecomputation(s, i, j int) int64 {
 	limit := p.workers[p.place[s]].bytes
 	if limit == 0 {
 		return 0
 	}
-	first, last := make([]int, p.stages()), make([]int, p.stages())
-	if first[s], last[s] = i, j; p.least(p.place[s], first, last) > limit {
+	if p.oracle.least(s, i, j) > limit {
 		return none
 	}
 	g := p.oracle.groups[p.place[s]]
@@ -308,4 +330,41 @@ func (p *space) again(s, i, j int) int64 {
 		}
 	}
 	return int64(lost * float64(g.micro*g.times) * (1 - 1e-9))
+}
+
+// Oversized returns the unit that needs most of those that no device has memory for, even with one micro-batch and no
+// other unit, and the bytes that it needs at least. Then more devices do not help. found is false if there is none,
+// as far as is known without planning.
+func (m Measured) Oversized(machine Machine, wishes Wishes) (unit int, bytes int64, found bool) {
+	limit := machine.Largest(wishes.Limit)
+	list, err := wishes.named()
+	if err != nil || limit == 0 {
+		return 0, 0, false
+	}
+	split := slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Split })
+	for u := range m.Chain.Layers {
+		one := Measured{Chain: m.Chain.Part(u, u+1)}
+		if m.Held != nil {
+			one.Held = m.Held[u : u+1]
+		}
+		least := int64(none)
+		for _, s := range schedule.Schedules() {
+			if s.Virtual != 1 || s.Split && !split {
+				continue
+			}
+			p, err := newSpace(wishes, s, one.Chain, 1, 1, 1, []worker{{speed: 1, bytes: limit}}, nil)
+			if err != nil {
+				return 0, 0, false
+			}
+			p.measure(one)
+			if p.prepare() != nil {
+				return 0, 0, false
+			}
+			least = min(least, p.oracle.least(0, 0, 1))
+		}
+		if least > max(limit, bytes) {
+			unit, bytes, found = u, least, true
+		}
+	}
+	return unit, bytes, found
 }

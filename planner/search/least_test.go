@@ -32,11 +32,12 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		p := randomSpace(t, 8, 4, 6)
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
-			need, err := p.oracle.need(context.Background(), w, c, c[1:])
+			p.workers[w].bytes = 1
+			planned, err := p.oracle.solve(context.Background(), w, c, c[1:])
 			if err != nil {
 				t.Fatal(err)
 			}
-			least := p.least(w, c, c[1:])
+			need, least := max(planned.need, 1), p.least(w, c, c[1:])
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
 			}
@@ -93,8 +94,9 @@ func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {
 	return least, cuts
 }
 
-// Where no plan fits, the least limit that is told is that of all cuts, and within it a plan is found. With a byte
-// less the same is told, or a plan is found that stays within that: see planner.Shortage.
+// Where no plan fits, the limit that is told is no lower than the least of all cuts, and within it a plan is found. With
+// one stage on each device it is the least of all cuts. Within a byte less than that no plan is found, or one that
+// stays within that: see planner.Shortage.
 func TestLeastLimit(t *testing.T) {
 	few(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
 }
@@ -129,11 +131,8 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 		t.Skip("of a chain that takes nothing")
 	}
 	told := within(1)
-	if told.Best != nil || told.Short == nil || told.Short.Least() < least || told.ShortProved && told.Short.Least() > least {
-		t.Fatalf("%s v=%d m=%d: %v is told, proved %v, the least is %d", p.schedule.Name, p.virtual, p.m, told.Short, told.ShortProved, least)
-	}
-	if !told.ShortProved && (p.virtual == 1 || cuts*len(p.workers) <= leanPlans) {
-		t.Fatalf("%s v=%d m=%d: the least of %d cuts is not proved", p.schedule.Name, p.virtual, p.m, cuts)
+	if told.Best != nil || told.Short == nil || told.Short.Least() < least || p.virtual == 1 && told.Short.Least() > least {
+		t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m, told.Short, cuts, least)
 	}
 	if r := within(told.Short.Least()); r.Best == nil {
 		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m, told.Short.Least())
@@ -143,7 +142,7 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 		if most := slices.Max(r.Best.Peaks); most >= least {
 			t.Fatalf("%s v=%d m=%d: a plan of %d bytes within %d", p.schedule.Name, p.virtual, p.m, most, least-1)
 		}
-	case r.Short == nil || r.Short.Least() != told.Short.Least() || !r.Schedules[0].Proved:
+	case r.Short == nil || r.Short.Least() != told.Short.Least() || p.virtual == 1 && !r.Schedules[0].Proved:
 		t.Fatalf("%s v=%d m=%d: within a byte less than %d: %+v", p.schedule.Name, p.virtual, p.m, least, r)
 	}
 }

@@ -15,10 +15,8 @@ import (
 
 // Machine is what there is to train on.
 type Machine struct {
-	// Devices, at least one, have stages in some order: in theirs, where they are equal, where a link is
-	// between two by name, or where there are more than 24 orders that differ. Otherwise all are tried.
-	Devices []Device
-	Links   []Link // what joins two devices; of two that do, the later. None costs nothing.
+	Devices []Device // at least one; stages are placed in this order
+	Links   []Link   // between two devices the last that joins them counts; without one a transfer costs nothing
 }
 
 // Device is a device of a machine.
@@ -47,79 +45,6 @@ func (d Device) speed() float64 {
 		return 1
 	}
 	return d.Speed
-}
-
-// maxOrders is the most orders of devices that are tried.
-const maxOrders = 24
-
-// orders are the machine with its devices in all orders that differ, its own first.
-func (m Machine) orders() []Machine {
-	n, list := arrangements(m.kinds()), []Machine{m}
-	if n == 1 || n > maxOrders || slices.ContainsFunc(m.Links, func(l Link) bool { return l.From != "" || l.To != "" }) {
-		return list
-	}
-	rest := slices.Clone(m.Devices)
-	var place func(at int)
-	own := func() bool {
-		return slices.EqualFunc(rest, m.Devices, func(a, b Device) bool { return a.kind() == b.kind() })
-	}
-	place = func(at int) {
-		if at == len(rest) {
-			if !own() {
-				list = append(list, Machine{slices.Clone(rest), m.Links})
-			}
-			return
-		}
-		tried := map[Device]bool{}
-		for k := at; k < len(rest); k++ {
-			if tried[rest[k].kind()] {
-				continue
-			}
-			tried[rest[k].kind()] = true
-			was := slices.Clone(rest)
-			one := rest[k]
-			rest = slices.Insert(slices.Delete(rest, k, k+1), at, one)
-			place(at + 1)
-			rest = was
-		}
-	}
-	place(0)
-	return list
-}
-
-// kind is a device without its name.
-func (d Device) kind() Device {
-	return Device{Bytes: d.Bytes, Threads: d.threads(), Speed: d.speed()}
-}
-
-// kinds says how many devices there are of each kind.
-func (m Machine) kinds() map[Device]int {
-	out := map[Device]int{}
-	for _, d := range m.Devices {
-		out[d.kind()]++
-	}
-	return out
-}
-
-// arrangements is how many orders of devices differ, or any number above maxOrders.
-func arrangements(kinds map[Device]int) int {
-	n, all := 0, 1
-	for _, count := range kinds {
-		for k := 1; k <= count && all <= maxOrders; k++ {
-			n++
-			all = all * n / k
-		}
-	}
-	return all
-}
-
-// alike is the same text for workers that differ in their names alone.
-func alike(list []worker, threads, devices int) string {
-	text := fmt.Sprint(threads, devices)
-	for _, w := range list {
-		text += fmt.Sprint(" ", w.bytes, " ", w.speed)
-	}
-	return text
 }
 
 // check returns a *arg.ConfigError for what makes no sense.
@@ -184,6 +109,31 @@ func (m Machine) between(a, b string) (h hop) {
 		}
 	}
 	return h
+}
+
+// Largest returns the most bytes that a device may hold if none may hold more than limit; 0 is no limit.
+func (m Machine) Largest(limit int64) (most int64) {
+	for _, d := range m.Devices {
+		switch {
+		case d.Bytes == 0 && limit == 0:
+			return 0
+		case d.Bytes == 0 || limit > 0 && limit < d.Bytes:
+			most = max(most, limit)
+		default:
+			most = max(most, d.Bytes)
+		}
+	}
+	return most
+}
+
+// withOneMore returns the machine with one more device like its last one.
+func (m Machine) withOneMore() Machine {
+	d := m.Devices[len(m.Devices)-1]
+	for taken := true; taken; {
+		d.Name += "+"
+		taken = slices.ContainsFunc(m.Devices, func(o Device) bool { return o.Name == d.Name })
+	}
+	return Machine{append(slices.Clone(m.Devices), d), m.Links}
 }
 
 // What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.

@@ -21,11 +21,12 @@ type oracle struct {
 	p        *space
 	kinds    []int // of units: equal ones have the same
 	cells    map[string]*cell
-	needs    map[string]int64          // least limits, where they were asked for or nothing fits
-	programs map[int]*schedule.Program // by capacity
-	groups   []group                   // by worker
-	instants [][]instant               // by worker
-	takes    []unitBytes               // by unit
+	programs map[int]*schedule.Program // by capacity of their links
+	runs     map[int]*schedule.Simulation
+	groups   []group     // by worker
+	instants [][]instant // by worker
+	takes    []unitBytes // by unit
+	rows     [][]byteRow // by stage, by first unit
 	solved   int
 	rough    bool // a stage was planned by coarse tables
 }
@@ -33,7 +34,8 @@ type oracle struct {
 // cell is the answer for a worker's stages.
 type cell struct {
 	workerPlan
-	bound int64 // of a step; none if nothing fits
+	bound int64 // of a step; none if no plan fits
+	need  int64 // the least limit that would do if no plan fits
 }
 
 // workerPlan is what a worker's stages take.
@@ -48,7 +50,7 @@ type workerPlan struct {
 const none = math.MaxInt64 / 4
 
 func newOracle(p *space) *oracle {
-	o := &oracle{p: p, takes: p.takes(), cells: map[string]*cell{}, needs: map[string]int64{}, programs: map[int]*schedule.Program{}}
+	o := &oracle{p: p, takes: p.takes(), cells: map[string]*cell{}, programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -90,6 +92,17 @@ func (o *oracle) generate(c schedule.Config) (*schedule.Program, error) {
 	return &out, nil
 }
 
+// simulation makes the simulation of a program once for each capacity of its links, which the planner has asked for.
+func (o *oracle) simulation(capacity int) (s *schedule.Simulation, err error) {
+	if capacity == 0 {
+		return o.p.simulation, nil
+	}
+	if o.runs[capacity] == nil {
+		o.runs[capacity], err = schedule.NewSimulation(o.programs[capacity])
+	}
+	return o.runs[capacity], err
+}
+
 // key tells apart what may have different answers.
 func (o *oracle) key(w int, first, last []int) string {
 	key := binary.AppendVarint(nil, int64(w))
@@ -104,29 +117,38 @@ func (o *oracle) key(w int, first, last []int) string {
 	return string(key)
 }
 
-// ask is the answer for a worker's stages, from unit first[s] up to but not including last[s].
+// ask returns the answer for a worker's stages, from unit first[s] up to but not including last[s]. Its need is not
+// known where no plan is made.
 func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, error) {
-	key := o.key(w, first, last)
-	if c := o.cells[key]; c != nil {
-		return c.at(o.p, w, first, last), nil
-	}
-	p := o.p
-	if limit := p.workers[w].bytes; limit > 0 && p.least(w, first, last) > limit {
+	if limit := o.p.workers[w].bytes; limit > 0 && o.p.least(w, first, last) > limit {
 		return &cell{bound: none}, nil
 	}
+	c, err := o.solve(ctx, w, first, last)
+	if err != nil || c.bound == none {
+		return c, err
+	}
+	out := *c
+	out.bound = o.p.bound(w, first, last, c.times) // of equal layers elsewhere it is another
+	return &out, nil
+}
+
+// solve plans a worker's stages within its bytes.
+func (o *oracle) solve(ctx context.Context, w int, first, last []int) (*cell, error) {
+	key := o.key(w, first, last)
+	if c := o.cells[key]; c != nil {
+		return c, nil
+	}
 	o.solved++
-	c := &cell{}
-	plan, short, err := o.plan(ctx, w, first, last, p.workers[w].bytes)
-	switch {
-	case err != nil:
+	plan, short, err := o.plan(ctx, w, first, last, o.p.workers[w].bytes)
+	if err != nil {
 		return nil, err
-	case short != nil:
-		c.bound, o.needs[key] = none, short.Least()
-	default:
-		c.workerPlan = plan
+	}
+	c := &cell{workerPlan: plan}
+	if short != nil {
+		c.bound, c.need = none, short.Least()
 	}
 	o.cells[key] = c
-	return c.at(p, w, first, last), nil
+	return c, nil
 }
 
 // plan is a worker's plan within a limit, or what it lacks. The next one is within a 32nd of its bytes less than it
@@ -148,26 +170,6 @@ func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64
 		out.fewer = d.Peak - p.workers[w].bytes/32
 	}
 	return out, nil, nil
-}
-
-// need is the least limit of a worker's stages, as planner.Shortage has it: there is a plan of them within it.
-func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, error) {
-	key := o.key(w, first, last)
-	if need, known := o.needs[key]; known {
-		return need, nil
-	}
-	o.solved++
-	_, err := planner.SolveFirst(ctx, o.problem(w, first, last, 1))
-	var short *planner.MemoryError
-	switch {
-	case errors.As(err, &short):
-		o.needs[key] = short.Least()
-	case err != nil:
-		return 0, err
-	default:
-		o.needs[key] = 1
-	}
-	return o.needs[key], nil
 }
 
 // problem is that of a worker's stages alone, within so many bytes.
@@ -194,16 +196,6 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 		problem.Stages = append(problem.Stages, stage)
 	}
 	return problem
-}
-
-// at is the answer with its bound where the layers are: those of equal layers elsewhere are others.
-func (c *cell) at(p *space, w int, first, last []int) *cell {
-	if c.bound == none {
-		return c
-	}
-	out := *c
-	out.bound = p.bound(w, first, last, c.times)
-	return &out
 }
 
 // planned is what a plan's stage takes, whose first unit is given.
@@ -270,28 +262,27 @@ func durations(times []stageTimes) func(schedule.Action) time.Duration {
 	}
 }
 
-// links are those of a cut.
+// links returns the links of a cut.
 func (p *space) links(c cut) schedule.Links {
-	free := true
-	for _, h := range p.link {
-		free = free && h == hop{}
-	}
-	if free {
+	if !slices.ContainsFunc(p.link, func(h hop) bool { return h != hop{} }) {
 		return schedule.Links{}
 	}
-	return schedule.Links{Cost: func(a schedule.Action) schedule.Transfer {
-		s := min(a.Stage, a.Peer)
-		bytes := p.sent[c[s+1]]
-		if a.Kind == schedule.SendGradient {
-			bytes = p.y[c[s+1]]
+	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
+	for s, h := range p.link {
+		forward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.takes(p.sent[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.takes(p.y[c[s+1]]))}
+	}
+	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
+		if send.Kind == schedule.SendGradient {
+			return backward[send.Peer]
 		}
-		return schedule.Transfer{Latency: p.link[s].latency, Bytes: time.Duration(p.link[s].takes(bytes))}
+		return forward[send.Stage]
 	}}
 }
 
 // evaluate is the time of a step of a cut, with what its devices recompute, or none.
 func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
-	p.work += len(p.program.list)
+	p.work += p.simulation.Actions()
 	if !p.limited {
 		return p.plain(c), nil
 	}
@@ -322,12 +313,11 @@ func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, e
 				capacity = one.wait
 			}
 		}
-		if capacity == 0 {
-			return p.simulate(c, times), nil
+		on, err := p.oracle.simulation(capacity)
+		if err != nil {
+			return none, err
 		}
-		program := p.oracle.programs[capacity].Without(func(a schedule.Action) bool { return times[a.Stage].each[a.MicroBatch].recompute == 0 })
-		took, _, err := p.links(c).Predict(program, durations(times))
-		return int64(took), err
+		return int64(on.Run(durations(times), p.links(c), nil)), nil
 	}
 	if step, err = simulate(); err != nil {
 		return none, nil, err

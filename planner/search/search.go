@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -54,7 +53,7 @@ type Outcome struct {
 	Plan       *Plan         // its best, as far as it was sought; nil if it has none
 	LowerBound time.Duration // no plan of the schedule takes less
 	Proved     bool          // LowerBound is the plan's Step, or there is no plan
-	Lost       string        // why it is not the best; "" if it is
+	Lost       string        // why it is not the best, if that is not its step alone
 }
 
 // Result is what a search came to.
@@ -63,12 +62,9 @@ type Result struct {
 	LowerBound time.Duration
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
-	// Short is what devices lack where no plan fits for lack of bytes: of all cuts of all spaces, that whose devices
-	// need the least. Within the limits that it names a plan is found.
+	// Short is what devices lack if no plan fits within their bytes: with the cut found whose fullest device needs
+	// least. Within the limits that it names a plan is found.
 	Short *planner.MemoryError
-	// ShortProved says that no cut has a lower least limit, as planner.Shortage has it, on the device that needs
-	// most. It is false where the search for that ended early, as it may with several stages on each device.
-	ShortProved bool
 }
 
 // Search finds the plan of the shortest step. It blocks until it is done, or fails with ctx.Err() when
@@ -97,7 +93,7 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	out := &Result{Schedules: make([]Outcome, len(list))}
 	rival := int64(none)
 	spaces := make([][]*space, len(list)) // of schedules that found no plan
-	for done, i := range lightFirst(list) {
+	for done, i := range byInFlight(list) {
 		wishes.tell(list[i].Name, done, len(list))
 		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
@@ -111,7 +107,8 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	if err := out.short(ctx, list, spaces, wishes); err != nil {
 		return nil, err
 	}
-	return out, out.judge()
+	out.pickBest()
+	return out, nil
 }
 
 // longest is the most time that steps may take, of any plan: their sums in nanoseconds are numbers.
@@ -139,94 +136,92 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	return nil
 }
 
-// Within is r where the plan of one schedule is that of a search within fewer bytes, for that schedule alone, which has
-// found one. Bounds are those of r: fewer bytes make no step shorter.
-func (r *Result) Within(fewer *Result) (*Result, error) {
-	if err := arg.Given(fewer, "search: the result within fewer bytes", "that of a Search of one schedule"); err != nil {
-		return nil, err
-	}
-	out, one := *r, fewer.Schedules[0]
-	out.Schedules = slices.Clone(r.Schedules)
-	for i := range out.Schedules {
-		o := &out.Schedules[i]
-		if strings.HasPrefix(o.Lost, lostTime) || o.Lost == sameTime {
-			o.Lost = "" // to another plan
-		}
-		if o.Schedule != one.Schedule {
-			continue
-		}
-		o.Plan, o.Lost = one.Plan, one.Lost
-		if step := o.Plan.Step; step < o.LowerBound {
-			o.LowerBound = step
-		} else if step > o.LowerBound {
-			o.Proved = false
-		}
-		o.Plan.LowerBound, o.Plan.Proved = o.LowerBound, o.Proved
-	}
-	return &out, out.judge()
-}
-
-// Why a plan is not the best.
-const lostTime, sameTime = "time: ", "the same time"
-
-// judge says which plan is the best, and why others are not.
-func (r *Result) judge() error {
-	var best *Plan
+// pickBest finds the best plan and the bound of all. Among plans of the same step the one with the lowest peak is best.
+func (r *Result) pickBest() {
 	fullest := func(p *Plan) int64 {
 		if len(p.Peaks) == 0 {
 			return 0
 		}
 		return slices.Max(p.Peaks)
 	}
-	for _, o := range r.Schedules {
-		if p := o.Plan; p != nil && (best == nil || cmp.Or(cmp.Compare(p.Step, best.Step), cmp.Compare(fullest(p), fullest(best))) < 0) {
-			best = p
+	at := -1
+	for i, o := range r.Schedules {
+		if p := o.Plan; p != nil && (r.Best == nil || cmp.Or(cmp.Compare(p.Step, r.Best.Step), cmp.Compare(fullest(p), fullest(r.Best))) < 0) {
+			r.Best, at = p, i
 		}
 	}
-	if r.Best = best; best == nil {
-		return nil
+	if r.Best == nil {
+		return
 	}
-	r.LowerBound = best.Step
-	proved := false
-	for i := range r.Schedules {
-		o := &r.Schedules[i]
+	r.LowerBound = r.Best.Step
+	for _, o := range r.Schedules {
 		if o.Plan != nil || !o.Proved {
 			r.LowerBound = min(r.LowerBound, o.LowerBound)
 		}
+	}
+	r.Schedules[at].Lost = "" // its time without limits is no reason against the best
+	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
+}
+
+// short says which limits would do if no plan fits: those that the devices of the lightest cut found need. It also
+// says what each schedule without a plan lacks.
+func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space, wishes Wishes) error {
+	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
+	order, least, lightest := byInFlight(list), int64(none), ""
+	for done, i := range order {
+		o, spaces := &r.Schedules[i], spaces[i]
+		if len(spaces) == 0 {
+			continue // it has a plan, or bytes are not what it lacks
+		}
+		wishes.tell(o.Schedule, done, len(order))
+		slices.SortStableFunc(spaces, func(a, b *space) int {
+			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
+		})
+		if some { // the least limit of one space will do
+			least, spaces = none, spaces[:1]
+		}
+		var lacks *planner.MemoryError
+		for _, p := range spaces {
+			l, err := p.lightest(ctx, least)
+			if err != nil {
+				return err
+			}
+			if l.cut == nil {
+				continue
+			}
+			if _, err = planner.Solve(ctx, p.problem(l.cut)); errors.As(err, &lacks) {
+				least = l.part
+			} else if err != nil {
+				return err
+			}
+		}
 		switch {
-		case o.Plan == nil:
-		case o.Plan == best:
-			proved = o.Proved
-			o.Lost = "" // what another cut of it would take is no reason against this one
-		case o.Lost != "" && o.Plan.Step > best.Step: // bytes, as it turned out
-		case o.Plan.Step == best.Step:
-			o.Lost = sameTime
-		default:
-			o.Lost = slower(o.Plan, best)
+		case lacks != nil:
+			if o.Lost, lightest = "bytes: "+lacks.Shortages(), o.Schedule; !some {
+				r.Short = lacks
+			}
+		case lightest != "":
+			o.Lost = "bytes: no cut was found that needs fewer than " + lightest
+		}
+		if !o.Proved {
+			o.Lost = "no plan was found; " + o.Lost
 		}
 	}
-	r.Proved = r.LowerBound == best.Step && proved
 	return nil
 }
 
-// slower says by how much a plan's step is longer than the best one's.
-func slower(p, best *Plan) string {
-	return fmt.Sprintf(lostTime+"%.1f %% more", 100*(float64(p.Step)/float64(best.Step)-1))
-}
-
-// Settle has bounds, and why others are not the best, hold for the best plan where its Step has turned out to be another
-// than was searched, as with a program of other transfers.
-func (r *Result) Settle() {
-	for i := range r.Schedules {
-		o := &r.Schedules[i]
-		switch {
-		case o.Plan == r.Best:
-			o.LowerBound, o.Proved = min(o.LowerBound, r.Best.Step), false
-		case o.Plan != nil && o.Plan.Step > r.Best.Step && strings.HasPrefix(o.Lost, lostTime):
-			o.Lost = slower(o.Plan, r.Best)
+// byInFlight orders schedules by number, those first that have the fewest micro-batches in flight on a device: as a
+// rule they need the fewest bytes, and their plans are found soonest.
+func byInFlight(list []schedule.Schedule) (order []int) {
+	most := make([]int, len(list))
+	for i, s := range list {
+		order = append(order, i)
+		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
+			most[i] = int(slices.Max(schedule.InFlight(p, nil))) / s.Usual()
 		}
 	}
-	r.LowerBound, r.Proved = min(r.LowerBound, r.Best.Step), false
+	slices.SortStableFunc(order, func(a, b int) int { return most[a] - most[b] })
+	return order
 }
 
 // mostPlans is for how many spaces of several stages on each device those of a schedule may be planned together.
@@ -407,37 +402,28 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 	if replicas == nil {
 		replicas = []int{1}
 	}
-	orders, known := machine.orders(), map[string]bool{}
 	for _, threads := range profile.threads() {
-		for _, machine := range orders {
-			parts := machine.Parts(threads)
-			for _, r := range replicas {
-				most := parts / r
-				if most == 0 {
-					why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
+		parts := machine.Parts(threads)
+		for _, r := range replicas {
+			most := parts / r
+			if most == 0 {
+				why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
+			}
+			devices := []int{w.Devices}
+			if w.Devices == 0 {
+				devices = nil
+				for n := range min(most, profile.units()) {
+					devices = append(devices, n+1)
 				}
-				devices := []int{w.Devices}
-				if w.Devices == 0 {
-					devices = nil
-					for n := range min(most, profile.units()) {
-						devices = append(devices, n+1)
-					}
+			}
+			for _, n := range devices {
+				if n > most {
+					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
+					continue
 				}
-				for _, n := range devices {
-					if n > most {
-						why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
-						continue
-					}
-					all := machine.workers(threads, n*r, w.Limit)
-					if key := alike(all, threads, n); len(orders) > 1 && known[key] {
-						continue // in another order
-					} else {
-						known[key] = true
-					}
-					more, because := w.onWorkers(profile, machine, s, all, threads, n, r)
-					if list = append(list, more...); because != "" {
-						why = because
-					}
+				more, because := w.onWorkers(profile, machine, s, machine.workers(threads, n*r, w.Limit), threads, n, r)
+				if list = append(list, more...); because != "" {
+					why = because
 				}
 			}
 		}

@@ -22,10 +22,7 @@ func (f *finder) several() error {
 		return err
 	}
 	if f.cut == nil && p.limited { // fewer bytes where most are
-		if c, err = p.light(); err == nil {
-			_, err = f.try(c)
-		}
-		if err != nil {
+		if _, err := f.try(p.light()); err != nil {
 			return err
 		}
 	}
@@ -51,7 +48,7 @@ func (f *finder) several() error {
 }
 
 // light is the cut of evenly balanced bytes.
-func (p *space) light() (cut, error) {
+func (p *space) light() cut {
 	bytes := make([]int64, p.units+1)
 	for i, l := range p.chain.Layers {
 		bytes[i+1] = bytes[i] + l.Saved + 2*l.WeightGradient + 1
@@ -61,7 +58,7 @@ func (p *space) light() (cut, error) {
 		at, _ := slices.BinarySearch(bytes, bytes[p.units]*int64(s)/int64(p.stages()))
 		c = append(c, min(max(at, c[s-1]+1), p.units-(p.stages()-s)))
 	}
-	return append(c, p.units), nil
+	return append(c, p.units)
 }
 
 // floor is a bound of a step of any cut: were all loads equal, beside the first units upstream of each

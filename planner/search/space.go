@@ -36,10 +36,11 @@ type space struct {
 
 	weights []int64 // by border: bytes of the gradients of the weights in front of it
 
-	program *compiled
-	order   []order // by worker
-	oracle  *oracle // under limits
-	work    int     // actions that were simulated
+	program    *schedule.Program
+	simulation *schedule.Simulation
+	order      []order // by worker
+	oracle     *oracle // under limits
+	work       int     // actions that were simulated
 
 	bounding bounding
 }
@@ -161,11 +162,11 @@ func (p *space) holds(first, last int) (bytes int64) {
 // prepare makes the program, which [space.floor] does without. As planner.Solve does, it has a recomputation
 // of everything, which takes no time where nothing is recomputed.
 func (p *space) prepare() error {
-	program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Recompute: func(int, int) bool { return true }})
-	if err != nil {
+	var err error
+	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
 		return err
 	}
-	if p.program, err = compile(program); err != nil {
+	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
 		return err
 	}
 	for w := range p.workers {
@@ -245,18 +246,9 @@ func cutOf(counts []int) cut {
 	return c
 }
 
-// simulate is the time of a step with these times of stages on links of any capacity.
+// simulate returns the time of a step with these times of stages on links of any capacity.
 func (p *space) simulate(c cut, times []stageTimes) int64 {
-	var moves []move
-	for s, h := range p.link {
-		if h != (hop{}) {
-			if moves == nil {
-				moves = make([]move, p.stages())
-			}
-			moves[s] = move{int64(h.latency), h.takes(p.sent[c[s+1]]), h.takes(p.y[c[s+1]])}
-		}
-	}
-	return p.program.run(times, moves)
+	return int64(p.simulation.Run(durations(times), p.links(c), nil))
 }
 
 // plain simulates a cut without recomputation.
