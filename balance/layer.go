@@ -19,11 +19,11 @@ type Layer struct {
 	// bytes of its gradient, which comes back; it is 0 where nothing before the cut is trained.
 	Output, Gradient int64
 	// Saved is the bytes held from forward to backward if the layer is neither first nor last in
-	// its stage, without its input: what it saves itself, and its output if it or the next layer
-	// saves that.
+	// its stage, without its input: the tensors that it saves, and its output if it or the next
+	// layer saves that.
 	Saved int64
-	// Enter is the additional bytes held if the layer begins a stage: what the graph saves of its
-	// input, or of the copy in its place if the layer overwrites that. For the model's first layer
+	// Enter is the additional bytes held if the layer begins a stage: its input as far as the graph
+	// saves it, or the copy in its place if the layer overwrites it. For the model's first layer
 	// only the copy counts, as the input is held anyway.
 	Enter int64
 	// Leave is the additional bytes held if the layer ends a stage: its output, if nothing in the
@@ -59,12 +59,6 @@ type Tie struct {
 
 	Bytes    int64
 	Gradient int64 // bytes; 0 if the parameter is frozen
-}
-
-// lastsBeyond says whether both the stage [start, end) and a later one use the parameter.
-func (t Tie) lastsBeyond(start, end int) bool {
-	here := start <= t.From && t.From < end || slices.ContainsFunc(t.To, func(to int) bool { return start <= to && to < end })
-	return here && t.To[len(t.To)-1] >= end
 }
 
 // ConfigError is a setting, a cost or a number of stages that is refused.
@@ -144,27 +138,4 @@ func checkStages(n, layers int) error {
 	}
 	return &ConfigError{Of: "balance", Field: "the number of stages", Value: n,
 		Remedy: fmt.Sprintf("want 1 to the number of layers, %d", layers)}
-}
-
-// crosses says how what layer from gives to layers to crosses the borders of the stage [start,
-// end): whether it enters, and to how many later stages it leaves.
-func crosses(from int, to []int, counts []int, start, end int) (enters bool, leaves int) {
-	within := func(start, end int) bool {
-		i, _ := slices.BinarySearch(to, start)
-		return i < len(to) && to[i] < end
-	}
-	if from < start {
-		return within(start, end), 0
-	}
-	if from >= end {
-		return false, 0
-	}
-	first := 0
-	for _, count := range counts {
-		if first >= end && within(first, first+count) {
-			leaves++
-		}
-		first += count
-	}
-	return false, leaves
 }
