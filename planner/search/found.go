@@ -7,21 +7,21 @@ import (
 	"penstock.example/balance"
 )
 
-// found is what the search in a space came to.
+// found is the result of the search in a space.
 type found struct {
-	cut    cut   // the best; nil if none is below what was known before
+	cut    cut   // the best; nil if none is below the step known before
 	step   int64 // its time
 	bound  int64 // no cut of the space takes less
-	proved bool  // the bound is the step, or what was known before, and not by coarse tables
+	proved bool  // bound is the step, or the step known before, without coarse tables
 }
 
-// best searches the space for a cut whose step takes less than known. Under limits it begins with the cut of even
-// times, and if that does not fit and no step is known with any that does. Once it has a cut it proves of the others
-// only that none takes less than rival, which is the step of another schedule's plan.
+// best searches the space for a cut with a step below known. Under limits it begins with the cut of
+// even times; if that does not fit and no step is known, with any cut that fits. Once it has a cut
+// it only proves of the others that none is below rival, the step of another schedule's plan.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known}}
 	if p.limited {
-		if c, err := p.even(); err == nil {
+		if c, err := p.cutByTime(); err == nil {
 			if _, err := f.try(c); err != nil {
 				return found{}, err
 			}
@@ -57,7 +57,6 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	return f.found, ctx.Err()
 }
 
-// finder is a search in a space.
 type finder struct {
 	found
 	p     *space
@@ -66,8 +65,8 @@ type finder struct {
 	spent bool // the search ended before all cuts were looked at
 }
 
-// goal is the step below which cuts are sought: the best that is known, under limits of other schedules too once there is
-// a plan of this one.
+// goal returns the step below which cuts are sought: the best known, under limits also of other
+// schedules once a plan of this one is known.
 func (f *finder) goal() int64 {
 	if f.p.limited && f.step < none {
 		return min(f.step, f.rival)
@@ -75,8 +74,8 @@ func (f *finder) goal() int64 {
 	return f.step
 }
 
-// hopeless says that a cut's step is not below that, whatever is recomputed.
-func (f *finder) hopeless(c cut, below int64) bool {
+// cannotBeat reports that a cut is no faster than a step, whatever is recomputed.
+func (f *finder) cannotBeat(c cut, below int64) bool {
 	p := f.p
 	p.work += p.simulation.Actions()
 	least := p.forwards(p.fast[p.stages()-1])
@@ -88,9 +87,8 @@ func (f *finder) hopeless(c cut, below int64) bool {
 	return p.simulate(c, times) >= below
 }
 
-// try evaluates a cut.
 func (f *finder) try(c cut) (int64, error) {
-	if f.p.limited && f.hopeless(c, f.step) {
+	if f.p.limited && f.cannotBeat(c, f.step) {
 		return none, nil
 	}
 	took, err := f.p.evaluate(f.ctx, c)
@@ -100,8 +98,8 @@ func (f *finder) try(c cut) (int64, error) {
 	return took, err
 }
 
-// enough is the work after which the search ends.
-func (p *space) enough() int {
+// workBudget returns the number of simulated actions after which the search ends.
+func (p *space) workBudget() int {
 	switch {
 	case p.wishes.Work > 0:
 		return p.wishes.Work
@@ -111,15 +109,14 @@ func (p *space) enough() int {
 	return 4_000_000
 }
 
-// over says that the search is to end.
-func (f *finder) over() bool {
+func (f *finder) exhausted() bool {
 	p := f.p
-	f.spent = f.spent || p.work >= p.enough() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil
+	f.spent = f.spent || p.work >= p.workBudget() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil
 	return f.spent
 }
 
-// even is the cut of evenly balanced times.
-func (p *space) even() (cut, error) {
+// cutByTime returns the cut of evenly balanced times.
+func (p *space) cutByTime() (cut, error) {
 	var costs []float64
 	for _, l := range p.chain.Layers {
 		costs = append(costs, l.Forward+l.Backward+1e-9)
@@ -128,7 +125,7 @@ func (p *space) even() (cut, error) {
 	return cutOf(counts), err
 }
 
-// improve moves borders of the best cut as long as that shortens the step, and at most so often.
+// improve moves boundaries of the best cut as long as that shortens the step, at most tries times.
 func (f *finder) improve(tries int) error {
 	if f.cut == nil {
 		return nil
@@ -143,7 +140,7 @@ func (f *finder) improve(tries int) error {
 					if c[s] <= c[s-1] || c[s] >= c[s+1] {
 						continue
 					}
-					if tries--; tries < 0 || f.over() {
+					if tries--; tries < 0 || f.exhausted() {
 						return nil
 					}
 					before := f.step

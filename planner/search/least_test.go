@@ -37,7 +37,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			need, least := max(planned.need, 1), p.least(w, c, c[1:])
+			need, least := max(planned.need, 1), p.leastBytes(w, c, c[1:])
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
 			}
@@ -47,7 +47,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
 }
 
-// No cut is hopeless for a step that is longer than its own.
+// No cut is cannotBeat for a step that is longer than its own.
 func TestHopelessIsTrue(t *testing.T) {
 	cuts, sharp := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -61,15 +61,15 @@ func TestHopelessIsTrue(t *testing.T) {
 		if took == none {
 			return // it does not fit
 		}
-		if f.hopeless(c, took+1) {
-			t.Fatalf("%s m=%d %v takes %d ns, and is hopeless for steps below %d", p.schedule.Name, p.m, c, took, took+1)
+		if f.cannotBeat(c, took+1) {
+			t.Fatalf("%s m=%d %v takes %d ns, and is cannotBeat for steps below %d", p.schedule.Name, p.m, c, took, took+1)
 		}
 		cuts++
-		if f.hopeless(c, took-took/10) {
+		if f.cannotBeat(c, took-took/10) {
 			sharp++
 		}
 	})
-	t.Logf("of %d cuts, %d are hopeless for a step of a tenth less", cuts, sharp)
+	t.Logf("of %d cuts, %d are cannotBeat for a step of a tenth less", cuts, sharp)
 	if sharp == 0 {
 		t.Error("want some")
 	}

@@ -7,21 +7,21 @@ import (
 	"slices"
 )
 
-// lightest searches for the cut whose fullest device needs the smallest part of its limit, until all devices of a cut
-// keep theirs. Parts are numbers of wholeLimit.
+// lightest searches for the cut that needs the smallest part of the limit on its fullest device,
+// and stops at a cut that fits. Parts are in units of 1/wholeLimit.
 type lightest struct {
 	p     *space
 	ctx   context.Context
-	cut   cut   // the best so far; nil if none is below the part given
+	cut   cut   // the best so far; nil if none is below the first part
 	part  int64 // of its fullest device
 	plans int   // the number of device plans at which the search ends
 	all   bool  // no cut is lighter
 }
 
-// wholeLimit is the part of its limit that a device needs which needs all of it.
+// wholeLimit is the part of a device that needs all of its limit.
 const wholeLimit = 1 << 20
 
-// lightest searches for a cut whose fullest device needs less than a part of its limit.
+// lightest searches for a cut that needs less than a part of the limit on its fullest device.
 func (p *space) lightest(ctx context.Context, part int64) (*lightest, error) {
 	l := &lightest{p: p, ctx: ctx, part: part, plans: p.oracle.solved + p.wishes.plans()}
 	var err error
@@ -33,7 +33,7 @@ func (p *space) lightest(ctx context.Context, part int64) (*lightest, error) {
 	return l, cmp.Or(err, ctx.Err())
 }
 
-// partOf returns the part of a worker's limit that so many bytes are, rounded up.
+// partOf returns bytes as a part of a worker's limit, rounded up.
 func (l *lightest) partOf(w int, bytes int64) int64 {
 	limit := l.p.workers[w].bytes
 	if limit == 0 {
@@ -42,9 +42,10 @@ func (l *lightest) partOf(w int, bytes int64) int64 {
 	return int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none-1))
 }
 
-// need plans a worker's stages and returns the part of its limit that they need. What is below all of it is a bound.
+// need plans a worker's stages and returns the part of its limit that they need. Below the whole
+// limit it is a lower bound.
 func (l *lightest) need(w int, first, last []int) (int64, error) {
-	bound := l.partOf(w, l.p.least(w, first, last))
+	bound := l.partOf(w, l.p.leastBytes(w, first, last))
 	if l.p.workers[w].bytes == 0 {
 		return bound, nil
 	}
@@ -55,14 +56,15 @@ func (l *lightest) need(w int, first, last []int) (int64, error) {
 	return max(bound, l.partOf(w, c.need)), nil
 }
 
-// exhausted says that the search is to end.
 func (l *lightest) exhausted() bool {
 	return l.p.oracle.solved >= l.plans || l.ctx.Err() != nil || l.cut != nil && l.part <= wholeLimit
 }
 
 func (l *lightest) goal() int64 { return l.part }
 
-func (l *lightest) bound(s, i, j int) int64 { return l.partOf(l.p.place[s], l.p.oracle.least(s, i, j)) }
+func (l *lightest) bound(s, i, j int) int64 {
+	return l.partOf(l.p.place[s], l.p.oracle.leastBytes(s, i, j))
+}
 
 func (l *lightest) rising(s, i, j int) int64 { return l.bound(s, i, j) }
 
@@ -92,15 +94,16 @@ func (l *lightest) one() error {
 	}
 }
 
-// several searches where workers have several stages: it moves the boundaries of a cut as long as that helps.
+// several searches where workers have several stages: it moves the boundaries of a cut as long as
+// that helps.
 func (l *lightest) several() error {
 	p := l.p
 	spread := cut{}
 	for s := range p.stages() + 1 {
 		spread = append(spread, p.units*s/p.stages())
 	}
-	starts := []cut{p.light(), spread}
-	if even, err := p.even(); err == nil {
+	starts := []cut{p.cutByBytes(), spread}
+	if even, err := p.cutByTime(); err == nil {
 		starts = append(starts, even)
 	}
 	for _, c := range starts {
@@ -130,12 +133,13 @@ func (l *lightest) several() error {
 	return nil
 }
 
-// try plans the devices of a cut, those with the greatest bounds first, until one needs as much as the best cut.
+// try plans the devices of a cut, the greatest bounds first, until one needs as much as the best
+// cut.
 func (l *lightest) try(c cut) error {
 	var workers []int
 	bounds := make([]int64, len(l.p.workers))
 	for w := range l.p.workers {
-		workers, bounds[w] = append(workers, w), l.partOf(w, l.p.least(w, c, c[1:]))
+		workers, bounds[w] = append(workers, w), l.partOf(w, l.p.leastBytes(w, c, c[1:]))
 	}
 	slices.SortStableFunc(workers, func(a, b int) int { return cmp.Compare(bounds[b], bounds[a]) })
 	most := int64(0)

@@ -13,7 +13,7 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Machine is what there is to train on.
+// Machine is the devices and links to train on.
 type Machine struct {
 	Devices []Device // at least one; stages are placed in this order
 	Links   []Link   // between two devices the last that joins them counts; without one a transfer costs nothing
@@ -21,17 +21,19 @@ type Machine struct {
 
 // Device is a device of a machine.
 type Device struct {
-	Name string // that no other has
-	// Bytes is the most that it may hold; 0 is no limit. Stages that share it have equal parts.
+	Name string // unique
+	// Bytes is the most that it may hold; 0 is no limit. Stages that share the device have equal
+	// parts.
 	Bytes int64
-	// Threads is how many threads it has; 0 is 1. It is of no use for what was measured with more. Where
-	// that was fewer, and there are more stages than devices, stages share it, each as a device of its own.
+	// Threads is its number of threads; 0 is 1. It must have as many as the profile was measured
+	// with. If it has several times as many, and the pipeline has more stages than the machine has
+	// devices, stages share it, each as a device of its own.
 	Threads int
-	// Speed is how many times as fast it is as what was measured; 0 is 1.
+	// Speed is relative to the measured device; 0 is 1.
 	Speed float64
 }
 
-// Link is what it costs to move values between two devices, in either direction.
+// Link is the cost of moving values between two devices, in either direction.
 type Link struct {
 	From, To  string        // names of devices; "" is any
 	Latency   time.Duration // from when a value leaves until its first byte arrives
@@ -47,7 +49,7 @@ func (d Device) speed() float64 {
 	return d.Speed
 }
 
-// check returns a *arg.ConfigError for what makes no sense.
+// check returns an *arg.ConfigError for a machine that makes no sense.
 func (m Machine) check() error {
 	refuse := func(field string, value any, problem, remedy string) error {
 		return &arg.ConfigError{Of: "search", Field: field, Value: value, Problem: problem, Remedy: remedy}
@@ -83,35 +85,36 @@ func (m Machine) check() error {
 	return nil
 }
 
-// hop is what a link between two devices costs.
-type hop struct {
+// linkCost is the cost of a link between two devices.
+type linkCost struct {
 	latency   time.Duration
 	bandwidth float64 // bytes a second; 0 is no bound
 }
 
-// takes is how long so many bytes are on a link, at most a day, so that sums of it are numbers.
-func (h hop) takes(bytes int64) int64 {
+// transferTime returns how long bytes occupy a link, at most a day, so that sums fit an int64.
+func (h linkCost) transferTime(bytes int64) int64 {
 	if h.bandwidth == 0 {
 		return 0
 	}
 	return int64(min(float64(bytes)/h.bandwidth*float64(time.Second), float64(24*time.Hour)))
 }
 
-// between is the link of two devices.
-func (m Machine) between(a, b string) (h hop) {
+// between returns the link between two devices.
+func (m Machine) between(a, b string) (h linkCost) {
 	if a == b {
-		return hop{}
+		return linkCost{}
 	}
 	joins := func(l Link, a, b string) bool { return (l.From == "" || l.From == a) && (l.To == "" || l.To == b) }
 	for _, l := range m.Links {
 		if joins(l, a, b) || joins(l, b, a) {
-			h = hop{l.Latency, l.Bandwidth}
+			h = linkCost{l.Latency, l.Bandwidth}
 		}
 	}
 	return h
 }
 
-// Largest returns the most bytes that a device may hold if none may hold more than limit; 0 is no limit.
+// Largest returns the most bytes that a device may hold if none may hold more than limit; 0 is no
+// limit.
 func (m Machine) Largest(limit int64) (most int64) {
 	for _, d := range m.Devices {
 		switch {
@@ -136,7 +139,7 @@ func (m Machine) withOneMore() Machine {
 	return Machine{append(slices.Clone(m.Devices), d), m.Links}
 }
 
-// What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.
+// Bounds of a machine. Files cannot ask for too much memory, and times fit an int64.
 const (
 	maxDevices = 1 << 16
 	maxThreads = 1 << 17 // of all devices
@@ -145,15 +148,15 @@ const (
 	speeds     = "0.000001 to 1000000"
 )
 
-// ParseMachine reads the file of a machine, which is JSON:
+// ParseMachine reads a machine from JSON:
 //
 //	{"version":1,
 //	"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
 //	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
 //
-// All fields are needed but count, from and to, and links, which cost nothing without. A device with a count
-// stands for as many, whose names end in their numbers. The error names the field that is wrong by its path in
-// the file, such as devices[0].bytes, its value, and what is wanted.
+// All fields are needed except count, from, to and links; without links transfers cost nothing. A
+// device with a count stands for that many, with names that end in their numbers. The error has the
+// path of the wrong field, such as devices[0].bytes, its value, and the values that are accepted.
 func ParseMachine(data []byte) (m Machine, err error) {
 	defer func() {
 		if err != nil {
@@ -184,7 +187,6 @@ func ParseMachine(data []byte) (m Machine, err error) {
 	return m, nil
 }
 
-// readDevices reads all devices of a file.
 func readDevices(text json.RawMessage) (all []Device, err error) {
 	const some = `at least one device, such as {"name":"gpu","bytes":80e9,"threads":1,"speed":1}`
 	if arg.Absent(text) {
@@ -224,7 +226,7 @@ func readDevices(text json.RawMessage) (all []Device, err error) {
 	return all, nil
 }
 
-// readDevice reads a device, and how many of it there are; 0 where it is said once.
+// readDevice reads a device and its count; 0 without a count.
 func readDevice(at string, text json.RawMessage) (d Device, count int, err error) {
 	f, err := arg.Object(at, text, "name", "count", "bytes", "threads", "speed")
 	if err != nil {
@@ -256,7 +258,6 @@ func readDevice(at string, text json.RawMessage) (d Device, count int, err error
 	return d, count, err
 }
 
-// readLink reads a link between devices.
 func readLink(at string, text json.RawMessage, devices []Device) (l Link, err error) {
 	f, err := arg.Object(at, text, "from", "to", "latency_us", "bytes_per_second")
 	if err != nil {
@@ -283,7 +284,7 @@ func readLink(at string, text json.RawMessage, devices []Device) (l Link, err er
 	return l, err
 }
 
-// names lists devices, the first and the last of many.
+// names lists devices; of many the first two and the last.
 func names(devices []Device) string {
 	var list []string
 	for _, d := range devices {
@@ -295,10 +296,10 @@ func names(devices []Device) string {
 	return strings.Join(list, ", ")
 }
 
-// us is microseconds.
+// us converts to microseconds.
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// nameOf reads a name; "" where it is left out.
+// nameOf reads a name; "" if it is left out.
 func nameOf(at, field string, text json.RawMessage, want string) (name string, err error) {
 	switch {
 	case arg.Absent(text):

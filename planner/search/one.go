@@ -6,26 +6,28 @@ import (
 	"slices"
 )
 
-// table finds the cut whose greatest cost of a stage is least, where each worker has one stage:
+// table finds the cut with the least greatest cost of a stage, where each worker has one stage:
 //
 //	least(s, i) = min over j of max(cost(s, i, j), least(s+1, j))
 //
-// Costs are lower bounds at first. Those of the cut that looks best are refined until they are exact.
+// Costs are lower bounds at first. Along the cut that looks best they are refined until they are
+// exact.
 type table struct {
 	p      *space
 	costs  costs
 	least  [][]int64        // by stage, by unit
 	next   [][]int32        // by stage, by unit: where the stage ends
 	raised map[[3]int]int64 // refined bounds, by stage, first unit and end
-	exact  map[[3]int]bool  // whose bound is the cost
+	exact  map[[3]int]bool  // whether the bound is exact
 }
 
-// costs is what cuts are compared by. A stage s has the units from i up to but not including j.
+// costs compares cuts. A stage s has the units from i up to but not including j.
 type costs interface {
 	goal() int64              // only cuts of lower cost are sought
 	bound(s, i, j int) int64  // a lower bound of a stage's cost
 	rising(s, i, j int) int64 // a lower bound that never falls as j grows
-	// refine returns a better bound if there is one, and whether it is exact. again is false the first time.
+	// refine returns a better bound if it finds one, and whether it is exact. again is false the
+	// first time.
 	refine(s, i, j int, again bool) (bound int64, exact bool, err error)
 }
 
@@ -33,7 +35,6 @@ func newTable(p *space, c costs) *table {
 	return &table{p: p, costs: c, raised: map[[3]int]int64{}, exact: map[[3]int]bool{}}
 }
 
-// bound returns the best lower bound known of a stage's cost.
 func (t *table) bound(s, i, j int) int64 {
 	b := t.costs.bound(s, i, j)
 	if len(t.raised) > 0 {
@@ -59,7 +60,7 @@ func (t *table) fill() {
 			best, at := int64(none), int32(-1)
 			for j := t.first(s, i); j <= n-(stages-1-s); j++ {
 				if t.costs.rising(s, i, j) >= min(best, goal) {
-					break // and so are longer ones
+					break // longer stages have no lower cost
 				}
 				if rest := t.least[s+1][j]; rest < best {
 					if b := max(t.bound(s, i, j), rest); b < best {
@@ -80,7 +81,7 @@ func (t *table) first(s, i int) int {
 	return i + 1
 }
 
-// path returns the cut of the least greatest cost; nil if none is below the goal.
+// path returns the cut of the least greatest cost; nil if no cut is below the goal.
 func (t *table) path() cut {
 	if t.least[0][0] >= t.costs.goal() {
 		return nil
@@ -101,7 +102,7 @@ func (t *table) refine(s, i, j int) error {
 	return err
 }
 
-// check refines the costs of a cut, the greatest first, until the cut's greatest cost has risen, which it reports:
+// check refines the costs of a cut, the greatest first. It reports whether the greatest has risen:
 // another cut may be better then. Otherwise all of them are exact.
 func (t *table) check(c cut) (bool, error) {
 	var stages []int
@@ -126,12 +127,13 @@ func (t *table) check(c cut) (bool, error) {
 // stepCosts compares cuts by bounds of their steps.
 type stepCosts struct{ *finder }
 
-func (f stepCosts) bound(s, i, j int) int64 { return f.p.quick(s, i, j) }
+func (f stepCosts) bound(s, i, j int) int64 { return f.p.closedFormBound(s, i, j) }
 
-// rising returns the stage's load after the forwards before it, or none if its bytes exceed the limit in any plan.
+// rising returns the stage's load after the forwards before it, or none if its bytes exceed the
+// limit in any plan.
 func (f stepCosts) rising(s, i, j int) int64 {
 	p := f.p
-	if limit := p.workers[p.place[s]].bytes; p.limited && limit > 0 && p.oracle.least(s, i, j) > limit {
+	if limit := p.workers[p.place[s]].bytes; p.limited && limit > 0 && p.oracle.leastBytes(s, i, j) > limit {
 		return none
 	}
 	return p.load(s, i, j)
@@ -168,7 +170,7 @@ func (f stepCosts) refine(s, i, j int, again bool) (int64, bool, error) {
 // one searches where each worker has one stage.
 func (f *finder) one() error {
 	p := f.p
-	if c, err := p.even(); err == nil && !p.limited {
+	if c, err := p.cutByTime(); err == nil && !p.limited {
 		if _, err := f.try(c); err != nil {
 			return err
 		}
@@ -191,7 +193,7 @@ func (f *finder) one() error {
 		t.fill()
 		f.bound = max(f.bound, min(t.least[0][0], f.goal()))
 		c := t.path()
-		if c == nil || f.over() {
+		if c == nil || f.exhausted() {
 			break
 		}
 		raised, err := t.check(c)
@@ -220,7 +222,8 @@ func (f *finder) one() error {
 	return nil
 }
 
-// descend looks at all cuts that begin with c whose bound is below the best time, the least bound first.
+// descend looks at all cuts that begin with c and have a bound below the goal, the least bound
+// first.
 func (f *finder) descend(t *table, c cut, bound int64) error {
 	p, s := f.p, len(c)-1
 	if s == p.stages() {
@@ -243,7 +246,7 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 	}
 	slices.SortStableFunc(list, func(a, b choice) int { return cmp.Compare(a.bound, b.bound) })
 	for _, one := range list {
-		if one.bound >= f.goal() || f.over() {
+		if one.bound >= f.goal() || f.exhausted() {
 			break
 		}
 		p.work++
@@ -263,18 +266,18 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 	return nil
 }
 
-// gpipe is the best cut for GPipe on links that cost nothing, without limits, and its time:
+// gpipe is the best cut for GPipe on free links, without limits, and its time:
 //
 //	sum of f and b + (m - 1) (greatest f + greatest b)
 //
-// For each time that the slowest forward may take, the least time of the slowest backward is found by
-// putting as many units as will go onto each worker in turn.
+// For each time of the slowest forward it finds the least time of the slowest backward: it puts
+// units onto each worker in turn until they reach one of the two.
 func (p *space) gpipe() (c cut, step int64, ok bool) {
 	if p.schedule.Name != "gpipe" || p.limited || p.replicas > 1 || len(p.sums) > 1 {
 		return nil, 0, false
 	}
 	for _, h := range p.link {
-		if h != (hop{}) {
+		if h != (linkCost{}) {
 			return nil, 0, false
 		}
 	}
@@ -297,7 +300,7 @@ func (p *space) gpipe() (c cut, step int64, ok bool) {
 		}
 		return c
 	}
-	least := func(f int64) (b int64, c cut) { // the least b for f, by halving
+	least := func(f int64) (b int64, c cut) { // by halving
 		low, high := int64(0), a.whole[n]
 		if c = fits(f, high); c == nil {
 			return none, nil

@@ -14,43 +14,42 @@ import (
 	"penstock.example/schedule"
 )
 
-// oracle says what the stages of a worker take within its bytes: what planner.SolveFirst recomputes of them in
-// the order of the program. It asks only once for each worker and layers, and for layers that cost the
-// same.
+// oracle plans the stages of a worker within its bytes, by planner.SolveFirst in the order of the
+// program. It plans them once for each worker and units, and once for units of equal costs.
 type oracle struct {
 	p        *space
-	kinds    []int // of units: equal ones have the same
+	kinds    []int // of units; equal units have the same
 	cells    map[string]*cell
 	programs map[int]*schedule.Program // by capacity of their links
 	runs     map[int]*schedule.Simulation
 	groups   []group     // by worker
 	instants [][]instant // by worker
-	takes    []unitBytes // by unit
+	units    []unitBytes // by unit
 	rows     [][]byteRow // by stage, by first unit
 	solved   int
-	rough    bool // a stage was planned by coarse tables
+	rough    bool // whether a stage was planned by coarse tables
 }
 
-// cell is the answer for a worker's stages.
+// cell is the plan of a worker's stages.
 type cell struct {
 	workerPlan
 	bound int64 // of a step; none if no plan fits
 	need  int64 // the least limit that would do if no plan fits
 }
 
-// workerPlan is what a worker's stages take.
+// workerPlan is the times of a worker's stages in a plan.
 type workerPlan struct {
-	times []stageTimes // by stage; those of other workers are zero
-	wait  int          // how many values may wait on links; 0 is any number
+	times []stageTimes // by stage; zero on other workers
+	wait  int          // the number of values that may wait on links; 0 is any
 	limit int64        // the bytes within which it was planned
-	fewer int64        // those within which to plan for another one; 0 or less is none
+	fewer int64        // the bytes to try next; 0 or less for none
 }
 
-// none is the bound of what does not fit.
+// none is the cost of a cut that does not fit.
 const none = math.MaxInt64 / 4
 
 func newOracle(p *space) *oracle {
-	o := &oracle{p: p, takes: p.takes(), cells: map[string]*cell{}, programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
+	o := &oracle{p: p, units: p.unitNeeds(), cells: map[string]*cell{}, programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -58,7 +57,7 @@ func newOracle(p *space) *oracle {
 	}
 	known := map[unit]int{}
 	for i, l := range p.chain.Layers {
-		u := unit{layer: l, held: p.holds(i, i+1)}
+		u := unit{layer: l, held: p.frozenBytes(i, i+1)}
 		if u.layer.Name = ""; p.chain.Deferred != nil {
 			u.deferred = p.chain.Deferred[i]
 		}
@@ -72,7 +71,7 @@ func newOracle(p *space) *oracle {
 		o.kinds = append(o.kinds, kind)
 	}
 	for w := range p.workers {
-		o.groups, o.instants = append(o.groups, p.group(w)), append(o.instants, p.instants(w))
+		o.groups, o.instants = append(o.groups, p.inFlight(w)), append(o.instants, p.instants(w))
 	}
 	return o
 }
@@ -92,7 +91,8 @@ func (o *oracle) generate(c schedule.Config) (*schedule.Program, error) {
 	return &out, nil
 }
 
-// simulation makes the simulation of a program once for each capacity of its links, which the planner has asked for.
+// simulation returns the simulation of the program for a capacity of links that the planner has
+// asked for.
 func (o *oracle) simulation(capacity int) (s *schedule.Simulation, err error) {
 	if capacity == 0 {
 		return o.p.simulation, nil
@@ -103,7 +103,7 @@ func (o *oracle) simulation(capacity int) (s *schedule.Simulation, err error) {
 	return o.runs[capacity], err
 }
 
-// key tells apart what may have different answers.
+// key is the same for stages with the same plan.
 func (o *oracle) key(w int, first, last []int) string {
 	key := binary.AppendVarint(nil, int64(w))
 	for _, s := range o.p.order[w].stages {
@@ -117,10 +117,10 @@ func (o *oracle) key(w int, first, last []int) string {
 	return string(key)
 }
 
-// ask returns the answer for a worker's stages, from unit first[s] up to but not including last[s]. Its need is not
-// known where no plan is made.
+// ask plans a worker's stages, from unit first[s] up to but not including last[s]. It plans
+// nothing, and does not know the need, if the least bytes exceed the limit.
 func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, error) {
-	if limit := o.p.workers[w].bytes; limit > 0 && o.p.least(w, first, last) > limit {
+	if limit := o.p.workers[w].bytes; limit > 0 && o.p.leastBytes(w, first, last) > limit {
 		return &cell{bound: none}, nil
 	}
 	c, err := o.solve(ctx, w, first, last)
@@ -151,8 +151,8 @@ func (o *oracle) solve(ctx context.Context, w int, first, last []int) (*cell, er
 	return c, nil
 }
 
-// plan is a worker's plan within a limit, or what it lacks. The next one is within a 32nd of its bytes less than it
-// takes.
+// plan plans a worker's stages within a limit, or says how much it lacks. The next limit to try is
+// 1/32 of the bytes below the peak.
 func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan, short *planner.MemoryError, err error) {
 	p := o.p
 	plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
@@ -164,7 +164,7 @@ func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64
 	}
 	out = workerPlan{wait: plan.Program.Capacity, limit: limit, times: make([]stageTimes, p.stages())}
 	for _, s := range p.order[w].stages {
-		out.times[s] = p.planned(plan, s, first[s])
+		out.times[s] = p.plannedTimes(plan, s, first[s])
 	}
 	if d := plan.Devices[w]; limit > 0 && d.Time > d.Once {
 		out.fewer = d.Peak - p.workers[w].bytes/32
@@ -172,7 +172,7 @@ func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64
 	return out, nil, nil
 }
 
-// problem is that of a worker's stages alone, within so many bytes.
+// problem is the planning problem of a worker's stages alone.
 func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem {
 	p := o.p
 	for _, s := range p.order[w].stages {
@@ -188,7 +188,7 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 		if p.place[s] == w {
 			stage = planner.ChainStage(p.chain, first[s], last[s])
 			stage.Device = w
-			p.finish(&stage, first[s])
+			p.addMemory(&stage, first[s])
 			if s == 0 {
 				problem.Devices[w].Live = int64(p.m) * p.chain.Input
 			}
@@ -198,9 +198,9 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 	return problem
 }
 
-// planned is what a plan's stage takes, whose first unit is given.
-func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
-	own, split := p.of(s).unit, p.schedule.Split
+// plannedTimes returns the times of a plan's stage, with its first unit.
+func (p *space) plannedTimes(plan *planner.Plan, s, first int) (t stageTimes) {
+	own, split := p.sumsOf(s).unit, p.schedule.Split
 	last := first
 	for _, n := range plan.Stages[s].Units {
 		last += n
@@ -208,7 +208,7 @@ func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
 	t = p.times(s, first, last)
 	loss := int64(0)
 	if s == p.stages()-1 {
-		sums := p.of(s)
+		sums := p.sumsOf(s)
 		loss = sums.forward[p.units] - sums.forward[p.units-1] - own[p.units-1].forward
 	}
 	sum := func(ops []remat.Op) (n int64) {
@@ -236,7 +236,7 @@ func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
 	return t
 }
 
-// durations are times as schedule.Simulate takes them.
+// durations returns the times as a Simulation needs them.
 func durations(times []stageTimes) func(schedule.Action) time.Duration {
 	return func(a schedule.Action) time.Duration {
 		t := &times[a.Stage]
@@ -262,15 +262,14 @@ func durations(times []stageTimes) func(schedule.Action) time.Duration {
 	}
 }
 
-// links returns the links of a cut.
 func (p *space) links(c cut) schedule.Links {
-	if !slices.ContainsFunc(p.link, func(h hop) bool { return h != hop{} }) {
+	if !slices.ContainsFunc(p.link, func(h linkCost) bool { return h != linkCost{} }) {
 		return schedule.Links{}
 	}
 	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
 	for s, h := range p.link {
-		forward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.takes(p.sent[c[s+1]]))}
-		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.takes(p.y[c[s+1]]))}
+		forward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
 	}
 	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
 		if send.Kind == schedule.SendGradient {
@@ -280,7 +279,7 @@ func (p *space) links(c cut) schedule.Links {
 	}}
 }
 
-// evaluate is the time of a step of a cut, with what its devices recompute, or none.
+// evaluate returns the step of a cut, with recomputations under limits; none if it does not fit.
 func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	p.work += p.simulation.Actions()
 	if !p.limited {
@@ -298,8 +297,8 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	return step, err
 }
 
-// choose is the time of a step of a cut, and which of its plans each worker has for it: one worker after the other
-// that with which the step is shortest, the first at the beginning.
+// choose returns the step of a cut, and which of its plans each worker has in it. It begins with
+// the first plan of each, and takes for one worker after the other the plan with the shortest step.
 func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, err error) {
 	chosen = make([]int, len(plans))
 	simulate := func() (int64, error) {
@@ -338,13 +337,15 @@ func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, e
 	return step, chosen, nil
 }
 
-// mostTries is how many plans of each worker are tried for the cut that was found.
+// mostTries is how many plans of each worker are tried for the best cut.
 const mostTries = 4
 
-// polished is the problem of a cut with the bytes for each worker with which its step is shortest.
+// polished is the planning problem of a cut, with the bytes of each worker that make the step
+// shortest.
 //
-// The plan that recomputes least is not always that of the shortest step: a recomputation costs nothing where the
-// worker would wait. A plan within fewer bytes recomputes more, and at other times.
+// The plan with the least recomputation does not always have the shortest step: a recomputation
+// costs nothing while the worker would wait. A plan within fewer bytes recomputes more, and at
+// other times.
 func (p *space) polished(ctx context.Context, c cut) (planner.Problem, error) {
 	problem := p.problem(c)
 	if !p.limited {

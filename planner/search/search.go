@@ -14,15 +14,15 @@ import (
 	"penstock.example/schedule"
 )
 
-// Plan is how to train, and what a step takes.
+// Plan is a way to train, with its predicted step.
 type Plan struct {
 	Schedule     string
 	Virtual      int // stages of each device
 	MicroBatches int // of a replica
-	Rows         int // of a micro-batch; 0 is what was measured
+	Rows         int // of a micro-batch; 0 if the profile does not say
 	Threads      int // of each device
 	Replicas     int
-	Devices      []string // names of the pipeline's devices; of replicas those of the first
+	Devices      []string // names of the pipeline's devices; with replicas the first one's
 	Balance      []int    // units of each stage
 	Step         time.Duration
 	LowerBound   time.Duration // no plan of the same space takes less
@@ -31,12 +31,12 @@ type Plan struct {
 	Limits       []int64       // bytes, by device; 0 is none
 	Busy         []time.Duration
 	Planned      *planner.Plan // program and operations
-	// Timeline is the step as it is simulated, transfers included, with the bytes that devices hold.
+	// Timeline is the simulated step, transfers included, with the bytes of the devices.
 	Timeline schedule.Timeline
 	Links    schedule.Links // between its stages
 }
 
-// Run gives the plan the timeline of a step, and the times that follow from it.
+// Run sets the timeline of a step, and the times that follow from it.
 func (p *Plan) Run(line schedule.Timeline) {
 	p.Timeline, p.Step, p.Busy = line, 0, make([]time.Duration, len(p.Devices))
 	for _, e := range line.Events {
@@ -47,33 +47,34 @@ func (p *Plan) Run(line schedule.Timeline) {
 	}
 }
 
-// Outcome is what became of a schedule.
+// Outcome is the result for one schedule.
 type Outcome struct {
 	Schedule   string
-	Plan       *Plan         // its best, as far as it was sought; nil if it has none
+	Plan       *Plan         // the best found; nil if none fits
 	LowerBound time.Duration // no plan of the schedule takes less
-	Proved     bool          // LowerBound is the plan's Step, or there is no plan
-	Lost       string        // why it is not the best, if that is not its step alone
+	Proved     bool          // LowerBound is the plan's Step, or no plan fits
+	Lost       string        // why it is not the best, if not for its step alone
 }
 
-// Result is what a search came to.
+// Result is the result of a search.
 type Result struct {
 	Best       *Plan // nil if no plan fits
 	LowerBound time.Duration
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
-	// Short is what devices lack if no plan fits within their bytes: with the cut found whose fullest device needs
-	// least. Within the limits that it names a plan is found.
+	// Short lists the devices that lack memory if no plan fits, with the cut found that needs the
+	// smallest part of the limit on its fullest device. Within the limits that it names the search
+	// finds a plan.
 	Short *planner.MemoryError
 }
 
-// Search finds the plan of the shortest step. It blocks until it is done, or fails with ctx.Err() when
-// ctx ends. The errors of what is asked for are *arg.ConfigError and *remat.ChainError. That no plan
-// fits is no error: Best is nil, and Short says what devices lack.
+// Search finds the plan with the shortest step. It blocks until it is done, and fails with
+// ctx.Err() when ctx ends. Wrong arguments are an *arg.ConfigError or a *remat.ChainError. If no
+// plan fits, that is no error: Best is nil, and Short lists the devices that lack memory.
 //
-// Schedules whose devices hold the fewest micro-batches are searched first. Under limits only steps shorter than the
-// best of those are sought of the others. Among plans of the same step that it finds it takes the one whose greatest
-// peak is least, then the simplest schedule.
+// Schedules with the fewest micro-batches in flight are searched first. Under limits only steps
+// shorter than the best so far are sought from the others. Among plans of the same step the one
+// with the lowest peak is best, then the simplest schedule.
 func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (*Result, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	rival := int64(none)
 	spaces := make([][]*space, len(list)) // of schedules that found no plan
 	for done, i := range byInFlight(list) {
-		wishes.tell(list[i].Name, done, len(list))
+		wishes.report(list[i].Name, done, len(list))
 		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
 			return nil, err
@@ -111,10 +112,10 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	return out, nil
 }
 
-// longest is the most time that steps may take, of any plan: their sums in nanoseconds are numbers.
+// longest is the most time that a step may take: sums of times in nanoseconds then fit an int64.
 const longest = 365 * 24 * time.Hour
 
-// bounded refuses a chain whose steps take longer, on one of the slowest devices.
+// bounded refuses a profile if a step on one of the slowest devices takes longer.
 func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	slowest, most := 1.0, max(wishes.Batch, 1)
 	for _, d := range machine.Devices {
@@ -136,7 +137,8 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	return nil
 }
 
-// pickBest finds the best plan and the bound of all. Among plans of the same step the one with the lowest peak is best.
+// pickBest sets the best plan and the bound. Among plans of the same step the one with the lowest
+// peak is best.
 func (r *Result) pickBest() {
 	fullest := func(p *Plan) int64 {
 		if len(p.Peaks) == 0 {
@@ -163,8 +165,8 @@ func (r *Result) pickBest() {
 	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
 }
 
-// short says which limits would do if no plan fits: those that the devices of the lightest cut found need. It also
-// says what each schedule without a plan lacks.
+// short sets Short if no plan fits: from the lightest cut found in all spaces. It also says what
+// each schedule without a plan lacks.
 func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space, wishes Wishes) error {
 	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
 	order, least, lightest := byInFlight(list), int64(none), ""
@@ -173,7 +175,7 @@ func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][
 		if len(spaces) == 0 {
 			continue // it has a plan, or bytes are not what it lacks
 		}
-		wishes.tell(o.Schedule, done, len(order))
+		wishes.report(o.Schedule, done, len(order))
 		slices.SortStableFunc(spaces, func(a, b *space) int {
 			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
 		})
@@ -210,8 +212,8 @@ func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][
 	return nil
 }
 
-// byInFlight orders schedules by number, those first that have the fewest micro-batches in flight on a device: as a
-// rule they need the fewest bytes, and their plans are found soonest.
+// byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
+// rule these need the fewest bytes, and their plans are found soonest.
 func byInFlight(list []schedule.Schedule) (order []int) {
 	most := make([]int, len(list))
 	for i, s := range list {
@@ -224,11 +226,12 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 	return order
 }
 
-// mostPlans is for how many spaces of several stages on each device those of a schedule may be planned together.
+// mostPlans is how many times Plans a schedule with several stages on each device may plan devices,
+// in all its spaces.
 const mostPlans = 3
 
-// searchSchedule searches all spaces of a schedule, those first whose steps are likely to be short. Rival is the step of
-// another schedule's plan. Without a plan it returns the spaces whose bytes are limited.
+// searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
+// rival is the step of another schedule's plan. Without a plan it returns the spaces with limits.
 func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, []*space, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
 	spaces, why := wishes.spaces(profile, machine, s)
@@ -295,11 +298,11 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	return out, nil, err
 }
 
-// loses is the part of another schedule's step that a step takes more which will not be the best, however well it is planned.
+// A step that is longer than another schedule's by more than a part of loses will not be the best,
+// even if it is planned finely.
 const loses = 20
 
-// plan is a cut with all that is decided. It is solved once more as a whole, and simulated by package
-// schedule: roughly where it has lost.
+// plan plans a cut as a whole and simulates its program. A cut that has lost is planned roughly.
 func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows, Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
 	for _, w := range p.workers {
@@ -349,7 +352,7 @@ func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 	return out, nil
 }
 
-// solved is the plan of a problem of a cut, and its step as it is simulated.
+// solved plans a problem of a cut and simulates its step.
 func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan, schedule.Timeline, error) {
 	plan, err := planner.SolveFirst(ctx, problem)
 	if err != nil {
@@ -357,13 +360,14 @@ func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*pl
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
-		times[s] = p.planned(plan, s, c[s])
+		times[s] = p.plannedTimes(plan, s, c[s])
 	}
 	line, err := p.links(c).Simulate(plan.Program, durations(times))
 	return plan, line, err
 }
 
-// without says whether a plan is slower for its limits, and which device exceeds its limit most without.
+// without says whether a plan is slower because of its limits: which device would exceed its limit
+// most without them, and how long the step would be.
 func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	bare := *p
 	bare.limited, bare.order, bare.oracle, bare.work = false, nil, nil, 0
@@ -395,7 +399,7 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name, arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
 }
 
-// spaces are those of a schedule, or why there is none.
+// spaces returns the spaces of a schedule, or why it has none.
 func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (list []*space, why string) {
 	why = "no number of micro-batches suits the rows that were measured"
 	replicas := w.Replicas
@@ -431,7 +435,8 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 	return list, why
 }
 
-// onWorkers are the spaces of a schedule on the first n workers, of each of r replicas, or why there is none.
+// onWorkers returns the spaces of a schedule on the first n workers of each of r replicas, or why
+// it has none.
 func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker, threads, n, r int) (list []*space, why string) {
 	virtual := w.Virtual
 	switch {
@@ -463,7 +468,7 @@ func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule,
 	return list, why
 }
 
-// chunks are the numbers of micro-batches of a replica that are tried.
+// chunks returns the numbers of micro-batches of a replica to try.
 func (w Wishes) chunks(replicas int) (list []int) {
 	if w.MicroBatches != nil {
 		return w.MicroBatches
@@ -476,7 +481,8 @@ func (w Wishes) chunks(replicas int) (list []int) {
 	return list
 }
 
-// rows are those of each of m micro-batches of a replica, or 0 for those that were measured.
+// rows returns the rows of each of m micro-batches of a replica: 0 if any will do, -1 if m does not
+// divide the batch.
 func (w Wishes) rows(m, replicas int) int {
 	if w.Batch == 0 {
 		return 0
@@ -487,7 +493,7 @@ func (w Wishes) rows(m, replicas int) int {
 	return w.Batch / (m * replicas)
 }
 
-// of is what was measured for micro-batches of so many rows, or of any for 0.
+// of returns the costs of micro-batches with a number of rows, 0 for any.
 func (p Profile) of(rows, threads int) (Measured, bool) {
 	at := slices.IndexFunc(p.Measured, func(m Measured) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
 	if at < 0 {
@@ -496,7 +502,6 @@ func (p Profile) of(rows, threads int) (Measured, bool) {
 	return p.Measured[at], true
 }
 
-// threads are the numbers of threads that were measured, ascending.
 func (p Profile) threads() (list []int) {
 	for _, m := range p.Measured {
 		if !slices.Contains(list, m.threads()) {
@@ -507,7 +512,7 @@ func (p Profile) threads() (list []int) {
 	return list
 }
 
-// Parts is how many stages with so many threads each the machine has devices for.
+// Parts returns how many stages with a number of threads each the machine has devices for.
 func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads
@@ -515,8 +520,8 @@ func (m Machine) Parts(threads int) (n int) {
 	return n
 }
 
-// workers are n devices with so many threads each, of the [Machine.Parts] that there are: those of the
-// machine, and where these are too few, parts of them, of each device as few as will do.
+// workers returns n devices with a number of threads each. If the machine has fewer, devices are
+// shared in equal parts, each by as few stages as possible.
 func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	most, left := 1, n // of a device
 	for {
@@ -549,11 +554,12 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
-// pipeline are the first n of a machine's workers, and as many for each further replica. Of each n
-// replicas have, the slowest speed, the fewest bytes and the slowest link count, as all wait for it.
-func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) hop) {
+// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
+// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
+// wait for it.
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
 	list = slices.Clone(all[:n])
-	worse := func(a, b hop) hop {
+	worse := func(a, b linkCost) linkCost {
 		a.latency = max(a.latency, b.latency)
 		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
 			a.bandwidth = b.bandwidth
@@ -574,7 +580,7 @@ func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link fu
 	for k, w := range list {
 		at[w.name] = k
 	}
-	return list, func(a, b worker) (h hop) {
+	return list, func(a, b worker) (h linkCost) {
 		for r := range replicas {
 			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
 		}
