@@ -9,11 +9,11 @@ import (
 	"penstock.example/schedule"
 )
 
-// Check returns what is wrong with a plan, or nil if it can run. The program must pass
-// schedule.Check. The operations of every micro-batch must be complete and in a possible order. The
-// program must recompute exactly where there are operations for it. Worker i must be that of device
-// i. Peaks must not be above their limits, and must be what the program takes, where that is known: a
-// plan that was read knows its peaks alone.
+// Check returns an error unless the plan can run. The program must pass schedule.Check. The
+// operations of every micro-batch must be complete and in a possible order. The program must
+// recompute exactly the micro-batches with operations for it. Worker i must have the stages of
+// device i. Peaks must not be above their limits, and must equal the program's, unless the plan was
+// read: then only its peaks are known.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("planner: the plan has no program")
@@ -56,8 +56,8 @@ func (p *Plan) Check() error {
 	return p.checkPeaks()
 }
 
-// checkDevices checks that each worker does what the stages of its device do, and that the memory
-// of a device is planned for all of its stages or for none.
+// checkDevices checks that each worker has the actions of its device's stages, and that either all
+// stages of a device have the policy Optimal or none has.
 func (p *Plan) checkDevices() error {
 	if len(p.Devices) != len(p.Program.Workers) {
 		return fmt.Errorf("%d devices, and a program for %d workers", len(p.Devices), len(p.Program.Workers))
@@ -89,7 +89,7 @@ func (p *Plan) checkDevices() error {
 	return nil
 }
 
-// checkPeaks checks the predicted peaks of devices of whose stages it is known what they take.
+// checkPeaks checks the predicted peaks of devices with known footprints.
 func (p *Plan) checkPeaks() error {
 	again := *p
 	again.Devices = slices.Clone(p.Devices)
@@ -135,7 +135,7 @@ func (s StagePlan) check(microBatches int) error {
 	return nil
 }
 
-// checkOps checks operations on units of which the first ones have no backward. The costs in the
+// checkOps checks operations on units. The first prologue units have no backward. The costs in the
 // chain are not used.
 func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 	if len(ops) < prologue {

@@ -26,8 +26,8 @@ import (
 //	program whole stages=2 micro-batches=4
 //	worker 0: ...
 //
-// Times are microseconds of a forward, a recomputation and a backward. A name that is no plain word is
-// quoted, with \x20 for a blank.
+// Times are microseconds of a forward, a recomputation and a backward. A name that is no plain word
+// is quoted, with \x20 for a blank.
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, d := range p.Devices {
@@ -162,7 +162,7 @@ func set(fields []field, word string) error {
 	return nil
 }
 
-// once returns an error for a word whose name was there before.
+// once returns an error for a word with a name that was there before.
 func once(seen map[string]bool, word string) (name, value string, err error) {
 	name, value, _ = strings.Cut(word, "=")
 	if seen[name] {
