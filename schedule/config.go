@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Generator makes the program of a schedule. It is deterministic, and what it returns passes
-// [Check], on links that hold any number of values, on links that meet and on links in order.
+// Generator makes the program of a schedule. It is deterministic, and its programs pass [Check], on
+// links that hold any number of values, on links that meet and on links in order.
 type Generator func(Config) (*Program, error)
 
 // Make returns the program for a config. A program that [Check] refuses, or that is for other
@@ -59,8 +59,8 @@ type Config struct {
 	Worker []int
 
 	// Skips are the pairs of stages between which something moves directly, each from an earlier to
-	// a later stage. Those of neighbours, which have a link anyway, and repetitions are ignored.
-	// The rest become [Program.Skips].
+	// a later stage. Neighbours, which have a link anyway, and repetitions are ignored. The rest
+	// become [Program.Skips].
 	Skips []Edge
 
 	// Capacity becomes [Program.Capacity].
@@ -73,8 +73,8 @@ type Config struct {
 	Time func(Action) time.Duration
 }
 
-// program validates the config and returns a program that has all but its actions, beside the
-// worker of each stage.
+// program validates the config and returns a program without its actions, and the worker of each
+// stage.
 func (c Config) program() (*Program, []int, error) {
 	placement, err := c.placement()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 // must be there, as 0SEND_F1, 1RECV_F1, 1SEND_B1 and 0RECV_B1: the stage that acts, and the
 // micro-batch. Those between stages of one worker are added in either case. (0F4;3B1)OVERLAP_F_B is
 // a forward and then a backward, as a worker here does one thing at a time. 0REDUCE_GRAD is the
-// reduction 0RED. UNSHARD and RESHARD are left out: weights are where they are used. There are as
-// many stages and micro-batches as the highest says.
+// reduction 0RED. UNSHARD and RESHARD are left out: weights are where they are used. The highest
+// numbers say how many stages and micro-batches the program has.
 //
 // The first fault is returned with its line and column, both counted from 1. Whether the program
 // can run is [Check]'s question.
@@ -106,7 +106,7 @@ func parseCSVField(field string) ([]Action, error) {
 	return parseCSVAction(field)
 }
 
-// parseCSVAction reads an action, or nothing for one that is left out.
+// parseCSVAction reads an action; none for UNSHARD and RESHARD.
 func parseCSVAction(text string) ([]Action, error) {
 	digits := len(text) - len(strings.TrimLeft(text, "0123456789"))
 	for _, k := range csvKinds {
@@ -172,7 +172,7 @@ func (p *Program) addInner() {
 // with transfers those between workers are listed, and reductions ("compute_comms" there), without
 // only computations ("compute_only", to which it adds reductions itself). Recomputations are left
 // out, as it has none in a program. It fails for a program with skips, which that form cannot say,
-// or with an action of a stage that is not there, or that moves to or from one that is no neighbour.
+// or with an action of an unknown stage, or a transfer between stages that are no neighbours.
 func (p *Program) CSV(transfers bool) (string, error) {
 	if len(p.Skips) > 0 && transfers {
 		return "", fmt.Errorf("schedule: CSV: the program has the skip %v, and a row has no word for it; list computations only", p.Skips[0])

@@ -16,8 +16,8 @@ import (
 //
 // An action is drawn as its text without the stage, for as many columns as it takes; where a worker
 // has several stages, all actions show theirs. A transfer is drawn if it takes half a column or
-// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 those of a stage that is no neighbour. So is
-// a reduction, RED, in a row below that of its worker, as it goes on beside what that does.
+// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 are transfers between stages that are no
+// neighbours. A reduction, RED, is drawn in a row below its worker's, as both continue.
 //
 // A column is as long as the shortest computation, so that unit times give one column per action
 // and the jitter of a recorded run does little. Where that would give a very wide grid the column
@@ -32,15 +32,15 @@ func (t Timeline) Grid() string {
 	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string { return row(spans, columns, width) })
 }
 
-// GridWidth is Grid if that has no line of more than so many characters. Otherwise it is drawn more
-// densely, a character for a column and no blanks:
+// GridWidth is Grid if that fits a number of characters. Otherwise it is drawn more densely, a
+// character for a column and no blanks:
 //
 //	1 character = 5ms
 //	worker 0  F0F1F2......B0--B1--B2--
 //	worker 1  ..F0F1F2B0--B1--B2--....
 //
 // Here a computation takes at least the characters of its text, and a transfer is drawn if it has
-// room for its own. Rows of which the texts alone are too long end in "…".
+// room for its own. Rows with too many texts end in "…".
 func (t Timeline) GridWidth(characters int) string {
 	if grid := t.Grid(); widest(grid) <= characters {
 		return grid
@@ -67,8 +67,8 @@ func threeDigits(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// widest is the number of characters in the longest line of a grid, all of them ASCII but for a µ
-// in the first, which is short.
+// widest returns the number of characters in the longest line of a grid. All are ASCII but for a µ
+// in the first line, a short one.
 func widest(grid string) int {
 	n := 0
 	for line := range strings.Lines(grid) {
@@ -77,11 +77,11 @@ func widest(grid string) int {
 	return n
 }
 
-// lane is what a worker does one after the other, or its reductions beside that.
+// lane is the actions of a worker one after the other, and its reductions meanwhile.
 type lane struct{ spans, reductions []span }
 
-// rows places the actions of each worker on columns of a given duration, least(text) of them or more
-// for each. It returns how many columns there are and the length of the longest text.
+// rows places the actions of each worker on columns of a given duration, each on at least
+// least(text) of them. It returns the number of columns and the length of the longest text.
 func (t Timeline) rows(column time.Duration, least func(text string) int) (rows []lane, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
@@ -157,8 +157,7 @@ func row(spans []span, columns, width int) string {
 	return b.String()
 }
 
-// denseRow draws every column as one character, after a blank, and as many of them as there is room
-// for.
+// denseRow draws every column as one character, after a blank, up to the width of the room.
 func denseRow(spans []span, columns, room int) string {
 	var b strings.Builder
 	for _, s := range spans {
@@ -203,9 +202,9 @@ func (t Timeline) labels() func(Action) string {
 	}
 }
 
-// column chooses the time that a column stands for. Rows get at least minColumns where the times
-// ask for it, and up to four columns per computation of the busiest worker: enough for any mix of
-// computations of which the longest takes a few times as long as the shortest.
+// column chooses the time that a column stands for. Rows get at least minColumns if the times ask
+// for it, and up to four columns per computation of the busiest worker. This is enough for any mix
+// of computations, with the longest a few times as long as the shortest.
 func (t Timeline) column(makespan time.Duration) time.Duration {
 	const minColumns = 64
 	computations := make([]int, t.Workers)

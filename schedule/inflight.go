@@ -2,13 +2,13 @@ package schedule
 
 import "penstock.example/internal/arg"
 
-// InFlight returns, for each worker, how many micro-batches its stages have in flight together at most. A
-// micro-batch is in flight on a stage from its forward, or from its recomputation if it has one, to the end of
-// its backward, of both parts. In a [BackwardOnly] program the forwards are done. size is what a micro-batch
-// on a stage counts; nil is 1.
+// InFlight returns, for each worker, the most micro-batches that its stages have in flight
+// together. A micro-batch is in flight on a stage from its forward, or from its recomputation if it
+// has one, to the end of its backward, of both parts. In a [BackwardOnly] program the forwards are
+// done. A micro-batch on a stage counts size(stage); with nil it counts 1.
 //
-// This is how many graphs are held, with every activation that backward needs. It does not depend on
-// durations, as the computations of a worker are in one order. The program must pass [Check].
+// This is the number of graphs held, with every activation that backward needs. It does not depend
+// on durations, as the computations of a worker are in one order. The program must pass [Check].
 func InFlight(p *Program, size func(stage int) int64) []int64 {
 	arg.Must(p, "schedule: InFlight: the program", "one such as GPipe or Parse makes")
 	if size == nil {

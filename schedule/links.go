@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Links says what it costs to move values between workers, for a simulation. The zero value costs
-// nothing. What moves between stages of one worker costs nothing in any case.
+// Links is the cost of moving values between workers, for a simulation. The zero value costs
+// nothing. Transfers between stages of one worker cost nothing in any case.
 //
 // A value that leaves at time t, with latency a and b for its bytes, arrives at t + a + b, where b
 // is bytes over bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
@@ -14,11 +14,11 @@ import (
 // sent. Neither worker is held meanwhile: the sender goes on, and the receiver waits when it comes
 // to the receive and the value is not there.
 //
-// Where the program's capacity has a sender wait for a receiver, it goes on a latency after what it
-// waits for, as it has to hear of it. With a capacity of c values a receive is posted when the one c
-// receives before it is done, and the send waits for that. With the capacity [Meet] the sender waits
-// after the send, on a Buffer for the end of the receive, otherwise until it is
-// posted, which is when the receiver comes to it, and only then does the value leave:
+// If the program's capacity has a sender wait for a receiver, it continues a latency after the
+// event that it waits for, as it has to hear of it. With a capacity of c values a receive is posted
+// when the one c receives before it is done, and the send waits for that. With the capacity [Meet]
+// the sender waits after the send, on a Buffer for the end of the receive, otherwise until it is
+// posted, when the receiver comes to it, and only then does the value leave:
 //
 //	Buffer            send ├───── a + b ─────┤ receive ├── a ──┤ next action of the sender
 //	Rendezvous, FIFO  send, posted ├── a ──┤ next action of the sender
@@ -27,12 +27,12 @@ import (
 // A receive is an action: whoever receives ahead of a send waits for the value before it sends.
 type Links struct {
 	Transport Transport
-	// Cost is what the value of a send costs between two workers. Nil is nothing. It must not
-	// return less than zero.
+	// Cost is the cost of the value of a send between two workers. Nil is free. It must not return
+	// less than zero.
 	Cost func(send Action) Transfer
 }
 
-// Transfer is what it costs to move a value.
+// Transfer is the cost of moving a value.
 type Transfer struct {
 	Latency time.Duration // from when it leaves until its first byte arrives
 	Bytes   time.Duration // from its first byte to its last: their number over the bandwidth
@@ -73,8 +73,8 @@ func ParseTransport(word string) (Transport, error) {
 	return 0, fmt.Errorf("schedule: no transport %q, want buffer, rendezvous or fifo", word)
 }
 
-// Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound. bytes
-// says how many bytes a send moves. Nil is none.
+// Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
+// bytes says how many bytes a send moves. Nil is none.
 func Uniform(t Transport, latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
 	return Links{Transport: t, Cost: func(send Action) Transfer {
 		out := Transfer{Latency: latency}

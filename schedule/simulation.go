@@ -7,8 +7,8 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Unit is the duration of an action when all computations take as long as each other and transfers
-// take no time.
+// Unit is the duration of an action if all computations take equally long and transfers take no
+// time.
 func Unit(a Action) time.Duration {
 	if a.Kind.Transfer() {
 		return 0
@@ -16,9 +16,8 @@ func Unit(a Action) time.Duration {
 	return time.Millisecond
 }
 
-// parts is the duration of an action where forwards, recomputations and both parts of a backward
-// take as long as each other, so that a whole backward takes twice as long, and transfers take no
-// time.
+// parts is the duration of an action if forwards, recomputations and both parts of a backward take
+// equally long, a whole backward takes twice as long, and transfers take no time.
 func parts(a Action) time.Duration {
 	if a.Kind == Backward {
 		return 2 * time.Millisecond
@@ -26,12 +25,12 @@ func parts(a Action) time.Duration {
 	return Unit(a)
 }
 
-// Simulation simulates steps of one program, each with durations and links of its own. It is read-only and may be
-// used by several goroutines.
+// Simulation simulates steps of one program, each with its own durations and links. It is read-only
+// and may be used by several goroutines.
 //
-// A worker starts an action as soon as it is through with the one before and all that the action needs is done.
-// A reduction begins when its worker comes to it and the worker's reduction before has ended. The worker goes on at
-// once.
+// A worker starts an action as soon as the one before is over and its dependencies are done. A
+// reduction begins when its worker comes to it and the worker's reduction before has ended. The
+// worker continues at once.
 type Simulation struct {
 	program *Program
 	order   []simulated
@@ -42,12 +41,14 @@ type Simulation struct {
 type simulated struct {
 	worker, at int32 // its place in the program
 	way        int32 // of a send to another worker, from 1; otherwise 0
-	// after is the place in the order, from 1, of what the action waits for on another worker: the send of a receive,
-	// and for a send under a capacity of c values the receive of the one c before. 0 is nothing.
+	// after is the place in the order, from 1, of a dependency on another worker: for a receive its
+	// send, and for a send under a capacity of c values the receive of the c-th send before. 0 is
+	// none.
 	after int32
 }
 
-// NewSimulation makes the simulation of a program. One that [Check] refuses is refused with the same error.
+// NewSimulation makes the simulation of a program. It fails with the error of [Check] for a program
+// that cannot run.
 func NewSimulation(p *Program) (*Simulation, error) { return newSimulation(p, Limits{}) }
 
 func newSimulation(p *Program, limits Limits) (*Simulation, error) {
@@ -97,12 +98,11 @@ func (n *numbered) simulation() *Simulation {
 	return s
 }
 
-// Actions is the number of actions.
 func (s *Simulation) Actions() int { return len(s.order) }
 
-// Run simulates a step and returns how long it takes. duration says how long an action takes, and is asked once for
-// each; neither it nor the links may say less than zero. visit, unless it is nil, is called for each action, the at-th of
-// its worker, after those that it needs.
+// Run simulates a step and returns its duration. duration is called once for each action; neither
+// it nor the links may return less than zero. visit, unless it is nil, is called for each action,
+// the at-th of its worker, after its dependencies.
 func (s *Simulation) Run(duration func(Action) time.Duration, links Links, visit func(worker, at int, start, end time.Duration)) (makespan time.Duration) {
 	p := s.program
 	free := make([]time.Duration, len(p.Workers))    // by worker: when it can go on
@@ -163,17 +163,17 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links, visit
 	return makespan
 }
 
-// Simulate returns the timeline that the program has if every action takes the duration given for it and moving a
-// value takes no time; see [Simulation]. The function is called once for each action and must not return less than
-// zero.
+// Simulate returns the timeline of a program with a duration for each action, if moving a value
+// takes no time; see [Simulation]. duration is called once for each action and must not return less
+// than zero.
 //
-// Events are in an order in which each comes after those that it needed. A program that [Check] refuses is refused
-// with the same error.
+// Each event comes after the events that it depends on. It fails with the error of [Check] for a
+// program that cannot run.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	return Links{}.Simulate(p, duration)
 }
 
-// Simulate is the function [Simulate] where values move over such links. Events are what workers do; a value on its
+// Simulate is the function [Simulate] on these links. Events are actions of workers; a value on its
 // way is none. A program that FIFO links cannot run is refused too.
 func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	var t Timeline
@@ -215,13 +215,13 @@ func (l Links) run(name string, p *Program, duration func(Action) time.Duration,
 	return makespan, err
 }
 
-// Predict returns how long the program takes, as [Simulate] finds, and the share of that, from 0 to
-// 1, in which its workers do nothing, on average. It keeps no timeline.
+// Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
+// in which workers are idle, on average. It keeps no timeline.
 func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
 	return Links{}.Predict(p, duration)
 }
 
-// Predict is the function [Predict] where values move over such links.
+// Predict is the function [Predict] on these links.
 func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
 	var busy float64
 	makespan, err = l.run("Predict", p, duration, func(w, at int, start, end time.Duration) {

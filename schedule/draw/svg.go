@@ -13,7 +13,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// Options say what is written beside a picture. The zero value is good.
+// Options are the texts of a picture. The zero value is good.
 type Options struct {
 	Title string
 	// Workers names the workers; those without a name are called device 0, 1 and so on.
@@ -33,11 +33,11 @@ const (
 	gap         = 16
 )
 
-// SVG draws a timeline. Each worker has a row of what it computes, in a colour for each kind and a
-// shade for each of its stages, with the number of the micro-batch where there is room; transfers
-// that take time are thin bars, and so are reductions, which go on beside the rest. Below it is the memory that it holds: the bytes of a recorded
-// timeline, otherwise the micro-batches whose graph is held. To the right are the share of time
-// that it is idle and the most that it holds.
+// SVG draws a timeline. Each worker has a row of its computations, in a colour for each kind and a
+// shade for each of its stages, with the number of the micro-batch if it fits. Transfers that take
+// time are thin bars, and so are reductions, which overlap with the rest. Below is the worker's
+// memory: the bytes of a recorded timeline, otherwise the micro-batches in flight. To the right are
+// the share of time that it is idle and its most memory.
 //
 // The timeline must be valid.
 func SVG(t schedule.Timeline, o Options) []byte {
@@ -130,7 +130,6 @@ func (p *picture) x(at time.Duration) float64 {
 // y is where the row of a worker begins.
 func (p *picture) y(w int) int { return top + w*(row+curve+gap) }
 
-// name is what a worker is called.
 func (p *picture) name(w int) string {
 	if w < len(p.o.Workers) && p.o.Workers[w] != "" {
 		return p.o.Workers[w]
@@ -162,7 +161,7 @@ func (p *picture) text(x, y float64, size int, anchor, colour, text string) {
 	p.b.WriteString("</text>\n")
 }
 
-// legend names the colours of the kinds that there are.
+// legend names the colours of the kinds in the timeline.
 func (p *picture) legend() {
 	there := map[schedule.Kind]bool{}
 	several := false
@@ -202,10 +201,9 @@ func (p *picture) worker(w int) {
 	p.curve(w, y+row+2)
 }
 
-// thin reports whether what goes on is drawn as a thin bar.
+// thin reports whether a kind is drawn as a thin bar.
 func thin(k schedule.Kind) bool { return k.Transfer() || k == schedule.Reduce }
 
-// event draws what a worker does.
 func (p *picture) event(e schedule.Event, y int) {
 	x, width := p.x(e.Start), p.x(e.End)-p.x(e.Start)
 	if e.Start == e.End {
@@ -228,7 +226,7 @@ func (p *picture) event(e schedule.Event, y int) {
 	}
 }
 
-// tick is a round time of which an axis has at most ten.
+// tick returns a round time that fits an axis at most ten times.
 func tick(length time.Duration) time.Duration {
 	for unit := time.Duration(1); ; unit *= 10 {
 		for _, n := range []time.Duration{1, 2, 5} {
