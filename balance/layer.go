@@ -69,11 +69,13 @@ func check(layers []Layer, n int) error {
 	err := checkStages(n, len(layers))
 	for i, l := range layers {
 		of := " of " + label(layers, i)
-		err = cmp.Or(err, arg.Finite("balance", "Forward"+of, l.Forward), arg.Finite("balance", "Backward"+of, l.Backward))
+		err = cmp.Or(err, arg.Finite("balance", "Forward"+of, l.Forward),
+			arg.Finite("balance", "Backward"+of, l.Backward))
 		for _, s := range []struct {
 			field string
 			bytes int64
-		}{{"Output", l.Output}, {"Gradient", l.Gradient}, {"Saved", l.Saved}, {"Enter", l.Enter}, {"Leave", l.Leave},
+		}{{"Output", l.Output}, {"Gradient", l.Gradient},
+			{"Saved", l.Saved}, {"Enter", l.Enter}, {"Leave", l.Leave},
 			{"Parameters", l.Parameters}, {"Trainable", l.Trainable}, {"Buffers", l.Buffers}} {
 			err = cmp.Or(err, arg.AtLeast("balance", s.field+of, s.bytes, 0))
 		}
@@ -114,7 +116,8 @@ func checkRoute(field string, value any, i, from int, to []int, layers int, byte
 		forward, last = forward && next > last && next < layers, next
 	}
 	if !forward {
-		return refuse(fmt.Sprintf("want at least one layer, ascending, after %d and at most %d", from, layers-1),
+		return refuse(fmt.Sprintf("want at least one layer, ascending, after %d and at most %d",
+			from, layers-1),
 			"goes from layer %d to %v", from, to)
 	}
 	if least := slices.Min(bytes); least < 0 {

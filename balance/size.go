@@ -168,10 +168,12 @@ func (c SizeConfig) resolved() SizeConfig {
 func (c SizeConfig) check(layers []Layer, n int) error {
 	for i, h := range c.Held {
 		if h.Graphs < 0 || h.Inputs < 0 {
-			return &ConfigError{Of: "balance", Field: "Held", Value: c.Held, Problem: fmt.Sprintf("stage %d has %v", i, h),
-				Remedy: "want neither below 0"}
+			return &ConfigError{Of: "balance", Field: "Held", Value: c.Held,
+				Problem: fmt.Sprintf("stage %d has %v", i, h),
+				Remedy:  "want neither below 0"}
 		}
 	}
-	return cmp.Or(arg.Finite("balance", "State", c.State), arg.AtLeast("balance", "Input", c.Input, 0), check(layers, n),
+	return cmp.Or(arg.Finite("balance", "State", c.State),
+		arg.AtLeast("balance", "Input", c.Input, 0), check(layers, n),
 		checkSettings("Held", c.Held, n), checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)))
 }

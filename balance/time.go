@@ -115,9 +115,11 @@ func (c TimeConfig) check(layers []Layer, n int) error {
 	for i, share := range c.Recomputed {
 		if !(share >= 0 && share <= 1) {
 			return &ConfigError{Of: "balance", Field: "Recomputed", Value: c.Recomputed,
-				Problem: fmt.Sprintf("stage %d has %v", i, share), Remedy: "want shares of the micro-batches, 0 to 1"}
+				Problem: fmt.Sprintf("stage %d has %v", i, share),
+				Remedy:  "want shares of the micro-batches, 0 to 1"}
 		}
 	}
 	return cmp.Or(arg.Finite("balance", "SecondsPerByte", c.SecondsPerByte), check(layers, n),
-		checkSettings("Recomputed", c.Recomputed, n), checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)))
+		checkSettings("Recomputed", c.Recomputed, n),
+		checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)))
 }

@@ -82,7 +82,8 @@ func (p *Plan) checkDevices() error {
 	for w, actions := range p.Program.Workers {
 		for _, a := range actions {
 			if s := p.Stages[a.Stage]; s.Device != w {
-				return fmt.Errorf("worker %d does %v, and stage %d is on %s, which is worker %d", w, a, a.Stage, p.Devices[s.Device].Name, s.Device)
+				return fmt.Errorf("worker %d does %v, and stage %d is on %s, which is worker %d", w,
+					a, a.Stage, p.Devices[s.Device].Name, s.Device)
 			}
 		}
 	}
@@ -96,7 +97,8 @@ func (p *Plan) checkPeaks() error {
 	again.predictPeaks()
 	for i, d := range again.Devices {
 		if have := p.Devices[i].Peak; d.Peak != have {
-			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its program takes %d", d.Name, have, d.Peak)
+			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its program takes %d",
+				d.Name, have, d.Peak)
 		}
 	}
 	return nil
@@ -124,7 +126,8 @@ func (s StagePlan) check(microBatches int) error {
 	case s.Prologue < 0 || s.Prologue > len(units):
 		return fmt.Errorf("a prologue of %d units, and there are %d", s.Prologue, len(units))
 	case len(s.MicroBatches) != microBatches:
-		return fmt.Errorf("operations of %d micro-batches, and the program has %d", len(s.MicroBatches), microBatches)
+		return fmt.Errorf("operations of %d micro-batches, and the program has %d",
+			len(s.MicroBatches), microBatches)
 	}
 	chain := remat.Chain{Layers: make([]remat.Layer, len(units)-s.Prologue)}
 	for b, m := range s.MicroBatches {
@@ -139,7 +142,8 @@ func (s StagePlan) check(microBatches int) error {
 // chain are not used.
 func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 	if len(ops) < prologue {
-		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops), prologue)
+		return fmt.Errorf("%d operations, and %d units run before the first that is trained",
+			len(ops), prologue)
 	}
 	rest := slices.Clone(ops[prologue:])
 	for i, op := range ops[:prologue] {

@@ -114,7 +114,8 @@ func recomputeLate(p *schedule.Program, stage func(int) bool) {
 		}
 		for _, r := range late {
 			at := slices.IndexFunc(out, func(a schedule.Action) bool { return ends(r, a) })
-			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage && out[at-1].MicroBatch == r.MicroBatch {
+			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage &&
+				out[at-1].MicroBatch == r.MicroBatch {
 				at--
 			}
 			out = slices.Insert(out, max(at, 0), r)
@@ -136,5 +137,6 @@ func only(list []schedule.Action, r schedule.Action) bool {
 // ends reports whether an action is the backward of a recomputed micro-batch, or the first part of
 // it.
 func ends(r, a schedule.Action) bool {
-	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) && a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
+	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) &&
+		a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
 }

@@ -124,7 +124,8 @@ func (p *Plan) Draw(characters int) (string, error) {
 		if !p.planned(i) {
 			continue
 		}
-		fmt.Fprintf(&b, "%s: %.1f ms against %.1f without recomputation, at most %d bytes", d.Name, d.Time/1000, d.Once/1000, d.Peak)
+		fmt.Fprintf(&b, "%s: %.1f ms against %.1f without recomputation, at most %d bytes", d.Name,
+			d.Time/1000, d.Once/1000, d.Peak)
 		if d.Limit > 0 {
 			fmt.Fprintf(&b, " of %d", d.Limit)
 		}

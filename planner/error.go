@@ -53,7 +53,8 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 		at := slices.IndexFunc(out.Stages, func(s Shortage) bool { return s.Device == u.Device })
 		if at < 0 {
 			at = len(out.Stages)
-			out.Stages = append(out.Stages, Shortage{Stage: u.Stages[0], Others: u.Stages[1:], Device: u.Device, Limit: u.Limit})
+			out.Stages = append(out.Stages,
+				Shortage{Stage: u.Stages[0], Others: u.Stages[1:], Device: u.Device, Limit: u.Limit})
 		}
 		if s := &out.Stages[at]; u.Bytes > s.Least {
 			s.Least, s.SetBy = u.Bytes, "the optimizer's update"

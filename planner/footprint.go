@@ -171,7 +171,8 @@ func (c *Costs) footprint() *Footprint {
 			if i > 0 {
 				made = chain.Layers[i-1].Gradient
 			}
-			u := UnitBackward{Weights: l.WeightGradient, Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
+			u := UnitBackward{Weights: l.WeightGradient,
+				Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
 			u.Deferred, u.Held = u.Peak, u.Peak
 			if BackwardKind(kind) >= MakesLater && c.First.Layers[i].WeightGradient > 0 {
 				d := remat.Deferred{Input: true, Gradient: true} // of a linear layer
@@ -184,8 +185,10 @@ func (c *Costs) footprint() *Footprint {
 					to   *[]int
 					at   []int
 				}{
-					{d.Input, &u.LeftInputs, out.Inputs.At[p+i]}, {d.Output, &u.LeftInputs, out.Inputs.At[p+i+1]},
-					{d.Gradient, &u.LeftGradients, b.Gradients.At[p+i+1]}, {d.InputGradient, &u.LeftGradients, b.Gradients.At[p+i]},
+					{d.Input, &u.LeftInputs, out.Inputs.At[p+i]},
+					{d.Output, &u.LeftInputs, out.Inputs.At[p+i+1]},
+					{d.Gradient, &u.LeftGradients, b.Gradients.At[p+i+1]},
+					{d.InputGradient, &u.LeftGradients, b.Gradients.At[p+i]},
 				} {
 					if l.held {
 						*l.to = append(*l.to, l.at...)
@@ -203,7 +206,8 @@ func (c *Costs) footprint() *Footprint {
 // chainBlocks are the blocks of a chain's inputs, or of their gradients, which are made from the
 // last down. made is the bytes made at a boundary, and carries are the parts of them at other
 // boundaries too. The chain begins at unit first.
-func chainBlocks(units, first int, carries []remat.Carry, down bool, made func(boundary int) int64) (out Blocks) {
+func chainBlocks(units, first int, carries []remat.Carry, down bool,
+	made func(boundary int) int64) (out Blocks) {
 	out.At = make([][]int, units+1)
 	rest := make([]int64, units+1)
 	for b := range rest {

@@ -57,9 +57,11 @@ func (p *Plan) fullest() (most int64) {
 
 // problemOf is the problem of planning the same step anew, from what chains say, without limits.
 func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
-	out := Problem{MicroBatches: p.MicroBatches(), NoBound: true, Schedule: schedule.Fixed(p.Program.WithoutReduce())}
+	out := Problem{MicroBatches: p.MicroBatches(), NoBound: true,
+		Schedule: schedule.Fixed(p.Program.WithoutReduce())}
 	if len(chains) != len(p.Stages) {
-		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains), len(p.Stages))
+		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains),
+			len(p.Stages))
 	}
 	for _, e := range p.Program.Skips { // what moves over them is not in the chains
 		out.Skips = append(out.Skips, Skip{From: e.From, To: e.To})

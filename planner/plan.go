@@ -186,7 +186,8 @@ func (p *Plan) predictPeaks() {
 
 // sized reports whether the footprints of the stages of a device are known.
 func (p *Plan) sized(device int) bool {
-	return slices.ContainsFunc(p.Stages, func(s StagePlan) bool { return s.Device == device && s.larger != nil })
+	return slices.ContainsFunc(p.Stages,
+		func(s StagePlan) bool { return s.Device == device && s.larger != nil })
 }
 
 // spare is the part of a limit that must have become free to make another plan worth solving.
@@ -215,5 +216,6 @@ func (p *Plan) Refit(now Problem) *Plan {
 
 // planned says whether the memory of a device is planned.
 func (p *Plan) planned(device int) bool {
-	return slices.ContainsFunc(p.Stages, func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
+	return slices.ContainsFunc(p.Stages,
+		func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
 }

@@ -57,9 +57,11 @@ func (p *Plan) peak(g *schedule.Graph, latest []int, device int) int64 {
 
 // replay calls after with each of a device's actions and the bytes held at its end, and returns the
 // most bytes. Neither includes the base.
-func (p *Plan) replay(g *schedule.Graph, latest []int, device int, after func(a schedule.Action, live int64)) (most int64) {
-	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{}, statistics: map[int]*block{},
-		due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
+func (p *Plan) replay(g *schedule.Graph, latest []int, device int,
+	after func(a schedule.Action, live int64)) (most int64) {
+	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{},
+		statistics: map[int]*block{}, due: map[int][]*block{},
+		sent: map[schedule.Action]map[[3]int]*block{}}
 	for id := g.First[device]; id < g.First[device+1]; id++ {
 		r.drop(r.due[id])
 		delete(r.due, id)
@@ -150,11 +152,13 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
-		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1), saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
+		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
+			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
 		if m.kind = Adds; a.MicroBatch == 0 && !s.memory.Gradients {
 			m.kind = Makes
 		}
-		if _, split := r.g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}); split {
+		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
+		if _, split := r.g.IndexOf(first); split {
 			m.kind += MakesLater
 		}
 		r.states[key] = m

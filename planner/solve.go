@@ -58,7 +58,8 @@ func SolveFirst(ctx context.Context, p Problem) (*Plan, error) {
 }
 
 func (p Problem) limited() bool {
-	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
+	return slices.ContainsFunc(p.Stages,
+		func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
 }
 
 // orderedProgram is a program with its dependencies.
@@ -118,7 +119,8 @@ func (p Problem) plan(ctx context.Context, programs []*schedule.Program) (*Plan,
 			return nil, fmt.Errorf("planner: %w", err)
 		}
 		out.predictPeaks()
-		above := slices.IndexFunc(out.Devices, func(d DevicePlan) bool { return d.Limit > 0 && d.Peak > d.Limit })
+		above := slices.IndexFunc(out.Devices,
+			func(d DevicePlan) bool { return d.Limit > 0 && d.Peak > d.Limit })
 		if above < 0 || chosen == 0 {
 			return out, nil
 		}
@@ -246,8 +248,9 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, in orderedProgra
 			continue
 		}
 		first, later, fewer := p.chains(i, in.Program)
-		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
-			Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
+		problem.Stages = append(problem.Stages,
+			solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
+				Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
 		stages = append(stages, i)
 		uncounted += s.Costs.Statistics + 2*s.Memory.InputGradient
 		d.Spread = max(d.Spread, s.Costs.Spread)
@@ -304,7 +307,8 @@ func (p Problem) order(out *Plan, in orderedProgram, device int, stages []int) (
 			between = max(between, m.waits)
 			continue
 		}
-		c := solver.Computation{Stage: k, MicroBatch: m.MicroBatch, Backward: m.Kind != schedule.Forward, Waits: max(m.waits, again)}
+		c := solver.Computation{Stage: k, MicroBatch: m.MicroBatch,
+			Backward: m.Kind != schedule.Forward, Waits: max(m.waits, again)}
 		if !c.Backward {
 			c.AtLeast = p.Stages[m.Stage].prologue()
 		}
@@ -319,7 +323,8 @@ func (p Problem) order(out *Plan, in orderedProgram, device int, stages []int) (
 // keepAll and keepInput are the operations of a stage of one unit.
 var (
 	keepAll   = []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep}, {Kind: remat.Backward}}
-	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep}, {Kind: remat.ForwardSave}, {Kind: remat.Backward}}
+	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep},
+		{Kind: remat.ForwardSave}, {Kind: remat.Backward}}
 )
 
 // shortage is the shortage of a device with these stages that needs least bytes.
@@ -334,7 +339,8 @@ func (p Problem) shortage(program *schedule.Program, stages []int, least int64) 
 	}
 	s := p.Stages[stages[0]]
 	first, _, _ := p.chains(stages[0], program)
-	if one, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 && one.Ops[at].Kind != remat.LossStep {
+	if one, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 &&
+		one.Ops[at].Kind != remat.LossStep {
 		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
 	}
 	return out

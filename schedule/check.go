@@ -91,7 +91,8 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 func (c *checker) reportAt(rule Rule, id int, format string, args ...any) {
 	if len(c.found) < mostViolations {
 		w := int(c.worker[id])
-		c.found = append(c.found, Violation{rule, w, id - c.first[w] + 1, c.action(id), fmt.Sprintf(format, args...)})
+		c.found = append(c.found,
+			Violation{rule, w, id - c.first[w] + 1, c.action(id), fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -221,7 +222,8 @@ func (c *checker) reductions() {
 		}
 		for _, kind := range []Kind{Backward, BackwardWeight} {
 			if last, ok := c.index.find(Action{kind, s, c.MicroBatches - 1, 0}); ok {
-				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one", Action{Kind: Reduce, Stage: s})
+				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one",
+					Action{Kind: Reduce, Stage: s})
 			}
 		}
 	}

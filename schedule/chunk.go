@@ -18,7 +18,8 @@ type builder struct {
 
 // build makes the program of a schedule from a config. The stages are divided into chunks by split,
 // and write appends the computations of all chunks to their workers' lists.
-func build(name string, c Config, split func(placement []int) ([]chunk, error), write func(b *builder)) (*Program, error) {
+func build(name string, c Config, split func(placement []int) ([]chunk, error),
+	write func(b *builder)) (*Program, error) {
 	p, placement, err := c.program()
 	b := &builder{config: c}
 	if err == nil {

@@ -24,7 +24,8 @@ func (g Generator) Make(c Config) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase || !slices.Equal(p.Skips, want.Skips) {
+	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase ||
+		!slices.Equal(p.Skips, want.Skips) {
 		return nil, fmt.Errorf("schedule: a %v program for %d stages, %d micro-batches and skips %v, want a %v one for %d, %d and %v",
 			p.Phase, p.Stages, p.MicroBatches, p.Skips, want.Phase, want.Stages, want.MicroBatches, want.Skips)
 	}

@@ -40,7 +40,8 @@ func ParseCSV(text string) (*Program, error) {
 		for i, field := range record {
 			actions, err := parseCSVField(strings.TrimSpace(field))
 			for _, a := range actions {
-				p.Stages, p.MicroBatches = max(p.Stages, a.Stage+1, a.Peer+1), max(p.MicroBatches, a.MicroBatch+1)
+				p.Stages = max(p.Stages, a.Stage+1, a.Peer+1)
+				p.MicroBatches = max(p.MicroBatches, a.MicroBatch+1)
 				transfers = transfers || a.Kind.Transfer()
 			}
 			if err == nil && len(actions) > 0 {
@@ -76,7 +77,8 @@ type csvKind struct {
 
 // csvKinds are all words that a CSV has for kinds of actions.
 var csvKinds = []csvKind{
-	{"SEND_F", SendActivation}, {"RECV_F", ReceiveActivation}, {"SEND_B", SendGradient}, {"RECV_B", ReceiveGradient},
+	{"SEND_F", SendActivation}, {"RECV_F", ReceiveActivation},
+	{"SEND_B", SendGradient}, {"RECV_B", ReceiveGradient},
 	{"UNSHARD", 0}, {"RESHARD", 0}, {"REDUCE_GRAD", Reduce},
 	{"F", Forward}, {"B", Backward}, {"I", BackwardInput}, {"W", BackwardWeight},
 }
@@ -189,7 +191,8 @@ func (p *Program) CSV(transfers bool) (string, error) {
 		var fields []string
 		for _, a := range actions {
 			switch {
-			case a.Kind == Recompute || (a.Kind == Reduce || a.Kind.Transfer()) && !transfers || a.Kind.Transfer() && home[a.Peer] == w:
+			case a.Kind == Recompute || (a.Kind == Reduce || a.Kind.Transfer()) && !transfers ||
+				a.Kind.Transfer() && home[a.Peer] == w:
 			case a.Kind == Reduce:
 				fields = append(fields, fmt.Sprint(a.Stage, words[Reduce]))
 			default:

@@ -44,7 +44,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	case p.Stages != c.Stages:
 		return nil, fmt.Errorf("it has %d stages, and %d are asked for", p.Stages, c.Stages)
 	case p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it has %d micro-batches, and %d are asked for", p.MicroBatches, c.MicroBatches)
+		return nil, fmt.Errorf("it has %d micro-batches, and %d are asked for", p.MicroBatches,
+			c.MicroBatches)
 	}
 	if out.Capacity == 0 {
 		out.Capacity = p.Capacity

@@ -82,7 +82,8 @@ type fold struct {
 }
 
 func (b *builder) fold(r, least int) *fold {
-	return &fold{b: b, chunks: [2]int{r, len(b.chunks) - 1 - r}, microBatches: max(least, b.config.MicroBatches)}
+	return &fold{b: b, chunks: [2]int{r, len(b.chunks) - 1 - r},
+		microBatches: max(least, b.config.MicroBatches)}
 }
 
 // times performs operations a number of times, each for its next micro-batch: a letter for the
@@ -100,7 +101,8 @@ func (f *fold) drain(op string) { f.times(len(f.pending), op) }
 
 func (f *fold) do(op string) {
 	if op[0] == 'W' {
-		at := slices.IndexFunc(f.pending, func(s step) bool { return op == "W" || f.chunks[op[1]-'0'] == s.chunk })
+		at := slices.IndexFunc(f.pending,
+			func(s step) bool { return op == "W" || f.chunks[op[1]-'0'] == s.chunk })
 		if at >= 0 {
 			f.perform(f.pending[at])
 			f.pending = slices.Delete(f.pending, at, at+1)

@@ -94,9 +94,11 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 		if a.Kind == BackwardInput {
 			before = BackwardInput
 		}
-		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0}, Action{before, s, i - 1, 0})
+		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0},
+			Action{before, s, i - 1, 0})
 	case BackwardWeight:
-		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0}, Action{BackwardWeight, s, i - 1, 0})
+		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0},
+			Action{BackwardWeight, s, i - 1, 0})
 	case SendActivation:
 		return append(list, Action{Forward, s, i, 0})
 	case SendGradient:
@@ -104,7 +106,8 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 	case ReceiveActivation, ReceiveGradient:
 		return append(list, a.Matching())
 	case Reduce:
-		return append(list, Action{Backward, s, p.MicroBatches - 1, 0}, Action{BackwardWeight, s, p.MicroBatches - 1, 0})
+		return append(list, Action{Backward, s, p.MicroBatches - 1, 0},
+			Action{BackwardWeight, s, p.MicroBatches - 1, 0})
 	}
 	return list
 }

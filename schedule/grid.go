@@ -29,7 +29,8 @@ func (t Timeline) Grid() string {
 	start, end := t.bounds()
 	column := t.column(end - start)
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
-	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string { return row(spans, columns, width) })
+	return t.lines(fmt.Sprintf("1 column = %v", column), rows,
+		func(spans []span) string { return row(spans, columns, width) })
 }
 
 // GridWidth is Grid if that fits a number of characters. Otherwise it is drawn more densely, a
@@ -54,7 +55,8 @@ func (t Timeline) GridWidth(characters int) string {
 			column += column/32 + 1
 			continue
 		}
-		return t.lines(fmt.Sprintf("1 character = %v", threeDigits(column)), rows, func(spans []span) string { return denseRow(spans, columns, room) })
+		return t.lines(fmt.Sprintf("1 character = %v", threeDigits(column)), rows,
+			func(spans []span) string { return denseRow(spans, columns, room) })
 	}
 }
 

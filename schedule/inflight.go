@@ -24,7 +24,8 @@ func InFlight(p *Program, size func(stage int) int64) []int64 {
 		}
 		if p.Phase == BackwardOnly {
 			for _, a := range actions {
-				if (a.Kind == Backward || a.Kind == BackwardInput) && !recomputed[[2]int{a.Stage, a.MicroBatch}] {
+				if (a.Kind == Backward || a.Kind == BackwardInput) &&
+					!recomputed[[2]int{a.Stage, a.MicroBatch}] {
 					now += size(a.Stage)
 				}
 			}

@@ -74,7 +74,8 @@ func InterleavedZeroBubble(config Config) (*Program, error) {
 	return build("interleaved-zb", config, looped, func(b *builder) {
 		l := b.loop()
 		for r := range l.devices {
-			b.behind(l.steps(r, Forward), l.steps(r, BackwardInput), l.steps(r, BackwardWeight), (l.virtual-1)*l.first+l.devices-1-r, r)
+			b.behind(l.steps(r, Forward), l.steps(r, BackwardInput), l.steps(r, BackwardWeight),
+				(l.virtual-1)*l.first+l.devices-1-r, r)
 		}
 	})
 }

@@ -76,7 +76,8 @@ func (m *meeting) foresee() {
 	}
 	m.before = make([]int32, m.size())
 	m.start = make([]time.Duration, m.size())
-	m.simulation().Run(m.duration, Links{}, func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
+	m.simulation().Run(m.duration, Links{},
+		func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
 	for w, actions := range m.Workers {
 		computations := int32(0)
 		next := time.Duration(math.MaxInt64)
@@ -158,7 +159,8 @@ func (m *meeting) better(a, b Action) Action {
 	late := func(send Action) time.Duration { // by how much the receiver would go on later
 		return max(0, m.made(send)-m.due(m.home[send.Peer]))
 	}
-	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(m.wanted(a), m.wanted(b)), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
+	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(m.wanted(a), m.wanted(b)),
+		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
 		return b
 	}
 	return a
@@ -187,7 +189,8 @@ func (m *meeting) receiveOf(send Action) int {
 	id, ok := m.index.find(send.Matching())
 	if !ok {
 		w := m.home[send.Stage]
-		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it", m.waits(w, send)))
+		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it",
+			m.waits(w, send)))
 	}
 	return id
 }

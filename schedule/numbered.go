@@ -54,7 +54,8 @@ func (n *numbered) deps(list []int, w, at int, meet bool) []int {
 		need = append(need, earlier)
 	}
 	if at > 0 {
-		if sent := n.Workers[w][at-1]; sent.Kind.Send() && (meet || n.Capacity == Meet && sent.distance() == 1) {
+		if sent := n.Workers[w][at-1]; sent.Kind.Send() &&
+			(meet || n.Capacity == Meet && sent.distance() == 1) {
 			need = append(need, sent.Matching())
 		}
 	}

@@ -62,7 +62,8 @@ func parseAction(text string) (Action, error) {
 	letter := text[at]
 	switch {
 	case !send && !receive:
-		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward, 'I': BackwardInput, 'W': BackwardWeight}[letter]
+		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward, 'I': BackwardInput,
+			'W': BackwardWeight}[letter]
 		return a, nil
 	case letter == 'R':
 		return bad("a recomputation is not a transfer")

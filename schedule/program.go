@@ -97,9 +97,11 @@ func checkSize(stages, skips, microBatches int) error {
 	case microBatches < 1:
 		return fmt.Errorf("%d micro-batches, want at least 1", microBatches)
 	case stages > maxForwards/microBatches:
-		return fmt.Errorf("%d stages of %d micro-batches are more than %d forwards", stages, microBatches, maxForwards)
+		return fmt.Errorf("%d stages of %d micro-batches are more than %d forwards", stages,
+			microBatches, maxForwards)
 	case skips > maxForwards/microBatches-stages:
-		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards", stages, skips, microBatches, maxForwards)
+		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards",
+			stages, skips, microBatches, maxForwards)
 	}
 	return nil
 }

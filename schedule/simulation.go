@@ -103,7 +103,8 @@ func (s *Simulation) Actions() int { return len(s.order) }
 // Run simulates a step and returns its duration. duration is called once for each action; neither
 // it nor the links may return less than zero. visit, unless it is nil, is called for each action,
 // the at-th of its worker, after its dependencies.
-func (s *Simulation) Run(duration func(Action) time.Duration, links Links, visit func(worker, at int, start, end time.Duration)) (makespan time.Duration) {
+func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
+	visit func(worker, at int, start, end time.Duration)) (makespan time.Duration) {
 	p := s.program
 	free := make([]time.Duration, len(p.Workers))    // by worker: when it can go on
 	reduced := make([]time.Duration, len(p.Workers)) // by worker: when its last reduction ends
@@ -188,8 +189,10 @@ func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeli
 }
 
 // run simulates a program for a function of that name.
-func (l Links) run(name string, p *Program, duration func(Action) time.Duration, visit func(w, at int, start, end time.Duration)) (makespan time.Duration, err error) {
-	if err := arg.Given(duration, "schedule: "+name+": the function of durations", "one such as Unit"); err != nil {
+func (l Links) run(name string, p *Program, duration func(Action) time.Duration,
+	visit func(w, at int, start, end time.Duration)) (makespan time.Duration, err error) {
+	if err := arg.Given(duration, "schedule: "+name+": the function of durations",
+		"one such as Unit"); err != nil {
 		return 0, err
 	}
 	s, err := newSimulation(p, Limits{InOrder: l.Transport == FIFO})
@@ -217,12 +220,14 @@ func (l Links) run(name string, p *Program, duration func(Action) time.Duration,
 
 // Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
 // in which workers are idle, on average. It keeps no timeline.
-func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64,
+	err error) {
 	return Links{}.Predict(p, duration)
 }
 
 // Predict is the function [Predict] on these links.
-func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration,
+	idle float64, err error) {
 	var busy float64
 	makespan, err = l.run("Predict", p, duration, func(w, at int, start, end time.Duration) {
 		if p.Workers[w][at].Kind != Reduce {

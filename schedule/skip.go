@@ -111,7 +111,8 @@ func parseSkips(list string) ([]Edge, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		from, to, found := strings.Cut(text, ">")
 		if !found {
-			return nil, fmt.Errorf("%q is not a pair of stages, want skips such as %s0>2,0>3", text, skipsPrefix)
+			return nil, fmt.Errorf("%q is not a pair of stages, want skips such as %s0>2,0>3", text,
+				skipsPrefix)
 		}
 		var e Edge
 		var err error

@@ -42,7 +42,8 @@ func zeroBubble(name string, config Config, times int) (*Program, error) {
 				}
 				return steps
 			}
-			b.behind(list(Forward), list(BackwardInput), list(BackwardWeight), times*(len(b.chunks)-1-r), times*r)
+			b.behind(list(Forward), list(BackwardInput), list(BackwardWeight),
+				times*(len(b.chunks)-1-r), times*r)
 		}
 	})
 }

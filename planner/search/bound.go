@@ -146,7 +146,8 @@ func (p *space) around(s, i, j int) (a around) {
 	if s < p.stages()-1 {
 		class := p.slow[s+1]
 		f := p.forwards(class)
-		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) + p.link[s].transferTime(p.sent[j]) + p.link[s].transferTime(p.y[j])
+		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) +
+			p.link[s].transferTime(p.sent[j]) + p.link[s].transferTime(p.y[j])
 		for _, h := range p.link[s:] {
 			a.between += 2 * int64(h.latency)
 		}
@@ -173,7 +174,8 @@ func (p *space) closedFormBound(s, i, j int) int64 {
 	out := a.before + m*(f+b+w) + gaps + max(0, a.after-o.trailing*w, p.reduction(s, i, j))
 	if s < p.stages()-1 { // the link to the next stage carries all activations, then the last one goes on
 		if h := p.link[s]; h != (linkCost{}) {
-			out = max(out, a.before+f+(m-1)*h.transferTime(p.sent[j])+a.between+b+a.after, a.before+f+a.between+(m-1)*h.transferTime(p.y[j])+b+a.after)
+			out = max(out, a.before+f+(m-1)*h.transferTime(p.sent[j])+a.between+b+a.after,
+				a.before+f+a.between+(m-1)*h.transferTime(p.y[j])+b+a.after)
 		}
 	}
 	return out
@@ -206,7 +208,8 @@ func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) 
 	states, ends := memory.states, memory.ends
 	fastest := p.fast[p.stages()-1]
 	for k, s := range o.stages {
-		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1, forward: ends[2*k*p.m:][:p.m], backward: ends[(2*k+1)*p.m:][:p.m]}
+		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1,
+			forward: ends[2*k*p.m:][:p.m], backward: ends[(2*k+1)*p.m:][:p.m]}
 		t.enter = t.before
 		if k > 0 {
 			t.from = o.stages[k-1]

@@ -41,7 +41,8 @@ type Gain struct {
 // with one more device like the last, with a tenth more bytes, and with links of twice the
 // bandwidth, and reports these to [Wishes.Progress] with each schedule. It blocks until it is done,
 // and fails with ctx.Err() when ctx ends.
-func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes, plan *Plan) (*Explanation, error) {
+func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes,
+	plan *Plan) (*Explanation, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return nil, err
 	}

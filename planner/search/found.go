@@ -111,7 +111,8 @@ func (p *space) workBudget() int {
 
 func (f *finder) exhausted() bool {
 	p := f.p
-	f.spent = f.spent || p.work >= p.workBudget() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil
+	planned := p.limited && p.oracle.solved >= p.wishes.plans()
+	f.spent = f.spent || p.work >= p.workBudget() || planned || f.ctx.Err() != nil
 	return f.spent
 }
 

@@ -78,7 +78,8 @@ func (a instant) holdsNoMore(b instant) bool {
 // instants returns the instants of a worker, without the ones that hold no more than another.
 func (p *space) instants(w int) (list []instant) {
 	o := &p.order[w]
-	flight, between, made := make([]int, len(o.stages)), make([]int, len(o.stages)), make([]bool, len(o.stages))
+	n := len(o.stages)
+	flight, between, made := make([]int, n), make([]int, n), make([]bool, n)
 	for _, a := range o.list {
 		k := slices.Index(o.stages, a.Stage)
 		one := instant{stage: k, kind: a.Kind, flight: flight, between: between, made: made}

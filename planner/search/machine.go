@@ -62,24 +62,30 @@ func (m Machine) check() error {
 	for i, d := range m.Devices {
 		switch {
 		case d.Name == "" || known[d.Name]:
-			return refuse("Devices", d.Name, fmt.Sprintf("device %d has this name", i), "want a name that no other has")
+			return refuse("Devices", d.Name, fmt.Sprintf("device %d has this name", i),
+				"want a name that no other has")
 		case d.Bytes < 0:
 			return refuse("Devices", d.Bytes, "the bytes of "+d.Name, "want 1 or more, or 0 for no limit")
 		case d.Threads < 0 || d.Threads > maxThreads-threads:
-			return refuse("Devices", d.Threads, "the threads of "+d.Name, fmt.Sprintf("want 1 or more, and at most %d of all devices", maxThreads))
+			return refuse("Devices", d.Threads, "the threads of "+d.Name,
+				fmt.Sprintf("want 1 or more, and at most %d of all devices", maxThreads))
 		case d.Speed != 0 && !(d.Speed >= 1/maxSpeed && d.Speed <= maxSpeed):
-			return refuse("Devices", d.Speed, "the speed of "+d.Name, "want "+speeds+", such as 1 for that of the profile")
+			return refuse("Devices", d.Speed, "the speed of "+d.Name,
+				"want "+speeds+", such as 1 for that of the profile")
 		}
 		known[d.Name], threads = true, threads+d.threads()
 	}
 	for i, l := range m.Links {
 		switch {
 		case !named(l.From) || !named(l.To):
-			return refuse("Links", fmt.Sprintf("%q and %q", l.From, l.To), fmt.Sprintf("what link %d joins", i), "want names of devices")
+			return refuse("Links", fmt.Sprintf("%q and %q", l.From, l.To),
+				fmt.Sprintf("what link %d joins", i), "want names of devices")
 		case l.Latency < 0 || l.Latency > maxLatency:
-			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i), fmt.Sprintf("want 0 to %v", maxLatency))
+			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i),
+				fmt.Sprintf("want 0 to %v", maxLatency))
 		case !(l.Bandwidth >= 0) || math.IsInf(l.Bandwidth, 0):
-			return refuse("Links", l.Bandwidth, fmt.Sprintf("the bandwidth of link %d", i), "want bytes a second")
+			return refuse("Links", l.Bandwidth, fmt.Sprintf("the bandwidth of link %d", i),
+				"want bytes a second")
 		}
 	}
 	return nil
@@ -245,7 +251,8 @@ func readDevice(at string, text json.RawMessage) (d Device, count int, err error
 		}
 		count = int(n)
 	}
-	if d.Bytes, err = wholeOf(at, "bytes", f["bytes"], "the most that it may hold, such as 80e9", 1, math.MaxInt64); err != nil {
+	if d.Bytes, err = wholeOf(at, "bytes", f["bytes"], "the most that it may hold, such as 80e9", 1,
+		math.MaxInt64); err != nil {
 		return d, 0, err
 	}
 	threads, err := wholeOf(at, "threads", f["threads"], "how many it has, such as 1", 1, maxThreads)
@@ -253,7 +260,8 @@ func readDevice(at string, text json.RawMessage) (d Device, count int, err error
 		return d, 0, err
 	}
 	d.Threads = int(threads)
-	d.Speed, err = numberOf(at, "speed", f["speed"], "how many times as fast it is as what was measured, such as 1", speeds,
+	d.Speed, err = numberOf(at, "speed", f["speed"],
+		"how many times as fast it is as what was measured, such as 1", speeds,
 		func(x float64) bool { return x >= 1/maxSpeed && x <= maxSpeed })
 	return d, count, err
 }
@@ -271,16 +279,19 @@ func readLink(at string, text json.RawMessage, devices []Device) (l Link, err er
 			return l, err
 		}
 		if *end.name != "" && !slices.ContainsFunc(devices, func(d Device) bool { return d.Name == *end.name }) {
-			return l, wrong(at, end.field, f[end.field], "the name of a device, "+names(devices)+", or it left out for any")
+			return l, wrong(at, end.field, f[end.field],
+				"the name of a device, "+names(devices)+", or it left out for any")
 		}
 	}
-	latency, err := numberOf(at, "latency_us", f["latency_us"], "microseconds", fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
+	latency, err := numberOf(at, "latency_us", f["latency_us"], "microseconds",
+		fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
 		func(x float64) bool { return x >= 0 && x <= us(maxLatency) })
 	if err != nil {
 		return l, err
 	}
 	l.Latency = time.Duration(latency * float64(time.Microsecond))
-	l.Bandwidth, err = numberOf(at, "bytes_per_second", f["bytes_per_second"], "the bandwidth, such as 25e9", "more than 0", func(x float64) bool { return x > 0 })
+	l.Bandwidth, err = numberOf(at, "bytes_per_second", f["bytes_per_second"],
+		"the bandwidth, such as 25e9", "more than 0", func(x float64) bool { return x > 0 })
 	return l, err
 }
 
@@ -312,7 +323,8 @@ func nameOf(at, field string, text json.RawMessage, want string) (name string, e
 }
 
 // numberOf reads a number that fits.
-func numberOf(at, field string, text json.RawMessage, what, want string, fits func(x float64) bool) (x float64, err error) {
+func numberOf(at, field string, text json.RawMessage, what, want string,
+	fits func(x float64) bool) (x float64, err error) {
 	switch {
 	case arg.Absent(text):
 		return 0, missing(at, field, what)

@@ -110,7 +110,8 @@ func (t *table) check(c cut) (bool, error) {
 	for s := range t.p.stages() {
 		stages, greatest = append(stages, s), max(greatest, t.bound(s, c[s], c[s+1]))
 	}
-	slices.SortStableFunc(stages, func(a, b int) int { return cmp.Compare(t.bound(b, c[b], c[b+1]), t.bound(a, c[a], c[a+1])) })
+	slices.SortStableFunc(stages,
+		func(a, b int) int { return cmp.Compare(t.bound(b, c[b], c[b+1]), t.bound(a, c[a], c[a+1])) })
 	for _, s := range stages {
 		for !t.exact[[3]int{s, c[s], c[s+1]}] {
 			if err := t.refine(s, c[s], c[s+1]); err != nil {

@@ -49,7 +49,8 @@ type workerPlan struct {
 const none = math.MaxInt64 / 4
 
 func newOracle(p *space) *oracle {
-	o := &oracle{p: p, units: p.unitNeeds(), cells: map[string]*cell{}, programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
+	o := &oracle{p: p, units: p.unitNeeds(), cells: map[string]*cell{},
+		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -153,7 +154,8 @@ func (o *oracle) solve(ctx context.Context, w int, first, last []int) (*cell, er
 
 // plan plans a worker's stages within a limit, or says how much it lacks. The next limit to try is
 // 1/32 of the bytes below the peak.
-func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan, short *planner.MemoryError, err error) {
+func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan,
+	short *planner.MemoryError, err error) {
 	p := o.p
 	plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
 	if errors.As(err, &short) {
@@ -268,7 +270,8 @@ func (p *space) links(c cut) schedule.Links {
 	}
 	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
 	for s, h := range p.link {
-		forward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
+		forward[s] = schedule.Transfer{Latency: h.latency,
+			Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
 		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
 	}
 	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {

@@ -34,7 +34,8 @@ func (p Profile) units() int { return len(p.Measured[0].Chain.Layers) }
 // check returns an *arg.ConfigError or a *remat.ChainError for a profile that makes no sense.
 func (p Profile) check() error {
 	refuse := func(value any, problem, remedy string) error {
-		return &arg.ConfigError{Of: "search", Field: "Measured", Value: value, Problem: problem, Remedy: remedy}
+		return &arg.ConfigError{Of: "search", Field: "Measured", Value: value, Problem: problem,
+			Remedy: remedy}
 	}
 	if len(p.Measured) == 0 {
 		return refuse(0, "the profile is empty", "want at least one chain")
@@ -58,7 +59,8 @@ func (p Profile) check() error {
 				want++
 			}
 			if list != nil && (len(list) != want || slices.Min(list) < 0) {
-				return refuse(list, fmt.Sprintf("%s of chain %d", name, i), fmt.Sprintf("want %d numbers of 0 or more", want))
+				return refuse(list, fmt.Sprintf("%s of chain %d", name, i),
+					fmt.Sprintf("want %d numbers of 0 or more", want))
 			}
 		}
 		for _, o := range p.Measured[:i] {

@@ -130,7 +130,8 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 			micros += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
 		}
 		if step := micros * float64(most) / slowest; step > us(longest) {
-			return &arg.ConfigError{Of: "search", Field: "Measured", Value: time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),
+			return &arg.ConfigError{Of: "search", Field: "Measured",
+				Value:   time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),
 				Problem: fmt.Sprintf("so long takes a micro-batch on a device of speed %g, and a step has up to %d", slowest, most), Remedy: "want steps of less than a year"}
 		}
 	}
@@ -148,7 +149,11 @@ func (r *Result) pickBest() {
 	}
 	at := -1
 	for i, o := range r.Schedules {
-		if p := o.Plan; p != nil && (r.Best == nil || cmp.Or(cmp.Compare(p.Step, r.Best.Step), cmp.Compare(fullest(p), fullest(r.Best))) < 0) {
+		p := o.Plan
+		if p == nil {
+			continue
+		}
+		if r.Best == nil || p.Step < r.Best.Step || p.Step == r.Best.Step && fullest(p) < fullest(r.Best) {
 			r.Best, at = p, i
 		}
 	}
@@ -167,7 +172,8 @@ func (r *Result) pickBest() {
 
 // short sets Short if no plan fits: from the lightest cut found in all spaces. It also says what
 // each schedule without a plan lacks.
-func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space, wishes Wishes) error {
+func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space,
+	wishes Wishes) error {
 	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
 	order, least, lightest := byInFlight(list), int64(none), ""
 	for done, i := range order {
@@ -232,7 +238,8 @@ const mostPlans = 3
 
 // searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
 // rival is the step of another schedule's plan. Without a plan it returns the spaces with limits.
-func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, []*space, error) {
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes,
+	s schedule.Schedule, rival int64) (Outcome, []*space, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
@@ -243,7 +250,8 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	for _, p := range spaces {
 		floors[p] = p.floor()
 	}
-	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
+	slices.SortStableFunc(spaces,
+		func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
 	var best *space
 	known, bound := found{step: none}, int64(none)
 	var refused error
@@ -253,7 +261,8 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if floor >= known.step {
 			continue
 		}
-		if p.wishes.Plans = min(wishes.plans(), left); left <= 0 || p.limited && best != nil && floor >= rival {
+		p.wishes.Plans = min(wishes.plans(), left)
+		if left <= 0 || p.limited && best != nil && floor >= rival {
 			bound, out.Proved = min(bound, floor), false
 			continue
 		}
@@ -282,7 +291,8 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if out.Lost == "" {
 			out.Lost = "no plan was found"
 		}
-		return out, slices.DeleteFunc(spaces, func(p *space) bool { return p.program == nil || !p.limited }), nil
+		return out, slices.DeleteFunc(spaces,
+			func(p *space) bool { return p.program == nil || !p.limited }), nil
 	}
 	plan, err := best.plan(ctx, known, known.step > rival+rival/loses)
 	if err != nil {
@@ -304,7 +314,8 @@ const loses = 20
 
 // plan plans a cut as a whole and simulates its program. A cut that has lost is planned roughly.
 func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
-	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows, Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
+	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows,
+		Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
 	for _, w := range p.workers {
 		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
 	}
@@ -353,7 +364,8 @@ func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 }
 
 // solved plans a problem of a cut and simulates its step.
-func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan, schedule.Timeline, error) {
+func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan,
+	schedule.Timeline, error) {
 	plan, err := planner.SolveFirst(ctx, problem)
 	if err != nil {
 		return nil, schedule.Timeline{}, err
@@ -396,7 +408,8 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	if at < 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name, arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
+	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name,
+		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
 }
 
 // spaces returns the spaces of a schedule, or why it has none.
@@ -425,7 +438,8 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
 					continue
 				}
-				more, because := w.onWorkers(profile, machine, s, machine.workers(threads, n*r, w.Limit), threads, n, r)
+				more, because := w.onWorkers(profile, machine, s,
+					machine.workers(threads, n*r, w.Limit), threads, n, r)
 				if list = append(list, more...); because != "" {
 					why = because
 				}
@@ -437,7 +451,8 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 
 // onWorkers returns the spaces of a schedule on the first n workers of each of r replicas, or why
 // it has none.
-func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker, threads, n, r int) (list []*space, why string) {
+func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker,
+	threads, n, r int) (list []*space, why string) {
 	virtual := w.Virtual
 	switch {
 	case s.Virtual > 0:
@@ -495,7 +510,8 @@ func (w Wishes) rows(m, replicas int) int {
 
 // of returns the costs of micro-batches with a number of rows, 0 for any.
 func (p Profile) of(rows, threads int) (Measured, bool) {
-	at := slices.IndexFunc(p.Measured, func(m Measured) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
+	at := slices.IndexFunc(p.Measured,
+		func(m Measured) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
 	if at < 0 {
 		return Measured{}, false
 	}

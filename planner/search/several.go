@@ -33,8 +33,9 @@ func (f *finder) several() error {
 	if err := f.improve(tries); err != nil {
 		return err
 	}
-	b := &branch{f: f, load: make([]int64, len(p.workers)), outer: make([]int64, len(p.workers)), fastest: p.fast[p.stages()-1],
-		first: make([]int, p.stages()), last: make([]int, p.stages()), times: make([]stageTimes, p.stages())}
+	b := &branch{f: f, load: make([]int64, len(p.workers)), outer: make([]int64, len(p.workers)),
+		fastest: p.fast[p.stages()-1],
+		first:   make([]int, p.stages()), last: make([]int, p.stages()), times: make([]stageTimes, p.stages())}
 	for w := range b.outer {
 		b.outer[w] = none // not known yet
 	}

@@ -67,9 +67,11 @@ type unitTimes struct{ forward, noGrad, backward, second int64 }
 
 func newSums(c remat.Chain, speed float64) sums {
 	n := len(c.Layers)
-	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1), second: make([]int64, n+1)}
+	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1),
+		second: make([]int64, n+1)}
 	for i, l := range c.Layers {
-		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed), nanos(l.Backward, speed), nanos(c.Second(i), speed)}
+		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed),
+			nanos(l.Backward, speed), nanos(c.Second(i), speed)}
 		s.unit = append(s.unit, u)
 		s.forward[i+1], s.least[i+1] = s.forward[i]+u.forward, s.least[i]+min(u.forward, u.noGrad)
 		s.whole[i+1], s.second[i+1] = s.whole[i]+u.backward, s.second[i]+u.second
@@ -86,7 +88,8 @@ func nanos(micros, speed float64) int64 {
 }
 
 // newSpace makes the space of a chain on workers, each with virtual stages.
-func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas int, workers []worker, link func(a, b worker) linkCost) (*space, error) {
+func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas int,
+	workers []worker, link func(a, b worker) linkCost) (*space, error) {
 	if c = averaged(c, m); s.Split {
 		c = c.InParts()
 	}
@@ -97,7 +100,8 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 	if len(place) > len(c.Layers) {
 		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
 	}
-	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas, units: len(c.Layers), workers: slices.Clone(workers), place: place}
+	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas,
+		units: len(c.Layers), workers: slices.Clone(workers), place: place}
 	speeds := []float64{}
 	for i := range p.workers {
 		at := slices.Index(speeds, p.workers[i].speed)
@@ -126,7 +130,8 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 	for s := range place {
 		p.fast[s], p.slow[len(place)-1-s] = p.workers[place[s]].class, p.workers[place[len(place)-1-s]].class
 		if s > 0 {
-			p.fast[s], p.slow[len(place)-1-s] = best(p.fast[s-1], p.fast[s]), best(p.slow[len(place)-s], p.slow[len(place)-1-s])
+			p.fast[s] = best(p.fast[s-1], p.fast[s])
+			p.slow[len(place)-1-s] = best(p.slow[len(place)-s], p.slow[len(place)-1-s])
 		}
 	}
 	p.x, p.y, p.weights = make([]int64, p.units+1), make([]int64, p.units+1), make([]int64, p.units+1)
@@ -163,7 +168,8 @@ func (p *space) frozenBytes(first, last int) (bytes int64) {
 // everything; a recomputation takes no time if nothing is recomputed.
 func (p *space) prepare() error {
 	var err error
-	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
+	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place,
+		MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
 		return err
 	}
 	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {

@@ -58,7 +58,8 @@ func (w Wishes) check() error {
 	for _, f := range []struct {
 		field string
 		value int64
-	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit}, {"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
+	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit},
+		{"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
 		if f.value < 0 {
 			return refuse(f.field, f.value, "want 0 or more")
 		}

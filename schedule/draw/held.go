@@ -48,7 +48,8 @@ func held(events []schedule.Event, bytes bool) []level {
 		}
 	}
 	// What ends makes room for what starts at the same time.
-	slices.SortStableFunc(out, func(a, b level) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.held, b.held)) })
+	slices.SortStableFunc(out,
+		func(a, b level) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.held, b.held)) })
 	var sums []level
 	var now int64
 	for _, l := range out {
@@ -72,7 +73,8 @@ func (p *picture) curve(w, y int) {
 	for _, l := range p.held[w] {
 		fmt.Fprintf(&p.b, "H%.2fV%.2f", p.x(l.at), height(l.held))
 	}
-	fmt.Fprintf(&p.b, `H%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`+"\n", p.x(p.end), y+curve)
+	fmt.Fprintf(&p.b, `H%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`+"\n",
+		p.x(p.end), y+curve)
 	most := fmt.Sprintf("at most %d held", p.most[w])
 	if p.bytes {
 		most = "at most " + p.o.Bytes(p.most[w])

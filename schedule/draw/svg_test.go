@@ -131,7 +131,7 @@ func TestSVG(t *testing.T) {
 
 // The curve below a device is, at any time, as high as there are micro-batches of a stage between the
 // start of their forward and the end of their backward or its second part; at most it is what
-// schedule.WorkerMemory counts.
+// schedule.InFlight counts.
 func TestCurveIsWhatIsHeld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
