@@ -186,18 +186,12 @@ func nils(g given) map[string]struct {
 		"search.Search.ctx": {func() error {
 			return discard(search.Search(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
 		}, "search: " + background},
-		"search.Enough.ctx": {func() error {
-			return discard(search.Enough(ctx, search.Profile{}, search.Machine{}, search.Wishes{}))
-		}, "search: " + background},
 		"search.Explain.ctx": {func() error {
 			return discard(search.Explain(ctx, search.Profile{}, search.Machine{}, search.Wishes{}, nil))
 		}, "search: " + background},
 		"search.Explain.plan": {func() error {
 			return discard(search.Explain(context.Background(), search.Profile{}, search.Machine{}, search.Wishes{}, nil))
 		}, "search: the plan is nil; want the best of a Result"},
-		"search.Result.Within.fewer": {func() error {
-			return discard((&search.Result{}).Within(nil))
-		}, "search: the result within fewer bytes is nil; want that of a Search of one schedule"},
 		"planner.Plan.OverLimits.ctx": {func() error { return discard((&planner.Plan{}).OverLimits(ctx, nil, 1)) }, "planner: " + background},
 		"planner.Solve.ctx":           {func() error { return discard(planner.Solve(ctx, planner.Problem{})) }, "planner: " + background},
 		"planner.SolveFirst.ctx":      {func() error { return discard(planner.SolveFirst(ctx, planner.Problem{})) }, "planner: " + background},
@@ -303,11 +297,9 @@ func nils(g given) map[string]struct {
 		"models.Set.o":                 {func() error { return models.Set("mlp", nil, nil) }, "models: Set: the options is nil"},
 
 		"schedule.Check.p":                 {func() error { return schedule.Check(nil, schedule.Limits{}) }, "schedule: Check: the program is nil"},
+		"schedule.InFlight.p":              {panics(func() { schedule.InFlight(nil, nil) }), "schedule: InFlight: the program is nil"},
 		"schedule.AddReduce.p":             {panics(func() { schedule.AddReduce(nil) }), "schedule: AddReduce: the program is nil"},
 		"schedule.Fixed.p":                 {panics(func() { schedule.Fixed(nil) }), "schedule: Fixed: the program is nil"},
-		"schedule.Memory.p":                {panics(func() { schedule.Memory(nil) }), "schedule: Memory: the program is nil"},
-		"schedule.Costs.Held.p":            {panics(func() { schedule.Costs{}.Held(nil) }), "schedule: Held: the program is nil"},
-		"schedule.WorkerMemory.p":          {panics(func() { schedule.WorkerMemory(nil) }), "schedule: WorkerMemory: the program is nil"},
 		"schedule.Predict.p":               {func() error { _, _, err := schedule.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
 		"schedule.Predict.duration":        {func() error { _, _, err := schedule.Predict(&schedule.Program{}, nil); return err }, "schedule: Predict: the function of durations is nil"},
 		"schedule.Links.Predict.p":         {func() error { _, _, err := schedule.Links{}.Predict(nil, schedule.Unit); return err }, "schedule: Check: the program is nil"},
@@ -378,8 +370,8 @@ var fine = map[string]string{
 	"schedule.Uniform.bytes": "no bytes are counted",
 	"train.ParamsSHA256In.g": "one process", "data.NewInputs.t": "text is bytes, or not read",
 	"group.Agree.g": "one process", "group.Meet.g": "one process", "group.FromFirst.g": "one process",
-	"schedule.Program.Without.drop": "nothing is taken out",
-	"nn.Ctx.Stash.t":                "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
+	"schedule.Program.Without.drop": "nothing is taken out", "schedule.InFlight.size": "each counts 1",
+	"nn.Ctx.Stash.t": "the skip is absent", "nn.Param.Replicate.t": "takes the replica away", "nn.SkipStore.Give.tensors": "the skip is absent",
 	"nn.ExtraKey.With.v": "a value of the caller's", "nn.Ctx.Checkpoint.xs": "an input may be absent",
 	"segment.Execution.GiveTie.grad": "there is no gradient", "pipe.Pipe.PlanFor.loss": "the loss is not known",
 	"pipe.Run.BackwardRetained.grads": "as Backward",

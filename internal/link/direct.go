@@ -159,7 +159,7 @@ func (d *Direct) IDs() (map[schedule.Edge][]byte, error) {
 // Open opens all ways, in rounds in which no device is in two, and moves a number over each, so that
 // whatever a communicator does at its first move is done. Then it moves one over all of them at once.
 func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
-	for _, round := range schedule.Rounds(d.all) {
+	for _, round := range rounds(d.all) {
 		var ways []*way
 		var all sync.WaitGroup
 		errs := make([]error, len(round))
