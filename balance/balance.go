@@ -5,7 +5,7 @@
 //	counts, err := balance.Partition([]float64{1, 1, 1, 3, 1, 1}, 3) // [3 1 2]: stages of cost 3, 3 and 2
 //
 // [ByTime] and [BySize] cut layers that were measured. There a stage costs more than the sum of its
-// layers: what crosses its borders takes time to receive and bytes to hold.
+// layers: values that cross its boundaries take time to move and bytes to hold.
 //
 // A pipeline runs at the pace of its slowest stage, so the bottleneck comes first. Several
 // partitions may reach it. The one with the least sum of squares keeps the other stages as small as
@@ -20,13 +20,13 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Partition returns how many layers each of n stages takes, in order: n counts of at least one that
+// Partition returns how many layers each of n stages takes, in order: n counts of at least one, which
 // add up to len(costs). A stage's cost is the sum of its layers' costs. Of all such partitions
 // Partition returns
 //
 //  1. one with the least bottleneck,
 //  2. among those, one with the least sum of squared stage costs,
-//  3. among those, the one whose counts are lexicographically greatest: the first stage takes as
+//  3. among those, the one with the lexicographically greatest counts: the first stage takes as
 //     many layers as it can, then the second, and so on. Fifteen equal layers over eight stages are
 //     2 2 2 2 2 2 2 1.
 //
@@ -66,20 +66,6 @@ func Sums(costs []float64, balance []int) ([]float64, error) {
 		start += count
 	}
 	return sums, nil
-}
-
-// Bottleneck returns the cost of the costliest stage under a balance. It is zero if there are
-// neither layers nor stages. Its errors are those of Sums.
-func Bottleneck(costs []float64, balance []int) (float64, error) {
-	sums, err := Sums(costs, balance)
-	if err != nil {
-		return 0, err
-	}
-	bottleneck := 0.0
-	for _, sum := range sums {
-		bottleneck = max(bottleneck, sum)
-	}
-	return bottleneck, nil
 }
 
 func checkCosts(costs []float64) error {

@@ -95,16 +95,7 @@ func TestPartitionRefuses(t *testing.T) {
 	}
 }
 
-func TestBottleneck(t *testing.T) {
-	got, err := balance.Bottleneck([]float64{1, 2, 3, 4}, []int{2, 1, 1})
-	if err != nil || got != 4 {
-		t.Errorf("Bottleneck = %v, %v, want 4", got, err)
-	}
-	got, err = balance.Bottleneck(nil, nil)
-	if err != nil || got != 0 {
-		t.Errorf("Bottleneck of nothing = %v, %v, want 0", got, err)
-	}
-
+func TestSumsRefuses(t *testing.T) {
 	refused := []struct {
 		costs   []float64
 		balance []int
@@ -120,9 +111,9 @@ func TestBottleneck(t *testing.T) {
 		{equal(2, math.MaxFloat64), []int{2}, "costs of stage 0 of [2] add up to more than a float64 holds"},
 	}
 	for _, test := range refused {
-		_, err := balance.Bottleneck(test.costs, test.balance)
+		_, err := balance.Sums(test.costs, test.balance)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("Bottleneck(%v, %v): error %v, want one with %q", test.costs, test.balance, err, test.want)
+			t.Errorf("Sums(%v, %v): error %v, want one with %q", test.costs, test.balance, err, test.want)
 		}
 	}
 }

@@ -19,11 +19,11 @@ type Layer struct {
 	// bytes of its gradient, which comes back; it is 0 where nothing before the cut is trained.
 	Output, Gradient int64
 	// Saved is the bytes held from forward to backward if the layer is neither first nor last in
-	// its stage, without its input: what it saves itself, and its output if it or the next layer
-	// saves that.
+	// its stage, without its input: the tensors that it saves, and its output if it or the next
+	// layer saves that.
 	Saved int64
-	// Enter is the additional bytes held if the layer begins a stage: what the graph saves of its
-	// input, or of the copy in its place if the layer overwrites that. For the model's first layer
+	// Enter is the additional bytes held if the layer begins a stage: its input as far as the graph
+	// saves it, or the copy in its place if the layer overwrites it. For the model's first layer
 	// only the copy counts, as the input is held anyway.
 	Enter int64
 	// Leave is the additional bytes held if the layer ends a stage: its output, if nothing in the
@@ -61,12 +61,6 @@ type Tie struct {
 	Gradient int64 // bytes; 0 if the parameter is frozen
 }
 
-// lastsBeyond says whether both the stage [start, end) and a later one use the parameter.
-func (t Tie) lastsBeyond(start, end int) bool {
-	here := start <= t.From && t.From < end || slices.ContainsFunc(t.To, func(to int) bool { return start <= to && to < end })
-	return here && t.To[len(t.To)-1] >= end
-}
-
 // ConfigError is a setting, a cost or a number of stages that is refused.
 type ConfigError = arg.ConfigError
 
@@ -75,11 +69,13 @@ func check(layers []Layer, n int) error {
 	err := checkStages(n, len(layers))
 	for i, l := range layers {
 		of := " of " + label(layers, i)
-		err = cmp.Or(err, arg.Finite("balance", "Forward"+of, l.Forward), arg.Finite("balance", "Backward"+of, l.Backward))
+		err = cmp.Or(err, arg.Finite("balance", "Forward"+of, l.Forward),
+			arg.Finite("balance", "Backward"+of, l.Backward))
 		for _, s := range []struct {
 			field string
 			bytes int64
-		}{{"Output", l.Output}, {"Gradient", l.Gradient}, {"Saved", l.Saved}, {"Enter", l.Enter}, {"Leave", l.Leave},
+		}{{"Output", l.Output}, {"Gradient", l.Gradient},
+			{"Saved", l.Saved}, {"Enter", l.Enter}, {"Leave", l.Leave},
 			{"Parameters", l.Parameters}, {"Trainable", l.Trainable}, {"Buffers", l.Buffers}} {
 			err = cmp.Or(err, arg.AtLeast("balance", s.field+of, s.bytes, 0))
 		}
@@ -120,7 +116,8 @@ func checkRoute(field string, value any, i, from int, to []int, layers int, byte
 		forward, last = forward && next > last && next < layers, next
 	}
 	if !forward {
-		return refuse(fmt.Sprintf("want at least one layer, ascending, after %d and at most %d", from, layers-1),
+		return refuse(fmt.Sprintf("want at least one layer, ascending, after %d and at most %d",
+			from, layers-1),
 			"goes from layer %d to %v", from, to)
 	}
 	if least := slices.Min(bytes); least < 0 {
@@ -144,27 +141,4 @@ func checkStages(n, layers int) error {
 	}
 	return &ConfigError{Of: "balance", Field: "the number of stages", Value: n,
 		Remedy: fmt.Sprintf("want 1 to the number of layers, %d", layers)}
-}
-
-// crosses says how what layer from gives to layers to crosses the borders of the stage [start,
-// end): whether it enters, and to how many later stages it leaves.
-func crosses(from int, to []int, counts []int, start, end int) (enters bool, leaves int) {
-	within := func(start, end int) bool {
-		i, _ := slices.BinarySearch(to, start)
-		return i < len(to) && to[i] < end
-	}
-	if from < start {
-		return within(start, end), 0
-	}
-	if from >= end {
-		return false, 0
-	}
-	first := 0
-	for _, count := range counts {
-		if first >= end && within(first, first+count) {
-			leaves++
-		}
-		first += count
-	}
-	return false, leaves
 }

@@ -28,7 +28,7 @@ func prefixSums(costs []float64) []uint64 {
 // unit is an exponent: costs are counted in multiples of 2^-unit.
 type unit int
 
-// unitFor returns the finest unit in which so many costs, none above largest, add up to at most
+// unitFor returns the finest unit in which a number of costs, none above largest, add up to at most
 // 2^62.
 func unitFor(largest float64, costs int) unit {
 	_, exponent := math.Frexp(largest) // largest < 2^exponent
@@ -38,7 +38,7 @@ func unitFor(largest float64, costs int) unit {
 func (u unit) round(cost float64) uint64 { return uint64(math.RoundToEven(math.Ldexp(cost, int(u)))) }
 
 // leastBottleneck returns the least b such that at most n stages of cost at most b hold all layers.
-// At most n is as good as exactly n: while there are more layers than stages some stage can be
+// At most n is as good as exactly n: with more layers than stages some stage can be
 // split, and a split makes no stage costlier.
 func leastBottleneck(sums []uint64, n int) uint64 {
 	total := sums[len(sums)-1]

@@ -13,12 +13,28 @@ type problem struct {
 	skips []route
 }
 
-// terms are the parts of a stage's cost.
+// amounts are the parts of a cost, in the order of [StageTime] or [StageSize].
+type amounts [6]float64
+
+func (a *amounts) add(b amounts) {
+	for i := range a {
+		a[i] += b[i]
+	}
+}
+
+func (a amounts) total() (sum float64) {
+	for _, x := range a {
+		sum += x
+	}
+	return sum
+}
+
+// terms are the costs that a stage adds up.
 type terms struct {
-	layer []float64   // by layer in the stage
-	enter []float64   // by the stage's first layer
-	leave []float64   // by the stage's last layer
-	skips []skipTerms // in the order of problem.skips
+	layer []amounts // by layer of the stage
+	enter []amounts // by its first layer
+	leave []amounts // by its last layer
+	skips []skipTerms
 }
 
 // route is the layers of a skip or a tie.
@@ -27,76 +43,110 @@ type route struct {
 	to   []int // in ascending order
 }
 
-// skipTerms is what a skip adds to the cost of stages.
+// skipTerms are the costs that a route adds to stages.
 type skipTerms struct {
-	in   float64 // to each later stage with a layer of to
-	out  float64 // to the stage of from, for each later stage with a layer of to
-	keep float64 // to the stage of from, once, if any later stage has a layer of to
+	in  amounts // to each later stage with a layer of to
+	out amounts // to the stage of from, if a later stage has a layer of to
 }
 
 func newTerms(layers int) terms {
-	return terms{layer: make([]float64, layers), enter: make([]float64, layers), leave: make([]float64, layers)}
+	of := func() []amounts { return make([]amounts, layers) }
+	return terms{layer: of(), enter: of(), leave: of()}
 }
 
-// byStage returns the distinct settings and, by stage, the index of its own. One setting is for all
-// stages, and none stands for the zero value.
-func byStage[T comparable](settings []T) (distinct []T, of []int) {
+// distinct returns the distinct settings and, by stage, the index of its own. One setting is for
+// all stages, and none stands for the zero value.
+func distinct[T comparable](settings []T) (list []T, of []int) {
 	if len(settings) == 0 {
 		settings = make([]T, 1)
 	}
 	known := map[T]int{}
 	for _, s := range settings {
 		if _, ok := known[s]; !ok {
-			known[s] = len(distinct)
-			distinct = append(distinct, s)
+			known[s] = len(list)
+			list = append(list, s)
 		}
 		of = append(of, known[s])
 	}
 	if len(settings) == 1 {
 		of = nil
 	}
-	return distinct, of
-}
-
-// setting returns the setting of a stage.
-func setting[T any](settings []T, stage int) T {
-	var none T
-	switch len(settings) {
-	case 0:
-		return none
-	case 1:
-		return settings[0]
-	}
-	return settings[stage]
+	return list, of
 }
 
 func checkSettings[T any](field string, settings []T, stages int) error {
 	if len(settings) > 1 && len(settings) != stages {
 		return &ConfigError{Of: "balance", Field: field, Value: settings,
-			Problem: fmt.Sprintf("%d for %d stages", len(settings), stages), Remedy: "want one for each stage, one for all, or none"}
+			Problem: fmt.Sprintf("%d for %d stages", len(settings), stages),
+			Remedy:  "want one for each stage, one for all, or none"}
 	}
 	return nil
 }
 
-// solve returns the best n counts, in the order that Partition promises.
-func (p *problem) solve(n int) ([]int, error) {
-	c, err := p.chain()
+// solve returns the best n counts, in the order that Partition promises, and the cost of each stage.
+func (p *problem) solve(n int) ([]int, []amounts, error) {
+	c, err := p.cutter()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return c.cut(n), nil
+	counts := c.cut(n)
+	return counts, p.costs(counts), nil
 }
 
-// chain returns the problem in whole numbers. All terms together, each as often as any partition
-// can count it, add up to at most 2^62.
-func (p *problem) chain() (*chain, error) {
-	count, largest := 0, 0.0
-	add := func(what string, i, times int, costs ...float64) error {
-		for _, cost := range costs {
-			if math.IsInf(cost, 0) {
-				return fmt.Errorf("balance: the cost of %s %d is more than a float64 holds: give it in a larger unit", what, i)
+// costs returns the cost of each stage of a balance.
+func (p *problem) costs(counts []int) []amounts {
+	costs, start := make([]amounts, len(counts)), 0
+	for s, count := range counts {
+		t, end := &p.terms[0], start+count
+		if p.of != nil {
+			t = &p.terms[p.of[s]]
+		}
+		costs[s].add(t.enter[start])
+		costs[s].add(t.leave[end-1])
+		for _, l := range t.layer[start:end] {
+			costs[s].add(l)
+		}
+		for i, l := range p.skips {
+			switch {
+			case l.from < start && l.within(start, end):
+				costs[s].add(t.skips[i].in)
+			case l.from >= start && l.from < end && l.to[len(l.to)-1] >= end:
+				costs[s].add(t.skips[i].out)
 			}
-			largest = max(largest, cost)
+		}
+		start = end
+	}
+	return costs
+}
+
+// within says whether a layer of to is in the stage from start up to but not including end.
+func (l route) within(start, end int) bool {
+	for _, to := range l.to {
+		if start <= to && to < end {
+			return true
+		}
+	}
+	return false
+}
+
+// intTerms are totals of terms in whole numbers.
+type intTerms struct {
+	layer, enter, leave []uint64
+	in, out             []uint64 // by skip
+}
+
+// cutter returns the problem in whole numbers. All terms together, each as often as any partition
+// can count it, add up to at most 2^62.
+func (p *problem) cutter() (*cutter, error) {
+	count, largest := 0, 0.0
+	add := func(what string, i, times int, costs ...amounts) error {
+		for _, cost := range costs {
+			total := cost.total()
+			if math.IsInf(total, 0) {
+				return fmt.Errorf("balance: the cost of %s %d is more than a float64 holds: "+
+					"give it in a larger unit", what, i)
+			}
+			largest = max(largest, total)
 		}
 		count += times * len(costs)
 		return nil
@@ -108,27 +158,34 @@ func (p *problem) chain() (*chain, error) {
 			}
 		}
 		for i, s := range t.skips {
-			if err := add("skip", i, len(p.skips[i].to), s.in, s.out, s.keep); err != nil {
+			if err := add("skip", i, len(p.skips[i].to), s.in, s.out); err != nil {
 				return nil, err
 			}
 		}
 	}
 	u := unitFor(largest, count)
-	rounded := func(costs []float64) []uint64 {
-		out := make([]uint64, len(costs))
-		for i, cost := range costs {
-			out[i] = u.round(cost)
+	rounded := func(costs []amounts) (list []uint64) {
+		for _, cost := range costs {
+			list = append(list, u.round(cost.total()))
 		}
-		return out
+		return list
 	}
-	c := &chain{layers: len(p.terms[0].layer), of: p.of, skips: p.skips}
+	layers := len(p.terms[0].layer)
+	c := &cutter{layers: layers, of: p.of, skips: p.skips,
+		stashes: make([][]int, layers), pops: make([][]pop, layers)}
 	for _, t := range p.terms {
 		price := intTerms{layer: rounded(t.layer), enter: rounded(t.enter), leave: rounded(t.leave)}
 		for _, s := range t.skips {
-			price.skips = append(price.skips, intSkipTerms{in: u.round(s.in), out: u.round(s.out), keep: u.round(s.keep)})
+			price.in = append(price.in, u.round(s.in.total()))
+			price.out = append(price.out, u.round(s.out.total()))
 		}
 		c.terms = append(c.terms, price)
 	}
-	c.index()
+	for s, l := range c.skips {
+		c.stashes[l.from] = append(c.stashes[l.from], s)
+		for k, to := range l.to {
+			c.pops[to] = append(c.pops[to], pop{s, k})
+		}
+	}
 	return c, nil
 }

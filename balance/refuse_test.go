@@ -9,7 +9,7 @@ import (
 	"penstock.example/balance"
 )
 
-func TestBordersRefuse(t *testing.T) {
+func TestByTimeAndBySizeRefuse(t *testing.T) {
 	layers := []balance.Layer{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 	with := func(change func(l *balance.Layer)) []balance.Layer {
 		changed := slices.Clone(layers)
@@ -63,7 +63,7 @@ func TestBordersRefuse(t *testing.T) {
 		{balance.SizeConfig{State: math.NaN()}, "State is NaN"},
 		{balance.SizeConfig{State: -1}, "State is -1"},
 		{balance.SizeConfig{Input: -1}, "Input is -1"},
-		{balance.SizeConfig{Input: math.MaxInt64}, "there is no such device"},
+		{balance.SizeConfig{Input: math.MaxInt64}, "no device does"},
 		{balance.SizeConfig{Skips: skip(2, 0)}, "number 0 goes from layer 2 to [0]"},
 		{balance.SizeConfig{Ties: []balance.Tie{{From: 2, To: []int{0}}}}, "number 0 goes from layer 2 to [0]"},
 		{balance.SizeConfig{Ties: []balance.Tie{{From: 1, To: []int{2}, Gradient: -8}}}, "number 0 has -8 bytes"},
@@ -73,9 +73,6 @@ func TestBordersRefuse(t *testing.T) {
 		}
 	}
 	for _, counts := range [][]int{{2}, {2, 2}, {3, 0}, {4, -1}, nil} {
-		if times, err := balance.Times(layers, counts, balance.TimeConfig{}); err == nil || times != nil {
-			t.Errorf("Times of %v: %v, %v", counts, times, err)
-		}
 		if sizes, err := balance.Sizes(layers, counts, balance.SizeConfig{}); err == nil || sizes != nil {
 			t.Errorf("Sizes of %v: %v, %v", counts, sizes, err)
 		}

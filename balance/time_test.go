@@ -24,8 +24,8 @@ func TestByTime(t *testing.T) {
 		{"without it the two are cut elsewhere", []balance.Layer{{Forward: 4}, {Backward: 3}, {Backward: 4}}, 2, balance.TimeConfig{}, []int{2, 1}},
 		{"a stage that recomputes takes less", []balance.Layer{{Forward: 1}, {Forward: 1}, {Forward: 1}, {Forward: 1}, {Forward: 1}, {Forward: 1}}, 2,
 			balance.TimeConfig{Recomputed: []float64{0, 1}}, []int{4, 2}},
-		{"a skip from end to end is paid by whoever has its ends", []balance.Layer{layer, layer, layer, layer}, 3,
-			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{3}, Bytes: 2, Gradient: 2}}}, []int{1, 2, 1}},
+		{"a skip from end to end is paid by the stage that pops it", []balance.Layer{layer, layer, layer, layer}, 3,
+			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{3}, Bytes: 2, Gradient: 2}}}, []int{2, 1, 1}},
 		{"equals are ordered after a skip that is popped twice", []balance.Layer{dear, layer, layer, layer}, 3,
 			balance.TimeConfig{SecondsPerByte: 1, Skips: []balance.Skip{{From: 0, To: []int{1, 2}}}}, []int{1, 2, 1}},
 	}

@@ -71,7 +71,6 @@ func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(
 
 // measureLimits compares both sides within shares of the bytes that eager PyTorch takes.
 func (b *bench) measureLimits(ctx context.Context) error {
-	defer b.device.SetLimit(0)
 	for _, w := range b.limitedWorkloads() {
 		t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Devices: []torch.Device{b.device}})
 		if err != nil {
@@ -80,11 +79,11 @@ func (b *bench) measureLimits(ctx context.Context) error {
 		err = b.forShares(ctx, w, 8, func(share float64, c *child, all answer) error {
 			return b.withinShare(ctx, w, t, share, c, all)
 		})
+		b.device.SetLimit(0)
 		t.close()
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.Model, err)
 		}
-		b.device.SetLimit(0)
 	}
 	return nil
 }
@@ -102,30 +101,31 @@ func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share f
 		request := requests[name]
 		request["seconds"] = b.Round.Seconds()
 		theirs, failure := c.ask(request)
-		m, err := match{Failure: cmp.Or(unplanned, failure), Theirs: theirs.MS}, ctx.Err()
-		if m.Failure == nil {
+		m, err := match{Failure: failure, Theirs: theirs.MS}, unplanned
+		switch {
+		case err == nil && failure == nil:
 			m, err = b.play(ctx, t.round, c.side(request))
-		} else if unplanned == nil {
+		case err == nil:
 			m.Ours = make([]float64, 1)
 			m.Ours[0], err = t.round(ctx, b.Round)
 		}
-		if err != nil {
-			return err
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		ourWords := fmt.Sprint(unplanned)
-		if unplanned == nil {
+		ourWords := fmt.Sprint(err)
+		if err == nil {
 			d, peak := plan.Devices[0], b.device.Memory().Peak
 			ourWords = fmt.Sprintf("%.1f MiB, predicted %+d bytes, %.1f ms, predicted %.1f", mebibytes(peak), d.Peak-peak,
 				median(m.Ours), d.Time/1e3)
 		}
-		theirWords := fmt.Sprint(failure)
-		if failure == nil {
+		theirWords := fmt.Sprint(m.Failure)
+		if m.Failure == nil {
 			over := map[bool]string{true: " (more)"}[theirs.Peak > limit]
 			theirWords = fmt.Sprintf("%.1f MiB%s, %.1f ms", mebibytes(theirs.Peak), over, median(m.Theirs))
 		}
 		x := row{What: fmt.Sprintf("%s within %.0f %%", w.Model, 100*share), Opponent: name, Goal: 1,
 			Conditions: fmt.Sprintf("%.1f MiB; ours: %s; theirs: %s", mebibytes(limit), ourWords, theirWords)}
-		if m.Failure != nil {
+		if cmp.Or(err, m.Failure) != nil {
 			_ = b.fail(x, errors.New(x.Conditions)) // it is in the report
 			continue
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"penstock.example/nn"
@@ -19,6 +20,7 @@ func (b *bench) measurePlain(ctx context.Context) error {
 	case b.Quick:
 		list = list[:3]
 	}
+	var failed error
 	for _, w := range list {
 		c, err := b.startPython(ctx, "plain.py")
 		if err != nil {
@@ -33,10 +35,10 @@ func (b *bench) measurePlain(ctx context.Context) error {
 		}
 		c.stop()
 		if err != nil {
-			return fmt.Errorf("%s: %w", w.Model, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", w.Model, err))
 		}
 	}
-	return nil
+	return failed
 }
 
 func (b *bench) besidePlain(ctx context.Context, w workload, compile bool, c *child) error {

@@ -132,29 +132,22 @@ var (
 		"pipe.Config.Threads": {{pipe.Config{Threads: 257}, "257", "want 0 to 256"}, {pipe.Config{Threads: -1}, "-1", "want 0 to 256"}},
 		"pipe.Config.Cores":   {{pipe.Config{Cores: [][]int{{100000}}}, "no such core: 100000", "want cores that the process may run on, or nil"}},
 
-		"train.ThreadsConfig.Most":          {{train.ThreadsConfig{Batch: 4}, "0", "want 1 to 256"}, {train.ThreadsConfig{Batch: 4, Most: 257}, "257", "want 1 to 256"}},
-		"train.ThreadsConfig.Batch":         {{train.ThreadsConfig{Most: 2}, "0", "want at least 1"}},
-		"train.ThreadsConfig.Chunks":        {{train.ThreadsConfig{Most: 2, Batch: 4, Chunks: -1}, "-1", "want at least 0"}},
-		"train.BalanceConfig.Stages":        {{train.BalanceConfig{Batch: 4}, "0", "want 1 to 3"}, {train.BalanceConfig{Batch: 4, Stages: 4}, "4", "want 1 to 3"}},
-		"train.BalanceConfig.Balance":       {{train.BalanceConfig{Batch: 4, Balance: []int{2, 2}}, "[2 2]: it adds up to more than the 3 layers", "the 3 layers in all"}},
-		"train.BalanceConfig.Batch":         {{train.BalanceConfig{Stages: 1}, "0", "want at least 1"}},
-		"train.BalanceConfig.Chunks":        {{train.BalanceConfig{Stages: 1, Batch: 4, Chunks: -1}, "-1", "want at least 0"}},
-		"train.BalanceConfig.Checkpoint":    {{train.BalanceConfig{Stages: 1, Batch: 4, Checkpoint: "often"}, `"often" is no policy`, "want never"}},
-		"train.ScheduleConfig.Balance":      {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{2}}, "[2]: it adds up to 2", "the 3 layers in all"}},
-		"train.ScheduleConfig.Worker":       {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{1, 2}, Worker: []int{0}}, "[0]: 1 for 2 stages", "want one for each stage"}, {train.ScheduleConfig{MicroBatches: 1, Balance: []int{3}, Worker: []int{-1}}, "[-1]", "from 0"}},
-		"train.ScheduleConfig.MicroBatches": {{train.ScheduleConfig{Balance: []int{3}}, "0", "want at least 1"}},
-		"train.ScheduleConfig.Checkpoint":   {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{3}, Checkpoint: "often"}, `"often" is no policy`, "want never"}},
-		"train.ScheduleConfig.State":        {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{3}, State: -1}, "-1", "want at least 0"}},
-		"train.ScheduleConfig.Limit":        {{train.ScheduleConfig{MicroBatches: 1, Balance: []int{3}, Limit: -1}, "-1", "want at least 0"}},
-		"train.Loop.ClipNorm":               {{train.Loop{ClipNorm: nan}, "NaN", "want a finite number that is not negative"}, {train.Loop{ClipNorm: -1}, "-1", "not negative"}},
-		"train.Loop.Scaler":                 {{train.Loop{Scaler: &optim.Scaler{Scale: 3}}, "3", "want the zero Scaler"}},
-		"train.Loop.Steps":                  {{train.Loop{Steps: -1}, "-1", "want at least 0"}},
-		"train.Loop.Accumulate":             {{train.Loop{Accumulate: -1}, "-1", "want at least 0"}},
-		"train.Loop.Epochs":                 {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},
-		"train.Validation.Batch":            {{train.Validation{Batch: -1}, "-1", "want at least 0"}},
-		"train.Validation.Patience":         {{train.Validation{Patience: -1}, "-1", "want at least 0"}},
-		"train.EvaluateConfig.Batch":        {{train.EvaluateConfig{}, "0", "want at least 1"}},
-		"train.Loop.Step":                   {{train.Loop{Step: -1}, "-1", "want at least 0"}},
+		"train.ThreadsConfig.Most":       {{train.ThreadsConfig{Batch: 4}, "0", "want 1 to 256"}, {train.ThreadsConfig{Batch: 4, Most: 257}, "257", "want 1 to 256"}},
+		"train.ThreadsConfig.Batch":      {{train.ThreadsConfig{Most: 2}, "0", "want at least 1"}},
+		"train.ThreadsConfig.Chunks":     {{train.ThreadsConfig{Most: 2, Batch: 4, Chunks: -1}, "-1", "want at least 0"}},
+		"train.BalanceConfig.Stages":     {{train.BalanceConfig{Batch: 4}, "0", "want 1 to 3"}, {train.BalanceConfig{Batch: 4, Stages: 4}, "4", "want 1 to 3"}},
+		"train.BalanceConfig.Batch":      {{train.BalanceConfig{Stages: 1}, "0", "want at least 1"}},
+		"train.BalanceConfig.Chunks":     {{train.BalanceConfig{Stages: 1, Batch: 4, Chunks: -1}, "-1", "want at least 0"}},
+		"train.BalanceConfig.Checkpoint": {{train.BalanceConfig{Stages: 1, Batch: 4, Checkpoint: "often"}, `"often" is no policy`, "want never"}},
+		"train.Loop.ClipNorm":            {{train.Loop{ClipNorm: nan}, "NaN", "want a finite number that is not negative"}, {train.Loop{ClipNorm: -1}, "-1", "not negative"}},
+		"train.Loop.Scaler":              {{train.Loop{Scaler: &optim.Scaler{Scale: 3}}, "3", "want the zero Scaler"}},
+		"train.Loop.Steps":               {{train.Loop{Steps: -1}, "-1", "want at least 0"}},
+		"train.Loop.Accumulate":          {{train.Loop{Accumulate: -1}, "-1", "want at least 0"}},
+		"train.Loop.Epochs":              {{train.Loop{Epochs: -1}, "-1", "want at least 0"}},
+		"train.Validation.Batch":         {{train.Validation{Batch: -1}, "-1", "want at least 0"}},
+		"train.Validation.Patience":      {{train.Validation{Patience: -1}, "-1", "want at least 0"}},
+		"train.EvaluateConfig.Batch":     {{train.EvaluateConfig{}, "0", "want at least 1"}},
+		"train.Loop.Step":                {{train.Loop{Step: -1}, "-1", "want at least 0"}},
 
 		"profile.Config.Device":       {{profile.Config{Device: torch.CPU(torch.MaxCPU)}, "cpu:1023: there is no such device", "from 0 to 1022"}, {profile.Config{Device: torch.CUDA(0)}, "cannot use cuda:0", "want cpu:0"}},
 		"profile.Config.Peer":         {{profile.Config{Peer: torch.CPU(-1)}, "cpu:-1: there is no such device", "from 0 to 1022"}},
@@ -329,9 +322,6 @@ func refused(t *testing.T, config any) error {
 		}
 		_, err = train.ThreadsByTime(ctx, model, set, config)
 		return err
-	case train.ScheduleConfig:
-		_, err := train.ScheduleCosts(profile.Profile{Layers: make([]balance.Layer, 3)}, config)
-		return err
 	case train.Loop:
 		p, err := pipe.Open(model, pipe.Config{})
 		if err != nil {
@@ -441,7 +431,7 @@ func pkgOf(pkg, of string) string {
 
 // Every field of a configuration is in one of the two lists.
 func TestConfigurationsAreAllListed(t *testing.T) {
-	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.ThreadsConfig{}, train.ScheduleConfig{}, train.Loop{}, train.Validation{}, train.EvaluateConfig{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
+	for _, config := range []any{pipe.Config{}, train.BalanceConfig{}, train.ThreadsConfig{}, train.Loop{}, train.Validation{}, train.EvaluateConfig{}, profile.Config{}, autoremat.Config{}, optim.Config{}, optim.ScheduleConfig{}, models.Options{},
 		data.LoaderConfig{}, data.Options{}, data.Synthetic{}, balance.TimeConfig{}, balance.SizeConfig{}, torch.Options{}, trace.Options{}, planner.Problem{},
 		solver.Options{}, group.Config{}} {
 		kind := reflect.TypeOf(config)

@@ -77,23 +77,23 @@ func (c *control) assemble(ctx context.Context, me hello) (net.IP, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := listen(ctx, c.cfg, ip)
+	listener, err := listen(ctx, c.cfg, ip)
 	if err != nil {
 		return nil, err
 	}
-	y := &lobby{c: c, me: me, listen: l, logged: map[string]bool{}}
-	y.serves.Go(y.accept)
-	defer y.close()
+	l := &lobby{c: c, me: me, listener: listener, logged: map[string]bool{}}
+	l.serves.Go(l.accept)
+	defer l.close()
 	for long := time.After(longWait); ; {
 		select {
 		case <-long:
-			c.cfg.log().Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", y.missing())
+			c.cfg.log().Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", l.missing())
 			continue
 		case <-c.ready:
 		case <-c.first.failed:
 		case <-ctx.Done():
-			if missing := y.missing(); missing != "" {
-				c.end(&refusedError{cut(y.timeoutText(missing, context.Cause(ctx)), maxHandshake)})
+			if missing := l.missing(); missing != "" {
+				c.end(&refusedError{cut(l.timeoutText(missing, context.Cause(ctx)), maxHandshake)})
 			}
 		}
 		return ip, c.first.get()
@@ -148,10 +148,10 @@ func listen(ctx context.Context, c Config, ip net.IP) (l net.Listener, err error
 // lobby admits members at rank 0, until all are there. A connection has the time of Silence to prove that
 // it knows the token.
 type lobby struct {
-	c      *control
-	me     hello
-	listen net.Listener
-	serves sync.WaitGroup
+	c        *control
+	me       hello
+	listener net.Listener
+	serves   sync.WaitGroup
 
 	mu        sync.Mutex
 	closed    bool
@@ -164,9 +164,9 @@ type lobby struct {
 // a member's handshake takes milliseconds.
 const maxStrangers = 128
 
-func (y *lobby) accept() {
+func (l *lobby) accept() {
 	for {
-		conn, err := y.listen.Accept()
+		conn, err := l.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -174,59 +174,59 @@ func (y *lobby) accept() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		y.mu.Lock()
-		if y.strangers = append(y.strangers, conn); len(y.strangers) > maxStrangers || y.closed {
-			_ = y.strangers[0].Close()
-			y.strangers = y.strangers[1:]
+		l.mu.Lock()
+		if l.strangers = append(l.strangers, conn); len(l.strangers) > maxStrangers || l.closed {
+			_ = l.strangers[0].Close()
+			l.strangers = l.strangers[1:]
 		}
-		y.mu.Unlock()
-		y.serves.Go(func() { y.serve(conn) })
+		l.mu.Unlock()
+		l.serves.Go(func() { l.serve(conn) })
 	}
 }
 
 // serve admits a member, or refuses a connection.
-func (y *lobby) serve(conn net.Conn) {
-	rank, who, ok, err := challengeMember(conn, y.c.cfg.Token, y.c.cfg.Silence)
-	y.mu.Lock()
-	y.strangers = slices.DeleteFunc(y.strangers, func(s net.Conn) bool { return s == conn })
-	y.mu.Unlock()
+func (l *lobby) serve(conn net.Conn) {
+	rank, who, ok, err := challengeMember(conn, l.c.cfg.Token, l.c.cfg.Silence)
+	l.mu.Lock()
+	l.strangers = slices.DeleteFunc(l.strangers, func(s net.Conn) bool { return s == conn })
+	l.mu.Unlock()
 	switch {
 	case errors.Is(err, net.ErrClosed): // by this side
 	case errors.Is(err, errToken):
-		y.refuse(conn, err, fmt.Sprintf("group: rank 0 has refused this process: %v; "+
+		l.refuse(conn, err, fmt.Sprintf("group: rank 0 has refused this process: %v; "+
 			"want the same token on all ranks (PENSTOCK_TOKEN)", err))
 	case err != nil:
-		y.refuse(conn, err, "")
+		l.refuse(conn, err, "")
 	default:
-		p := newPeer(rank, conn, y.c.cfg)
+		p := newPeer(rank, conn, l.c.cfg)
 		p.who = who
-		if problem := y.admit(p, ok); problem != nil {
-			y.refuse(conn, problem, problem.text)
-			y.c.end(problem) // nobody can join any more
+		if problem := l.admit(p, ok); problem != nil {
+			l.refuse(conn, problem, problem.text)
+			l.c.end(problem) // nobody can join any more
 		}
 	}
 }
 
 // refuse ends a connection. If there is a text, the other side gets it.
-func (y *lobby) refuse(conn net.Conn, why error, text string) {
+func (l *lobby) refuse(conn net.Conn, why error, text string) {
 	if text != "" {
-		_ = conn.SetWriteDeadline(time.Now().Add(y.c.cfg.Silence))
+		_ = conn.SetWriteDeadline(time.Now().Add(l.c.cfg.Silence))
 		_, _ = conn.Write(frame{kindRefused, 0, []byte(text)}.encode())
 	}
 	_ = conn.Close()
 	from, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.refused = fmt.Sprintf("%s was refused: %v", from, why)
-	if len(y.logged) < 1000 && !y.logged[from] {
-		y.logged[from] = true
-		y.c.cfg.log().Warn("group: a connection was refused", "from", from, "why", why)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused = fmt.Sprintf("%s was refused: %v", from, why)
+	if len(l.logged) < 1000 && !l.logged[from] {
+		l.logged[from] = true
+		l.c.cfg.log().Warn("group: a connection was refused", "from", from, "why", why)
 	}
 }
 
 // admit makes a process that knows the token a member, or returns what is wrong with the job.
-func (y *lobby) admit(p *peer, ok frame) *refusedError {
-	c := y.c
+func (l *lobby) admit(p *peer, ok frame) *refusedError {
+	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refuse := func(format string, args ...any) *refusedError {
@@ -237,9 +237,9 @@ func (y *lobby) admit(p *peer, ok frame) *refusedError {
 	case c.started || c.first.get() != nil: // the listener closes now
 		_ = p.conn.Close()
 		return nil
-	case p.who.Libtorch != y.me.Libtorch:
+	case p.who.Libtorch != l.me.Libtorch:
 		return refuse("rank %d has libtorch %s, and rank 0 %s; want the same on all ranks",
-			p.rank, p.who.Libtorch, y.me.Libtorch)
+			p.rank, p.who.Libtorch, l.me.Libtorch)
 	case p.who.Size != size:
 		return refuse("rank %d is one of %d processes, and rank 0 one of %d; "+
 			"want the same WORLD_SIZE, and as many replicas, on all ranks", p.rank, p.who.Size, size)
@@ -260,12 +260,12 @@ func (y *lobby) admit(p *peer, ok frame) *refusedError {
 }
 
 // missing names the ranks that are not connected.
-func (y *lobby) missing() string {
-	y.c.mu.Lock()
-	defer y.c.mu.Unlock()
+func (l *lobby) missing() string {
+	l.c.mu.Lock()
+	defer l.c.mu.Unlock()
 	var ranks []int
-	for r := 1; r < y.c.cfg.Size; r++ {
-		if y.c.peers[r] == nil {
+	for r := 1; r < l.c.cfg.Size; r++ {
+		if l.c.peers[r] == nil {
 			ranks = append(ranks, r)
 		}
 	}
@@ -273,34 +273,34 @@ func (y *lobby) missing() string {
 }
 
 // timeoutText says which ranks have not come.
-func (y *lobby) timeoutText(missing string, why error) string {
-	cfg := y.c.cfg
+func (l *lobby) timeoutText(missing string, why error) string {
+	cfg := l.c.cfg
 	text := fmt.Sprintf("group: rank 0 waited for %s: %v", missing, why)
 	if why == errTimeout {
 		text = fmt.Sprintf("group: %s of %d did not come to %s within %v; %s",
 			missing, cfg.Size, cfg.Address, cfg.Timeout, startAll)
 	}
-	if at := y.listen.Addr().String(); at != cfg.Address {
+	if at := l.listener.Addr().String(); at != cfg.Address {
 		text += "; rank 0 listens at " + at
 	}
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.refused != "" {
-		text += "; " + y.refused
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refused != "" {
+		text += "; " + l.refused
 	}
 	return text
 }
 
 // close ends the listener and all handshakes.
-func (y *lobby) close() {
-	_ = y.listen.Close()
-	y.mu.Lock()
-	y.closed = true
-	for _, conn := range y.strangers {
+func (l *lobby) close() {
+	_ = l.listener.Close()
+	l.mu.Lock()
+	l.closed = true
+	for _, conn := range l.strangers {
 		_ = conn.Close()
 	}
-	y.mu.Unlock()
-	y.serves.Wait()
+	l.mu.Unlock()
+	l.serves.Wait()
 }
 
 // meetRank0 is the part of the other members: it connects to rank 0 and waits until all are there. It

@@ -20,8 +20,8 @@ func requested(d torch.Device) int64 {
 	return shim.GetAccount(shim.GPUAccount + d.Index).Requested
 }
 
-// Before each action of each step the account of a device is what its allocator was asked for since the second step, to the byte, and
-// 200 steps with updates leave no byte more than the first ones.
+// Before each action of each step the account of a device is what its allocator was asked for since
+// the second step, to the byte, and 200 steps with updates leave no byte more than the first ones.
 func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torchtest.Device(6)

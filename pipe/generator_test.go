@@ -50,36 +50,3 @@ func TestSchedulesOfTheirOwnCapacity(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-// A schedule gets the times that were measured, in proportion to what its stages do.
-func TestSchedulesGetMeasuredTimes(t *testing.T) {
-	torchtest.Check(t)
-	var last schedule.Config
-	notes := func(c schedule.Config) (*schedule.Program, error) {
-		last = c
-		return schedule.ZeroBubbleH1(c)
-	}
-	model := nn.NewSequential(nn.NewLinear(8, 8), nn.NewLinear(8, 256), nn.NewLinear(256, 256), nn.NewLinear(256, 8))
-	p := started(t, model, pipe.Config{Balance: []int{1, 3}, Chunks: 2, Checkpoint: pipe.Optimal, Schedule: notes})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(256, 8)(c, 0)), Target: pipe.Rows(normal(256, 8)(c, 0))}
-	if _, err := p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
-		t.Fatal(err)
-	}
-	if last.Measured == nil {
-		t.Fatal("no times")
-	}
-	at := func(kind schedule.Kind, stage int) float64 {
-		return last.Measured(schedule.Action{Kind: kind, Stage: stage}).Seconds()
-	}
-	for _, kind := range []schedule.Kind{schedule.Forward, schedule.Backward} {
-		if at(kind, 0) <= 0 || at(kind, 1) <= at(kind, 0) {
-			t.Errorf("%v: %v and %v seconds; the second stage does far more", kind, at(kind, 0), at(kind, 1))
-		}
-	}
-	whole := at(schedule.Backward, 1)
-	if parts := at(schedule.BackwardInput, 1) + at(schedule.BackwardWeight, 1); at(schedule.BackwardWeight, 1) <= 0 || parts < 0.999*whole || parts > 1.001*whole {
-		t.Errorf("a backward of %v seconds, and parts of %v and %v", whole, at(schedule.BackwardInput, 1), at(schedule.BackwardWeight, 1))
-	}
-}

@@ -118,12 +118,12 @@ func (q problem) sets(step int, model *nn.Sequential) {
 	}
 }
 
-// aside is a CPU device on which no test has stages. Batches are made on it: their numbers are then the same
-// for all devices, and no account that a test looks at has their bytes.
+// aside is a CPU device on which no test has stages. Batches are made on it, so that they have the
+// same numbers for all devices, and no account that a test looks at has their bytes.
 var aside = torch.CPU(20)
 
-// onDevice returns a tensor of the CPU where operators of a device can use it: on a GPU as a copy, which is on no
-// account. It belongs to c.
+// onDevice returns a tensor of the CPU where operators of a device can use it: on a GPU as a copy,
+// which is on no account. It belongs to c.
 func onDevice(c *torch.Ctx, d torch.Device, t *torch.Tensor) *torch.Tensor {
 	if t.On(d) {
 		return t
@@ -135,11 +135,12 @@ func onDevice(c *torch.Ctx, d torch.Device, t *torch.Tensor) *torch.Tensor {
 	return c.Adopt(there.Keep(moved)).SetRequiresGrad(t.RequiresGrad())
 }
 
-// batch makes the batch of a step for a pipe: the input on the device of the first stage, the target on that of
-// the last. It belongs to c, which is on the CPU.
+// batch makes the batch of a step for a pipe: the input on the device of the first stage, the target
+// on that of the last. It belongs to c, which is on the CPU.
 func (q problem) batch(c *torch.Ctx, stages []*pipe.Stage, step int) pipe.Batch {
-	first, last := stages[0].Device, stages[len(stages)-1].Device
-	return pipe.Batch{Input: pipe.Rows(onDevice(c, first, q.input(c, step))), Target: pipe.Rows(onDevice(c, last, q.target(c, step))), Step: int64(step)}
+	x := onDevice(c, stages[0].Device, q.input(c, step))
+	y := onDevice(c, stages[len(stages)-1].Device, q.target(c, step))
+	return pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: int64(step)}
 }
 
 // plain is plainOn the first device for tests.
@@ -304,9 +305,10 @@ func cpus(n int) (list []torch.Device) {
 	return list
 }
 
-// onDevices puts the stages of a configuration for CPUs on the devices for tests: the i-th in place of cpu:i.
-// Where there are fewer, stages that were on different CPUs share one but not a worker, so that they have
-// streams of their own on a GPU. Memory is planned for one worker of a device, so that with a plan they share it.
+// onDevices puts the stages of a configuration for CPUs on the devices for tests: the i-th in place
+// of cpu:i. Where there are fewer, stages that were on different CPUs share a device, and each has a
+// worker of its own, with a stream of its own on a GPU. With the policy optimal they share the
+// worker: memory is planned for one worker of each device.
 func onDevices(cfg pipe.Config) pipe.Config {
 	if cfg.Devices == nil {
 		cfg.Devices = cpus(max(len(cfg.Balance), 1))

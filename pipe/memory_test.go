@@ -175,9 +175,9 @@ func TestScheduleBoundsLiveMicroBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[pipe.Checkpoint]int{pipe.Never: 6, pipe.Always: 1, pipe.ExceptLast: 1}[policy]
-		for s, m := range schedule.Memory(program) {
-			if m.Saved != want {
-				t.Errorf("%v: stage %d holds %d graphs, want %d", policy, s, m.Saved, want)
+		for s, n := range schedule.InFlight(program, nil) {
+			if n != int64(want) {
+				t.Errorf("%v: stage %d holds %d graphs, want %d", policy, s, n, want)
 			}
 		}
 	}

@@ -17,15 +17,7 @@ func (p *Pipe) problem(microBatches int) planner.Problem {
 		out.Devices = append(out.Devices, planner.Device{Name: name})
 	}
 	for i, s := range p.stages {
-		stage := planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])}
-		if known := p.cfg.Profile; known != nil && len(known.Layers) == len(p.layers) {
-			for _, l := range known.Layers[s.first : s.first+len(s.Layers)] {
-				stage.Times.Forward += 1e6 * l.Forward
-				stage.Times.Backward += 1e6 * l.Backward
-			}
-			stage.Times.Weights = stage.Times.Backward / 2 // not measured; of a linear layer each part is a product
-		}
-		out.Stages = append(out.Stages, stage)
+		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])})
 	}
 	return out
 }
@@ -35,7 +27,6 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 	p := r.p
 	out := p.problem(len(r.parts))
 	for i, s := range p.stages {
-		out.Stages[i].Times = timesOf(chains[i])
 		if p.cfg.policies[i] != Optimal {
 			continue
 		}
@@ -114,18 +105,6 @@ func (r *minibatch) room(stage int) room {
 			out.Unplaced += q.Bytes()
 		}
 		out.Gradients = true
-	}
-	return out
-}
-
-// timesOf is how long the actions of a stage that was measured take.
-func timesOf(c profile.Chain) (out planner.Times) {
-	for i, l := range c.Later.Layers {
-		out.Forward += l.Forward
-		out.Backward += l.Backward
-		if i < len(c.Deferred) {
-			out.Weights += c.Deferred[i].Share * l.Backward
-		}
 	}
 	return out
 }

@@ -7,14 +7,14 @@ import (
 	"penstock.example/remat"
 )
 
-// FromChain is the problem of a step whose stages are so many layers of a chain each, on these
-// devices, which are named "device 0" and so on and have no limits. Chain is of one micro-batch.
-// Counts has at least one layer a stage and all layers together; workers has the device of each
-// stage.
+// FromChain is the problem of a step in which stage s has counts[s] layers of a chain and is on
+// device workers[s]. The devices are named "device 0" and so on and have no limits. The chain is of
+// one micro-batch. Each stage has at least one layer.
 //
-// Of what a chain does not say, weights are as large as their gradients, a micro-batch after the first
-// takes the bytes that the first does but for the gradients, and the first part of a backward in two leaves to
-// the second the inputs of layers that have weights, and the gradients of their outputs.
+// Where the chain is silent, weights are as large as their gradients, and a micro-batch after the
+// first takes the bytes of the first without the gradients of weights. The first part of a backward
+// in two leaves to the second the inputs of layers that have weights, and the gradients of their
+// outputs.
 func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Problem {
 	p := Problem{MicroBatches: microBatches}
 	for w := range slices.Max(workers) + 1 {
@@ -31,9 +31,9 @@ func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Probl
 	return p
 }
 
-// ChainStage is the stage of the layers of a chain from first up to but not including last, on device 0,
-// with the policy [Optimal]. Where it is the first, its input is a view of the batch, which counts among
-// what is live on its device. It panics unless there is such a stage of one layer or more.
+// ChainStage is the stage of the layers of a chain from first up to but not including last, on
+// device 0, with the policy [Optimal]. The first stage reads its input from the batch, which counts
+// as live on its device. It panics unless first < last.
 func ChainStage(chain remat.Chain, first, last int) Stage {
 	s := Stage{Layers: last - first, Policy: Optimal, Costs: chainCosts(chain, first, last)}
 	for _, l := range s.Costs.First.Layers {
@@ -43,7 +43,6 @@ func ChainStage(chain remat.Chain, first, last int) Stage {
 	return s
 }
 
-// chainCosts are those of a stage of a chain, from layer first up to but not including last.
 func chainCosts(chain remat.Chain, first, last int) (out Costs) {
 	c := chain.Part(first, last)
 	if last < len(chain.Layers) { // a stage holds its output until its backward ends

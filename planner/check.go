@@ -9,11 +9,11 @@ import (
 	"penstock.example/schedule"
 )
 
-// Check returns what is wrong with a plan, or nil if it can run. The program must pass
-// schedule.Check. The operations of every micro-batch must be complete and in a possible order. The
-// program must recompute exactly where there are operations for it. Worker i must be that of device
-// i. Peaks must not be above their limits, and must be what the program takes, where that is known: a
-// plan that was read knows its peaks alone.
+// Check returns an error unless the plan can run. The program must pass schedule.Check. The
+// operations of every micro-batch must be complete and in a possible order. The program must
+// recompute exactly the micro-batches with operations for it. Worker i must have the stages of
+// device i. Peaks must not be above their limits, and must equal the program's, unless the plan was
+// read: then only its peaks are known.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("planner: the plan has no program")
@@ -56,8 +56,8 @@ func (p *Plan) Check() error {
 	return p.checkPeaks()
 }
 
-// checkDevices checks that each worker does what the stages of its device do, and that the memory
-// of a device is planned for all of its stages or for none.
+// checkDevices checks that each worker has the actions of its device's stages, and that either all
+// stages of a device have the policy Optimal or none has.
 func (p *Plan) checkDevices() error {
 	if len(p.Devices) != len(p.Program.Workers) {
 		return fmt.Errorf("%d devices, and a program for %d workers", len(p.Devices), len(p.Program.Workers))
@@ -82,21 +82,23 @@ func (p *Plan) checkDevices() error {
 	for w, actions := range p.Program.Workers {
 		for _, a := range actions {
 			if s := p.Stages[a.Stage]; s.Device != w {
-				return fmt.Errorf("worker %d does %v, and stage %d is on %s, which is worker %d", w, a, a.Stage, p.Devices[s.Device].Name, s.Device)
+				return fmt.Errorf("worker %d does %v, and stage %d is on %s, which is worker %d", w,
+					a, a.Stage, p.Devices[s.Device].Name, s.Device)
 			}
 		}
 	}
 	return nil
 }
 
-// checkPeaks checks the predicted peaks of devices of whose stages it is known what they take.
+// checkPeaks checks the predicted peaks of devices with known footprints.
 func (p *Plan) checkPeaks() error {
 	again := *p
 	again.Devices = slices.Clone(p.Devices)
 	again.predictPeaks()
 	for i, d := range again.Devices {
 		if have := p.Devices[i].Peak; d.Peak != have {
-			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its program takes %d", d.Name, have, d.Peak)
+			return fmt.Errorf("planner: device %s: a peak of %d bytes, and its program takes %d",
+				d.Name, have, d.Peak)
 		}
 	}
 	return nil
@@ -124,7 +126,8 @@ func (s StagePlan) check(microBatches int) error {
 	case s.Prologue < 0 || s.Prologue > len(units):
 		return fmt.Errorf("a prologue of %d units, and there are %d", s.Prologue, len(units))
 	case len(s.MicroBatches) != microBatches:
-		return fmt.Errorf("operations of %d micro-batches, and the program has %d", len(s.MicroBatches), microBatches)
+		return fmt.Errorf("operations of %d micro-batches, and the program has %d",
+			len(s.MicroBatches), microBatches)
 	}
 	chain := remat.Chain{Layers: make([]remat.Layer, len(units)-s.Prologue)}
 	for b, m := range s.MicroBatches {
@@ -135,11 +138,12 @@ func (s StagePlan) check(microBatches int) error {
 	return nil
 }
 
-// checkOps checks operations on units of which the first ones have no backward. The costs in the
+// checkOps checks operations on units. The first prologue units have no backward. The costs in the
 // chain are not used.
 func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 	if len(ops) < prologue {
-		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops), prologue)
+		return fmt.Errorf("%d operations, and %d units run before the first that is trained",
+			len(ops), prologue)
 	}
 	rest := slices.Clone(ops[prologue:])
 	for i, op := range ops[:prologue] {

@@ -6,16 +6,15 @@ import (
 	"penstock.example/schedule"
 )
 
-// moment is an action of a worker with what its device holds meanwhile that belongs to no
-// computation: values that were made and may wait to be received, that were received and wait to be
-// used, and what first parts of backwards have left to the second parts. It may be more than is there
-// (see replay), where these lie in memory of a computation, or of each other.
+// moment is an action of a worker, and the bytes that its device holds meanwhile outside of
+// computations: values made that may wait to be received, values received that wait to be used, and
+// tensors left between the two parts of backwards. It is an upper bound: these may share memory
+// with a computation, or with each other (see replay).
 type moment struct {
 	schedule.Action
 	waits int64
 }
 
-// moments lists a worker's actions.
 func (p *Plan) moments(g *schedule.Graph, latest []int, worker int) []moment {
 	first, end := g.First[worker], g.First[worker+1]
 	change := make([]int64, end-first+1)
@@ -62,7 +61,7 @@ func (p *Plan) moments(g *schedule.Graph, latest []int, worker int) []moment {
 	return out
 }
 
-// computing is the id of the computation that makes what is sent, or uses what is received.
+// computing returns the id of the computation that makes a sent value, or uses a received one.
 func computing(g *schedule.Graph, a schedule.Action) int {
 	kinds := []schedule.Kind{schedule.Backward, schedule.BackwardInput}
 	if a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation {
@@ -76,7 +75,7 @@ func computing(g *schedule.Graph, a schedule.Action) int {
 	return -1
 }
 
-// moved is the size of what an action moves between stages.
+// moved returns the bytes that a transfer moves.
 func (p *Plan) moved(a schedule.Action) (bytes int64) {
 	s := &p.Stages[a.Stage]
 	fp := s.footprint(a.MicroBatch)
@@ -100,8 +99,8 @@ func (p *Plan) moved(a schedule.Action) (bytes int64) {
 }
 
 // recomputeLate moves the recomputations of some stages so that only transfers stand between them
-// and their backwards. Otherwise what they save would be there during other computations. It
-// changes the order of nothing else, so the program can still run to its end.
+// and their backwards. Otherwise the tensors that they save would be held during other
+// computations. It changes the order of nothing else, so the program still runs to its end.
 func recomputeLate(p *schedule.Program, stage func(int) bool) {
 	for w, actions := range p.Workers {
 		out := make([]schedule.Action, 0, len(actions))
@@ -115,7 +114,8 @@ func recomputeLate(p *schedule.Program, stage func(int) bool) {
 		}
 		for _, r := range late {
 			at := slices.IndexFunc(out, func(a schedule.Action) bool { return ends(r, a) })
-			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage && out[at-1].MicroBatch == r.MicroBatch {
+			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage &&
+				out[at-1].MicroBatch == r.MicroBatch {
 				at--
 			}
 			out = slices.Insert(out, max(at, 0), r)
@@ -124,7 +124,7 @@ func recomputeLate(p *schedule.Program, stage func(int) bool) {
 	}
 }
 
-// only says that no computation precedes the backward of a recomputation in a list.
+// only reports whether no computation precedes the backward of a recomputation in a list.
 func only(list []schedule.Action, r schedule.Action) bool {
 	for _, a := range list {
 		if !a.Kind.Transfer() {
@@ -134,7 +134,9 @@ func only(list []schedule.Action, r schedule.Action) bool {
 	return false
 }
 
-// ends says that an action is the backward of what was recomputed, or the first part of it.
+// ends reports whether an action is the backward of a recomputed micro-batch, or the first part of
+// it.
 func ends(r, a schedule.Action) bool {
-	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) && a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
+	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) &&
+		a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
 }

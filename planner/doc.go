@@ -1,4 +1,4 @@
-// Package planner decides what a pipe does in a training step, before anything runs.
+// Package planner plans a training step of a pipe before anything runs.
 //
 // A [Problem] is the input: the layers and the device of each stage, its measured costs, the bytes
 // that its device may hold, and its policy of recomputation. [Solve] makes a [Plan] of it, or fails

@@ -22,8 +22,8 @@ func (p *Plan) Step() time.Duration {
 	return step
 }
 
-// Timeline is the predicted timeline of a step, as for [Plan.Step], with bytes ([Plan.Hold]). predicted is
-// false unless all stages have predictions: then every action takes one unit.
+// Timeline is the predicted timeline of a step, as for [Plan.Step], with bytes ([Plan.Hold]).
+// predicted is false unless all stages have predictions: then every action takes one unit.
 func (p *Plan) Timeline() (t schedule.Timeline, predicted bool, err error) {
 	return p.TimelineOver(schedule.Links{})
 }
@@ -38,9 +38,9 @@ func (p *Plan) TimelineOver(links schedule.Links) (t schedule.Timeline, predicte
 	return t, predicted, nil
 }
 
-// Hold gives the events of a timeline of the plan's program the bytes that their devices hold when they
-// are over, at most: what waits for another worker is there as long as the program lets it wait. Devices
-// of which it is not known what their stages take, as in a plan that was read, stay as they are.
+// Hold sets the bytes that devices hold, at most, at the end of each event of a timeline of the
+// plan's program. A value for another worker waits as long as the program lets it. Devices without
+// known footprints, as in a plan that was read, stay unchanged.
 func (p *Plan) Hold(t schedule.Timeline) {
 	live := map[schedule.Action]int64{}
 	var g *schedule.Graph
@@ -86,8 +86,8 @@ func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) 
 	}, true
 }
 
-// Draw draws the plan in lines of at most so many characters: what each worker does when, what each
-// stage recomputes, and what is predicted of each device.
+// Draw draws the plan in lines of at most a number of characters: the actions of each worker over
+// time, the recomputations of each stage, and the predictions of each device.
 //
 //	1 column = 4.5ms
 //	worker 0  F0 F1 .  .  B0--- B1---
@@ -124,7 +124,8 @@ func (p *Plan) Draw(characters int) (string, error) {
 		if !p.planned(i) {
 			continue
 		}
-		fmt.Fprintf(&b, "%s: %.1f ms against %.1f without recomputation, at most %d bytes", d.Name, d.Time/1000, d.Once/1000, d.Peak)
+		fmt.Fprintf(&b, "%s: %.1f ms against %.1f without recomputation, at most %d bytes", d.Name,
+			d.Time/1000, d.Once/1000, d.Peak)
 		if d.Limit > 0 {
 			fmt.Fprintf(&b, " of %d", d.Limit)
 		}

@@ -22,15 +22,16 @@ type Shortage struct {
 	Others []int  // the others
 	Device string // such as "cpu:0"
 	Limit  int64
-	// Least is the lowest limit that is known to do. It does not depend on measured times. In one of about
-	// a thousand cases there is a plan with some bytes less.
+	// Least is the lowest limit known to be enough. It does not depend on measured times. In about
+	// one of a thousand cases a plan with some bytes less exists.
 	Least int64
-	SetBy string // what needs so much, such as `layer "conv1"`; "" where it is no single thing
-	// Layers is how many the device has; 0 is not known. Of one more stages make no fewer.
+	SetBy string // the cause, such as `layer "conv1"`; "" if it is not one thing
+	// Layers is the number of layers on the device; 0 if it is not known. A device with one layer
+	// cannot be relieved by more stages.
 	Layers int
 }
 
-// Update is what a device holds while the parameters of its stages are updated.
+// Update is the bytes that a device holds while the parameters of its stages are updated.
 type Update struct {
 	Device string
 	Stages []int // in order; at least one
@@ -38,8 +39,8 @@ type Update struct {
 	Bytes  int64
 }
 
-// WithUpdates is the error of a step that these updates follow: e, which is nil if the step fits,
-// with the devices whose limit an update exceeds. It is nil if everything fits. e is not changed.
+// WithUpdates adds the devices that exceed their limit in an update to the error of a step, which
+// is nil if the step fits. It returns nil if everything fits. e is not changed.
 func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 	out := &MemoryError{}
 	if e != nil {
@@ -52,7 +53,8 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 		at := slices.IndexFunc(out.Stages, func(s Shortage) bool { return s.Device == u.Device })
 		if at < 0 {
 			at = len(out.Stages)
-			out.Stages = append(out.Stages, Shortage{Stage: u.Stages[0], Others: u.Stages[1:], Device: u.Device, Limit: u.Limit})
+			out.Stages = append(out.Stages,
+				Shortage{Stage: u.Stages[0], Others: u.Stages[1:], Device: u.Device, Limit: u.Limit})
 		}
 		if s := &out.Stages[at]; u.Bytes > s.Least {
 			s.Least, s.SetBy = u.Bytes, "the optimizer's update"
@@ -65,7 +67,7 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 	return out
 }
 
-// String says what the stage needs and what it may have.
+// String says how much the stage needs, and its limit.
 func (s Shortage) String() string {
 	text := fmt.Sprintf("stage %d on %s needs %s", s.Stage, s.Device, arg.Size(s.Least))
 	if len(s.Others) > 0 {

@@ -9,7 +9,7 @@ import (
 	"penstock.example/remat/solver"
 )
 
-// fitting looks for the plan of a device that is fastest by a replay within its bytes.
+// fitting looks for the fastest plan of a device that a replay shows to stay within its bytes.
 type fitting struct {
 	ctx       context.Context
 	p         Problem
@@ -22,23 +22,24 @@ type fitting struct {
 	bound     float64      // the least of the solver's bounds so far
 }
 
-// fitted is a plan and what it takes by a replay.
+// fitted is a plan and its replayed peak.
 type fitted struct {
 	solved solver.DevicePlan
 	peak   int64 // bytes beside the base
 }
 
-// tries is how often the solver is given more bytes once a plan fits.
+// tries is how often the solver is given more bytes after a plan fits.
 const tries = 4
 
-// worthwhile is the part of the bytes that must be left, or between what fits and what does not, to solve again.
+// worthwhile is the least part of the bytes, left over or between a fit and a failure, for which
+// the solver runs again.
 const worthwhile = 0.002
 
-// best is the fastest plan found within so many bytes; 0 or less is no limit if the device has none.
-// If none was found, it is the one of the fewest bytes, which takes more.
+// best returns the fastest plan found within a number of bytes; 0 or less is no limit if the device
+// has none. If none is found it returns the plan of the fewest bytes.
 //
-// The solver is given more by what is left, or by what it counts too much, and then the half between the most that
-// fits and the least that does not.
+// The solver is given the bytes left over, or counted too high, in addition. Later it is given the
+// middle between the most bytes that fit and the fewest that do not.
 func (f *fitting) best(bytes int64) (best fitted, err error) {
 	if f.p.Devices[f.at].Limit == 0 {
 		best, _, err = f.solve(0, solver.Options{})
@@ -83,16 +84,16 @@ func (f *fitting) best(bytes int64) (best fitted, err error) {
 	return best, nil
 }
 
-// options are the solver's.
 func (f *fitting) options(noBound bool) solver.Options {
 	return solver.Options{NoBound: noBound, Rough: f.p.Rough}
 }
 
-// within is a plan that takes at most so many bytes by a replay, how many the solver was given, and the fewest
-// with which that takes more. ok says that one was found.
+// within returns a plan with a replayed peak of at most a number of bytes, the bytes given to the
+// solver for it, and the fewest bytes given without success. ok reports whether it found a plan.
 //
-// A plan of fewer bytes by the solver's count may take more by a replay. So the solver is given few bytes less at a
-// time: enough for another plan, an eighth of those that are too many, and a quarter more than the time before.
+// A plan of fewer bytes by the solver's count may take more by a replay. So the solver is given
+// slightly fewer bytes each time: enough less for another plan, an eighth of the excess, or a
+// quarter more than the last reduction.
 func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given, high int64, ok bool, err error) {
 	given = max(bytes-f.uncounted, 1)
 	for fewer := int64(0); ; {
@@ -106,15 +107,15 @@ func (f *fitting) within(bytes int64, o solver.Options) (out fitted, given, high
 	}
 }
 
-// fewest is the plan of the fewest bytes that is found, and how many the solver was given for it: that of
-// the fewest by the solver's count, or one that takes still fewer by a replay. It does not depend on measured
-// times: all operations count the same.
+// fewest returns the plan of the fewest bytes found, and the bytes given to the solver for it. It
+// is the solver's plan of the fewest bytes, or one with a lower replayed peak. It does not depend
+// on measured times: all operations count the same.
 func (f *fitting) fewest() (best fitted, given int64, err error) {
 	measured := f.problem.Stages
 	f.problem.Stages = slices.Clone(measured)
 	for i := range f.problem.Stages {
 		s := &f.problem.Stages[i]
-		s.First, s.Later, s.Fewer = even(s.First), even(s.Later), even(s.Fewer)
+		s.First, s.Later, s.Fewer = unitCosts(s.First), unitCosts(s.Later), unitCosts(s.Fewer)
 	}
 	best.solved, err = solver.FewestDevice(f.ctx, f.problem, f.options(true))
 	least := best.solved.Limit
@@ -146,8 +147,8 @@ func (f *fitting) fewest() (best fitted, given int64, err error) {
 	return best, given, nil
 }
 
-// even is a chain whose operations take the same time.
-func even(c remat.Chain) remat.Chain {
+// unitCosts returns a chain in which all operations take the same time.
+func unitCosts(c remat.Chain) remat.Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
 		l := &c.Layers[i]
@@ -157,7 +158,7 @@ func even(c remat.Chain) remat.Chain {
 	return c
 }
 
-// once is the time of a stage's micro-batches without recomputation.
+// once returns the time of a stage's micro-batches without recomputation.
 func (f *fitting) once(s solver.Stage) float64 {
 	if len(s.First.Layers) == 0 {
 		return 0
@@ -169,8 +170,8 @@ func (f *fitting) once(s solver.Stage) float64 {
 	return s.First.Once() + float64(f.p.MicroBatches-1-smaller)*s.Later.Once() + float64(smaller)*s.Fewer.Once()
 }
 
-// solve solves within so many bytes by the solver's count, and applies the plan. ok says that there
-// is one.
+// solve solves within a number of bytes by the solver's count, and applies the plan. ok reports
+// whether a plan exists.
 func (f *fitting) solve(bytes int64, o solver.Options) (out fitted, ok bool, err error) {
 	f.problem.Limit = bytes
 	out.solved, err = solver.SolveDevice(f.ctx, f.problem, o)
@@ -183,7 +184,7 @@ func (f *fitting) solve(bytes int64, o solver.Options) (out fitted, ok bool, err
 	return out, true, nil
 }
 
-// apply makes a plan that of the device's stages.
+// apply sets the operations of the device's stages.
 func (f *fitting) apply(solved solver.DevicePlan) {
 	for k, i := range f.stages {
 		s := &f.out.Stages[i]

@@ -2,26 +2,24 @@ package planner
 
 import "penstock.example/remat"
 
-// Footprint is the memory that a stage takes for a micro-batch: what each operation on a unit takes,
-// to the byte, and which of the things that are handed on lie in the same memory. Package profile
-// measures it. Sizes are bytes.
+// Footprint is the memory of a stage for a micro-batch: the bytes of each operation on a unit, and
+// which of the tensors that are handed on lie in the same memory. Package profile measures it. Sizes
+// are bytes.
 //
-// Memory comes in blocks. A block is there as long as one of the things that lie in it is there, and
-// counts once.
+// Memory comes in blocks. A block exists as long as a tensor in it exists, and counts once.
 type Footprint struct {
-	// Inputs are the blocks of the inputs of units, by boundary: that of the stage's input first,
-	// that of its output last.
+	// Inputs are the blocks of the inputs of units, by boundary: first the stage's input, last its
+	// output.
 	Inputs Blocks
-	// Arrives is what the stage receives for a forward, Leaves is what it sends, as blocks of
-	// Inputs.
+	// Arrives is received for a forward, Leaves is sent, as blocks of Inputs.
 	Arrives, Leaves Parcel
 	Units           []UnitBytes
-	// Backward is what backwards take, by BackwardKind.
+	// Backward is by BackwardKind.
 	Backward [backwardKinds]BackwardBytes
-	// Commit is the most beside the rest when statistics of deferred batch norms are over.
+	// Commit is the temporary peak when the statistics of deferred batch norms are applied.
 	Commit int64
-	// AtOnce says that a loss follows the last stage, whose forward and backward are one operation. It
-	// takes LossTmp beside the rest and the gradient of the output.
+	// AtOnce says that a loss follows the last stage, and its forward and backward are one
+	// operation. Its temporary peak is LossTmp, in addition to the gradient of the output.
 	AtOnce  bool
 	LossTmp int64
 }
@@ -29,24 +27,23 @@ type Footprint struct {
 // Blocks are blocks of memory.
 type Blocks struct {
 	Bytes []int64 // of each block
-	At    [][]int // by boundary: the block of each thing there; -1 for one that is absent
+	At    [][]int // by boundary: the block of each tensor there; -1 for an absent one
 }
 
-// Parcel is what moves between two stages, as blocks; -1 for what is absent.
+// Parcel is the tensors that move between two stages, as blocks; -1 for absent ones.
 type Parcel struct {
 	Tuple []int   // between neighbours
 	Skips [][]int // by place at the boundary: the skip, or the gradients of its pops
 	Ties  []int   // gradients of parameters that other stages use, by place
 }
 
-// UnitBytes is what forwards of a unit take.
+// UnitBytes is the bytes of forwards of a unit.
 type UnitBytes struct {
-	// Keep is the most that a forward without gradients takes, Save that one with gradients does, by
-	// Run.
+	// Keep is the peak of a forward without gradients, Save of one with gradients, by Run.
 	Keep, Save [runs]int64
-	// Saved is what a forward with gradients leaves, beside its output.
+	// Saved is the bytes that a forward with gradients leaves, without its output.
 	Saved int64
-	// Statistics is what the first forward of a step gathers for deferred batch norms.
+	// Statistics is the bytes that the first forward of a step gathers for deferred batch norms.
 	Statistics int64
 }
 
@@ -61,7 +58,7 @@ const (
 	runs
 )
 
-// BackwardKind says what a backward does with the gradients of parameters.
+// BackwardKind is how a backward treats the gradients of parameters.
 type BackwardKind int
 
 // Kinds of backwards.
@@ -73,41 +70,42 @@ const (
 	backwardKinds
 )
 
-// BackwardBytes is what the backwards of one kind take.
+// BackwardBytes is the bytes of backwards of one kind.
 type BackwardBytes struct {
 	// Gradients are the blocks of the gradients of units' inputs, by boundary.
 	Gradients Blocks
-	// Arrives are the gradients that the stage receives, Leaves are those that it sends, as blocks of
-	// Gradients. Gradients of a skip that goes to several stages stand in the order of the stages.
+	// Arrives are the gradients that the stage receives, Leaves the gradients that it sends, as
+	// blocks of Gradients. Gradients of a skip that goes to several stages stand in the order of the
+	// stages.
 	Arrives, Leaves Parcel
 	Units           []UnitBackward
 }
 
-// UnitBackward is what a backward of a unit takes.
+// UnitBackward is the bytes of a backward of a unit.
 type UnitBackward struct {
-	// Peak is the most. Deferred is what it is where units after it hold what they have left to second
-	// parts, and Held where another stage holds all of the unit's output and its gradients. Next is what
-	// it is where the next stage holds what it has left to second parts, 0 where that is not known.
+	// Peak is the peak. Deferred is the peak while later units still hold tensors for their second
+	// parts, and Held the peak while another stage holds all of the unit's output and its gradients.
+	// Next is the peak while the next stage holds tensors for its second parts; 0 if it is not known.
 	Peak, Deferred, Held, Next int64
 
 	Weights int64 // gradients of parameters that it makes
-	// Left is what it leaves to the second part, beside the blocks of the unit's input and of gradients
-	// that it holds until then.
+	// Left is the bytes left to the second part. In addition it holds LeftInputs and LeftGradients,
+	// blocks of the unit's input and of gradients, until then.
 	Left          int64
 	LeftInputs    []int
 	LeftGradients []int
-	// LeftPeak is the most that the second part takes, LeftHeld the same where another stage holds what
-	// it frees, LeftWeights the gradients that it makes.
+	// LeftPeak is the peak of the second part, LeftHeld its peak while another stage holds the
+	// memory that it frees, LeftWeights the gradients that it makes.
 	LeftPeak, LeftHeld, LeftWeights int64
 }
 
-// Skip is a skip that moves between two stages. Places are those in the stages' parcels.
+// Skip is a skip that moves between two stages. Places are indices into the stages' parcels.
 type Skip struct {
 	From, To           int
 	FromPlace, ToPlace int
 	Pops               int // by stage To: how many gradients it sends back
 
-	first int // of these among those that From receives
+	first int // index of the first of these gradients among all that From receives
 }
 
 // Tie is a parameter that two stages use, none between them. The gradient of the later one's uses goes
@@ -117,7 +115,7 @@ type Tie struct {
 	EarlierPlace, LaterPlace int
 }
 
-// footprint is what a stage takes whose costs have none: that of its chains.
+// footprint returns the footprint of a stage; if it has none, one made from its chains.
 func (c *Costs) footprint() *Footprint {
 	if c.Footprint != nil {
 		return c.Footprint
@@ -173,7 +171,8 @@ func (c *Costs) footprint() *Footprint {
 			if i > 0 {
 				made = chain.Layers[i-1].Gradient
 			}
-			u := UnitBackward{Weights: l.WeightGradient, Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
+			u := UnitBackward{Weights: l.WeightGradient,
+				Peak: made + l.WeightGradient + l.BackwardTmp - l.BackwardEarly}
 			u.Deferred, u.Held = u.Peak, u.Peak
 			if BackwardKind(kind) >= MakesLater && c.First.Layers[i].WeightGradient > 0 {
 				d := remat.Deferred{Input: true, Gradient: true} // of a linear layer
@@ -186,8 +185,10 @@ func (c *Costs) footprint() *Footprint {
 					to   *[]int
 					at   []int
 				}{
-					{d.Input, &u.LeftInputs, out.Inputs.At[p+i]}, {d.Output, &u.LeftInputs, out.Inputs.At[p+i+1]},
-					{d.Gradient, &u.LeftGradients, b.Gradients.At[p+i+1]}, {d.InputGradient, &u.LeftGradients, b.Gradients.At[p+i]},
+					{d.Input, &u.LeftInputs, out.Inputs.At[p+i]},
+					{d.Output, &u.LeftInputs, out.Inputs.At[p+i+1]},
+					{d.Gradient, &u.LeftGradients, b.Gradients.At[p+i+1]},
+					{d.InputGradient, &u.LeftGradients, b.Gradients.At[p+i]},
 				} {
 					if l.held {
 						*l.to = append(*l.to, l.at...)
@@ -202,10 +203,11 @@ func (c *Costs) footprint() *Footprint {
 	return out
 }
 
-// chainBlocks are the blocks of a chain's inputs, or of their gradients, which are made from the last
-// down. made is what is made at a boundary, and carries are parts of it that are at others too. The
-// chain begins at unit first.
-func chainBlocks(units, first int, carries []remat.Carry, down bool, made func(boundary int) int64) (out Blocks) {
+// chainBlocks are the blocks of a chain's inputs, or of their gradients, which are made from the
+// last down. made is the bytes made at a boundary, and carries are the parts of them at other
+// boundaries too. The chain begins at unit first.
+func chainBlocks(units, first int, carries []remat.Carry, down bool,
+	made func(boundary int) int64) (out Blocks) {
 	out.At = make([][]int, units+1)
 	rest := make([]int64, units+1)
 	for b := range rest {
@@ -233,7 +235,7 @@ func chainBlocks(units, first int, carries []remat.Carry, down bool, made func(b
 	return out
 }
 
-// deferred is the most that a micro-batch holds between the two parts of its backward.
+// deferred returns the most bytes of a micro-batch between the two parts of its backward.
 func (f *Footprint) deferred() (bytes int64) {
 	b := &f.Backward[AddsLater]
 	for _, u := range b.Units {
@@ -255,7 +257,7 @@ func (f *Footprint) deferred() (bytes int64) {
 	return bytes
 }
 
-// second is the most that the second part of a backward takes beside what the first has left.
+// second returns the most additional bytes of the second part of a backward.
 func (f *Footprint) second() (bytes int64) {
 	for _, kind := range []BackwardKind{MakesLater, AddsLater} {
 		for _, u := range f.Backward[kind].Units {
@@ -265,7 +267,8 @@ func (f *Footprint) second() (bytes int64) {
 	return bytes
 }
 
-// laterWeights is the bytes of gradients of parameters that the second part of a first backward makes.
+// laterWeights returns the bytes of parameter gradients that the second part of a first backward
+// makes.
 func (f *Footprint) laterWeights() (bytes int64) {
 	for _, u := range f.Backward[MakesLater].Units {
 		bytes += u.LeftWeights

@@ -13,24 +13,25 @@ import (
 	"penstock.example/schedule"
 )
 
-// LimitPoint is how long a step takes where no device may hold more than so many bytes.
+// LimitPoint is the step under a limit for all devices.
 type LimitPoint struct {
 	Limit int64 // the same for all devices
 	Step  time.Duration
 }
 
-// OverLimits is the time of a step over limits, from the least limit that has a plan to one under which
-// nothing is recomputed, by ascending limits: so many points or fewer. The cut, the micro-batches and the
-// order of the plan's program stay; what is recomputed changes. Transfers take no time.
+// OverLimits returns the step over limits, from the least limit with a plan to a limit under which
+// nothing is recomputed, by ascending limits: at most a number of points. The cut, the
+// micro-batches and the order of the plan's program stay; only recomputations change. Transfers
+// take no time.
 //
-// Chains has the chain of each stage, for a micro-batch after the first, as many layers as the stage has
-// units after its prologue. What they do not say of a device, such as the gradients that the first
-// micro-batch makes, counts as held all the time: as much as makes the plan's own peak come out. So the
-// plan lies on the curve, and far from it the curve is an estimate.
+// chains has the chain of each stage, for a micro-batch after the first, with a layer for each unit
+// after the prologue. Bytes that the chains do not have, such as the gradients that the first
+// micro-batch makes, count as held all the time, chosen so that the plan's own peak results. So the
+// plan lies on the curve. Far from it the curve is an estimate.
 //
-// It blocks until the points are found. When the deadline of ctx passes it returns those that there are,
-// which are spread over all limits: the ends are found first, then the middle of the widest gap. It fails
-// where the plan does not say what its devices take, and with ctx.Err() when ctx is cancelled.
+// It blocks until the points are found. When the deadline of ctx passes it returns the points found
+// so far, spread over all limits: the ends are found first, then the middle of the widest gap. It
+// fails for a plan without footprints, and with ctx.Err() when ctx is cancelled.
 func (p *Plan) OverLimits(ctx context.Context, chains []remat.Chain, points int) ([]LimitPoint, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
@@ -56,9 +57,11 @@ func (p *Plan) fullest() (most int64) {
 
 // problemOf is the problem of planning the same step anew, from what chains say, without limits.
 func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
-	out := Problem{MicroBatches: p.MicroBatches(), NoBound: true, Schedule: schedule.Fixed(p.Program.WithoutReduce())}
+	out := Problem{MicroBatches: p.MicroBatches(), NoBound: true,
+		Schedule: schedule.Fixed(p.Program.WithoutReduce())}
 	if len(chains) != len(p.Stages) {
-		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains), len(p.Stages))
+		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains),
+			len(p.Stages))
 	}
 	for _, e := range p.Program.Skips { // what moves over them is not in the chains
 		out.Skips = append(out.Skips, Skip{From: e.From, To: e.To})

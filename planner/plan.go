@@ -8,7 +8,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// Plan is what a pipe does in a step of so many micro-batches. It is plain data and may be wrong;
+// Plan is the actions and operations of a pipe in a step. It is plain data and may be wrong;
 // [Plan.Check] says whether it can run. A Plan that several goroutines read must not be changed.
 type Plan struct {
 	Program *schedule.Program // of a whole step
@@ -27,7 +27,7 @@ func (p *Plan) MicroBatches() int {
 	return p.Program.MicroBatches
 }
 
-// DevicePlan is what is predicted of a device. All but the name is 0 unless its stages have the
+// DevicePlan is the predictions for a device. All but the name is 0 unless its stages have the
 // policy Optimal. Sizes are bytes. Times are microseconds of all its stages and micro-batches
 // together.
 type DevicePlan struct {
@@ -45,7 +45,7 @@ type DevicePlan struct {
 	Spread float64 // see Costs
 }
 
-// StagePlan is what one stage does in a step.
+// StagePlan is the operations of one stage in a step.
 type StagePlan struct {
 	Device int // an index into the plan's Devices
 	Layers int // of the model
@@ -58,14 +58,13 @@ type StagePlan struct {
 	// MicroBatches has the operations on each micro-batch.
 	MicroBatches []MicroBatch
 
-	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a plan
-	// that was read.
+	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a
+	// plan that was read.
 	larger, smaller *Footprint
 	most            int // the number of those of the most rows
 	memory          Memory
 }
 
-// footprint is what a micro-batch takes.
 func (s *StagePlan) footprint(microBatch int) *Footprint {
 	if microBatch < s.most {
 		return s.larger
@@ -73,7 +72,7 @@ func (s *StagePlan) footprint(microBatch int) *Footprint {
 	return s.smaller
 }
 
-// MicroBatch is what a stage does with one micro-batch.
+// MicroBatch is the operations of a stage on one micro-batch.
 type MicroBatch struct {
 	// Ops are operations on the units of the stage. The forward of the program performs those up to
 	// the loss (L). Its recomputation performs those from there to the first backward, and its
@@ -124,8 +123,7 @@ func (s StagePlan) Recomputed() (n int) {
 	return n
 }
 
-// Split splits a micro-batch's operations into those of the forward, of the recomputation and of
-// the backward.
+// Split splits a micro-batch's operations into forward, recomputation and backward.
 func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
 	loss := slices.Index(ops, remat.Op{Kind: remat.LossStep})
 	if loss < 0 {
@@ -149,8 +147,8 @@ func (p *Plan) recomputes(stage, microBatch int) bool {
 	return len(again) > 0
 }
 
-// Fewer is the plan for the first micro-batches alone, as a batch with fewer rows needs it. Its peaks
-// are predicted again. Those of a plan that was read stay, as no device holds more with fewer
+// Fewer is the plan for the first micro-batches alone, for a batch with fewer rows. Its peaks are
+// predicted again. A plan that was read keeps its peaks, as no device holds more with fewer
 // micro-batches.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
@@ -170,7 +168,7 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 	return &out
 }
 
-// predictPeaks computes the peaks of devices of whose stages it is known what they take.
+// predictPeaks computes the peaks of devices with known footprints.
 func (p *Plan) predictPeaks() {
 	var g *schedule.Graph
 	var latest []int
@@ -186,9 +184,10 @@ func (p *Plan) predictPeaks() {
 	}
 }
 
-// sized says whether it is known what the stages of a device take.
+// sized reports whether the footprints of the stages of a device are known.
 func (p *Plan) sized(device int) bool {
-	return slices.ContainsFunc(p.Stages, func(s StagePlan) bool { return s.Device == device && s.larger != nil })
+	return slices.ContainsFunc(p.Stages,
+		func(s StagePlan) bool { return s.Device == device && s.larger != nil })
 }
 
 // spare is the part of a limit that must have become free to make another plan worth solving.
@@ -217,5 +216,6 @@ func (p *Plan) Refit(now Problem) *Plan {
 
 // planned says whether the memory of a device is planned.
 func (p *Plan) planned(device int) bool {
-	return slices.ContainsFunc(p.Stages, func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
+	return slices.ContainsFunc(p.Stages,
+		func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
 }

@@ -5,7 +5,7 @@ package planner
 type Policy string
 
 const (
-	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
+	// ExceptLast recomputes every micro-batch except the one with the first backward, because it
 	// would be recomputed at once. In ascending order that is micro-batch 0. With one micro-batch
 	// nothing is recomputed.
 	ExceptLast Policy = "except_last"
@@ -13,7 +13,7 @@ const (
 	Never Policy = "never"
 	// Always recomputes every micro-batch.
 	Always Policy = "always"
-	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
+	// Optimal chooses for each layer and micro-batch whether to keep or to recompute, so that a
 	// step is shortest under a limit in bytes.
 	Optimal Policy = "optimal"
 )

@@ -6,12 +6,12 @@ import (
 	"penstock.example/schedule"
 )
 
-// Reducing is the plan as each of several replicas of the pipeline runs it: its program reduces the
-// gradients of the stages over them ([schedule.AddReduce]). bytes has the most that each stage then
-// holds of another replica's gradients at a time. Peaks are predicted again. Of a plan that was read it
-// is not known what is held when gradients are reduced, and its peaks are raised by all of them; they
-// may then be too high. The peaks may exceed limits, which [Plan.Check] tells. A plan whose program
-// reduces already is returned as it is.
+// Reducing is the plan for each of several replicas of the pipeline: its program reduces the
+// gradients of the stages over them ([schedule.AddReduce]). bytes is, by stage, the most bytes held
+// of another replica's gradients at a time. Peaks are predicted again. The peaks of a plan that was
+// read are raised by all of these bytes, as its footprints are not known; they may then be too
+// high. The peaks may exceed limits, which [Plan.Check] reports. A plan with reductions is returned
+// as it is.
 func (p *Plan) Reducing(bytes []int64) *Plan {
 	if p.Program.Reduces() {
 		return p

@@ -7,9 +7,8 @@ import (
 	"penstock.example/schedule"
 )
 
-// replay carries out what a worker does, action by action and operation by operation, and adds up
-// what its device holds, block by block. What waits for another worker waits as long as the program
-// lets it.
+// replay carries out the actions of a worker, operation by operation, and adds up the bytes of its
+// device, block by block. A value for another worker waits as long as the program lets it.
 //
 //	worker 0   0F1  0F1>1  0F2  ...   1>0B0  0B0        0F1 has made x, and 1>0B0 cannot start
 //	waits           x      x    x     y                  before x was received
@@ -19,14 +18,14 @@ type replay struct {
 	latest     []int // see schedule.Graph.LatestReceives
 	worker     int
 	live, most int64 // bytes
-	reduction  int64 // of them for what a reduction that goes on may hold
+	reduction  int64 // part of them: for a reduction under way
 	states     map[[2]int]*inFlight
 	statistics map[int]*block                        // by stage
-	due        map[int][]*block                      // by action: what no longer waits when it begins
+	due        map[int][]*block                      // by action: the blocks that no longer wait when it begins
 	sent       map[schedule.Action]map[[3]int]*block // by receive on the worker itself
 }
 
-// block is memory that is there as long as somebody holds it.
+// block is memory that exists as long as it has holders.
 type block struct {
 	bytes   int64
 	holders int
@@ -34,45 +33,47 @@ type block struct {
 
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
-	key    [2]int // stage and micro-batch
-	fp     *Footprint
-	inputs [][]*block // by boundary, by element; nil where the input of the unit is not there
-	within []bool     // by boundary: it is a part of what a forward with gradients has left
-	saved  []*block   // by unit: the rest of that
-	ran    []bool     // by unit
-	grads  [][]*block // by boundary, by element
-	kind   BackwardKind
-	left   []left
+	key     [2]int // stage and micro-batch
+	fp      *Footprint
+	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
+	inGraph []bool     // by boundary: part of the graph of a forward with gradients
+	saved   []*block   // by unit: the rest of the graph
+	ran     []bool     // by unit
+	grads   [][]*block // by boundary, by element
+	kind    BackwardKind
+	left    []left
 }
 
-// left is what the first part of a unit's backward has left to the second.
+// left is the memory that the first part of a unit's backward leaves to the second.
 type left struct {
 	blocks              []*block
 	peak, held, weights int64
 }
 
-// peak is the most bytes that a device holds beside its base.
+// peak returns the most bytes of a device, without its base.
 func (p *Plan) peak(g *schedule.Graph, latest []int, device int) int64 {
 	return p.replay(g, latest, device, func(schedule.Action, int64) {})
 }
 
-// replay calls after with each of a device's actions and the bytes that are held when it is over, and
-// returns the most bytes. Neither counts the base.
-func (p *Plan) replay(g *schedule.Graph, latest []int, device int, after func(a schedule.Action, live int64)) (most int64) {
-	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{}, statistics: map[int]*block{},
-		due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
+// replay calls after with each of a device's actions and the bytes held at its end, and returns the
+// most bytes. Neither includes the base.
+func (p *Plan) replay(g *schedule.Graph, latest []int, device int,
+	after func(a schedule.Action, live int64)) (most int64) {
+	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{},
+		statistics: map[int]*block{}, due: map[int][]*block{},
+		sent: map[schedule.Action]map[[3]int]*block{}}
 	for id := g.First[device]; id < g.First[device+1]; id++ {
 		r.drop(r.due[id])
 		delete(r.due, id)
 		r.do(g.Actions[id])
-		r.takes(0)
+		r.notePeak(0)
 		after(g.Actions[id], r.live)
 	}
 	return r.most
 }
 
-// takes notes that so many bytes are there for a moment, beside what is live.
-func (r *replay) takes(bytes int64) { r.most = max(r.most, r.live+bytes) }
+// notePeak notes temporary bytes in addition to live ones.
+func (r *replay) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
 
 func (r *replay) hold(list []*block) {
 	for _, b := range list {
@@ -114,19 +115,19 @@ func (r *replay) do(a schedule.Action) {
 	case schedule.Forward:
 		r.forward(m, a)
 	case schedule.Recompute:
-		r.start(m, a)
+		r.beginLoss(m, a)
 		_, again, _ := Split(r.ops(a))
 		r.operations(m, a, again)
 	case schedule.Backward, schedule.BackwardInput:
-		r.start(m, a)
+		r.beginLoss(m, a)
 		_, _, back := Split(r.ops(a))
 		r.operations(m, a, back)
-		r.returns(m, a)
+		r.sendGradients(m, a)
 	case schedule.BackwardWeight:
 		for _, l := range m.left {
 			before, peak := r.live, l.peak
 			r.drop(l.blocks)
-			if _, stages := elsewhere(l.blocks, nil, nil); stages > 0 {
+			if _, stages := heldElsewhere(l.blocks, nil, nil); stages > 0 {
 				peak = min(peak+stages, max(l.held, peak))
 			}
 			r.most = max(r.most, before+peak)
@@ -143,7 +144,7 @@ func (r *replay) ops(a schedule.Action) []remat.Op {
 	return r.p.Stages[a.Stage].MicroBatches[a.MicroBatch].Ops
 }
 
-// at is the state of an action's micro-batch.
+// at returns the state of an action's micro-batch.
 func (r *replay) at(a schedule.Action) *inFlight {
 	key := [2]int{a.Stage, a.MicroBatch}
 	m := r.states[key]
@@ -151,11 +152,13 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
-		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), within: make([]bool, n+1), saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
+		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
+			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
 		if m.kind = Adds; a.MicroBatch == 0 && !s.memory.Gradients {
 			m.kind = Makes
 		}
-		if _, split := r.g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}); split {
+		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
+		if _, split := r.g.IndexOf(first); split {
 			m.kind += MakesLater
 		}
 		r.states[key] = m
@@ -163,7 +166,6 @@ func (r *replay) at(a schedule.Action) *inFlight {
 	return m
 }
 
-// backward is what the backward of the micro-batch takes.
 func (m *inFlight) backward() *BackwardBytes {
 	if b := &m.fp.Backward[m.kind]; len(b.Units) > 0 || m.kind < MakesLater {
 		return b
@@ -171,8 +173,8 @@ func (m *inFlight) backward() *BackwardBytes {
 	return &m.fp.Backward[m.kind-MakesLater] // it was not measured in two parts
 }
 
-// blocksOf are blocks for the elements of a boundary. Those that are at another boundary too are the
-// same.
+// blocksOf makes the blocks of the tensors at a boundary. Tensors in memory of another boundary get
+// its blocks.
 func blocksOf(of Blocks, boundary, other int, there []*block) []*block {
 	known := map[int]*block{}
 	if there != nil {
@@ -195,21 +197,21 @@ func blocksOf(of Blocks, boundary, other int, there []*block) []*block {
 	return out
 }
 
-// thing is something that moves between two stages: at is its number at the boundary, what tells it
-// apart from others on the way.
-type thing struct {
+// transferred is a tensor that moves between two stages: its number at the boundary, and a key that
+// is the same at both ends.
+type transferred struct {
 	at   int
 	what [3]int
 }
 
-// moves lists what an action moves: the tuple between neighbours, skips, and gradients of these and of
-// ties. parcel is what stands at the boundary.
-func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []thing) {
+// moves lists the tensors that an action moves: the tuple between neighbours, skips, and gradients
+// of these and of ties. parcel is the tensors at the boundary.
+func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []transferred) {
 	earlier, later := min(a.Peer, a.Stage), max(a.Peer, a.Stage)
 	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
 	if later == earlier+1 {
 		for k := range parcel.Tuple {
-			list = append(list, thing{k, [3]int{0, 0, k}})
+			list = append(list, transferred{k, [3]int{0, 0, k}})
 		}
 	}
 	start := len(parcel.Tuple)
@@ -221,11 +223,11 @@ func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []thing) {
 			for k := range pops {
 				switch {
 				case a.Stage == later && s.ToPlace == place:
-					list = append(list, thing{start + k, [3]int{1, i, k}})
+					list = append(list, transferred{start + k, [3]int{1, i, k}})
 				case a.Stage == earlier && s.FromPlace == place && forward:
-					list = append(list, thing{start + k, [3]int{1, i, k}})
+					list = append(list, transferred{start + k, [3]int{1, i, k}})
 				case a.Stage == earlier && s.FromPlace == place && s.first <= k && k < s.first+s.Pops:
-					list = append(list, thing{start + k, [3]int{1, i, k - s.first}})
+					list = append(list, transferred{start + k, [3]int{1, i, k - s.first}})
 				}
 			}
 		}
@@ -235,15 +237,15 @@ func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []thing) {
 		for i, t := range p.ties {
 			if !forward && t.Earlier == earlier && t.Later == later &&
 				(a.Stage == later && t.LaterPlace == place || a.Stage == earlier && t.EarlierPlace == place) {
-				list = append(list, thing{start + place, [3]int{2, i, 0}})
+				list = append(list, transferred{start + place, [3]int{2, i, 0}})
 			}
 		}
 	}
 	return list
 }
 
-// receive puts what arrives at a boundary of the micro-batch. From the same device it is the memory
-// that was sent, and from another a copy.
+// receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
+// are the memory that was sent, from another a copy.
 func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of Blocks, parcel Parcel) {
 	if into[boundary] == nil {
 		into[boundary] = make([]*block, len(of.At[boundary]))
@@ -267,7 +269,7 @@ func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of Bl
 	}
 }
 
-// forward performs a forward, and lets the output wait for other stages.
+// forward performs a forward and sends its output.
 func (r *replay) forward(m *inFlight, a schedule.Action) {
 	s := &r.p.Stages[a.Stage]
 	if a.Stage == 0 {
@@ -283,7 +285,7 @@ func (r *replay) forward(m *inFlight, a schedule.Action) {
 	r.operations(m, a, ops)
 	n := len(m.fp.Units)
 	out := m.inputs[n]
-	if m.within[n] {
+	if m.inGraph[n] {
 		r.hold(out)
 	} else {
 		m.inputs[n] = nil
@@ -291,19 +293,19 @@ func (r *replay) forward(m *inFlight, a schedule.Action) {
 	if a.Stage == len(r.p.Stages)-1 {
 		r.drop(out)
 	} else {
-		r.leave(a, schedule.SendActivation, out, m.fp.Leaves)
+		r.send(a, schedule.SendActivation, out, m.fp.Leaves)
 	}
 	if a.MicroBatch == r.p.MicroBatches()-1 {
 		if b := r.statistics[a.Stage]; b != nil {
-			r.takes(m.fp.Commit)
+			r.notePeak(m.fp.Commit)
 			r.drop([]*block{b})
 		}
 	}
 }
 
-// leave sends what is at a boundary, and held, to other stages. For another worker it waits until that
-// has received it.
-func (r *replay) leave(a schedule.Action, kind schedule.Kind, list []*block, parcel Parcel) {
+// send sends the held tensors at a boundary to other stages. For another worker they wait until it
+// has received them.
+func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parcel Parcel) {
 	for stage := range r.p.Stages {
 		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
 			continue
@@ -331,16 +333,16 @@ func (r *replay) leave(a schedule.Action, kind schedule.Kind, list []*block, par
 	r.drop(list)
 }
 
-// returns lets the gradients of the stage's input wait for earlier stages.
-func (r *replay) returns(m *inFlight, a schedule.Action) {
+// sendGradients sends the gradients of the stage's input to earlier stages.
+func (r *replay) sendGradients(m *inFlight, a schedule.Action) {
 	if memory := &r.p.Stages[a.Stage].memory; a.Stage == 0 && memory.InputGradient > 0 {
-		r.takes(memory.InputGradient)
+		r.notePeak(memory.InputGradient)
 		if a.MicroBatch == 0 && !memory.InputHasGradient {
 			r.live += memory.InputGradient
 		}
 	}
 	if list := m.grads[0]; list != nil {
-		r.leave(a, schedule.SendGradient, list, m.backward().Leaves)
+		r.send(a, schedule.SendGradient, list, m.backward().Leaves)
 	}
 	for b := range m.grads {
 		if b > 0 {
@@ -354,15 +356,15 @@ func (r *replay) returns(m *inFlight, a schedule.Action) {
 	}
 }
 
-// start makes the gradient of the loss, on the last stage.
-func (r *replay) start(m *inFlight, a schedule.Action) {
+// beginLoss makes the gradient of the loss, on the last stage.
+func (r *replay) beginLoss(m *inFlight, a schedule.Action) {
 	n := len(m.fp.Units)
 	if a.Stage < len(r.p.Stages)-1 || m.grads[n] != nil {
 		return
 	}
 	m.grads[n] = blocksOf(m.backward().Gradients, n, n, nil)
 	r.hold(m.grads[n])
-	r.takes(0)
+	r.notePeak(0)
 }
 
 // operations performs operations of a micro-batch's plan.
@@ -373,9 +375,9 @@ func (r *replay) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 			r.run(m, a, i, op.Kind)
 		case remat.LossStep:
 			if n := len(m.fp.Units); m.fp.AtOnce && a.Stage == len(r.p.Stages)-1 {
-				r.start(m, a)
-				r.takes(m.fp.LossTmp)
-				if !m.within[n] {
+				r.beginLoss(m, a)
+				r.notePeak(m.fp.LossTmp)
+				if !m.inGraph[n] {
 					r.drop(m.inputs[n])
 					m.inputs[n] = nil
 				}
@@ -397,9 +399,9 @@ func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	}
 	m.ran[i] = true
 	if kind == remat.ForwardSave {
-		r.takes(u.Save[run])
+		r.notePeak(u.Save[run])
 	} else {
-		r.takes(u.Keep[run])
+		r.notePeak(u.Keep[run])
 	}
 	m.inputs[i+1] = blocksOf(m.fp.Inputs, i+1, i, m.inputs[i])
 	r.hold(m.inputs[i+1])
@@ -414,22 +416,21 @@ func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	}
 	switch kind {
 	case remat.ForwardSave:
-		m.within[i+1], m.saved[i] = true, &block{bytes: u.Saved}
+		m.inGraph[i+1], m.saved[i] = true, &block{bytes: u.Saved}
 		r.hold(m.saved[i : i+1])
 	case remat.Forward:
 		r.dropInput(m, i)
 	}
 }
 
-// dropInput drops x(i) unless it is a part of what a forward with gradients has left.
+// dropInput drops x(i) unless it is part of a graph.
 func (r *replay) dropInput(m *inFlight, i int) {
-	if !m.within[i] {
+	if !m.inGraph[i] {
 		r.drop(m.inputs[i])
 		m.inputs[i] = nil
 	}
 }
 
-// unitBackward performs the backward of a unit.
 func (r *replay) unitBackward(m *inFlight, i int) {
 	b := m.backward()
 	u, before := &b.Units[i], r.live
@@ -444,9 +445,9 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
-	m.inputs[i+1], m.within[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
+	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
 	peak := u.Peak
-	switch units, stages := elsewhere(gone, stays, deferred); {
+	switch units, stages := heldElsewhere(gone, stays, deferred); {
 	case u.Next > 0 && units == 0 && stages > 0 && r.heldByNext(m, gone, stays):
 		peak = max(u.Next, u.Peak)
 	case stages > 0:
@@ -458,8 +459,8 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	r.dropInput(m, i)
 }
 
-// heldByNext says whether what is held of a micro-batch's blocks is what the next stage has left to second
-// parts of its backward of the same.
+// heldByNext reports whether only the next stage, for second parts of its backward, still holds a
+// micro-batch's blocks.
 func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
 	next := r.states[[2]int{m.key[0] + 1, m.key[1]}]
 	if next == nil {
@@ -469,11 +470,11 @@ func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
 	for _, l := range next.left {
 		theirs = append(theirs, l.blocks...)
 	}
-	_, others := elsewhere(gone, slices.Concat(stays, theirs), nil)
+	_, others := heldElsewhere(gone, slices.Concat(stays, theirs), nil)
 	return others == 0
 }
 
-// left holds what the first part of a unit's backward leaves to the second.
+// left holds the memory that the first part of a unit's backward leaves to the second.
 func (r *replay) left(m *inFlight, b *BackwardBytes, i int, u *UnitBackward) []*block {
 	if m.kind < MakesLater {
 		return nil
@@ -499,10 +500,10 @@ func (r *replay) left(m *inFlight, b *BackwardBytes, i int, u *UnitBackward) []*
 	return l.blocks
 }
 
-// elsewhere is the bytes of blocks that a unit's backward frees where nobody else holds them, and that
-// are held: by what units after it have deferred, and by other stages. When it needs most, they may be
-// there.
-func elsewhere(gone, stays, deferred []*block) (units, stages int64) {
+// heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not
+// hold them: later units for their second parts, and other stages. They may exist during the
+// backward's peak.
+func heldElsewhere(gone, stays, deferred []*block) (units, stages int64) {
 	seen := map[*block]bool{nil: true}
 	for _, b := range stays {
 		seen[b] = true

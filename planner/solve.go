@@ -13,17 +13,17 @@ import (
 
 // Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]
 // if no plan of some device keeps its limit, with ctx.Err() when ctx ends first, with an
-// [*arg.ConfigError] for a field of the problem that is refused, or with what is wrong with the
-// program that the problem's schedule makes.
+// [*arg.ConfigError] for a wrong field of the problem, or with an error of the program that the
+// problem's schedule makes.
 //
 // The program is made first, with a recomputation of everything that may be recomputed. Its order
-// says which micro-batches of which stages are in flight together on a device, and what waits on
-// links. Each device is planned in that order. Recomputations that the plan does without are taken
-// out of the program.
+// decides which micro-batches are in flight together on a device, and which values wait on links.
+// Each device is planned in that order. Recomputations that the plan does not need are taken out of
+// the program.
 //
-// Under a limit this is done for links on which any number of values may wait, so that stages hardly wait
-// for each other, and for links on which nothing waits, which takes fewer bytes. The plan of the shorter
-// step is taken.
+// Under a limit Solve makes two plans: for links on which any number of values may wait, so that
+// stages hardly wait for each other, and for links on which nothing waits, which needs fewer bytes. It
+// returns the plan with the shorter step.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	out, err := SolveFirst(ctx, p)
 	if err != nil || p.Meet || !p.limited() {
@@ -40,9 +40,9 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	return out, nil
 }
 
-// SolveFirst is [Solve] in half the time: devices that do not keep their limits where any number of
+// SolveFirst is [Solve] in half the time. Devices that do not keep their limits if any number of
 // values may wait on links are planned for links on which nothing waits, and all devices run that
-// program then. The plan is seldom worse than that of Solve.
+// program then. Its plan is seldom worse.
 func SolveFirst(ctx context.Context, p Problem) (*Plan, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
@@ -57,40 +57,40 @@ func SolveFirst(ctx context.Context, p Problem) (*Plan, error) {
 	return p.plan(ctx, programs)
 }
 
-// limited says whether a device has a limit to plan for.
 func (p Problem) limited() bool {
-	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
+	return slices.ContainsFunc(p.Stages,
+		func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
 }
 
-// view is a program and what follows from it.
-type view struct {
+// orderedProgram is a program with its dependencies.
+type orderedProgram struct {
 	*schedule.Program
 	graph  *schedule.Graph
 	latest []int // see schedule.Graph.LatestReceives
 }
 
-func look(p *schedule.Program) view {
+func newOrderedProgram(p *schedule.Program) orderedProgram {
 	g := p.Graph()
-	return view{p, g, g.LatestReceives()}
+	return orderedProgram{p, g, g.LatestReceives()}
 }
 
-// plan is the plan in the order of one of several programs, which recompute all that may be recomputed:
-// the first in whose order each device keeps its limit.
+// plan plans a step in the order of one of several programs, which recompute all that may be
+// recomputed: the first program in which each device keeps its limit.
 func (p Problem) plan(ctx context.Context, programs []*schedule.Program) (*Plan, error) {
-	out := &Plan{Program: programs[0], skips: numbered(p.Skips), ties: p.Ties}
+	out := &Plan{Program: programs[0], skips: withGradientOffsets(p.Skips), ties: p.Ties}
 	for _, d := range p.Devices {
 		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
 	}
 	for i, s := range p.Stages {
 		out.Stages = append(out.Stages, p.stage(i, s))
 	}
-	views, chosen := make([]view, len(programs)), 0
-	views[0] = look(programs[0])
+	views, chosen := make([]orderedProgram, len(programs)), 0
+	views[0] = newOrderedProgram(programs[0])
 	var short []Shortage
 	within := func(device, from int) error {
 		for k := from; ; k++ {
 			if views[k].Program == nil {
-				views[k] = look(programs[k])
+				views[k] = newOrderedProgram(programs[k])
 			}
 			lack, err := p.device(ctx, out, device, views[k])
 			switch {
@@ -119,7 +119,8 @@ func (p Problem) plan(ctx context.Context, programs []*schedule.Program) (*Plan,
 			return nil, fmt.Errorf("planner: %w", err)
 		}
 		out.predictPeaks()
-		above := slices.IndexFunc(out.Devices, func(d DevicePlan) bool { return d.Limit > 0 && d.Peak > d.Limit })
+		above := slices.IndexFunc(out.Devices,
+			func(d DevicePlan) bool { return d.Limit > 0 && d.Peak > d.Limit })
 		if above < 0 || chosen == 0 {
 			return out, nil
 		}
@@ -129,8 +130,8 @@ func (p Problem) plan(ctx context.Context, programs []*schedule.Program) (*Plan,
 	}
 }
 
-// program is a program with links of a capacity, in which stages with the policy Optimal recompute
-// every micro-batch.
+// program makes the program with links of a capacity, in which stages with the policy Optimal
+// recompute every micro-batch.
 func (p Problem) program(capacity int) (*schedule.Program, error) {
 	generate := p.Schedule
 	if generate == nil {
@@ -141,7 +142,7 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 		workers = append(workers, s.Device)
 	}
 	program, err := generate.Make(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity, Measured: p.time(),
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
 		Recompute: func(stage, microBatch int) bool {
 			if stage >= len(p.Stages) {
 				return false // the schedule asks for a program of more than there is
@@ -160,9 +161,9 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 	return program, nil
 }
 
-// programs are those in whose order memory may be planned, the preferred one first: with any number of values on
-// links; under limits then with none, or one on each link if the program does not run like that. A schedule may have
-// a capacity of its own, which stays.
+// programs makes the programs to plan for, the preferred one first: with any number of values on
+// links, and under limits with none, or with one on each link if the program does not run without.
+// A schedule's own capacity stays.
 func (p Problem) programs() (list []*schedule.Program, err error) {
 	if !p.Meet {
 		program, err := p.program(0)
@@ -186,7 +187,7 @@ func (p Problem) programs() (list []*schedule.Program, err error) {
 	return list, nil
 }
 
-// stage is a stage's plan as far as it is known before its device is planned.
+// stage returns a stage's plan before its device is planned.
 func (p Problem) stage(at int, s Stage) StagePlan {
 	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy}
 	if s.Policy != Optimal {
@@ -209,7 +210,6 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 	return out
 }
 
-// edges lists the pairs of stages between which values move directly.
 func (p Problem) edges() (out []schedule.Edge) {
 	for _, s := range p.Skips {
 		out = append(out, schedule.Edge{From: s.From, To: s.To})
@@ -220,9 +220,9 @@ func (p Problem) edges() (out []schedule.Edge) {
 	return out
 }
 
-// numbered are the skips with the numbers of their gradients on the stages that they come from: they
-// stand there in the order of the stages that send them.
-func numbered(skips []Skip) []Skip {
+// withGradientOffsets returns the skips with the offsets of their gradients on the stages that they
+// come from: gradients stand there in the order of the stages that send them.
+func withGradientOffsets(skips []Skip) []Skip {
 	out := slices.Clone(skips)
 	for i := range out {
 		for _, s := range skips {
@@ -234,12 +234,12 @@ func numbered(skips []Skip) []Skip {
 	return out
 }
 
-// device plans the stages of a device, or returns what it is short of.
+// device plans the stages of a device, or returns its shortage.
 //
-// What the solver counts may be more or less than what the program takes (see moment), which a replay
-// says to the byte. So it is given fewer bytes where its plans take more than there are, and more
-// where they leave some, a few times. If no plan fits, the one of the fewest bytes may.
-func (p Problem) device(ctx context.Context, out *Plan, at int, in view) (*Shortage, error) {
+// The solver may count more or fewer bytes than a replay of the program (see moment), which is
+// exact. So it is given fewer bytes if its plans take too many, and more if they leave some, a few
+// times. If no plan fits, the plan of the fewest bytes may.
+func (p Problem) device(ctx context.Context, out *Plan, at int, in orderedProgram) (*Shortage, error) {
 	d, problem := &out.Devices[at], solver.Device{MicroBatches: p.MicroBatches, Larger: p.Larger}
 	var stages []int
 	uncounted := int64(0)
@@ -248,8 +248,9 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, in view) (*Short
 			continue
 		}
 		first, later, fewer := p.chains(i, in.Program)
-		problem.Stages = append(problem.Stages, solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
-			Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
+		problem.Stages = append(problem.Stages,
+			solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
+				Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
 		stages = append(stages, i)
 		uncounted += s.Costs.Statistics + 2*s.Memory.InputGradient
 		d.Spread = max(d.Spread, s.Costs.Spread)
@@ -276,13 +277,14 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, in view) (*Short
 	return nil, nil
 }
 
-// order is the forwards and backwards of a device's stages, with what waits meanwhile.
-func (p Problem) order(out *Plan, in view, device int, stages []int) (order []solver.Computation) {
+// order returns the forwards and backwards of a device's stages, with the bytes that wait
+// meanwhile.
+func (p Problem) order(out *Plan, in orderedProgram, device int, stages []int) (order []solver.Computation) {
 	index := map[int]int{}
 	for k, i := range stages {
 		index[i] = k
 	}
-	between, again, before := int64(0), int64(0), int64(0) // what waits since and at the last computation
+	between, again, before := int64(0), int64(0), int64(0) // bytes that wait since and at the last computation
 	pause := func(at int64) {
 		if between > max(before, at) { // otherwise more is there at one of the two
 			order = append(order, solver.Computation{Stage: solver.Between, Waits: between})
@@ -305,7 +307,8 @@ func (p Problem) order(out *Plan, in view, device int, stages []int) (order []so
 			between = max(between, m.waits)
 			continue
 		}
-		c := solver.Computation{Stage: k, MicroBatch: m.MicroBatch, Backward: m.Kind != schedule.Forward, Waits: max(m.waits, again)}
+		c := solver.Computation{Stage: k, MicroBatch: m.MicroBatch,
+			Backward: m.Kind != schedule.Forward, Waits: max(m.waits, again)}
 		if !c.Backward {
 			c.AtLeast = p.Stages[m.Stage].prologue()
 		}
@@ -320,10 +323,11 @@ func (p Problem) order(out *Plan, in view, device int, stages []int) (order []so
 // keepAll and keepInput are the operations of a stage of one unit.
 var (
 	keepAll   = []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep}, {Kind: remat.Backward}}
-	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep}, {Kind: remat.ForwardSave}, {Kind: remat.Backward}}
+	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep},
+		{Kind: remat.ForwardSave}, {Kind: remat.Backward}}
 )
 
-// shortage is the shortage of a device with these stages that needs so many bytes.
+// shortage is the shortage of a device with these stages that needs least bytes.
 func (p Problem) shortage(program *schedule.Program, stages []int, least int64) *Shortage {
 	d := p.Devices[p.Stages[stages[0]].Device]
 	out := &Shortage{Stage: stages[0], Others: stages[1:], Device: d.Name, Limit: d.Limit, Least: least}
@@ -335,7 +339,8 @@ func (p Problem) shortage(program *schedule.Program, stages []int, least int64) 
 	}
 	s := p.Stages[stages[0]]
 	first, _, _ := p.chains(stages[0], program)
-	if one, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 && one.Ops[at].Kind != remat.LossStep {
+	if one, at, err := solver.Least(first); err == nil && s.Costs.Prologue == 0 &&
+		one.Ops[at].Kind != remat.LossStep {
 		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
 	}
 	return out

@@ -26,8 +26,8 @@ import (
 //	program whole stages=2 micro-batches=4
 //	worker 0: ...
 //
-// Times are microseconds of a forward, a recomputation and a backward. A name that is no plain word is
-// quoted, with \x20 for a blank.
+// Times are microseconds of a forward, a recomputation and a backward. A name that is no plain word
+// is quoted, with \x20 for a blank.
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, d := range p.Devices {
@@ -42,7 +42,8 @@ func (p *Plan) String() string {
 		}
 		fmt.Fprintf(&b, "stage %d device=%s layers=%d policy=%s", i, name, s.Layers, s.Policy)
 		if s.Units != nil {
-			fmt.Fprintf(&b, " units=%s", strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Units), "[]"), " ", ","))
+			fmt.Fprintf(&b, " units=%s",
+				strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Units), "[]"), " ", ","))
 		}
 		if s.Prologue > 0 {
 			fmt.Fprintf(&b, " prologue=%d", s.Prologue)
@@ -104,7 +105,8 @@ func write(b *strings.Builder, fields []field) {
 const timesPrefix = "times="
 
 func (m MicroBatch) equal(o MicroBatch) bool {
-	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute && m.Backward == o.Backward
+	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute &&
+		m.Backward == o.Backward
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
@@ -130,7 +132,8 @@ func (f field) parse(word string) (err error) {
 		}
 		return err
 	}
-	if *f.time, err = strconv.ParseFloat(word, 64); err == nil && !(*f.time >= 0 && *f.time <= math.MaxFloat64) {
+	if *f.time, err = strconv.ParseFloat(word, 64); err == nil &&
+		!(*f.time >= 0 && *f.time <= math.MaxFloat64) {
 		err = errors.New("no number of microseconds")
 	}
 	return err
@@ -162,7 +165,7 @@ func set(fields []field, word string) error {
 	return nil
 }
 
-// once returns an error for a word whose name was there before.
+// once returns an error for a word with a name that was there before.
 func once(seen map[string]bool, word string) (name, value string, err error) {
 	name, value, _ = strings.Cut(word, "=")
 	if seen[name] {
@@ -208,7 +211,8 @@ func (p *Plan) parseLine(line string) error {
 
 func (p *Plan) parseStage(words []string) error {
 	if len(words) == 0 || words[0] != strconv.Itoa(len(p.Stages)) {
-		return fmt.Errorf("stage %s; want stage %d next", strings.Join(words[:min(1, len(words))], ""), len(p.Stages))
+		return fmt.Errorf("stage %s; want stage %d next",
+			strings.Join(words[:min(1, len(words))], ""), len(p.Stages))
 	}
 	s := StagePlan{Device: -1}
 	seen := map[string]bool{}
@@ -222,7 +226,8 @@ func (p *Plan) parseStage(words []string) error {
 			if value, err = parseName(value); err != nil {
 				return err
 			}
-			if s.Device = slices.IndexFunc(p.Devices, func(d DevicePlan) bool { return d.Name == value }); s.Device < 0 {
+			if s.Device = slices.IndexFunc(p.Devices,
+				func(d DevicePlan) bool { return d.Name == value }); s.Device < 0 {
 				return fmt.Errorf("%s: no line before is of this device", word)
 			}
 		case "layers":
@@ -286,7 +291,8 @@ func (s *StagePlan) parseOps(words []string) error {
 	from, err := strconv.Atoi(first)
 	to, bad := strconv.Atoi(last)
 	if err != nil || bad != nil || from != len(s.MicroBatches) || to < from || to >= maxMicroBatches {
-		return fmt.Errorf("micro-batches %q; want those from %d on, as 0 or 0-3", words[0], len(s.MicroBatches))
+		return fmt.Errorf("micro-batches %q; want those from %d on, as 0 or 0-3", words[0],
+			len(s.MicroBatches))
 	}
 	var m MicroBatch
 	words = words[1:]
@@ -312,7 +318,8 @@ func parseTimes(word string) (m MicroBatch, err error) {
 		return m, fmt.Errorf("%s; want three numbers of microseconds, as in times=4.5/1.5/7", word)
 	}
 	for i, part := range parts {
-		if *into[i], err = strconv.ParseFloat(part, 64); err != nil || !(*into[i] >= 0) || math.IsInf(*into[i], 0) {
+		if *into[i], err = strconv.ParseFloat(part, 64); err != nil || !(*into[i] >= 0) ||
+			math.IsInf(*into[i], 0) {
 			return m, fmt.Errorf("%s: %q is no number of microseconds", word, part)
 		}
 	}

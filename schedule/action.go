@@ -5,14 +5,14 @@ import (
 	"strconv"
 )
 
-// Kind says what an action does. The zero Kind is none.
+// Kind is a kind of action. The zero Kind is none.
 type Kind uint8
 
 const (
-	// Forward runs a stage on a micro-batch. Where that is recomputed later it keeps only the
-	// stage's input.
+	// Forward runs a stage on a micro-batch. If the micro-batch is recomputed later, it keeps only
+	// the stage's input.
 	Forward Kind = iota + 1
-	// Recompute runs the stage's forward again, this time keeping what backward needs.
+	// Recompute runs the stage's forward again, and keeps the tensors that backward needs.
 	Recompute
 	// Backward runs a stage's backward and adds to its gradients.
 	Backward
@@ -25,13 +25,13 @@ const (
 	SendActivation
 	// ReceiveActivation takes the output of an earlier stage from its link.
 	ReceiveActivation
-	// SendGradient puts the gradient of what an earlier stage sent on the link back to that stage.
+	// SendGradient puts the gradient of a received value on the link back to the earlier stage.
 	SendGradient
-	// ReceiveGradient takes the gradient of what the stage sent to a later one from its link.
+	// ReceiveGradient takes the gradient of a sent value from the link to the later stage.
 	ReceiveGradient
 	// Reduce sums the gradients of a stage over the replicas of the pipeline. It is one action for
-	// all micro-batches, whose MicroBatch is 0. It goes on beside what its worker does next, and
-	// nobody waits for it but the end of the step.
+	// all micro-batches, with MicroBatch 0. It continues during the next actions of its worker, and
+	// only the end of the step waits for it.
 	Reduce
 )
 
@@ -109,8 +109,8 @@ type Action struct {
 //	0F2    stage 0, forward of micro-batch 2
 //	0R2    stage 0, recomputation of micro-batch 2
 //	0B2    stage 0, backward of micro-batch 2
-//	0I2    stage 0, the part of it that makes the gradient of the input
-//	0W2    stage 0, the part of it that makes the gradients of the weights
+//	0I2    stage 0, the first part of it: the gradient of the input
+//	0W2    stage 0, the second part: the gradients of the weights
 //	0F2>1  stage 0 sends its activation of micro-batch 2 to stage 1
 //	0>1F2  stage 1 receives the activation of micro-batch 2 from stage 0
 //	1B2>0  stage 1 sends the gradient of micro-batch 2 to stage 0
@@ -131,7 +131,7 @@ func (a Action) String() string {
 // reduceWord is the text form of a reduction after its stage.
 const reduceWord = "RED"
 
-// Words says what the action is in words, for people: "forward, stage 2, micro-batch 5", "send
+// Words describes the action for people: "forward, stage 2, micro-batch 5", "send
 // activation, stage 0 to 1, micro-batch 2".
 func (a Action) Words() string {
 	where := strconv.Itoa(a.Stage)
@@ -146,8 +146,7 @@ func (a Action) Words() string {
 	return fmt.Sprintf("%v, stage %s, micro-batch %d", a.Kind, where, a.MicroBatch)
 }
 
-// Matching returns the receive that takes what a send puts on its link, or the send that puts there
-// what a receive takes. It is for transfers only.
+// Matching returns the other end of a transfer: the receive of a send, or the send of a receive.
 func (a Action) Matching() Action {
 	kind := a.Kind + 1
 	if a.Kind.Receive() {

@@ -7,25 +7,23 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Limits are what a program is checked against beside itself. The zero value limits nothing.
+// Limits says on which links a program is to run. The zero value is links that name their values
+// and hold any number of them, or up to the program's capacity.
 type Limits struct {
-	// Saved and Inputs bound what each stage may hold at a time, in micro-batches; see
-	// [StageMemory]. Zero is no limit.
-	Saved, Inputs int
 	// Meet asks that workers get to the end also where nothing waits on any link between them,
 	// whatever the program's capacity: a worker that has sent goes on when the value was received.
 	// Gloo's links are like that.
 	Meet bool
-	// InOrder asks that each worker receives from each other what that sends it in the order in
-	// which it is sent. Links without names for what they carry need it, such as NCCL's.
+	// InOrder asks that each worker receives from each other in the order in which that sends.
+	// Links with nameless values need it, such as NCCL's.
 	InOrder bool
 }
 
-// Check returns nil if the program can run to its end, gives bit-equal results and keeps to the
-// limits. Otherwise the error is a [Violations] that lists what is wrong: all of it up to a hundred
-// violations, save that a header that makes no sense is reported alone.
+// Check returns nil if the program can run to its end on such links and gives bit-equal results.
+// Otherwise the error is a [Violations] with up to a hundred faults. A header that makes no sense
+// is reported alone.
 //
-// Check takes any program, from wherever it came, and does not change it.
+// Check takes any program, and does not change it.
 func Check(p *Program, limits Limits) error {
 	c, err := newChecker(p)
 	if err != nil {
@@ -36,11 +34,10 @@ func Check(p *Program, limits Limits) error {
 		c.inOrder()
 	}
 	c.progress(limits.Meet)
-	c.memory(limits)
 	return c.err()
 }
 
-// newChecker returns a checker of a program, or what is wrong with its header.
+// newChecker returns a checker of a program, or the faults of its header.
 func newChecker(p *Program) (*checker, error) {
 	if err := arg.Given(p, "schedule: Check: the program", "one such as GPipe or Parse makes"); err != nil {
 		return nil, err
@@ -66,7 +63,6 @@ func (c *checker) lists() {
 	c.order()
 }
 
-// err is what was found, if that is anything.
 func (c *checker) err() error {
 	if len(c.found) > 0 {
 		return c.found
@@ -95,7 +91,8 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 func (c *checker) reportAt(rule Rule, id int, format string, args ...any) {
 	if len(c.found) < mostViolations {
 		w := int(c.worker[id])
-		c.found = append(c.found, Violation{rule, w, id - c.first[w] + 1, c.action(id), fmt.Sprintf(format, args...)})
+		c.found = append(c.found,
+			Violation{rule, w, id - c.first[w] + 1, c.action(id), fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -122,8 +119,8 @@ func (c *checker) header() {
 	}
 }
 
-// enough finds out whether a program that says it is large has as many actions as forwards or
-// backwards, before memory is taken for those that it should have.
+// enough finds out whether a program with a large header has at least one action for each forward
+// or backward, before memory is taken for all of them.
 func (c *checker) enough() {
 	const large = 1 << 16
 	actions := 0
@@ -135,7 +132,7 @@ func (c *checker) enough() {
 	}
 }
 
-// known finds actions that do not belong to the program, and those that occur again.
+// known finds actions that do not belong to the program, and repeated ones.
 func (c *checker) known() {
 	for id := range c.size() {
 		a := c.action(id)
@@ -175,8 +172,8 @@ func (c *checker) foreign(a Action) string {
 	return ""
 }
 
-// missing finds what the program has to have and has not. Recomputations are optional, and a
-// backward may be in two parts.
+// missing finds actions that the program lacks. Recomputations are optional, and a backward may be
+// in two parts.
 func (c *checker) missing() {
 	want := func(a Action) {
 		if _, ok := c.index.find(a); !ok {
@@ -225,14 +222,15 @@ func (c *checker) reductions() {
 		}
 		for _, kind := range []Kind{Backward, BackwardWeight} {
 			if last, ok := c.index.find(Action{kind, s, c.MicroBatches - 1, 0}); ok {
-				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one", Action{Kind: Reduce, Stage: s})
+				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one",
+					Action{Kind: Reduce, Stage: s})
 			}
 		}
 	}
 }
 
-// backward returns the kind of action that makes the gradients of a micro-batch on a stage, and
-// reports where its two parts are not complete or there is a whole one beside them.
+// backward returns the kind of action that makes the gradients of a micro-batch on a stage. It
+// reports incomplete parts, and parts of a backward that is whole too.
 func (c *checker) backward(stage, microBatch int) Kind {
 	whole, has := c.index.find(Action{Backward, stage, microBatch, 0})
 	input, first := c.index.find(Action{BackwardInput, stage, microBatch, 0})
@@ -276,8 +274,8 @@ func (c *checker) placement() {
 	}
 }
 
-// order finds actions that come before what they need on their own worker. Nothing could wait for
-// that.
+// order finds actions that come before their dependencies on their own worker. Nothing could wait
+// for those.
 func (c *checker) order() {
 	var deps []int
 	for w, actions := range c.Workers {
@@ -333,20 +331,6 @@ func (c *checker) progress(meet bool) {
 				c.reportAt(RuleDeadlock, id, "it waits for %v on worker %d, which is stuck at %v, action %d",
 					c.action(dep), on, c.action(stuck[on]), stuck[on]-c.first[on]+1)
 			}
-		}
-	}
-}
-
-func (c *checker) memory(limits Limits) {
-	if limits.Saved == 0 && limits.Inputs == 0 {
-		return
-	}
-	for s, holds := range Memory(c.Program) {
-		if limits.Saved > 0 && holds.Saved > limits.Saved {
-			c.report(RuleMemory, "stage %d saves the graphs of %d micro-batches, limit %d", s, holds.Saved, limits.Saved)
-		}
-		if limits.Inputs > 0 && holds.Inputs > limits.Inputs {
-			c.report(RuleMemory, "stage %d holds the inputs of %d micro-batches, limit %d", s, holds.Inputs, limits.Inputs)
 		}
 	}
 }

@@ -28,8 +28,7 @@ func TestCheck(t *testing.T) {
 		{name: "one forward one backward",
 			text: "program whole stages=2 micro-batches=3\n" +
 				"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0F2 0F2>1 1>0B1 0B1 1>0B2 0B2\n" +
-				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0\n",
-			limits: schedule.Limits{Saved: 2}},
+				"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0\n"},
 		{name: "no workers", text: "program forward-only stages=1 micro-batches=2\n", want: []string{
 			"missing: 0F0 is on no worker",
 			"missing: 0F1 is on no worker",
@@ -197,25 +196,14 @@ func TestCheck(t *testing.T) {
 			}},
 		{name: "received in another order than sent, with names",
 			text: "program forward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 0F0 0F0>1 0F0>2\nworker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n"},
-		{name: "limits kept", text: whole + w0 + w1, limits: schedule.Limits{Saved: 2, Inputs: 1}},
-		{name: "limits exceeded",
-			text:   "program whole stages=1 micro-batches=4\nworker 0: 0F0 0F1 0F2 0F3 0B0 0B1 0R2 0B2 0R3 0B3\n",
-			limits: schedule.Limits{Saved: 1, Inputs: 1},
-			want: []string{
-				"memory: stage 0 saves the graphs of 2 micro-batches, limit 1",
-				"memory: stage 0 holds the inputs of 2 micro-batches, limit 1",
-			}},
 		{name: "everything at once",
-			text:   "program whole stages=2 micro-batches=2\nworker 0: 0F1 0F1>1 0F0 0F0>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B0 9F9\n",
-			limits: schedule.Limits{Saved: 1},
+			text: "program whole stages=2 micro-batches=2\nworker 0: 0F1 0F1>1 0F0 0F0>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B0 9F9\n",
 			want: []string{
 				"duplicate: worker 1, action 7, 1B0: it is there already: worker 1, action 5",
 				"unknown: worker 1, action 8, 9F9: there are 2 stages",
 				"missing: 1B1 is on no worker",
 				"missing: 1B1>0 is on no worker",
 				"order: worker 0, action 1, 0F1: it comes before 0F0, which it needs",
-				"memory: stage 0 saves the graphs of 2 micro-batches, limit 1",
-				"memory: stage 1 saves the graphs of 2 micro-batches, limit 1",
 			}},
 	}
 	for _, tt := range tests {

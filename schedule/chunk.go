@@ -18,7 +18,8 @@ type builder struct {
 
 // build makes the program of a schedule from a config. The stages are divided into chunks by split,
 // and write appends the computations of all chunks to their workers' lists.
-func build(name string, c Config, split func(placement []int) ([]chunk, error), write func(b *builder)) (*Program, error) {
+func build(name string, c Config, split func(placement []int) ([]chunk, error),
+	write func(b *builder)) (*Program, error) {
 	p, placement, err := c.program()
 	b := &builder{config: c}
 	if err == nil {
@@ -49,8 +50,8 @@ func (b *builder) forward(c, i int) {
 // backward appends the backward of a chunk on a micro-batch.
 func (b *builder) backward(c, i int) { b.gradients(Backward, c, i) }
 
-// gradients appends actions that need the gradient of the chunk's output. On each stage the
-// recomputation, if there is one, comes before.
+// gradients appends actions that need the gradient of the chunk's output, after the recomputation
+// of each stage, if the config asks for one.
 func (b *builder) gradients(kind Kind, c, i int) {
 	for s := b.chunks[c].to - 1; s >= b.chunks[c].from; s-- {
 		if b.config.recomputes(s, i) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Generator makes the program of a schedule. It is deterministic, and what it returns passes
-// [Check], on links that hold any number of values, on links that meet and on links in order.
+// Generator makes the program of a schedule. It is deterministic, and its programs pass [Check], on
+// links that hold any number of values, on links that meet and on links in order.
 type Generator func(Config) (*Program, error)
 
 // Make returns the program for a config. A program that [Check] refuses, or that is for other
@@ -24,7 +24,8 @@ func (g Generator) Make(c Config) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase || !slices.Equal(p.Skips, want.Skips) {
+	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase ||
+		!slices.Equal(p.Skips, want.Skips) {
 		return nil, fmt.Errorf("schedule: a %v program for %d stages, %d micro-batches and skips %v, want a %v one for %d, %d and %v",
 			p.Phase, p.Stages, p.MicroBatches, p.Skips, want.Phase, want.Stages, want.MicroBatches, want.Skips)
 	}
@@ -59,8 +60,8 @@ type Config struct {
 	Worker []int
 
 	// Skips are the pairs of stages between which something moves directly, each from an earlier to
-	// a later stage. Those of neighbours, which have a link anyway, and repetitions are ignored.
-	// The rest become [Program.Skips].
+	// a later stage. Neighbours, which have a link anyway, and repetitions are ignored. The rest
+	// become [Program.Skips].
 	Skips []Edge
 
 	// Capacity becomes [Program.Capacity].
@@ -71,14 +72,10 @@ type Config struct {
 	// links may meet, makes a worker wait. Nil means that forwards and both parts of a backward
 	// take as long as each other.
 	Time func(Action) time.Duration
-
-	// Measured is how long an action was measured to take. [Auto] goes by it. The programs of other
-	// generators do not depend on it, and are the same after each measurement. Nil is not known.
-	Measured func(Action) time.Duration
 }
 
-// program validates the config and returns a program that has all but its actions, beside the
-// worker of each stage.
+// program validates the config and returns a program without its actions, and the worker of each
+// stage.
 func (c Config) program() (*Program, []int, error) {
 	placement, err := c.placement()
 	if err != nil {

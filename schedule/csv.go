@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 )
 
@@ -19,8 +18,8 @@ import (
 // must be there, as 0SEND_F1, 1RECV_F1, 1SEND_B1 and 0RECV_B1: the stage that acts, and the
 // micro-batch. Those between stages of one worker are added in either case. (0F4;3B1)OVERLAP_F_B is
 // a forward and then a backward, as a worker here does one thing at a time. 0REDUCE_GRAD is the
-// reduction 0RED. UNSHARD and RESHARD are left out: weights are where they are used. There are as
-// many stages and micro-batches as the highest says.
+// reduction 0RED. UNSHARD and RESHARD are left out: weights are where they are used. The highest
+// numbers say how many stages and micro-batches the program has.
 //
 // The first fault is returned with its line and column, both counted from 1. Whether the program
 // can run is [Check]'s question.
@@ -41,7 +40,8 @@ func ParseCSV(text string) (*Program, error) {
 		for i, field := range record {
 			actions, err := parseCSVField(strings.TrimSpace(field))
 			for _, a := range actions {
-				p.Stages, p.MicroBatches = max(p.Stages, a.Stage+1, a.Peer+1), max(p.MicroBatches, a.MicroBatch+1)
+				p.Stages = max(p.Stages, a.Stage+1, a.Peer+1)
+				p.MicroBatches = max(p.MicroBatches, a.MicroBatch+1)
 				transfers = transfers || a.Kind.Transfer()
 			}
 			if err == nil && len(actions) > 0 {
@@ -77,7 +77,8 @@ type csvKind struct {
 
 // csvKinds are all words that a CSV has for kinds of actions.
 var csvKinds = []csvKind{
-	{"SEND_F", SendActivation}, {"RECV_F", ReceiveActivation}, {"SEND_B", SendGradient}, {"RECV_B", ReceiveGradient},
+	{"SEND_F", SendActivation}, {"RECV_F", ReceiveActivation},
+	{"SEND_B", SendGradient}, {"RECV_B", ReceiveGradient},
 	{"UNSHARD", 0}, {"RESHARD", 0}, {"REDUCE_GRAD", Reduce},
 	{"F", Forward}, {"B", Backward}, {"I", BackwardInput}, {"W", BackwardWeight},
 }
@@ -106,7 +107,7 @@ func parseCSVField(field string) ([]Action, error) {
 	return parseCSVAction(field)
 }
 
-// parseCSVAction reads an action, or nothing for one that is left out.
+// parseCSVAction reads an action; none for UNSHARD and RESHARD.
 func parseCSVAction(text string) ([]Action, error) {
 	digits := len(text) - len(strings.TrimLeft(text, "0123456789"))
 	for _, k := range csvKinds {
@@ -168,78 +169,53 @@ func (p *Program) addInner() {
 	}
 }
 
-// CSV returns the program in the form that [ParseCSV] reads and torch.distributed.pipelining loads:
-// with transfers those between workers are listed, and reductions ("compute_comms" there), without
-// only computations ("compute_only", to which it adds reductions itself). Recomputations are left
-// out, as it has none in a program. It fails for a program with skips, which that form cannot say,
-// or with an action of a stage that is not there, or that moves to or from one that is no neighbour.
+// CSV returns the program in the form that [ParseCSV] reads and torch.distributed.pipelining loads.
+// With transfers it lists the transfers between workers, and reductions ("compute_comms" there).
+// Without it lists only computations ("compute_only", to which PyTorch adds reductions itself).
+// Recomputations are left out, as PyTorch has none in a program. It fails for a program that [Check]
+// refuses, and for skips with transfers, for which that form has no word.
 func (p *Program) CSV(transfers bool) (string, error) {
+	if err := Check(p, Limits{}); err != nil {
+		return "", err
+	}
 	if len(p.Skips) > 0 && transfers {
-		return "", fmt.Errorf("schedule: CSV: the program has the skip %v, and a row has no word for it; list computations only", p.Skips[0])
+		return "", fmt.Errorf("schedule: CSV: the program has the skip %v, and a row has no word for it; "+
+			"list computations only", p.Skips[0])
 	}
-	if err := p.inside(); err != nil {
-		return "", fmt.Errorf("schedule: CSV: %w", err)
+	words, home := map[Kind]string{}, p.Placement()
+	for _, k := range csvKinds {
+		words[k.kind] = k.word
 	}
-	home := p.Placement()
 	var b strings.Builder
 	for w, actions := range p.Workers {
-		first := true
+		var fields []string
 		for _, a := range actions {
-			if a.Kind == Recompute || a.Kind == Reduce && !transfers || a.Kind.Transfer() && (!transfers || home[a.Peer] == w) {
-				continue
-			}
-			at := slices.IndexFunc(csvKinds, func(k csvKind) bool { return k.kind == a.Kind })
-			if at < 0 || a.Kind.Transfer() && a.distance() != 1 {
-				return "", fmt.Errorf("schedule: CSV: worker %d: a row has no word for %v", w, a)
-			}
-			if !first {
-				b.WriteByte(',')
-			}
-			first = false
-			fmt.Fprintf(&b, "%d%s", a.Stage, csvKinds[at].word)
-			if a.Kind != Reduce {
-				fmt.Fprint(&b, a.MicroBatch)
+			switch {
+			case a.Kind == Recompute || (a.Kind == Reduce || a.Kind.Transfer()) && !transfers ||
+				a.Kind.Transfer() && home[a.Peer] == w:
+			case a.Kind == Reduce:
+				fields = append(fields, fmt.Sprint(a.Stage, words[Reduce]))
+			default:
+				fields = append(fields, fmt.Sprintf("%d%s%d", a.Stage, words[a.Kind], a.MicroBatch))
 			}
 		}
-		b.WriteByte('\n')
+		b.WriteString(strings.Join(fields, ",") + "\n")
 	}
 	return b.String(), nil
 }
 
-// inside returns an error for the first action of a stage that the program does not have.
-func (p *Program) inside() error {
-	for w, actions := range p.Workers {
-		for at, a := range actions {
-			if s := max(a.Stage, a.Peer); s >= p.Stages || min(a.Stage, a.Peer) < 0 {
-				return fmt.Errorf("worker %d, action %d, %v: there are %d stages", w, at+1, a, p.Stages)
-			}
-		}
-	}
-	return nil
-}
-
-// Load reads a program in either form: its text if the first word is program, a CSV otherwise. What
-// neither begins with is an error with its line and column, both counted from 1.
+// Load reads a program in either form: as text if the first word is program, otherwise as a CSV.
 func Load(text string) (*Program, error) {
 	for _, mark := range []string{"\ufeff", "\xff\xfe", "\xfe\xff"} { // of UTF-8 and UTF-16
 		if strings.HasPrefix(text, mark) {
-			return nil, errors.New("schedule: line 1, column 1: a byte order mark, want the same file without it, as plain UTF-8")
+			return nil, errors.New("schedule: line 1, column 1: a byte order mark, want the file as plain UTF-8")
 		}
 	}
-	number := 0
 	for line := range strings.Lines(text) {
-		number++
 		line, _, _ = strings.Cut(line, "#")
-		if words := strings.Fields(line); len(words) > 0 {
-			switch first := words[0]; {
-			case first[0] == '{' || first[0] == '<': // penstock schedule writes such files too
-				return nil, fmt.Errorf("schedule: the file begins with %q, want a program, as text or as CSV, not JSON or a picture", first[:1])
-			case first != "program" && strings.EqualFold(first, "program"):
-				return nil, fmt.Errorf("schedule: line %d, column %d: %q, want \"program\" in small letters, as in \"program whole stages=4 micro-batches=2\"",
-					number, strings.Index(line, first)+1, first)
-			case first != "program":
-				return ParseCSV(text)
-			}
+		if words := strings.Fields(line); len(words) > 0 && words[0] != "program" {
+			return ParseCSV(text)
+		} else if len(words) > 0 {
 			break
 		}
 	}

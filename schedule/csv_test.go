@@ -141,15 +141,8 @@ func TestCSVErrors(t *testing.T) {
 	if text, err := p.CSV(false); err != nil || text != "0F0,0B0\n1F0,1B0\n2F0,2B0\n" {
 		t.Errorf("%q, %v", text, err)
 	}
-	for _, stray := range []schedule.Action{{Kind: schedule.Forward, Stage: 3}, {Kind: schedule.SendActivation, Stage: 1, Peer: 3}, {Kind: schedule.Forward, Stage: -1}} {
-		wrong := clone(p)
-		wrong.Workers[1] = append(wrong.Workers[1], stray)
-		if _, err := wrong.CSV(false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("CSV: worker 1, action %d, %v: there are 3 stages", len(wrong.Workers[1]), stray)) {
-			t.Error(err)
-		}
-	}
-	p.Workers[0][0].Kind = 99
-	if _, err := p.CSV(false); err == nil || !strings.Contains(err.Error(), "a row has no word for") {
+	p.Workers[1] = append(p.Workers[1], schedule.Action{Kind: schedule.Forward, Stage: 3})
+	if _, err := p.CSV(false); err == nil || !strings.Contains(err.Error(), "3F0: there are 3 stages") {
 		t.Error(err)
 	}
 }
@@ -165,28 +158,21 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%q: %v, %v", form, got, err)
 		}
 	}
-	for _, text := range []string{"", "nonsense", "program"} {
+	for _, text := range []string{"", "nonsense", "program", `{"schedule":"1f1b"}`, "<svg xmlns="} {
 		if p, err := schedule.Load(text); err == nil {
 			t.Errorf("%q is read as %v", text, p)
 		}
 	}
-	for _, text := range []string{`{"schedule":"1f1b"}`, "<svg xmlns="} {
-		if _, err := schedule.Load(text); err == nil || !strings.Contains(err.Error(), "want a program, as text or as CSV") {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
 }
 
-// Of a file that is nearly a program it is said where it is none.
-func TestLoadSaysWhereAndWhatIsExpected(t *testing.T) {
+// A byte order mark is refused as such.
+func TestLoadRefusesByteOrderMarks(t *testing.T) {
 	text := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2}).String()
 	for _, test := range []struct{ text, want string }{
-		{"\ufeff" + text, "schedule: line 1, column 1: a byte order mark, want the same file without it, as plain UTF-8"},
+		{"\ufeff" + text, "schedule: line 1, column 1: a byte order mark, want the file as plain UTF-8"},
 		{"\ufeff0F0,0B0\n", "schedule: line 1, column 1: a byte order mark"},
 		{"\xff\xfep\x00r\x00", "schedule: line 1, column 1: a byte order mark"},
 		{"\xfe\xff\x00p\x00r", "schedule: line 1, column 1: a byte order mark"},
-		{"P" + text[1:], `schedule: line 1, column 1: "Program", want "program" in small letters, as in "program whole stages=4 micro-batches=2"`},
-		{"# a comment\n\n  PROGRAM" + text[7:], `schedule: line 3, column 3: "PROGRAM", want "program"`},
 	} {
 		if _, err := schedule.Load(test.text); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%.20q: %v, want %s", test.text, err, test.want)

@@ -13,10 +13,10 @@ import (
 // otherwise. For fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
 // Workers get the numbers that the config gives them.
 //
-// What the config says of recomputations and skips holds: where the program says something else,
-// recomputations are left out, or stand directly before their backward, and all transfers are
-// placed anew around the computations, which stay in the order of the program. So are they if the
-// program cannot run on links of the capacity that the config asks for.
+// The config decides recomputations and skips. If the program has others, recomputations are left
+// out, or stand directly before their backward, and all transfers are placed anew around the
+// computations, which keep their order. The same is done if the program cannot run on links of the
+// config's capacity.
 //
 // The program is not changed, and must not change while the generator is in use. Fixed panics if it
 // is nil.
@@ -44,7 +44,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	case p.Stages != c.Stages:
 		return nil, fmt.Errorf("it has %d stages, and %d are asked for", p.Stages, c.Stages)
 	case p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it has %d micro-batches, and %d are asked for", p.MicroBatches, c.MicroBatches)
+		return nil, fmt.Errorf("it has %d micro-batches, and %d are asked for", p.MicroBatches,
+			c.MicroBatches)
 	}
 	if out.Capacity == 0 {
 		out.Capacity = p.Capacity
@@ -111,14 +112,14 @@ func (p *Program) recomputed() map[Action]bool {
 	return out
 }
 
-// recomputesAs reports whether the program recomputes what a config wants.
+// recomputesAs reports whether the program recomputes as a config asks.
 func (p *Program) recomputesAs(c Config) bool {
 	_, _, _, found := p.recomputesElse(c)
 	return !found
 }
 
-// recomputesElse finds a micro-batch on a stage that the program recomputes and the config does not ask
-// for, or the other way round.
+// recomputesElse finds a micro-batch on a stage that the program recomputes and the config does not
+// ask for, or the other way round.
 func (p *Program) recomputesElse(c Config) (stage, microBatch int, asked, found bool) {
 	recomputed := p.recomputed()
 	for s := range p.Stages {

@@ -56,8 +56,7 @@ func DualPipeV(config Config) (*Program, error) {
 			f.times(p-1-r, "I1", "W", "F1")
 			f.times(f.microBatches-2*p+r+1, "F0", "B1", "F1", "B0")
 			f.times(p-1-r, "B1", "F1", "B0")
-			// The last backwards are in parts, so that there is something to do while gradients
-			// arrive.
+			// The last backwards are in parts: second parts fill the time until gradients arrive.
 			whole := (r + 1) / 2
 			f.times(whole, "B1", "B0")
 			if r%2 == 0 {
@@ -72,8 +71,7 @@ func DualPipeV(config Config) (*Program, error) {
 }
 
 // fold lists the computations of a device with two chunks, which are called 0 and 1. A schedule is
-// defined for a least number of micro-batches; of fewer it is what is left when the others are
-// taken out.
+// defined for a least number of micro-batches. For fewer the others are taken out of it.
 type fold struct {
 	b            *builder
 	chunks       [2]int
@@ -84,7 +82,8 @@ type fold struct {
 }
 
 func (b *builder) fold(r, least int) *fold {
-	return &fold{b: b, chunks: [2]int{r, len(b.chunks) - 1 - r}, microBatches: max(least, b.config.MicroBatches)}
+	return &fold{b: b, chunks: [2]int{r, len(b.chunks) - 1 - r},
+		microBatches: max(least, b.config.MicroBatches)}
 }
 
 // times performs operations a number of times, each for its next micro-batch: a letter for the
@@ -102,7 +101,8 @@ func (f *fold) drain(op string) { f.times(len(f.pending), op) }
 
 func (f *fold) do(op string) {
 	if op[0] == 'W' {
-		at := slices.IndexFunc(f.pending, func(s step) bool { return op == "W" || f.chunks[op[1]-'0'] == s.chunk })
+		at := slices.IndexFunc(f.pending,
+			func(s step) bool { return op == "W" || f.chunks[op[1]-'0'] == s.chunk })
 		if at >= 0 {
 			f.perform(f.pending[at])
 			f.pending = slices.Delete(f.pending, at, at+1)

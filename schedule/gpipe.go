@@ -14,13 +14,13 @@ import (
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
 //	stage 2  .  .  F0 F1 F2 B0 B1 B2 .  .
 //
-// A send directly follows the action that made what is sent, to the neighbour first, which is the
-// first to want it. A receive stands directly before the action that uses what is received, those
-// from afar first, as they are the first that can start: with a skip from stage 0, stage 3 does
-// 0>3F1 2>3F1 3F1, and stage 0 does 3>0B1 1>0B1 0B1. A recomputation stands before the receives of
-// the gradients, which it has no need to wait for: stage 1 does 1R1 2>1B1 1B1, and its 1R1 runs
-// while stage 2 is still at 2B1. On the last stage it directly precedes its backward. With 2
-// micro-batches, the last two of 3 stages go backward like this:
+// A send directly follows the action that made its value, to the neighbour first, which wants it
+// first. A receive stands directly before the action that uses its value, receives from afar first,
+// as they can start first: with a skip from stage 0, stage 3 does 0>3F1 2>3F1 3F1, and stage 0 does
+// 3>0B1 1>0B1 0B1. A recomputation stands before the receives of the gradients, which it has no
+// need to wait for: stage 1 does 1R1 2>1B1 1B1, and its 1R1 runs while stage 2 is still at 2B1. On
+// the last stage it directly precedes its backward. With 2 micro-batches, the last two of 3 stages
+// go backward like this:
 //
 //	stage 1  R0 .  B0 R1 B1
 //	stage 2  R0 B0 R1 B1 .
@@ -28,8 +28,8 @@ import (
 // Sends and receives are listed also where both stages are on one worker.
 //
 // The program passes [Check]. Workers cannot deadlock while links hold any number of values: the
-// list of each is a part of one order of all actions, which never puts an action before one that it
-// depends on. With stages on workers of their own they cannot deadlock on links that hold fewer
+// list of each is a part of one order of all actions, in which every action follows its
+// dependencies. With stages on workers of their own they cannot deadlock on links that hold fewer
 // either, nor where all links meet ([Limits]). Where workers have several stages and would
 // deadlock, a receive stands earlier ([Generator]).
 //
@@ -95,10 +95,9 @@ func (c Config) timed() []timedAction {
 	return list
 }
 
-// compareTimed orders computations by time; the order never puts one before another that it depends
-// on, since each ends a unit or more after its start. What is at the same time goes oldest
-// micro-batch first, then last stage first: that leaves a recomputation after the backward whose
-// gradient it would have to wait for anyway.
+// compareTimed orders computations by time. So each follows its dependencies, since it ends a unit
+// or more after its start. At the same time the oldest micro-batch goes first, then the last stage:
+// a recomputation then stands after the backward with the gradient that it would wait for anyway.
 func compareTimed(a, b timedAction) int {
 	return cmp.Or(
 		cmp.Compare(a.clock, b.clock),

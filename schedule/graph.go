@@ -7,12 +7,12 @@ import "slices"
 // program looks nothing up by name. A Graph is read-only after [Program.Graph] made it and safe for
 // concurrent use.
 //
-// What an action needs:
+// Dependencies of an action:
 //
 //	sFi     the activations of i received from the stage before and along every skip that ends at s; sF(i-1),
 //	        because running statistics add up in order
 //	sRi     sFi
-//	sBi     sFi, or sRi as well if there is one; the gradients of i received from the stage after and back along
+//	sBi     sFi, and sRi if it exists; the gradients of i received from the stage after and back along
 //	        every skip that begins at s; sB(i-1) or sW(i-1), because gradients add up in order
 //	sIi     as sBi, but of i-1 only sB(i-1) or sI(i-1)
 //	sWi     sIi; sB(i-1) or sW(i-1)
@@ -22,8 +22,8 @@ import "slices"
 //	s>tBi   sBi>t
 //	sRED    sB(m-1) or sW(m-1) of m micro-batches
 //
-// On a link on which nothing waits, the action after a send on its worker also needs the receive of
-// what was sent.
+// On a link on which nothing waits, the action after a send on its worker also needs the matching
+// receive.
 //
 // A dependency that is not in the program is no dependency: in a [BackwardOnly] program forward is
 // done before it starts, and in any other its absence is a violation that [Check] reports.
@@ -37,8 +37,8 @@ type Graph struct {
 	numbered *numbered
 }
 
-// Graph computes the program's dependencies. It takes any program, also one that [Check] would
-// refuse; where an action occurs twice, the first occurrence is the one that others depend on.
+// Graph computes the program's dependencies. It takes any program, even if [Check] would refuse it.
+// If an action occurs twice, others depend on the first occurrence.
 func (p *Program) Graph() *Graph {
 	n := p.numbered()
 	g := &Graph{
@@ -73,7 +73,7 @@ func (g *Graph) IndexOf(a Action) (int, bool) {
 	return g.numbered.index.find(a)
 }
 
-// needs appends to a list what an action depends on in the program, if that has all of it. At the
+// needs appends the dependencies of an action in a complete program to a list. At the
 // first stage, the last stage and the first micro-batch some of these exist in no program.
 func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 	s, i := a.Stage, a.MicroBatch
@@ -94,9 +94,11 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 		if a.Kind == BackwardInput {
 			before = BackwardInput
 		}
-		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0}, Action{before, s, i - 1, 0})
+		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0},
+			Action{before, s, i - 1, 0})
 	case BackwardWeight:
-		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0}, Action{BackwardWeight, s, i - 1, 0})
+		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0},
+			Action{BackwardWeight, s, i - 1, 0})
 	case SendActivation:
 		return append(list, Action{Forward, s, i, 0})
 	case SendGradient:
@@ -104,7 +106,8 @@ func (p *Program) needs(list []Action, skips fan, a Action) []Action {
 	case ReceiveActivation, ReceiveGradient:
 		return append(list, a.Matching())
 	case Reduce:
-		return append(list, Action{Backward, s, p.MicroBatches - 1, 0}, Action{BackwardWeight, s, p.MicroBatches - 1, 0})
+		return append(list, Action{Backward, s, p.MicroBatches - 1, 0},
+			Action{BackwardWeight, s, p.MicroBatches - 1, 0})
 	}
 	return list
 }

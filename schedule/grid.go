@@ -16,8 +16,8 @@ import (
 //
 // An action is drawn as its text without the stage, for as many columns as it takes; where a worker
 // has several stages, all actions show theirs. A transfer is drawn if it takes half a column or
-// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 those of a stage that is no neighbour. So is
-// a reduction, RED, in a row below that of its worker, as it goes on beside what that does.
+// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 are transfers between stages that are no
+// neighbours. A reduction, RED, is drawn in a row below its worker's, as both continue.
 //
 // A column is as long as the shortest computation, so that unit times give one column per action
 // and the jitter of a recorded run does little. Where that would give a very wide grid the column
@@ -29,18 +29,19 @@ func (t Timeline) Grid() string {
 	start, end := t.bounds()
 	column := t.column(end - start)
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
-	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string { return row(spans, columns, width) })
+	return t.lines(fmt.Sprintf("1 column = %v", column), rows,
+		func(spans []span) string { return row(spans, columns, width) })
 }
 
-// GridWidth is Grid if that has no line of more than so many characters. Otherwise it is drawn more
-// densely, a character for a column and no blanks:
+// GridWidth is Grid if that fits a number of characters. Otherwise it is drawn more densely, a
+// character for a column and no blanks:
 //
 //	1 character = 5ms
 //	worker 0  F0F1F2......B0--B1--B2--
 //	worker 1  ..F0F1F2B0--B1--B2--....
 //
 // Here a computation takes at least the characters of its text, and a transfer is drawn if it has
-// room for its own. Rows of which the texts alone are too long end in "…".
+// room for its own. Rows with too many texts end in "…".
 func (t Timeline) GridWidth(characters int) string {
 	if grid := t.Grid(); widest(grid) <= characters {
 		return grid
@@ -54,45 +55,9 @@ func (t Timeline) GridWidth(characters int) string {
 			column += column/32 + 1
 			continue
 		}
-		return t.lines(fmt.Sprintf("1 character = %v", threeDigits(column)), rows, func(spans []span) string { return denseRow(spans, columns, room) })
+		return t.lines(fmt.Sprintf("1 character = %v", threeDigits(column)), rows,
+			func(spans []span) string { return denseRow(spans, columns, room) })
 	}
-}
-
-// GridParts is Grid in parts that follow each other in time, with a blank line between and no line of more
-// than so many characters. What goes on at the end of a part begins the next one with "-":
-//
-//	1 column = 1ms
-//	worker 0  F0 F1 .  .
-//	worker 1  .  F0 F1 B0
-//
-//	worker 0  .  B0--- B1
-//	worker 1 --- B1--- .
-//
-//	worker 0 ---
-//	worker 1  .
-//
-// Where a column alone is wider, a part has one.
-func (t Timeline) GridParts(characters int) string {
-	grid := t.Grid()
-	if widest(grid) <= characters {
-		return grid
-	}
-	start, end := t.bounds()
-	_, columns, width := t.rows(t.column(end-start), func(string) int { return 1 })
-	head, cell := t.nameWidth()+1, width+1 // characters of a name, and of a column with the blank before it
-	size := max(1, (characters-head)/cell) * cell
-	first, rest, _ := strings.Cut(grid, "\n")
-	parts := []string{}
-	for from := head; from < head+columns*cell; from += size {
-		var b strings.Builder
-		for line := range strings.Lines(rest) {
-			line = strings.TrimSuffix(line, "\n")
-			part := line[:min(head, len(line))] + line[min(from, len(line)):min(from+size, len(line))]
-			b.WriteString(strings.TrimRight(part, " ") + "\n")
-		}
-		parts = append(parts, b.String())
-	}
-	return first + "\n" + strings.Join(parts, "\n")
 }
 
 // threeDigits is a duration with three digits that count.
@@ -104,8 +69,8 @@ func threeDigits(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// widest is the number of characters in the longest line of a grid, all of them ASCII but for a µ
-// in the first, which is short.
+// widest returns the number of characters in the longest line of a grid. All are ASCII but for a µ
+// in the first line, a short one.
 func widest(grid string) int {
 	n := 0
 	for line := range strings.Lines(grid) {
@@ -114,11 +79,11 @@ func widest(grid string) int {
 	return n
 }
 
-// lane is what a worker does one after the other, or its reductions beside that.
+// lane is the actions of a worker one after the other, and its reductions meanwhile.
 type lane struct{ spans, reductions []span }
 
-// rows places the actions of each worker on columns of a given duration, least(text) of them or more
-// for each. It returns how many columns there are and the length of the longest text.
+// rows places the actions of each worker on columns of a given duration, each on at least
+// least(text) of them. It returns the number of columns and the length of the longest text.
 func (t Timeline) rows(column time.Duration, least func(text string) int) (rows []lane, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
@@ -194,8 +159,7 @@ func row(spans []span, columns, width int) string {
 	return b.String()
 }
 
-// denseRow draws every column as one character, after a blank, and as many of them as there is room
-// for.
+// denseRow draws every column as one character, after a blank, up to the width of the room.
 func denseRow(spans []span, columns, room int) string {
 	var b strings.Builder
 	for _, s := range spans {
@@ -240,9 +204,9 @@ func (t Timeline) labels() func(Action) string {
 	}
 }
 
-// column chooses the time that a column stands for. Rows get at least minColumns where the times
-// ask for it, and up to four columns per computation of the busiest worker: enough for any mix of
-// computations of which the longest takes a few times as long as the shortest.
+// column chooses the time that a column stands for. Rows get at least minColumns if the times ask
+// for it, and up to four columns per computation of the busiest worker. This is enough for any mix
+// of computations, with the longest a few times as long as the shortest.
 func (t Timeline) column(makespan time.Duration) time.Duration {
 	const minColumns = 64
 	computations := make([]int, t.Workers)

@@ -7,8 +7,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pgregory.net/rapid"
-
 	"penstock.example/schedule"
 )
 
@@ -178,57 +176,6 @@ func TestGridWidth(t *testing.T) {
 	if got := (schedule.Timeline{Workers: 1}).GridWidth(80); got != (schedule.Timeline{Workers: 1}).Grid() {
 		t.Errorf("nothing happened: %s", got)
 	}
-}
-
-// TestGridParts: no line is wider than asked for, and the parts side by side are the grid.
-func TestGridParts(t *testing.T) {
-	twice := func(a schedule.Action) time.Duration {
-		if a.Kind == schedule.Backward {
-			return 2 * schedule.Unit(a)
-		}
-		return schedule.Unit(a)
-	}
-	small := simulate(t, gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2}), twice)
-	if wide, same := small.Grid(), small.GridParts(80); wide != same {
-		t.Errorf("there is room, and yet:\n%s", same)
-	}
-	want := "1 column = 1ms\nworker 0  F0 F1 .  .\nworker 1  .  F0 F1 B0\n\nworker 0  .  B0--- B1\nworker 1 --- B1--- .\n\nworker 0 ---\nworker 1  .\n"
-	if got := small.GridParts(21); got != want {
-		t.Errorf("21 characters:\n%s\nwant\n%s\nof\n%s", got, want, small.Grid())
-	}
-	rapid.Check(t, func(r *rapid.T) {
-		stages, chunks := rapid.IntRange(1, 5).Draw(r, "stages"), rapid.IntRange(1, 12).Draw(r, "chunks")
-		characters := rapid.IntRange(14, 120).Draw(r, "characters")
-		p, err := schedule.OneFOneB(schedule.Config{Stages: stages, MicroBatches: chunks})
-		if err != nil {
-			r.Fatal(err)
-		}
-		timeline, err := schedule.Simulate(p, twice)
-		if err != nil {
-			r.Fatal(err)
-		}
-		got := timeline.GridParts(characters)
-		if widest(got) > characters {
-			r.Fatalf("%d characters of %d:\n%s", widest(got), characters, got)
-		}
-		head := len("worker 0 ")
-		first, rest, _ := strings.Cut(got, "\n")
-		joined := make([]string, stages)
-		for i, part := range strings.Split(rest, "\n\n") {
-			for w, line := range strings.Split(strings.TrimSuffix(part, "\n"), "\n") {
-				if i == 0 {
-					joined[w] = line[:head]
-				}
-				joined[w] += line[min(head, len(line)):]
-			}
-		}
-		for w := range joined { // without blanks, with which no line ends
-			joined[w] = strings.ReplaceAll(joined[w], " ", "")
-		}
-		if want := strings.ReplaceAll(timeline.Grid(), " ", ""); strings.ReplaceAll(first, " ", "")+"\n"+strings.Join(joined, "\n")+"\n" != want {
-			r.Fatalf("%d characters:\n%s\nof\n%s", characters, got, timeline.Grid())
-		}
-	})
 }
 
 // widest is the number of characters in the longest line.

@@ -36,7 +36,8 @@ func (x *index) slot(a Action) (int, bool) {
 	default:
 		return 0, false
 	}
-	if a.Peer != peer || a.Stage < 0 || a.Stage >= x.stages || a.MicroBatch < 0 || a.MicroBatch >= x.microBatches {
+	if a.Peer != peer || a.Stage < 0 || a.Stage >= x.stages || a.MicroBatch < 0 ||
+		a.MicroBatch >= x.microBatches {
 		return 0, false
 	}
 	return (a.Stage*x.microBatches+a.MicroBatch)*kinds + int(a.Kind-Forward), true

@@ -3,10 +3,10 @@ package schedule
 import "slices"
 
 // LatestReceives returns, by id, for each receive the first action of the sender's worker that
-// cannot start before the receive is done. Until then the sender may be ahead, and what it sent may
-// still be waiting: between the two lie the actions during which it may wait, whatever the
-// durations are. Where the worker never has to wait for it, it is First of the next worker. For
-// what is no receive it is -1.
+// cannot start before the receive is done. Until then the sender may be ahead, and the sent value
+// may still be waiting: between the two lie the actions during which it may wait, for any
+// durations. If the worker never has to wait for it, it is First of the next worker. For other
+// actions it is -1.
 //
 //	worker 0  0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 ..          0>1F0: 1>0B0, which needs 1B0>0, 1B0, 1F0 and 0>1F0
 //	worker 1  0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 ..          1>0B0: none, as worker 1 needs nothing of worker 0 any more

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Links says what it costs to move values between workers, for a simulation. The zero value costs
-// nothing. What moves between stages of one worker costs nothing in any case.
+// Links is the cost of moving values between workers, for a simulation. The zero value costs
+// nothing. Transfers between stages of one worker cost nothing in any case.
 //
 // A value that leaves at time t, with latency a and b for its bytes, arrives at t + a + b, where b
 // is bytes over bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
@@ -14,11 +14,11 @@ import (
 // sent. Neither worker is held meanwhile: the sender goes on, and the receiver waits when it comes
 // to the receive and the value is not there.
 //
-// Where the program's capacity has a sender wait for a receiver, it goes on a latency after what it
-// waits for, as it has to hear of it. With a capacity of c values a receive is posted when the one c
-// receives before it is done, and the send waits for that. With the capacity [Meet] the sender waits
-// after the send, on a Buffer for the end of the receive, otherwise until it is
-// posted, which is when the receiver comes to it, and only then does the value leave:
+// If the program's capacity has a sender wait for a receiver, it continues a latency after the
+// event that it waits for, as it has to hear of it. With a capacity of c values a receive is posted
+// when the one c receives before it is done, and the send waits for that. With the capacity [Meet]
+// the sender waits after the send, on a Buffer for the end of the receive, otherwise until it is
+// posted, when the receiver comes to it, and only then does the value leave:
 //
 //	Buffer            send ├───── a + b ─────┤ receive ├── a ──┤ next action of the sender
 //	Rendezvous, FIFO  send, posted ├── a ──┤ next action of the sender
@@ -27,12 +27,12 @@ import (
 // A receive is an action: whoever receives ahead of a send waits for the value before it sends.
 type Links struct {
 	Transport Transport
-	// Cost is what the value of a send costs between two workers. Nil is nothing. It must not
-	// return less than zero.
+	// Cost is the cost of the value of a send between two workers. Nil is free. It must not return
+	// less than zero.
 	Cost func(send Action) Transfer
 }
 
-// Transfer is what it costs to move a value.
+// Transfer is the cost of moving a value.
 type Transfer struct {
 	Latency time.Duration // from when it leaves until its first byte arrives
 	Bytes   time.Duration // from its first byte to its last: their number over the bandwidth
@@ -73,8 +73,8 @@ func ParseTransport(word string) (Transport, error) {
 	return 0, fmt.Errorf("schedule: no transport %q, want buffer, rendezvous or fifo", word)
 }
 
-// Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound. bytes
-// says how many bytes a send moves. Nil is none.
+// Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
+// bytes says how many bytes a send moves. Nil is none.
 func Uniform(t Transport, latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
 	return Links{Transport: t, Cost: func(send Action) Transfer {
 		out := Transfer{Latency: latency}
@@ -85,98 +85,13 @@ func Uniform(t Transport, latency time.Duration, bandwidth float64, bytes func(s
 	}}
 }
 
-// checked is the links with a cost that notes the first value that costs less than nothing.
-func (l Links) checked(fault *error) Links {
-	if l.Cost == nil {
-		return l
-	}
-	cost := l.Cost
-	l.Cost = func(send Action) Transfer {
-		t := cost(send)
-		if (t.Latency < 0 || t.Bytes < 0) && *fault == nil {
-			*fault = fmt.Errorf("schedule: simulate: the value of %v takes %v and %v, want no less than zero", send, t.Latency, t.Bytes)
-		}
-		return t
-	}
-	return l
-}
-
-// flights are the values on links between workers during a simulation.
-type flights struct {
-	Links
-	*numbered
-	ends    []time.Duration          // by id of an action
-	arrival []time.Duration          // by id of a send: when its value is there
-	free    map[[2]int]time.Duration // by sender and receiver: when the link can take the next value
-	goOn    []time.Duration          // by worker: when it has heard that what it sent last was, or can be, received
-}
-
-func (n *numbered) flights(l Links, ends []time.Duration) *flights {
-	return &flights{Links: l, numbered: n, ends: ends, arrival: make([]time.Duration, n.size()),
-		free: map[[2]int]time.Duration{}, goOn: make([]time.Duration, len(n.Workers))}
-}
-
-// before is when an action may start for what it needs of another worker.
-func (f *flights) before(id, w, dep int) time.Duration {
-	a := f.action(id)
+// of returns the cost of a transfer's value.
+func (l Links) of(a Action) Transfer {
 	switch {
-	case f.action(dep).Kind.Send(): // what it receives
-		if f.departsWhenPosted(a.Matching()) {
-			f.leave(dep, w, max(f.ends[dep], f.reached(id, w)+f.Cost(a.Matching()).Latency))
-		}
-		return f.arrival[dep]
-	case id > f.first[w] && f.meets(f.action(id-1)): // what it has sent
-		return f.goOn[w]
+	case l.Cost == nil:
+		return Transfer{}
+	case a.Kind.Receive():
+		return l.Cost(a.Matching())
 	}
-	return f.ends[dep] + f.Cost(a).Latency // one of the values that may wait has been received
-}
-
-// done follows an action that has ended.
-func (f *flights) done(id, w int, start time.Duration) {
-	a := f.action(id)
-	if !a.Kind.Transfer() {
-		return
-	}
-	other, ok := f.index.find(a.Matching())
-	if !ok || f.on(other, w) {
-		return
-	}
-	switch to := int(f.worker[other]); {
-	case a.Kind.Send():
-		if !f.departsWhenPosted(a) {
-			f.leave(id, to, f.ends[id])
-		}
-	case f.departsWhenPosted(a.Matching()):
-		f.goOn[to] = max(f.ends[other], f.reached(id, w)+f.Cost(a.Matching()).Latency) + f.ends[id] - start
-	case f.meets(a.Matching()):
-		f.goOn[to] = f.ends[id] + f.Cost(a.Matching()).Latency
-	}
-}
-
-// leave puts the value of a send on its link.
-func (f *flights) leave(send, to int, at time.Duration) {
-	link, cost := [2]int{int(f.worker[send]), to}, f.Cost(f.action(send))
-	at = max(at, f.free[link]) + cost.Bytes
-	f.free[link], f.arrival[send] = at, at+cost.Latency
-}
-
-// reached is when a worker comes to an action.
-func (f *flights) reached(id, w int) time.Duration {
-	switch {
-	case id == f.first[w]:
-		return 0
-	case f.meets(f.action(id - 1)):
-		return max(f.ends[id-1], f.goOn[w])
-	}
-	return f.ends[id-1]
-}
-
-// meets reports whether a worker that sends waits for the receive.
-func (f *flights) meets(send Action) bool {
-	return f.Capacity == Meet && send.Kind.Send() && send.distance() == 1
-}
-
-// departsWhenPosted reports whether a value leaves only when the receiver has come to its receive.
-func (f *flights) departsWhenPosted(send Action) bool {
-	return f.Transport != Buffer && f.meets(send)
+	return l.Cost(a)
 }

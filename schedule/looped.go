@@ -34,11 +34,11 @@ func BreadthFirst(config Config) (*Program, error) {
 //	worker 0  0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 .   2B2 .   2B3 0B2 0B3
 //	worker 1  .   1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 .
 //
-// On P devices with V stages each there are max(1, M div P) groups, as equal as can be, the larger
-// first; let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r)) forwards, then a
-// forward and a backward in turn, then the backwards that are left. It is idle for P - 1 of VM + P
-// - 1 forwards and backwards of a stage if M is at least P, and holds min(VM, (V-1)g + 2(P-1-r) +
-// 1) of them (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
+// P devices with V stages each have max(1, M div P) groups, as equal as can be, the larger first;
+// let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r)) forwards, then a forward
+// and a backward in turn, then the backwards that are left. It is idle for P - 1 of VM + P - 1
+// forwards and backwards of a stage if M is at least P, and holds min(VM, (V-1)g + 2(P-1-r) + 1) of
+// them (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
 func Interleaved(config Config) (*Program, error) {
 	return build("interleaved", config, looped, func(b *builder) {
 		l := b.loop()
@@ -65,16 +65,17 @@ func Interleaved(config Config) (*Program, error) {
 //	worker 0  0F0 0F1 2F0 2F1 .   2I0 2W0 0F2 2I1 2W1 0F3 0I0 0W0 2F2 0I1 0W1 2F3 2I2 2W2 2I3 2W3 0I2 0W2 0I3 0W3
 //	worker 1  .   1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1I2 3W3 1I3 1W2 1W3
 //
-// Device r runs min(VM, (V-1)g + P-1-r) forwards before the first backward, and the gradients of
-// the weights follow those of the inputs r behind. Where forwards and both parts take as long as
-// each other, it is idle for P - 1 of 3VM + P - 1 of them if M is at least P. A device holds
-// min(VM, (V-1)g + P) stages' micro-batches, of which min(VM, (V-1)g + P-r) are whole (PyTorch's
-// ScheduleInterleavedZeroBubble; Qi et al., 2023, arXiv:2401.10241).
+// Device r runs min(VM, (V-1)g + P-1-r) forwards before the first backward. The gradients of the
+// weights follow the gradients of the inputs, r micro-batches later. Where forwards and both parts
+// take as long as each other, it is idle for P - 1 of 3VM + P - 1 of them if M is at least P. A
+// device holds min(VM, (V-1)g + P) stages' micro-batches, min(VM, (V-1)g + P-r) of them whole
+// (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023, arXiv:2401.10241).
 func InterleavedZeroBubble(config Config) (*Program, error) {
 	return build("interleaved-zb", config, looped, func(b *builder) {
 		l := b.loop()
 		for r := range l.devices {
-			b.behind(l.steps(r, Forward), l.steps(r, BackwardInput), l.steps(r, BackwardWeight), (l.virtual-1)*l.first+l.devices-1-r, r)
+			b.behind(l.steps(r, Forward), l.steps(r, BackwardInput), l.steps(r, BackwardWeight),
+				(l.virtual-1)*l.first+l.devices-1-r, r)
 		}
 	})
 }

@@ -11,10 +11,10 @@ import (
 
 // meet moves receives of the program's lists ahead until the program gets to its end also where
 // nothing waits on any link, so that a worker that sends goes on when the value was received
-// ([Limits]). The program must get to its end on links that hold any number of values. Otherwise the
-// generator that made it is wrong, and meet panics with the workers that wait for each other.
+// ([Limits]). The program must get to its end on links that hold any number of values. Otherwise
+// the generator that made it is wrong, and meet panics with the workers that wait for each other.
 //
-// Two neighbours of 1F1B show what is at stake. Worker 0 hands an activation on and then wants a
+// Two neighbours of 1F1B show the problem. Worker 0 hands an activation on and then wants a
 // gradient, worker 1 hands that gradient on and then wants the activation:
 //
 //	worker 0  0F1 0F1>1 1>0B0 0B0              worker 0  0F1 0F1>1 1>0B0 0B0
@@ -23,12 +23,11 @@ import (
 // The program is run, and whenever workers wait for each other in a circle, one of the values in
 // the circle that wait to be sent is received where its receiver is. On links that hold any number
 // of values, and if computations take what duration says, that costs no time: in every circle there
-// is a value that is made before its receiver would send or compute next. (If there were none, each
-// worker of the circle would do so later than the one that it waits for.) Of several it is the one
-// that is wanted after the fewest computations, so that little is held for long. What was run in
-// the end is an order of all actions in which each receive directly follows its send. So it gets to
-// its end on links of any capacity, and what one worker sends another is received in the order in
-// which it is sent.
+// is a value that is made before its receiver would send or compute next. (Otherwise each worker of
+// the circle would do so later than the worker it waits for.) Of several the value wanted after the
+// fewest computations is taken, so that little is held for long. The run is an order of all actions
+// in which each receive directly follows its send. So the program gets to its end on links of any
+// capacity, and each worker receives from each other in the order of its sends.
 func (p *Program) meet(duration func(Action) time.Duration) {
 	m := newMeeting(p, duration)
 	for w := range p.Workers {
@@ -77,7 +76,8 @@ func (m *meeting) foresee() {
 	}
 	m.before = make([]int32, m.size())
 	m.start = make([]time.Duration, m.size())
-	m.simulate(m.duration, Links{}, func(id, _ int, _ Action, start, _ time.Duration) { m.start[id] = start })
+	m.simulation().Run(m.duration, Links{},
+		func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
 	for w, actions := range m.Workers {
 		computations := int32(0)
 		next := time.Duration(math.MaxInt64)
@@ -115,7 +115,8 @@ func (m *meeting) do(w int, a Action) {
 	m.next[w]++
 }
 
-// run performs the actions of a worker until it has to wait, and those of whoever can go on then.
+// run performs the actions of a worker until it has to wait, and then the actions of workers that
+// can continue.
 func (m *meeting) run(w int) {
 	ready := []int{w}
 	for len(ready) > 0 {
@@ -147,18 +148,19 @@ func (m *meeting) run(w int) {
 	}
 }
 
-// wanted is the number of computations that the receiver of what is sent does before it wants it.
+// wanted returns the number of computations of the receiver before it wants a sent value.
 func (m *meeting) wanted(send Action) int32 {
 	return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]]
 }
 
-// better returns that of two sends that is better received ahead.
+// better returns the better of two sends to receive ahead.
 func (m *meeting) better(a, b Action) Action {
 	m.foresee()
 	late := func(send Action) time.Duration { // by how much the receiver would go on later
 		return max(0, m.made(send)-m.due(m.home[send.Peer]))
 	}
-	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(m.wanted(a), m.wanted(b)), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
+	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(m.wanted(a), m.wanted(b)),
+		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
 		return b
 	}
 	return a
@@ -172,7 +174,7 @@ func (m *meeting) due(w int) time.Duration {
 	return m.start[m.next[w]]
 }
 
-// made is when what is sent is there.
+// made returns when the value of a send is made.
 func (m *meeting) made(send Action) time.Duration {
 	for _, kind := range []Kind{Forward, Backward, BackwardInput} {
 		maker := Action{kind, send.Stage, send.MicroBatch, 0}
@@ -183,22 +185,20 @@ func (m *meeting) made(send Action) time.Duration {
 	return 0
 }
 
-// receiveOf is the id of the receive of what is sent.
 func (m *meeting) receiveOf(send Action) int {
 	id, ok := m.index.find(send.Matching())
 	if !ok {
 		w := m.home[send.Stage]
-		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it", m.waits(w, send)))
+		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it",
+			m.waits(w, send)))
 	}
 	return id
 }
 
-// waits says for whom a worker waits.
 func (m *meeting) waits(w int, a Action) string {
 	return fmt.Sprintf("worker %d, at %v, waits for worker %d", w, a, m.home[a.Peer])
 }
 
-// allWait says for whom each worker waits, by what it is at.
 func (m *meeting) allWait(path []Action) string {
 	var list []string
 	for _, a := range path {
@@ -215,8 +215,8 @@ func (m *meeting) takeAhead(send Action) {
 	m.do(m.home[send.Stage], send)
 }
 
-// breakCircle finds workers that wait for each other in a circle, beginning with one that waits,
-// and has one of their values received ahead.
+// breakCircle finds workers that wait for each other in a circle, starting with a waiting one, and
+// has one of their values received ahead.
 func (m *meeting) breakCircle(w int) {
 	var path []Action // what each worker on the way is at
 	seen := map[int]int{}

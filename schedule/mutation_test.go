@@ -50,7 +50,7 @@ func mustBreak(t *rapid.T, p *schedule.Program, rules ...schedule.Rule) {
 		if v.Reason == "" || v.Position > 0 && p.Workers[v.Worker][v.Position-1] != v.Action {
 			t.Fatalf("%+v is not there\n%v", v, p)
 		}
-		if v.Position == 0 && v.Rule != schedule.RuleMissing && v.Rule != schedule.RuleHeader && v.Rule != schedule.RuleMemory {
+		if v.Position == 0 && v.Rule != schedule.RuleMissing && v.Rule != schedule.RuleHeader {
 			t.Fatalf("%+v is nowhere", v)
 		}
 	}

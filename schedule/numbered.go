@@ -2,9 +2,9 @@ package schedule
 
 import "slices"
 
-// numbered is a program whose actions have dense ids: an action's id is its position when the
-// workers' lists are laid end to end. It knows what each needs without keeping it, so that programs
-// of tens of millions of actions can be checked and simulated. It changes nothing and is safe for
+// numbered is a program with dense ids of actions: an action's id is its position when the workers'
+// lists are laid end to end. It computes dependencies without keeping them, so that programs of
+// tens of millions of actions can be checked and simulated. It changes nothing and is safe for
 // concurrent use.
 type numbered struct {
 	*Program
@@ -54,7 +54,8 @@ func (n *numbered) deps(list []int, w, at int, meet bool) []int {
 		need = append(need, earlier)
 	}
 	if at > 0 {
-		if sent := n.Workers[w][at-1]; sent.Kind.Send() && (meet || n.Capacity == Meet && sent.distance() == 1) {
+		if sent := n.Workers[w][at-1]; sent.Kind.Send() &&
+			(meet || n.Capacity == Meet && sent.distance() == 1) {
 			need = append(need, sent.Matching())
 		}
 	}
@@ -67,10 +68,10 @@ func (n *numbered) deps(list []int, w, at int, meet bool) []int {
 }
 
 // advance performs actions as workers would, each in its own order and waiting only for other
-// workers, until all are done or none can go on. It calls visit once for each action, with its
-// worker and what it needs, in an order in which every action follows those of them that are done.
-// It returns, for each worker, the id of the action that it is stuck at, or the first of the next
-// worker where it is through.
+// workers, until all are done or stuck. It calls visit once for each action, with its worker and
+// its dependencies, in an order in which every action follows its performed dependencies. It
+// returns, for each worker, the id of the action that it is stuck at, or the first of the next
+// worker if it is through.
 func (n *numbered) advance(meet bool, visit func(id, w int, deps []int)) []int {
 	workers := len(n.Workers)
 	next := slices.Clone(n.first[:workers])

@@ -44,8 +44,8 @@ func OneFOneBEager(config Config) (*Program, error) {
 	})
 }
 
-// alternate appends all of a chunk: so many forwards, then a forward and a backward in turn, then
-// what is left.
+// alternate appends all computations of a chunk: warmup forwards, then a forward and a backward in
+// turn, then the rest.
 func (b *builder) alternate(c, warmup int) {
 	m := b.config.MicroBatches
 	warmup = min(m, warmup)

@@ -53,9 +53,9 @@ func TestOneFOneBHoldsLess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for r, holds := range schedule.WorkerMemory(program) {
-				if want := min(m, p-r); holds.Saved != want {
-					t.Errorf("%d stages, %d micro-batches: stage %d holds %d, want %d", p, m, r, holds.Saved, want)
+			for r, holds := range schedule.InFlight(program, nil) {
+				if want := int64(min(m, p-r)); holds != want {
+					t.Errorf("%d stages, %d micro-batches: stage %d holds %d, want %d", p, m, r, holds, want)
 				}
 			}
 			if got, want := simulate(t, program, took).Makespan(), time.Duration(3*(m+p-1)); got != want {

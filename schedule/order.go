@@ -3,15 +3,15 @@ package schedule
 import "slices"
 
 // order lists the computations of each worker: forwards, recomputations, backwards and their parts.
-// It is what a schedule decides. Where values are sent and received follows from it.
+// A schedule decides it. The places of sends and receives follow from it.
 type order [][]Action
 
 // fill gives the program its actions: the computations in their order, with their transfers.
 //
-// A send directly follows the computation that made what is sent, to the neighbour first, which is
-// the first to want it. A receive stands directly before the computation that uses what is
-// received, those from afar first, as they are the first that can start. Where workers would wait
-// for each other on links that meet, a receive stands earlier; see meet.
+// A send directly follows the computation that made its value, to the neighbour first, which wants
+// it first. A receive stands directly before the computation that uses its value, receives from
+// afar first, as they can start first. Where workers would wait for each other on links that meet,
+// a receive stands earlier; see meet.
 func (p *Program) fill(o order) {
 	skips := fanOf(p.Skips)
 	for w, computations := range o {

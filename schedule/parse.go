@@ -48,7 +48,8 @@ func parseHeader(words []string) (*Program, int, error) {
 		{"program", func(word string) bool { return word == "program" }},
 		{"whole, forward-only or backward-only", p.Phase.parse},
 		{"stages= and a number", func(word string) bool { return parseField(word, "stages=", &p.Stages) }},
-		{"micro-batches= and a number", func(word string) bool { return parseField(word, "micro-batches=", &p.MicroBatches) }},
+		{"micro-batches= and a number",
+			func(word string) bool { return parseField(word, "micro-batches=", &p.MicroBatches) }},
 	}
 	for i, field := range fields {
 		if i == len(words) {

@@ -112,7 +112,7 @@ func FuzzParse(f *testing.F) {
 		}
 		// Whatever was read can be judged.
 		if p.Stages*p.MicroBatches < 1000 && schedule.Check(p, schedule.Limits{}) == nil {
-			schedule.Memory(p)
+			schedule.InFlight(p, nil)
 		}
 	})
 }

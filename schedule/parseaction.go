@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// ParseAction reads the text form of an action, strictly: what it accepts is what [Action.String]
-// writes. Numbers are decimal, without sign or leading zeros, and below 2^31. A transfer may skip
-// stages (0F2>3, 0>3F2), but an activation only moves to a later stage and a gradient only to an
-// earlier one. The error quotes the text.
+// ParseAction reads the text form of an action, strictly as [Action.String] writes it. Numbers are
+// decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0F2>3,
+// 0>3F2), but an activation only moves to a later stage and a gradient only to an earlier one. The
+// error quotes the text.
 func ParseAction(text string) (Action, error) {
 	a, err := parseAction(text)
 	if err != nil {
@@ -62,7 +62,8 @@ func parseAction(text string) (Action, error) {
 	letter := text[at]
 	switch {
 	case !send && !receive:
-		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward, 'I': BackwardInput, 'W': BackwardWeight}[letter]
+		a.Kind = map[byte]Kind{'F': Forward, 'R': Recompute, 'B': Backward, 'I': BackwardInput,
+			'W': BackwardWeight}[letter]
 		return a, nil
 	case letter == 'R':
 		return bad("a recomputation is not a transfer")

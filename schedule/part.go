@@ -2,7 +2,7 @@ package schedule
 
 import "slices"
 
-// Part is what of a whole program one phase covers: forwards with their transfers, or
+// Part is one phase of a whole program: forwards with their transfers, or
 // recomputations and backwards with theirs, in the program's order. It passes [Check] if the
 // program does, as no forward needs a backward.
 func (p *Program) Part(phase Phase) *Program {

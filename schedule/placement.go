@@ -86,7 +86,8 @@ func looped(placement []int) ([]chunk, error) {
 		}
 	}
 	if len(chunks)%workers != 0 {
-		return nil, fmt.Errorf("%d blocks of stages go round %d workers, want as many on each", len(chunks), workers)
+		return nil, fmt.Errorf("%d blocks of stages go round %d workers, want as many on each",
+			len(chunks), workers)
 	}
 	return chunks, nil
 }

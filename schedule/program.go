@@ -35,8 +35,8 @@ func (p Phase) forward() bool  { return p == Whole || p == ForwardOnly }
 func (p Phase) backward() bool { return p == Whole || p == BackwardOnly }
 
 // Program is what every worker does in one training step. A worker performs its actions one after
-// the other, in the order listed, and waits before an action until those that it depends on are
-// done (see [Graph]). A worker may have nothing to do.
+// the other, in the order listed, and waits before an action until its dependencies are done (see
+// [Graph]). A worker may have nothing to do.
 //
 // A Program is plain data, and may be wrong: [Check] says whether it can run.
 type Program struct {
@@ -89,7 +89,7 @@ func parseCapacity(text string) (int, error) {
 // gigabytes.
 const maxForwards = 1 << 24
 
-// checkSize says what is wrong with a number of stages, skips between them, and micro-batches.
+// checkSize checks the numbers of stages, skips between them, and micro-batches.
 func checkSize(stages, skips, microBatches int) error {
 	switch {
 	case stages < 1:
@@ -97,9 +97,11 @@ func checkSize(stages, skips, microBatches int) error {
 	case microBatches < 1:
 		return fmt.Errorf("%d micro-batches, want at least 1", microBatches)
 	case stages > maxForwards/microBatches:
-		return fmt.Errorf("%d stages of %d micro-batches are more than %d forwards", stages, microBatches, maxForwards)
+		return fmt.Errorf("%d stages of %d micro-batches are more than %d forwards", stages,
+			microBatches, maxForwards)
 	case skips > maxForwards/microBatches-stages:
-		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards", stages, skips, microBatches, maxForwards)
+		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards",
+			stages, skips, microBatches, maxForwards)
 	}
 	return nil
 }
@@ -111,7 +113,7 @@ func checkSize(stages, skips, microBatches int) error {
 //	worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
 //	worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 //
-// Skips, and a capacity of the links, are added to the header where there are any:
+// The header also has skips, and a capacity of the links, if the program has them:
 //
 //	program whole stages=4 micro-batches=2 skips=0>2,0>3 capacity=1
 func (p *Program) String() string {

@@ -7,20 +7,20 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// AddReduce returns the program of a pipeline that has replicas, each of which runs it on rows of
-// its own: the gradients of each stage are reduced ([Reduce]) after the last of its backwards, or of
-// their second parts, and after what that sends, for which other stages wait. For 2 stages:
+// AddReduce returns the program of a pipeline with replicas, each on rows of its own: the gradients
+// of each stage are reduced ([Reduce]) after the last of its backwards, or of their second parts,
+// and after what that sends, for which other stages wait. For 2 stages:
 //
 //	worker 0: ... 1>0B1 0B1 0RED
 //	worker 1: ... 1B1 1B1>0 1RED
 //
-// The reductions of a worker stand in descending order of their stages, which is the order in which
-// backwards end in most programs. Replicas may have different numbers of micro-batches, so that their
-// backwards end in other orders, and a reduction waits for that of each replica: with one order for
-// all, none waits for another that waits for it.
+// The reductions of a worker stand in descending order of their stages, as backwards end in most
+// programs. Replicas may have different numbers of micro-batches, so that their backwards end in
+// other orders, and a reduction waits for all replicas. With one order for all, two never wait for
+// each other.
 //
-// Reductions that the program has are placed anew. It must pass [Check]; it is not changed. A program
-// without backwards stays without reductions.
+// Reductions that the program has are placed anew. It must pass [Check]; it is not changed. A
+// program without backwards stays without reductions.
 func AddReduce(p *Program) *Program {
 	arg.Must(p, "schedule: AddReduce: the program", "one such as GPipe or Parse makes")
 	out := p.WithoutReduce()

@@ -68,7 +68,7 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 		if diff := cmp.Diff(got, parse(t, got.String())); diff != "" {
 			t.Fatal(diff)
 		}
-		if diff := cmp.Diff(schedule.WorkerMemory(p), schedule.WorkerMemory(got)); diff != "" {
+		if diff := cmp.Diff(schedule.InFlight(p, nil), schedule.InFlight(got, nil)); diff != "" {
 			t.Fatal(diff)
 		}
 		for w, actions := range got.Workers { // in one order in all programs

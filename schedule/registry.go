@@ -5,7 +5,7 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Schedule is a [Generator] with a name, and what has to be known to choose it.
+// Schedule is a [Generator] with a name, and the properties by which it is chosen.
 type Schedule struct {
 	Name     string
 	Generate Generator
@@ -16,8 +16,8 @@ type Schedule struct {
 	// Split reports whether backwards are in two parts.
 	Split bool
 	// Apart reports whether forwards may be run apart from backwards, with a loss of the caller's
-	// own in between, as parts of the program ([Program.Part]). The others would hold what they are
-	// meant not to hold.
+	// own in between, as parts of the program ([Program.Part]). The others would lose their savings
+	// of memory.
 	Apart bool
 }
 
@@ -49,8 +49,8 @@ func Named(name string) (Schedule, error) {
 	return Schedule{}, fmt.Errorf("schedule: no schedule %q; %s", name, arg.OneOf(name, names))
 }
 
-// Workers returns the worker of each stage for a number of devices with so many stages each. It
-// fails if the schedule does not allow so many.
+// Workers returns the worker of each stage, for a number of devices with virtual stages each. It
+// fails if the schedule does not allow them.
 func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	switch {
 	case devices < 1:
@@ -74,8 +74,8 @@ func (s Schedule) Usual() int {
 	return s.Virtual
 }
 
-// Program makes the program of a schedule for a number of devices with so many stages each, 0 for
-// [Schedule.Usual]. Stages and workers of the config are set by that.
+// Program makes the program of a schedule for a number of devices with virtual stages each, 0 for
+// [Schedule.Usual]. It sets stages and workers of the config.
 func (s Schedule) Program(devices, virtual int, config Config) (*Program, error) {
 	if virtual == 0 {
 		virtual = s.Usual()

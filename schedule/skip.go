@@ -8,8 +8,7 @@ import (
 )
 
 // Edge is a pair of stages between which something moves directly, past the stages in between: a
-// skip connection, or a parameter that both use. What runs forward along it goes from From to To,
-// its gradient back.
+// skip connection, or a parameter that both use. Activations go from From to To, gradients back.
 type Edge struct {
 	From, To int // From < To
 }
@@ -21,10 +20,10 @@ func compareEdges(a, b Edge) int {
 	return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 }
 
-// neighbours reports whether the edge is one that every program has, so that it is no skip.
+// neighbours reports whether the edge joins neighbours, and so is no skip.
 func (e Edge) neighbours() bool { return e.To == e.From+1 }
 
-// check says what is wrong with an edge of a program of so many stages.
+// check checks an edge of a program with a number of stages.
 func (e Edge) check(stages int) error {
 	switch {
 	case e.From < 0 || e.From >= stages || e.To < 0 || e.To >= stages:
@@ -35,8 +34,8 @@ func (e Edge) check(stages int) error {
 	return nil
 }
 
-// skips validates the config's edges and returns those that are the program's: sorted, each once,
-// none between neighbours; nil if none are left.
+// skips validates the config's edges and returns the program's skips: sorted, each once, none
+// between neighbours; nil if none are left.
 func (c Config) skips() ([]Edge, error) {
 	var skips []Edge
 	for _, e := range c.Skips {
@@ -51,7 +50,7 @@ func (c Config) skips() ([]Edge, error) {
 	return slices.Compact(skips), nil
 }
 
-// checkSkips lists what is wrong with the program's skips.
+// checkSkips lists the faults of the program's skips.
 func (p *Program) checkSkips() []error {
 	var faults []error
 	for i, e := range p.Skips {
@@ -97,7 +96,7 @@ func fanOf(skips []Edge) fan {
 // skipsPrefix begins the word of the header that declares the skips.
 const skipsPrefix = "skips="
 
-// skipsWord is the header's word for skips of which there is at least one.
+// skipsWord is the header's word for at least one skip.
 func skipsWord(skips []Edge) string {
 	words := make([]string, len(skips))
 	for i, e := range skips {
@@ -112,7 +111,8 @@ func parseSkips(list string) ([]Edge, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		from, to, found := strings.Cut(text, ">")
 		if !found {
-			return nil, fmt.Errorf("%q is not a pair of stages, want skips such as %s0>2,0>3", text, skipsPrefix)
+			return nil, fmt.Errorf("%q is not a pair of stages, want skips such as %s0>2,0>3", text,
+				skipsPrefix)
 		}
 		var e Edge
 		var err error

@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,12 +52,10 @@ type device struct {
 	r int
 }
 
-// closedForms says of each schedule how much every device holds, how much of it is whole, and how
-// long a step takes with forwards and both parts of a backward of a unit each: of the papers, and
+// closedForms says of each schedule how much every device holds, and how long a step takes with forwards and both parts of a backward of a unit each: of the papers, and
 // of a simulator of PyTorch's and Megatron's lists that shares no code with this one.
 var closedForms = map[string]struct {
 	held     func(d device) int
-	whole    func(d device) int // nil is held
 	makespan func(s shape) int
 	counted  func(s shape) bool // where held is known; nil is everywhere
 	timed    func(s shape) bool // where makespan is known; nil is everywhere
@@ -76,19 +75,16 @@ var closedForms = map[string]struct {
 	},
 	"interleaved-zb": {
 		held:     func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+d.p) },
-		whole:    func(d device) int { return min(d.v*d.m, (d.v-1)*d.g+d.p-d.r) },
 		makespan: func(s shape) int { return 3*s.v*s.m + s.p - 1 },
 		timed:    func(s shape) bool { return s.m >= s.p },
 	},
 	"zb-h1": {
 		held:     func(d device) int { return min(d.m, d.p) },
-		whole:    func(d device) int { return min(d.m, d.p-d.r) },
 		makespan: func(s shape) int { return 3*s.m + s.p - 1 },
 		timed:    func(s shape) bool { return s.m >= s.p },
 	},
 	"zb-h2": {
 		held:     func(d device) int { return min(d.m, 2*d.p-1) },
-		whole:    func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) },
 		makespan: func(s shape) int { return 3*s.m + s.p - 1 },
 		timed:    func(s shape) bool { return s.m >= 2*s.p },
 	},
@@ -114,17 +110,13 @@ func TestCountsOfSchedules(t *testing.T) {
 			t.Errorf("nothing is known of %s", s.Name)
 			continue
 		}
-		if want.whole == nil {
-			want.whole = want.held
-		}
 		for _, at := range shapes(s) {
 			p := scheduled(t, s.Name, at.p, at.v, schedule.Config{MicroBatches: at.m})
 			if want.counted == nil || want.counted(at) {
-				for r, got := range schedule.WorkerMemory(p) {
+				for r, got := range schedule.InFlight(p, nil) {
 					checks++
-					d := device{at, r}
-					if got.Saved != want.held(d) || got.Whole != want.whole(d) {
-						t.Errorf("%s of %+v, device %d: holds %d, %d whole; want %d, %d", s.Name, at, r, got.Saved, got.Whole, want.held(d), want.whole(d))
+					if want := want.held(device{at, r}); got != int64(want) {
+						t.Errorf("%s of %+v, device %d: holds %d, want %d", s.Name, at, r, got, want)
 					}
 				}
 			}
@@ -279,11 +271,7 @@ func TestTableOfBubbles(t *testing.T) {
 			if err != nil || math.Abs(idle-bubble) > 1e-9 {
 				t.Errorf("%s on %d devices is idle for %v, want %v; %v", s.Name, p, idle, bubble, err)
 			}
-			simulated := 0
-			for _, holds := range schedule.WorkerMemory(program) {
-				simulated = max(simulated, holds.Saved)
-			}
-			if simulated != most {
+			if simulated := slices.Max(schedule.InFlight(program, nil)); simulated != int64(most) {
 				t.Errorf("%s on %d devices holds %d, want %d", s.Name, p, simulated, most)
 			}
 		}

@@ -56,7 +56,7 @@ func (t Timeline) bounds() (start, end time.Duration) {
 }
 
 // Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers
-// are work, reductions, which go on beside it, are not. Time that events share counts once.
+// are work; reductions, which run meanwhile, are not. Time that events share counts once.
 func (t Timeline) Idle(worker int) float64 {
 	start, end := t.bounds()
 	if start == end {

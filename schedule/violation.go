@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Rule names what a program violates.
+// Rule is a rule that a program violates.
 type Rule string
 
 const (
 	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is
-	// known; skips are within the stages, run from an earlier to a later one that is not its
+	// known; skips are within the stages, run from an earlier to a later stage, not to its
 	// neighbour, and are sorted, each once.
 	RuleHeader Rule = "header"
 	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches,
@@ -18,21 +18,19 @@ const (
 	RuleUnknown Rule = "unknown"
 	// RuleDuplicate: no action occurs twice, and no backward both whole and in parts.
 	RuleDuplicate Rule = "duplicate"
-	// RuleMissing: forward, backward or both of its parts, sends and receives are there for every
-	// stage, skip and micro-batch; and a reduction for every stage, if there is one for any.
+	// RuleMissing: every stage, skip and micro-batch has its forward, its backward or both parts of
+	// it, its sends and receives; and every stage has a reduction, if one has.
 	RuleMissing Rule = "missing"
 	// RulePlacement: all actions of a stage are on one worker.
 	RulePlacement Rule = "placement"
-	// RuleOrder: a worker performs no action before one of its own that it needs. As forward and
-	// backward of a micro-batch need those of the one before, both ascend on every stage, and so
-	// does either part of a backward. A reduction follows all of them.
+	// RuleOrder: a worker performs every action after its dependencies on the same worker. As a
+	// forward and a backward need the ones of the micro-batch before, both ascend on every stage,
+	// and so does either part of a backward. A reduction follows all of them.
 	RuleOrder Rule = "order"
-	// RuleInOrder: what one worker sends another is received in the order in which it is sent.
+	// RuleInOrder: each worker receives from each other in the order of its sends.
 	RuleInOrder Rule = "in order"
 	// RuleDeadlock: workers that wait for each other get to the end.
 	RuleDeadlock Rule = "deadlock"
-	// RuleMemory: no stage holds more micro-batches than the limits allow.
-	RuleMemory Rule = "memory"
 )
 
 // Violation is one thing that is wrong with a program.
@@ -51,7 +49,7 @@ func (v Violation) Error() string {
 	return fmt.Sprintf("%s: worker %d, action %d, %v: %s", v.Rule, v.Worker, v.Position, v.Action, v.Reason)
 }
 
-// Violations is the error that [Check] returns: what is wrong with a program, one per line.
+// Violations is the error that [Check] returns: the faults of a program, one per line.
 type Violations []Violation
 
 func (vs Violations) Error() string {

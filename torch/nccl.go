@@ -42,7 +42,7 @@ func (n *NCCL) ID() ([]byte, error) {
 
 // Open joins the other end, for a device of this process, that sends or receives. It blocks until
 // that has called Open with the same id, or Abort is called. It returns the number of the
-// communicator. Processes that have several open them in the same order: see schedule.Rounds.
+// communicator. Processes that have several open them in the same order: see internal/link/rounds.go.
 func (n *NCCL) Open(id []byte, d Device, sends bool) (over int, err error) {
 	if err := d.Usable(); err != nil {
 		return 0, fmt.Errorf("torch: NCCL: %w", err)

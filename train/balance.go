@@ -23,9 +23,8 @@ type ConfigError = arg.ConfigError
 // BalanceConfig says what is cut, and how it will be trained.
 type BalanceConfig struct {
 	Stages     int
-	Balance    []int // layers of each stage, in place of Stages; nil finds them
-	Batch      int   // rows
-	Chunks     int   // micro-batches; 0 is 1
+	Batch      int // rows
+	Chunks     int // micro-batches; 0 is 1
 	Checkpoint pipe.Checkpoint
 	Profile    profile.Config
 	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not
@@ -48,7 +47,7 @@ type Balance struct {
 // BalanceByTime cuts a model, which need not be materialised, into stages. The slowest stage is as
 // fast as any cut can make it, transfers and recomputation counted. Layers are measured on a
 // micro-batch of the first rows of set. Measurements vary, and so may the cut. The weights that
-// training gives do not depend on it. A cut that is given is measured alone.
+// training gives do not depend on it.
 //
 // In a group all members call it. The Profile of all but rank 0 lacks what pipe.Config.Profile needs
 // to spare a measurement.
@@ -64,12 +63,6 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err := cmp.Or(arg.AtLeast("train", "Batch", config.Batch, 1),
 		arg.AtLeast("train", "Chunks", config.Chunks, 0)); err != nil {
 		return Balance{}, err
-	}
-	if config.Balance != nil {
-		if err := arg.Balance("train", config.Balance, len(model.Layers())); err != nil {
-			return Balance{}, err
-		}
-		config.Stages = len(config.Balance)
 	}
 	if err := arg.Between("train", "Stages", config.Stages, 1, len(model.Layers())); err != nil {
 		return Balance{}, err
@@ -90,12 +83,8 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err != nil {
 		return Balance{}, err
 	}
-	out := Balance{Counts: config.Balance, Timing: p.Timing, Profile: p}
-	if config.Balance == nil {
-		out.Counts, out.Times, err = CutByTime(p, policies, chunks)
-	} else {
-		out.Times, err = balance.Times(p.Layers, config.Balance, timesOf(p, policies, chunks))
-	}
+	out := Balance{Timing: p.Timing, Profile: p}
+	out.Counts, out.Times, err = CutByTime(p, policies, chunks)
 	return out, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -96,7 +97,7 @@ func TestBalanceByTime(t *testing.T) {
 	}
 	for policy, recomputed := range map[string]float64{"never": 0, "except_last": 0.75, "always": 1} {
 		for i, s := range run(policy).Stages {
-			if s.Recomputation != recomputed*s.Forward {
+			if math.Abs(s.Recomputation-recomputed*s.Forward) > 1e-9*s.Forward {
 				t.Errorf("%s, stage %d: recomputation takes %v of %v", policy, i, s.Recomputation, s.Forward)
 			}
 		}

@@ -31,7 +31,7 @@ func valuesOf(f *pflag.Flag) cobra.CompletionFunc {
 	const only = cobra.ShellCompDirectiveNoFileComp
 	switch f.Name {
 	case "schedule": // or a file
-		return cobra.FixedCompletions(append(pipelineSchedules(), auto), cobra.ShellCompDirectiveDefault)
+		return cobra.FixedCompletions(pipelineSchedules(), cobra.ShellCompDirectiveDefault)
 	case "plan":
 		return cobra.FixedCompletions([]string{auto}, cobra.ShellCompDirectiveDefault)
 	case "checkpoint":

@@ -96,7 +96,6 @@ func overLimit(err error) error {
 const (
 	remedyForModel  = "more --stages, or a larger --memory-limit"
 	remedyForTiming = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
-	remedyForAuto   = "more --chunks, another --schedule, which spares timing the layers, or a larger --memory-limit"
 	remedyForBatch  = "a smaller --batch, or a larger --memory-limit"
 	remedyForStep   = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
 	// with --checkpoint always already

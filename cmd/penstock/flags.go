@@ -72,7 +72,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default cpu:0,cpu:1,...)", device)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
 	path(s, &f.schedule, "schedule", "`NAME|FILE` of the order in which stages run micro-batches: "+strings.Join(pipelineSchedules(), ", ")+
-		", auto, which is made for the measured times within --memory-limit, or a file with a program (default gpipe)")
+		", or a file with a program (default gpipe)")
 	count(s, &f.virtual, "virtual", 0, "`N` parts of the model on each device, which --schedule places: N times as many stages (default 2 for schedules of several, 1 otherwise)")
 	path(s, &f.planned, "plan", "`FILE` with a plan of penstock plan --model, which says model, batch, balance, schedule, chunks, threads, limit and policy; or auto, to make one now")
 	s.StringVar((*string)(&f.config.Checkpoint), "checkpoint", "except_last",

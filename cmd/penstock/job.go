@@ -57,7 +57,7 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	}
 	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
 		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkDirectories, j.openStore, j.checkLastBatch, j.matchInit, j.openTrace, j.choosePlan, j.checkFree, telling("measuring", j.chooseThreads), j.tellChanges, j.tellResumed, j.limitMemory, telling("measuring", j.findBalance),
-		telling("planning", j.chooseSchedule), j.openPipe, j.openLoop, telling("planning", j.planMemory), telling("placing the model", j.placePipe), j.openMeasures, j.serveDashboard,
+		j.openPipe, j.openLoop, telling("planning", j.planMemory), telling("placing the model", j.placePipe), j.openMeasures, j.serveDashboard,
 	} {
 		if err := open(ctx, stderr); err != nil {
 			j.tellGroup(err)
@@ -193,15 +193,13 @@ func (j *job) beside() (list []torch.Device) {
 	return list
 }
 
-// findBalance times layers and cuts by time where the command line does not cut, and says how. For the
-// schedule auto it times them in any case.
+// findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints the cut.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
-	given := j.config.Balance != nil
-	if given && j.plan.schedule != auto {
+	if j.config.Balance != nil {
 		return nil
 	}
 	config := train.BalanceConfig{
-		Group: j.group, Stages: j.stages, Balance: j.config.Balance, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(j.training.Info().Task()),
+		Group: j.group, Stages: j.stages, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(j.training.Info().Task()),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 			Beside: j.beside(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
 	}
@@ -213,24 +211,15 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		j.setLimits(true)
 		tellBeyond(stderr, cut.Profile.Most, config.Profile.Device.Memory().Limit)
 	}
-	if err != nil && given {
-		return withFlags(err, remedyForAuto)
-	}
 	if err != nil {
 		return withFlags(err, remedyForTiming)
 	}
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	remedy := cutAgain
-	if given {
-		remedy = orderAgain
-	}
 	if slices.Contains(j.policy, pipe.Optimal) { // whose plans are made by the same times
 		remedy = bothAgain
 	}
 	j.told = warnOfTiming(stderr, cut.Timing, remedy)
-	if given {
-		return nil
-	}
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, ms(t.Total()))

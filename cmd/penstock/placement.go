@@ -27,9 +27,6 @@ func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 		name = "gpipe"
 	}
 	named, err := schedule.Named(name)
-	if name == auto { // which is made when layers have been timed, and may move stages then
-		named, err = schedule.Schedule{Name: auto, Place: schedule.Loop, Virtual: max(p.virtual, 1)}, nil
-	}
 	if err != nil {
 		return p.readProgram(s, err)
 	}
@@ -48,9 +45,7 @@ func (p *plan) checkSchedule(s *pflag.FlagSet) error {
 		return badUsage("--virtual %d: %s", p.virtual, message(err))
 	}
 	p.config.Schedule = named.Generate
-	p.movable = p.virtual > 1 && (len(p.config.Devices) == 0 || len(p.config.Devices) == devices)
 	p.placeStages(workers, devices)
-	p.movable = p.movable && p.config.Ranks == nil
 	return nil
 }
 

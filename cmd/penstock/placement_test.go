@@ -3,9 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 
 	"penstock.example/schedule"
@@ -43,36 +40,5 @@ func TestSchedules(t *testing.T) {
 		if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
 			t.Errorf("%s: weights %s, want %s", text, got, want)
 		}
-	}
-}
-
-// A run ends with the same weights under a schedule that is made for measured times.
-func TestScheduleForMeasuredTimes(t *testing.T) {
-	full(t)
-	args := with(small, "--steps", "2")
-	want := sha(t, args...)
-	for _, flags := range [][]string{
-		{"--stages", "2"}, {"--balance", "1,2,1,2"}, {"--balance", "1,2,1,2", "--virtual", "2"}, {"--balance", "6"}, {"--stages", "2", "--memory-limit", "5MiB"},
-		{"--stages", "2", "--virtual", "2", "--checkpoint", "optimal", "--memory-limit", "5MiB"},
-		{"--balance", "1,2,1,2", "--virtual", "2", "--devices", "cpu:0,cpu:1,cpu:0,cpu:1"},
-	} {
-		got := must(t, with(with(args, "--schedule", "auto", "--format", "json"), flags...)...)
-		if _, done := lines(t, got.stdout); done.ParamsSHA256 != want {
-			t.Errorf("auto %v: weights %s, want %s", flags, done.ParamsSHA256, want)
-		}
-		told := regexp.MustCompile(`(?m)^--schedule auto, by measured time: a step takes (\S+) ms, of which devices are idle for \S+ %(?:; gpipe (\S+) ms)?$`).FindStringSubmatch(got.stderr)
-		if told == nil {
-			t.Errorf("auto %v: %s", flags, got.stderr)
-			continue
-		}
-		auto, err := strconv.ParseFloat(told[1], 64)
-		gpipe, err2 := strconv.ParseFloat(told[2], 64)
-		if err != nil || err2 != nil || auto > gpipe { // where it keeps the limit, as it does here
-			t.Errorf("auto %v takes %s, gpipe %s", flags, told[1], told[2])
-		}
-	}
-	short := command(t, with(args, "--schedule", "auto", "--stages", "2", "--chunks", "8", "--batch", "512", "--memory-limit", "3MiB", "--checkpoint", "never")...)
-	if short.code != exitFailed || !strings.Contains(short.stderr, "; by estimate that takes more than --memory-limit, as every order does\npenstock: step 1: ") {
-		t.Errorf("auto within too little: %+v", short)
 	}
 }

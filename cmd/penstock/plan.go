@@ -35,7 +35,6 @@ type plan struct {
 	policy   []pipe.Checkpoint // by stage
 	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
 	sideBySide int
-	movable    bool // the command line does not say which stages of several share a device
 	// Of --plan auto: what the plan is for, and the command line with what a plan says.
 	world  planWorld
 	named  []torch.Device // of --devices

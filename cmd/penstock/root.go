@@ -98,7 +98,9 @@ input.`,
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(),
 		newLaunch(), newVersion())
-	completeValues(root)
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // cobra never frees what it may complete
+		completeValues(root)
+	}
 	fillHelp(root)
 	return root
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,9 +54,9 @@ says so.
   penstock schedule 1f1b --stages 4 --chunks 8 --times f=10,i=14,w=6 --latency 1ms --bandwidth 1.25GB/s --activation 4MiB`,
 		Args: scheduleNamed,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := shape.named(args[0])
+			s, err := schedule.Named(args[0])
 			if err != nil {
-				return err
+				return badUsage("%s", message(err))
 			}
 			if most := 1 << 18; (format == "grid" || format == "svg") && shape.devices > most/max(shape.chunks*max(shape.virtual, 2), 1) {
 				return badUsage("--format %s: %d devices with %d micro-batches are too many to draw; see --format json", format, shape.devices, shape.chunks)
@@ -87,7 +86,6 @@ says so.
 	}
 	shape.flags(cmd)
 	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: text, grid, json, svg or csv", "text", "grid", "json", "svg", "csv")
-	whole(cmd.Flags(), &shape.held, "held", 0, 1, math.MaxInt32, "`N` micro-batches of a stage that a device may hold, for auto (default: any number)")
 	cmd.AddCommand(newScheduleCheck(), newScheduleCompare())
 	return cmd
 }
@@ -110,7 +108,6 @@ func scheduleList() string {
 	for _, s := range schedule.Schedules() {
 		fmt.Fprintf(&b, "  %-15s%s\n", s.Name, about[s.Name])
 	}
-	fmt.Fprintf(&b, "  %-15s%s\n", auto, "the fastest within --held: of these, or made for the times")
 	return strings.TrimRight(b.String(), "\n")
 }
 
@@ -127,62 +124,9 @@ func scheduleNamed(cmd *cobra.Command, args []string) error {
 // scheduleShape is what a schedule is made for.
 type scheduleShape struct {
 	devices, virtual, chunks int
-	held                     int // for auto; 0 is any number
 	times                    scheduleTimes
 	replicas                 int
 	linkFlags
-}
-
-// auto is the name of the schedule that is made for the times.
-const auto = "auto"
-
-// named finds a schedule.
-func (s *scheduleShape) named(name string) (schedule.Schedule, error) {
-	if name != auto {
-		if s.held > 0 {
-			return schedule.Schedule{}, badUsage("--held %d: %s holds what it holds; want it with auto only", s.held, name)
-		}
-		found, err := schedule.Named(name)
-		if err != nil {
-			return found, badUsage("%s, %s", message(err), auto)
-		}
-		return found, nil
-	}
-	found := schedule.Schedule{Name: auto, Place: schedule.Loop, Virtual: max(s.virtual, 1), Split: true, Generate: func(c schedule.Config) (*schedule.Program, error) {
-		return s.fastest(c)
-	}}
-	return found, nil
-}
-
-// fastest makes the fastest program for the times, with stages that go round or to and fro.
-func (s *scheduleShape) fastest(c schedule.Config) (best *schedule.Program, err error) {
-	links, err := s.links()
-	if err != nil {
-		return nil, err
-	}
-	costs := schedule.Costs{Time: s.times.of, Links: links, Split: true}
-	if s.held > 0 {
-		costs.Limit = slices.Repeat([]int64{int64(s.held)}, s.devices)
-	}
-	least := time.Duration(math.MaxInt64)
-	for _, place := range []func(int, int) ([]int, error){schedule.Loop, schedule.V} {
-		if c.Worker, err = place(c.Stages, s.devices); err != nil {
-			return nil, err
-		}
-		p, unable := schedule.Auto(costs)(c)
-		if unable != nil {
-			err = unable
-			continue
-		}
-		took, _, failed := links.Predict(s.replicated(p), s.times.of)
-		if failed == nil && took < least {
-			best, least = p, took
-		}
-	}
-	if best != nil {
-		err = nil
-	}
-	return best, err
 }
 
 // complete says what is missing.
@@ -307,8 +251,8 @@ func (s *scheduleShape) json(name string, p *schedule.Program) ([]byte, error) {
 		return nil, err
 	}
 	line := scheduleLine{Schedule: name, Makespan: inUnits(makespan), Bubble: bubble}
-	for w, holds := range schedule.WorkerMemory(p) {
-		line.Held = append(line.Held, holds.Saved)
+	for w, held := range schedule.InFlight(p, nil) {
+		line.Held = append(line.Held, int(held))
 		list := []string{}
 		for _, a := range p.Workers[w] {
 			if !a.Kind.Transfer() {
@@ -349,7 +293,7 @@ func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, w
 		idle += timeline.Idle(w) / float64(timeline.Workers)
 	}
 	var b bytes.Buffer
-	_, grid, _ := strings.Cut(timeline.GridParts(width), "\n") // the unit of time is whatever the times are in
+	_, grid, _ := strings.Cut(timeline.GridWidth(width), "\n") // the unit of time is whatever the times are in
 	fmt.Fprintf(&b, "%s%s: a step takes %s, of which devices are idle for %.1f %%\n", name, s.text(), unitText(timeline.Makespan()), 100*idle)
 	b.WriteString(grid)
 	scheduleHeld(&b, p)
@@ -359,8 +303,8 @@ func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, w
 // scheduleHeld says what each device holds.
 func scheduleHeld(w io.Writer, p *schedule.Program) {
 	fmt.Fprint(w, "held at most:")
-	for _, holds := range schedule.WorkerMemory(p) {
-		fmt.Fprintf(w, " %d", holds.Saved)
+	for _, n := range schedule.InFlight(p, nil) {
+		fmt.Fprintf(w, " %d", int(n))
 	}
 	fmt.Fprintln(w)
 }

@@ -109,8 +109,6 @@ func TestScheduleRefuses(t *testing.T) {
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=-1"}, exitUsage, []string{"want a time from 0 to 10000"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=NaN"}, exitUsage, []string{"want a time from 0 to 10000"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=0,i=0,w=0"}, exitUsage, []string{"want a time above 0"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--held", "3"}, exitUsage, []string{"--held 3: gpipe holds what it holds"}},
-		{[]string{"schedule", "auto", "--stages", "2", "--virtual", "2", "--chunks", "2", "--held", "1"}, exitUsage, []string{"auto: no schedule keeps the limits"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--latency", "1"}, exitUsage, []string{"--latency 1: want a time such as 1ms"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--latency", "-1ms"}, exitUsage, []string{"want a time such as 1ms"}},
 		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "1GB"}, exitUsage, []string{`--bandwidth "1GB": want a rate such as 1.25GB/s or 10Gbit/s`}},
@@ -216,11 +214,6 @@ func TestScheduleLinks(t *testing.T) {
 	if took["1f1b-2x"] >= took["1f1b"] || took["1f1b"] <= 570 {
 		t.Errorf("%v", took)
 	}
-	got := must(t, "schedule", "auto", "--stages", "4", "--chunks", "16", "--times", "f=10,i=14,w=6", "--format", "json", "--latency", "5ms").stdout
-	var line scheduleLine
-	if err := json.Unmarshal([]byte(got), &line); err != nil || line.Makespan > took["1f1b-2x"] || line.Makespan > took["zb-h2"] {
-		t.Errorf("auto takes %v; %v", line.Makespan, took)
-	}
 }
 
 // Replicas reduce the gradients of each stage after its last backward, beside what its device does
@@ -259,10 +252,6 @@ held at most: 2 2
 	}
 	if got := must(t, with(replicas, "--format", "csv")...).stdout; strings.Contains(got, "REDUCE") { // torch adds its own to computations
 		t.Error(got)
-	}
-	auto := must(t, "schedule", "auto", "--stages", "2", "--chunks", "4", "--replicas", "2", "--format", "text").stdout
-	if strings.Count(auto, "RED") != 2 {
-		t.Error(auto)
 	}
 }
 
@@ -325,26 +314,5 @@ func TestScheduleCompare(t *testing.T) {
 	table := must(t, "schedule", "compare", "--stages", "2", "--chunks", "3").stdout
 	if !strings.HasPrefix(table, "SCHEDULE") || strings.Count(table, "\n") != len(schedule.Schedules())+1 {
 		t.Error(table)
-	}
-}
-
-// What is made for the times is as fast as any, within what may be held.
-func TestScheduleAuto(t *testing.T) {
-	for _, test := range []struct {
-		args []string
-		most float64
-		held int
-	}{
-		{[]string{"--stages", "4", "--chunks", "16", "--held", "4"}, 51, 4},
-		{[]string{"--stages", "4", "--virtual", "2", "--chunks", "16", "--held", "8"}, 99, 8},
-	} {
-		got := must(t, with([]string{"schedule", "auto", "--format", "json"}, test.args...)...)
-		var line scheduleLine
-		if err := json.Unmarshal([]byte(got.stdout), &line); err != nil {
-			t.Fatal(err)
-		}
-		if line.Makespan > test.most || slices.Max(line.Held) > test.held {
-			t.Errorf("%v: %v, held %v", test.args, line.Makespan, line.Held)
-		}
 	}
 }

@@ -114,32 +114,25 @@ func (s *scheduleShape) compare(ctx context.Context, chain *remat.Chain) (lines 
 			left = append(left, of.Name)
 			continue
 		}
-		costs, unit, err := s.costs(virtual, chain)
+		costs, err := s.costs(virtual, chain)
 		if err != nil {
 			return nil, nil, err
 		}
-		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: costs.Time})
+		p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: costs.time})
 		if err != nil {
 			return nil, nil, badUsage("%s", message(err))
 		}
 		p = s.replicated(p)
-		makespan, idle, err := links.Predict(p, costs.Time)
+		makespan, idle, err := links.Predict(p, costs.time)
 		if err != nil {
 			return nil, nil, err
 		}
-		line := comparedSchedule{Schedule: of.Name, Virtual: virtual, Makespan: float64(makespan) / float64(unit), Bubble: idle}
-		for _, held := range costs.Held(p) {
-			n := float64(held)
-			if chain == nil {
-				n /= float64(virtual)
-			}
-			line.Held = append(line.Held, n)
+		line := comparedSchedule{Schedule: of.Name, Virtual: virtual, Makespan: float64(makespan) / float64(costs.unit), Bubble: idle, Balance: costs.layers}
+		for _, n := range schedule.InFlight(p, costs.held) {
+			line.Held = append(line.Held, float64(n)/costs.share)
 		}
 		if chain != nil {
-			if line.Balance, err = balancedLayers(chain, s.devices*virtual); err != nil {
-				return nil, nil, err
-			}
-			if line.Peak, err = chainPeaks(ctx, chain, line.Balance, p); err != nil {
+			if line.Peak, err = chainPeaks(ctx, chain, costs.layers, p); err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", of.Name, err)
 			}
 		}
@@ -155,54 +148,54 @@ func (s *scheduleShape) compare(ctx context.Context, chain *remat.Chain) (lines 
 	return lines, left, nil
 }
 
-// costs returns what the stages of a schedule take, and what the unit of its times is in virtual
-// time. A chain has at least as many layers.
-func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (schedule.Costs, time.Duration, error) {
+// stageCosts is what the stages of a schedule cost.
+type stageCosts struct {
+	time   func(schedule.Action) time.Duration
+	unit   time.Duration         // of the times that are printed
+	held   func(stage int) int64 // bytes that a chain saves of a micro-batch in flight; nil counts micro-batches
+	share  float64               // in how many parts what a device holds of a micro-batch is cut
+	layers []int                 // of a chain, by stage
+}
+
+// costs returns what stages cost. A chain has at least as many layers.
+func (s *scheduleShape) costs(virtual int, chain *remat.Chain) (out stageCosts, err error) {
 	if chain == nil {
-		times := s.times
-		return schedule.Costs{Time: func(a schedule.Action) time.Duration {
-			return time.Duration(math.Round(float64(times.of(a)) / float64(virtual)))
-		}}, scheduleUnit, nil
+		return stageCosts{unit: scheduleUnit, share: float64(virtual), time: func(a schedule.Action) time.Duration {
+			return time.Duration(math.Round(float64(s.times.of(a)) / float64(virtual)))
+		}}, nil
 	}
-	forward, backward := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
-	weights, saved := make([]float64, len(chain.Layers)), make([]float64, len(chain.Layers))
-	for i, l := range chain.Layers {
-		forward[i], backward[i], weights[i], saved[i] = l.Forward, l.Backward, chain.Second(i), float64(l.Saved)
+	type sums struct {
+		forward, backward, weights float64
+		saved                      int64
 	}
-	stages := s.devices * virtual
-	counts, err := balancedLayers(chain, stages)
-	if err != nil {
-		return schedule.Costs{}, 0, err
+	stages := make([]sums, s.devices*virtual)
+	if out.layers, err = balancedLayers(chain, len(stages)); err != nil {
+		return out, err
 	}
-	sums := func(of []float64) []float64 {
-		out, at := make([]float64, stages), 0
-		for i, n := range counts {
-			for _, x := range of[at : at+n] {
-				out[i] += x
-			}
-			at += n
+	at := 0
+	for i, n := range out.layers {
+		for k, l := range chain.Layers[at : at+n] {
+			t := &stages[i]
+			t.forward, t.backward, t.weights, t.saved = t.forward+l.Forward, t.backward+l.Backward, t.weights+chain.Second(at+k), t.saved+l.Saved
 		}
-		return out
+		at += n
 	}
-	f, b, w := sums(forward), sums(backward), sums(weights)
-	bytes := make([]int64, stages)
-	for i, n := range sums(saved) {
-		bytes[i] = int64(n)
-	}
-	return schedule.Costs{Whole: bytes, Weights: bytes, Time: func(a schedule.Action) time.Duration {
+	out.unit, out.share, out.held = time.Microsecond, 1, func(stage int) int64 { return stages[stage].saved }
+	out.time = func(a schedule.Action) time.Duration {
 		var us float64
-		switch a.Kind {
+		switch t := stages[a.Stage]; a.Kind {
 		case schedule.Forward, schedule.Recompute:
-			us = f[a.Stage]
+			us = t.forward
 		case schedule.Backward:
-			us = b[a.Stage]
+			us = t.backward
 		case schedule.BackwardInput:
-			us = b[a.Stage] - w[a.Stage]
+			us = t.backward - t.weights
 		case schedule.BackwardWeight:
-			us = w[a.Stage]
+			us = t.weights
 		}
 		return time.Duration(us * float64(time.Microsecond))
-	}}, time.Microsecond, nil
+	}
+	return out, nil
 }
 
 // balancedLayers cuts a chain evenly by time: the layers of each stage.

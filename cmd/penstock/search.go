@@ -50,8 +50,8 @@ it is the step, that is proved to be the best.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
 all its cores: one device with all threads, or several with a part of them. The fewest
-rows come first. Micro-batches of so many rows that one layer of them alone takes more
-than any device may hold are not measured, and that is said. --devices names devices of
+rows come first. Where one layer alone takes more than any device may hold, micro-batches
+of more rows are not measured. --devices names devices of
 this machine instead, CPU devices or GPUs: one of each kind is measured, copies between
 GPUs are timed, and without --memory-limit a GPU may hold what it has free; the run then
 has these devices, in the plan's order. The plan is for samples of --data, and training
@@ -75,9 +75,8 @@ cost nothing unless --latency or --bandwidth is given, or a machine:
 A device that is twice as fast as what was measured has the speed 2. It needs as many
 threads as the chain was measured with; one that has several times as many is shared by
 stages, in equal parts, where there are more stages than devices. A link that has
-"from" and "to" joins two devices by name, gpu0 and gpu1 here. Unequal devices are tried
-in all orders, if there are at most 24 and no link joins two by name; otherwise in their
-own.
+"from" and "to" joins two devices by name, gpu0 and gpu1 here. Stages are placed on
+devices in their order in the file.
 
 Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
 have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
@@ -193,7 +192,6 @@ type searchJob struct {
 	// elsewhere says that the devices are not here, so that a model's step cannot be planned.
 	elsewhere bool
 	spared    int64 // bytes of each device that are left for what a model's chain does not say
-	sparing   bool  // only the lightest schedule is searched, for the least limit
 }
 
 // read checks the flags and reads the files.
@@ -341,7 +339,11 @@ func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
 	case err != nil:
 		return nil, err
 	case r.Best == nil && r.Short == nil:
-		return nil, badUsage("no schedule can be planned: %s", reasons(r.Schedules))
+		var whys []string
+		for _, o := range r.Schedules {
+			whys = append(whys, o.Schedule+": "+message(errors.New(o.Lost)))
+		}
+		return nil, badUsage("no schedule can be planned: %s", strings.Join(whys, "; "))
 	}
 	return r, nil
 }
@@ -361,128 +363,34 @@ func (j *searchJob) inFlags(e *arg.ConfigError) error {
 	return badUsage("%s: %v, %s", j.title, e.Value, why)
 }
 
-// refusal says which limits are too low, and which will do.
-func (j *searchJob) refusal(ctx context.Context, r *search.Result) error {
-	alone, large := search.TooLarge(j.profile, j.machine, j.wishes)
-	enough := 0
-	if !large {
-		var err error
-		if enough, err = search.Enough(ctx, j.profile, j.machine, j.wishes); err != nil {
-			return err
+// refusal says what the devices lack, and which limit to give. A model's step takes more than its chain says.
+func (j *searchJob) refusal(short *planner.MemoryError) error {
+	lacks := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
+	for i := range lacks.Stages {
+		lacks.Stages[i].Least += j.spared
+		lacks.Stages[i].Limit += j.spared
+	}
+	what, will := "a limit of", "will"
+	if m := j.model; m != nil {
+		if will = "may"; m.bytes != nil && m.limit == 0 {
+			what = "devices with"
 		}
 	}
-	least, will, err := j.willDo(ctx, r.Short)
-	if err != nil {
-		return err
+	text := fmt.Sprintf("no plan keeps the limits: %s; %s at least %s %s do", lacks.Shortages(), what, arg.Size(lacks.Least()), will)
+	one := slices.MinFunc(j.profile.Measured, func(a, b search.Measured) int { return cmp.Compare(a.Rows, b.Rows) })
+	if u, bytes, found := one.Oversized(j.machine, j.wishes); found {
+		text += "; more devices will not, as " + j.oversized(one, u, bytes)
 	}
-	remedy := fmt.Sprintf("a limit of at least %s %s do", arg.Size(least.Least()), will)
-	if j.model != nil && j.model.bytes != nil && j.model.limit == 0 {
-		remedy = fmt.Sprintf("devices with at least %s each %s do", arg.Size(least.Least()), will)
-	}
-	switch {
-	case j.sparing:
-		remedy += " with " + lightest + ", and perhaps a lower one with another schedule"
-	case !r.ShortProved:
-		remedy += ", and perhaps a lower one, which was not searched for to the end"
-	}
-	switch {
-	case large:
-		remedy += "; " + j.tooLarge(alone)
-	case enough > 0:
-		remedy += fmt.Sprintf(", or %d devices", enough)
-	default:
-		remedy += "; more devices alone will not"
-	}
-	return badUsage("no plan keeps the limits: %s; %s", least.Shortages(), remedy)
+	return badUsage("%s", text)
 }
 
-// tooLarge says which layer no device has room for by itself, and what helps beside a higher limit.
-func (j *searchJob) tooLarge(a search.Alone) string {
-	limit, kept := a.Limit+j.spared, "parameters and gradients"
-	if j.model != nil {
-		kept = "parameters, gradients and " + j.model.optimizer + "'s state"
+// oversized says that a unit alone takes more than a device may have.
+func (j *searchJob) oversized(one search.Measured, unit int, bytes int64) string {
+	rows := ""
+	if one.Rows > 0 {
+		rows = " with " + counted(one.Rows, "row")
 	}
-	text := fmt.Sprintf("more devices will not, as layer %q alone takes %s, %s of it %s, and a device may have %s", a.Name, arg.Size(a.Bytes), formatBytes(a.Kept), kept, arg.Size(limit))
-	var helps []string
-	if a.Rows != 1 && a.Kept+(a.Bytes-a.Kept)/int64(max(a.Rows, 1)) <= a.Limit && a.Kept < a.Limit {
-		helps = append(helps, "more --chunks of fewer rows")
-	}
-	if a.State > 0 && a.Bytes-a.State <= a.Limit {
-		helps = append(helps, "an --optimizer of less state")
-	}
-	if len(helps) > 0 {
-		text += "; " + strings.Join(helps, ", or ") + " may do too"
-	}
-	return text
-}
-
-// reasons says why schedules have no plan, those together that have the same reason.
-func reasons(list []search.Outcome) string {
-	var whys []string
-	of := map[string][]string{}
-	for _, o := range list {
-		why := message(errors.New(o.Lost))
-		if of[why] == nil {
-			whys = append(whys, why)
-		}
-		of[why] = append(of[why], o.Schedule)
-	}
-	for i, why := range whys {
-		whys[i] = strings.Join(of[why], ", ") + ": " + why
-	}
-	return strings.Join(whys, "; ")
-}
-
-// willDo raises a shortage to limits that will do, or else may. With those of a chain its plan keeps them. A
-// model's step takes more than its chain says, so that the model is planned with the limits, and they are raised
-// by what that lacks, until nothing is lacking.
-func (j *searchJob) willDo(ctx context.Context, short *planner.MemoryError) (*planner.MemoryError, string, error) {
-	if j.model == nil {
-		return short, "will", nil
-	}
-	short = raised(short, j.spared)
-	for i := range short.Stages {
-		short.Stages[i].Limit += j.spared
-	}
-	if j.elsewhere || j.model.limit == 0 { // more bytes than a GPU has cannot be tried
-		return short, "may", nil
-	}
-	for range rounds {
-		limit := short.Least()
-		k, m := *j, *j.model
-		k.model, k.wishes.Limit, m.limit, k.spared = &m, limit, limit, 0
-		k.machine.Devices = slices.Clone(k.machine.Devices)
-		for i := range k.machine.Devices {
-			if d := &k.machine.Devices[i]; d.Bytes > 0 {
-				d.Bytes = limit
-			}
-		}
-		found, err := k.fitting(ctx, func(string) {})
-		var lacks *planner.MemoryError
-		switch {
-		case errors.As(err, &lacks):
-			limit = lacks.Least()
-		case ctx.Err() != nil:
-			return nil, "", ctx.Err()
-		case err != nil:
-			return short, "may", nil
-		case found.Best != nil:
-			return short, "will", nil
-		default:
-			limit = found.Short.Least() + k.spared
-		}
-		short = raised(short, max(1, limit-short.Least()))
-	}
-	return short, "may", nil
-}
-
-// raised is a shortage in which each stage needs so many bytes more.
-func raised(short *planner.MemoryError, bytes int64) *planner.MemoryError {
-	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
-	for i := range out.Stages {
-		out.Stages[i].Least += bytes
-	}
-	return out
+	return fmt.Sprintf("layer %q alone takes %s%s, and a device may have %s", one.Chain.Layers[unit].Name, arg.Size(bytes), rows, arg.Size(j.machine.Largest(j.wishes.Limit)+j.spared))
 }
 
 // searchLine is the JSON of a plan. Its fields stay.
@@ -600,13 +508,20 @@ func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
 		for _, n := range o.Plan.Peaks {
 			most = max(most, n)
 		}
-		why := o.Lost
-		if o.Plan == p {
-			why = "the best"
-		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", o.Schedule, o.Plan.MicroBatches, micros(us(o.Plan.Step)), micros(us(o.LowerBound)), formatBytes(most), why)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", o.Schedule, o.Plan.MicroBatches, micros(us(o.Plan.Step)), micros(us(o.LowerBound)), formatBytes(most), cmp.Or(o.Lost, whyNot(o.Plan, p)))
 	}
 	return t.Flush()
+}
+
+// whyNot compares a plan with the best by their steps.
+func whyNot(plan, best *search.Plan) string {
+	switch {
+	case plan == best:
+		return "the best"
+	case plan.Step == best.Step:
+		return "the same time"
+	}
+	return fmt.Sprintf("time: %.1f %% more", 100*(float64(plan.Step)/float64(best.Step)-1))
 }
 
 // namesOf names the layers from first up to but not including last.

@@ -242,14 +242,6 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	took := make([]float64, len(kinds))
 	for i, chunks := range sizes {
 		rows := f.batch / chunks
-		if why := job.tooManyRows(rows, job.profile.Measured); why != "" {
-			var left []int
-			for _, chunks := range sizes[i:] {
-				left = append(left, f.batch/chunks)
-			}
-			show.line(rowsLeftOut(left, why))
-			break
-		}
 		for t, n := range threads {
 			profiles := make([]profile.Profile, len(kinds))
 			for k, kind := range kinds {
@@ -293,6 +285,12 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 				timing.Spread = max(timing.Spread, p.Chains[0].Timing.Spread)
 			}
 		}
+		if n := len(job.profile.Measured); n > 0 && i+1 < len(sizes) {
+			if u, bytes, found := job.profile.Measured[n-1].Oversized(machine, job.wishes); found {
+				show.line("micro-batches of more rows are not measured: " + job.oversized(job.profile.Measured[n-1], u, bytes))
+				break
+			}
+		}
 	}
 	slices.SortStableFunc(job.profile.Measured, func(a, b search.Measured) int { return b.Rows - a.Rows })
 	setSpeeds(machine, kinds, took)
@@ -312,7 +310,7 @@ func (j *searchJob) lighter() searchJob {
 	}
 	out.profile.Measured = []search.Measured{slices.MinFunc(j.profile.Measured, fewest)}
 	if list := j.wishes.Schedules; len(list) == 0 || slices.Contains(list, lightest) {
-		out.wishes.Schedules, out.sparing = []string{lightest}, len(list) != 1
+		out.wishes.Schedules = []string{lightest}
 	}
 	return out
 }
@@ -565,13 +563,13 @@ func (j *searchJob) searchTold(ctx context.Context, show *planProgress) (*search
 		}
 	}
 	if err == nil && found.Best == nil {
-		return nil, j.refusal(ctx, found)
+		return nil, j.refusal(found.Short)
 	}
 	return found, err
 }
 
-// fitting finds the best plan. That of a model is one whose step is known to fit: what its chain does not say
-// is taken from the limit until it does, and its schedule is searched once more.
+// fitting finds the best plan. A model's plan is one whose step is known to fit: the bytes that its step lacks are
+// taken from the limit, and the search is repeated.
 func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*search.Result, error) {
 	found, err := j.once(ctx)
 	for round := 1; ; round++ {
@@ -582,8 +580,13 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 		err = j.model.fits(ctx, found.Best)
 		var short *planner.MemoryError
 		if !errors.As(err, &short) || round == rounds {
-			if found.Best.Step != searched {
-				found.Settle()
+			if step := found.Best.Step; step != searched { // bounds are of what was searched
+				found.LowerBound, found.Proved = min(found.LowerBound, step), false
+				for i := range found.Schedules {
+					if o := &found.Schedules[i]; o.Plan == found.Best {
+						o.LowerBound, o.Proved = min(o.LowerBound, step), false
+					}
+				}
 			}
 			return found, err
 		}
@@ -603,8 +606,8 @@ func (j *searchJob) fitting(ctx context.Context, tell func(line string)) (*searc
 	}
 }
 
-// again searches where there are fewer bytes: the schedule of the best plan alone, and all where that is not the best
-// any more.
+// again searches within fewer bytes: the schedule of the best plan alone, as the others' steps get no shorter, or all
+// of them if that does not stay the fastest.
 func (j *searchJob) again(ctx context.Context, found *search.Result) (*search.Result, error) {
 	one := j.wishes
 	one.Schedules = []string{found.Best.Schedule}
@@ -612,10 +615,17 @@ func (j *searchJob) again(ctx context.Context, found *search.Result) (*search.Re
 	if err != nil || fewer.Best == nil {
 		return j.once(ctx)
 	}
-	if found, err = found.Within(fewer); err == nil && found.Best != fewer.Best {
-		return j.once(ctx)
+	for i, o := range found.Schedules {
+		switch {
+		case o.Plan == found.Best:
+			found.Schedules[i] = fewer.Schedules[0]
+		case o.Plan != nil && o.Plan.Step < fewer.Best.Step:
+			return j.once(ctx)
+		}
 	}
-	return found, err
+	found.Best = fewer.Best
+	found.LowerBound, found.Proved = min(found.LowerBound, found.Best.Step), found.Proved && found.LowerBound >= found.Best.Step
+	return found, nil
 }
 
 // spare takes so many bytes more from what each device may hold, and says whether any are left.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,6 +21,9 @@ func (j *searchJob) page(r *search.Result) report.Run {
 	for _, o := range r.Schedules {
 		other := report.Other{Schedule: o.Schedule, Lost: o.Lost}
 		if o.Plan != nil {
+			if o.Plan != p {
+				other.Lost = cmp.Or(o.Lost, whyNot(o.Plan, p))
+			}
 			other.MicroBatches, other.Step, other.Bound = o.Plan.MicroBatches, o.Plan.Step.Seconds(), o.LowerBound.Seconds()
 			if len(o.Plan.Peaks) > 0 {
 				other.Peak = slices.Max(o.Plan.Peaks)

@@ -37,7 +37,6 @@ const (
 	profileAgain = "penstock profile again when nothing else runs, or with more --repeats"
 	cutAgain     = "the balance may not be the best; train when nothing else runs, or give a --balance that penstock balance finds with more --repeats"
 	bothAgain    = "the balance may not be the best, and more than needed may be recomputed; limits hold; train when nothing else runs"
-	orderAgain   = "the schedule may not be the best; train when nothing else runs"
 	searchAgain  = "limits hold, but another plan may be faster; plan when nothing else runs, or with more --repeats"
 	planAgain    = "limits hold, but more than needed may be recomputed; train when nothing else runs"
 )

@@ -93,6 +93,9 @@ type madePlan struct {
 	Plan  json.RawMessage `json:"plan"` // a searchLine
 }
 
+// auto as the value of --plan has the run make its plan.
+const auto = "auto"
+
 // decidedByAuto are the flags that --plan auto decides, keptByAuto those that it goes by where they are given.
 var (
 	decidedByAuto = []string{"balance", "virtual", "checkpoint"}

@@ -42,7 +42,7 @@ func TestHelpFits(t *testing.T) {
 func TestTablesFit(t *testing.T) {
 	for _, line := range []string{
 		"models", "models gpt", "models unet", "models resnet20", "models gpt2-xl", "models inception_v3", "models amoebanetd", "models resnet1001",
-		"schedule 1f1b --stages 4 --chunks 8", "schedule interleaved --stages 4 --chunks 8 --virtual 2", "schedule zb-v --stages 3 --chunks 20", "schedule auto --stages 4 --chunks 8",
+		"schedule 1f1b --stages 4 --chunks 8", "schedule interleaved --stages 4 --chunks 8 --virtual 2", "schedule zb-v --stages 3 --chunks 20",
 		"schedule compare --stages 4 --chunks 8", "schedule compare --stages 4 --chunks 8 --replicas 2 --latency 1ms", "version",
 	} {
 		r := command(t, strings.Fields(line)...)

@@ -18,14 +18,13 @@ func Example_program() {
 	})
 	check(err)
 	fmt.Print(program)
-	held := schedule.Memory(program)[0]
-	fmt.Println("stage 0 holds at most", held.Saved, "graphs and", held.Inputs, "inputs")
+	fmt.Println("worker 0 holds at most", schedule.InFlight(program, nil)[0], "graph")
 	// Output:
 	// program whole stages=3 micro-batches=3 skips=0>2
 	// worker 0: 0F0 0F0>1 0F0>2 0F1 0F1>1 0F1>2 0F2 0F2>1 0F2>2 2>0B0 1>0B0 0B0 0R1 2>0B1 1>0B1 0B1 0R2 2>0B2 1>0B2 0B2
 	// worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 0>1F2 1F2 1F2>2 2>1B0 1B0 1B0>0 1R1 2>1B1 1B1 1B1>0 1R2 2>1B2 1B2 1B2>0
 	// worker 2: 0>2F0 1>2F0 2F0 0>2F1 1>2F1 2F1 0>2F2 1>2F2 2F2 2B0 2B0>1 2B0>0 2R1 2B1 2B1>1 2B1>0 2R2 2B2 2B2>1 2B2>0
-	// stage 0 holds at most 1 graphs and 2 inputs
+	// worker 0 holds at most 1 graph
 }
 
 func Example_simulate() {

@@ -160,7 +160,7 @@ func (d *Direct) IDs() (map[schedule.Edge][]byte, error) {
 // Open opens all links, in rounds in which a device opens at most one. It moves a number over each, as the
 // first move of a communicator may take long. Then it moves a number over all of them at once.
 func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
-	for _, round := range schedule.Rounds(d.all) {
+	for _, round := range rounds(d.all) {
 		var links []*gpuLink
 		var all sync.WaitGroup
 		errs := make([]error, len(round))

@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write the list of tests anew")
 // packages are those whose tests run on the devices for tests.
 var packages = []string{"torch", "nn", "segment", "profile", "pipe", "train"}
 
-// devicetests.txt lists the tests that run on the devices for tests, with their packages. They are what is worth running with
-// PENSTOCK_TEST_DEVICES: others name CPUs, or no device at all.
+// devicetests.txt lists the tests that run on the devices for tests, with their packages. They are
+// what is worth running with PENSTOCK_TEST_DEVICES: others name CPUs, or no device at all.
 //
 //	go test ./internal/torchtest -update
 func TestListOfDeviceTests(t *testing.T) {
@@ -50,8 +50,8 @@ func TestListOfDeviceTests(t *testing.T) {
 	}
 }
 
-// deviceTests lists the tests of a package that reach a function of torchtest which gives devices, by way of what the package's test
-// files declare.
+// deviceTests lists the tests of a package that reach a function of torchtest which gives devices,
+// by way of what the package's test files declare.
 func deviceTests(dir string) (tests []string, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -122,7 +122,8 @@ type nothing struct{}
 
 func (nothing) Import(path string) (*types.Package, error) { return nil, errors.New("not imported") }
 
-// givesDevice says whether a call is one of torchtest that gives a device, or a context on one: New does where its options name none.
+// givesDevice says whether a call is one of torchtest that gives a device, or a context on one: New
+// does where its options name none.
 func givesDevice(call *ast.CallExpr) (gives bool) {
 	s, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

@@ -8,47 +8,47 @@ import (
 
 // order is the computations of a worker in the order of the program.
 //
-// A bound of a step follows from one worker alone: what precedes its first action upstream, its actions in
-// their order, and what must happen downstream between a forward of its and a backward. The others are
-// taken to do that at once, as if they had nothing else to do. With one stage on the worker and equal
-// micro-batches it is, in closed form,
+// One worker alone bounds a step: by the time before its first action upstream, its actions in
+// their order, and the time downstream between a forward of its and a backward. The other workers
+// do that at once, as if they had nothing else to do. With one stage on the worker and equal
+// micro-batches the closed form is
 //
 //	U + m (f + b) + gaps + tail
 //
-// where gaps are those between the forward on which the first, and the last, backward depends and that
-// backward: the time D that all later stages take for a forward and a backward, less what the worker
-// does meanwhile. For 1F1B these are max(0, D - w f) and max(0, D - w b) for w forwards before the first
-// backward.
+// Gaps are between the forward on which the first, and the last, backward depends and that
+// backward: the time D that all later stages take for a forward and a backward, less the time that
+// the worker is busy meanwhile. For 1F1B they are max(0, D - w f) and max(0, D - w b), with w
+// forwards before the first backward.
 type order struct {
-	list   []step
+	list   []schedule.Action
 	stages []int // of the worker, in order
 	// after is, by micro-batch, the last forward that precedes its backward on the last stage.
-	after []int32
-	// Of a worker with one stage: what it does in a gap, and whether the two gaps are apart; how many
-	// second parts of backwards follow the last first part.
+	after []int
+	// For a worker with one stage: its computations in each gap, whether the two gaps are disjoint,
+	// and the number of second parts of backwards after the last first part.
 	gaps     [2]gap
 	apart    bool
 	trailing int64
 }
 
-// gap is how many computations of each kind lie in a gap.
+// gap is the number of computations of each kind in a gap.
 type gap struct{ forward, backward, second int64 }
 
-// newOrder is the order of a worker of the program.
 func (p *space) newOrder(w int) order {
-	o := order{after: make([]int32, p.m)}
-	last := int32(-1)
-	for _, e := range p.program.list {
-		if int(e.stage) == p.stages()-1 {
-			switch e.kind {
-			case schedule.Forward:
-				last = e.microBatch
-			case schedule.Backward, schedule.BackwardInput:
-				o.after[e.microBatch] = last
-			}
+	o := order{after: make([]int, p.m)}
+	last := -1
+	for _, a := range p.program.Workers[p.place[p.stages()-1]] {
+		switch {
+		case a.Stage < p.stages()-1:
+		case a.Kind == schedule.Forward:
+			last = a.MicroBatch
+		case a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput:
+			o.after[a.MicroBatch] = last
 		}
-		if int(e.worker) == w && !e.kind.Transfer() && e.kind != schedule.Reduce {
-			o.list = append(o.list, e)
+	}
+	for _, a := range p.program.Workers[w] {
+		if !a.Kind.Transfer() && a.Kind != schedule.Reduce {
+			o.list = append(o.list, a)
 		}
 	}
 	for s, on := range p.place {
@@ -61,21 +61,21 @@ func (p *space) newOrder(w int) order {
 	}
 	var from, to [2]int
 	for k, i := range []int{0, p.m - 1} {
-		for at, e := range o.list {
+		for at, a := range o.list {
 			switch {
-			case e.kind == schedule.Forward && e.microBatch == o.after[i]:
+			case a.Kind == schedule.Forward && a.MicroBatch == o.after[i]:
 				from[k] = at
-			case (e.kind == schedule.Backward || e.kind == schedule.BackwardInput) && int(e.microBatch) == i:
+			case (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) && a.MicroBatch == i:
 				to[k] = at
 			}
 		}
-		for _, e := range o.list[from[k]+1 : to[k]] {
-			o.gaps[k].count(e.kind)
+		for _, a := range o.list[from[k]+1 : to[k]] {
+			o.gaps[k].count(a.Kind)
 		}
 	}
 	o.apart = from[1] > to[0]
-	for _, e := range o.list[to[1]+1:] {
-		if e.kind == schedule.BackwardWeight {
+	for _, a := range o.list[to[1]+1:] {
+		if a.Kind == schedule.BackwardWeight {
 			o.trailing++
 		}
 	}
@@ -96,7 +96,7 @@ func (g *gap) count(kind schedule.Kind) {
 	}
 }
 
-// forwards are prefix sums of what forwards take at least, at a class of speed.
+// forwards returns prefix sums of the least times of forwards, at a class of speed.
 func (p *space) forwards(class int) []int64 {
 	if p.limited {
 		return p.sums[class].least
@@ -104,7 +104,8 @@ func (p *space) forwards(class int) []int64 {
 	return p.sums[class].forward
 }
 
-// backwards is what backwards, or their first parts, of units from i up to but not including j take.
+// backwards returns the time of backwards, or of their first parts, for units from i up to but not
+// including j.
 func (p *space) backwards(class, i, j int) int64 {
 	a := &p.sums[class]
 	if p.schedule.Split {
@@ -113,19 +114,30 @@ func (p *space) backwards(class, i, j int) int64 {
 	return a.whole[j] - a.whole[i]
 }
 
-// around is what must be done by other stages before a stage, after it, and in between.
+// load returns the time of stage s with units from i up to but not including j for all
+// micro-batches, without recomputation, after the first one's forwards on the stages before.
+func (p *space) load(s, i, j int) int64 {
+	class, before := p.workers[p.place[s]].class, int64(0)
+	fs, bs := p.forwards(class), p.sums[class].whole
+	if s > 0 {
+		before = p.forwards(p.fast[s-1])[i]
+	}
+	return before + int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i])
+}
+
+// around is the least time of other stages before a stage, after it, and in between.
 type around struct {
 	before  int64 // forwards upstream
 	after   int64 // backwards upstream
 	between int64 // forwards and backwards downstream
 }
 
-// around is that of stage s with units from i up to but not including j.
+// around is for stage s with units from i up to but not including j.
 func (p *space) around(s, i, j int) (a around) {
 	if s > 0 {
 		class := p.fast[s-1]
-		a.before = p.forwards(class)[i] + p.link[s-1].takes(p.sent[i])
-		a.after = p.backwards(class, 0, i) + p.link[s-1].takes(p.y[i])
+		a.before = p.forwards(class)[i] + p.link[s-1].transferTime(p.sent[i])
+		a.after = p.backwards(class, 0, i) + p.link[s-1].transferTime(p.y[i])
 		for _, h := range p.link[:s] {
 			a.before += int64(h.latency)
 			a.after += int64(h.latency)
@@ -134,7 +146,8 @@ func (p *space) around(s, i, j int) (a around) {
 	if s < p.stages()-1 {
 		class := p.slow[s+1]
 		f := p.forwards(class)
-		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) + p.link[s].takes(p.sent[j]) + p.link[s].takes(p.y[j])
+		a.between = f[p.units] - f[j] + p.backwards(class, j, p.units) +
+			p.link[s].transferTime(p.sent[j]) + p.link[s].transferTime(p.y[j])
 		for _, h := range p.link[s:] {
 			a.between += 2 * int64(h.latency)
 		}
@@ -142,10 +155,10 @@ func (p *space) around(s, i, j int) (a around) {
 	return a
 }
 
-// quick is a bound of a step in which stage s, the only one of its worker, has units from i up to but not
-// including j.
-func (p *space) quick(s, i, j int) int64 {
-	o, own := &p.order[p.place[s]], p.of(s)
+// closedFormBound bounds a step in which stage s, the only one of its worker, has units from i up
+// to but not including j.
+func (p *space) closedFormBound(s, i, j int) int64 {
+	o, own := &p.order[p.place[s]], p.sumsOf(s)
 	a := p.around(s, i, j)
 	fs := p.forwards(p.workers[p.place[s]].class)
 	f, b, w := fs[j]-fs[i], p.backwards(p.workers[p.place[s]].class, i, j), int64(0)
@@ -160,14 +173,15 @@ func (p *space) quick(s, i, j int) int64 {
 	}
 	out := a.before + m*(f+b+w) + gaps + max(0, a.after-o.trailing*w, p.reduction(s, i, j))
 	if s < p.stages()-1 { // the link to the next stage carries all activations, then the last one goes on
-		if h := p.link[s]; h != (hop{}) {
-			out = max(out, a.before+f+(m-1)*h.takes(p.sent[j])+a.between+b+a.after, a.before+f+a.between+(m-1)*h.takes(p.y[j])+b+a.after)
+		if h := p.link[s]; h != (linkCost{}) {
+			out = max(out, a.before+f+(m-1)*h.transferTime(p.sent[j])+a.between+b+a.after,
+				a.before+f+a.between+(m-1)*h.transferTime(p.y[j])+b+a.after)
 		}
 	}
 	return out
 }
 
-// state is what bound knows of a stage of the worker.
+// state is the state of a stage of the worker in bound.
 type state struct {
 	around
 	from, to int // the worker's stages before and after; -1 is none
@@ -177,15 +191,15 @@ type state struct {
 	backward []int64
 }
 
-// bounding is memory that bound uses again and again.
+// bounding is scratch memory of bound.
 type bounding struct {
 	states []state // by stage
 	ends   []int64
 }
 
-// bound is a bound of a step in which the stages of a worker, from unit first[s] up to but not including
-// last[s], take these times. It is never below quick where these are those without recomputation, and
-// never above what simulate finds.
+// bound bounds a step in which the stages of a worker, from unit first[s] up to but not including
+// last[s], take these times. It is never below closedFormBound if they are the times without
+// recomputation, and never above the simulated step.
 func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) {
 	o := &p.order[w]
 	memory := &p.bounding
@@ -194,7 +208,8 @@ func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) 
 	states, ends := memory.states, memory.ends
 	fastest := p.fast[p.stages()-1]
 	for k, s := range o.stages {
-		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1, forward: ends[2*k*p.m:][:p.m], backward: ends[(2*k+1)*p.m:][:p.m]}
+		t := state{around: p.around(s, first[s], last[s]), from: -1, to: -1,
+			forward: ends[2*k*p.m:][:p.m], backward: ends[(2*k+1)*p.m:][:p.m]}
 		t.enter = t.before
 		if k > 0 {
 			t.from = o.stages[k-1]
@@ -208,10 +223,10 @@ func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) 
 	}
 	now := int64(0)
 	for at := range o.list {
-		e := &o.list[at]
-		s, i := int(e.stage), e.microBatch
+		a := &o.list[at]
+		s, i := a.Stage, a.MicroBatch
 		x, t := &states[s], &times[s]
-		switch e.kind {
+		switch a.Kind {
 		case schedule.Forward:
 			takes, ready := t.forward, x.before
 			if t.each != nil {
@@ -233,7 +248,7 @@ func (p *space) bound(w int, first, last []int, times []stageTimes) (end int64) 
 			if t.each != nil {
 				takes = t.each[i].backward
 			}
-			if e.kind == schedule.Backward {
+			if a.Kind == schedule.Backward {
 				takes += t.second
 			}
 			if x.to >= 0 {

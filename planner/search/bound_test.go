@@ -46,7 +46,7 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
-			if quick := p.quick(w, c[w], c[w+1]); quick > took {
+			if quick := p.closedFormBound(w, c[w], c[w+1]); quick > took {
 				t.Fatalf("%s m=%d %v: %d ns, below the quick bound %d of worker %d", s.Name, chunks, c, took, quick, w)
 			}
 		}

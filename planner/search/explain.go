@@ -17,30 +17,32 @@ import (
 type Explanation struct {
 	Slowest int     // the device that is busy longest
 	Busy    float64 // its share of the step
-	Slow    []Share // its units that take most time, at most three
-	Fullest int     // the device whose peak is the greatest part of its limit, or the greatest without limits
-	Full    []Share // its units that hold most bytes, at most three
+	Slow    []Share // its slowest units, at most three
+	Fullest int     // the device with the greatest peak relative to its limit, or without limits the greatest peak
+	Full    []Share // its units with the most bytes, at most three
 	Gains   []Gain
 }
 
-// Share is a unit's part of what its device takes.
+// Share is a unit's part of its device's time or bytes.
 type Share struct {
 	Unit int
 	Name string
 	Part float64 // from 0 to 1
 }
 
-// Gain is what a step would take if there were more of something: at most what the plan takes, which does
-// without.
+// Gain is the step with more of something. It is at most the plan's step, as the plan need not use
+// it.
 type Gain struct {
 	What string
 	Step time.Duration
 }
 
-// Explain says what sets the time and the memory of the best plan of a search, and searches again with
-// one more device like the last, with a tenth more bytes, and with links of twice the bandwidth, of which it
-// tells [Wishes.Progress] with each schedule. It blocks until that is done, or fails with ctx.Err().
-func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes, plan *Plan) (*Explanation, error) {
+// Explain says what sets the time and the memory of the best plan of a search. It searches again
+// with one more device like the last, with a tenth more bytes, and with links of twice the
+// bandwidth, and reports these to [Wishes.Progress] with each schedule. It blocks until it is done,
+// and fails with ctx.Err() when ctx ends.
+func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes,
+	plan *Plan) (*Explanation, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		}
 		return list[:min(3, len(list))]
 	}
-	took, held := taken(plan, meanOf(measured.Chain, plan.MicroBatches))
+	took, held := taken(plan, averaged(measured.Chain, plan.MicroBatches))
 	out.Slow = shares(out.Slowest, func(u int) float64 { return took[u] })
 	out.Full = shares(out.Fullest, func(u int) float64 { return held[u] })
 	for _, more := range []struct {
@@ -95,7 +97,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		change func(m *Machine, w *Wishes) bool
 	}{
 		{"one more device", func(m *Machine, w *Wishes) bool {
-			*m = m.another()
+			*m = m.withOneMore()
 			if w.Devices > 0 {
 				w.Devices++
 			}
@@ -123,7 +125,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 		if !more.change(&m, &w) {
 			continue
 		}
-		w.Progress = func(schedule string, done, all int) { wishes.tell(schedule+", with "+more.what, done, all) }
+		w.Progress = func(schedule string, done, all int) { wishes.report(schedule+", with "+more.what, done, all) }
 		r, err := Search(ctx, profile, m, w)
 		if err != nil {
 			return nil, err
@@ -137,8 +139,9 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishe
 	return out, nil
 }
 
-// taken is by unit the microseconds of a step, with what is run again, and the bytes that it holds when most
-// micro-batches of its stage are in flight: weights, their gradients, and what its forwards save.
+// taken returns, by unit, the microseconds of a step, with recomputations, and the bytes held when
+// most micro-batches of the stage are in flight: weights, their gradients, and the tensors that its
+// forwards save.
 func taken(plan *Plan, c remat.Chain) (took, held []float64) {
 	took, held = make([]float64, len(c.Layers)), make([]float64, len(c.Layers))
 	most, now := make([]int, len(plan.Balance)), make([]int, len(plan.Balance)) // by stage: in flight

@@ -7,35 +7,34 @@ import (
 	"penstock.example/balance"
 )
 
-// found is what the search in a space came to.
+// found is the result of the search in a space.
 type found struct {
-	cut    cut   // the best; nil if none is below what was known before
+	cut    cut   // the best; nil if none is below the step known before
 	step   int64 // its time
 	bound  int64 // no cut of the space takes less
-	proved bool  // the bound is the step, or what was known before, and not by coarse tables
+	proved bool  // bound is the step, or the step known before, without coarse tables
 }
 
-// best searches the space for a cut whose step takes less than known. Under limits it
-// begins with the even cut, and where nothing is known and that does not fit, with any that does; that there is none
-// is a proof, however many devices may be planned. Once it has one it proves
-// of the others only that none takes less than rival, which is known of another schedule.
+// best searches the space for a cut with a step below known. Under limits it begins with the cut of
+// even times; if that does not fit and no step is known, with any cut that fits. Once it has a cut
+// it only proves of the others that none is below rival, the step of another schedule's plan.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known}}
 	if p.limited {
-		if c, err := p.even(); err == nil {
+		if c, err := p.cutByTime(); err == nil {
 			if _, err := f.try(c); err != nil {
 				return found{}, err
 			}
 		}
 	}
 	if p.limited && f.cut == nil && known == none {
-		l, err := p.fitting(ctx, p.wishes.plans())
+		l, err := p.lightest(ctx, wholeLimit+1)
 		if err != nil {
 			return found{}, err
 		}
-		if l.cut == nil && !l.spent {
+		if l.cut == nil && l.all {
 			f.bound, f.proved = known, true // no cut fits
-			return f.found, ctx.Err()
+			return f.found, nil
 		}
 		if l.cut != nil {
 			if _, err := f.try(l.cut); err != nil {
@@ -58,7 +57,6 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	return f.found, ctx.Err()
 }
 
-// finder is a search in a space.
 type finder struct {
 	found
 	p     *space
@@ -67,8 +65,8 @@ type finder struct {
 	spent bool // the search ended before all cuts were looked at
 }
 
-// goal is the step below which cuts are sought: the best that is known, under limits of other schedules too once there is
-// a plan of this one.
+// goal returns the step below which cuts are sought: the best known, under limits also of other
+// schedules once a plan of this one is known.
 func (f *finder) goal() int64 {
 	if f.p.limited && f.step < none {
 		return min(f.step, f.rival)
@@ -76,10 +74,10 @@ func (f *finder) goal() int64 {
 	return f.step
 }
 
-// hopeless says that a cut's step is not below that, whatever is recomputed.
-func (f *finder) hopeless(c cut, below int64) bool {
+// cannotBeat reports that a cut is no faster than a step, whatever is recomputed.
+func (f *finder) cannotBeat(c cut, below int64) bool {
 	p := f.p
-	p.work += len(p.program.list)
+	p.work += p.simulation.Actions()
 	least := p.forwards(p.fast[p.stages()-1])
 	times := make([]stageTimes, p.stages())
 	for s := range times {
@@ -89,9 +87,8 @@ func (f *finder) hopeless(c cut, below int64) bool {
 	return p.simulate(c, times) >= below
 }
 
-// try evaluates a cut.
 func (f *finder) try(c cut) (int64, error) {
-	if f.p.limited && f.hopeless(c, f.step) {
+	if f.p.limited && f.cannotBeat(c, f.step) {
 		return none, nil
 	}
 	took, err := f.p.evaluate(f.ctx, c)
@@ -101,26 +98,26 @@ func (f *finder) try(c cut) (int64, error) {
 	return took, err
 }
 
-// enough is the work after which the search ends.
-func (p *space) enough() int {
+// workBudget returns the number of simulated actions after which the search ends.
+func (p *space) workBudget() int {
 	switch {
 	case p.wishes.Work > 0:
 		return p.wishes.Work
 	case p.virtual == 1:
-		return max(4_000_000, 1000*len(p.program.list))
+		return max(4_000_000, 1000*p.simulation.Actions())
 	}
 	return 4_000_000
 }
 
-// over says that the search is to end.
-func (f *finder) over() bool {
+func (f *finder) exhausted() bool {
 	p := f.p
-	f.spent = f.spent || p.work >= p.enough() || p.limited && p.oracle.solved >= p.wishes.plans() || f.ctx.Err() != nil
+	planned := p.limited && p.oracle.solved >= p.wishes.plans()
+	f.spent = f.spent || p.work >= p.workBudget() || planned || f.ctx.Err() != nil
 	return f.spent
 }
 
-// even is the cut of evenly balanced times.
-func (p *space) even() (cut, error) {
+// cutByTime returns the cut of evenly balanced times.
+func (p *space) cutByTime() (cut, error) {
 	var costs []float64
 	for _, l := range p.chain.Layers {
 		costs = append(costs, l.Forward+l.Backward+1e-9)
@@ -129,7 +126,7 @@ func (p *space) even() (cut, error) {
 	return cutOf(counts), err
 }
 
-// improve moves borders of the best cut as long as that shortens the step, and at most so often.
+// improve moves boundaries of the best cut as long as that shortens the step, at most tries times.
 func (f *finder) improve(tries int) error {
 	if f.cut == nil {
 		return nil
@@ -144,7 +141,7 @@ func (f *finder) improve(tries int) error {
 					if c[s] <= c[s-1] || c[s] >= c[s+1] {
 						continue
 					}
-					if tries--; tries < 0 || f.over() {
+					if tries--; tries < 0 || f.exhausted() {
 						return nil
 					}
 					before := f.step

@@ -173,39 +173,6 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// Devices of two kinds are tried in all orders: a slow one goes where little is to be done.
-func TestOrdersOfDevices(t *testing.T) {
-	m := devices(3, 0)
-	m.Devices[0].Speed = 0.25
-	c := plainChain([]float64{400, 400, 400, 400, 30}, 64) // the last stage's is small
-	w := Wishes{MicroBatches: []int{8}, Devices: 3, Schedules: []string{"1f1b"}}
-	r := search(t, Profile{[]Measured{{Chain: c}}}, m, w)
-	if !slices.Equal(r.Best.Devices, []string{"d1", "d2", "d0"}) || !slices.Equal(r.Best.Balance, []int{2, 2, 1}) {
-		t.Errorf("%v with %v units, want the slow device last with the small unit", r.Best.Devices, r.Best.Balance)
-	}
-	least := time.Duration(none)
-	for _, first := range []int{0, 1, 2} {
-		given := Machine{Devices: slices.Clone(m.Devices), Links: []Link{{From: "d0", To: "d1"}}} // which keeps the order
-		given.Devices[0], given.Devices[first] = given.Devices[first], given.Devices[0]
-		least = min(least, search(t, Profile{[]Measured{{Chain: c}}}, given, w).Best.Step)
-	}
-	if r.Best.Step != least {
-		t.Errorf("%v, want %v as the best of the orders", r.Best.Step, least)
-	}
-	for _, test := range []struct {
-		speeds []float64
-		want   int
-	}{{[]float64{1, 1, 1, 1, 1, 1, 1, 1}, 1}, {[]float64{1, 2, 3, 4}, 24}, {[]float64{1, 1, 2, 2}, 6}, {[]float64{1, 2, 3, 4, 5}, 1}} {
-		m := devices(len(test.speeds), 0)
-		for i, s := range test.speeds {
-			m.Devices[i].Speed = s
-		}
-		if got := m.orders(); len(got) != test.want || !slices.Equal(got[0].Devices, m.Devices) {
-			t.Errorf("speeds %v: %d orders, want %d", test.speeds, len(got), test.want)
-		}
-	}
-}
-
 // A step's first micro-batch makes gradients and the others add to them, which is another time: the step is the
 // sum of all of them, and where loads decide the cut follows them.
 func TestLaterBackwardsCount(t *testing.T) {
@@ -262,55 +229,5 @@ func TestFewPlansComeClose(t *testing.T) {
 		if float64(steps[0]) > 1.05*float64(steps[1]) {
 			t.Errorf("within %d bytes the plan found with few plans takes %v, with many %v", limit, steps[0], steps[1])
 		}
-	}
-}
-
-// A result within fewer bytes for one schedule has that schedule's plan, the best of all plans, a bound that none is
-// below, and why each of the others is not the best.
-func TestWithin(t *testing.T) {
-	p := Profile{[]Measured{{Chain: madeUp(12)}}}
-	w := Wishes{MicroBatches: []int{4}, Devices: 2, Schedules: []string{"gpipe", "1f1b", "interleaved"}}
-	free, err := Search(t.Context(), p, devices(2, 0), w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Limit = slices.Max(free.Best.Peaks) * 6 / 10
-	all, err := Search(t.Context(), p, devices(2, 0), w)
-	if err != nil || all.Best == nil {
-		t.Fatal(all, err)
-	}
-	was := fmt.Sprint(all.Schedules)
-	for _, limit := range []int64{w.Limit * 9 / 10, w.Limit * 8 / 10} {
-		less := w
-		less.Limit, less.Schedules = limit, []string{all.Best.Schedule}
-		fewer, err := Search(t.Context(), p, devices(2, 0), less)
-		if err != nil || fewer.Best == nil {
-			t.Fatal(fewer, err)
-		}
-		got, err := all.Within(fewer)
-		if err != nil || got.Best == nil {
-			t.Fatal(got, err)
-		}
-		for i, o := range got.Schedules {
-			want := all.Schedules[i].Plan
-			if o.Schedule == all.Best.Schedule {
-				want = fewer.Best
-			}
-			if o.Plan != want {
-				t.Errorf("within %d bytes %s has another plan", limit, o.Schedule)
-			}
-			if o.Plan == got.Best != (o.Lost == "") {
-				t.Errorf("within %d bytes %s has lost by %q", limit, o.Schedule, o.Lost)
-			}
-			if o.Plan != nil && (o.Plan.Step < got.Best.Step || o.LowerBound > o.Plan.Step || o.LowerBound > all.Schedules[i].LowerBound || o.Proved && o.LowerBound < o.Plan.Step) {
-				t.Errorf("within %d bytes %s takes %v, at least %v, the best %v", limit, o.Schedule, o.Plan.Step, o.LowerBound, got.Best.Step)
-			}
-		}
-		if got.LowerBound > got.Best.Step || got.Proved && got.LowerBound < got.Best.Step || got.Best.Proved && got.Best.LowerBound < got.Best.Step {
-			t.Errorf("within %d bytes the bound is %v, proved %v, of a step of %v", limit, got.LowerBound, got.Proved, got.Best.Step)
-		}
-	}
-	if now := fmt.Sprint(all.Schedules); now != was {
-		t.Error("the result has changed")
 	}
 }

@@ -8,24 +8,23 @@ import (
 	"penstock.example/schedule"
 )
 
-// group says how many micro-batches of a worker's only stage are in flight together, and how often as
-// many that are not counted yet.
+// group is how many micro-batches of a worker's only stage are in flight together, and how often.
 type group struct {
 	micro int // in flight together at most
-	times int // groups of so many, none in two of them
+	times int // disjoint groups of this size
 }
 
-// group is that of a worker, if it has one stage.
-func (p *space) group(w int) (g group) {
+// inFlight returns the group of a worker, if it has one stage.
+func (p *space) inFlight(w int) (g group) {
 	if len(p.order[w].stages) > 1 {
 		return group{}
 	}
 	walk := func(each func(held int, reset func())) {
-		held, counted, used := map[int32]bool{}, 0, map[int32]bool{}
-		for _, e := range p.order[w].list {
-			switch e.kind {
+		held, counted, used := map[int]bool{}, 0, map[int]bool{}
+		for _, a := range p.order[w].list {
+			switch a.Kind {
 			case schedule.Forward:
-				held[e.microBatch] = true
+				held[a.MicroBatch] = true
 			case schedule.Backward, schedule.BackwardInput:
 				counted = 0
 				for i := range held {
@@ -38,7 +37,7 @@ func (p *space) group(w int) (g group) {
 						used[i] = true
 					}
 				})
-				delete(held, e.microBatch)
+				delete(held, a.MicroBatch)
 			}
 		}
 	}
@@ -52,18 +51,19 @@ func (p *space) group(w int) (g group) {
 	return g
 }
 
-// instant is a computation of a worker, and what is there meanwhile of other micro-batches and stages.
+// instant is a computation of a worker, and the memory held meanwhile for other micro-batches and
+// stages.
 type instant struct {
 	stage   int           // an index into the worker's stages
 	kind    schedule.Kind // Forward, Backward, or BackwardWeight, the second part
-	makes   bool          // a whole backward of micro-batch 0, which makes gradients of weights
-	flight  []int         // by stage of the worker: micro-batches in flight beside this one
-	between []int         // the same: between the parts of their backwards, with this one before the second
-	made    []bool        // by stage: gradients of weights
+	makes   bool          // a whole backward of micro-batch 0, which makes the gradients of weights
+	flight  []int         // by stage of the worker: other micro-batches in flight
+	between []int         // by stage: micro-batches between the parts of their backwards, in a second part this one too
+	made    []bool        // by stage: the gradients of weights exist
 }
 
-// within says that a has nothing that b has not.
-func (a instant) within(b instant) bool {
+// holdsNoMore reports whether a holds no more than b.
+func (a instant) holdsNoMore(b instant) bool {
 	if a.stage != b.stage || a.kind != b.kind || a.makes && !b.makes {
 		return false
 	}
@@ -75,25 +75,26 @@ func (a instant) within(b instant) bool {
 	return true
 }
 
-// instants are those of a worker, without those that are within another.
+// instants returns the instants of a worker, without the ones that hold no more than another.
 func (p *space) instants(w int) (list []instant) {
 	o := &p.order[w]
-	flight, between, made := make([]int, len(o.stages)), make([]int, len(o.stages)), make([]bool, len(o.stages))
-	for _, e := range o.list {
-		k := slices.Index(o.stages, int(e.stage))
-		one := instant{stage: k, kind: e.kind, flight: flight, between: between, made: made}
-		switch e.kind {
+	n := len(o.stages)
+	flight, between, made := make([]int, n), make([]int, n), make([]bool, n)
+	for _, a := range o.list {
+		k := slices.Index(o.stages, a.Stage)
+		one := instant{stage: k, kind: a.Kind, flight: flight, between: between, made: made}
+		switch a.Kind {
 		case schedule.Recompute:
 			continue
 		case schedule.Backward, schedule.BackwardInput:
 			flight[k]--
-			one.kind, one.makes = schedule.Backward, e.kind == schedule.Backward && e.microBatch == 0
+			one.kind, one.makes = schedule.Backward, a.Kind == schedule.Backward && a.MicroBatch == 0
 		}
-		if !slices.ContainsFunc(list, one.within) {
+		if !slices.ContainsFunc(list, one.holdsNoMore) {
 			one.flight, one.between, one.made = slices.Clone(flight), slices.Clone(between), slices.Clone(made)
-			list = append(slices.DeleteFunc(list, func(i instant) bool { return i.within(one) }), one)
+			list = append(slices.DeleteFunc(list, func(i instant) bool { return i.holdsNoMore(one) }), one)
 		}
-		switch e.kind {
+		switch a.Kind {
 		case schedule.Forward:
 			flight[k]++
 		case schedule.Backward:
@@ -102,25 +103,27 @@ func (p *space) instants(w int) (list []instant) {
 			between[k]++
 		case schedule.BackwardWeight:
 			between[k]--
-			made[k] = made[k] || e.microBatch == 0
+			made[k] = made[k] || a.MicroBatch == 0
 		}
 	}
 	return list
 }
 
-// unitBytes is the bytes that a unit takes whatever is recomputed, beside its input: at its forward, at its
-// backward, and where that makes the gradients of its weights, beside those of units after it.
+// unitBytes is the bytes that a unit needs in any plan, in addition to its input: in its forward,
+// in its backward, in a backward that makes the gradients of weights, in addition to later units'
+// gradients, and for the weights.
 type unitBytes struct{ forward, backward, makes, weights int64 }
 
-// takes is what each unit takes. Of units that share memory with others only what they save is sure.
-func (p *space) takes() (list []unitBytes) {
+// unitNeeds returns the bytes of each unit. For units that share memory with others only the bytes
+// that they save are certain.
+func (p *space) unitNeeds() (list []unitBytes) {
 	for i, l := range p.chain.Layers {
 		made := p.chain.InputGradient
 		if i > 0 {
 			made = p.y[i]
 		}
 		t := unitBytes{weights: l.WeightGradient, backward: l.Saved - l.Output}
-		if t.makes = t.backward; !p.carried() {
+		if t.makes = t.backward; !p.sharesMemory() {
 			t.forward = min(l.Output+l.ForwardNoGradTmp, l.Saved+l.ForwardTmp)
 			rest := l.Saved + p.y[i+1]
 			t.backward = rest + max(0, made+l.BackwardTmp-l.BackwardEarly)
@@ -131,42 +134,43 @@ func (p *space) takes() (list []unitBytes) {
 	return list
 }
 
-// carried says that units share memory with others.
-func (p *space) carried() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
+// sharesMemory reports whether units share memory with others.
+func (p *space) sharesMemory() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
 
-// needs is the most that one of a stage's units takes, with its input, and beside that of the stage.
+// needs is the greatest need of one of a stage's units, with its input, and the need of the whole
+// stage.
 type needs struct {
 	forward, backward, makes int64
 	weights                  int64 // bytes of the weights that are trained
 	held                     int64 // of what else is there
 	input                    int64 // bytes of the stage's input
-	// between is what a micro-batch holds between the parts of its backward; ends is how much of it lies at the
-	// end of the stage: the input of a unit that follows, and the gradient of that.
+	// between is the bytes of a micro-batch between the parts of its backward. ends says which of
+	// them lie at the end of the stage: the output, and its gradient.
 	between int64
 	ends    [2]bool
 }
 
-// add is needs with one more unit, the i-th, of a stage that begins with unit first.
-func (n *needs) add(p *space, first, i int) {
-	u, input := &p.oracle.takes[i], int64(0)
+// addUnit adds the i-th unit of the chain to a stage that begins with unit first.
+func (n *needs) addUnit(p *space, first, i int) {
+	u, input := &p.oracle.units[i], int64(0)
 	if i == first {
-		if n.input = 0; first > 0 && !p.carried() {
+		if n.input = 0; first > 0 && !p.sharesMemory() {
 			n.input = p.x[first]
 		}
-	} else if !p.carried() {
+	} else if !p.sharesMemory() {
 		input = p.x[i]
 	}
 	n.forward = max(n.forward, input+u.forward)
 	n.backward = max(n.backward, input+u.backward)
 	n.makes = max(n.makes+u.weights, input+u.makes)
 	n.weights += u.weights
-	n.held += p.holds(i, i+1)
-	n.leaves(p, first, i)
+	n.held += p.frozenBytes(i, i+1)
+	n.addDeferred(p, first, i)
 }
 
-// leaves adds what a unit holds between the parts of a backward. What is at the first border of the stage may be a
-// part of what the stage before holds.
-func (n *needs) leaves(p *space, first, i int) {
+// addDeferred adds the bytes that a unit holds between the parts of a backward. Those at the first
+// boundary of the stage may be part of the memory of the stage before.
+func (n *needs) addDeferred(p *space, first, i int) {
 	ends := n.ends
 	n.ends = [2]bool{}
 	if p.chain.Layers[i].WeightGradient == 0 {
@@ -176,7 +180,7 @@ func (n *needs) leaves(p *space, first, i int) {
 	if p.chain.Deferred != nil {
 		d = p.chain.Deferred[i]
 	}
-	if n.between += d.Bytes; p.carried() {
+	if n.between += d.Bytes; p.sharesMemory() {
 		return
 	}
 	if d.Input && i > first && !ends[0] {
@@ -193,23 +197,47 @@ func (n *needs) leaves(p *space, first, i int) {
 	}
 }
 
-// least is a bound of the bytes that a worker needs for its stages, whatever it recomputes. Those that are not
-// placed yet have no units. It is the most of what is there at the forward and at the backward of each unit: weights,
-// the optimizer's state, gradients of weights that are made, the inputs of micro-batches in flight, what first parts
-// of backwards have left, and what the unit takes; and at the end.
-func (p *space) least(w int, first, last []int) int64 {
+// byteRow is the least bytes of a stage that begins with some unit, by its number of units.
+type byteRow struct {
+	needs []needs // of the units added so far
+	bytes []int64
+}
+
+// leastBytes returns a lower bound of the bytes that stage s, the only one of its worker, needs for
+// the units from i up to but not including j.
+func (o *oracle) leastBytes(s, i, j int) int64 {
+	if o.rows[s] == nil {
+		o.rows[s] = make([]byteRow, o.p.units)
+	}
+	row := &o.rows[s][i]
+	if row.needs == nil {
+		row.needs = make([]needs, 1)
+	}
+	for len(row.bytes) < j-i {
+		row.needs[0].addUnit(o.p, i, i+len(row.bytes))
+		row.bytes = append(row.bytes, o.p.leastBytesOf(o.p.place[s], row.needs))
+	}
+	return row.bytes[j-i-1]
+}
+
+// leastBytes returns a lower bound of the bytes that a worker needs for its stages, whatever it
+// recomputes. Stages not placed yet have no units. It is the greatest sum at the forward and the
+// backward of each unit: weights, optimizer state, weight gradients made so far, inputs of
+// micro-batches in flight, bytes left between the parts of backwards, and the unit's own; and the
+// sum at the end.
+func (p *space) leastBytes(w int, first, last []int) int64 {
 	stages := p.order[w].stages
 	list := make([]needs, len(stages))
 	for k, s := range stages {
 		for i := first[s]; i < last[s]; i++ {
-			list[k].add(p, first[s], i)
+			list[k].addUnit(p, first[s], i)
 		}
 	}
-	return p.leastOf(w, list)
+	return p.leastBytesOf(w, list)
 }
 
-// leastOf is least, by what the units of each of the worker's stages take.
-func (p *space) leastOf(w int, list []needs) int64 {
+// leastBytesOf is leastBytes for the needs of each of the worker's stages.
+func (p *space) leastBytesOf(w int, list []needs) int64 {
 	stages := p.order[w].stages
 	there, most := int64(0), int64(0)
 	for k, s := range stages {
@@ -248,20 +276,20 @@ func (p *space) leastOf(w int, list []needs) int64 {
 	return there + most
 }
 
-// again is the least time that stage s, the only one of its worker, with units from i up to but not
-// including j recomputes for within the worker's bytes, or none if they do not suffice.
+// leastRecomputation returns a lower bound of the time that stage s, the only one of its worker,
+// with units from i up to but not including j recomputes for within the worker's bytes. It is none
+// if these do not suffice.
 //
-// Micro-batches in flight together hold their inputs, and what they hold of a unit for its backward, or
-// the unit runs once more: as in the fractional knapsack, least time is lost where bytes go first to the
-// units that take most time a byte. How bytes are shared between the micro-batches does not matter, as
-// the loss is convex. Weights are there, gradients of weights need not be yet.
-func (p *space) again(s, i, j int) int64 {
+// A micro-batch in flight holds its input, and for each unit the tensors that its backward needs,
+// or the unit runs once more. As in the fractional knapsack the least time is lost if bytes go
+// first to the units with the most time per byte. The micro-batches may share the bytes in any way,
+// as the loss is convex. Weights exist; gradients of weights need not exist yet.
+func (p *space) leastRecomputation(s, i, j int) int64 {
 	limit := p.workers[p.place[s]].bytes
 	if limit == 0 {
 		return 0
 	}
-	first, last := make([]int, p.stages()), make([]int, p.stages())
-	if first[s], last[s] = i, j; p.least(p.place[s], first, last) > limit {
+	if p.oracle.leastBytes(s, i, j) > limit {
 		return none
 	}
 	g := p.oracle.groups[p.place[s]]
@@ -277,11 +305,11 @@ func (p *space) again(s, i, j int) int64 {
 		time  float64
 	}
 	var list []unit
-	own := p.of(s).unit
+	own := p.sumsOf(s).unit
 	carried := len(p.chain.Carries) > 0
 	for k := i; k < j; k++ {
 		l := &p.chain.Layers[k]
-		there -= int64(1+p.wishes.State)*l.WeightGradient + p.holds(k, k+1)
+		there -= int64(1+p.wishes.State)*l.WeightGradient + p.frozenBytes(k, k+1)
 		u := unit{l.Saved - l.Output, float64(min(own[k].forward, own[k].noGrad))}
 		if !carried && k < j-1 {
 			u.bytes = l.Saved
@@ -308,4 +336,41 @@ func (p *space) again(s, i, j int) int64 {
 		}
 	}
 	return int64(lost * float64(g.micro*g.times) * (1 - 1e-9))
+}
+
+// Oversized returns a unit that no device has memory for, even alone and with one micro-batch, and
+// the least bytes that it needs: of several such units the one that needs most. More devices then
+// do not help. found is false if no unit is known to be too large; nothing is planned for this.
+func (m Measured) Oversized(machine Machine, wishes Wishes) (unit int, bytes int64, found bool) {
+	limit := machine.Largest(wishes.Limit)
+	list, err := wishes.named()
+	if err != nil || limit == 0 {
+		return 0, 0, false
+	}
+	split := slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Split })
+	for u := range m.Chain.Layers {
+		one := Measured{Chain: m.Chain.Part(u, u+1)}
+		if m.Held != nil {
+			one.Held = m.Held[u : u+1]
+		}
+		least := int64(none)
+		for _, s := range schedule.Schedules() {
+			if s.Virtual != 1 || s.Split && !split {
+				continue
+			}
+			p, err := newSpace(wishes, s, one.Chain, 1, 1, 1, []worker{{speed: 1, bytes: limit}}, nil)
+			if err != nil {
+				return 0, 0, false
+			}
+			p.measure(one)
+			if p.prepare() != nil {
+				return 0, 0, false
+			}
+			least = min(least, p.oracle.leastBytes(0, 0, 1))
+		}
+		if least > max(limit, bytes) {
+			unit, bytes, found = u, least, true
+		}
+	}
+	return unit, bytes, found
 }

@@ -33,11 +33,12 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		p := randomSpace(t, 8, 4, 6)
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
-			need, err := p.oracle.need(context.Background(), w, c, c[1:])
+			p.workers[w].bytes = 1
+			planned, err := p.oracle.solve(context.Background(), w, c, c[1:])
 			if err != nil {
 				t.Fatal(err)
 			}
-			least := p.least(w, c, c[1:])
+			need, least := max(planned.need, 1), p.leastBytes(w, c, c[1:])
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
 			}
@@ -47,7 +48,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
 }
 
-// No cut is hopeless for a step that is longer than its own.
+// No cut is cannotBeat for a step that is longer than its own.
 func TestHopelessIsTrue(t *testing.T) {
 	draws.Checks(t, 60, 100) // a quarter of them is sharp
 	cuts, sharp := 0, 0
@@ -62,15 +63,15 @@ func TestHopelessIsTrue(t *testing.T) {
 		if took == none {
 			return // it does not fit
 		}
-		if f.hopeless(c, took+1) {
-			t.Fatalf("%s m=%d %v takes %d ns, and is hopeless for steps below %d", p.schedule.Name, p.m, c, took, took+1)
+		if f.cannotBeat(c, took+1) {
+			t.Fatalf("%s m=%d %v takes %d ns, and is cannotBeat for steps below %d", p.schedule.Name, p.m, c, took, took+1)
 		}
 		cuts++
-		if f.hopeless(c, took-took/10) {
+		if f.cannotBeat(c, took-took/10) {
 			sharp++
 		}
 	})
-	t.Logf("of %d cuts, %d are hopeless for a step of a tenth less", cuts, sharp)
+	t.Logf("of %d cuts, %d are cannotBeat for a step of a tenth less", cuts, sharp)
 	if sharp == 0 {
 		t.Error("want some")
 	}
@@ -95,8 +96,9 @@ func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {
 	return least, cuts
 }
 
-// Where no plan fits, the least limit that is told is that of all cuts, and within it a plan is found. With a byte
-// less the same is told, or a plan is found that stays within that: see planner.Shortage.
+// Where no plan fits, the limit that is told is no lower than the least of all cuts, and within it a plan is found. With
+// one stage on each device it is the least of all cuts. Within a byte less than that no plan is found, or one that
+// stays within that: see planner.Shortage.
 func TestLeastLimit(t *testing.T) {
 	draws.Checks(t, 8, 25)
 	rapid.Check(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
@@ -125,11 +127,8 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 		t.Skip("of a chain that takes nothing")
 	}
 	told := within(1)
-	if told.Best != nil || told.Short == nil || told.Short.Least() < least || told.ShortProved && told.Short.Least() > least {
-		t.Fatalf("%s v=%d m=%d: %v is told, proved %v, the least is %d", p.schedule.Name, p.virtual, p.m, told.Short, told.ShortProved, least)
-	}
-	if !told.ShortProved && (p.virtual == 1 || cuts*len(p.workers) <= leanPlans) {
-		t.Fatalf("%s v=%d m=%d: the least of %d cuts is not proved", p.schedule.Name, p.virtual, p.m, cuts)
+	if told.Best != nil || told.Short == nil || told.Short.Least() < least || p.virtual == 1 && told.Short.Least() > least {
+		t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m, told.Short, cuts, least)
 	}
 	if r := within(told.Short.Least()); r.Best == nil {
 		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m, told.Short.Least())
@@ -139,7 +138,7 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 		if most := slices.Max(r.Best.Peaks); most >= least {
 			t.Fatalf("%s v=%d m=%d: a plan of %d bytes within %d", p.schedule.Name, p.virtual, p.m, most, least-1)
 		}
-	case r.Short == nil || r.Short.Least() != told.Short.Least() || !r.Schedules[0].Proved:
+	case r.Short == nil || r.Short.Least() != told.Short.Least() || p.virtual == 1 && !r.Schedules[0].Proved:
 		t.Fatalf("%s v=%d m=%d: within a byte less than %d: %+v", p.schedule.Name, p.virtual, p.m, least, r)
 	}
 }

@@ -13,27 +13,27 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Machine is what there is to train on.
+// Machine is the devices and links to train on.
 type Machine struct {
-	// Devices, at least one, have stages in some order: in theirs, where they are equal, where a link is
-	// between two by name, or where there are more than 24 orders that differ. Otherwise all are tried.
-	Devices []Device
-	Links   []Link // what joins two devices; of two that do, the later. None costs nothing.
+	Devices []Device // at least one; stages are placed in this order
+	Links   []Link   // between two devices the last that joins them counts; without one a transfer costs nothing
 }
 
 // Device is a device of a machine.
 type Device struct {
-	Name string // that no other has
-	// Bytes is the most that it may hold; 0 is no limit. Stages that share it have equal parts.
+	Name string // unique
+	// Bytes is the most that it may hold; 0 is no limit. Stages that share the device have equal
+	// parts.
 	Bytes int64
-	// Threads is how many threads it has; 0 is 1. It is of no use for what was measured with more. Where
-	// that was fewer, and there are more stages than devices, stages share it, each as a device of its own.
+	// Threads is its number of threads; 0 is 1. It must have as many as the profile was measured
+	// with. If it has several times as many, and the pipeline has more stages than the machine has
+	// devices, stages share it, each as a device of its own.
 	Threads int
-	// Speed is how many times as fast it is as what was measured; 0 is 1.
+	// Speed is relative to the measured device; 0 is 1.
 	Speed float64
 }
 
-// Link is what it costs to move values between two devices, in either direction.
+// Link is the cost of moving values between two devices, in either direction.
 type Link struct {
 	From, To  string        // names of devices; "" is any
 	Latency   time.Duration // from when a value leaves until its first byte arrives
@@ -49,80 +49,7 @@ func (d Device) speed() float64 {
 	return d.Speed
 }
 
-// maxOrders is the most orders of devices that are tried.
-const maxOrders = 24
-
-// orders are the machine with its devices in all orders that differ, its own first.
-func (m Machine) orders() []Machine {
-	n, list := arrangements(m.kinds()), []Machine{m}
-	if n == 1 || n > maxOrders || slices.ContainsFunc(m.Links, func(l Link) bool { return l.From != "" || l.To != "" }) {
-		return list
-	}
-	rest := slices.Clone(m.Devices)
-	var place func(at int)
-	own := func() bool {
-		return slices.EqualFunc(rest, m.Devices, func(a, b Device) bool { return a.kind() == b.kind() })
-	}
-	place = func(at int) {
-		if at == len(rest) {
-			if !own() {
-				list = append(list, Machine{slices.Clone(rest), m.Links})
-			}
-			return
-		}
-		tried := map[Device]bool{}
-		for k := at; k < len(rest); k++ {
-			if tried[rest[k].kind()] {
-				continue
-			}
-			tried[rest[k].kind()] = true
-			was := slices.Clone(rest)
-			one := rest[k]
-			rest = slices.Insert(slices.Delete(rest, k, k+1), at, one)
-			place(at + 1)
-			rest = was
-		}
-	}
-	place(0)
-	return list
-}
-
-// kind is a device without its name.
-func (d Device) kind() Device {
-	return Device{Bytes: d.Bytes, Threads: d.threads(), Speed: d.speed()}
-}
-
-// kinds says how many devices there are of each kind.
-func (m Machine) kinds() map[Device]int {
-	out := map[Device]int{}
-	for _, d := range m.Devices {
-		out[d.kind()]++
-	}
-	return out
-}
-
-// arrangements is how many orders of devices differ, or any number above maxOrders.
-func arrangements(kinds map[Device]int) int {
-	n, all := 0, 1
-	for _, count := range kinds {
-		for k := 1; k <= count && all <= maxOrders; k++ {
-			n++
-			all = all * n / k
-		}
-	}
-	return all
-}
-
-// alike is the same text for workers that differ in their names alone.
-func alike(list []worker, threads, devices int) string {
-	text := fmt.Sprint(threads, devices)
-	for _, w := range list {
-		text += fmt.Sprint(" ", w.bytes, " ", w.speed)
-	}
-	return text
-}
-
-// check returns a *arg.ConfigError for what makes no sense.
+// check returns an *arg.ConfigError for a machine that makes no sense.
 func (m Machine) check() error {
 	refuse := func(field string, value any, problem, remedy string) error {
 		return &arg.ConfigError{Of: "search", Field: field, Value: value, Problem: problem, Remedy: remedy}
@@ -135,58 +62,90 @@ func (m Machine) check() error {
 	for i, d := range m.Devices {
 		switch {
 		case d.Name == "" || known[d.Name]:
-			return refuse("Devices", d.Name, fmt.Sprintf("device %d has this name", i), "want a name that no other has")
+			return refuse("Devices", d.Name, fmt.Sprintf("device %d has this name", i),
+				"want a name that no other has")
 		case d.Bytes < 0:
 			return refuse("Devices", d.Bytes, "the bytes of "+d.Name, "want 1 or more, or 0 for no limit")
 		case d.Threads < 0 || d.Threads > maxThreads-threads:
-			return refuse("Devices", d.Threads, "the threads of "+d.Name, fmt.Sprintf("want 1 or more, and at most %d of all devices", maxThreads))
+			return refuse("Devices", d.Threads, "the threads of "+d.Name,
+				fmt.Sprintf("want 1 or more, and at most %d of all devices", maxThreads))
 		case d.Speed != 0 && !(d.Speed >= 1/maxSpeed && d.Speed <= maxSpeed):
-			return refuse("Devices", d.Speed, "the speed of "+d.Name, "want "+speeds+", such as 1 for that of the profile")
+			return refuse("Devices", d.Speed, "the speed of "+d.Name,
+				"want "+speeds+", such as 1 for that of the profile")
 		}
 		known[d.Name], threads = true, threads+d.threads()
 	}
 	for i, l := range m.Links {
 		switch {
 		case !named(l.From) || !named(l.To):
-			return refuse("Links", fmt.Sprintf("%q and %q", l.From, l.To), fmt.Sprintf("what link %d joins", i), "want names of devices")
+			return refuse("Links", fmt.Sprintf("%q and %q", l.From, l.To),
+				fmt.Sprintf("what link %d joins", i), "want names of devices")
 		case l.Latency < 0 || l.Latency > maxLatency:
-			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i), fmt.Sprintf("want 0 to %v", maxLatency))
+			return refuse("Links", l.Latency, fmt.Sprintf("the latency of link %d", i),
+				fmt.Sprintf("want 0 to %v", maxLatency))
 		case !(l.Bandwidth >= 0) || math.IsInf(l.Bandwidth, 0):
-			return refuse("Links", l.Bandwidth, fmt.Sprintf("the bandwidth of link %d", i), "want bytes a second")
+			return refuse("Links", l.Bandwidth, fmt.Sprintf("the bandwidth of link %d", i),
+				"want bytes a second")
 		}
 	}
 	return nil
 }
 
-// hop is what a link between two devices costs.
-type hop struct {
+// linkCost is the cost of a link between two devices.
+type linkCost struct {
 	latency   time.Duration
 	bandwidth float64 // bytes a second; 0 is no bound
 }
 
-// takes is how long so many bytes are on a link, at most a day, so that sums of it are numbers.
-func (h hop) takes(bytes int64) int64 {
+// transferTime returns how long bytes occupy a link, at most a day, so that sums fit an int64.
+func (h linkCost) transferTime(bytes int64) int64 {
 	if h.bandwidth == 0 {
 		return 0
 	}
 	return int64(min(float64(bytes)/h.bandwidth*float64(time.Second), float64(24*time.Hour)))
 }
 
-// between is the link of two devices.
-func (m Machine) between(a, b string) (h hop) {
+// between returns the link between two devices.
+func (m Machine) between(a, b string) (h linkCost) {
 	if a == b {
-		return hop{}
+		return linkCost{}
 	}
 	joins := func(l Link, a, b string) bool { return (l.From == "" || l.From == a) && (l.To == "" || l.To == b) }
 	for _, l := range m.Links {
 		if joins(l, a, b) || joins(l, b, a) {
-			h = hop{l.Latency, l.Bandwidth}
+			h = linkCost{l.Latency, l.Bandwidth}
 		}
 	}
 	return h
 }
 
-// What a machine may have: so that files cannot ask for more memory than there is, and times are numbers.
+// Largest returns the most bytes that a device may hold if none may hold more than limit; 0 is no
+// limit.
+func (m Machine) Largest(limit int64) (most int64) {
+	for _, d := range m.Devices {
+		switch {
+		case d.Bytes == 0 && limit == 0:
+			return 0
+		case d.Bytes == 0 || limit > 0 && limit < d.Bytes:
+			most = max(most, limit)
+		default:
+			most = max(most, d.Bytes)
+		}
+	}
+	return most
+}
+
+// withOneMore returns the machine with one more device like its last one.
+func (m Machine) withOneMore() Machine {
+	d := m.Devices[len(m.Devices)-1]
+	for taken := true; taken; {
+		d.Name += "+"
+		taken = slices.ContainsFunc(m.Devices, func(o Device) bool { return o.Name == d.Name })
+	}
+	return Machine{append(slices.Clone(m.Devices), d), m.Links}
+}
+
+// Bounds of a machine. Files cannot ask for too much memory, and times fit an int64.
 const (
 	maxDevices = 1 << 16
 	maxThreads = 1 << 17 // of all devices
@@ -195,15 +154,15 @@ const (
 	speeds     = "0.000001 to 1000000"
 )
 
-// ParseMachine reads the file of a machine, which is JSON:
+// ParseMachine reads a machine from JSON:
 //
 //	{"version":1,
 //	"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
 //	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
 //
-// All fields are needed but count, from and to, and links, which cost nothing without. A device with a count
-// stands for as many, whose names end in their numbers. The error names the field that is wrong by its path in
-// the file, such as devices[0].bytes, its value, and what is wanted.
+// All fields are needed except count, from, to and links; without links transfers cost nothing. A
+// device with a count stands for that many, with names that end in their numbers. The error has the
+// path of the wrong field, such as devices[0].bytes, its value, and the values that are accepted.
 func ParseMachine(data []byte) (m Machine, err error) {
 	defer func() {
 		if err != nil {
@@ -234,7 +193,6 @@ func ParseMachine(data []byte) (m Machine, err error) {
 	return m, nil
 }
 
-// readDevices reads all devices of a file.
 func readDevices(text json.RawMessage) (all []Device, err error) {
 	const some = `at least one device, such as {"name":"gpu","bytes":80e9,"threads":1,"speed":1}`
 	if arg.Absent(text) {
@@ -274,7 +232,7 @@ func readDevices(text json.RawMessage) (all []Device, err error) {
 	return all, nil
 }
 
-// readDevice reads a device, and how many of it there are; 0 where it is said once.
+// readDevice reads a device and its count; 0 without a count.
 func readDevice(at string, text json.RawMessage) (d Device, count int, err error) {
 	f, err := arg.Object(at, text, "name", "count", "bytes", "threads", "speed")
 	if err != nil {
@@ -293,7 +251,8 @@ func readDevice(at string, text json.RawMessage) (d Device, count int, err error
 		}
 		count = int(n)
 	}
-	if d.Bytes, err = wholeOf(at, "bytes", f["bytes"], "the most that it may hold, such as 80e9", 1, math.MaxInt64); err != nil {
+	if d.Bytes, err = wholeOf(at, "bytes", f["bytes"], "the most that it may hold, such as 80e9", 1,
+		math.MaxInt64); err != nil {
 		return d, 0, err
 	}
 	threads, err := wholeOf(at, "threads", f["threads"], "how many it has, such as 1", 1, maxThreads)
@@ -301,12 +260,12 @@ func readDevice(at string, text json.RawMessage) (d Device, count int, err error
 		return d, 0, err
 	}
 	d.Threads = int(threads)
-	d.Speed, err = numberOf(at, "speed", f["speed"], "how many times as fast it is as what was measured, such as 1", speeds,
+	d.Speed, err = numberOf(at, "speed", f["speed"],
+		"how many times as fast it is as what was measured, such as 1", speeds,
 		func(x float64) bool { return x >= 1/maxSpeed && x <= maxSpeed })
 	return d, count, err
 }
 
-// readLink reads a link between devices.
 func readLink(at string, text json.RawMessage, devices []Device) (l Link, err error) {
 	f, err := arg.Object(at, text, "from", "to", "latency_us", "bytes_per_second")
 	if err != nil {
@@ -320,20 +279,23 @@ func readLink(at string, text json.RawMessage, devices []Device) (l Link, err er
 			return l, err
 		}
 		if *end.name != "" && !slices.ContainsFunc(devices, func(d Device) bool { return d.Name == *end.name }) {
-			return l, wrong(at, end.field, f[end.field], "the name of a device, "+names(devices)+", or it left out for any")
+			return l, wrong(at, end.field, f[end.field],
+				"the name of a device, "+names(devices)+", or it left out for any")
 		}
 	}
-	latency, err := numberOf(at, "latency_us", f["latency_us"], "microseconds", fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
+	latency, err := numberOf(at, "latency_us", f["latency_us"], "microseconds",
+		fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
 		func(x float64) bool { return x >= 0 && x <= us(maxLatency) })
 	if err != nil {
 		return l, err
 	}
 	l.Latency = time.Duration(latency * float64(time.Microsecond))
-	l.Bandwidth, err = numberOf(at, "bytes_per_second", f["bytes_per_second"], "the bandwidth, such as 25e9", "more than 0", func(x float64) bool { return x > 0 })
+	l.Bandwidth, err = numberOf(at, "bytes_per_second", f["bytes_per_second"],
+		"the bandwidth, such as 25e9", "more than 0", func(x float64) bool { return x > 0 })
 	return l, err
 }
 
-// names lists devices, the first and the last of many.
+// names lists devices; of many the first two and the last.
 func names(devices []Device) string {
 	var list []string
 	for _, d := range devices {
@@ -345,10 +307,10 @@ func names(devices []Device) string {
 	return strings.Join(list, ", ")
 }
 
-// us is microseconds.
+// us converts to microseconds.
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// nameOf reads a name; "" where it is left out.
+// nameOf reads a name; "" if it is left out.
 func nameOf(at, field string, text json.RawMessage, want string) (name string, err error) {
 	switch {
 	case arg.Absent(text):
@@ -361,7 +323,8 @@ func nameOf(at, field string, text json.RawMessage, want string) (name string, e
 }
 
 // numberOf reads a number that fits.
-func numberOf(at, field string, text json.RawMessage, what, want string, fits func(x float64) bool) (x float64, err error) {
+func numberOf(at, field string, text json.RawMessage, what, want string,
+	fits func(x float64) bool) (x float64, err error) {
 	switch {
 	case arg.Absent(text):
 		return 0, missing(at, field, what)

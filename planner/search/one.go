@@ -6,31 +6,46 @@ import (
 	"slices"
 )
 
-// table is the least greatest bound of all cuts, by stage and first unit: with one stage on each worker.
+// table finds the cut with the least greatest cost of a stage, where each worker has one stage:
 //
-//	least(s, i) = min over j of max(bound(s, i, j), least(s+1, j))
+//	least(s, i) = min over j of max(cost(s, i, j), least(s+1, j))
+//
+// Costs are lower bounds at first. Along the cut that looks best they are refined until they are
+// exact.
 type table struct {
-	f     *finder
-	least [][]int64 // by stage, by unit
-	next  [][]int32 // by stage, by unit: where the stage ends
-	// raised are the bounds that are known to be more than quick says.
-	raised map[[3]int]int64
-	firm   map[[3]int]bool // whose worker was planned: the bound is what it is
+	p      *space
+	costs  costs
+	least  [][]int64        // by stage, by unit
+	next   [][]int32        // by stage, by unit: where the stage ends
+	raised map[[3]int]int64 // refined bounds, by stage, first unit and end
+	exact  map[[3]int]bool  // whether the bound is exact
 }
 
-// bound is what is known of a stage.
+// costs compares cuts. A stage s has the units from i up to but not including j.
+type costs interface {
+	goal() int64              // only cuts of lower cost are sought
+	bound(s, i, j int) int64  // a lower bound of a stage's cost
+	rising(s, i, j int) int64 // a lower bound that never falls as j grows
+	// refine returns a better bound if it finds one, and whether it is exact. again is false the
+	// first time.
+	refine(s, i, j int, again bool) (bound int64, exact bool, err error)
+}
+
+func newTable(p *space, c costs) *table {
+	return &table{p: p, costs: c, raised: map[[3]int]int64{}, exact: map[[3]int]bool{}}
+}
+
 func (t *table) bound(s, i, j int) int64 {
-	q := t.f.p.quick(s, i, j)
+	b := t.costs.bound(s, i, j)
 	if len(t.raised) > 0 {
-		q = max(q, t.raised[[3]int{s, i, j}])
+		b = max(b, t.raised[[3]int{s, i, j}])
 	}
-	return q
+	return b
 }
 
-// fill computes the table as far as bounds below the best time go.
+// fill computes the table for all cuts below the goal.
 func (t *table) fill() {
-	p := t.f.p
-	n, stages := p.units, p.stages()
+	n, stages, goal := t.p.units, t.p.stages(), t.costs.goal()
 	if t.least == nil {
 		for range stages + 1 {
 			t.least, t.next = append(t.least, make([]int64, n+1)), append(t.next, make([]int32, n+1))
@@ -41,23 +56,11 @@ func (t *table) fill() {
 	}
 	t.least[stages][n] = 0
 	for s := stages - 1; s >= 0; s-- {
-		fs, bs := p.forwards(p.workers[p.place[s]].class), p.sums[p.workers[p.place[s]].class].whole
-		for i := s; i <= n-(stages-s); i++ {
+		for i := s; i <= n-(stages-s) && (s > 0 || i == 0); i++ {
 			best, at := int64(none), int32(-1)
-			if s == 0 && i > 0 {
-				break
-			}
-			before := int64(0)
-			if s > 0 {
-				before = p.forwards(p.fast[s-1])[i]
-			}
-			first := i + 1
-			if s == stages-1 {
-				first = n
-			}
-			for j := first; j <= n-(stages-1-s); j++ {
-				if load := before + int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]); load >= min(best, t.f.goal()) {
-					break // and so do longer ones
+			for j := t.first(s, i); j <= n-(stages-1-s); j++ {
+				if t.costs.rising(s, i, j) >= min(best, goal) {
+					break // longer stages have no lower cost
 				}
 				if rest := t.least[s+1][j]; rest < best {
 					if b := max(t.bound(s, i, j), rest); b < best {
@@ -70,74 +73,48 @@ func (t *table) fill() {
 	}
 }
 
-// path is the cut of the least greatest bound, nil if no cut is below the best time.
+// first returns the first end of stage s that begins with unit i.
+func (t *table) first(s, i int) int {
+	if s == t.p.stages()-1 {
+		return t.p.units
+	}
+	return i + 1
+}
+
+// path returns the cut of the least greatest cost; nil if no cut is below the goal.
 func (t *table) path() cut {
-	if t.least[0][0] >= t.f.goal() {
+	if t.least[0][0] >= t.costs.goal() {
 		return nil
 	}
 	c := cut{0}
-	for s := range t.f.p.stages() {
+	for s := range t.p.stages() {
 		c = append(c, int(t.next[s][c[s]]))
 	}
 	return c
 }
 
-// refine learns more of the stage s of a cut, from i to j. It reports whether its bound has risen.
-func (t *table) refine(s, i, j int) (bool, error) {
+// refine raises the bound of a stage's cost, which must not be exact, if it can.
+func (t *table) refine(s, i, j int) error {
 	key := [3]int{s, i, j}
-	p := t.f.p
-	if t.firm[key] {
-		return false, nil
-	}
-	was := t.bound(s, i, j)
-	if !p.limited {
-		first, last, times := make([]int, p.stages()), make([]int, p.stages()), make([]stageTimes, p.stages())
-		first[s], last[s], times[s] = i, j, p.times(s, i, j)
-		p.work += len(p.order[p.place[s]].list)
-		t.firm[key] = true
-		t.raised[key] = p.bound(p.place[s], first, last, times)
-		return t.bound(s, i, j) > was, nil
-	}
-	if _, known := t.raised[key]; !known {
-		extra, load := p.again(s, i, j), int64(0)
-		if t.raised[key] = none; extra < none {
-			a := p.around(s, i, j)
-			class := p.workers[p.place[s]].class
-			fs, bs := p.forwards(class), p.sums[class].whole
-			load = a.before + int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]) + extra
-			if !p.schedule.Split {
-				load += a.after
-			}
-			t.raised[key] = load
-		}
-		if t.bound(s, i, j) > was {
-			return true, nil
-		}
-	}
-	first, last := make([]int, p.stages()), make([]int, p.stages())
-	first[s], last[s] = i, j
-	one, err := p.oracle.ask(t.f.ctx, p.place[s], first, last)
-	if err != nil {
-		return false, err
-	}
-	t.firm[key] = true
-	t.raised[key] = max(t.raised[key], one.bound)
-	return t.bound(s, i, j) > was, nil
+	before, again := t.raised[key]
+	bound, exact, err := t.costs.refine(s, i, j, again)
+	t.raised[key], t.exact[key] = max(before, bound), exact
+	return err
 }
 
-// check learns more of the stages of a cut, those of the greatest bounds first, until the cut's greatest
-// bound has risen, which it reports: another cut may be the better one then.
+// check refines the costs of a cut, the greatest first. It reports whether the greatest has risen:
+// another cut may be better then. Otherwise all of them are exact.
 func (t *table) check(c cut) (bool, error) {
 	var stages []int
 	greatest := int64(0)
-	for s := range t.f.p.stages() {
+	for s := range t.p.stages() {
 		stages, greatest = append(stages, s), max(greatest, t.bound(s, c[s], c[s+1]))
 	}
-	slices.SortStableFunc(stages, func(a, b int) int { return cmp.Compare(t.bound(b, c[b], c[b+1]), t.bound(a, c[a], c[a+1])) })
+	slices.SortStableFunc(stages,
+		func(a, b int) int { return cmp.Compare(t.bound(b, c[b], c[b+1]), t.bound(a, c[a], c[a+1])) })
 	for _, s := range stages {
-		for up := true; up; {
-			var err error
-			if up, err = t.refine(s, c[s], c[s+1]); err != nil {
+		for !t.exact[[3]int{s, c[s], c[s+1]}] {
+			if err := t.refine(s, c[s], c[s+1]); err != nil {
 				return false, err
 			}
 			if t.bound(s, c[s], c[s+1]) > greatest {
@@ -148,10 +125,53 @@ func (t *table) check(c cut) (bool, error) {
 	return false, nil
 }
 
+// stepCosts compares cuts by bounds of their steps.
+type stepCosts struct{ *finder }
+
+func (f stepCosts) bound(s, i, j int) int64 { return f.p.closedFormBound(s, i, j) }
+
+// rising returns the stage's load after the forwards before it, or none if its bytes exceed the
+// limit in any plan.
+func (f stepCosts) rising(s, i, j int) int64 {
+	p := f.p
+	if limit := p.workers[p.place[s]].bytes; p.limited && limit > 0 && p.oracle.leastBytes(s, i, j) > limit {
+		return none
+	}
+	return p.load(s, i, j)
+}
+
+func (f stepCosts) refine(s, i, j int, again bool) (int64, bool, error) {
+	p := f.p
+	first, last := make([]int, p.stages()), make([]int, p.stages())
+	first[s], last[s] = i, j
+	if !p.limited {
+		times := make([]stageTimes, p.stages())
+		times[s] = p.times(s, i, j)
+		p.work += len(p.order[p.place[s]].list)
+		return p.bound(p.place[s], first, last, times), true, nil
+	}
+	if !again { // first with the least recomputation, for which no plan is made
+		recomputed := p.leastRecomputation(s, i, j)
+		if recomputed == none {
+			return none, true, nil
+		}
+		load := p.load(s, i, j) + recomputed
+		if !p.schedule.Split {
+			load += p.around(s, i, j).after
+		}
+		return load, false, nil
+	}
+	one, err := p.oracle.ask(f.ctx, p.place[s], first, last)
+	if err != nil {
+		return 0, false, err
+	}
+	return one.bound, true, nil
+}
+
 // one searches where each worker has one stage.
 func (f *finder) one() error {
 	p := f.p
-	if c, err := p.even(); err == nil && !p.limited {
+	if c, err := p.cutByTime(); err == nil && !p.limited {
 		if _, err := f.try(c); err != nil {
 			return err
 		}
@@ -169,12 +189,12 @@ func (f *finder) one() error {
 			return err
 		}
 	}
-	t := &table{f: f, raised: map[[3]int]int64{}, firm: map[[3]int]bool{}}
+	t := newTable(p, stepCosts{f})
 	for {
 		t.fill()
 		f.bound = max(f.bound, min(t.least[0][0], f.goal()))
 		c := t.path()
-		if c == nil || f.over() {
+		if c == nil || f.exhausted() {
 			break
 		}
 		raised, err := t.check(c)
@@ -203,7 +223,8 @@ func (f *finder) one() error {
 	return nil
 }
 
-// descend looks at all cuts that begin with c whose bound is below the best time, the least bound first.
+// descend looks at all cuts that begin with c and have a bound below the goal, the least bound
+// first.
 func (f *finder) descend(t *table, c cut, bound int64) error {
 	p, s := f.p, len(c)-1
 	if s == p.stages() {
@@ -216,18 +237,8 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 	}
 	var list []choice
 	i := c[s]
-	first := i + 1
-	if s == p.stages()-1 {
-		first = p.units
-	}
-	class := p.workers[p.place[s]].class
-	fs, bs := p.forwards(class), p.sums[class].whole
-	before := int64(0)
-	if s > 0 {
-		before = p.forwards(p.fast[s-1])[i]
-	}
-	for j := first; j <= p.units-(p.stages()-1-s); j++ {
-		if before+int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]) >= f.goal() {
+	for j := t.first(s, i); j <= p.units-(p.stages()-1-s); j++ {
+		if t.costs.rising(s, i, j) >= f.goal() {
 			break
 		}
 		if b := max(bound, t.bound(s, i, j), t.least[s+1][j]); b < f.goal() {
@@ -236,18 +247,15 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 	}
 	slices.SortStableFunc(list, func(a, b choice) int { return cmp.Compare(a.bound, b.bound) })
 	for _, one := range list {
-		if one.bound >= f.goal() || f.over() {
+		if one.bound >= f.goal() || f.exhausted() {
 			break
 		}
 		p.work++
-		for {
-			up, err := t.refine(s, i, one.j)
-			if err != nil {
+		for one.bound < f.goal() && !t.exact[[3]int{s, i, one.j}] {
+			if err := t.refine(s, i, one.j); err != nil {
 				return err
 			}
-			if one.bound = max(one.bound, t.bound(s, i, one.j)); !up || one.bound >= f.goal() {
-				break
-			}
+			one.bound = max(one.bound, t.bound(s, i, one.j))
 		}
 		if one.bound >= f.goal() {
 			continue
@@ -259,18 +267,18 @@ func (f *finder) descend(t *table, c cut, bound int64) error {
 	return nil
 }
 
-// gpipe is the best cut for GPipe on links that cost nothing, without limits, and its time:
+// gpipe is the best cut for GPipe on free links, without limits, and its time:
 //
 //	sum of f and b + (m - 1) (greatest f + greatest b)
 //
-// For each time that the slowest forward may take, the least time of the slowest backward is found by
-// putting as many units as will go onto each worker in turn.
+// For each time of the slowest forward it finds the least time of the slowest backward: it puts
+// units onto each worker in turn until they reach one of the two.
 func (p *space) gpipe() (c cut, step int64, ok bool) {
 	if p.schedule.Name != "gpipe" || p.limited || p.replicas > 1 || len(p.sums) > 1 {
 		return nil, 0, false
 	}
 	for _, h := range p.link {
-		if h != (hop{}) {
+		if h != (linkCost{}) {
 			return nil, 0, false
 		}
 	}
@@ -293,7 +301,7 @@ func (p *space) gpipe() (c cut, step int64, ok bool) {
 		}
 		return c
 	}
-	least := func(f int64) (b int64, c cut) { // the least b for f, by halving
+	least := func(f int64) (b int64, c cut) { // by halving
 		low, high := int64(0), a.whole[n]
 		if c = fits(f, high); c == nil {
 			return none, nil

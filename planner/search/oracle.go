@@ -14,41 +14,43 @@ import (
 	"penstock.example/schedule"
 )
 
-// oracle says what the stages of a worker take within its bytes: what planner.SolveFirst recomputes of them in
-// the order of the program. It asks only once for each worker and layers, and for layers that cost the
-// same.
+// oracle plans the stages of a worker within its bytes, by planner.SolveFirst in the order of the
+// program. It plans them once for each worker and units, and once for units of equal costs.
 type oracle struct {
 	p        *space
-	kinds    []int // of units: equal ones have the same
+	kinds    []int // of units; equal units have the same
 	cells    map[string]*cell
-	needs    map[string]int64          // least limits, where they were asked for or nothing fits
-	programs map[int]*schedule.Program // by capacity
-	groups   []group                   // by worker
-	instants [][]instant               // by worker
-	takes    []unitBytes               // by unit
+	programs map[int]*schedule.Program // by capacity of their links
+	runs     map[int]*schedule.Simulation
+	groups   []group     // by worker
+	instants [][]instant // by worker
+	units    []unitBytes // by unit
+	rows     [][]byteRow // by stage, by first unit
 	solved   int
-	rough    bool // a stage was planned by coarse tables
+	rough    bool // whether a stage was planned by coarse tables
 }
 
-// cell is the answer for a worker's stages.
+// cell is the plan of a worker's stages.
 type cell struct {
 	workerPlan
-	bound int64 // of a step; none if nothing fits
+	bound int64 // of a step; none if no plan fits
+	need  int64 // the least limit that would do if no plan fits
 }
 
-// workerPlan is what a worker's stages take.
+// workerPlan is the times of a worker's stages in a plan.
 type workerPlan struct {
-	times []stageTimes // by stage; those of other workers are zero
-	wait  int          // how many values may wait on links; 0 is any number
+	times []stageTimes // by stage; zero on other workers
+	wait  int          // the number of values that may wait on links; 0 is any
 	limit int64        // the bytes within which it was planned
-	fewer int64        // those within which to plan for another one; 0 or less is none
+	fewer int64        // the bytes to try next; 0 or less for none
 }
 
-// none is the bound of what does not fit.
+// none is the cost of a cut that does not fit.
 const none = math.MaxInt64 / 4
 
 func newOracle(p *space) *oracle {
-	o := &oracle{p: p, takes: p.takes(), cells: map[string]*cell{}, needs: map[string]int64{}, programs: map[int]*schedule.Program{}}
+	o := &oracle{p: p, units: p.unitNeeds(), cells: map[string]*cell{},
+		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -56,7 +58,7 @@ func newOracle(p *space) *oracle {
 	}
 	known := map[unit]int{}
 	for i, l := range p.chain.Layers {
-		u := unit{layer: l, held: p.holds(i, i+1)}
+		u := unit{layer: l, held: p.frozenBytes(i, i+1)}
 		if u.layer.Name = ""; p.chain.Deferred != nil {
 			u.deferred = p.chain.Deferred[i]
 		}
@@ -70,7 +72,7 @@ func newOracle(p *space) *oracle {
 		o.kinds = append(o.kinds, kind)
 	}
 	for w := range p.workers {
-		o.groups, o.instants = append(o.groups, p.group(w)), append(o.instants, p.instants(w))
+		o.groups, o.instants = append(o.groups, p.inFlight(w)), append(o.instants, p.instants(w))
 	}
 	return o
 }
@@ -90,7 +92,19 @@ func (o *oracle) generate(c schedule.Config) (*schedule.Program, error) {
 	return &out, nil
 }
 
-// key tells apart what may have different answers.
+// simulation returns the simulation of the program for a capacity of links that the planner has
+// asked for.
+func (o *oracle) simulation(capacity int) (s *schedule.Simulation, err error) {
+	if capacity == 0 {
+		return o.p.simulation, nil
+	}
+	if o.runs[capacity] == nil {
+		o.runs[capacity], err = schedule.NewSimulation(o.programs[capacity])
+	}
+	return o.runs[capacity], err
+}
+
+// key is the same for stages with the same plan.
 func (o *oracle) key(w int, first, last []int) string {
 	key := binary.AppendVarint(nil, int64(w))
 	for _, s := range o.p.order[w].stages {
@@ -104,34 +118,44 @@ func (o *oracle) key(w int, first, last []int) string {
 	return string(key)
 }
 
-// ask is the answer for a worker's stages, from unit first[s] up to but not including last[s].
+// ask plans a worker's stages, from unit first[s] up to but not including last[s]. It plans
+// nothing, and does not know the need, if the least bytes exceed the limit.
 func (o *oracle) ask(ctx context.Context, w int, first, last []int) (*cell, error) {
-	key := o.key(w, first, last)
-	if c := o.cells[key]; c != nil {
-		return c.at(o.p, w, first, last), nil
-	}
-	p := o.p
-	if limit := p.workers[w].bytes; limit > 0 && p.least(w, first, last) > limit {
+	if limit := o.p.workers[w].bytes; limit > 0 && o.p.leastBytes(w, first, last) > limit {
 		return &cell{bound: none}, nil
 	}
-	o.solved++
-	c := &cell{}
-	plan, short, err := o.plan(ctx, w, first, last, p.workers[w].bytes)
-	switch {
-	case err != nil:
-		return nil, err
-	case short != nil:
-		c.bound, o.needs[key] = none, short.Least()
-	default:
-		c.workerPlan = plan
+	c, err := o.solve(ctx, w, first, last)
+	if err != nil || c.bound == none {
+		return c, err
 	}
-	o.cells[key] = c
-	return c.at(p, w, first, last), nil
+	out := *c
+	out.bound = o.p.bound(w, first, last, c.times) // of equal layers elsewhere it is another
+	return &out, nil
 }
 
-// plan is a worker's plan within a limit, or what it lacks. The next one is within a 32nd of its bytes less than it
-// takes.
-func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan, short *planner.MemoryError, err error) {
+// solve plans a worker's stages within its bytes.
+func (o *oracle) solve(ctx context.Context, w int, first, last []int) (*cell, error) {
+	key := o.key(w, first, last)
+	if c := o.cells[key]; c != nil {
+		return c, nil
+	}
+	o.solved++
+	plan, short, err := o.plan(ctx, w, first, last, o.p.workers[w].bytes)
+	if err != nil {
+		return nil, err
+	}
+	c := &cell{workerPlan: plan}
+	if short != nil {
+		c.bound, c.need = none, short.Least()
+	}
+	o.cells[key] = c
+	return c, nil
+}
+
+// plan plans a worker's stages within a limit, or says how much it lacks. The next limit to try is
+// 1/32 of the bytes below the peak.
+func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan,
+	short *planner.MemoryError, err error) {
 	p := o.p
 	plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
 	if errors.As(err, &short) {
@@ -142,7 +166,7 @@ func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64
 	}
 	out = workerPlan{wait: plan.Program.Capacity, limit: limit, times: make([]stageTimes, p.stages())}
 	for _, s := range p.order[w].stages {
-		out.times[s] = p.planned(plan, s, first[s])
+		out.times[s] = p.plannedTimes(plan, s, first[s])
 	}
 	if d := plan.Devices[w]; limit > 0 && d.Time > d.Once {
 		out.fewer = d.Peak - p.workers[w].bytes/32
@@ -150,27 +174,7 @@ func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64
 	return out, nil, nil
 }
 
-// need is the least limit of a worker's stages, as planner.Shortage has it: there is a plan of them within it.
-func (o *oracle) need(ctx context.Context, w int, first, last []int) (int64, error) {
-	key := o.key(w, first, last)
-	if need, known := o.needs[key]; known {
-		return need, nil
-	}
-	o.solved++
-	_, err := planner.SolveFirst(ctx, o.problem(w, first, last, 1))
-	var short *planner.MemoryError
-	switch {
-	case errors.As(err, &short):
-		o.needs[key] = short.Least()
-	case err != nil:
-		return 0, err
-	default:
-		o.needs[key] = 1
-	}
-	return o.needs[key], nil
-}
-
-// problem is that of a worker's stages alone, within so many bytes.
+// problem is the planning problem of a worker's stages alone.
 func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem {
 	p := o.p
 	for _, s := range p.order[w].stages {
@@ -186,7 +190,7 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 		if p.place[s] == w {
 			stage = planner.ChainStage(p.chain, first[s], last[s])
 			stage.Device = w
-			p.finish(&stage, first[s])
+			p.addMemory(&stage, first[s])
 			if s == 0 {
 				problem.Devices[w].Live = int64(p.m) * p.chain.Input
 			}
@@ -196,19 +200,9 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 	return problem
 }
 
-// at is the answer with its bound where the layers are: those of equal layers elsewhere are others.
-func (c *cell) at(p *space, w int, first, last []int) *cell {
-	if c.bound == none {
-		return c
-	}
-	out := *c
-	out.bound = p.bound(w, first, last, c.times)
-	return &out
-}
-
-// planned is what a plan's stage takes, whose first unit is given.
-func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
-	own, split := p.of(s).unit, p.schedule.Split
+// plannedTimes returns the times of a plan's stage, with its first unit.
+func (p *space) plannedTimes(plan *planner.Plan, s, first int) (t stageTimes) {
+	own, split := p.sumsOf(s).unit, p.schedule.Split
 	last := first
 	for _, n := range plan.Stages[s].Units {
 		last += n
@@ -216,7 +210,7 @@ func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
 	t = p.times(s, first, last)
 	loss := int64(0)
 	if s == p.stages()-1 {
-		sums := p.of(s)
+		sums := p.sumsOf(s)
 		loss = sums.forward[p.units] - sums.forward[p.units-1] - own[p.units-1].forward
 	}
 	sum := func(ops []remat.Op) (n int64) {
@@ -244,7 +238,7 @@ func (p *space) planned(plan *planner.Plan, s, first int) (t stageTimes) {
 	return t
 }
 
-// durations are times as schedule.Simulate takes them.
+// durations returns the times as a Simulation needs them.
 func durations(times []stageTimes) func(schedule.Action) time.Duration {
 	return func(a schedule.Action) time.Duration {
 		t := &times[a.Stage]
@@ -270,28 +264,27 @@ func durations(times []stageTimes) func(schedule.Action) time.Duration {
 	}
 }
 
-// links are those of a cut.
 func (p *space) links(c cut) schedule.Links {
-	free := true
-	for _, h := range p.link {
-		free = free && h == hop{}
-	}
-	if free {
+	if !slices.ContainsFunc(p.link, func(h linkCost) bool { return h != linkCost{} }) {
 		return schedule.Links{}
 	}
-	return schedule.Links{Cost: func(a schedule.Action) schedule.Transfer {
-		s := min(a.Stage, a.Peer)
-		bytes := p.sent[c[s+1]]
-		if a.Kind == schedule.SendGradient {
-			bytes = p.y[c[s+1]]
+	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
+	for s, h := range p.link {
+		forward[s] = schedule.Transfer{Latency: h.latency,
+			Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
+	}
+	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
+		if send.Kind == schedule.SendGradient {
+			return backward[send.Peer]
 		}
-		return schedule.Transfer{Latency: p.link[s].latency, Bytes: time.Duration(p.link[s].takes(bytes))}
+		return forward[send.Stage]
 	}}
 }
 
-// evaluate is the time of a step of a cut, with what its devices recompute, or none.
+// evaluate returns the step of a cut, with recomputations under limits; none if it does not fit.
 func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
-	p.work += len(p.program.list)
+	p.work += p.simulation.Actions()
 	if !p.limited {
 		return p.plain(c), nil
 	}
@@ -307,8 +300,8 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	return step, err
 }
 
-// choose is the time of a step of a cut, and which of its plans each worker has for it: one worker after the other
-// that with which the step is shortest, the first at the beginning.
+// choose returns the step of a cut, and which of its plans each worker has in it. It begins with
+// the first plan of each, and takes for one worker after the other the plan with the shortest step.
 func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, err error) {
 	chosen = make([]int, len(plans))
 	simulate := func() (int64, error) {
@@ -322,12 +315,11 @@ func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, e
 				capacity = one.wait
 			}
 		}
-		if capacity == 0 {
-			return p.simulate(c, times), nil
+		on, err := p.oracle.simulation(capacity)
+		if err != nil {
+			return none, err
 		}
-		program := p.oracle.programs[capacity].Without(func(a schedule.Action) bool { return times[a.Stage].each[a.MicroBatch].recompute == 0 })
-		took, _, err := p.links(c).Predict(program, durations(times))
-		return int64(took), err
+		return int64(on.Run(durations(times), p.links(c), nil)), nil
 	}
 	if step, err = simulate(); err != nil {
 		return none, nil, err
@@ -348,13 +340,15 @@ func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, e
 	return step, chosen, nil
 }
 
-// mostTries is how many plans of each worker are tried for the cut that was found.
+// mostTries is how many plans of each worker are tried for the best cut.
 const mostTries = 4
 
-// polished is the problem of a cut with the bytes for each worker with which its step is shortest.
+// polished is the planning problem of a cut, with the bytes of each worker that make the step
+// shortest.
 //
-// The plan that recomputes least is not always that of the shortest step: a recomputation costs nothing where the
-// worker would wait. A plan within fewer bytes recomputes more, and at other times.
+// The plan with the least recomputation does not always have the shortest step: a recomputation
+// costs nothing while the worker would wait. A plan within fewer bytes recomputes more, and at
+// other times.
 func (p *space) polished(ctx context.Context, c cut) (planner.Problem, error) {
 	problem := p.problem(c)
 	if !p.limited {

@@ -8,33 +8,34 @@ import (
 	"penstock.example/remat"
 )
 
-// Profile is what the units of a model cost.
+// Profile is the costs of a model.
 type Profile struct {
 	Measured []Measured // at least one; all chains have as many layers
 }
 
-// Measured is what was measured of a micro-batch of one size.
+// Measured is the costs for micro-batches of one size.
 type Measured struct {
-	Rows    int // of the micro-batch; 0 where it does not count, as with [Wishes.Batch] 0
+	Rows    int // of the micro-batch; 0 with [Wishes.Batch] 0
 	Threads int // of the device; 0 is 1
-	// Chain has a layer for each unit. A layer's time of backward is that of both parts; see
-	// remat.Chain.Second. A step is planned with the mean of Backward and BackwardLater over its micro-batches.
+	// Chain has a layer for each unit. The backward time of a layer is for both parts; see
+	// remat.Chain.Second. A step is planned with the mean of Backward and BackwardLater over its
+	// micro-batches.
 	Chain remat.Chain
-	// Sent is, by boundary of units, what a cut there sends forward in bytes; nil is the inputs of units. What is
-	// sent to a frozen unit is not held until a backward, so that the chain lacks it. Held is, by unit, the bytes
-	// that are there without a gradient: of frozen parameters and of buffers; nil is none.
+	// Sent is the bytes that a cut at a boundary sends forward, by boundary of units; nil means the
+	// inputs of units. The chain lacks inputs of frozen units, which no backward needs. Held is the
+	// bytes of frozen parameters and of buffers, by unit; nil is none.
 	Sent, Held []int64
 }
 
 func (m Measured) threads() int { return max(m.Threads, 1) }
 
-// units is the number of units.
 func (p Profile) units() int { return len(p.Measured[0].Chain.Layers) }
 
-// check returns a *arg.ConfigError, or a *remat.ChainError, for what makes no sense.
+// check returns an *arg.ConfigError or a *remat.ChainError for a profile that makes no sense.
 func (p Profile) check() error {
 	refuse := func(value any, problem, remedy string) error {
-		return &arg.ConfigError{Of: "search", Field: "Measured", Value: value, Problem: problem, Remedy: remedy}
+		return &arg.ConfigError{Of: "search", Field: "Measured", Value: value, Problem: problem,
+			Remedy: remedy}
 	}
 	if len(p.Measured) == 0 {
 		return refuse(0, "the profile is empty", "want at least one chain")
@@ -58,7 +59,8 @@ func (p Profile) check() error {
 				want++
 			}
 			if list != nil && (len(list) != want || slices.Min(list) < 0) {
-				return refuse(list, fmt.Sprintf("%s of chain %d", name, i), fmt.Sprintf("want %d numbers of 0 or more", want))
+				return refuse(list, fmt.Sprintf("%s of chain %d", name, i),
+					fmt.Sprintf("want %d numbers of 0 or more", want))
 			}
 		}
 		for _, o := range p.Measured[:i] {
@@ -70,10 +72,10 @@ func (p Profile) check() error {
 	return nil
 }
 
-// meanOf is a chain of which each of a step's micro-batches takes the mean of all their times: the first
-// makes gradients of parameters, the others add to them. So the work of a step is what it is, and all
-// micro-batches are alike.
-func meanOf(c remat.Chain, microBatches int) remat.Chain {
+// averaged returns a chain with the mean time over all micro-batches: the first makes the gradients
+// of parameters, and the others add to them. All micro-batches are then alike, and a step does the
+// same work.
+func averaged(c remat.Chain, microBatches int) remat.Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
 		l := &c.Layers[i]
@@ -82,8 +84,9 @@ func meanOf(c remat.Chain, microBatches int) remat.Chain {
 	return c
 }
 
-// Scaled is the chain of a micro-batch of fewer or more rows than were measured, where times and
-// activations grow with the rows, and weights and what it takes to add to their gradients do not. Small micro-batches take longer than that.
+// Scaled is the chain of a micro-batch with fewer or more rows than measured. Times and activations
+// grow with the rows; weights, and the time to add to their gradients, do not. Small micro-batches
+// take longer in fact.
 func Scaled(c remat.Chain, from, to int) remat.Chain {
 	x := float64(to) / float64(from)
 	size := func(n int64) int64 { return (n*int64(to) + int64(from) - 1) / int64(from) }

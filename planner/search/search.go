@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -15,15 +14,15 @@ import (
 	"penstock.example/schedule"
 )
 
-// Plan is how to train, and what a step takes.
+// Plan is a way to train, with its predicted step.
 type Plan struct {
 	Schedule     string
 	Virtual      int // stages of each device
 	MicroBatches int // of a replica
-	Rows         int // of a micro-batch; 0 is what was measured
+	Rows         int // of a micro-batch; 0 if the profile does not say
 	Threads      int // of each device
 	Replicas     int
-	Devices      []string // names of the pipeline's devices; of replicas those of the first
+	Devices      []string // names of the pipeline's devices; with replicas the first one's
 	Balance      []int    // units of each stage
 	Step         time.Duration
 	LowerBound   time.Duration // no plan of the same space takes less
@@ -32,12 +31,12 @@ type Plan struct {
 	Limits       []int64       // bytes, by device; 0 is none
 	Busy         []time.Duration
 	Planned      *planner.Plan // program and operations
-	// Timeline is the step as it is simulated, transfers included, with the bytes that devices hold.
+	// Timeline is the simulated step, transfers included, with the bytes of the devices.
 	Timeline schedule.Timeline
 	Links    schedule.Links // between its stages
 }
 
-// Run gives the plan the timeline of a step, and the times that follow from it.
+// Run sets the timeline of a step, and the times that follow from it.
 func (p *Plan) Run(line schedule.Timeline) {
 	p.Timeline, p.Step, p.Busy = line, 0, make([]time.Duration, len(p.Devices))
 	for _, e := range line.Events {
@@ -48,36 +47,34 @@ func (p *Plan) Run(line schedule.Timeline) {
 	}
 }
 
-// Outcome is what became of a schedule.
+// Outcome is the result for one schedule.
 type Outcome struct {
 	Schedule   string
-	Plan       *Plan         // its best, as far as it was sought; nil if it has none
+	Plan       *Plan         // the best found; nil if none fits
 	LowerBound time.Duration // no plan of the schedule takes less
-	Proved     bool          // LowerBound is the plan's Step, or there is no plan
-	Lost       string        // why it is not the best; "" if it is
+	Proved     bool          // LowerBound is the plan's Step, or no plan fits
+	Lost       string        // why it is not the best, if not for its step alone
 }
 
-// Result is what a search came to.
+// Result is the result of a search.
 type Result struct {
 	Best       *Plan // nil if no plan fits
 	LowerBound time.Duration
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
-	// Short is what devices lack where no plan fits for lack of bytes: of all cuts of all spaces, that whose devices
-	// need the least. Within the limits that it names a plan is found.
+	// Short lists the devices that lack memory if no plan fits, with the cut found that needs the
+	// smallest part of the limit on its fullest device. Within the limits that it names the search
+	// finds a plan.
 	Short *planner.MemoryError
-	// ShortProved says that no cut has a lower least limit, as planner.Shortage has it, on the device that needs
-	// most. It is false where the search for that ended early, as it may with several stages on each device.
-	ShortProved bool
 }
 
-// Search finds the plan of the shortest step. It blocks until it is done, or fails with ctx.Err() when
-// ctx ends. The errors of what is asked for are *arg.ConfigError and *remat.ChainError. That no plan
-// fits is no error: Best is nil, and Short says what devices lack.
+// Search finds the plan with the shortest step. It blocks until it is done, and fails with
+// ctx.Err() when ctx ends. Wrong arguments are an *arg.ConfigError or a *remat.ChainError. If no
+// plan fits, that is no error: Best is nil, and Short lists the devices that lack memory.
 //
-// Schedules whose devices hold the fewest micro-batches are searched first. Under limits only steps shorter than the
-// best of those are sought of the others. Among plans of the same step that it finds it takes the one whose greatest
-// peak is least, then the simplest schedule.
+// Schedules with the fewest micro-batches in flight are searched first. Under limits only steps
+// shorter than the best so far are sought from the others. Among plans of the same step the one
+// with the lowest peak is best, then the simplest schedule.
 func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes) (*Result, error) {
 	if err := arg.Context(ctx, "search"); err != nil {
 		return nil, err
@@ -97,8 +94,8 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	out := &Result{Schedules: make([]Outcome, len(list))}
 	rival := int64(none)
 	spaces := make([][]*space, len(list)) // of schedules that found no plan
-	for done, i := range lightFirst(list) {
-		wishes.tell(list[i].Name, done, len(list))
+	for done, i := range byInFlight(list) {
+		wishes.report(list[i].Name, done, len(list))
 		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
 			return nil, err
@@ -111,13 +108,14 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Wishes
 	if err := out.short(ctx, list, spaces, wishes); err != nil {
 		return nil, err
 	}
-	return out, out.judge()
+	out.pickBest()
+	return out, nil
 }
 
-// longest is the most time that steps may take, of any plan: their sums in nanoseconds are numbers.
+// longest is the most time that a step may take: sums of times in nanoseconds then fit an int64.
 const longest = 365 * 24 * time.Hour
 
-// bounded refuses a chain whose steps take longer, on one of the slowest devices.
+// bounded refuses a profile if a step on one of the slowest devices takes longer.
 func bounded(profile Profile, machine Machine, wishes Wishes) error {
 	slowest, most := 1.0, max(wishes.Batch, 1)
 	for _, d := range machine.Devices {
@@ -132,109 +130,116 @@ func bounded(profile Profile, machine Machine, wishes Wishes) error {
 			micros += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
 		}
 		if step := micros * float64(most) / slowest; step > us(longest) {
-			return &arg.ConfigError{Of: "search", Field: "Measured", Value: time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),
+			return &arg.ConfigError{Of: "search", Field: "Measured",
+				Value:   time.Duration(min(micros, us(math.MaxInt64/2)) * 1000),
 				Problem: fmt.Sprintf("so long takes a micro-batch on a device of speed %g, and a step has up to %d", slowest, most), Remedy: "want steps of less than a year"}
 		}
 	}
 	return nil
 }
 
-// Within is r where the plan of one schedule is that of a search within fewer bytes, for that schedule alone, which has
-// found one. Bounds are those of r: fewer bytes make no step shorter.
-func (r *Result) Within(fewer *Result) (*Result, error) {
-	if err := arg.Given(fewer, "search: the result within fewer bytes", "that of a Search of one schedule"); err != nil {
-		return nil, err
-	}
-	out, one := *r, fewer.Schedules[0]
-	out.Schedules = slices.Clone(r.Schedules)
-	for i := range out.Schedules {
-		o := &out.Schedules[i]
-		if strings.HasPrefix(o.Lost, lostTime) || o.Lost == sameTime {
-			o.Lost = "" // to another plan
-		}
-		if o.Schedule != one.Schedule {
-			continue
-		}
-		o.Plan, o.Lost = one.Plan, one.Lost
-		if step := o.Plan.Step; step < o.LowerBound {
-			o.LowerBound = step
-		} else if step > o.LowerBound {
-			o.Proved = false
-		}
-		o.Plan.LowerBound, o.Plan.Proved = o.LowerBound, o.Proved
-	}
-	return &out, out.judge()
-}
-
-// Why a plan is not the best.
-const lostTime, sameTime = "time: ", "the same time"
-
-// judge says which plan is the best, and why others are not.
-func (r *Result) judge() error {
-	var best *Plan
+// pickBest sets the best plan and the bound. Among plans of the same step the one with the lowest
+// peak is best.
+func (r *Result) pickBest() {
 	fullest := func(p *Plan) int64 {
 		if len(p.Peaks) == 0 {
 			return 0
 		}
 		return slices.Max(p.Peaks)
 	}
-	for _, o := range r.Schedules {
-		if p := o.Plan; p != nil && (best == nil || cmp.Or(cmp.Compare(p.Step, best.Step), cmp.Compare(fullest(p), fullest(best))) < 0) {
-			best = p
+	at := -1
+	for i, o := range r.Schedules {
+		p := o.Plan
+		if p == nil {
+			continue
+		}
+		if r.Best == nil || p.Step < r.Best.Step || p.Step == r.Best.Step && fullest(p) < fullest(r.Best) {
+			r.Best, at = p, i
 		}
 	}
-	if r.Best = best; best == nil {
-		return nil
+	if r.Best == nil {
+		return
 	}
-	r.LowerBound = best.Step
-	proved := false
-	for i := range r.Schedules {
-		o := &r.Schedules[i]
+	r.LowerBound = r.Best.Step
+	for _, o := range r.Schedules {
 		if o.Plan != nil || !o.Proved {
 			r.LowerBound = min(r.LowerBound, o.LowerBound)
 		}
+	}
+	r.Schedules[at].Lost = "" // its time without limits is no reason against the best
+	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
+}
+
+// short sets Short if no plan fits: from the lightest cut found in all spaces. It also says what
+// each schedule without a plan lacks.
+func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space,
+	wishes Wishes) error {
+	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
+	order, least, lightest := byInFlight(list), int64(none), ""
+	for done, i := range order {
+		o, spaces := &r.Schedules[i], spaces[i]
+		if len(spaces) == 0 {
+			continue // it has a plan, or bytes are not what it lacks
+		}
+		wishes.report(o.Schedule, done, len(order))
+		slices.SortStableFunc(spaces, func(a, b *space) int {
+			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
+		})
+		if some { // the least limit of one space will do
+			least, spaces = none, spaces[:1]
+		}
+		var lacks *planner.MemoryError
+		for _, p := range spaces {
+			l, err := p.lightest(ctx, least)
+			if err != nil {
+				return err
+			}
+			if l.cut == nil {
+				continue
+			}
+			if _, err = planner.Solve(ctx, p.problem(l.cut)); errors.As(err, &lacks) {
+				least = l.part
+			} else if err != nil {
+				return err
+			}
+		}
 		switch {
-		case o.Plan == nil:
-		case o.Plan == best:
-			proved = o.Proved
-			o.Lost = "" // what another cut of it would take is no reason against this one
-		case o.Lost != "" && o.Plan.Step > best.Step: // bytes, as it turned out
-		case o.Plan.Step == best.Step:
-			o.Lost = sameTime
-		default:
-			o.Lost = slower(o.Plan, best)
+		case lacks != nil:
+			if o.Lost, lightest = "bytes: "+lacks.Shortages(), o.Schedule; !some {
+				r.Short = lacks
+			}
+		case lightest != "":
+			o.Lost = "bytes: no cut was found that needs fewer than " + lightest
+		}
+		if !o.Proved {
+			o.Lost = "no plan was found; " + o.Lost
 		}
 	}
-	r.Proved = r.LowerBound == best.Step && proved
 	return nil
 }
 
-// slower says by how much a plan's step is longer than the best one's.
-func slower(p, best *Plan) string {
-	return fmt.Sprintf(lostTime+"%.1f %% more", 100*(float64(p.Step)/float64(best.Step)-1))
-}
-
-// Settle has bounds, and why others are not the best, hold for the best plan where its Step has turned out to be another
-// than was searched, as with a program of other transfers.
-func (r *Result) Settle() {
-	for i := range r.Schedules {
-		o := &r.Schedules[i]
-		switch {
-		case o.Plan == r.Best:
-			o.LowerBound, o.Proved = min(o.LowerBound, r.Best.Step), false
-		case o.Plan != nil && o.Plan.Step > r.Best.Step && strings.HasPrefix(o.Lost, lostTime):
-			o.Lost = slower(o.Plan, r.Best)
+// byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
+// rule these need the fewest bytes, and their plans are found soonest.
+func byInFlight(list []schedule.Schedule) (order []int) {
+	most := make([]int, len(list))
+	for i, s := range list {
+		order = append(order, i)
+		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
+			most[i] = int(slices.Max(schedule.InFlight(p, nil))) / s.Usual()
 		}
 	}
-	r.LowerBound, r.Proved = min(r.LowerBound, r.Best.Step), false
+	slices.SortStableFunc(order, func(a, b int) int { return most[a] - most[b] })
+	return order
 }
 
-// mostPlans is for how many spaces of several stages on each device those of a schedule may be planned together.
+// mostPlans is how many times Plans a schedule with several stages on each device may plan devices,
+// in all its spaces.
 const mostPlans = 3
 
-// searchSchedule searches all spaces of a schedule, those first whose steps are likely to be short. Rival is the step of
-// another schedule's plan. Without a plan it returns the spaces whose bytes are limited.
-func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes, s schedule.Schedule, rival int64) (Outcome, []*space, error) {
+// searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
+// rival is the step of another schedule's plan. Without a plan it returns the spaces with limits.
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Wishes,
+	s schedule.Schedule, rival int64) (Outcome, []*space, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
@@ -245,7 +250,8 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	for _, p := range spaces {
 		floors[p] = p.floor()
 	}
-	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
+	slices.SortStableFunc(spaces,
+		func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
 	var best *space
 	known, bound := found{step: none}, int64(none)
 	var refused error
@@ -255,7 +261,8 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if floor >= known.step {
 			continue
 		}
-		if p.wishes.Plans = min(wishes.plans(), left); left <= 0 || p.limited && best != nil && floor >= rival {
+		p.wishes.Plans = min(wishes.plans(), left)
+		if left <= 0 || p.limited && best != nil && floor >= rival {
 			bound, out.Proved = min(bound, floor), false
 			continue
 		}
@@ -284,7 +291,8 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		if out.Lost == "" {
 			out.Lost = "no plan was found"
 		}
-		return out, slices.DeleteFunc(spaces, func(p *space) bool { return p.program == nil || !p.limited }), nil
+		return out, slices.DeleteFunc(spaces,
+			func(p *space) bool { return p.program == nil || !p.limited }), nil
 	}
 	plan, err := best.plan(ctx, known, known.step > rival+rival/loses)
 	if err != nil {
@@ -300,13 +308,14 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	return out, nil, err
 }
 
-// loses is the part of another schedule's step that a step takes more which will not be the best, however well it is planned.
+// A step that is longer than another schedule's by more than a part of loses will not be the best,
+// even if it is planned finely.
 const loses = 20
 
-// plan is a cut with all that is decided. It is solved once more as a whole, and simulated by package
-// schedule: roughly where it has lost.
+// plan plans a cut as a whole and simulates its program. A cut that has lost is planned roughly.
 func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
-	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows, Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
+	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows,
+		Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
 	for _, w := range p.workers {
 		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
 	}
@@ -354,21 +363,23 @@ func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 	return out, nil
 }
 
-// solved is the plan of a problem of a cut, and its step as it is simulated.
-func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan, schedule.Timeline, error) {
+// solved plans a problem of a cut and simulates its step.
+func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan,
+	schedule.Timeline, error) {
 	plan, err := planner.SolveFirst(ctx, problem)
 	if err != nil {
 		return nil, schedule.Timeline{}, err
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
-		times[s] = p.planned(plan, s, c[s])
+		times[s] = p.plannedTimes(plan, s, c[s])
 	}
 	line, err := p.links(c).Simulate(plan.Program, durations(times))
 	return plan, line, err
 }
 
-// without says whether a plan is slower for its limits, and which device exceeds its limit most without.
+// without says whether a plan is slower because of its limits: which device would exceed its limit
+// most without them, and how long the step would be.
 func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	bare := *p
 	bare.limited, bare.order, bare.oracle, bare.work = false, nil, nil, 0
@@ -397,47 +408,40 @@ func (p *space) without(ctx context.Context, plan *Plan) (string, error) {
 	if at < 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name, arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
+	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name,
+		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
 }
 
-// spaces are those of a schedule, or why there is none.
+// spaces returns the spaces of a schedule, or why it has none.
 func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (list []*space, why string) {
 	why = "no number of micro-batches suits the rows that were measured"
 	replicas := w.Replicas
 	if replicas == nil {
 		replicas = []int{1}
 	}
-	orders, known := machine.orders(), map[string]bool{}
 	for _, threads := range profile.threads() {
-		for _, machine := range orders {
-			parts := machine.Parts(threads)
-			for _, r := range replicas {
-				most := parts / r
-				if most == 0 {
-					why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
+		parts := machine.Parts(threads)
+		for _, r := range replicas {
+			most := parts / r
+			if most == 0 {
+				why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
+			}
+			devices := []int{w.Devices}
+			if w.Devices == 0 {
+				devices = nil
+				for n := range min(most, profile.units()) {
+					devices = append(devices, n+1)
 				}
-				devices := []int{w.Devices}
-				if w.Devices == 0 {
-					devices = nil
-					for n := range min(most, profile.units()) {
-						devices = append(devices, n+1)
-					}
+			}
+			for _, n := range devices {
+				if n > most {
+					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
+					continue
 				}
-				for _, n := range devices {
-					if n > most {
-						why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
-						continue
-					}
-					all := machine.workers(threads, n*r, w.Limit)
-					if key := alike(all, threads, n); len(orders) > 1 && known[key] {
-						continue // in another order
-					} else {
-						known[key] = true
-					}
-					more, because := w.onWorkers(profile, machine, s, all, threads, n, r)
-					if list = append(list, more...); because != "" {
-						why = because
-					}
+				more, because := w.onWorkers(profile, machine, s,
+					machine.workers(threads, n*r, w.Limit), threads, n, r)
+				if list = append(list, more...); because != "" {
+					why = because
 				}
 			}
 		}
@@ -445,8 +449,10 @@ func (w Wishes) spaces(profile Profile, machine Machine, s schedule.Schedule) (l
 	return list, why
 }
 
-// onWorkers are the spaces of a schedule on the first n workers, of each of r replicas, or why there is none.
-func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker, threads, n, r int) (list []*space, why string) {
+// onWorkers returns the spaces of a schedule on the first n workers of each of r replicas, or why
+// it has none.
+func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker,
+	threads, n, r int) (list []*space, why string) {
 	virtual := w.Virtual
 	switch {
 	case s.Virtual > 0:
@@ -477,7 +483,7 @@ func (w Wishes) onWorkers(profile Profile, machine Machine, s schedule.Schedule,
 	return list, why
 }
 
-// chunks are the numbers of micro-batches of a replica that are tried.
+// chunks returns the numbers of micro-batches of a replica to try.
 func (w Wishes) chunks(replicas int) (list []int) {
 	if w.MicroBatches != nil {
 		return w.MicroBatches
@@ -490,7 +496,8 @@ func (w Wishes) chunks(replicas int) (list []int) {
 	return list
 }
 
-// rows are those of each of m micro-batches of a replica, or 0 for those that were measured.
+// rows returns the rows of each of m micro-batches of a replica: 0 if any will do, -1 if m does not
+// divide the batch.
 func (w Wishes) rows(m, replicas int) int {
 	if w.Batch == 0 {
 		return 0
@@ -501,16 +508,16 @@ func (w Wishes) rows(m, replicas int) int {
 	return w.Batch / (m * replicas)
 }
 
-// of is what was measured for micro-batches of so many rows, or of any for 0.
+// of returns the costs of micro-batches with a number of rows, 0 for any.
 func (p Profile) of(rows, threads int) (Measured, bool) {
-	at := slices.IndexFunc(p.Measured, func(m Measured) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
+	at := slices.IndexFunc(p.Measured,
+		func(m Measured) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
 	if at < 0 {
 		return Measured{}, false
 	}
 	return p.Measured[at], true
 }
 
-// threads are the numbers of threads that were measured, ascending.
 func (p Profile) threads() (list []int) {
 	for _, m := range p.Measured {
 		if !slices.Contains(list, m.threads()) {
@@ -521,7 +528,7 @@ func (p Profile) threads() (list []int) {
 	return list
 }
 
-// Parts is how many stages with so many threads each the machine has devices for.
+// Parts returns how many stages with a number of threads each the machine has devices for.
 func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads
@@ -529,8 +536,8 @@ func (m Machine) Parts(threads int) (n int) {
 	return n
 }
 
-// workers are n devices with so many threads each, of the [Machine.Parts] that there are: those of the
-// machine, and where these are too few, parts of them, of each device as few as will do.
+// workers returns n devices with a number of threads each. If the machine has fewer, devices are
+// shared in equal parts, each by as few stages as possible.
 func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	most, left := 1, n // of a device
 	for {
@@ -563,11 +570,12 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
-// pipeline are the first n of a machine's workers, and as many for each further replica. Of each n
-// replicas have, the slowest speed, the fewest bytes and the slowest link count, as all wait for it.
-func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) hop) {
+// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
+// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
+// wait for it.
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
 	list = slices.Clone(all[:n])
-	worse := func(a, b hop) hop {
+	worse := func(a, b linkCost) linkCost {
 		a.latency = max(a.latency, b.latency)
 		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
 			a.bandwidth = b.bandwidth
@@ -588,7 +596,7 @@ func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link fu
 	for k, w := range list {
 		at[w.name] = k
 	}
-	return list, func(a, b worker) (h hop) {
+	return list, func(a, b worker) (h linkCost) {
 		for r := range replicas {
 			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
 		}

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// several searches where workers have several stages. A step takes at least as long as it would if loads
-// were equal. Cuts are listed stage by stage, those of even loads first, and cut off by the loads of
-// workers, by what is left for them, and by the bound of each worker whose stages are known.
+// several searches where workers have several stages. It lists cuts stage by stage, even loads
+// first. It cuts them off by the loads of workers, by the time left for them, and by the bound of
+// each worker with all of its stages placed.
 func (f *finder) several() error {
 	p := f.p
 	f.bound = p.floor()
-	c, err := p.even()
+	c, err := p.cutByTime()
 	if err != nil {
 		return err
 	}
@@ -22,10 +22,7 @@ func (f *finder) several() error {
 		return err
 	}
 	if f.cut == nil && p.limited { // fewer bytes where most are
-		if c, err = p.light(); err == nil {
-			_, err = f.try(c)
-		}
-		if err != nil {
+		if _, err := f.try(p.cutByBytes()); err != nil {
 			return err
 		}
 	}
@@ -36,8 +33,9 @@ func (f *finder) several() error {
 	if err := f.improve(tries); err != nil {
 		return err
 	}
-	b := &branch{f: f, load: make([]int64, len(p.workers)), outer: make([]int64, len(p.workers)), fastest: p.fast[p.stages()-1],
-		first: make([]int, p.stages()), last: make([]int, p.stages()), times: make([]stageTimes, p.stages())}
+	b := &branch{f: f, load: make([]int64, len(p.workers)), outer: make([]int64, len(p.workers)),
+		fastest: p.fast[p.stages()-1],
+		first:   make([]int, p.stages()), last: make([]int, p.stages()), times: make([]stageTimes, p.stages())}
 	for w := range b.outer {
 		b.outer[w] = none // not known yet
 	}
@@ -50,8 +48,8 @@ func (f *finder) several() error {
 	return nil
 }
 
-// light is the cut of evenly balanced bytes.
-func (p *space) light() (cut, error) {
+// cutByBytes returns the cut of evenly balanced bytes.
+func (p *space) cutByBytes() cut {
 	bytes := make([]int64, p.units+1)
 	for i, l := range p.chain.Layers {
 		bytes[i+1] = bytes[i] + l.Saved + 2*l.WeightGradient + 1
@@ -61,11 +59,11 @@ func (p *space) light() (cut, error) {
 		at, _ := slices.BinarySearch(bytes, bytes[p.units]*int64(s)/int64(p.stages()))
 		c = append(c, min(max(at, c[s-1]+1), p.units-(p.stages()-s)))
 	}
-	return append(c, p.units), nil
+	return append(c, p.units)
 }
 
-// floor is a bound of a step of any cut: were all loads equal, beside the first units upstream of each
-// worker; all computations of a micro-batch; and a unit that no cut divides.
+// floor returns a lower bound of the step of any cut: the mean load, with the first units upstream
+// of each worker; all computations of a micro-batch; and the longest unit for all micro-batches.
 func (p *space) floor() int64 {
 	a := &p.sums[p.fast[p.stages()-1]]
 	f := p.forwards(p.fast[p.stages()-1])
@@ -83,7 +81,8 @@ func (p *space) floor() int64 {
 	return max(out, f[p.units]+p.backwards(p.fast[p.stages()-1], 0, p.units))
 }
 
-// likely is about what a step takes: its bound, floor, and what devices wait as the first and the last micro-batches pass.
+// likely estimates a step: its floor, and the idle time while the first and the last micro-batches
+// pass.
 func (p *space) likely(floor int64) int64 {
 	return floor + floor*int64(len(p.workers)-1)/int64(p.m*p.virtual)
 }
@@ -91,10 +90,10 @@ func (p *space) likely(floor int64) int64 {
 // branch lists cuts in depth.
 type branch struct {
 	f       *finder
-	load    []int64 // by worker: of its stages so far, for one micro-batch
-	outer   []int64 // by worker: what is before and after its first stage
+	load    []int64 // by worker: time of its stages so far, for one micro-batch
+	outer   []int64 // by worker: time before and after its first stage
 	fastest int
-	// By stage, of the worker that goesOn looks at.
+	// By stage, for the worker that mayBeat looks at.
 	first, last []int
 	times       []stageTimes
 }
@@ -105,7 +104,7 @@ func (b *branch) descend(c cut) error {
 		_, err := f.try(c)
 		return err
 	}
-	a, w := p.of(s), p.place[s]
+	a, w := p.sumsOf(s), p.place[s]
 	fs := p.forwards(p.workers[w].class)
 	i, first := c[s], c[s]+1
 	if s == p.stages()-1 {
@@ -137,7 +136,7 @@ func (b *branch) descend(c cut) error {
 	}
 	slices.SortStableFunc(list, func(x, y choice) int { return cmp.Compare(x.from, y.from) })
 	for _, one := range list {
-		if f.over() {
+		if f.exhausted() {
 			return nil
 		}
 		p.work++
@@ -146,7 +145,7 @@ func (b *branch) descend(c cut) error {
 		}
 		next := append(c[:s+1:s+1], one.j)
 		b.load[w] += one.load
-		ok, err := b.goesOn(next)
+		ok, err := b.mayBeat(next)
 		if err == nil && ok {
 			err = b.descend(next)
 		}
@@ -158,8 +157,8 @@ func (b *branch) descend(c cut) error {
 	return nil
 }
 
-// goesOn says whether a cut of the first stages may lead to a step below the best.
-func (b *branch) goesOn(c cut) (bool, error) {
+// mayBeat reports whether a cut with these first stages may lead to a step below the goal.
+func (b *branch) mayBeat(c cut) (bool, error) {
 	p, f := b.f.p, b.f
 	s := len(c) - 2
 	all, whole := p.forwards(b.fastest), p.sums[b.fastest].whole
@@ -194,7 +193,7 @@ func (b *branch) goesOn(c cut) (bool, error) {
 	if !p.limited {
 		return true, nil
 	}
-	if s == p.stages()-2 && f.hopeless(append(c[:s+2:s+2], p.units), f.goal()) { // all of the cut is known
+	if s == p.stages()-2 && f.cannotBeat(append(c[:s+2:s+2], p.units), f.goal()) { // all of the cut is known
 		return false, nil
 	}
 	one, err := p.oracle.ask(f.ctx, w, first, last)

@@ -10,8 +10,8 @@ import (
 	"penstock.example/schedule"
 )
 
-// space is all cuts of a model for one schedule, number of devices and stages, micro-batches, threads
-// and replicas. Times are nanoseconds.
+// space is all cuts of a model for one schedule, with a number of devices, stages, micro-batches,
+// threads and replicas. Times are nanoseconds.
 type space struct {
 	wishes   Wishes
 	schedule schedule.Schedule
@@ -26,50 +26,52 @@ type space struct {
 	place    []int // by stage: its worker
 	limited  bool
 
-	link []hop // by stage: to the next; nothing on one worker
+	link []linkCost // by stage: to the next; free on one worker
 	sums []sums
-	fast []int // by worker: of the classes of speed before and after, the fastest: see before
+	fast []int // by stage: the class of the fastest worker up to it
 	slow []int
-	x, y []int64 // by border: bytes of the input there, and of its gradient
-	sent []int64 // by border: bytes that a cut there sends forward
-	held []int64 // by unit: bytes that are there without a gradient; nil is none
+	x, y []int64 // by boundary: bytes of the input there, and of its gradient
+	sent []int64 // by boundary: bytes that a cut there sends forward
+	held []int64 // by unit: frozen bytes; nil is none
 
-	weights []int64 // by border: bytes of the gradients of the weights in front of it
+	weights []int64 // by boundary: bytes of the weight gradients of the units before it
 
-	program *compiled
-	order   []order // by worker
-	oracle  *oracle // under limits
-	work    int     // actions that were simulated
+	program    *schedule.Program
+	simulation *schedule.Simulation
+	order      []order // by worker
+	oracle     *oracle // under limits
+	work       int     // actions that were simulated
 
 	bounding bounding
 }
 
-// worker is what a device of the machine, or a part of it, has for the pipeline.
+// worker is a device of the machine, or a part of it, in the pipeline.
 type worker struct {
 	name   string
-	device string  // of the machine
-	bytes  int64   // 0 is no limit
-	speed  float64 // beside what was measured
-	class  int     // an index into sums
-	reduce hop     // of the replicas' links the slowest
+	device string   // of the machine
+	bytes  int64    // 0 is no limit
+	speed  float64  // relative to the measured device
+	class  int      // an index into sums
+	reduce linkCost // the slowest link between replicas
 }
 
-// sums are prefix sums of units' times at one speed: forward with gradients, the least of forwards, and
-// backward with its second part.
+// sums are prefix sums of the times of units at one speed: forwards, the shorter of forwards with
+// and without gradients, and backwards, whole and second part.
 type sums struct {
 	unit                          []unitTimes
 	forward, least, whole, second []int64
 }
 
-// unitTimes are a unit's times. A loss is done by the forward of the last stage.
+// unitTimes are the times of a unit. The last stage's forward includes the loss.
 type unitTimes struct{ forward, noGrad, backward, second int64 }
 
-// newSums are those of a chain on a device of some speed.
 func newSums(c remat.Chain, speed float64) sums {
 	n := len(c.Layers)
-	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1), second: make([]int64, n+1)}
+	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1),
+		second: make([]int64, n+1)}
 	for i, l := range c.Layers {
-		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed), nanos(l.Backward, speed), nanos(c.Second(i), speed)}
+		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed),
+			nanos(l.Backward, speed), nanos(c.Second(i), speed)}
 		s.unit = append(s.unit, u)
 		s.forward[i+1], s.least[i+1] = s.forward[i]+u.forward, s.least[i]+min(u.forward, u.noGrad)
 		s.whole[i+1], s.second[i+1] = s.whole[i]+u.backward, s.second[i]+u.second
@@ -80,14 +82,15 @@ func newSums(c remat.Chain, speed float64) sums {
 	return s
 }
 
-// nanos is microseconds at a speed.
+// nanos converts microseconds at speed 1 to nanoseconds at a speed.
 func nanos(micros, speed float64) int64 {
 	return int64(math.Round(micros * 1000 / speed))
 }
 
-// newSpace makes the space of a chain on workers, each for as many stages.
-func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas int, workers []worker, link func(a, b worker) hop) (*space, error) {
-	if c = meanOf(c, m); s.Split {
+// newSpace makes the space of a chain on workers, each with virtual stages.
+func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas int,
+	workers []worker, link func(a, b worker) linkCost) (*space, error) {
+	if c = averaged(c, m); s.Split {
 		c = c.InParts()
 	}
 	place, err := s.Workers(len(workers), virtual)
@@ -97,7 +100,8 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 	if len(place) > len(c.Layers) {
 		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
 	}
-	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas, units: len(c.Layers), workers: slices.Clone(workers), place: place}
+	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas,
+		units: len(c.Layers), workers: slices.Clone(workers), place: place}
 	speeds := []float64{}
 	for i := range p.workers {
 		at := slices.Index(speeds, p.workers[i].speed)
@@ -110,7 +114,7 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 		p.limited = p.limited || p.workers[i].bytes > 0
 	}
 	for s := range place[1:] {
-		h := hop{}
+		h := linkCost{}
 		if place[s] != place[s+1] {
 			h = link(p.workers[place[s]], p.workers[place[s+1]])
 		}
@@ -126,7 +130,8 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 	for s := range place {
 		p.fast[s], p.slow[len(place)-1-s] = p.workers[place[s]].class, p.workers[place[len(place)-1-s]].class
 		if s > 0 {
-			p.fast[s], p.slow[len(place)-1-s] = best(p.fast[s-1], p.fast[s]), best(p.slow[len(place)-s], p.slow[len(place)-1-s])
+			p.fast[s] = best(p.fast[s-1], p.fast[s])
+			p.slow[len(place)-1-s] = best(p.slow[len(place)-s], p.slow[len(place)-1-s])
 		}
 	}
 	p.x, p.y, p.weights = make([]int64, p.units+1), make([]int64, p.units+1), make([]int64, p.units+1)
@@ -139,7 +144,7 @@ func newSpace(w Wishes, s schedule.Schedule, c remat.Chain, virtual, m, replicas
 	return p, nil
 }
 
-// measure gives the space what was measured beside its chain.
+// measure takes over the costs that are not in the chain.
 func (p *space) measure(m Measured) {
 	p.rows, p.threads, p.held = m.Rows, m.threads(), m.Held
 	if m.Sent != nil {
@@ -147,8 +152,9 @@ func (p *space) measure(m Measured) {
 	}
 }
 
-// holds is what units from first up to but not including last hold without a gradient.
-func (p *space) holds(first, last int) (bytes int64) {
+// frozenBytes returns the bytes that units from first up to but not including last hold without a
+// gradient.
+func (p *space) frozenBytes(first, last int) (bytes int64) {
 	if p.held == nil {
 		return 0
 	}
@@ -158,14 +164,15 @@ func (p *space) holds(first, last int) (bytes int64) {
 	return bytes
 }
 
-// prepare makes the program, which [space.floor] does without. As planner.Solve does, it has a recomputation
-// of everything, which takes no time where nothing is recomputed.
+// prepare makes the program, which [space.floor] does not need. Like planner.Solve it recomputes
+// everything; a recomputation takes no time if nothing is recomputed.
 func (p *space) prepare() error {
-	program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Recompute: func(int, int) bool { return true }})
-	if err != nil {
+	var err error
+	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place,
+		MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
 		return err
 	}
-	if p.program, err = compile(program); err != nil {
+	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
 		return err
 	}
 	for w := range p.workers {
@@ -177,10 +184,9 @@ func (p *space) prepare() error {
 	return nil
 }
 
-// stages is the number of stages.
 func (p *space) stages() int { return len(p.place) }
 
-// generate makes the program, with reductions where there are replicas.
+// generate makes the program, with reductions if the pipeline has replicas.
 func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
 	program, err := p.schedule.Generate(c)
 	if err == nil && p.replicas > 1 {
@@ -189,11 +195,11 @@ func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
 	return program, err
 }
 
-// of are the sums of a stage's worker.
-func (p *space) of(stage int) *sums { return &p.sums[p.workers[p.place[stage]].class] }
+// sumsOf returns the sums of a stage's worker.
+func (p *space) sumsOf(stage int) *sums { return &p.sums[p.workers[p.place[stage]].class] }
 
-// stageTimes is what the actions of a stage take on each micro-batch: of all micro-batches the same
-// where each is nil.
+// stageTimes is the duration of the actions of a stage: for each micro-batch, or the same for all
+// if each is nil.
 type stageTimes struct {
 	forward, recompute, backward, second int64
 	each                                 []microTimes
@@ -202,10 +208,10 @@ type stageTimes struct {
 
 type microTimes struct{ forward, recompute, backward int64 }
 
-// times are those of stage s with units from i up to but not including j, if nothing is recomputed.
-// Backward is without its second part where the schedule splits backwards, as a whole one takes both.
+// times returns the times of stage s with units from i up to but not including j, without
+// recomputation. If the schedule splits backwards, backward is the first part.
 func (p *space) times(s, i, j int) stageTimes {
-	a := p.of(s)
+	a := p.sumsOf(s)
 	t := stageTimes{forward: a.forward[j] - a.forward[i], backward: a.whole[j] - a.whole[i]}
 	if p.schedule.Split {
 		t.second = a.second[j] - a.second[i]
@@ -215,20 +221,19 @@ func (p *space) times(s, i, j int) stageTimes {
 	return t
 }
 
-// reduction is what it takes to sum the gradients of a stage over replicas in the order of their ranks:
-// they go from the first to the last, and the sum goes back.
+// reduction returns the time to sum the gradients of a stage over replicas in the order of their
+// ranks: they go from the first to the last, and the sum goes back.
 func (p *space) reduction(s, i, j int) int64 {
 	if p.replicas == 1 {
 		return 0
 	}
 	h := p.workers[p.place[s]].reduce
-	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.takes(p.weights[j]-p.weights[i]))
+	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.transferTime(p.weights[j]-p.weights[i]))
 }
 
-// cut is the first unit of each stage, and the number of units.
+// cut is the first unit of each stage, and at the end the number of units.
 type cut []int
 
-// counts are the units of each stage.
 func (c cut) counts() (list []int) {
 	for s := range c[1:] {
 		list = append(list, c[s+1]-c[s])
@@ -236,7 +241,6 @@ func (c cut) counts() (list []int) {
 	return list
 }
 
-// cutOf is the cut with so many units a stage.
 func cutOf(counts []int) cut {
 	c := cut{0}
 	for _, n := range counts {
@@ -245,21 +249,12 @@ func cutOf(counts []int) cut {
 	return c
 }
 
-// simulate is the time of a step with these times of stages on links of any capacity.
+// simulate returns the time of a step with these times of stages, on links that hold any number of
+// values.
 func (p *space) simulate(c cut, times []stageTimes) int64 {
-	var moves []move
-	for s, h := range p.link {
-		if h != (hop{}) {
-			if moves == nil {
-				moves = make([]move, p.stages())
-			}
-			moves[s] = move{int64(h.latency), h.takes(p.sent[c[s+1]]), h.takes(p.y[c[s+1]])}
-		}
-	}
-	return p.program.run(times, moves)
+	return int64(p.simulation.Run(durations(times), p.links(c), nil))
 }
 
-// plain simulates a cut without recomputation.
 func (p *space) plain(c cut) int64 {
 	times := make([]stageTimes, p.stages())
 	for s := range times {
@@ -268,7 +263,7 @@ func (p *space) plain(c cut) int64 {
 	return p.simulate(c, times)
 }
 
-// problem is a cut as planner.Solve takes it.
+// problem is the planning problem of a cut.
 func (p *space) problem(c cut) planner.Problem {
 	out := planner.FromChain(p.chain, c.counts(), p.place, p.m)
 	out.Schedule = p.generate
@@ -276,15 +271,15 @@ func (p *space) problem(c cut) planner.Problem {
 		out.Devices[w].Name, out.Devices[w].Limit = p.workers[w].name, p.workers[w].bytes
 	}
 	for s := range out.Stages {
-		p.finish(&out.Stages[s], c[s])
+		p.addMemory(&out.Stages[s], c[s])
 	}
 	return out
 }
 
-// finish says of a stage, whose first unit is given, what its chain does not.
-func (p *space) finish(s *planner.Stage, first int) {
+// addMemory adds the memory of a stage that its chain does not know of. first is its first unit.
+func (p *space) addMemory(s *planner.Stage, first int) {
 	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
-	s.Memory.Unplaced += p.holds(first, first+s.Layers)
+	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {
 		for _, l := range s.Costs.First.Layers {
 			s.Memory.Reduction = max(s.Memory.Reduction, l.WeightGradient)

@@ -7,36 +7,36 @@ import (
 	"penstock.example/schedule"
 )
 
-// Wishes is what is decided before the search. The zero value, with a Batch, decides nothing.
+// Wishes are the decisions made before the search. The zero value, with a Batch, decides nothing.
 type Wishes struct {
-	// Batch is the rows of a step, over all replicas. Micro-batches have the rows that were measured. 0
-	// is what MicroBatches say, of the rows that were measured, on one replica.
+	// Batch is the rows of a step, over all replicas. Micro-batches have the rows that were
+	// measured. With 0 MicroBatches says how many run on one replica, of the rows that were
+	// measured.
 	Batch        int
 	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to MostMicroBatches
 	Devices      int      // in a pipeline; 0 is any number
 	Schedules    []string // by name; nil is all of [schedule.Schedules]
 	Virtual      []int    // stages of each device, for schedules of any number; nil is 2
 	Replicas     []int    // nil is 1
-	// Limit is the most bytes that each device may hold, beside what the machine says; 0 is none.
+	// Limit is the most bytes of each device, in addition to the limits of the machine; 0 is none.
 	Limit int64
-	// State is how many times as large as the weights what the optimizer keeps is.
+	// State is the size of the optimizer state, in multiples of the weights.
 	State int
-	// Work is how many actions of programs are simulated in a space before the search in it ends without
-	// proof, and Plans how many devices are planned under limits; 0 is 4,000,000, or a thousand steps where
-	// devices have one stage, and 100. All spaces of a schedule of several stages on each device have three times
-	// Plans together.
+	// Work is how many actions are simulated in a space before the search in it ends without a
+	// proof; 0 is 4,000,000, or a thousand steps if devices have one stage. Plans is how many
+	// devices are planned under limits in a space; 0 is 100. The spaces of a schedule with several
+	// stages on each device have three times Plans in all.
 	Work, Plans int
-	// Progress is called, if it is not nil, before each schedule is searched, with its name and how many of all
-	// are done; and before each for which the least limit is searched, where no plan fits. It is called by the
-	// goroutine that searches, which waits for it.
+	// Progress is called before each schedule is searched, with its name, and the number of
+	// schedules done and in all. It is called again for each schedule before its least limit is
+	// searched. The goroutine that searches calls it and waits for it. It may be nil.
 	Progress func(schedule string, done, all int)
 }
 
-// MostMicroBatches is the most micro-batches of a replica that are searched for. A search for 10,000 on two
+// MostMicroBatches is the most micro-batches of a replica in a search. A search for 10,000 on two
 // devices takes seconds.
 const MostMicroBatches = 1 << 14
 
-// named are the schedules that are searched.
 func (w Wishes) named() (list []schedule.Schedule, err error) {
 	if w.Schedules == nil {
 		return schedule.Schedules(), nil
@@ -58,7 +58,8 @@ func (w Wishes) check() error {
 	for _, f := range []struct {
 		field string
 		value int64
-	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit}, {"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
+	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit},
+		{"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
 		if f.value < 0 {
 			return refuse(f.field, f.value, "want 0 or more")
 		}
@@ -96,14 +97,13 @@ func (w Wishes) check() error {
 	return err
 }
 
-// tell calls Progress.
-func (w Wishes) tell(schedule string, done, all int) {
+func (w Wishes) report(schedule string, done, all int) {
 	if w.Progress != nil {
 		w.Progress(schedule, done, all)
 	}
 }
 
-// plans is the bound of devices that are planned in a space.
+// plans returns how many devices may be planned in a space.
 func (w Wishes) plans() int {
 	if w.Plans == 0 {
 		return 100

@@ -9,8 +9,8 @@ import (
 // colour is red, green and blue.
 type colour [3]float64
 
-// kinds is what is drawn of each kind. The colours can be told apart by those who do not see all of
-// them (Okabe and Ito, "Color Universal Design", 2008). All transfers have one.
+// kinds has the name and the colour of each kind. The colours suit people with colour blindness
+// (Okabe and Ito, "Color Universal Design", 2008). All transfers have one.
 var kinds = []struct {
 	kind   schedule.Kind
 	name   string

@@ -9,16 +9,15 @@ import (
 	"penstock.example/schedule"
 )
 
-// level is how much a worker holds from a time on.
+// level is the memory of a worker from a time on.
 type level struct {
 	at   time.Duration
 	held int64
 }
 
-// held returns how much a worker holds over time. Of recorded events these are the bytes that are
-// live after each. Otherwise it is a number of micro-batches whose graph a stage of the worker
-// holds: from the start of its forward, or of its recomputation if it has one, to the end of its
-// backward.
+// held returns the memory of a worker over time. For recorded events it is the bytes that are live
+// after each. Otherwise it is the number of micro-batches with a graph on one of its stages: from
+// the start of its forward, or of its recomputation if it has one, to the end of its backward.
 func held(events []schedule.Event, bytes bool) []level {
 	var out []level
 	if bytes {
@@ -49,7 +48,8 @@ func held(events []schedule.Event, bytes bool) []level {
 		}
 	}
 	// What ends makes room for what starts at the same time.
-	slices.SortStableFunc(out, func(a, b level) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.held, b.held)) })
+	slices.SortStableFunc(out,
+		func(a, b level) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.held, b.held)) })
 	var sums []level
 	var now int64
 	for _, l := range out {
@@ -63,7 +63,7 @@ func held(events []schedule.Event, bytes bool) []level {
 	return sums
 }
 
-// curve draws what a worker holds below its row, all workers on one scale.
+// curve draws a worker's memory below its row, all workers on one scale.
 func (p *picture) curve(w, y int) {
 	if p.peak <= 0 {
 		return
@@ -73,7 +73,8 @@ func (p *picture) curve(w, y int) {
 	for _, l := range p.held[w] {
 		fmt.Fprintf(&p.b, "H%.2fV%.2f", p.x(l.at), height(l.held))
 	}
-	fmt.Fprintf(&p.b, `H%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`+"\n", p.x(p.end), y+curve)
+	fmt.Fprintf(&p.b, `H%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`+"\n",
+		p.x(p.end), y+curve)
 	most := fmt.Sprintf("at most %d held", p.most[w])
 	if p.bytes {
 		most = "at most " + p.o.Bytes(p.most[w])

@@ -13,7 +13,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// Options say what is written beside a picture. The zero value is good.
+// Options are the texts of a picture. The zero value is good.
 type Options struct {
 	Title string
 	// Workers names the workers; those without a name are called device 0, 1 and so on.
@@ -33,11 +33,11 @@ const (
 	gap         = 16
 )
 
-// SVG draws a timeline. Each worker has a row of what it computes, in a colour for each kind and a
-// shade for each of its stages, with the number of the micro-batch where there is room; transfers
-// that take time are thin bars, and so are reductions, which go on beside the rest. Below it is the memory that it holds: the bytes of a recorded
-// timeline, otherwise the micro-batches whose graph is held. To the right are the share of time
-// that it is idle and the most that it holds.
+// SVG draws a timeline. Each worker has a row of its computations, in a colour for each kind and a
+// shade for each of its stages, with the number of the micro-batch if it fits. Transfers that take
+// time are thin bars, and so are reductions, which overlap with the rest. Below is the worker's
+// memory: the bytes of a recorded timeline, otherwise the micro-batches in flight. To the right are
+// the share of time that it is idle and its most memory.
 //
 // The timeline must be valid.
 func SVG(t schedule.Timeline, o Options) []byte {
@@ -69,7 +69,8 @@ type picture struct {
 }
 
 func newPicture(t schedule.Timeline, o Options) *picture {
-	p := &picture{o: o, t: t, events: make([][]schedule.Event, t.Workers), height: top + t.Workers*(row+curve+gap) + bottom}
+	p := &picture{o: o, t: t, events: make([][]schedule.Event, t.Workers),
+		height: top + t.Workers*(row+curve+gap) + bottom}
 	for i, e := range t.Events {
 		p.events[e.Worker] = append(p.events[e.Worker], e)
 		p.bytes = p.bytes || e.Live != 0
@@ -130,7 +131,6 @@ func (p *picture) x(at time.Duration) float64 {
 // y is where the row of a worker begins.
 func (p *picture) y(w int) int { return top + w*(row+curve+gap) }
 
-// name is what a worker is called.
 func (p *picture) name(w int) string {
 	if w < len(p.o.Workers) && p.o.Workers[w] != "" {
 		return p.o.Workers[w]
@@ -152,17 +152,19 @@ func (p *picture) open() {
 	for w := range p.t.Workers {
 		idle += p.idle(w) / float64(p.t.Workers)
 	}
-	p.text(float64(p.left), 46, 12, "start", "#555555", fmt.Sprintf("step %s, devices idle for %.1f %% of it", p.o.Time(p.end-p.start), 100*idle))
+	p.text(float64(p.left), 46, 12, "start", "#555555",
+		fmt.Sprintf("step %s, devices idle for %.1f %% of it", p.o.Time(p.end-p.start), 100*idle))
 }
 
 // text writes text at a place.
 func (p *picture) text(x, y float64, size int, anchor, colour, text string) {
-	fmt.Fprintf(&p.b, `<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s" fill="%s">`, x, y, size, anchor, colour)
+	fmt.Fprintf(&p.b, `<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s" fill="%s">`, x, y,
+		size, anchor, colour)
 	_ = xml.EscapeText(&p.b, []byte(text)) // a builder takes everything
 	p.b.WriteString("</text>\n")
 }
 
-// legend names the colours of the kinds that there are.
+// legend names the colours of the kinds in the timeline.
 func (p *picture) legend() {
 	there := map[schedule.Kind]bool{}
 	several := false
@@ -177,7 +179,9 @@ func (p *picture) legend() {
 		x += 17 + 6.6*float64(len(name)) + 18
 	}
 	for _, k := range kinds {
-		if there[k.kind] || k.kind == schedule.SendActivation && (there[schedule.ReceiveActivation] || there[schedule.SendGradient] || there[schedule.ReceiveGradient]) {
+		if there[k.kind] || k.kind == schedule.SendActivation &&
+			(there[schedule.ReceiveActivation] || there[schedule.SendGradient] ||
+				there[schedule.ReceiveGradient]) {
 			entry(k.colour.mixed(0), k.name)
 		}
 	}
@@ -190,8 +194,10 @@ func (p *picture) legend() {
 func (p *picture) worker(w int) {
 	y := p.y(w)
 	p.text(float64(p.left-10), float64(y+17), 12, "end", "#111111", p.name(w))
-	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555", fmt.Sprintf("idle %.1f %%", 100*p.idle(w)))
-	fmt.Fprintf(&p.b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`+"\n", p.left, y, plain, row)
+	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555",
+		fmt.Sprintf("idle %.1f %%", 100*p.idle(w)))
+	fmt.Fprintf(&p.b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`+"\n", p.left, y,
+		plain, row)
 	for _, beside := range []bool{false, true} { // reductions last, over what goes on meanwhile
 		for _, e := range p.events[w] {
 			if (e.Action.Kind == schedule.Reduce) == beside {
@@ -202,10 +208,9 @@ func (p *picture) worker(w int) {
 	p.curve(w, y+row+2)
 }
 
-// thin reports whether what goes on is drawn as a thin bar.
+// thin reports whether a kind is drawn as a thin bar.
 func thin(k schedule.Kind) bool { return k.Transfer() || k == schedule.Reduce }
 
-// event draws what a worker does.
 func (p *picture) event(e schedule.Event, y int) {
 	x, width := p.x(e.Start), p.x(e.End)-p.x(e.Start)
 	if e.Start == e.End {
@@ -216,11 +221,13 @@ func (p *picture) event(e schedule.Event, y int) {
 		if e.Action.Kind != schedule.Reduce {
 			y += row - 4
 		}
-		fmt.Fprintf(&p.b, `<rect x="%.2f" y="%d" width="%.2f" height="4" fill="%s"/>`+"\n", x, y, width, colour.mixed(0))
+		fmt.Fprintf(&p.b, `<rect x="%.2f" y="%d" width="%.2f" height="4" fill="%s"/>`+"\n", x, y,
+			width, colour.mixed(0))
 		return
 	}
 	edge := min(0.6, width/8) // a line between what follows directly
-	fmt.Fprintf(&p.b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>`, x, y, width-edge, row, colour.mixed(shade))
+	fmt.Fprintf(&p.b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>`, x, y,
+		width-edge, row, colour.mixed(shade))
 	_ = xml.EscapeText(&p.b, []byte(fmt.Sprintf("%v: %s, from %s to %s", e.Action, e.Action.Words(), p.o.Time(e.Start-p.start), p.o.Time(e.End-p.start))))
 	p.b.WriteString("</title></rect>\n")
 	if label := fmt.Sprint(e.Action.MicroBatch); width > 7*float64(len(label))+3 {
@@ -228,7 +235,7 @@ func (p *picture) event(e schedule.Event, y int) {
 	}
 }
 
-// tick is a round time of which an axis has at most ten.
+// tick returns a round time that fits an axis at most ten times.
 func tick(length time.Duration) time.Duration {
 	for unit := time.Duration(1); ; unit *= 10 {
 		for _, n := range []time.Duration{1, 2, 5} {
@@ -242,10 +249,12 @@ func tick(length time.Duration) time.Duration {
 // axis draws the time below all rows.
 func (p *picture) axis() {
 	y := p.y(p.t.Workers) - gap + 10
-	fmt.Fprintf(&p.b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#999999"/>`+"\n", p.left, y, p.left+plain, y)
+	fmt.Fprintf(&p.b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#999999"/>`+"\n", p.left, y,
+		p.left+plain, y)
 	every := tick(p.end - p.start)
 	for at := p.start; at <= p.end; at += every {
-		fmt.Fprintf(&p.b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#999999"/>`+"\n", p.x(at), y, p.x(at), y+5)
+		fmt.Fprintf(&p.b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#999999"/>`+"\n",
+			p.x(at), y, p.x(at), y+5)
 		p.text(p.x(at), float64(y+19), 11, "middle", "#555555", p.o.Time(at-p.start))
 	}
 }

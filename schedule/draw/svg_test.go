@@ -132,7 +132,7 @@ func TestSVG(t *testing.T) {
 
 // The curve below a device is, at any time, as high as there are micro-batches of a stage between the
 // start of their forward and the end of their backward or its second part; at most it is what
-// schedule.WorkerMemory counts.
+// schedule.InFlight counts.
 func TestCurveIsWhatIsHeld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
@@ -154,9 +154,9 @@ func TestCurveIsWhatIsHeld(t *testing.T) {
 				most, peak = append(most, n), max(peak, n)
 			}
 		}
-		for w, holds := range schedule.WorkerMemory(p) {
-			if most[w] != holds.Saved {
-				t.Fatalf("device %d holds at most %d, want %d", w, most[w], holds.Saved)
+		for w, held := range schedule.InFlight(p, nil) {
+			if int64(most[w]) != held {
+				t.Fatalf("device %d holds at most %d, want %d", w, most[w], held)
 			}
 		}
 		curves := regexp.MustCompile(`<path d="M([0-9.]+) ([0-9.]+)((?:H[0-9.]+V[0-9.]+)*)H([0-9.]+)V`).FindAllStringSubmatch(string(svg), -1)

@@ -115,7 +115,8 @@ func destinations(s balance.Skip, of []int) []int {
 	return slices.Compact(stages)
 }
 
-// times follows every transfer to whoever receives it.
+// times follows every transfer to the stage that pays for it: its receiver, or the sender of a
+// skip's gradient.
 func times(layers []balance.Layer, counts []int, c balance.TimeConfig) []float64 {
 	of, costs := stageOf(counts), make([]float64, len(counts))
 	for i, l := range layers {
@@ -127,8 +128,7 @@ func times(layers []balance.Layer, counts []int, c balance.TimeConfig) []float64
 	}
 	for _, s := range c.Skips {
 		for _, stage := range destinations(s, of) {
-			costs[stage] += c.SecondsPerByte * float64(s.Bytes)
-			costs[of[s.From]] += c.SecondsPerByte * float64(s.Gradient)
+			costs[stage] += c.SecondsPerByte * float64(s.Bytes+s.Gradient)
 		}
 	}
 	for _, t := range c.Ties {
@@ -258,8 +258,7 @@ func TestByTimeIsPartition(t *testing.T) {
 	})
 }
 
-// TestManyPops: a skip that many layers pop, and several such at once, where the gradients that
-// come back depend on all later cuts.
+// TestManyPops: a skip that many layers pop, and several such at once.
 func TestManyPops(t *testing.T) {
 	layers := make([]balance.Layer, 12)
 	for i := range layers {

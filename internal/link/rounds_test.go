@@ -1,4 +1,4 @@
-package schedule_test
+package link
 
 import (
 	"fmt"
@@ -28,16 +28,16 @@ func TestRounds(t *testing.T) {
 		for _, d := range degree {
 			most = max(most, d)
 		}
-		rounds := schedule.Rounds(links)
+		all := rounds(links)
 		again := rapid.Permutation(links).Draw(t, "in another order")
-		if got := schedule.Rounds(again); fmt.Sprint(got) != fmt.Sprint(rounds) { // all processes agree
-			t.Fatalf("%v, and in another order %v", rounds, got)
+		if got := rounds(again); fmt.Sprint(got) != fmt.Sprint(all) { // all processes agree
+			t.Fatalf("%v, and in another order %v", all, got)
 		}
-		if len(rounds) > max(2*most-1, 0) {
-			t.Fatalf("%d rounds for %d links a process", len(rounds), most)
+		if len(all) > max(2*most-1, 0) {
+			t.Fatalf("%d rounds for %d links a process", len(all), most)
 		}
 		seen := map[schedule.Edge]int{}
-		for _, r := range rounds {
+		for _, r := range all {
 			in := map[int]bool{}
 			for _, l := range r {
 				seen[l]++
@@ -57,7 +57,7 @@ func TestRounds(t *testing.T) {
 	for i := range 5 {
 		row = append(row, schedule.Edge{From: i, To: i + 1}, schedule.Edge{From: i + 1, To: i})
 	}
-	if got := fmt.Sprint(schedule.Rounds(row)); len(schedule.Rounds(row)) != 4 {
+	if got := fmt.Sprint(rounds(row)); len(rounds(row)) != 4 {
 		t.Errorf("neighbours in a row: %s, want 4 rounds", got)
 	}
 	for _, p := range []struct {
@@ -78,7 +78,7 @@ func TestRounds(t *testing.T) {
 			if devices%2 == 1 {
 				want = p.odd
 			}
-			if got := schedule.Rounds(links); len(got) != want {
+			if got := rounds(links); len(got) != want {
 				t.Errorf("%s of %d devices: %v, want %d rounds", p.name, devices, got, want)
 			}
 		}
