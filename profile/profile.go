@@ -102,7 +102,7 @@ type Config struct {
 	// Split measures also what units defer where backwards are in two parts (remat.Chain.Deferred).
 	Split bool
 	// FirstOnly has chains be of the first micro-batch alone, which a search goes by: without Later, Split,
-	// SplitLater and Footprint, which plans to the byte go by. That takes half as long.
+	// Footprint, which plans to the byte go by. That takes half as long.
 	FirstOnly bool
 	// Lean measures without a limit as under one that has no room for more than a unit, which takes longer: layers are
 	// timed by themselves, and inputs of units are made again instead of held.
