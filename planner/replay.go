@@ -33,7 +33,6 @@ type block struct {
 
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
-	key     [2]int // stage and micro-batch
 	fp      *remat.Footprint
 	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
 	inGraph []bool     // by boundary: part of the graph of a forward with gradients
@@ -46,8 +45,8 @@ type inFlight struct {
 
 // left is the memory that the first part of a unit's backward leaves to the second.
 type left struct {
-	blocks              []*block
-	peak, held, weights int64
+	blocks        []*block
+	peak, weights int64
 }
 
 // peak returns the most bytes of a device, without its base.
@@ -128,7 +127,7 @@ func (r *replay) do(a schedule.Action) {
 			before, peak := r.live, l.peak
 			r.drop(l.blocks)
 			if _, stages := heldElsewhere(l.blocks, nil, nil); stages > 0 {
-				peak = min(peak+stages, max(l.held, peak))
+				peak += stages
 			}
 			r.most = max(r.most, before+peak)
 			r.live += l.weights
@@ -152,7 +151,7 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
-		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
+		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
 			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
 		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
 			m.kind = remat.Makes
@@ -443,32 +442,13 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
 	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
-	peak := u.Peak
-	switch units, stages := heldElsewhere(gone, stays, deferred); {
-	case u.Next > 0 && units == 0 && stages > 0 && r.heldByNext(m, gone, stays):
-		peak = max(u.Next, u.Peak)
-	case stages > 0:
-		peak = min(peak+units+stages, max(u.Held, u.Peak))
-	case units > 0:
-		peak = min(peak+units, max(u.Deferred, u.Peak))
+	units, stages := heldElsewhere(gone, stays, deferred)
+	peak := units + u.Peak
+	if stages > 0 {
+		peak = min(peak+stages, units+max(u.Held, u.Peak))
 	}
 	r.most = max(r.most, before+peak)
 	r.dropInput(m, i)
-}
-
-// heldByNext reports whether only the next stage, for second parts of its backward, still holds a
-// micro-batch's blocks.
-func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
-	next := r.states[[2]int{m.key[0] + 1, m.key[1]}]
-	if next == nil {
-		return false
-	}
-	var theirs []*block
-	for _, l := range next.left {
-		theirs = append(theirs, l.blocks...)
-	}
-	_, others := heldElsewhere(gone, slices.Concat(stays, theirs), nil)
-	return others == 0
 }
 
 // left holds the memory that the first part of a unit's backward leaves to the second.
@@ -476,7 +456,7 @@ func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitB
 	if m.kind < remat.MakesLater {
 		return nil
 	}
-	l := left{peak: u.LeftPeak, held: u.LeftHeld, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
+	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
 	find := func(at [][]int, list [][]*block, wanted []int) {
 		for _, id := range wanted {
 		search:

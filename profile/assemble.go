@@ -90,9 +90,9 @@ func (st *staged) footprint() *remat.Footprint {
 		b.Leaves = parcel(b.Gradients.At[0], st.elements(0, st.flows.tuple[0]))
 		for i, u := range st.all {
 			r := u.backs[kind]
-			one := remat.UnitBackward{Peak: r.first.peak, Deferred: r.deferred, Held: r.held, Next: r.next, Weights: r.made}
+			one := remat.UnitBackward{Peak: r.first.peak, Held: r.held, Weights: r.made}
 			if kind >= int(remat.MakesLater) {
-				one.LeftPeak, one.LeftHeld, one.LeftWeights, one.Left = r.second.peak, r.heldThen, r.madeThen, u.leaves.own
+				one.LeftPeak, one.LeftWeights, one.Left = r.second.peak, r.madeThen, u.leaves.own
 				one.LeftInputs = append(picked(inputs.At[i], u.leaves.inputs), picked(inputs.At[i+1], u.leaves.outputs)...)
 				one.LeftGradients = append(picked(b.Gradients.At[i+1], u.leaves.given), picked(b.Gradients.At[i], u.leaves.going)...)
 			}
