@@ -86,7 +86,7 @@ func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
 	g := own.Program.Graph()
 	latest := g.LatestReceives()
 	for i, d := range p.Devices {
-		out.Devices = append(out.Devices, Device{Name: d.Name, Live: max(d.Peak-own.peak(g, latest, i), 0)})
+		out.Devices = append(out.Devices, Device{Name: d.Name, Live: max(d.Peak-own.newReplay(g, latest, i).peak(nil), 0)})
 	}
 	return out, nil
 }

@@ -180,7 +180,7 @@ func (p *Plan) predictPeaks() {
 			g = p.Program.Graph()
 			latest = g.LatestReceives()
 		}
-		p.Devices[i].Peak = p.Devices[i].Base + p.peak(g, latest, i)
+		p.Devices[i].Peak = p.Devices[i].Base + p.newReplay(g, latest, i).peak(nil)
 	}
 }
 

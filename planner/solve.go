@@ -3,6 +3,7 @@ package planner
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 
 	"penstock.example/internal/arg"
@@ -25,6 +26,16 @@ import (
 // stages hardly wait for each other, and for links on which nothing waits, which needs fewer bytes. It
 // returns the plan with the shorter step.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
+	if os.Getenv("WALK") != "" {
+		if err := p.check(); err != nil {
+			return nil, err
+		}
+		programs, err := p.programs()
+		if err != nil {
+			return nil, err
+		}
+		return p.solveWalk(ctx, programs)
+	}
 	out, err := SolveFirst(ctx, p)
 	if err != nil || p.Meet || !p.limited() {
 		return out, err
@@ -264,7 +275,7 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, in orderedProgra
 	d.Limit, d.Base = p.Devices[at].Limit, p.base(at)
 	problem.Order = p.order(out, in, at, stages)
 	f := &fitting{ctx: ctx, p: p, out: out, at: at, stages: stages, problem: problem, uncounted: uncounted,
-		peak: func() int64 { return out.peak(in.graph, in.latest, at) }}
+		peak: func() int64 { return out.newReplay(in.graph, in.latest, at).peak(nil) }}
 	best, err := f.best(d.Limit - d.Base)
 	if err != nil {
 		return nil, err
