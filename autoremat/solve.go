@@ -68,7 +68,7 @@ func (n *search) solve(c remat.Chain, live, limit int64) (best *candidate, least
 	if err != nil {
 		return nil, 0, err
 	}
-	return &candidate{ops, device.Time, device.LowerBound, f, n.m.leastLimit(f)}, limit, nil
+	return &candidate{ops, device.Time, device.Once, f, n.m.leastLimit(f)}, limit, nil
 }
 
 // leastMemory returns the plan that needs the fewest bytes.

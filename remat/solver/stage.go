@@ -9,17 +9,17 @@ import (
 	"penstock.example/remat"
 )
 
-// StageSolver finds plans of a micro-batch on a stage of a pipeline. Before the loss a micro-batch runs
+// Stage finds plans of a micro-batch on a stage of a pipeline. Before the loss a micro-batch runs
 // its forward, then it waits while others run, and its backward is all from the loss on.
-type StageSolver struct {
+type Stage struct {
 	t     *terms
 	b     *bounds
 	steps *steps // nil where there would be too many
 	grid  *grid  // otherwise
 }
 
-// StagePoint is a plan of a micro-batch. Bytes are its own, its input included.
-type StagePoint struct {
+// MicroBatch is a plan of a micro-batch on a stage. Bytes are its own, its input included.
+type MicroBatch struct {
 	Ops      []remat.Op
 	Forward  int64   // the most during the forward
 	Held     int64   // while it waits
@@ -28,19 +28,23 @@ type StagePoint struct {
 }
 
 // Beats reports whether no plan within so many bytes, or of so much time, is better.
-func (p *StagePoint) Beats(o *StagePoint) bool {
+func (p *MicroBatch) Beats(o *MicroBatch) bool {
 	return p.Time <= o.Time && p.Held <= o.Held && p.Backward <= o.Backward && p.Forward <= o.Forward
 }
 
-func (p *path) point() StagePoint {
-	return StagePoint{p.ops, p.early, p.held, p.after(), p.extra}
+func (p *path) point() MicroBatch {
+	return MicroBatch{p.ops, p.early, p.held, p.after(), p.extra}
 }
 
-// NewStageSolver prepares a chain, which must make sense. receives says that a later stage sends the
+// NewStage prepares a chain, which must make sense. receives says that a later stage sends the
 // gradient of the output, which arrives when what precedes the first backward has run again.
-// Otherwise the loss is on the stage. It returns ctx.Err() when ctx ends first.
-func NewStageSolver(ctx context.Context, c remat.Chain, receives bool) (*StageSolver, error) {
-	s := &StageSolver{t: newTermsOf(c, receives)}
+// Otherwise the loss is on the stage. plain says that nothing is to be recomputed. It returns
+// ctx.Err() when ctx ends first.
+func NewStage(ctx context.Context, c remat.Chain, receives, plain bool) (*Stage, error) {
+	s := &Stage{t: newTermsOf(c, receives)}
+	if plain {
+		return s, nil
+	}
 	s.b = newBounds(s.t)
 	var err error
 	if s.steps, err = newSteps(ctx, s.t, s.b, stageSteps); err != nil || s.steps != nil {
@@ -63,10 +67,13 @@ const workings = 12
 // Curve returns plans that no other of them beats in bytes and time, by ascending time: the first
 // recomputes nothing. For each of several distances between Held and Backward it has all plans of
 // the front, or about so many if most is not 0.
-func (s *StageSolver) Curve(most int) []StagePoint {
+func (s *Stage) Curve(most int) []MicroBatch {
 	p := newPath(s.t)
 	p.all(0, s.t.n)
-	list := []StagePoint{p.point()}
+	list := []MicroBatch{p.point()}
+	if s.b == nil {
+		return list
+	}
 	all := list[0]
 	least := max(all.Backward-all.Held, all.Backward/256, 1)
 	on := &spine{}
@@ -80,10 +87,10 @@ func (s *StageSolver) Curve(most int) []StagePoint {
 			list = s.front(list, on, most)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b StagePoint) int { return cmp.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(list, func(a, b MicroBatch) int { return cmp.Compare(a.Time, b.Time) })
 	curve := list[:0]
 	for _, p := range list {
-		if !slices.ContainsFunc(curve, func(o StagePoint) bool { return o.Beats(&p) }) {
+		if !slices.ContainsFunc(curve, func(o MicroBatch) bool { return o.Beats(&p) }) {
 			curve = append(curve, p)
 		}
 	}
@@ -91,7 +98,7 @@ func (s *StageSolver) Curve(most int) []StagePoint {
 }
 
 // front adds the plans on a spine to a list, of bytes up to those without recomputation.
-func (s *StageSolver) front(list []StagePoint, on *spine, most int) []StagePoint {
+func (s *Stage) front(list []MicroBatch, on *spine, most int) []MicroBatch {
 	type step struct {
 		m    int64
 		time float64
@@ -124,8 +131,8 @@ func (s *StageSolver) front(list []StagePoint, on *spine, most int) []StagePoint
 	for k := range most {
 		at := steps[k*(n-1)/max(most-1, 1)]
 		b := at.m + s.t.chain.Input
-		bound := StagePoint{nil, b + on.early(), b - on.backward, b, at.time}
-		if bound.Held < 0 || slices.ContainsFunc(list, func(o StagePoint) bool { return o.Beats(&bound) }) {
+		bound := MicroBatch{nil, b + on.early(), b - on.backward, b, at.time}
+		if bound.Held < 0 || slices.ContainsFunc(list, func(o MicroBatch) bool { return o.Beats(&bound) }) {
 			continue
 		}
 		list = append(list, on.path(advice, at.m).point())
