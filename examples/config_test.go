@@ -248,8 +248,8 @@ var (
 	unwrong = map[string]string{
 		"torch.Options.Device": "one that does not exist is refused when something is allocated", "torch.Options.Grad": "a switch", "torch.Options.Seed": "any number", "torch.Options.Autocast": "a switch",
 		"trace.Options.Process":    "any text",
-		"planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch", "planner.Problem.NoBound": "a switch", "planner.Problem.Rough": "a switch",
-		"solver.Options.Steps": "any number", "solver.Options.NoBound": "a switch", "solver.Options.Rough": "a switch",
+		"planner.Problem.Schedule": "its program is checked", "planner.Problem.Meet": "a switch", "planner.Problem.First": "a switch", "planner.Problem.Curves": "known", "planner.Problem.Links": "any",
+		"solver.Options.Steps": "any number",
 		"data.LoaderConfig.Seed": "any number", "data.LoaderConfig.Shuffle": "a switch", "data.LoaderConfig.DropLast": "a switch", "data.Synthetic.Seed": "any number", "data.Options.Seed": "any number",
 		"data.Options.OnText": "a function, or nil", "data.Options.Like": "samples of another set, or nil", "data.Options.Mean": "checked with the images (data.NewImages)", "data.Options.Std": "checked with the images (data.NewImages)", "data.Options.Synthetic": "a data.Synthetic", "data.Options.CSV": "checked with the file", "data.Options.Tokenizer": "a path, checked when it is opened",
 		"pipe.Config.Optimizer": "any optimizer", "pipe.Config.DeferredBatchNorm": "a switch", "pipe.Config.Autocast": "a switch",

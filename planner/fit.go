@@ -39,7 +39,7 @@ func curveKey(c remat.Chain, kind remat.BackwardKind, receives bool, prologue in
 }
 
 // newCurve makes the curve of a chain. plain leaves out all but what recomputes nothing.
-func newCurve(ctx context.Context, c remat.Chain, receives bool, prologue, most int, plain bool) (*curve, error) {
+func newCurve(ctx context.Context, c remat.Chain, receives bool, most int, plain bool) (*curve, error) {
 	out := &curve{points: make([]solver.MicroBatch, 1)} // of a stage that has no backward
 	if len(c.Layers) > 0 {
 		stage, err := solver.NewStage(ctx, c, receives, plain)
@@ -47,9 +47,6 @@ func newCurve(ctx context.Context, c remat.Chain, receives bool, prologue, most 
 			return nil, err
 		}
 		out.points = stage.Curve(most)
-	}
-	for _, p := range out.points {
-		out.plans = append(out.plans, timed(p.Ops, c, prologue))
 	}
 	return out, nil
 }
@@ -539,20 +536,25 @@ func (f *fitting) curve(ctx context.Context, costs *Costs, kind remat.BackwardKi
 	if batchInput && costs.Prologue == 0 {
 		c = c.WithoutInput()
 	}
+	planned := c
 	if f.sameTimes {
-		for i := range c.Layers {
-			l := &c.Layers[i]
+		planned.Layers = slices.Clone(c.Layers)
+		for i := range planned.Layers {
+			l := &planned.Layers[i]
 			l.Forward, l.ForwardNoGrad, l.Backward = 1, 1, 1
 		}
 	}
-	if plain {
-		return newCurve(ctx, c, receives, costs.Prologue, 0, true)
-	}
 	key := curveKey(c, kind, receives, costs.Prologue)
-	if f.known[key] == nil {
-		made, err := newCurve(ctx, c, receives, costs.Prologue, most, false)
+	if plain || f.known[key] == nil {
+		made, err := newCurve(ctx, planned, receives, most, plain)
 		if err != nil {
 			return nil, err
+		}
+		for _, p := range made.points {
+			made.plans = append(made.plans, timed(p.Ops, c, costs.Prologue))
+		}
+		if plain {
+			return made, nil
 		}
 		f.known[key] = made
 	}

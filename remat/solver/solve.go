@@ -28,12 +28,6 @@ type Options struct {
 	// made in any case. Where MaxTable stops the refining, Plan.LowerBound says how far it has
 	// come.
 	MaxTable int64
-	// NoBound leaves out the lower bound of the plans of a device with several micro-batches, which takes
-	// most of the time: DevicePlan.LowerBound is the time without recomputation.
-	NoBound bool
-	// Rough has stages of more than [RoughLayers] layers with several micro-batches planned by coarse tables alone: in a
-	// fifth of the time, for plans that take some thousandths more. It is for a search that plans again what it finds.
-	Rough bool
 }
 
 const (
