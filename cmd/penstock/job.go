@@ -69,6 +69,18 @@ func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
 	return j, nil
 }
 
+// telling is what opens a part of a job, with what it does told on a terminal as soon as it takes long.
+func telling(doing string, open func(context.Context, io.Writer) error) func(context.Context, io.Writer) error {
+	return func(ctx context.Context, stderr io.Writer) error {
+		if _, live := terminalWidth(stderr); !live {
+			return open(ctx, stderr)
+		}
+		p := newPlanProgress(stderr, doing)
+		defer p.end()
+		return open(ctx, p)
+	}
+}
+
 // close frees what the job holds, as far as it was opened.
 func (j *job) close() error {
 	if j.loop.Loader != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 
+	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 )
 
@@ -47,3 +48,6 @@ func keepClosed() error {
 	defer unwritable.Close()
 	return syscall.Dup3(int(unwritable.Fd()), syscall.Stdout, 0)
 }
+
+// formatBytes writes a size for reading.
+func formatBytes(n int64) string { return arg.Bytes(n) }

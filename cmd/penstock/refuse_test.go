@@ -240,26 +240,3 @@ func TestRefusesSyntax(t *testing.T) {
 		}
 	}
 }
-
-func TestParseBytes(t *testing.T) {
-	for s, want := range map[string]int64{
-		"0": 0, "1048576": 1 << 20, "512MiB": 512 << 20, "1.5GiB": 3 << 29, "512MB": 512e6, "2 kib": 2048, "7B": 7, "1TB": 1e12, ".5KiB": 512, "1.9": 1,
-	} {
-		if got, err := parseBytes(s); err != nil || got != want {
-			t.Errorf("%q: got %d, %v, want %d", s, got, err, want)
-		}
-	}
-	for _, s := range []string{"", "MiB", "-1", "+1", "1e3", "0x10", "1_000", "1.2.3", "5 apples", "512M", "NaN", "Inf", "1MiB1", "9999999TiB", "."} {
-		if got, err := parseBytes(s); err == nil {
-			t.Errorf("%q: got %d", s, got)
-		}
-	}
-}
-
-func TestFormatBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 512 << 20: "512.0 MiB", 3 << 29: "1.5 GiB"} {
-		if got := formatBytes(n); got != want {
-			t.Errorf("%d: got %s, want %s", n, got, want)
-		}
-	}
-}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"penstock.example/internal/arg"
 	"penstock.example/schedule"
 )
 
@@ -66,7 +67,7 @@ func parseRate(text string) (float64, error) {
 			return x * bits / 8, nil
 		}
 	}
-	n, err := parseBytes(amount)
+	n, err := arg.ParseBytes(amount)
 	if err != nil || n < 1 {
 		return 0, wrong
 	}

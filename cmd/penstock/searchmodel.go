@@ -547,8 +547,8 @@ func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Resul
 }
 
 // searchTold is search that tells how far it is, with whatever is searched after it.
-func (j *searchJob) searchTold(ctx context.Context, show *planProgress) (*search.Result, error) {
-	j.wishes.Progress = show.at
+func (j *searchJob) searchTold(ctx context.Context, show *progress) (*search.Result, error) {
+	j.wishes.Progress = show.searching
 	light := j.lighter()
 	found, err := j.fitting(ctx, show.line)
 	var short *planner.MemoryError

@@ -109,21 +109,3 @@ func (m *measures) validation(r train.ValidationInfo) error {
 	out := metrics.Test{Step: r.Step, Epoch: r.Epoch, Time: metrics.Seconds(time.Now()), Accuracy: r.Accuracy, MSE: r.MSE, TestLoss: r.Loss, Validation: true}
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
-
-// validationText says what a validation has found.
-func validationText(r train.ValidationInfo) string {
-	text := fmt.Sprintf("epoch %d: validation loss %.4f", r.Epoch+1, *r.Loss)
-	if r.Partial {
-		text = fmt.Sprintf("epoch %d, ended after step %d: validation loss %.4f", r.Epoch+1, r.Step, *r.Loss)
-	}
-	if r.Accuracy != nil {
-		text += fmt.Sprintf(", accuracy %.2f %%", 100**r.Accuracy)
-	}
-	if r.MSE != nil {
-		text += fmt.Sprintf(", mean squared error %.4g", *r.MSE)
-	}
-	if r.Better {
-		text += ", the best so far"
-	}
-	return text
-}

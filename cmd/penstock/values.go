@@ -141,7 +141,7 @@ func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 // size is a flag of a number of bytes above 0.
 func size(s *pflag.FlagSet, to *int64, name, usage string) {
 	s.Var(&value{read: func(text string) (err error) {
-		if *to, err = parseBytes(text); err == nil && *to < 1 {
+		if *to, err = arg.ParseBytes(text); err == nil && *to < 1 {
 			err = errors.New("want more than 0 bytes, such as 700MiB")
 		}
 		return err
