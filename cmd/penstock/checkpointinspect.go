@@ -96,7 +96,7 @@ func showCheckpoint(w io.Writer, c train.Contents) error {
 
 // counted is a number of things: "1 file", "2 files", "2 micro-batches".
 func counted(n int, thing string) string {
-	if n != 1 && strings.HasSuffix(thing, "ch") {
+	if n != 1 && (strings.HasSuffix(thing, "ch") || strings.HasSuffix(thing, "s")) {
 		thing += "e"
 	}
 	if n != 1 {

@@ -120,7 +120,7 @@ func wantResumed(t *testing.T, first *process, out string, saved int64, n, befor
 	if saved == 0 {
 		return
 	}
-	want := fmt.Sprintf("going on from %s with %s instead of %d", train.Store{Dir: out}.Path(saved), processes(n), before)
+	want := fmt.Sprintf("going on from %s with %s instead of %d", train.Store{Dir: out}.Path(saved), counted(n, "process"), before)
 	if said := first.stderr.String(); !strings.Contains(said, want) {
 		t.Errorf("%d processes after %d at step %d say %q, without %q", n, before, saved, said, want)
 	}

@@ -11,18 +11,15 @@ import (
 	"penstock.example/torch"
 )
 
-// What a value takes from one process to another is measured before a run plans itself: between each process
-// and the next, as a pipeline has its stages, one pair after the other. The slowest of them counts for all.
-
-// The latency is half of the shortest of several round trips of few bytes; the bandwidth that of the fastest of
-// several transfers of many.
+// Links are timed between each process and the next, one pair after the other. The latency is half of the
+// shortest of several round trips of few bytes; the bandwidth is of the fastest of several transfers of many.
 const (
 	roundTrips    = 20
 	transfers     = 4
 	transferBytes = 2 << 20
 )
 
-// measureLinks measures the links of a group. All members call it, and all get the same.
+// measureLinks measures the links of a group, of which the slowest counts for all. All members call it.
 func measureLinks(ctx context.Context, g *group.Group) (slowest search.Link, err error) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -32,9 +29,9 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest search.Link, err
 		if err := torch.Try(func() {
 			switch g.Rank() {
 			case first:
-				mine, failed = timeLink(c, g, first+1)
+				mine, failed = timeLink(c, g, first+1, true)
 			case first + 1:
-				failed = answerLink(c, g, first)
+				_, failed = timeLink(c, g, first, false)
 			}
 		}); err != nil {
 			failed = err
@@ -75,43 +72,33 @@ func linkOf(few, many time.Duration, bytes int) search.Link {
 	return search.Link{Latency: few, Bandwidth: float64(bytes) / max(many-few, time.Microsecond).Seconds()}
 }
 
-// timeLink times the link to a member, which calls answerLink.
-func timeLink(c *torch.Ctx, g *group.Group, peer int) (l search.Link, err error) {
+// timeLink times the link to a member, which answers each transfer.
+func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (l search.Link, err error) {
 	few, many := c.Zeros(torch.Float32, 1), c.Zeros(torch.Float32, transferBytes/4)
-	trip := func(t *torch.Tensor) (time.Duration, error) {
-		began := time.Now()
-		if err := wait(g.Send(t, peer, 0)); err != nil {
-			return 0, err
-		}
-		err := wait(g.Receive(few, peer, 0))
-		return max(time.Since(began), time.Nanosecond), err
+	send := func(t *torch.Tensor) error { return wait(g.Send(t, peer, 0)) }
+	receive := func(t *torch.Tensor) error { return wait(g.Receive(t, peer, 0)) }
+	trips := func(n int, t *torch.Tensor) (time.Duration, error) {
+		return shortest(n, func() (time.Duration, error) {
+			began := time.Now()
+			first, second := send, receive
+			if !asks {
+				first, second = receive, send
+			}
+			if err := first(t); err != nil {
+				return 0, err
+			}
+			err := second(few)
+			return max(time.Since(began), time.Nanosecond), err
+		})
 	}
-	short, err := shortest(roundTrips, func() (time.Duration, error) { return trip(few) })
+	short, err := trips(roundTrips, few)
 	if err != nil {
 		return l, err
 	}
-	long, err := shortest(transfers, func() (time.Duration, error) { return trip(many) })
+	long, err := trips(transfers, many)
 	l = linkOf(short, long, transferBytes)
 	l.Latency /= 2 // of a round trip
 	return l, err
-}
-
-// answerLink is the other side of timeLink.
-func answerLink(c *torch.Ctx, g *group.Group, peer int) error {
-	few, many := c.Zeros(torch.Float32, 1), c.Zeros(torch.Float32, transferBytes/4)
-	for k := range roundTrips + transfers {
-		t := few
-		if k >= roundTrips {
-			t = many
-		}
-		if err := wait(g.Receive(t, peer, 0)); err != nil {
-			return err
-		}
-		if err := wait(g.Send(few, peer, 0)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // wait waits for what has begun, if it has.
@@ -120,13 +107,4 @@ func wait(w link.Work, err error) error {
 		return err
 	}
 	return w.Wait()
-}
-
-// linkedMachine is so many devices of so many threads each, with links between them.
-func linkedMachine(name string, devices, threads int, links ...search.Link) search.Machine {
-	m := search.Machine{Links: links}
-	for i := range devices {
-		m.Devices = append(m.Devices, search.Device{Name: fmt.Sprint(name, i), Threads: threads})
-	}
-	return m
 }
