@@ -34,13 +34,13 @@ type block struct {
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
 	key     [2]int // stage and micro-batch
-	fp      *Footprint
+	fp      *remat.Footprint
 	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
 	inGraph []bool     // by boundary: part of the graph of a forward with gradients
 	saved   []*block   // by unit: the rest of the graph
 	ran     []bool     // by unit
 	grads   [][]*block // by boundary, by element
-	kind    BackwardKind
+	kind    remat.BackwardKind
 	left    []left
 }
 
@@ -154,28 +154,25 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		n := len(fp.Units)
 		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
 			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
-		if m.kind = Adds; a.MicroBatch == 0 && !s.memory.Gradients {
-			m.kind = Makes
+		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
+			m.kind = remat.Makes
 		}
 		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
 		if _, split := r.g.IndexOf(first); split {
-			m.kind += MakesLater
+			m.kind += remat.MakesLater
 		}
 		r.states[key] = m
 	}
 	return m
 }
 
-func (m *inFlight) backward() *BackwardBytes {
-	if b := &m.fp.Backward[m.kind]; len(b.Units) > 0 || m.kind < MakesLater {
-		return b
-	}
-	return &m.fp.Backward[m.kind-MakesLater] // it was not measured in two parts
+func (m *inFlight) backward() *remat.BackwardBytes {
+	return m.fp.ByKind(m.kind)
 }
 
 // blocksOf makes the blocks of the tensors at a boundary. Tensors in memory of another boundary get
 // its blocks.
-func blocksOf(of Blocks, boundary, other int, there []*block) []*block {
+func blocksOf(of remat.Blocks, boundary, other int, there []*block) []*block {
 	known := map[int]*block{}
 	if there != nil {
 		for k, b := range of.At[other] {
@@ -206,7 +203,7 @@ type transferred struct {
 
 // moves lists the tensors that an action moves: the tuple between neighbours, skips, and gradients
 // of these and of ties. parcel is the tensors at the boundary.
-func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []transferred) {
+func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred) {
 	earlier, later := min(a.Peer, a.Stage), max(a.Peer, a.Stage)
 	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
 	if later == earlier+1 {
@@ -246,7 +243,7 @@ func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []transferred) {
 
 // receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
 // are the memory that was sent, from another a copy.
-func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of Blocks, parcel Parcel) {
+func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks, parcel remat.Parcel) {
 	if into[boundary] == nil {
 		into[boundary] = make([]*block, len(of.At[boundary]))
 	}
@@ -305,7 +302,7 @@ func (r *replay) forward(m *inFlight, a schedule.Action) {
 
 // send sends the held tensors at a boundary to other stages. For another worker they wait until it
 // has received them.
-func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parcel Parcel) {
+func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parcel remat.Parcel) {
 	for stage := range r.p.Stages {
 		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
 			continue
@@ -390,12 +387,12 @@ func (r *replay) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 
 // run performs a forward of a unit.
 func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
-	u, run := &m.fp.Units[i], Again
+	u, run := &m.fp.Units[i], remat.Again
 	switch {
 	case !m.ran[i] && a.MicroBatch == 0:
-		run = FirstOfStep
+		run = remat.FirstOfStep
 	case !m.ran[i]:
-		run = FirstOfBatch
+		run = remat.FirstOfBatch
 	}
 	m.ran[i] = true
 	if kind == remat.ForwardSave {
@@ -405,7 +402,7 @@ func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	}
 	m.inputs[i+1] = blocksOf(m.fp.Inputs, i+1, i, m.inputs[i])
 	r.hold(m.inputs[i+1])
-	if run == FirstOfStep && u.Statistics > 0 {
+	if run == remat.FirstOfStep && u.Statistics > 0 {
 		b := r.statistics[a.Stage]
 		if b == nil {
 			b = &block{holders: 1}
@@ -475,8 +472,8 @@ func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
 }
 
 // left holds the memory that the first part of a unit's backward leaves to the second.
-func (r *replay) left(m *inFlight, b *BackwardBytes, i int, u *UnitBackward) []*block {
-	if m.kind < MakesLater {
+func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitBackward) []*block {
+	if m.kind < remat.MakesLater {
 		return nil
 	}
 	l := left{peak: u.LeftPeak, held: u.LeftHeld, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}

@@ -3,7 +3,6 @@ package profile
 import (
 	"slices"
 
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -15,11 +14,9 @@ type Chain struct {
 	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
 	Later       remat.Chain // of a later one, whose backward adds to them; these and Footprint not with Config.FirstOnly
 
-	// Split and SplitLater are both where backwards are in two parts, with Config.Split. Their
-	// backwards are the first parts.
-	Split, SplitLater remat.Chain
-	// Footprint is what the stage takes, block by block.
-	Footprint *planner.Footprint
+	// Footprint is what the stage takes, block by block, and UnitTimes the times, by unit.
+	Footprint *remat.Footprint
+	UnitTimes []remat.UnitTimes
 
 	// Fewer is the chain of micro-batches of fewer rows, with Config.Fewer. Its times are those of the
 	// others.

@@ -3,7 +3,6 @@ package profile
 import (
 	"slices"
 
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -41,7 +40,7 @@ func (t unitTimes) parts() (share, longer float64) {
 // gradients of parameters are there.
 func (p *prober) parts(st *staged, i int) (out deferredMemory) {
 	before := p.live()
-	left := &p.left[planner.MakesLater]
+	left := &p.left[remat.MakesLater]
 	after := st.elements(i+1, st.flows.tuple[i+1])
 	a := segment.Arrival{Tensors: p.clones(p.xs), Skips: p.clones(p.skips)}
 	own := func(list []*torch.Tensor) []*torch.Tensor {

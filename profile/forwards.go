@@ -4,15 +4,14 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
 // runs is how many kinds of runs of a unit there are, kinds how many of backwards.
 const (
-	runs  = int(planner.Again) + 1
-	kinds = int(planner.AddsLater) + 1
+	runs  = int(remat.Again) + 1
+	kinds = int(remat.AddsLater) + 1
 )
 
 // forwards measures the forwards of a stage's units. p has the input of the stage, and then that of
@@ -172,13 +171,13 @@ func (p *prober) keeps(st *staged, i int, out *figures) (xs, skips []*torch.Tens
 	}()
 	p.deferred = nn.NewDeferred()
 	defer p.deferred.Free()
-	out.keep[planner.FirstOfStep] = run(false)
-	out.keep[planner.FirstOfBatch] = out.keep[planner.FirstOfStep]
+	out.keep[remat.FirstOfStep] = run(false)
+	out.keep[remat.FirstOfBatch] = out.keep[remat.FirstOfStep]
 	if p.DeferredBatchNorm {
-		out.keep[planner.FirstOfBatch] = run(false)
+		out.keep[remat.FirstOfBatch] = run(false)
 	}
-	out.keep[planner.Again] = run(true)
-	out.statistics = max(out.keep[planner.FirstOfStep].delta-out.keep[planner.Again].delta, 0)
+	out.keep[remat.Again] = run(true)
+	out.statistics = max(out.keep[remat.FirstOfStep].delta-out.keep[remat.Again].delta, 0)
 	if out.statistics > 0 {
 		out.commit = p.read(func() { p.deferred.Commit(nn.NewCtx(p.c, nn.Config{})) }).peak
 	}
@@ -193,13 +192,13 @@ func (p *prober) saves(st *staged, i int, out *figures) {
 	p.deferred = nn.NewDeferred()
 	defer p.deferred.Free()
 	for run := range runs {
-		if planner.Run(run) == planner.FirstOfBatch && !p.DeferredBatchNorm {
-			out.save[run] = out.save[planner.FirstOfStep]
+		if remat.Run(run) == remat.FirstOfBatch && !p.DeferredBatchNorm {
+			out.save[run] = out.save[remat.FirstOfStep]
 			continue
 		}
-		e := p.execute(i, planner.Run(run) == planner.Again)
+		e := p.execute(i, remat.Run(run) == remat.Again)
 		out.save[run] = p.do(e, op)
-		if planner.Run(run) == planner.Again {
+		if remat.Run(run) == remat.Again {
 			xs, skips := e.Saved(i)
 			out.passes = !slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
 			if st.number == len(p.Balance)-1 && i == len(st.units)-1 {

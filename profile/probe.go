@@ -41,7 +41,7 @@ type prober struct {
 
 	loss remat.Loss // the chain's, where it is no unit
 
-	left     [kinds]gradients // of the last unit's input, by planner.BackwardKind; each can be given once
+	left     [kinds]gradients // of the last unit's input, by remat.BackwardKind; each can be given once
 	returned [kinds]returned  // gradients that later stages send to earlier ones
 
 	drops      []func()             // free what is held while a unit is measured

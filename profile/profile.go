@@ -102,7 +102,7 @@ type Config struct {
 	// Split measures also what units defer where backwards are in two parts (remat.Chain.Deferred).
 	Split bool
 	// FirstOnly has chains be of the first micro-batch alone, which a search goes by: without Later, Split,
-	// SplitLater and Footprint, which plans to the byte go by. That takes half as long.
+	// Footprint, which plans to the byte go by. That takes half as long.
 	FirstOnly bool
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as it can
 	// (Profile.Beyond). For only a measurement tells the least limit that will do.
