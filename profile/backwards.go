@@ -48,7 +48,7 @@ func (p *prober) descend(st *staged, from, to int) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
 	}
-	if p.Lean {
+	if p.isLean {
 		for i := to - 1; i >= from; i-- {
 			err := p.ctx.Err()
 			if err == nil {
@@ -114,7 +114,7 @@ func (p *prober) inputOf(st *staged, from, unit int) error {
 func (p *prober) backward(st *staged, i int) error {
 	out := &st.all[i]
 	in := st.held[i]
-	p.progress(len(p.layers)-st.last+sum(st.units[i+1:]), len(p.layers))
+	p.tell(float64(len(p.layers)-st.last+sum(st.units[i+1:])) / float64(len(p.layers)))
 	p.xs, p.skips = in.xs, in.skips
 	defer func() {
 		p.xs, p.skips = nil, nil

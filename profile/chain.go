@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"errors"
 	"slices"
 
 	"penstock.example/remat"
@@ -55,27 +54,22 @@ type Merge struct{ Layer, Reason string }
 // layer. And where stages begin, units and whether their gradients are wanted are known only with
 // the balance.
 //
-// Phase is called as its forwards begin, and its backwards. Where a limit has no room for inputs of units that are
+// Where a limit has no room for inputs of units that are
 // held, all is measured once more without them.
-func (p *prober) chains(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
-	chains, err = p.chainsOf(s, sample, phase)
-	if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 && !p.Lean {
+func (p *prober) chains(s *sweep, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
+	chains, err = p.chainsOf(s, sample, forwards, backwards)
+	if p.isFull(err) && !p.isLean {
 		p.drop()
-		p.Lean = true
-		chains, err = p.chainsOf(s, sample, phase)
+		p.isLean = true
+		chains, err = p.chainsOf(s, sample, forwards, backwards)
 	}
 	return chains, err
 }
 
-func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
+func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
-	err = attempt(theSample, func() error {
-		for _, x := range sample {
-			p.xs = append(p.xs, p.c.Keep(p.c.Detach(x)))
-		}
-		return nil
-	})
-	if err != nil {
+	in, err := p.sampleInput(sample)
+	if p.xs = in.xs; err != nil {
 		return nil, err
 	}
 	var stages []*staged
@@ -84,7 +78,7 @@ func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards
 			st.free()
 		}
 	}()
-	phase(false)
+	p.begin(forwards)
 	first := 0
 	for stage, n := range p.Balance {
 		if stage == len(p.Balance)-1 && p.Loss != nil && p.LossUnit {
@@ -107,7 +101,7 @@ func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards
 	}
 	torch.FreeAll(p.xs)
 	p.xs = nil
-	phase(true)
+	p.begin(backwards)
 	for i, st := range slices.Backward(stages) {
 		if i < len(stages)-1 && !p.apart(i, i+1) {
 			st.next = stages[i+1]

@@ -29,7 +29,7 @@ func (p *prober) forwards(st *staged) error {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
-		p.progress(at, len(p.layers))
+		p.tell(float64(at) / float64(len(p.layers)))
 		if i > 0 {
 			p.holdInput(st, i)
 		}
@@ -45,7 +45,7 @@ func (p *prober) forwards(st *staged) error {
 // holdInput keeps the input of a unit for its backwards, where there is room: evenly over the units. Otherwise it is
 // made again.
 func (p *prober) holdInput(st *staged, i int) {
-	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 || p.Lean {
+	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 || p.isLean {
 		return
 	}
 	bytes := sizeOf(slices.Concat(p.xs, p.skips))
