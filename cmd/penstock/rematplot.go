@@ -90,53 +90,17 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []b
 	}
 	// Add has widened them
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = axes.Min.X, axes.Max.X, axes.Min.Y, axes.Max.Y
-	canvas := &anchored{Canvas: vgsvg.New(10*vg.Inch, 5*vg.Inch)}
+	canvas := vgsvg.New(10*vg.Inch, 5*vg.Inch)
 	whole := draw.New(canvas)
 	const beside = 2.6 * vg.Inch // the legend's, off the data
 	p.Draw(draw.Crop(whole, vg.Points(8), -beside, vg.Points(8), -vg.Points(8)))
-	canvas.left = true
 	legend.Draw(draw.Crop(whole, 10*vg.Inch-beside+vg.Points(12), 0, 0, -vg.Points(40)))
-	return canvas.bytes()
-}
-
-// anchored draws text about the middle of where it is meant to be, or from its left, and as wide, whatever
-// font there is: gonum places it by the widths of a font that the reader may lack.
-type anchored struct {
-	*vgsvg.Canvas
-	left  bool // text begins where it is meant to, as beside the marks of a legend
-	texts []anchor
-}
-
-// anchor is where a text is held, and how wide it is.
-type anchor struct {
-	at    string // of SVG: middle or start
-	width vg.Length
-}
-
-func (a *anchored) FillString(face font.Face, at vg.Point, text string) {
-	width := face.Width(text)
-	if a.left {
-		a.texts = append(a.texts, anchor{"start", width})
-	} else {
-		a.texts = append(a.texts, anchor{"middle", width})
-		at.X += width / 2
-	}
-	a.Canvas.FillString(face, at, text)
-}
-
-// bytes is the file.
-func (a *anchored) bytes() ([]byte, error) {
-	var b bytes.Buffer
-	if _, err := a.WriteTo(&b); err != nil {
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
 		return nil, err
 	}
-	parts := bytes.Split(b.Bytes(), []byte("<text "))
-	out := bytes.NewBuffer(parts[0])
-	for i, part := range parts[1:] {
-		fmt.Fprintf(out, `<text text-anchor="%s" textLength="%.5g" %s`, a.texts[i].at, a.texts[i].width.Points(), part)
-	}
-	// Fonts of the same widths, for those who do not have this one.
-	return bytes.ReplaceAll(out.Bytes(), []byte("font-family:Liberation Sans"),
+	// Fonts of the same widths, for readers who do not have this one.
+	return bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"),
 		[]byte("font-family:'Liberation Sans',Arial,Helvetica,sans-serif")), nil
 }
 
