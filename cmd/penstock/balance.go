@@ -148,7 +148,7 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) error {
 	}
 	microBatches := min(f.chunks, f.batch)
 	config := profile.Config{
-		Peer: torch.CPU(1), Beside: beside(torch.CPU(0), f.stages, f.threads), Threads: f.threads, MicroBatches: microBatches,
+		Peer: torch.CPU(1), Devices: f.stages, Threads: f.threads, MicroBatches: microBatches,
 		Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock, BytesOnly: f.by == "size",
 	}
 	measured, err := m.measure(cmd, (f.batch+microBatches-1)/microBatches, config)

@@ -99,7 +99,7 @@ func (f profileFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	measured, err := m.measure(cmd, f.batch, profile.Config{
-		Threads: f.threads, Beside: beside(torch.CPU(0), cmp.Or(f.devices, runtime.NumCPU()), f.threads),
+		Threads: f.threads, Devices: cmp.Or(f.devices, runtime.NumCPU()),
 		Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock,
 		Balance: []int{len(m.model.Layers())}, MostUnits: 2000, Split: true, Loss: m.loss(),
 	})
