@@ -378,7 +378,7 @@ func newRematCurve() *cobra.Command {
 		Short: "Draw the time of the best plans over memory",
 		Long: `Draw how much longer a step takes the less memory it may use, from the least that has
 a plan to where nothing is computed again, and beside it what the usual strategies
-take (see penstock remat compare). The picture is an SVG.`,
+take (see penstock remat compare), up to 120 % longer. The picture is an SVG.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
 		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
