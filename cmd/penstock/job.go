@@ -284,33 +284,19 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
-	first := j.config.Devices[0]
-	var others []torch.Device // the other devices of the run that work while layers are timed
-	n := len(beside(first, j.devicesOfEach(), j.config.Threads))
-	for _, d := range j.config.Devices {
-		cpus := d.Kind == torch.KindCPU && first.Kind == torch.KindCPU
-		if len(others) < n && d != first && cpus && !slices.Contains(others, d) {
-			others = append(others, d)
-		}
-	}
+	optimal := slices.Contains(j.policy, pipe.Optimal)
 	config := train.BalanceConfig{
 		Group: j.group, Stages: j.stages, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint,
 		Loss: trainingLoss(j.training.Info().Task()),
-		Profile: profile.Config{Device: first, Peer: j.config.Devices[min(1, j.stages-1)], Beside: others,
-			Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
+		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
+			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock,
+			LiftLimit: optimal}, // the limit that would do can only be said when the cut is known
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
-	optimal := slices.Contains(j.policy, pipe.Optimal)
-	if errors.Is(err, torch.ErrOutOfMemory) && optimal { // the limit that would do can only be said when the cut is known
-		j.setLimits(false)
-		config.Profile.Lean = true
-		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
-		j.setLimits(true)
-		tellBeyond(stderr, cut.Profile.Most, first.Memory().Limit)
-	}
 	if err != nil {
 		return withFlags(err, remedyForTiming)
 	}
+	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	remedy := cutAgain
 	if optimal { // whose plans are made by the same times

@@ -176,6 +176,3 @@ func keepClosed() error {
 	defer unwritable.Close()
 	return syscall.Dup3(int(unwritable.Fd()), syscall.Stdout, 0)
 }
-
-// formatBytes writes a size for reading.
-func formatBytes(n int64) string { return arg.Bytes(n) }

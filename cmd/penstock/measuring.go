@@ -22,15 +22,6 @@ import (
 // clock times layers. Nil is the profile's own clock. Tests set one that does not depend on the machine.
 var clock func() time.Duration
 
-// beside are the devices that work while layers are timed on one, where so many have so many threads each. A
-// test's clock goes on by a step whenever it is read, so that layers are timed one at a time.
-func beside(than torch.Device, devices, threads int) []torch.Device {
-	if clock != nil {
-		return nil
-	}
-	return profile.Others(than, devices, threads)
-}
-
 // What to do about uncertain times.
 const (
 	measureAgain = "measure again when nothing else runs, or with more --repeats"

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // setClock has layers timed by a clock that goes on by a step whenever it is read.

@@ -154,7 +154,9 @@ func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 }
 
 // texts is a flag that may be given several times.
-func texts(s *pflag.FlagSet, to *[]string, name, usage string) { s.StringArrayVar(to, name, nil, usage) }
+func texts(s *pflag.FlagSet, to *[]string, name, usage string) {
+	s.StringArrayVar(to, name, nil, usage)
+}
 
 // repeatedType is the type of flags that may be given several times.
 const repeatedType = "stringArray"
