@@ -66,6 +66,7 @@ func TestConfigurationErrorsNameFieldValueAndRemedy(t *testing.T) {
 		{"Batch", train.EvaluateConfig{}},
 		{"Device", profile.Config{Device: torch.CPU(torch.MaxCPU)}},
 		{"Threads", profile.Config{Threads: 257}},
+		{"Devices", profile.Config{Devices: -1}},
 		{"Repeats", profile.Config{Repeats: -1}},
 		{"Limit", autoremat.Config{Limit: -1}},
 		{"Threads", torch.Options{Threads: -1}},
