@@ -6,7 +6,6 @@ import (
 	"io"
 	"path/filepath"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 )
 
@@ -34,9 +33,6 @@ var cifarNames = []string{"airplane", "automobile", "bird", "cat", "deer", "dog"
 // [records, 3, 32, 32] and labels Uint8 [records]. It returns an error if there are fewer bytes or
 // more, or if a label is above 9.
 func DecodeCIFAR10(r io.Reader, records int) (images, labels Array, err error) {
-	if err := arg.Given(r, "data: DecodeCIFAR10: the reader", "records to read"); err != nil {
-		return Array{}, Array{}, err
-	}
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	images.Reset(records, Spec{Uint8, []int64{3, 32, 32}})
 	labels.Reset(records, Spec{Kind: Uint8})

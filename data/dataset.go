@@ -2,7 +2,6 @@ package data
 
 import (
 	"fmt"
-	"penstock.example/internal/arg"
 )
 
 // Dataset is samples that are numbered from 0. Its methods may be called concurrently.
@@ -77,9 +76,6 @@ type Batch struct {
 // begin sizes the batch for the samples of a set with these indices. It returns an error if the batch
 // is nil, or an index is not in [0, Len()).
 func (b *Batch) begin(set Dataset, indices []int) error {
-	if err := arg.Given(b, "data: Fill: the batch", "what is to be filled"); err != nil {
-		return err
-	}
 	info := set.Info()
 	if err := checkIndices(info.Name, set.Len(), indices); err != nil {
 		return err

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
-
-	"penstock.example/internal/arg"
 )
 
 // DecodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
@@ -22,9 +20,6 @@ import (
 // It returns an error for anything else, for data cut short and for bytes that follow. Memory grows
 // with the data that there is, not with what the dimensions claim.
 func DecodeIDX(r io.Reader) (Array, error) {
-	if err := arg.Given(r, "data: DecodeIDX: the reader", "an array to read"); err != nil {
-		return Array{}, err
-	}
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	start, err := buffered.Peek(2)
 	if err != nil && err != io.EOF {

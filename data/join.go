@@ -1,13 +1,10 @@
 package data
 
-import "penstock.example/internal/arg"
 
 // Join returns the samples of two sets of one kind, such as both parts of Open, one after the other. It
 // panics if one is nil. Info is that of the first.
 func Join(first, second Dataset) Dataset {
 	const want = "a Dataset"
-	arg.Must(first, "data: Join: the first set", want)
-	arg.Must(second, "data: Join: the second set", want)
 	return &together{first, second}
 }
 

@@ -61,9 +61,6 @@ type Loader struct {
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
 // not valid or leaves no batch in an epoch.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
-	if err := arg.Given(set, "data: NewLoader: the data set", "a Dataset"); err != nil {
-		return nil, err
-	}
 	of := "data: " + set.Info().Name
 	err := cmp.Or(arg.AtLeast(of, "BatchSize", c.BatchSize, 1), arg.AtLeast(of, "Prefetch", c.Prefetch, 0),
 		c.Augment.check(of, set))
@@ -100,9 +97,6 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 // the next call returns the batch. An error of the data set is final; Position then stays at the
 // batch that failed. After Close, and when Close is called meanwhile, Next returns ErrClosed.
 func (l *Loader) Next(ctx context.Context) (Batch, error) {
-	if err := arg.Context(ctx, "data"); err != nil {
-		return Batch{}, err
-	}
 	select {
 	case <-l.done:
 		return Batch{}, ErrClosed

@@ -10,8 +10,6 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
 // DecodeNPY reads an array as numpy.save writes it, of any version of the format
@@ -22,9 +20,6 @@ import (
 // short and for bytes that follow. Memory grows with the data that there is, not with what the
 // header claims.
 func DecodeNPY(r io.Reader) (Array, error) {
-	if err := arg.Given(r, "data: DecodeNPY: the reader", "an array to read"); err != nil {
-		return Array{}, err
-	}
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	header, err := readNPYHeader(buffered)
 	if err != nil {

@@ -27,9 +27,6 @@ func Set(name string, o *Options, assignments []string) error {
 	if err != nil {
 		return err
 	}
-	if err := arg.Given(o, "data: Set: the options", "those that are to be changed"); err != nil {
-		return err
-	}
 	changed := *o
 	for _, list := range assignments {
 		if again, twice := arg.Twice(list); again != "" {

@@ -4,17 +4,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"penstock.example/internal/arg"
 )
 
 // Split parts a data set: the given share of its samples, drawn by seed and at least one, is for
 // testing, and the others are to train with. Both keep the set's order. A share of 0 is 0.1. It returns an error if share
 // is not between 0 and 1 or there are fewer than two samples.
 func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err error) {
-	if err := arg.Given(set, "data: Split: the data set", "a Dataset"); err != nil {
-		return nil, nil, err
-	}
 	tested, err := heldOut(set.Info().Name, set.Len(), share)
 	if err != nil {
 		return nil, nil, err

@@ -1,7 +1,6 @@
 package models
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -81,7 +80,7 @@ func SettingName(name, field string) string {
 // number or out of range. What goes together is for New to check.
 func Set(name string, o *Options, assignments []string) error {
 	m, err := find(name)
-	if err := cmp.Or(err, arg.Given(o, "models: Set: the options", "those that are to be changed")); err != nil {
+	if err := err; err != nil {
 		return err
 	}
 	changed := *o

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"sort"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 )
 
@@ -52,9 +51,6 @@ func open(source *os.File) (*File, error) {
 
 // NewFile is Open for a file of size bytes that is reached through source. Close does not close source.
 func NewFile(source io.ReaderAt, size int64) (*File, error) {
-	if err := arg.Given(source, "safetensors: NewFile: the source", "a file to read"); err != nil {
-		return nil, err
-	}
 	header, err := readHeader(source, size)
 	if err != nil {
 		return nil, err

@@ -11,8 +11,6 @@ import (
 	"maps"
 	"slices"
 	"unicode/utf8"
-
-	"penstock.example/internal/arg"
 )
 
 // Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:
@@ -25,9 +23,6 @@ import (
 // Names, dtypes, shapes and the sizes of Data are checked before anything is written; what a Load returns is checked
 // when its turn comes, and an error then, or one from w, leaves w with a part of a file. WriteFile does not.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
-	if err := arg.Given(w, "safetensors: Write: the writer", "what is to take the file"); err != nil {
-		return err
-	}
 	if err := write(w, tensors, metadata); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
 	}

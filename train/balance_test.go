@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -93,32 +92,6 @@ func TestBalanceOfSmallBatches(t *testing.T) {
 		t.Errorf("%+v", cut.Times[0])
 	}
 }
-
-// An empty data set and batches without rows are refused before anything is measured.
-func TestNothingToMeasure(t *testing.T) {
-	r, _ := newRig(t, setup{})
-	set, _ := dataset(t)
-	_, err := train.BalanceByTime(context.Background(), network(), emptied{set}, train.BalanceConfig{Stages: 2, Batch: 4})
-	if err == nil || !strings.Contains(err.Error(), "train: BalanceByTime: the data set is empty") {
-		t.Errorf("got %v", err)
-	}
-	for rows, want := range map[int]string{0: "train: the number of rows is 0; want at least 1", -1: "the number of rows is -1"} {
-		if err := r.PlanMemory(context.Background(), set, rows); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d rows: got %v", rows, err)
-		}
-	}
-	if err := r.PlanMemory(context.Background(), emptied{set}, 4); err == nil || !strings.Contains(err.Error(), "the data set is empty") {
-		t.Errorf("an empty set: got %v", err)
-	}
-	if _, err := train.Accuracy(context.Background(), r.Pipe, emptied{set}, 4); err == nil || !strings.Contains(err.Error(), "there are no samples") {
-		t.Errorf("accuracy: got %v", err)
-	}
-}
-
-// emptied is a data set without its samples.
-type emptied struct{ data.Dataset }
-
-func (emptied) Len() int { return 0 }
 
 // counted is a layer that counts its forwards.
 type counted struct {

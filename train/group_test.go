@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,22 +49,20 @@ func (m member) free() {
 	nn.Free(m.model)
 }
 
-// newMembers makes a group whose member r keeps its checkpoints in dirs[r] and has the parameters
-// that has says, with values of a seed.
-func newMembers(t fataler, dirs []string, seed uint64, has func(rank, param int) bool) []member {
-	var groups []*group.Group
-	if len(dirs) == 1 {
-		groups = []*group.Group{nil}
-	} else {
-		groups = group.Local(len(dirs))
+// newMembers makes a group whose n members keep their checkpoints in dir. Each has the parameters that has
+// says, with values of a seed.
+func newMembers(t fataler, dir string, n int, seed uint64, has func(rank, param int) bool) []member {
+	groups := []*group.Group{nil}
+	if n > 1 {
+		groups = group.Local(n)
 	}
 	var all []member
-	for rank, dir := range dirs {
+	for rank, g := range groups {
 		o, err := optim.New("adam", optim.Config{LR: 0.01})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := member{groups[rank], dir, network(), o}
+		m := member{g, dir, network(), o}
 		c := torch.NewCtx(torch.Options{})
 		for i, p := range nn.State(m.model) {
 			if has(rank, i) {
@@ -119,6 +116,31 @@ func each(all []member, f func(rank int, m member) error) []error {
 	}
 	wg.Wait()
 	return errs
+}
+
+// must runs f for all members, which it frees, and fails the test on an error.
+func must(t failer, all []member, f func(rank int, m member) error) {
+	t.Helper()
+	for rank, err := range each(all, func(rank int, m member) error { defer m.free(); return f(rank, m) }) {
+		if err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+type failer interface {
+	Helper()
+	Fatalf(string, ...any)
+}
+
+// saved writes a checkpoint of a step and of a seed by n members.
+func saved(t testing.TB, n int, step int64, seed uint64, has func(rank, param int) bool) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "run")
+	must(t, newMembers(t, dir, n, seed, has), func(_ int, m member) error {
+		return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(step))
+	})
+	return dir
 }
 
 // same returns an error unless the member has the bits of the seed in all that exists.
@@ -191,95 +213,52 @@ func drawOwners(t *rapid.T, what string, members int) func(rank, param int) bool
 	return func(rank, param int) bool { return owner[param] == rank || extra[param] == rank }
 }
 
-// TestCheckpointsFitAnyGroup: whoever saved, with whatever cut and with or without a shared file
-// system, any other group restores the same bits.
+// TestCheckpointsFitAnyGroup: whoever saved, with whatever cut, any other group restores the same bits.
 func TestCheckpointsFitAnyGroup(t *testing.T) {
 	check(t)
 	temp := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		root, err := os.MkdirTemp(temp, "")
+		dir, err := os.MkdirTemp(temp, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		dir := func(n int) string { return filepath.Join(root, fmt.Sprint(n)) }
 		n, m := rapid.IntRange(1, 4).Draw(t, "savers"), rapid.IntRange(1, 4).Draw(t, "restorers")
-		var from, to []string
-		for rank := range n {
-			from = append(from, dir(rapid.IntRange(0, rank).Draw(t, "directory")))
-		}
-		used := slices.Compact(slices.Sorted(slices.Values(from)))
-		if len(used) > m { // so many restorers cannot have all directories
-			from, used = slices.Repeat(from[:1], n), used[:1]
-		}
-		for rank := range m {
-			if rank < len(used) {
-				to = append(to, used[rank])
-				continue
-			}
-			to = append(to, dir(rapid.IntRange(0, 6).Draw(t, "directory of a restorer")))
-		}
-		to = rapid.Permutation(to).Draw(t, "directories of restorers")
-
 		const seed = 3
-		savers := newMembers(t, from, seed, drawOwners(t, "savers' parameters", n))
-		for rank, err := range each(savers, func(_ int, m member) error {
-			defer m.free()
-			if err := errors.Join(m.loadState(seed), m.store().Prepare()); err != nil {
-				return err
-			}
-			return m.save(7)
-		}) {
-			if err != nil {
-				t.Fatalf("saving on rank %d: %v", rank, err)
-			}
-		}
-		has := drawOwners(t, "restorers' parameters", m)
-		restorers := newMembers(t, to, seed+1, has)
-		for rank, err := range each(restorers, func(_ int, m member) error {
-			defer m.free()
+		must(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)), func(_ int, m member) error {
+			return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(7))
+		})
+		must(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)), func(_ int, m member) error {
 			step, err := m.restore()
 			if err == nil && step != 7 {
 				err = fmt.Errorf("step %d", step)
 			}
 			return errors.Join(err, m.same(seed))
-		}) {
-			if err != nil {
-				t.Fatalf("restoring on rank %d: %v", rank, err)
-			}
-		}
+		})
 	})
 }
 
 // TestHashInAGroup: the members of a group find the hash of the whole model, however it is spread.
 func TestHashInAGroup(t *testing.T) {
 	check(t)
-	whole := newMembers(t, []string{""}, 3, func(int, int) bool { return true })[0]
+	whole := newMembers(t, "", 1, 3, func(int, int) bool { return true })[0]
 	defer whole.free()
 	want := train.ParamsSHA256(whole.model)
-	if got, err := train.ParamsSHA256In(nil, whole.model); err != nil || got != want {
-		t.Fatalf("without a group %s, %v; want %s", got, err, want)
-	}
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")
-		all := newMembers(t, make([]string, n), 3, drawOwners(t, "parameters", n))
-		for rank, err := range each(all, func(_ int, m member) error {
-			defer m.free()
+		all := newMembers(t, "", n, 3, drawOwners(t, "parameters", n))
+		must(t, all, func(_ int, m member) error {
 			got, err := train.ParamsSHA256In(m.group, m.model)
 			if err == nil && got != want {
 				err = fmt.Errorf("hash %s, want %s", got, want)
 			}
 			return err
-		}) {
-			if err != nil {
-				t.Fatalf("rank %d: %v", rank, err)
-			}
-		}
+		})
 	})
 	// A parameter that is nowhere is an error on every member, and so is another model.
 	for what, all := range map[string][]member{
-		"exist in no process": newMembers(t, make([]string, 2), 3, func(rank, param int) bool { return param == rank }),
+		"exists in no process": newMembers(t, "", 2, 3, func(rank, param int) bool { return param == rank }),
 		"want the same model": func() []member {
-			all := newMembers(t, make([]string, 2), 3, func(rank, param int) bool { return true })
+			all := newMembers(t, "", 2, 3, func(rank, param int) bool { return true })
 			all[1].model.Add("more", nn.NewLinear(1, 1))
 			return all
 		}(),

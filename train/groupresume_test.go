@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 
 	"penstock.example/group"
@@ -78,45 +77,35 @@ func process(t *testing.T, g *group.Group, dir string, balance []int, ranks []in
 }
 
 // TestResumeAtAnotherNumberOfProcesses: a run that is saved and resumed by other numbers of
-// processes, with other cuts, with and without a shared file system, has the bits of one process.
+// processes, with other cuts, has the bits of one process.
 func TestResumeAtAnotherNumberOfProcesses(t *testing.T) {
 	check(t)
 	want, err := process(t, nil, t.TempDir(), nil, nil, 0, 9)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, shared := range []bool{true, false} {
-		root := t.TempDir()
-		from, last := int64(0), ""
-		for _, r := range []struct {
-			balance, ranks []int
-			to             int64
-		}{
-			{[]int{3, 5}, []int{0, 1}, 2},
-			{[]int{2, 1, 3, 2}, []int{2, 0, 1, 2}, 4},
-			{[]int{2, 3, 3}, []int{1, 2, 0}, 7},
-			{[]int{1, 1, 3, 2, 1}, []int{3, 3, 2, 1, 0}, 9},
-		} {
-			n := slices.Max(r.ranks) + 1
-			sums, errs := make([]string, n), make([]error, n)
-			var wg sync.WaitGroup
-			for rank, g := range group.Local(n) {
-				dir := filepath.Join(root, "shared")
-				if !shared {
-					dir = filepath.Join(root, fmt.Sprint(rank))
-				}
-				wg.Go(func() { sums[rank], errs[rank] = process(t, g, dir, r.balance, r.ranks, from, r.to) })
+	dir, from, last := filepath.Join(t.TempDir(), "run"), int64(0), ""
+	for _, r := range []struct {
+		balance, ranks []int
+		to             int64
+	}{
+		{[]int{3, 5}, []int{0, 1}, 2},
+		{[]int{2, 1, 3, 2}, []int{2, 0, 1, 2}, 4},
+		{[]int{2, 3, 3}, []int{1, 2, 0}, 7},
+		{[]int{1, 1, 3, 2, 1}, []int{3, 3, 2, 1, 0}, 9},
+	} {
+		sums := make([]string, slices.Max(r.ranks)+1)
+		for rank, err := range inProcesses(len(sums), func(g *group.Group) (err error) {
+			sums[g.Rank()], err = process(t, g, dir, r.balance, r.ranks, from, r.to)
+			return err
+		}) {
+			if err != nil || sums[rank] != sums[0] {
+				t.Fatalf("to step %d, rank %d: hash %s, rank 0 has %s; %v", r.to, rank, sums[rank], sums[0], err)
 			}
-			wg.Wait()
-			for rank := range sums {
-				if errs[rank] != nil || sums[rank] != sums[0] {
-					t.Fatalf("shared %t, to step %d, rank %d: hash %s, rank 0 has %s; %v", shared, r.to, rank, sums[rank], sums[0], errs[rank])
-				}
-			}
-			from, last = r.to, sums[0]
 		}
-		if last != want {
-			t.Errorf("shared %t: hash %s, want %s", shared, last, want)
-		}
+		from, last = r.to, sums[0]
+	}
+	if last != want {
+		t.Errorf("hash %s, want %s", last, want)
 	}
 }

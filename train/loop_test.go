@@ -13,7 +13,6 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -341,59 +340,8 @@ func TestLearns(t *testing.T) {
 	s.Epochs = 12
 	s.run(t)
 	training, _ := dataset(t)
-	accuracy, err := train.Accuracy(context.Background(), s.Pipe, training, 10)
-	if err != nil || accuracy < 0.9 {
-		t.Errorf("accuracy on the training set is %v, %v", accuracy, err)
-	}
-}
-
-// echo answers with its input, so that the right answers are known.
-type echo struct{ nn.Base }
-
-func (*echo) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 1) }
-
-func TestAccuracy(t *testing.T) {
-	check(t)
-	training, _, err := data.Synthetic{Train: 50, Classes: 4, Height: 2, Width: 2}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	model := nn.NewSequential(nn.NewFlatten(1, -1), &echo{})
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	got, err := train.Accuracy(context.Background(), p, training, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all data.Batch
-	indices := make([]int, training.Len())
-	for i := range indices {
-		indices[i] = i
-	}
-	if err := training.Fill(&all, indices); err != nil {
-		t.Fatal(err)
-	}
-	right := 0
-	for row, label := range all.Target.Int64 {
-		best := 0
-		for class, v := range all.Input.Float32[4*row : 4*row+4] {
-			if v > all.Input.Float32[4*row+best] {
-				best = class
-			}
-		}
-		if int64(best) == label {
-			right++
-		}
-	}
-	if want := float64(right) / 50; got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := train.Accuracy(ctx, p, training, 7); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
+	e, err := train.Evaluate(context.Background(), s.Pipe, training, train.EvaluateConfig{Batch: 10})
+	if err != nil || *e.Accuracy < 0.9 {
+		t.Errorf("accuracy on the training set is %v, %v", *e.Accuracy, err)
 	}
 }

@@ -44,12 +44,12 @@ func TestProcessesTrainTheSame(t *testing.T) {
 			if _, err := s.Run(context.Background()); err != nil {
 				return err
 			}
-			accuracy, err := train.Accuracy(context.Background(), s.Pipe, testing, 7)
+			e, err := train.Evaluate(context.Background(), s.Pipe, testing, train.EvaluateConfig{Batch: 7})
 			if err != nil {
 				return err
 			}
 			hash, err := train.ParamsSHA256In(g, s.model)
-			fmt.Fprintln(&b, accuracy, hash)
+			fmt.Fprintln(&b, *e.Accuracy, hash)
 			said[g.Rank()] = b.String()
 			return err
 		}) {

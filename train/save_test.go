@@ -21,7 +21,7 @@ func TestSaveForcesToDisk(t *testing.T) {
 	exists := func(path string) bool { _, err := os.Lstat(path); return err == nil }
 	sizes := map[string]int64{}
 	var order []string
-	store := train.Store{Dir: dir}.WithBefore(func(operation, path string) error {
+	store := train.Store{Dir: dir}.WithFaults(func(operation, path string) error {
 		if operation != "sync" {
 			return nil
 		}
@@ -70,7 +70,7 @@ func TestSaveWithoutDisk(t *testing.T) {
 	boom := errors.New("boom")
 	for fails := range 5 {
 		n := 0
-		store := train.Store{Dir: t.TempDir()}.WithBefore(func(operation, _ string) error {
+		store := train.Store{Dir: t.TempDir()}.WithFaults(func(operation, _ string) error {
 			if operation != "sync" {
 				return nil
 			}

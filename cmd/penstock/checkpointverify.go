@@ -3,12 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/train"
 )
 
 func newCheckpointVerify() *cobra.Command {
@@ -17,7 +14,7 @@ func newCheckpointVerify() *cobra.Command {
 		Short: "Check every byte of a checkpoint",
 		Long: `Read all files of a checkpoint and compare their hashes with those that were
 written. The exit code is 1 if a file is missing or not what was written, and stderr
-says which, and which layers are in it.
+says which.
 
 DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant.`,
 		Example: `  penstock checkpoint verify out/fashion`,
@@ -28,11 +25,7 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 				return err
 			}
 			if damage := c.Damage(); len(damage) > 0 {
-				what := "lacks files"
-				if slices.ContainsFunc(damage, func(f *train.FileError) bool { return !f.Missing }) {
-					what = "is damaged"
-				}
-				return damaged(what, c, damage)
+				return fmt.Errorf("checkpoint %s is damaged:\n%w", c.Path, errors.Join(damage...))
 			}
 			contents := c.Contents()
 			total := int64(0)
@@ -44,18 +37,4 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 			return err
 		},
 	}
-}
-
-// damaged is the error of a checkpoint with files that are not as they were written.
-func damaged(what string, c *train.Checkpoint, files []*train.FileError) error {
-	text, missing := fmt.Sprintf("checkpoint %s %s:", c.Path, what), false
-	var lines []string
-	for _, f := range files {
-		lines, missing = append(lines, f.Error()), missing || f.Missing
-	}
-	text += "\n  * " + strings.Join(lines, "\n  * ")
-	if missing {
-		text += "\nA process that shares no file system with this one has its files in its own directory; copy them here"
-	}
-	return errors.New(text)
 }

@@ -66,8 +66,7 @@ func findTrained(dir string, best bool) (*train.Checkpoint, train.Recipe, error)
 	if err != nil {
 		return nil, train.Recipe{}, err
 	}
-	recipe, err := c.Recipe()
-	return c, recipe, err
+	return c, c.Recipe, nil
 }
 
 // bestOf opens the checkpoint with the best validation of a run, of which c is the newest.

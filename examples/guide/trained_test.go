@@ -57,9 +57,7 @@ func Example_afterTraining() {
 
 	file := filepath.Join(dir, "x.npy")
 	check(os.WriteFile(file, blackNPY(8, 8), 0o666))
-	was, err := best.Recipe()
-	check(err)
-	inputs, err := data.NewInputs(*was.Samples, nil, []string{file}) // made as the samples were
+	inputs, err := data.NewInputs(*best.Recipe.Samples, nil, []string{file}) // made as the samples were
 	check(err)
 	err = train.Predict(ctx, p, inputs, train.EvaluateConfig{Batch: 64}, func(i int, probabilities []float32) error {
 		path, _ := inputs.Source(i)
