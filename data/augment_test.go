@@ -18,7 +18,7 @@ func numbered(t *testing.T, n int) data.Dataset {
 		}
 	}
 	labels := data.Array{Kind: data.Uint8, Shape: []int64{int64(n)}, Uint8: make([]uint8, n)}
-	set, err := data.NewImages("numbered", 1, images, labels, []float32{0}, []float32{1.0 / 255})
+	set, err := data.NewImages("numbered", 2, images, labels, []float32{0}, []float32{1.0 / 255})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,49 +121,6 @@ func TestCSVStandardises(t *testing.T) {
 	}
 }
 
-func TestOpenCSVRefuses(t *testing.T) {
-	var amounts []string
-	for i := range 150 {
-		amounts = append(amounts, fmt.Sprintf("1,%d", 1000*i))
-	}
-	for name, row := range map[string]struct {
-		lines []string
-		csv   data.CSV
-		want  []string
-	}{
-		"ragged":         {[]string{"a,b,c", "1,2,0", "1,2,3,1"}, data.CSV{}, []string{"line 3: 4 values; want 3, as in the first line"}},
-		"no number":      {[]string{"a,b,c", "1,2,0", "1,red,1"}, data.CSV{}, []string{`line 3, column 2: "red"; want a finite number`}},
-		"not finite":     {[]string{"1,2,0", "1,nan,1"}, data.CSV{}, []string{`line 2, column 2: "nan"; want a finite number`}},
-		"too large":      {[]string{"1,2,0", "1,1e39,1"}, data.CSV{}, []string{`line 2, column 2: "1e39"; want a finite number`}},
-		"missing":        {[]string{"1,2,0", "1,,1"}, data.CSV{}, []string{"line 2, column 2: no value; want a number: fill it in, or remove the line"}},
-		"missing target": {[]string{"1,2,0", "1,2,"}, data.CSV{}, []string{"line 2, column 3: no target; want a class or a number"}},
-		"one class":      {[]string{"1,2,0", "1,3,0"}, data.CSV{}, []string{`all targets are ["0"]; want at least two classes`}},
-		"empty":          {nil, data.CSV{}, []string{"no line with numbers"}},
-		"header alone":   {[]string{"a,b"}, data.CSV{}, []string{"no line with numbers"}},
-		"one column":     {[]string{"1", "2"}, data.CSV{}, []string{"line 1: one column; want one for the target"}},
-		"no such column": {[]string{"a,b", "1,2"}, data.CSV{Target: "c"}, []string{`line 1: no column "c"; want a target of a, b, or a number from 1 to 2`}},
-		"a name twice":   {[]string{"a,b,a", "1,2,0", "2,3,1"}, data.CSV{}, []string{`line 1: the header has the column "a" twice; want each name once`}},
-		"no such number": {[]string{"1,2", "1,2"}, data.CSV{Target: "3"}, []string{`line 1: no column "3"; want a number from 1 to 2`}},
-		"quotes":         {[]string{"a,b", "1,\"2"}, data.CSV{}, []string{"line 2, column ", `want values that are separated by ','`}},
-		"amounts":        {amounts, data.CSV{}, []string{"150 different whole numbers", "want task=classification or task=regression"}},
-		"named amount":   {[]string{"1,2", "1,red"}, data.CSV{Task: data.Regression}, []string{`line 2: the target is "red"; want a finite number`}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := csvFile(t, row.lines...)
-			_, _, err := data.Open("csv", path, data.Options{CSV: row.csv})
-			wantError(t, err, append(row.want, "data: csv: "+path+": ")...)
-		})
-	}
-	_, _, err := data.Open("csv", "", data.Options{CSV: data.CSV{Task: data.NextToken}})
-	wantError(t, err, "data: csv: Task is next token; want classification or regression")
-	_, _, err = data.Open("csv", directoryOf(t, map[string][]byte{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}), data.Options{})
-	wantError(t, err, "val.csv: line 2: \"c\" is no class to train with; those are a, b")
-	_, _, err = data.Open("csv", directoryOf(t, map[string][]byte{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,1,a\n2,2,b\n")}), data.Options{})
-	wantError(t, err, "train.csv has 2 columns", "val.csv has 3; want the same")
-	_, _, err = data.Open("csv", t.TempDir(), data.Options{})
-	wantError(t, err, "no train.csv in ", "name a file, or a directory with train.csv and val.csv or test.csv, with --data-dir")
-}
-
 func FuzzOpenCSV(f *testing.F) {
 	f.Add("a,b\n1,2\n3,4\n")
 	f.Add("1,cat\n2,\"dog\"\n")
@@ -187,10 +144,10 @@ func FuzzOpenCSV(f *testing.F) {
 
 // Rows are made as others were: standardised by their numbers, with the columns of the same names, their
 // classes and their task. An .npy of rows is so as well.
-func TestLike(t *testing.T) {
+func TestTrainedOn(t *testing.T) {
 	like := data.Info{Classes: 3, ClassNames: []string{"x", "y", "z"}, Source: data.Float32, Mean: []float32{1, 10}, Std: []float32{2, 4},
 		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32, Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
-	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"), data.Options{Like: &like})
+	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"), data.Options{TrainedOn: &like})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,14 +161,14 @@ func TestLike(t *testing.T) {
 		"kind,b\nz,1":         "the columns are kind, b, and the model was trained with a, b, kind",
 		"a,b,kind\n1,2,other": `"other" is no class to train with; those are x, y, z`,
 	} {
-		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{Like: &like}); err == nil || !strings.Contains(err.Error(), part) {
+		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{TrainedOn: &like}); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q: %v; want %q", lines, err, part)
 		}
 	}
 	directory := t.TempDir()
 	writeFile(t, filepath.Join(directory, "x.npy"), npyOf("<f4", []float32{5, 18, 5, 18}, 2, 2))
 	writeFile(t, filepath.Join(directory, "y.npy"), npyOf("<i8", []int64{1, 1}, 2))
-	rows, _, err := data.Open("npy", directory, data.Options{Like: &like})
+	rows, _, err := data.Open("npy", directory, data.Options{TrainedOn: &like})
 	if err != nil {
 		t.Fatal(err)
 	}

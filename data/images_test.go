@@ -1,7 +1,6 @@
 package data_test
 
 import (
-	"math"
 	"slices"
 	"testing"
 
@@ -66,33 +65,6 @@ func TestFillReuses(t *testing.T) {
 	}
 	if batch.Input.Int64 != nil || len(batch.Input.Float32) != 784 || len(batch.Target.Int64) != 1 {
 		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Input.Int64), len(batch.Input.Float32))
-	}
-}
-
-func TestImagesRefuse(t *testing.T) {
-	images, labels := bytesOf([]int64{2, 1, 1, 1}, 1, 2), bytesOf([]int64{2}, 0, 1)
-	half, nan := []float32{0.5}, []float32{float32(math.NaN())}
-	tests := []struct {
-		reason         string
-		images, labels data.Array
-		mean, std      []float32
-		want           string
-	}{
-		{"three dimensions", bytesOf([]int64{2, 1, 1}, 1, 2), labels, half, half, "images are uint8 [2 1 1]"},
-		{"labels of another kind", images, data.Array{Kind: data.Int64, Shape: []int64{2}, Int64: []int64{0, 1}}, half, half, "labels int64 [2], expected"},
-		{"counts", images, bytesOf([]int64{3}, 0, 1, 0), half, half, "2 images and 3 labels"},
-		{"none", bytesOf([]int64{0, 1, 1, 1}), bytesOf([]int64{0}), half, half, "there are no images"},
-		{"label", images, bytesOf([]int64{2}, 0, 2), half, half, "label 1 is 2, expected 0 to 1"},
-		{"mean", images, labels, []float32{1, 2, 3}, half, "mean [1 2 3]"},
-		{"std of 0", images, labels, half, []float32{0}, "std 0"},
-		{"mean that is none", images, labels, nan, half, "mean NaN"},
-		{"std that is none", images, labels, half, nan, "std NaN"},
-	}
-	for _, test := range tests {
-		t.Run(test.reason, func(t *testing.T) {
-			_, err := data.NewImages("pair", 2, test.images, test.labels, test.mean, test.std)
-			wantError(t, err, "data: pair: ", test.want)
-		})
 	}
 }
 

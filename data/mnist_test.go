@@ -1,8 +1,6 @@
 package data_test
 
 import (
-	"errors"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -49,43 +47,6 @@ func TestOpenMNIST(t *testing.T) {
 	}
 	if black := fill(t, train, 0).Input.Float32[0]; black != -1 {
 		t.Errorf("with mean and std of a half, black is %v, want -1", black)
-	}
-}
-
-func TestOpenMNISTRefuses(t *testing.T) {
-	_, _, err := data.Open("mnist", "", data.Options{})
-	wantError(t, err, "mnist", "--data-dir", "https://")
-
-	tests := []struct {
-		reason  string
-		file    string
-		content []byte // nil: no file
-		want    []string
-	}{
-		{"missing", "t10k-labels-idx1-ubyte", nil, []string{"no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz in ", "dataset-fashion-mnist", "--data-dir"}},
-		{"truncated", "train-images-idx3-ubyte", idx(make([]uint8, 100), 5, 28, 28), []string{"/train-images-idx3-ubyte: ", "truncated: 100 bytes of the data, expected 3920", "get it again from"}},
-		{"trailing", "t10k-labels-idx1-ubyte", idx(make([]uint8, 4), 3), []string{"/t10k-labels-idx1-ubyte: ", "more bytes follow the expected 3"}},
-		{"swapped", "train-images-idx3-ubyte", idx([]uint8{1, 2}, 2), []string{"magic number 0x00000801", "expected 0x00000803", "swapped"}},
-		{"labels swapped", "train-labels-idx1-ubyte", idx(make([]uint8, 784), 1, 28, 28), []string{"magic number 0x00000803", "expected 0x00000801"}},
-		{"count", "train-labels-idx1-ubyte", idx(make([]uint8, 4), 4), []string{"5 images and 4 labels", "train-labels-idx1-ubyte"}},
-		{"label", "t10k-labels-idx1-ubyte", idx([]uint8{1, 2, 10}, 3), []string{"label 2 is 10, expected 0 to 9", "t10k-labels-idx1-ubyte"}},
-		{"size", "train-images-idx3-ubyte", idx(make([]uint8, 5*32*30), 5, 32, 30), []string{"images of 32 x 30, expected 28 x 28"}},
-		{"gzip", "train-labels-idx1-ubyte", zipped(t, idx(make([]uint8, 5), 5))[:12], []string{"/train-labels-idx1-ubyte: ", "gzip data is damaged"}},
-	}
-	for _, test := range tests {
-		t.Run(test.reason, func(t *testing.T) {
-			files := mnistFiles()
-			files[test.file] = test.content
-			if test.content == nil {
-				delete(files, test.file)
-			}
-			directory := directoryOf(t, files)
-			_, _, err := data.Open("fashion-mnist", directory, data.Options{})
-			wantError(t, err, append(test.want, "data: fashion-mnist: ", directory)...)
-			if errors.Is(err, fs.ErrNotExist) != (test.content == nil) {
-				t.Errorf("error %v is fs.ErrNotExist: %v", err, test.content != nil)
-			}
-		})
 	}
 }
 

@@ -101,45 +101,6 @@ func TestDecodeNPY(t *testing.T) {
 	})
 }
 
-func TestDecodeNPYRefuses(t *testing.T) {
-	numbers := []float32{1, 2}
-	const all = "want 'descr', 'fortran_order' and 'shape'"
-	for header, want := range map[string]string{
-		"{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }":                     "shape [2] of >f4: want float32, float64, int32, int64 or uint8, little-endian: save x.astype('float32')",
-		"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }":                      "of |O: want float32",
-		"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }":            "its elements are no numbers",
-		"{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }":                      "Fortran order; want C order: save numpy.ascontiguousarray(x)",
-		"{'descr': '<f4', 'fortran_order': 0, 'shape': (2,), }":                         "want 'fortran_order': False",
-		"{'descr': '<f4', 'fortran_order': False, 'shape': (2), }":                      "tuple of whole numbers",
-		"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }":                    "tuple of whole numbers",
-		"{'descr': '<f4', 'fortran_order': False, 'shape': (1,,2), }":                   "tuple of whole numbers",
-		"{'descr': '<f4', 'fortran_order': False, 'shape': (2, }":                       "tuple of whole numbers",
-		"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387903, 9), }": "below 2^60",
-		"{'descr': '<f4', 'fortran_order': False}":                                      all,
-		"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,), }":     all,
-		"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'more': 1}":            "key \"more\"",
-		"{'descr': '<f4' 'fortran_order': False, 'shape': (2,), }":                      "want a comma",
-		"{'descr': '<f4":  "dictionary {...}",
-		"":                "dictionary {...}",
-		"{'descr'}":       all,
-		"{'descr': '<f4}": "its elements are no numbers",
-	} {
-		_, err := data.DecodeNPY(bytes.NewReader(npy(1, header, numbers)))
-		wantError(t, err, want)
-	}
-	good := npyOf("<f4", numbers, 2)
-	_, err := data.DecodeNPY(bytes.NewReader(append(slices.Clone(good), 1)))
-	wantError(t, err, "more bytes follow the expected 8 of data")
-	_, err = data.DecodeNPY(bytes.NewReader(good[:len(good)-3]))
-	wantError(t, err, "truncated: 5 bytes of the data, expected 8")
-	_, err = data.DecodeNPY(strings.NewReader("PK\x03\x04 an npz file"))
-	wantError(t, err, "this is no npy file")
-	_, err = data.DecodeNPY(bytes.NewReader(npy(4, "{}", numbers)))
-	wantError(t, err, "version 4.0 of the format; want 1.0, 2.0 or 3.0")
-	_, err = data.DecodeNPY(bytes.NewReader(append(npy(2, "", numbers)[:8], 255, 255, 255, 255)))
-	wantError(t, err, "the header has 4294967295 bytes")
-}
-
 func FuzzDecodeNPY(f *testing.F) {
 	f.Add(npyOf("<f4", []float32{1, 2}, 2))
 	f.Add(npyOf("|u1", []uint8{1, 2}, 2, 1))
@@ -192,32 +153,4 @@ func TestOpenNPY(t *testing.T) {
 	if err != nil || len(paths) != 4 || filepath.Base(paths[3]) != "val_y.npy" {
 		t.Errorf("%v, %v", paths, err)
 	}
-}
-
-func TestOpenNPYRefuses(t *testing.T) {
-	x, y := npyOf("<f4", make([]float32, 8), 4, 2), npyOf("<i8", []int64{0, 1, 0, 1}, 4)
-	for name, row := range map[string]struct {
-		files   map[string][]byte
-		options data.Options
-		want    []string
-	}{
-		"nothing":      {nil, data.Options{}, []string{"neither x.npy nor train_x.npy in ", "name a directory with x.npy and y.npy"}},
-		"no targets":   {map[string][]byte{"x.npy": x}, data.Options{}, []string{"no y.npy in ", "which has the targets of ", "x.npy"}},
-		"damaged":      {map[string][]byte{"x.npy": x[:50], "y.npy": y}, data.Options{}, []string{"x.npy: truncated: 40 bytes of the header"}},
-		"other length": {map[string][]byte{"x.npy": npyOf("<f4", make([]float32, 6), 3, 2), "y.npy": y}, data.Options{}, []string{"3 inputs and 4 targets", "x.npy and "}},
-		"one class":    {map[string][]byte{"x.npy": x, "y.npy": npyOf("<i8", make([]int64, 4), 4)}, data.Options{}, []string{"all targets are 0; want at least two classes", "y.npy"}},
-		"few classes":  {map[string][]byte{"x.npy": x, "y.npy": y}, data.Options{Classes: 1}, []string{"target 1 has class 1; want 0 to 0"}},
-		"mean":         {map[string][]byte{"x.npy": x, "y.npy": y}, data.Options{Mean: []float32{1}}, []string{"inputs are float32 [2 1 1]; want images, uint8"}},
-		"share":        {map[string][]byte{"x.npy": x, "y.npy": y}, data.Options{Holdout: 2}, []string{"Holdout is 2; want a share"}},
-		"holdout":      {map[string][]byte{"train_x.npy": x, "train_y.npy": y, "test_x.npy": x, "test_y.npy": y}, data.Options{Holdout: 0.5}, []string{"test_x.npy is there to test with"}},
-		"other kind": {map[string][]byte{"train_x.npy": x, "train_y.npy": y, "test_x.npy": npyOf("<f4", make([]float32, 12), 4, 3), "test_y.npy": y}, data.Options{},
-			[]string{"want the same shapes and kinds", "test_x.npy"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, _, err := data.Open("npy", directoryOf(t, row.files), row.options)
-			wantError(t, err, append(row.want, "data: npy: ")...)
-		})
-	}
-	_, _, err := data.Open("npy", "", data.Options{})
-	wantError(t, err, "data: npy has no usual place")
 }

@@ -182,24 +182,26 @@ func TestSet(t *testing.T) {
 	if want := (data.Synthetic{Seed: 7, Train: 50, Test: 20, Classes: 4, Channels: 3, Height: 16, Width: 16}); o.Synthetic != want {
 		t.Errorf("%+v, want %+v", o.Synthetic, want)
 	}
-	const all = "synthetic has size=28, channels=1, classes=10, train=1024, test=256, seed=0"
-	for assignment, want := range map[string]string{
-		"size":       `data: "size": want NAME=VALUE; ` + all,
-		"colour=3":   "data: colour=3: want one of the data set's options; " + all,
-		"size=0":     "data: size=0: want a whole number from 1 to 16384; " + all,
-		"classes=ab": "data: classes=ab: want a whole number from 1 to 1048576; " + all,
-		"seed=-1":    "data: seed=-1: want a whole number from 0 to 18446744073709551615; " + all,
+	before := o
+	wantError(t, data.Set("synthetic", &o, []string{"train=9", "size=0"}), "data: size=0: want a whole number from 1 to 16384; synthetic has size=28, channels=1, classes=10")
+	if o.Synthetic != before.Synthetic {
+		t.Errorf("options are changed: %+v", o.Synthetic)
+	}
+	for _, row := range []struct {
+		set, assignment string
+		got             func(o data.Options) any
+		want            any
+	}{
+		{"images", "scale=0.25,flip=1", func(o data.Options) any { return o.Augment }, data.Augment{Scale: 0.25, Flip: true}},
+		{"csv", "separator=tab,header=0,task=regression,target=x", func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: data.HeaderAbsent, Task: data.Regression, Target: "x"}},
+		{"tokens", "type=uint32", func(o data.Options) any { return o.TokenBytes }, 4},
+		{"mnist", "mean=0.5", func(o data.Options) any { return o.Mean[0] }, float32(0.5)},
 	} {
-		before := o
-		err := data.Set("synthetic", &o, []string{"train=9", assignment})
-		if err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", assignment, err, want)
-		}
-		if o.Synthetic != before.Synthetic {
-			t.Errorf("%s: options are changed", assignment)
+		var o data.Options
+		if err := data.Set(row.set, &o, []string{row.assignment}); err != nil || row.got(o) != row.want {
+			t.Errorf("%s %s: %+v, %v", row.set, row.assignment, o, err)
 		}
 	}
-	wantError(t, data.Set("mnist", &o, []string{"size=3"}), "mnist has crop=0, flip=0, mean=")
 	wantError(t, data.Set("mnits", &o, nil), `Data is "mnits"`)
 	if tasks, err := data.Tasks("text"); err != nil || !slices.Equal(tasks, []data.Task{data.NextToken}) {
 		t.Errorf("text: %v, %v", tasks, err)

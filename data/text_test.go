@@ -2,8 +2,6 @@ package data_test
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
@@ -88,27 +86,6 @@ func TestOpenText(t *testing.T) {
 	if input := fill(t, train, 0).Input.Int64; len(input) != 128 || input[99] != 'a' || input[100] != 'b' {
 		t.Errorf("the files are not joined in the order of their names: %v", input)
 	}
-
-	_, _, err = data.Open("text", "", data.Options{})
-	wantError(t, err, "text has no usual place", "--data-dir")
-	_, _, err = data.Open("text", filepath.Join(directory, "none"), data.Options{})
-	wantError(t, err, filepath.Join(directory, "none"), "--data-dir")
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error %v is not fs.ErrNotExist", err)
-	}
-	empty := t.TempDir()
-	_, _, err = data.Open("text", empty, data.Options{})
-	wantError(t, err, "no .txt file in "+empty)
-	_, _, err = data.Open("text", directory, data.Options{Window: 300})
-	wantError(t, err, "300 bytes, expected at least 301", directory)
-	_, _, err = data.Open("text", directory, data.Options{Window: 200})
-	wantError(t, err, "has 300 bytes, expected at least 402")
-	_, _, err = data.Open("text", directory, data.Options{Window: -1})
-	wantError(t, err, "Window is -1; want at least 1")
-	for _, holdout := range []float64{-0.1, 1, math.NaN()} {
-		_, _, err = data.Open("text", directory, data.Options{Holdout: holdout})
-		wantError(t, err, "want a share between 0 and 1", "between 0 and 1")
-	}
 }
 
 const fixture = "../tokenizer/testdata"
@@ -157,31 +134,8 @@ func TestTextTokens(t *testing.T) {
 	}
 }
 
-func TestTextTokensRefuses(t *testing.T) {
-	directory := t.TempDir()
-	text, latin := filepath.Join(directory, "a.txt"), filepath.Join(directory, "latin.txt")
-	writeFile(t, text, []byte("the stages"))
-	writeFile(t, latin, []byte("one\ntwo caf\xe9"))
-	damaged := filepath.Join(directory, "t.json")
-	writeFile(t, damaged, []byte("{\n"))
-	for path, row := range map[string]struct {
-		tokenizer string
-		want      []string
-	}{
-		text:  {damaged, []string{"data: text: tokenizer: " + damaged + ": line 2: "}},
-		latin: {fixture, []string{"data: text: " + latin + ": tokenizer: line 2, column 8: byte 0xe9 is not UTF-8"}},
-	} {
-		_, _, err := data.Open("text", path, data.Options{Window: 1, Tokenizer: row.tokenizer})
-		wantError(t, err, row.want...)
-	}
-	_, _, err := data.Open("text", text, data.Options{Window: 128, Tokenizer: fixture})
-	wantError(t, err, "2 tokens, expected at least 129 for one sample", text)
-	_, _, err = data.Open("text", text, data.Options{Window: 1, Tokenizer: directory})
-	wantError(t, err, "no such file", "want a tokenizer.json")
-	_, err = data.Files("text", text, data.Options{Tokenizer: directory})
-	wantError(t, err, "data: text: tokenizer: ", "want a tokenizer.json")
-	wantError(t, data.Set("text", &data.Options{}, []string{"tokenizer="}), "want the path of a tokenizer.json", "tokenizer=none, bytes")
-	_, err = data.NewTokens([]int32{0, 4, 1}, 4, 1)
+func TestNewTokens(t *testing.T) {
+	_, err := data.NewTokens([]int32{0, 4, 1}, 4, 1)
 	wantError(t, err, "token 1 is 4; want 0 to 3")
 	set, err := data.NewTokens([]int32{0, 3, 1}, 4, 1)
 	if err != nil || set.Len() != 1 || !slices.Equal(fill(t, set, 0).Target.Int64, []int64{3}) {
@@ -200,7 +154,7 @@ func TestLikeTokenizer(t *testing.T) {
 	}
 	for was, refused := range map[string]bool{"": false, tok.Sum(): false, "other": true} {
 		like := data.Info{Classes: tok.Len(), Source: data.Int64, Tokenizer: was, Input: data.Spec{Kind: data.Int64, Shape: []int64{2}}, Target: data.Spec{Kind: data.Int64, Shape: []int64{2}}}
-		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, Like: &like})
+		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, TrainedOn: &like})
 		_, err2 := data.NewInputs(like, tok, []string{path})
 		if refused {
 			wantError(t, err, fixture, tok.Sum(), "those of other")

@@ -3,7 +3,6 @@ package data_test
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -60,44 +59,4 @@ func TestTokens(t *testing.T) {
 	if err != nil || train.Len() != 2 || test.Len() != 1 || train.Info().Classes != 7 || test.Info().Classes != 7 {
 		t.Errorf("train.bin and val.bin: %v, %v, %v", train, test, err)
 	}
-}
-
-func TestTokensRefuses(t *testing.T) {
-	write := func(content []byte) string {
-		path := filepath.Join(t.TempDir(), "a.bin")
-		writeFile(t, path, content)
-		return path
-	}
-	small := tokenBytes[uint16](1, 2, 3, 4)
-	for name, row := range map[string]struct {
-		path    string
-		options data.Options
-		want    []string
-	}{
-		"missing":    {filepath.Join(t.TempDir(), "no"), data.Options{}, []string{"no such file", "name a file, or a directory with train.bin and val.bin or test.bin, with --data-dir"}},
-		"odd":        {write([]byte{1, 2, 3}), data.Options{Window: 1}, []string{"a.bin: 3 bytes are no whole number of tokens of 2 bytes; want uint16"}},
-		"short":      {write(small), data.Options{Window: 4}, []string{"4 tokens; want at least 5 for one sample"}},
-		"one sample": {write(small), data.Options{Window: 2}, []string{"1 samples; want at least 2", "a.bin, of 3 tokens each"}},
-		"type":       {write(tokenBytes[uint32](1, 1<<30, 1, 1)), data.Options{Window: 1, TokenBytes: 4}, []string{"token 1 is 1073741824; want below 1048576: type is another"}},
-		"width":      {write(small), data.Options{TokenBytes: 3}, []string{"TokenBytes is 3; want 2 for uint16, or 4 for uint32"}},
-		"window":     {write(small), data.Options{Window: -1}, []string{"Window is -1; want at least 1"}},
-		"classes":    {write(small), data.Options{Classes: -1}, []string{"Classes is -1; want at least 0"}},
-		"holdout":    {directoryOf(t, map[string][]byte{"train.bin": small, "test.bin": small}), data.Options{Window: 1, Holdout: 0.5}, []string{"test.bin is there to test with"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, _, err := data.Open("tokens", row.path, row.options)
-			wantError(t, err, append(row.want, "data: tokens: ")...)
-		})
-	}
-	path := write(small)
-	train, _, err := data.Open("tokens", path, data.Options{Window: 1, Classes: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b data.Batch
-	wantError(t, train.Fill(&b, []int{0}), path+": token 1 is 2; want 0 to 1: more classes, or another type")
-	if err := os.Truncate(path, 1); err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, train.Fill(&b, []int{0}), path+": tokens 0 to 1: EOF; the file was longer when it was opened")
 }

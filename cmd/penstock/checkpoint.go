@@ -29,8 +29,7 @@ A checkpoint is a directory:
 
 Of a run of several processes each writes its own layers, as
 model-00002-of-00004.safetensors; state.json lists the files of all. The run can go
-on at any other number of processes. Processes that share no file system have a
-directory each with their own files: for these verbs, copy the files into one.
+on at any other number of processes.
 
 DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant.`,
 		Example: `  penstock checkpoint inspect out/fashion

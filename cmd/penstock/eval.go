@@ -128,7 +128,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	p.data.OnText, p.data.Like = showText(cmd.ErrOrStderr()), t.recipe.Samples
+	p.data.OnText, p.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	if was := t.recipe.Samples; was != nil && p.dataName == "csv" {
 		switch said := assigned(p.dataSettings)["standardise"]; {
 		case said == "0" && was.Mean != nil:
