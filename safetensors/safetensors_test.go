@@ -226,3 +226,22 @@ func TestLoadMayReuseItsBuffer(t *testing.T) {
 		t.Errorf("the data is %q, want %q", got, "abc")
 	}
 }
+
+// A checkpoint that fails half-way must not cost the one before it.
+func TestWriteFileThatFailsLeavesTheOldFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("the device is gone")
+	err := safetensors.WriteFile(path, []safetensors.Tensor{
+		{Name: "a", DType: safetensors.U8, Shape: []int64{4 << 20}, Load: load(make([]byte, 4<<20), nil)},
+		{Name: "b", DType: safetensors.U8, Load: load(nil, broken)},
+	}, nil)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), `tensor "b"`) {
+		t.Errorf("error %v, want one that names the path, the tensor and the cause", err)
+	}
+	if content, err := os.ReadFile(path); string(content) != "old" {
+		t.Errorf("the file has %q, %v, want what it had", content, err)
+	}
+}

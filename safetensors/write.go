@@ -11,6 +11,8 @@ import (
 	"maps"
 	"slices"
 	"unicode/utf8"
+
+	"penstock.example/internal/disk"
 )
 
 // Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:
@@ -182,5 +184,15 @@ func encodeJSON(b *bytes.Buffer, value any) error {
 		return err
 	}
 	b.Truncate(b.Len() - 1) // the newline that Encode ends with
+	return nil
+}
+
+// WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure or a loss of
+// power too, finds either the new file complete or what was there before. After an error nothing is left beside it; a
+// crash may leave a temporary file, as path followed by a number and ".tmp".
+func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
+	if err := disk.Write(path, func(w io.Writer) error { return write(w, tensors, metadata) }); err != nil {
+		return fmt.Errorf("safetensors: writing %s: %w", path, err)
+	}
 	return nil
 }
