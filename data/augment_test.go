@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // numbered returns n equal images of one 3 x 4 channel whose pixels are 1 to 12, black being 0.
@@ -18,10 +19,7 @@ func numbered(t *testing.T, n int) data.Dataset {
 		}
 	}
 	labels := data.Array{Kind: data.Uint8, Shape: []int64{int64(n)}, Uint8: make([]uint8, n)}
-	set, err := data.NewImages("numbered", 2, images, labels, []float32{0}, []float32{1.0 / 255})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.NewImages("numbered", 2, images, labels, []float32{0}, []float32{1.0 / 255}))(t)
 	return set
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/must"
 )
 
 // Files lists what Open reads: without any one of them Open fails.
@@ -64,24 +65,18 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 			"named pipe": func() error { return syscall.Mkfifo(path, 0o666) },
 			"device":     func() error { return os.Symlink("/dev/zero", path) },
 		} {
-			if err := put(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, put())
 			_, _, err := data.Open(row.set, row.directory, data.Options{})
 			wantError(t, err, row.set, path, what)
 			if !errors.Is(err, disk.ErrNotRegular) {
 				t.Errorf("%s, a %s: error %v", row.set, what, err)
 			}
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Remove(path))
 		}
 	}
 	path := filepath.Join(t.TempDir(), "a.txt")
 	writeFile(t, path, []byte("x"))
-	if err := os.Truncate(path, data.MaxText+1); err != nil { // all hole
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, data.MaxText+1))
 	_, _, err := data.Open("text", path, data.Options{})
 	wantError(t, err, path, "want at most 4294967296")
 }

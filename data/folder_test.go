@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // picture is an image whose pixels all differ, as far as bytes can.
@@ -37,9 +38,7 @@ func picture(width, height, seed int) *image.NRGBA {
 func pngOf(t *testing.T, p image.Image) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := png.Encode(&b, p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&b, p))
 	return b.Bytes()
 }
 
@@ -63,12 +62,8 @@ var half = []float32{0.5, 0.5, 0.5}
 func TestImageFolder(t *testing.T) {
 	p := picture(4, 4, 0)
 	var jpegged, giffed bytes.Buffer
-	if err := jpeg.Encode(&jpegged, p, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := gif.Encode(&giffed, p, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, jpeg.Encode(&jpegged, p, nil))
+	must.Do(t, gif.Encode(&giffed, p, nil))
 	directory := directoryOf(t, map[string][]byte{
 		"train/dog/a.png": pngOf(t, p), "train/cat/b.JPG": jpegged.Bytes(), "train/cat/a.gif": giffed.Bytes(),
 		"train/dog/notes.txt": nil, "train/.hidden/x": nil, "val/dog/a.png": pngOf(t, p), "test/dog/z.txt": nil,
@@ -158,17 +153,11 @@ func TestPicturesAreTheSameInAnyBatch(t *testing.T) {
 		epoch := rapid.IntRange(0, 3).Draw(r, "epoch")
 		seed := rapid.Uint64().Draw(r, "seed")
 		read := func(batch, prefetch int) (all []float32) {
-			l, err := data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Seed: seed, Shuffle: true, Augment: o.Augment, Prefetch: prefetch,
-				Start: data.Position{Epoch: epoch}})
-			if err != nil {
-				r.Fatal(err)
-			}
+			l := must.Get(data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Seed: seed, Shuffle: true, Augment: o.Augment, Prefetch: prefetch,
+				Start: data.Position{Epoch: epoch}}))(r)
 			defer l.Close()
 			for range l.Batches() {
-				b, err := l.Next(context.Background())
-				if err != nil {
-					r.Fatal(err)
-				}
+				b := must.Get(l.Next(context.Background()))(r)
 				all = append(all, b.Input.Float32...)
 			}
 			return all
@@ -187,14 +176,8 @@ func TestScaleShowsParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(scale float64, epoch int) []float32 {
-		l, err := data.NewLoader(train, data.LoaderConfig{BatchSize: 3, Seed: 1, Augment: data.Augment{Scale: scale}, Start: data.Position{Epoch: epoch}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := l.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(data.NewLoader(train, data.LoaderConfig{BatchSize: 3, Seed: 1, Augment: data.Augment{Scale: scale}, Start: data.Position{Epoch: epoch}}))(t)
+		b := must.Get(l.Next(t.Context()))(t)
 		return b.Input.Float32
 	}
 	if slices.Equal(read(0.2, 0), read(0.2, 1)) || slices.Equal(read(0.2, 0), read(0, 0)) {
@@ -228,18 +211,14 @@ func TestDamagedPicturesAreNamed(t *testing.T) {
 	}
 	directory := directoryOf(t, map[string][]byte{"cat/b.png": whole, "dog/a.png": whole})
 	pipe := filepath.Join(directory, "cat/a.png")
-	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o666))
 	set, _, err := data.Open("images", directory, data.Options{Size: 4, Seed: seedThatKeeps(t, directory)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var batch data.Batch
 	wantError(t, set.Fill(&batch, []int{0, 1}), pipe, "named pipe")
-	if err := os.Remove(pipe); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(pipe))
 	wantError(t, set.Fill(&batch, []int{0, 1}), pipe, "no such file")
 }
 
@@ -270,9 +249,7 @@ func TestSplit(t *testing.T) {
 		values := func(set data.Dataset) (all []float32) {
 			var b data.Batch
 			for i := range set.Len() {
-				if err := set.Fill(&b, []int{i}); err != nil {
-					r.Fatal(err)
-				}
+				must.Do(r, set.Fill(&b, []int{i}))
 				all = append(all, b.Input.Float32...)
 			}
 			return all

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 func bytesOf(shape []int64, numbers ...uint8) data.Array {
@@ -13,10 +14,7 @@ func bytesOf(shape []int64, numbers ...uint8) data.Array {
 
 func TestImages(t *testing.T) {
 	images := bytesOf([]int64{2, 2, 1, 2}, 0, 255, 51, 102, 1, 2, 3, 4)
-	set, err := data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float32{0, 0.5}, []float32{1, 0.25})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float32{0, 0.5}, []float32{1, 0.25}))(t)
 	info := set.Info()
 	if info.Classes != 7 || info.Input.Kind != data.Float32 || !slices.Equal(info.Input.Shape, []int64{2, 1, 2}) || info.Target.Kind != data.Int64 || len(info.Target.Shape) != 0 {
 		t.Errorf("Info() = %+v", info)
@@ -44,15 +42,10 @@ func TestImages(t *testing.T) {
 
 // A batch that is large enough is filled in place, and one that held another kind is replaced.
 func TestFillReuses(t *testing.T) {
-	set, err := data.NewText([]byte("abcdefghi"), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.NewText([]byte("abcdefghi"), 2))(t)
 	batch := fill(t, set, 0, 1, 2)
 	first := &batch.Input.Int64[0]
-	if err := set.Fill(&batch, []int{2}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, set.Fill(&batch, []int{2}))
 	if batch.Rows != 1 || &batch.Input.Int64[0] != first || !slices.Equal(batch.Input.Int64, []int64{'g', 'h'}) {
 		t.Errorf("refilled with one row: %+v", batch)
 	}
@@ -60,23 +53,15 @@ func TestFillReuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := images.Fill(&batch, []int{0}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, images.Fill(&batch, []int{0}))
 	if batch.Input.Int64 != nil || len(batch.Input.Float32) != 784 || len(batch.Target.Int64) != 1 {
 		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Input.Int64), len(batch.Input.Float32))
 	}
 }
 
 func TestFillRefusesIndices(t *testing.T) {
-	text, err := data.NewText([]byte("abcdef"), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	images, err := data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2), bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(data.NewText([]byte("abcdef"), 2))(t)
+	images := must.Get(data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2), bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1}))(t)
 	synthetic, _, err := data.Synthetic{Train: 2}.Open()
 	if err != nil {
 		t.Fatal(err)

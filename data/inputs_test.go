@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // npyFile is a file of NumPy of little-endian numbers.
@@ -23,9 +24,7 @@ func npyFile(t testing.TB, descr string, numbers any, shape ...int64) string {
 func file(t testing.TB, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o666))
 	return path
 }
 
@@ -35,26 +34,16 @@ func grey(t testing.TB, name string, width int, pixels ...uint8) string {
 	picture := image.NewGray(image.Rect(0, 0, width, len(pixels)/width))
 	copy(picture.Pix, pixels)
 	var b bytes.Buffer
-	if err := png.Encode(&b, picture); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&b, picture))
 	return file(t, name, b.Bytes())
 }
 
 func inputs(t testing.TB, info data.Info, paths ...string) *data.Inputs {
 	t.Helper()
-	text, err := json.Marshal(info) // a description survives being written
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(info))(t)
 	var read data.Info
-	if err := json.Unmarshal(text, &read); err != nil {
-		t.Fatal(err)
-	}
-	x, err := data.NewInputs(read, nil, paths)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &read))
+	x := must.Get(data.NewInputs(read, nil, paths))(t)
 	return x
 }
 
@@ -82,10 +71,7 @@ func TestInputsAreTheSets(t *testing.T) {
 		compareInputs(t, set, npyFile(t, "|u1", pixels[:4], 2, 2), npyFile(t, "|u1", pixels[4:], 1, 2, 2))
 	}
 	numbers := []float32{1, 2, 3, 4, 5, 6}
-	set, err := data.FromSlices(numbers, []int64{3}, []float32{1, 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.FromSlices(numbers, []int64{3}, []float32{1, 2}))(t)
 	compareInputs(t, set, npyFile(t, "<f4", numbers, 2, 3))
 	path := file(t, "x.csv", []byte("1,2,a\n3,5,b\n4,9,a\n6,1,b\n"))
 	train, _, err := data.Open("csv", path, data.Options{CSV: data.CSV{Standardise: true}, Holdout: 0.25, Seed: 1})
@@ -121,10 +107,7 @@ func compareInputs(t *testing.T, set data.Dataset, paths ...string) {
 
 // Of a text the last bytes count; what is missing is zeros, and Length says so.
 func TestInputsOfTokens(t *testing.T) {
-	text, err := data.NewText([]byte("0123456789"), 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(data.NewText([]byte("0123456789"), 4))(t)
 	x := inputs(t, text.Info(), file(t, "a.txt", []byte("abcdefg")), file(t, "b.txt", []byte("xy")), npyFile(t, "<i8", []int64{3, 200}, 2, 1))
 	want := []int64{'d', 'e', 'f', 'g', 'x', 'y', 0, 0, 3, 0, 0, 0, 200, 0, 0, 0}
 	if got := fill(t, x, 0, 1, 2, 3); !slices.Equal(got.Input.Int64, want) {
@@ -142,10 +125,7 @@ func TestInputsRefuses(t *testing.T) {
 	images := data.Info{Name: "images", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{1, 2, 2}}, Source: data.Uint8}
 	numbers := data.Info{Name: "npy", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{3}}}
 	tokens := data.Info{Name: "tokens", Classes: 9, Input: data.Spec{Kind: data.Int64, Shape: []int64{4}}, Source: data.Int64}
-	whole, err := os.ReadFile(grey(t, "a.png", 2, 1, 2, 3, 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Get(os.ReadFile(grey(t, "a.png", 2, 1, 2, 3, 4)))(t)
 	for _, row := range []struct {
 		info  data.Info
 		path  string
@@ -174,9 +154,7 @@ func TestInputsRefuses(t *testing.T) {
 	for i := range 64 * 64 {
 		picture.Set(i%64, i/64, color.RGBA{uint8(i * i), uint8(i * 7), uint8(i >> 3), 255})
 	}
-	if err := png.Encode(&b, picture); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, png.Encode(&b, picture))
 	path := file(t, "cut.png", b.Bytes()[:b.Len()/2])
 	x := inputs(t, images, grey(t, "a.png", 2, 1, 2, 3, 4), path)
 	var batch data.Batch

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // counting is n samples that are their own index. It can be slow, and fail.
@@ -48,10 +49,7 @@ func (c *counting) Fill(batch *data.Batch, indices []int) error {
 // newLoader returns a loader that is closed when the test ends.
 func newLoader(t *testing.T, set data.Dataset, c data.LoaderConfig) *data.Loader {
 	t.Helper()
-	loader, err := data.NewLoader(set, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loader := must.Get(data.NewLoader(set, c))(t)
 	t.Cleanup(loader.Close)
 	return loader
 }
@@ -135,10 +133,7 @@ func TestEpochs(t *testing.T) {
 						if got := loader.Position(); got != (data.Position{Epoch: epoch, Batch: i}) {
 							t.Errorf("Position() = %v, want {%d %d}", got, epoch, i)
 						}
-						batch, err := loader.Next(t.Context())
-						if err != nil {
-							t.Fatal(err)
-						}
+						batch := must.Get(loader.Next(t.Context()))(t)
 						if !slices.Equal(batch.Input.Int64, want) || batch.Rows != len(want) {
 							t.Errorf("epoch %d, batch %d is %v, want %v", epoch, i, batch.Input.Int64, want)
 						}
@@ -220,10 +215,7 @@ func TestShuffle(t *testing.T) {
 // A batch is the caller's: what becomes of it changes no other.
 func TestBatchIsTheCallers(t *testing.T) {
 	loader := newLoader(t, &counting{n: 4}, data.LoaderConfig{BatchSize: 2, Prefetch: 2})
-	first, err := loader.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(loader.Next(t.Context()))(t)
 	kept := slices.Clone(first.Input.Int64)
 	for range 6 {
 		batch, err := loader.Next(t.Context())

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // mnistFiles is four files of blank images: five to train, three to test.
@@ -74,9 +75,7 @@ func TestFashionMNIST(t *testing.T) {
 		for i := range indices {
 			indices[i] = first + i
 		}
-		if err := train.Fill(&batch, indices); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, train.Fill(&batch, indices))
 		for _, x := range batch.Input.Float32 {
 			sum += float64(x)
 			squares += float64(x) * float64(x)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // npy is an npy file of this version and header, and these numbers after it.
@@ -84,10 +85,7 @@ func TestDecodeNPY(t *testing.T) {
 		keys := rapid.Permutation([]string{"'descr': '" + descr + "'", "\"fortran_order\":False", "'shape': " + tuple + ")"}).Draw(r, "keys")
 		header := "{" + strings.Join(keys, rapid.SampledFrom([]string{",", ", "}).Draw(r, "comma")) + rapid.SampledFrom([]string{"}", ", }", ",}  \n"}).Draw(r, "end")
 		content := npy(byte(rapid.IntRange(1, 3).Draw(r, "version")), header, numbers)
-		got, err := data.DecodeNPY(bytes.NewReader(content))
-		if err != nil {
-			r.Fatal(err)
-		}
+		got := must.Get(data.DecodeNPY(bytes.NewReader(content)))(r)
 		if got.Kind != want.Kind || !slices.Equal(got.Shape, want.Shape) || !slices.Equal(got.Float32, want.Float32) || !slices.Equal(got.Int64, want.Int64) || !slices.Equal(got.Uint8, want.Uint8) {
 			r.Fatalf("%+v, want %+v", got, want)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 func TestNames(t *testing.T) {
@@ -176,9 +177,7 @@ func TestSyntheticMasksAndTextCanBeLearnt(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var o data.Options
-	if err := data.Set("synthetic", &o, []string{"size=8,channels=3", "classes=4,train=50,test=20,seed=7", "size=16"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, data.Set("synthetic", &o, []string{"size=8,channels=3", "classes=4,train=50,test=20,seed=7", "size=16"}))
 	if want := (data.Synthetic{Seed: 7, Train: 50, Test: 20, Classes: 4, Channels: 3, Height: 16, Width: 16}); o.Synthetic != want {
 		t.Errorf("%+v, want %+v", o.Synthetic, want)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // Prefetching goes as far ahead as it was told, and no further, however long nobody asks.
@@ -101,10 +102,7 @@ func TestClose(t *testing.T) {
 		for delivered := range 7 {
 			synctest.Test(t, func(t *testing.T) {
 				set := &counting{n: 5, slow: time.Second}
-				loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch})
-				if err != nil {
-					t.Fatal(err)
-				}
+				loader := must.Get(data.NewLoader(set, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch}))(t)
 				for range delivered {
 					if _, err := loader.Next(t.Context()); err != nil && err != io.EOF {
 						t.Fatal(err)

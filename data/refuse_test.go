@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // with is a set of files of which some are others, or absent where they are nil.
@@ -167,8 +168,6 @@ func TestTokensRefuses(t *testing.T) {
 	}
 	var b data.Batch
 	wantError(t, train.Fill(&b, []int{0}), path+": token 1 is 2; want 0 to 1: more classes, or another type")
-	if err := os.Truncate(path, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, 1))
 	wantError(t, train.Fill(&b, []int{0}), path+": tokens 0 to 1: EOF; the file was longer when it was opened")
 }

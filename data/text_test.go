@@ -10,14 +10,12 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 	"penstock.example/tokenizer"
 )
 
 func TestText(t *testing.T) {
-	set, err := data.NewText([]byte("abcdefgh\xff"), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.NewText([]byte("abcdefgh\xff"), 3))(t)
 	if set.Len() != 2 || set.Info().Classes != 256 || !slices.Equal(set.Info().Input.Shape, []int64{3}) || !slices.Equal(set.Info().Target.Shape, []int64{3}) {
 		t.Errorf("%d samples of %+v", set.Len(), set.Info())
 	}
@@ -92,25 +90,17 @@ const fixture = "../tokenizer/testdata"
 
 // With a tokenizer a text is its tokens, each file's by itself.
 func TestTextTokens(t *testing.T) {
-	tok, err := tokenizer.Open(fixture)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(tokenizer.Open(fixture))(t)
 	var want []int64
 	for _, text := range []string{"the stages of the pipe", "line and the stages\n<|endoftext|>"} {
-		ids, err := tok.Encode([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(tok.Encode([]byte(text)))(t)
 		for _, id := range ids {
 			want = append(want, int64(id))
 		}
 	}
 	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("the stages of the pipe"), "b.txt": []byte("line and the stages\n<|endoftext|>")})
 	options := data.Options{Window: 1}
-	if err := data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}))
 	train, test, err := data.Open("text", directory, options)
 	if err != nil {
 		t.Fatal(err)
@@ -148,10 +138,7 @@ func TestNewTokens(t *testing.T) {
 func TestLikeTokenizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.txt")
 	writeFile(t, path, []byte("The stages of the pipeline are busy."))
-	tok, err := tokenizer.Open(fixture)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(tokenizer.Open(fixture))(t)
 	for was, refused := range map[string]bool{"": false, tok.Sum(): false, "other": true} {
 		like := data.Info{Classes: tok.Len(), Source: data.Int64, Tokenizer: was, Input: data.Spec{Kind: data.Int64, Shape: []int64{2}}, Target: data.Spec{Kind: data.Int64, Shape: []int64{2}}}
 		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, TrainedOn: &like})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -102,20 +103,14 @@ func TestAuxiliaryClassifiersInAPipe(t *testing.T) {
 	s := build(t, "googlenet", models.Options{Classes: 5, Aux: true})
 	defer nn.Free(s)
 	n := len(s.Layers())
-	p, err := pipe.New(s, pipe.Config{Balance: []int{n - 12, 6, 6}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(s, pipe.Config{Balance: []int{n - 12, 6, 6}, Chunks: 2}))(t)
 	defer p.Close()
 	x := c.Ones(torch.Float32, 4, 3, 32, 32)
 	for _, row := range []struct {
 		training bool
 		want     int
 	}{{false, 1}, {true, 3}} {
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: row.training})
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: row.training}))(t)
 		if len(result.Output) != row.want {
 			t.Errorf("training %v: %d tensors, want %d", row.training, len(result.Output), row.want)
 		}

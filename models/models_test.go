@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/models"
 	"penstock.example/nn"
 )
@@ -266,10 +267,7 @@ func full(t *testing.T) {
 
 func build(t *testing.T, name string, o models.Options) *nn.Sequential {
 	t.Helper()
-	s, err := models.New(name, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(models.New(name, o))(t)
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -21,10 +22,7 @@ import (
 // is a folder of what another version of PyTorch computes.
 func TestParityWithPyTorch(t *testing.T) {
 	parity := cmp.Or(os.Getenv("PENSTOCK_PARITY"), "testdata/parity")
-	text, err := os.ReadFile(filepath.Join(parity, "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(parity, "cases.json")))(t)
 	var list []struct {
 		Name, Model, File string
 		Args              map[string]int
@@ -41,9 +39,7 @@ func TestParityWithPyTorch(t *testing.T) {
 			f.tolerance = map[string]float64{"unet": 2e-5, "resnet1001": 1e-5, "gpt2": 1e-5, "amoebanetd": 2e-4}[p.Model]
 			o := models.Options{NoDropout: p.Model == "unet" || p.Model == "gpt2"}
 			for name, value := range p.Args {
-				if err := models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}))
 			}
 			s := build(t, p.Model, o)
 			t.Cleanup(func() { nn.Free(s) })
@@ -88,10 +84,7 @@ type fixture struct {
 }
 
 func openFixture(t *testing.T, c *torch.Ctx, path string) *fixture {
-	file, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(safetensors.Open(path))(t)
 	t.Cleanup(func() { _ = file.Close() }) // it was only read
 	f := &fixture{t: t, c: c, file: file, unused: map[string]bool{}}
 	for _, s := range file.Tensors() {

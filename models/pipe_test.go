@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -48,15 +49,9 @@ func TestStepInAPipe(t *testing.T) {
 				if stages == 2 {
 					balance = []int{n / 2, n - n/2}
 				}
-				p, err := pipe.New(s, pipe.Config{Balance: balance, Chunks: chunks, Seed: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := must.Get(pipe.New(s, pipe.Config{Balance: balance, Chunks: chunks, Seed: 1}))(t)
 				defer p.Close()
-				result, err := p.Step(context.Background(), batch, loss)
-				if err != nil {
-					t.Fatal(err)
-				}
+				result := must.Get(p.Step(context.Background(), batch, loss))(t)
 				return result.Loss, append(gradients(t, c, s), buffers(s)...)
 			}
 			one, whole := step(1)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -39,10 +40,7 @@ var small = []struct {
 
 // input makes two samples and the shape that their logits must have.
 func input(t *testing.T, c *torch.Ctx, name string, o models.Options) (x *torch.Tensor, want []int64) {
-	info, err := models.Describe(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(models.Describe(name))(t)
 	or := func(n, other int) int64 {
 		if n == 0 {
 			n = other
@@ -270,9 +268,7 @@ func buffers(s *nn.Sequential) [][]byte {
 
 func restore(t *testing.T, s *nn.Sequential, values [][]byte) {
 	for i, b := range nn.Buffers(s) {
-		if err := torch.SetBytes(b.Tensor(), values[i]); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, torch.SetBytes(b.Tensor(), values[i]))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/models"
 )
 
@@ -39,10 +40,7 @@ func TestSet(t *testing.T) {
 func TestSettingsAreAssignments(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(models.Names()).Draw(t, "model")
-		defaults, err := models.Settings(name, models.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		defaults := must.Get(models.Settings(name, models.Options{}))(t)
 		var o models.Options
 		var assignments []string
 		var want []models.Setting
@@ -60,9 +58,7 @@ func TestSettingsAreAssignments(t *testing.T) {
 			}
 			want = append(want, s)
 		}
-		if err := models.Set(name, &o, assignments); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, models.Set(name, &o, assignments))
 		got, err := models.Settings(name, o)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Fatalf("%s %v: %v\n%s", name, assignments, err, diff)

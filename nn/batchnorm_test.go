@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -124,9 +125,7 @@ func TestPlainAverageFollowsTheCount(t *testing.T) {
 		{func() {}, 1},
 		{func() { _ = torch.Try(func() { nn.OrRestore(b, func() { forward(nil); panic(&torch.Error{}) }) }) }, 2},
 		{func() {
-			if err := torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}))
 		}, 9},
 		{func() {
 			d := nn.NewDeferred()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -96,10 +97,7 @@ type fixture struct {
 }
 
 func openFixture(t *testing.T, name string) *fixture {
-	file, err := safetensors.Open(torchtest.Fixture(parity, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(safetensors.Open(torchtest.Fixture(parity, name)))(t)
 	t.Cleanup(func() { _ = file.Close() }) // it was only read
 	return &fixture{t, file, map[string]bool{}}
 }
@@ -188,10 +186,7 @@ func distance(got, want []float64) (difference, largest float64) {
 
 func readJSON(t *testing.T, name string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(torchtest.Fixture(parity, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(torchtest.Fixture(parity, name)))(t)
 	decodeStrictly(t, string(text), into)
 }
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -99,10 +100,7 @@ func TestACopyOfANamespaceIsTheNamespace(t *testing.T) {
 		t.Fatal("the copy is another namespace")
 	}
 	model := nn.NewSequential(isolated(space, stashing("a")), stashing("a"), isolated(other, popping("a")), popping("a"))
-	got, err := model.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(model.SkipRoutes())(t)
 	if len(got) != 2 || got[0].Key.Namespace != space || got[0].Stash != 0 || !slices.Equal(got[0].Pops, []int{2}) || got[1].Stash != 1 || !slices.Equal(got[1].Pops, []int{3}) {
 		t.Errorf("got %+v", got)
 	}

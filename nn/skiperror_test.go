@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -38,10 +39,7 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 	early := declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, second) }, stash("a", "a"), second)
 	direct := stashing("a")
 	strangers := nn.NewSequential(stash("b", "b"), pop("b", "b"))
-	routesOfStrangers, err := strangers.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	routesOfStrangers := must.Get(strangers.SkipRoutes())(t)
 	for _, row := range []struct {
 		reason string
 		model  nn.Layer

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -141,10 +142,7 @@ func TestAPanicLeavesNoSkip(t *testing.T) {
 							model.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
 							return
 						}
-						routes, err := model.SkipRoutes()
-						if err != nil {
-							t.Fatal(err)
-						}
+						routes := must.Get(model.SkipRoutes())(t)
 						store := nn.NewSkipStore(routes, 0, len(model.Layers()))
 						defer store.Free()
 						c, xs := nn.NewCtx(a.Ctx, nn.Config{Skips: store}), []*torch.Tensor{x}
@@ -183,10 +181,7 @@ func caught(f func()) (what any) {
 func TestAStoreFreesWhatWasNeverFetched(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := nn.NewSequential(stashing("a"), stashing("b"), nn.NewTanh(), popping("a"), popping("b"), popping("b"))
-	routes, err := model.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must.Get(model.SkipRoutes())(t)
 	first, second := nn.NewSkipStore(routes, 0, 2), nn.NewSkipStore(routes, 2, 6)
 	ctx, xs := nn.NewCtx(c, nn.Config{Skips: first}), []*torch.Tensor{c.Ones(torch.Float32, 3)}
 	for _, l := range model.Layers()[:2] {

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -82,10 +83,7 @@ func TestPartsOfAModelGiveWhatTheWholeGives(t *testing.T) {
 }
 
 func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torch.Tensor) *torch.Tensor {
-	routes, err := model.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must.Get(model.SkipRoutes())(t)
 	layers, stores := model.Layers(), make([]*nn.SkipStore, len(cuts)-1)
 	for i := range stores {
 		stores[i] = nn.NewSkipStore(routes, cuts[i], cuts[i+1])

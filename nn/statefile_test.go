@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -27,18 +28,14 @@ func TestSavedModelsLoad(t *testing.T) {
 	saved := savable()
 	defer nn.Free(saved)
 	nn.Materialise(c, nn.State(saved), 3)
-	if err := nn.Save(path, saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, nn.Save(path, saved))
 	fresh, there := savable(), savable()
 	defer nn.Free(fresh)
 	defer nn.Free(there)
 	nn.Materialise(c, nn.State(there), 4)
 	before := there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor()
 	for _, m := range []*nn.Sequential{fresh, there} {
-		if err := nn.Load(c, path, m); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nn.Load(c, path, m))
 		for i, p := range nn.State(m) {
 			want := nn.State(saved)[i]
 			if p.Name != want.Name || !bytes.Equal(torch.Bytes(p.Tensor()), torch.Bytes(want.Tensor())) {
@@ -49,10 +46,7 @@ func TestSavedModelsLoad(t *testing.T) {
 	if there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor() != before {
 		t.Error("a parameter that existed was replaced")
 	}
-	file, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(safetensors.Open(path))(t)
 	defer file.Close()
 	if n := len(file.Tensors()); n != 8 {
 		t.Errorf("%d tensors in the file, want 8: the shared weight once", n)
@@ -65,9 +59,7 @@ func TestLoadRefusesAnotherModel(t *testing.T) {
 	saved := savable()
 	defer nn.Free(saved)
 	nn.Materialise(c, nn.State(saved), 3)
-	if err := nn.Save(path, saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, nn.Save(path, saved))
 	other := nn.NewSequential().Add("in", nn.NewLinear(4, 5)).Add("end", nn.NewLinear(5, 1))
 	err := nn.Load(c, path, other)
 	for _, want := range []string{`"in.weight" is [4 4] in the file and [5 4] in the model`, `2 not in the file: "end.weight", "end.bias"; rename`, `6 not in the model: "norm.bias"`} {
@@ -92,9 +84,7 @@ func TestLoadRefusesAnotherModel(t *testing.T) {
 func TestLoadTakesRegularFilesAlone(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o666))
 	for _, path := range []string{pipe, "/dev/zero", os.TempDir()} {
 		if err := nn.Load(c, path, savable()); !errors.Is(err, disk.ErrNotRegular) {
 			t.Errorf("%s: error %v", path, err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -43,19 +44,14 @@ func state(prefix string, classes int64) []safetensors.Tensor {
 func write(t *testing.T, tensors ...safetensors.Tensor) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "w.safetensors")
-	if err := safetensors.WriteFile(path, tensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.WriteFile(path, tensors, nil))
 	return path
 }
 
 func TestLoadWeightsByRules(t *testing.T) {
 	rename := func(rules ...string) (list []nn.Rename) {
 		for _, text := range rules {
-			r, err := nn.ParseRename(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(nn.ParseRename(text))(t)
 			list = append(list, r)
 		}
 		return list
@@ -94,10 +90,7 @@ func TestLoadWeightsByRules(t *testing.T) {
 					nn.Materialise(c, nn.State(m), 3)
 					before = torch.Bytes(nn.State(m)[7].Tensor())
 				}
-				checked, err := nn.CheckWeights(path, m, row.o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				checked := must.Get(nn.CheckWeights(path, m, row.o))(t)
 				report, err := nn.LoadWeights(c, path, m, row.o)
 				if err != nil || report.String() != row.want || checked.String() != row.want {
 					t.Errorf("got %v and %q, %v\nwant %q", checked, report, err, row.want)
@@ -270,13 +263,8 @@ func TestSavedFilesSayWhatTheyAreFor(t *testing.T) {
 	defer nn.Free(m)
 	nn.Materialise(c, nn.State(m), 1)
 	path := filepath.Join(t.TempDir(), "m.safetensors")
-	if err := nn.Save(path, m); err != nil {
-		t.Fatal(err)
-	}
-	file, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, nn.Save(path, m))
+	file := must.Get(safetensors.Open(path))(t)
 	defer file.Close()
 	if got := file.Metadata()["format"]; got != "pt" {
 		t.Errorf("the format is %q, want pt", got)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -41,16 +42,12 @@ func TestResumedRunIsTheSameToTheBit(t *testing.T) {
 			for step := range steps {
 				resumed := newModel(t, torch.CPU(1), torch.CPU(2))
 				for i, p := range resumed {
-					if err := torch.SetBytes(p.Tensor(), torch.Bytes(model[i].Tensor())); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, torch.SetBytes(p.Tensor(), torch.Bytes(model[i].Tensor())))
 				}
 				other := newOptimizer(t, row.name, row.config)
 				before := torch.CPU(1).Memory().Live
 				tensors, counts := save(opt)
-				if err := other.Load(tensors, counts, []optim.Placement{{torch.CPU(1), resumed[:2]}, {torch.CPU(2), resumed[2:]}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, other.Load(tensors, counts, []optim.Placement{{torch.CPU(1), resumed[:2]}, {torch.CPU(2), resumed[2:]}}))
 				differ(t, "loaded state", state(other), state(opt))
 				if step > 0 {
 					want := row.slots * 4 * (resumed[0].Numel() + resumed[1].Numel())
@@ -184,9 +181,7 @@ func TestLoadOfNothingStartsAnew(t *testing.T) {
 	tensors, steps := save(opt)
 	setGrads(c, model, 0)
 	opt.Step(c, model)
-	if err := opt.Load(tensors, steps, []optim.Placement{{torch.CPU(0), model}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, opt.Load(tensors, steps, []optim.Placement{{torch.CPU(0), model}}))
 	if len(opt.State()) != 0 || len(opt.Steps()) != 0 {
 		t.Errorf("the state is %v, %v", opt.State(), opt.Steps())
 	}
@@ -202,9 +197,7 @@ func TestLoadNeedsNoParameters(t *testing.T) {
 	saved := optim.SavedTensor{Name: "momentum.w", DType: torch.Float32, Shape: []int64{3}, Read: func() ([]byte, error) {
 		return torch.Bytes(torch.From(c, []float32{2, 4, 6})), nil
 	}}
-	if err := opt.Load([]optim.SavedTensor{saved}, map[string]int64{"w": 7}, []optim.Placement{{torch.CPU(0), nn.Params(m)}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, opt.Load([]optim.SavedTensor{saved}, map[string]int64{"w": 7}, []optim.Placement{{torch.CPU(0), nn.Params(m)}}))
 	nn.Materialise(c, nn.Params(m), 0)
 	p := nn.Params(m)[0]
 	p.Tensor().SetGradOf(c.Ones(torch.Float32, 3))

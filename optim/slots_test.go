@@ -3,11 +3,11 @@ package optim_test
 import (
 	"testing"
 
+	"penstock.example/internal/must"
+	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
-
-	"penstock.example/internal/torchtest"
 )
 
 // TestSlots counts what a step leaves.
@@ -25,10 +25,7 @@ func TestSlots(t *testing.T) {
 		if err != nil || got != test.want {
 			t.Errorf("%s %+v: %d, %v, want %d", test.name, test.config, got, err, test.want)
 		}
-		o, err := optim.New(test.name, test.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(optim.New(test.name, test.config))(t)
 		model := nn.NewLinearNoBias(3, 2)
 		nn.Materialise(c, nn.State(model), 1)
 		model.Weight.Tensor().SetGradOf(c.Ones(torch.Float32, 2, 3))

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -82,9 +83,7 @@ func TestApplyOfWhatHasChanged(t *testing.T) {
 		differ(t, "parameters", values(model), before)
 		differ(t, "state", state(opt), kept)
 		u.Drop()
-		if err := opt.Load(nil, nil, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, opt.Load(nil, nil, nil))
 	}
 }
 

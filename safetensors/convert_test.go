@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -41,10 +42,7 @@ func TestConvert(t *testing.T) {
 			t.Errorf("%s: %v, %v", row.dtype, got, err)
 			continue
 		}
-		wide, err := safetensors.Convert(got, safetensors.F64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		wide := must.Get(safetensors.Convert(got, safetensors.F64))(t)
 		for i, want := range row.want {
 			narrow := float64(math.Float32frombits(binary.LittleEndian.Uint32(got.Data[4*i:])))
 			again := math.Float64frombits(binary.LittleEndian.Uint64(wide.Data[8*i:]))
@@ -77,10 +75,7 @@ func TestConvertRounds(t *testing.T) {
 			all = binary.LittleEndian.AppendUint16(all, uint16(bits))
 		}
 		values := valuesOf(t, safetensors.Tensor{Name: "w", DType: to, Shape: []int64{1 << 16}, Data: all})
-		back, err := safetensors.Convert(doublesOf(values...), to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		back := must.Get(safetensors.Convert(doublesOf(values...), to))(t)
 		for i, v := range values {
 			if got := binary.LittleEndian.Uint16(back.Data[2*i:]); got != uint16(i) && v == v {
 				t.Fatalf("%s: %#04x is %g and then %#04x", to, i, v, got)
@@ -131,10 +126,7 @@ func doublesOf(values ...float64) safetensors.Tensor {
 
 func mustConvert(t *testing.T, from safetensors.Tensor, to safetensors.DType) safetensors.Tensor {
 	t.Helper()
-	out, err := safetensors.Convert(from, to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(safetensors.Convert(from, to))(t)
 	return out
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -88,9 +89,7 @@ func TestDamagedBool(t *testing.T) {
 
 func TestErrorNamesThePath(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")
-	if err := os.WriteFile(path, raw("[]", ""), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, raw("[]", ""), 0o644))
 	if _, err := safetensors.Open(path); err == nil || !strings.HasPrefix(err.Error(), "safetensors: "+path+": byte 8: ") {
 		t.Error(err)
 	}
@@ -99,10 +98,7 @@ func TestErrorNamesThePath(t *testing.T) {
 // A file may shrink between the index and the reading.
 func TestFileThatShrinks(t *testing.T) {
 	whole := raw(smallHeader, smallData)
-	file, err := safetensors.NewFile(bytes.NewReader(whole[:len(whole)-1]), int64(len(whole)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(safetensors.NewFile(bytes.NewReader(whole[:len(whole)-1]), int64(len(whole))))(t)
 	if _, err := file.Read("a.mask"); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "a.mask") {
 		t.Errorf("error %v, want an unexpected EOF for a.mask", err)
 	}
@@ -141,9 +137,7 @@ func FuzzNewFile(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was written cannot be read: %v", err)
 		}
-		if err := safetensors.Write(&second, tensors, again.Metadata()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(&second, tensors, again.Metadata()))
 		if !bytes.Equal(first.Bytes(), second.Bytes()) {
 			t.Fatal("written twice, the file differs")
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -88,9 +89,7 @@ func TestBytes(t *testing.T) {
 	}
 	for range 10 { // the order given must not show
 		var b bytes.Buffer
-		if err := safetensors.Write(&b, tensors, metadata); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(&b, tensors, metadata))
 		if !bytes.Equal(b.Bytes(), want) {
 			t.Fatalf("Write gave\n%q, want\n%q", b.Bytes(), want)
 		}
@@ -100,10 +99,7 @@ func TestBytes(t *testing.T) {
 }
 
 func TestRead(t *testing.T) {
-	file, err := parse(raw(smallHeader, smallData))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(parse(raw(smallHeader, smallData)))(t)
 	tensors, metadata := small()
 	if got := file.Metadata(); !maps.Equal(got, metadata) {
 		t.Errorf("Metadata() = %v, want %v", got, metadata)
@@ -119,10 +115,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("Tensors() are %v, want %v", names, want)
 	}
 	for _, want := range tensors {
-		got, err := file.Read(want.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(file.Read(want.Name))(t)
 		if got.Name != want.Name || got.DType != want.DType || !slices.Equal(got.Shape, want.Shape) || !bytes.Equal(got.Data, want.Data) {
 			t.Errorf("Read(%q) = %v, want %v", want.Name, got, want)
 		}
@@ -219,9 +212,7 @@ func TestLoadMayReuseItsBuffer(t *testing.T) {
 		}})
 	}
 	var b bytes.Buffer
-	if err := safetensors.Write(&b, tensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(&b, tensors, nil))
 	if got := b.String()[b.Len()-3:]; got != "abc" {
 		t.Errorf("the data is %q, want %q", got, "abc")
 	}
@@ -230,9 +221,7 @@ func TestLoadMayReuseItsBuffer(t *testing.T) {
 // A checkpoint that fails half-way must not cost the one before it.
 func TestWriteFileThatFailsLeavesTheOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")
-	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("old"), 0o644))
 	broken := errors.New("the device is gone")
 	err := safetensors.WriteFile(path, []safetensors.Tensor{
 		{Name: "a", DType: safetensors.U8, Shape: []int64{4 << 20}, Load: load(make([]byte, 4<<20), nil)},

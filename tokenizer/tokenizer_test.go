@@ -13,15 +13,13 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/tokenizer"
 )
 
 func open(t *testing.T, path string) *tokenizer.Tokenizer {
 	t.Helper()
-	tok, err := tokenizer.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(tokenizer.Open(path))(t)
 	return tok
 }
 
@@ -65,10 +63,7 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		text := strings.Join(rapid.SliceOf(rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>", "'ll"}))).Draw(r, "text"), "")
 		for _, tok := range toks {
-			ids, err := tok.Encode([]byte(text))
-			if err != nil {
-				r.Fatal(err)
-			}
+			ids := must.Get(tok.Encode([]byte(text)))(r)
 			if back, err := tok.Decode(ids); err != nil || string(back) != text {
 				r.Fatalf("%q, %v", back, err)
 			}
@@ -90,20 +85,14 @@ func TestLong(t *testing.T) {
 		words := rapid.SliceOfN(rapid.SampledFrom([]string{"the stages", " ", "  ", "\n", "東京", "7", strings.Repeat(" ", 900), strings.Repeat("x", 3000)}), 10, 60).Draw(r, "words")
 		text := []byte(strings.Join(words, ""))
 		for _, b := range all {
-			want, err := b.whole.Encode(text)
-			if err != nil {
-				r.Fatal(err)
-			}
+			want := must.Get(b.whole.Encode(text))(r)
 			if got, err := b.windows.Encode(text); err != nil || !slices.Equal(got, want) {
 				r.Fatalf("%v: %d tokens, want %d", err, len(got), len(want))
 			}
 		}
 	})
 	tok, text := open(t, "testdata"), bytes.Repeat([]byte("stages"), 200_000)
-	ids, err := tok.Encode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must.Get(tok.Encode(text))(t)
 	if back, err := tok.Decode(ids); err != nil || !bytes.Equal(back, text) || len(ids) >= len(text) {
 		t.Errorf("%d tokens, %v", len(ids), err)
 	}
@@ -263,18 +252,13 @@ func TestRefusesText(t *testing.T) {
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	return content
 }
 
 func write(t *testing.T, path string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, content, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o666))
 }
 
 func wantError(t *testing.T, err error, want ...string) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
@@ -58,28 +59,19 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 // Under autocast every operator gives PyTorch's types, and its numbers to bfloat16's accuracy, as
 // do the gradients.
 func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
-	text, err := os.ReadFile(torchtest.Fixture(autocastFixtures, "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(torchtest.Fixture(autocastFixtures, "cases.json")))(t)
 	var cases []struct{ Name, Operator, File string }
 	if err := json.Unmarshal(text, &cases); err != nil || len(cases) != 16 {
 		t.Fatalf("%d cases, want 16 (%v)", len(cases), err)
 	}
 	for _, row := range cases {
 		t.Run(row.Name, func(t *testing.T) {
-			file, err := safetensors.Open(torchtest.Fixture(autocastFixtures, row.File))
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(safetensors.Open(torchtest.Fixture(autocastFixtures, row.File)))(t)
 			defer func() { _ = file.Close() }() // it was only read
 			c := torchtest.New(t, torch.Options{Grad: true, Autocast: torch.AutocastBFloat16})
 			recorded := map[string]*torch.Tensor{}
 			for _, s := range file.Tensors() {
-				stored, err := file.Read(s.Name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				stored := must.Get(file.Read(s.Name))(t)
 				dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.BF16: torch.BFloat16, safetensors.I64: torch.Int64}[s.DType]
 				recorded[s.Name] = torch.FromBytes(c, stored.Data, dtype, stored.Shape)
 				if strings.HasPrefix(s.Name, "arg.") && dtype.IsFloat() {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -235,9 +236,7 @@ func TestCheckpointGoesBackTwice(t *testing.T) {
 	back := func(keep bool) error {
 		return torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, keep) })
 	}
-	if err := errors.Join(back(true), back(false)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(back(true), back(false)))
 	if got := gradOf(c, x); !same(got, []float32{6, 6}) {
 		t.Errorf("two backwards give %v", got)
 	}

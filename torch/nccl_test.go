@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -46,10 +47,7 @@ func ncclEnds(t *testing.T) (ends [2]*ncclEnd) {
 		ends[i].c.SetStream(ends[i].streams[0])
 	}
 	for from := range ends {
-		id, err := ends[from].ID()
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(ends[from].ID())(t)
 		for i, e := range ends {
 			both.Go(func() {
 				direction := 0
@@ -134,10 +132,7 @@ func TestNCCLInBothDirections(t *testing.T) {
 func TestNCCLAbort(t *testing.T) {
 	ends := ncclEnds(t)
 	alone, ended := &torch.NCCL{}, make(chan error)
-	id, err := alone.ID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(alone.ID())(t)
 	go func() {
 		_, err := alone.Open(id, torch.CUDA(0), true)
 		ended <- err

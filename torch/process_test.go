@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/torch"
 )
 
@@ -54,12 +55,8 @@ func TestAvailableMemoryIsTheLeastOfMachineAndCgroups(t *testing.T) {
 			root := t.TempDir()
 			write := func(name, text string) {
 				at := filepath.Join(root, name)
-				if err := os.MkdirAll(filepath.Dir(at), 0o777); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(at, []byte(text), 0o666); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.MkdirAll(filepath.Dir(at), 0o777))
+				must.Do(t, os.WriteFile(at, []byte(text), 0o666))
 			}
 			write("proc/meminfo", machine)
 			for name, text := range test.files {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -115,10 +116,7 @@ func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 
 // threadTimes is the processor time in nanoseconds of each thread of this process.
 func threadTimes(t *testing.T) map[string]int64 {
-	files, err := filepath.Glob("/proc/self/task/*/schedstat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob("/proc/self/task/*/schedstat"))(t)
 	times := map[string]int64{}
 	for _, f := range files {
 		text, err := os.ReadFile(f)

@@ -13,6 +13,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -168,10 +169,7 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		set, _ := dataset(t)
 		left := reads
-		l, err := data.NewLoader(cancelling{set, &left, cancel}, data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(data.NewLoader(cancelling{set, &left, cancel}, data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true}))(t)
 		s.Loader, s.Steps = l, steps
 		r, err := s.Run(ctx)
 		cancel()
@@ -182,9 +180,7 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 			t.Errorf("reading batch %d: the run stands at %+v, in the middle of an update", reads, at)
 		}
 		store := train.Store{Dir: filepath.Join(t.TempDir(), "out")}
-		if err := store.Prepare(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, store.Prepare())
 		save(t, store, s)
 		next, closeNext := resume(t, store, setup{balance: []int{4, 4}, accumulate: n})
 		next.Steps = steps

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -45,10 +46,7 @@ func TestBalanceByTime(t *testing.T) {
 	taking := func(d time.Duration) nn.Layer { return &slow{clock: clock, time: d} }
 	model := nn.NewSequential(taking(0), taking(0), taking(20*time.Millisecond), taking(0), taking(20*time.Millisecond))
 	config := train.BalanceConfig{Stages: 2, Batch: 8, Chunks: 2, Checkpoint: pipe.Always, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
-	cut, err := train.BalanceByTime(context.Background(), model, set, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must.Get(train.BalanceByTime(context.Background(), model, set, config))(t)
 	counts, times := cut.Counts, cut.Times
 	// The fast layer between the slow ones may go to either side.
 	if counts[0]+counts[1] != 5 || counts[0] != 3 && counts[0] != 4 {
@@ -84,10 +82,7 @@ func TestBalanceOfSmallBatches(t *testing.T) {
 	clock := &fakeClock{}
 	model := nn.NewSequential(&slow{clock: clock}, &slow{clock: clock})
 	config := train.BalanceConfig{Stages: 2, Batch: 1, Chunks: 8, Checkpoint: pipe.ExceptLast, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
-	cut, err := train.BalanceByTime(context.Background(), model, set, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must.Get(train.BalanceByTime(context.Background(), model, set, config))(t)
 	if cut.Times[0].Recomputation != 0 { // one micro-batch, whose backward comes first
 		t.Errorf("%+v", cut.Times[0])
 	}
@@ -113,28 +108,17 @@ func TestMeasuredOnce(t *testing.T) {
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs}, nn.NewTanh(), nn.NewLinear(8, 3))
 		defer nn.Free(model)
 		loss := nn.CrossEntropy()
-		cut, err := train.BalanceByTime(context.Background(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Checkpoint: pipe.Optimal, Loss: loss, Profile: profile.Config{Repeats: 3}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cut := must.Get(train.BalanceByTime(context.Background(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Checkpoint: pipe.Optimal, Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
 		config := pipe.Config{Balance: cut.Counts, Chunks: 3, Checkpoint: pipe.Optimal}
 		if known {
 			config.Profile = &cut.Profile
 		}
-		p, err := pipe.New(model, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(pipe.New(model, config))(t)
 		defer p.Close()
 		runs = 0
-		optimizer, err := optim.New("sgd", optim.Config{LR: 0.1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		optimizer := must.Get(optim.New("sgd", optim.Config{LR: 0.1}))(t)
 		l := train.Loop{Pipe: p, Loss: loss, Optimizer: optimizer}
-		if err := l.PlanMemory(context.Background(), set, batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.PlanMemory(context.Background(), set, batch))
 		return runs
 	}
 	// A sweep runs a layer once for what it saves, three times in each of six passes, and once to

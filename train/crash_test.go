@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -67,9 +68,7 @@ func TestKilledWhileSaving(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Start())
 		proctest.Watch(t, cmd, proctest.Limit)
 		lines := bufio.NewScanner(out)
 		said := int64(0)

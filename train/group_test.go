@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -51,17 +52,14 @@ func (m member) free() {
 
 // newMembers makes a group whose n members keep their checkpoints in dir. Each has the parameters that has
 // says, with values of a seed.
-func newMembers(t fataler, dir string, n int, seed uint64, has func(rank, param int) bool) []member {
+func newMembers(t must.T, dir string, n int, seed uint64, has func(rank, param int) bool) []member {
 	groups := []*group.Group{nil}
 	if n > 1 {
 		groups = group.Local(n)
 	}
 	var all []member
 	for rank, g := range groups {
-		o, err := optim.New("adam", optim.Config{LR: 0.01})
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 		m := member{g, dir, network(), o}
 		c := torch.NewCtx(torch.Options{})
 		for i, p := range nn.State(m.model) {
@@ -74,8 +72,6 @@ func newMembers(t fataler, dir string, n int, seed uint64, has func(rank, param 
 	}
 	return all
 }
-
-type fataler interface{ Fatal(...any) }
 
 // loadState gives the optimizer state of a seed and as many updates, for what exists.
 func (m member) loadState(seed uint64) error {
@@ -118,8 +114,8 @@ func each(all []member, f func(rank int, m member) error) []error {
 	return errs
 }
 
-// must runs f for all members, which it frees, and fails the test on an error.
-func must(t failer, all []member, f func(rank int, m member) error) {
+// onAll runs f for all members, which it frees, and fails the test on an error.
+func onAll(t failer, all []member, f func(rank int, m member) error) {
 	t.Helper()
 	for rank, err := range each(all, func(rank int, m member) error { defer m.free(); return f(rank, m) }) {
 		if err != nil {
@@ -137,7 +133,7 @@ type failer interface {
 func saved(t testing.TB, n int, step int64, seed uint64, has func(rank, param int) bool) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "run")
-	must(t, newMembers(t, dir, n, seed, has), func(_ int, m member) error {
+	onAll(t, newMembers(t, dir, n, seed, has), func(_ int, m member) error {
 		return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(step))
 	})
 	return dir
@@ -218,16 +214,13 @@ func TestCheckpointsFitAnyGroup(t *testing.T) {
 	check(t)
 	temp := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp(temp, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := must.Get(os.MkdirTemp(temp, ""))(t)
 		n, m := rapid.IntRange(1, 4).Draw(t, "savers"), rapid.IntRange(1, 4).Draw(t, "restorers")
 		const seed = 3
-		must(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)), func(_ int, m member) error {
+		onAll(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)), func(_ int, m member) error {
 			return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(7))
 		})
-		must(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)), func(_ int, m member) error {
+		onAll(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)), func(_ int, m member) error {
 			step, err := m.restore()
 			if err == nil && step != 7 {
 				err = fmt.Errorf("step %d", step)
@@ -246,7 +239,7 @@ func TestHashInAGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")
 		all := newMembers(t, "", n, 3, drawOwners(t, "parameters", n))
-		must(t, all, func(_ int, m member) error {
+		onAll(t, all, func(_ int, m member) error {
 			got, err := train.ParamsSHA256In(m.group, m.model)
 			if err == nil && got != want {
 				err = fmt.Errorf("hash %s, want %s", got, want)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 )
 
@@ -48,6 +49,8 @@ func togetherSaver(text string) error {
 // stopper ends a process in place of a test.
 type stopper struct{}
 
+func (stopper) Helper() {}
+
 func (stopper) Fatal(what ...any) { fmt.Println(what...); os.Exit(1) }
 
 // TestProcessKilledWhileSaving kills one of three processes at an odd moment of their saving. The
@@ -57,7 +60,7 @@ func TestProcessKilledWhileSaving(t *testing.T) {
 	check(t)
 	dir, victim := t.TempDir(), rand.IntN(3)
 	said := killOne(t, dir, 3, victim, time.Duration(rand.IntN(20000))*time.Microsecond)
-	must(t, newMembers(t, dir, 3, 2, func(rank, param int) bool { return (param+1)%3 == rank }), func(_ int, m member) error {
+	onAll(t, newMembers(t, dir, 3, 2, func(rank, param int) bool { return (param+1)%3 == rank }), func(_ int, m member) error {
 		release, err := m.store().Lock()
 		if err != nil {
 			return err
@@ -89,13 +92,8 @@ func killOne(t *testing.T, dir string, n, victim int, after time.Duration) (said
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s %s", saveTogether, rank, n, address, dir))
 		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(cmd.StdoutPipe())(t)
+		must.Do(t, cmd.Start())
 		defer cmd.Process.Kill()
 		proctest.Watch(t, cmd, proctest.Limit)
 		processes = append(processes, cmd)

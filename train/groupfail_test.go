@@ -12,6 +12,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -108,7 +109,7 @@ func failSave(t *testing.T, rank int, f *fault) {
 
 	// Other processes go on from there.
 	restored := make([]int64, 3)
-	must(t, newMembers(t, dir, 3, 3, third), func(r int, m member) error {
+	onAll(t, newMembers(t, dir, 3, 3, third), func(r int, m member) error {
 		release, err := m.store().Lock()
 		if err != nil {
 			return err
@@ -159,9 +160,7 @@ func TestDamagedShards(t *testing.T) {
 		{"model-00003-of-00003.safetensors", "has 100 bytes", func(path string) error { return os.Truncate(path, 100) }},
 	} {
 		dir := saved(t, 3, 1, 1, third)
-		if err := tt.do(filepath.Join(dir, "step-000001", tt.file)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, tt.do(filepath.Join(dir, "step-000001", tt.file)))
 		for r, err := range each(newMembers(t, dir, 3, 1, third), func(_ int, m member) error {
 			defer m.free()
 			_, err := m.store().Latest()
@@ -217,9 +216,7 @@ func TestRestoreFailsOnAllMembers(t *testing.T) {
 			}
 		}
 		if !gone {
-			if err := os.Remove(filepath.Join(dir, "step-000001", lost)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Remove(filepath.Join(dir, "step-000001", lost)))
 		}
 		for rank, err := range each(all, func(rank int, m member) error {
 			defer m.free()

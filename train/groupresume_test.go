@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -80,10 +81,7 @@ func process(t *testing.T, g *group.Group, dir string, balance []int, ranks []in
 // processes, with other cuts, has the bits of one process.
 func TestResumeAtAnotherNumberOfProcesses(t *testing.T) {
 	check(t)
-	want, err := process(t, nil, t.TempDir(), nil, nil, 0, 9)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(process(t, nil, t.TempDir(), nil, nil, 0, 9))(t)
 	dir, from, last := filepath.Join(t.TempDir(), "run"), int64(0), ""
 	for _, r := range []struct {
 		balance, ranks []int

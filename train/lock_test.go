@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -22,15 +23,11 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(other(), release()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(other(), release()))
 	if release, err = store.Lock(); err != nil {
 		t.Fatalf("after its release: %v", err)
 	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, release())
 	if left := names(t, store.Dir); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -112,9 +113,7 @@ func TestEvery(t *testing.T) {
 	var got []int64
 	hook := train.Every(3, func(i train.StepInfo) error { got = append(got, i.Step); return nil })
 	for step := range int64(8) {
-		if err := hook(train.StepInfo{Step: step + 1}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, hook(train.StepInfo{Step: step + 1}))
 	}
 	if want := []int64{3, 6}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -18,16 +19,10 @@ import (
 // Adam. The pipe is not placed.
 func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64, clip float64) *train.Loop {
 	t.Helper()
-	o, err := optim.Adam(optim.Config{LR: 0.01})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
 	t.Cleanup(o.Close)
-	p, err := pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
-		Optimizer: o})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
+		Optimizer: o}))(t)
 	t.Cleanup(func() {
 		p.Close()
 		nn.Free(model)
@@ -101,9 +96,7 @@ func TestPlanMemory(t *testing.T) {
 			if short != nil {
 				t.Fatalf("with %v bytes: short are %v", least, short)
 			}
-			if err := l.Pipe.Place(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Pipe.Place())
 			l.Loader, l.Steps = loader(t), 3
 			if row.batches > 1 {
 				l.Steps = 2 // later batches are short and measured anew
@@ -129,17 +122,11 @@ func TestPlanMemoryOfASharedDevice(t *testing.T) {
 	check(t)
 	training, _ := dataset(t)
 	plan := func(limit int64) (*train.Loop, *planner.MemoryError) {
-		o, err := optim.Adam(optim.Config{LR: 0.01})
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
 		t.Cleanup(o.Close)
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(), nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
-		p, err := pipe.Open(model, pipe.Config{Balance: []int{3, 3}, Devices: make([]torch.Device, 2), Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal,
-			Budget: []int64{limit}, Optimizer: o})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{3, 3}, Devices: make([]torch.Device, 2), Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal,
+			Budget: []int64{limit}, Optimizer: o}))(t)
 		t.Cleanup(func() {
 			p.Close()
 			nn.Free(model)
@@ -166,9 +153,7 @@ func TestPlanMemoryOfASharedDevice(t *testing.T) {
 	if short != nil {
 		t.Fatalf("with %d bytes: %v", least, short)
 	}
-	if err := l.Pipe.Place(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Pipe.Place())
 	l.Loader, l.Steps = loader(t), 3
 	l.OnStep = []train.Hook{func(s train.StepInfo) error {
 		if peak := s.Peak[0]; peak > least || s.Step > 1 && peak != least {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -25,9 +26,7 @@ func TestCheckpointsAreOfRegularFiles(t *testing.T) {
 		} {
 			store := train.Store{Dir: t.TempDir()}
 			path := filepath.Join(save(t, store, s), name)
-			if err := errors.Join(os.Remove(path), put(path)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(os.Remove(path), put(path)))
 			_, err := store.Latest()
 			var damaged *train.DamagedError
 			if !errors.As(err, &damaged) || !errors.Is(err, disk.ErrNotRegular) || !strings.Contains(err.Error(), what) {
@@ -36,9 +35,7 @@ func TestCheckpointsAreOfRegularFiles(t *testing.T) {
 		}
 		store := train.Store{Dir: t.TempDir()}
 		path := filepath.Join(save(t, store, s), name)
-		if err := os.Truncate(path, 1<<40); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Truncate(path, 1<<40))
 		_, err := store.Latest()
 		var damaged *train.DamagedError
 		if !errors.As(err, &damaged) || !strings.Contains(err.Error(), "has 1099511627776 bytes") {
@@ -70,39 +67,28 @@ func TestLockRemovesLeftovers(t *testing.T) {
 	store := train.Store{Dir: filepath.Join(t.TempDir(), "here[*]")}
 	leftover := filepath.Join(store.Dir, ".step-000007.tmp")
 	for _, dir := range []string{leftover, filepath.Join(store.Dir, "step-000005")} {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(dir, 0o777))
 	}
 	write(t, filepath.Join(leftover, "model.safetensors"), "half")
 	write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
-	release, err := store.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	release := must.Get(store.Lock())(t)
 	if got := strings.Join(names(t, store.Dir), " "); got != "notes.txt step-000005" {
 		t.Errorf("there is %s", got)
 	}
-	if err := os.Mkdir(leftover, 0o777); err != nil { // the run that holds the lock saves
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(leftover, 0o777))
 	if _, err := store.Lock(); !errors.Is(err, train.ErrLocked) {
 		t.Errorf("a second lock: %v", err)
 	}
 	if _, err := os.Stat(leftover); err != nil {
 		t.Errorf("a run without the lock removed what another writes: %v", err)
 	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, release())
 }
 
 // A named pipe in place of the directory is refused, not waited for.
 func TestLockOfANamedPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o666))
 	if _, err := (train.Store{Dir: path}).Lock(); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("error %v", err)
 	}

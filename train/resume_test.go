@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -25,22 +26,14 @@ func recipe() train.Recipe {
 
 func save(t testing.TB, store train.Store, s *rig) string {
 	t.Helper()
-	path, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(store.Save(s.Progress(), recipe(), s.model, s.Optimizer))(t)
 	return path
 }
 
 func latest(t testing.TB, store train.Store) *train.Checkpoint {
 	t.Helper()
-	c, err := store.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Check(recipe(), network()); err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(store.Latest())(t)
+	must.Do(t, c.Check(recipe(), network()))
 	return c
 }
 
@@ -50,9 +43,7 @@ func resume(t testing.TB, store train.Store, s setup) (*rig, func()) {
 	c := latest(t, store)
 	s.start = c.Progress
 	next, closer := newRig(t, s)
-	if err := c.Restore(next.Pipe, next.Optimizer); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Restore(next.Pipe, next.Optimizer))
 	return next, closer
 }
 
@@ -135,10 +126,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 	store := train.Store{Dir: t.TempDir()}
 	s, _ := newRig(t, setup{})
 	path := save(t, store, s)
-	c, err := store.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(store.Latest())(t)
 	tests := []struct {
 		change              func(r *train.Recipe)
 		model               *nn.Sequential // nil is the one saved
@@ -190,10 +178,7 @@ func TestChanges(t *testing.T) {
 	if _, err := store.Save(s.Progress(), saved, s.model, s.Optimizer); err != nil {
 		t.Fatal(err)
 	}
-	c, err := store.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(store.Latest())(t)
 	r := saved
 	r.Optimizer.Settings = optim.Config{LR: 0.01, Momentum: 0.9}
 	r.LRSchedule.Settings = map[string]any{"warmup": 0, "schedule-steps": 20}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -53,10 +54,7 @@ func TestSaveForcesToDisk(t *testing.T) {
 		t.Errorf("forced %q, want %q", order, want)
 	}
 	for _, name := range names(t, final) {
-		info, err := os.Stat(filepath.Join(final, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(filepath.Join(final, name)))(t)
 		if forced, ok := sizes[name]; !ok || forced != info.Size() {
 			t.Errorf("%s was forced with %d bytes of %d", name, forced, info.Size())
 		}

@@ -9,16 +9,14 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
 // names lists a directory.
 func names(t testing.TB, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -28,9 +26,7 @@ func names(t testing.TB, dir string) []string {
 
 func write(t testing.TB, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(content), 0o666))
 }
 
 func TestSaveKeepsTheNewest(t *testing.T) {
@@ -45,13 +41,9 @@ func TestSaveKeepsTheNewest(t *testing.T) {
 		{3, []string{"notes.txt", "step-000002", "step-000009", "step-1000000"}},
 	} {
 		store := train.Store{Dir: filepath.Join(t.TempDir(), "made", "here[*]"), Keep: tt.keep}
-		if err := store.Prepare(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, store.Prepare())
 		write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
-		if err := os.Mkdir(filepath.Join(store.Dir, ".step-000001.tmp"), 0o777); err != nil { // of a run that died
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(store.Dir, ".step-000001.tmp"), 0o777))
 		for _, step := range []int64{1, 2, 9, 1000000} {
 			if _, err := store.Save(train.Progress{Step: step}, recipe(), s.model, s.Optimizer); err != nil {
 				t.Fatal(err)
@@ -73,10 +65,7 @@ func TestSaveOfTheSameStepChangesNothing(t *testing.T) {
 	s.run(t)
 	store := train.Store{Dir: t.TempDir()}
 	path := save(t, store, s)
-	before, err := os.Stat(filepath.Join(path, "model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(os.Stat(filepath.Join(path, "model.safetensors")))(t)
 	if again := save(t, store, s); again != path {
 		t.Errorf("saved again as %s", again)
 	}
@@ -124,9 +113,7 @@ func TestLatestWithoutCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "step-000001"), "a file")
 	for _, name := range []string{"step-1", "step-x", "step-000002x", ".step-000003.tmp"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(dir, name), 0o777))
 	}
 	for _, d := range []string{dir, filepath.Join(dir, "nowhere")} {
 		if _, err := (train.Store{Dir: d}).Latest(); !errors.Is(err, train.ErrNoCheckpoint) {
@@ -148,10 +135,7 @@ func TestDamageIsFound(t *testing.T) {
 	model, optimizer, state := "model.safetensors", "optimizer.safetensors", "state.json"
 	edit := func(f func([]byte) []byte) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := must.Get(os.ReadFile(path))(t)
 			write(t, path, string(f(content)))
 		}
 	}
@@ -168,9 +152,7 @@ func TestDamageIsFound(t *testing.T) {
 		})
 	}
 	remove := func(t *testing.T, path string) {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(path))
 	}
 	tests := []struct {
 		what, file string
@@ -214,9 +196,7 @@ func TestDamageIsFound(t *testing.T) {
 	})
 	t.Run("renamed", func(t *testing.T) {
 		store := train.Store{Dir: t.TempDir()}
-		if err := os.Rename(save(t, store, s), filepath.Join(store.Dir, "step-000077")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Rename(save(t, store, s), filepath.Join(store.Dir, "step-000077")))
 		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "is of step 2") {
 			t.Errorf("got %v", err)
 		}
@@ -230,10 +210,7 @@ func TestFingerprint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := train.Fingerprint(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(train.Fingerprint(set))(t)
 		if other, ok := seen[f]; ok {
 			t.Errorf("sets %d and %d have the same fingerprint", other, i)
 		}

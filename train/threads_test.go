@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/torch"
@@ -54,10 +55,7 @@ func TestThreadsByTime(t *testing.T) {
 		runs := 0
 		layer := &byThreads{clock: &fakeClock{}, times: tt.times, runs: &runs}
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
-		got, err := train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: layer.clock.read}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: layer.clock.read}}))(t)
 		if got.N != tt.n || got.Tried != tt.tried || got.Faster < tt.faster*0.95 || got.Faster > tt.faster*1.05 || runs > 0 != tt.something {
 			t.Errorf("at most %d threads, %v: got %+v, want %d; %d runs", tt.most, tt.times, got, tt.n, runs)
 		}
@@ -92,10 +90,7 @@ func TestTimeOfThreads(t *testing.T) {
 			layers = append(layers, &byThreads{clock: clock, times: tt.times, runs: &runs})
 		}
 		model := nn.NewSequential(layers...)
-		got, err := train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}}))(t)
 		if got.N != tt.n || clock.now > tt.longer {
 			t.Errorf("%s: %+v after %v; want %d within %v", tt.name, got, clock.now, tt.n, tt.longer)
 		}
