@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
 	"penstock.example/internal/draws"
 	"penstock.example/internal/must"
 	"penstock.example/models"
@@ -279,4 +282,146 @@ func ExampleNew() {
 	}
 	fmt.Println(len(s.Layers()), "layers,", nn.Count(s), "parameters")
 	// Output: 11 layers, 272186 parameters
+}
+
+// The rows of the tables of torchgpipe's benchmarks and of GPipe's table 1: layers that a balance
+// divides and parameters, both counted exactly on torchgpipe's own models, which publish them
+// rounded to three digits.
+func TestSizesOfTheBenchmarks(t *testing.T) {
+	unet := func(b, c int) models.Options { return models.Options{Convolutions: b, Width: c} }
+	amoebanet := func(l, d int) models.Options { return models.Options{Depth: l, Width: d} }
+	for _, row := range []struct {
+		model     string
+		o         models.Options
+		layers    int
+		params    int64
+		published string
+	}{
+		{"unet", unet(5, 64), 241, 232687328, "241 layers"},
+		{"unet", unet(6, 72), 285, 362157516, "362.2M"},
+		{"unet", unet(11, 128), 505, 2213834176, "505 layers, 2.21B"},
+		{"unet", unet(24, 128), 1077, 4993859008, "1077 layers, 4.99B"},
+		{"unet", unet(24, 160), 1077, 7802903600, "1077 layers, 7.80B"},
+		{"unet", unet(48, 160), 2133, 15822206000, "2133 layers, 15.82B"},
+		{"amoebanetd", amoebanet(18, 208), 24, 81505540, "24 layers, 81.5M"},
+		{"amoebanetd", amoebanet(18, 256), 24, 122470120, "24 layers"},
+		{"amoebanetd", amoebanet(18, 416), 24, 319024120, "319.0M"},
+		{"amoebanetd", amoebanet(18, 544), 24, 542734840, "542.7M"},
+		{"amoebanetd", amoebanet(36, 544), 42, 1055832376, "42 layers, 1.06B"},
+		{"amoebanetd", amoebanet(72, 512), 78, 1844858344, "78 layers, 1.84B"},
+		{"resnet101", models.Options{}, 370, 44549160, "370 layers"},
+	} {
+		s := build(t, row.model, row.o)
+		if l, n := len(s.Layers()), nn.Count(s); l != row.layers || n != row.params {
+			t.Errorf("%s %+v has %d layers and %d parameters, want %d and %d (%s)", row.model, row.o, l, n, row.layers, row.params, row.published)
+		}
+	}
+}
+
+// Parameters of each layer with some, in order, of torchgpipe's amoebanetd(num_layers=18,
+// num_filters=208) and unet(num_convs=5, base_channels=64).
+func TestSizesOfTheBenchmarksLayers(t *testing.T) {
+	for _, row := range []struct {
+		model string
+		o     models.Options
+		want  []int64
+	}{
+		{"amoebanetd", models.Options{Depth: 18, Width: 208}, amoebanet18x208},
+		{"unet", models.Options{Convolutions: 5, Width: 64}, unet5x64},
+	} {
+		i := 0
+		for _, l := range build(t, row.model, row.o).Layers() {
+			n := nn.Count(l.Layer)
+			if n == 0 {
+				continue
+			}
+			if i >= len(row.want) || n != row.want[i] {
+				t.Errorf("%s: %s, number %d of those with parameters, has %d", row.model, l.Name, i, n)
+			}
+			i++
+		}
+		if i != len(row.want) {
+			t.Errorf("%s: %d layers have parameters, want %d", row.model, i, len(row.want))
+		}
+	}
+}
+
+var (
+	amoebanet18x208 = []int64{
+		1508, 49296, 227032, 446992, 555152, 598416, 598416, 598416, 598416, 1292304,
+		1867424, 2213536, 2386592, 2386592, 2386592, 2386592, 5158816, 7455552, 8840000, 9532224,
+		9532224, 9532224, 9532224, 3329000,
+	}
+	unet5x64 = []int64{
+		1728, 36864, 36864, 36864, 36864, 73728, 147456, 147456, 147456, 147456,
+		294912, 589824, 589824, 589824, 589824, 1179648, 2359296, 2359296, 2359296, 2359296,
+		4718592, 9437184, 9437184, 9437184, 9437184, 18874368, 37748736, 37748736, 37748736, 18874368,
+		9437184, 2359296, 2359296, 2359296, 2359296, 2359296, 589824, 589824, 589824, 589824,
+		589824, 147456, 147456, 147456, 147456, 147456, 36864, 36864, 36864, 36864,
+		36864, 9216, 9216, 9216, 9216, 32,
+	}
+)
+
+func TestSet(t *testing.T) {
+	for _, row := range []struct {
+		model       string
+		assignments []string
+		want        models.Options
+		refused     string
+	}{
+		{"unet", []string{"B=11,C=128"}, models.Options{Convolutions: 11, Width: 128}, ""},
+		{"gpt", []string{"width=64,depth=2", "heads=8,width=32"}, models.Options{Width: 32, Depth: 2, Heads: 8}, ""},
+		{"inception_v3", []string{"aux=1,dropout=0", "aux=0"}, models.Options{NoDropout: true}, ""},
+		{"vgg", nil, models.Options{}, `Model is "vgg"; want one of mlp, `},
+		{"unet", []string{"classes=2", "b=6"}, models.Options{}, "b=6: did you mean B? want one of its options; unet has B=6, C=72, classes=1, channels=3, size=192, depth=5, dropout=0.1"},
+		{"unet", []string{"B=1025"}, models.Options{}, "B=1025: want a whole number from 1 to 1024"},
+		{"unet", []string{"dropout=NaN"}, models.Options{}, "want a number that is at least 0 and below 1"},
+		{"unet", []string{"width=6"}, models.Options{}, "want one of its options"},
+	} {
+		var o models.Options
+		err := models.Set(row.model, &o, row.assignments)
+		if o != row.want || (err == nil) != (row.refused == "") || err != nil && !strings.Contains(err.Error(), row.refused) {
+			t.Errorf("%s %q: got %+v, %v, want %+v, %q", row.model, row.assignments, o, err, row.want, row.refused)
+		}
+	}
+}
+
+// What Settings writes Set reads, for every option of every model.
+func TestSettingsAreAssignments(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom(models.Names()).Draw(t, "model")
+		defaults := must.Get(models.Settings(name, models.Options{}))(t)
+		var o models.Options
+		var assignments []string
+		var want []models.Setting
+		for _, s := range defaults {
+			if rapid.Bool().Draw(t, "given") {
+				switch s.Name {
+				case "dropout":
+					s.Value = rapid.Float64Range(0, 0.999).Draw(t, s.Name)
+				case "aux":
+					s.Value = rapid.IntRange(0, 1).Draw(t, s.Name)
+				default:
+					s.Value = rapid.IntRange(1, 1024).Draw(t, s.Name)
+				}
+				assignments = append(assignments, fmt.Sprintf("%s=%v", s.Name, s.Value))
+			}
+			want = append(want, s)
+		}
+		must.Do(t, models.Set(name, &o, assignments))
+		got, err := models.Settings(name, o)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, assignments, err, diff)
+		}
+	})
+}
+
+func TestSettingName(t *testing.T) {
+	for _, row := range []struct{ model, field, want string }{
+		{"unet", "Width", "C"}, {"gpt", "Width", "width"}, {"gpt", "Size", ""}, {"inception_v3", "Aux", "aux"}, {"resnet18", "Dropout", ""}, {"none", "Size", ""},
+	} {
+		if got := models.SettingName(row.model, row.field); got != row.want {
+			t.Errorf("%s of %s: %q, want %q", row.field, row.model, got, row.want)
+		}
+	}
 }

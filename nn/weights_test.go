@@ -256,17 +256,38 @@ func TestParseRename(t *testing.T) {
 	}
 }
 
-// Files open in PyTorch's world: its readers look for this.
-func TestSavedFilesSayWhatTheyAreFor(t *testing.T) {
+func savable() *nn.Sequential {
+	s := nn.NewSequential().Add("in", nn.NewLinear(4, 4)).Add("norm", nn.NewBatchNorm1d(4, nn.BatchNormConfig{}))
+	return s.Add("out", nn.NewLinearShared(s.Layers()[0].Layer.(*nn.Linear).Weight, true))
+}
+
+func TestSavedModelsLoad(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
-	m := nn.NewLinear(2, 1)
-	defer nn.Free(m)
-	nn.Materialise(c, nn.State(m), 1)
 	path := filepath.Join(t.TempDir(), "m.safetensors")
-	must.Do(t, nn.Save(path, m))
+	saved := savable()
+	defer nn.Free(saved)
+	nn.Materialise(c, nn.State(saved), 3)
+	must.Do(t, nn.Save(path, saved))
+	fresh, there := savable(), savable()
+	defer nn.Free(fresh)
+	defer nn.Free(there)
+	nn.Materialise(c, nn.State(there), 4)
+	before := there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor()
+	for _, m := range []*nn.Sequential{fresh, there} {
+		must.Do(t, nn.Load(c, path, m))
+		for i, p := range nn.State(m) {
+			want := nn.State(saved)[i]
+			if p.Name != want.Name || !bytes.Equal(torch.Bytes(p.Tensor()), torch.Bytes(want.Tensor())) {
+				t.Errorf("%s is not what was saved", p.Name)
+			}
+		}
+	}
+	if there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor() != before {
+		t.Error("a parameter that existed was replaced")
+	}
 	file := must.Get(safetensors.Open(path))(t)
 	defer file.Close()
-	if got := file.Metadata()["format"]; got != "pt" {
-		t.Errorf("the format is %q, want pt", got)
+	if n := len(file.Tensors()); n != 8 {
+		t.Errorf("%d tensors in the file, want 8: the shared weight once", n)
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
-	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
 )
@@ -170,45 +169,5 @@ func TestLoadOutOfMemory(t *testing.T) {
 	}
 	if live := d.Memory().Live; live != 0 {
 		t.Errorf("%d bytes are left", live)
-	}
-}
-
-// A checkpoint from before the first step has no state; loading it starts anew.
-func TestLoadOfNothingStartsAnew(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	model := newModel(t, torch.CPU(0))
-	opt := newOptimizer(t, "sgd", optim.Config{Momentum: 0.9})
-	tensors, steps := save(opt)
-	setGrads(c, model, 0)
-	opt.Step(c, model)
-	must.Do(t, opt.Load(tensors, steps, []optim.Placement{{torch.CPU(0), model}}))
-	if len(opt.State()) != 0 || len(opt.Steps()) != 0 {
-		t.Errorf("the state is %v, %v", opt.State(), opt.Steps())
-	}
-}
-
-// State can be put in place before the parameters exist: shapes are enough.
-func TestLoadNeedsNoParameters(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	m := &module{}
-	m.Param("w", nn.Ones, 3)
-	t.Cleanup(func() { nn.Free(m) })
-	opt := newOptimizer(t, "sgd", optim.Config{LR: 1, Momentum: 0.5})
-	saved := optim.SavedTensor{Name: "momentum.w", DType: torch.Float32, Shape: []int64{3}, Read: func() ([]byte, error) {
-		return torch.Bytes(torch.From(c, []float32{2, 4, 6})), nil
-	}}
-	must.Do(t, opt.Load([]optim.SavedTensor{saved}, map[string]int64{"w": 7}, []optim.Placement{{torch.CPU(0), nn.Params(m)}}))
-	nn.Materialise(c, nn.Params(m), 0)
-	p := nn.Params(m)[0]
-	p.Tensor().SetGradOf(c.Ones(torch.Float32, 3))
-	opt.Step(c, nn.Params(m))
-	// b = 0.5 b + 1 and p = 1 - b.
-	for i, want := range []float32{-1, -2, -3} {
-		if got := torch.Values[float32](p.Tensor())[i]; got != want {
-			t.Errorf("element %d is %v, want %v", i, got, want)
-		}
-	}
-	if n := opt.Steps()["w"]; n != 8 {
-		t.Errorf("%d steps, want 8", n)
 	}
 }

@@ -2,17 +2,24 @@ package train_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"reflect"
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
+	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -226,5 +233,237 @@ func TestOtherTokenizer(t *testing.T) {
 		if errors.As(err, &mismatch) != row.refused || row.refused && (mismatch.Saved != "one" || mismatch.Given != "other") || !row.refused && err != nil {
 			t.Errorf("%+v and %+v: %v", row.saved, row.given, err)
 		}
+	}
+}
+
+// phases freezes the body of the network at first, with its batch norm as in evaluation, trains all
+// of it from a step on, and freezes the head after another. Before each step it is called with the
+// steps that are done, in a resumed run as well.
+func phases(m *nn.Sequential, done int64) {
+	nn.Unfreeze(m)
+	nn.Train(m)
+	switch {
+	case done < 4:
+		nn.Freeze(m.Slice(0, 6))
+		nn.Eval(m.Slice(0, 6))
+	case done >= 7:
+		nn.Freeze(m.Slice(7, 8))
+	}
+}
+
+// tuned runs a rig in phases, to the step given.
+func tuned(t *testing.T, s *rig, from, to int64) {
+	t.Helper()
+	phases(s.model, from)
+	s.Steps, s.ClipNorm = 9, 1
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s.OnStep = []train.Hook{func(i train.StepInfo) error {
+		if phases(s.model, i.Step); i.Step == to {
+			cancel()
+		}
+		return nil
+	}}
+	if _, err := s.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A run of which parts are frozen, and unfrozen later, goes on from a checkpoint as if it had not
+// ended: with or without the body's gradients ever made, on other stages.
+func TestResumeWithFrozenParts(t *testing.T) {
+	for _, o := range []setup{
+		{optimizer: "sgd", config: optim.Config{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-3}},
+		{optimizer: "adamw", config: optim.Config{LR: 0.01, WeightDecay: 0.1}},
+		{optimizer: "rmsprop", config: optim.Config{LR: 0.001, Momentum: 0.5, Centered: true}},
+	} {
+		check(t)
+		whole, closer := newRig(t, o)
+		tuned(t, whole, 0, 9)
+		want := train.ParamsSHA256(whole.model)
+		closer()
+		for _, at := range []int64{2, 4, 5, 8} { // frozen; about to be unfrozen; unfrozen; with the head frozen
+			t.Run(fmt.Sprintf("%s from step %d", o.optimizer, at), func(t *testing.T) {
+				check(t)
+				store := train.Store{Dir: t.TempDir()}
+				o.balance = []int{3, 5}
+				first, closer := newRig(t, o)
+				tuned(t, first, 0, at)
+				save(t, store, first)
+				closer()
+				o.balance = []int{2, 4, 2}
+				c := latest(t, store)
+				o.start = c.Progress
+				second, _ := newRig(t, o)
+				if at%2 == 0 {
+					phases(second.model, at) // before or after the weights are there
+				}
+				if err := c.Restore(second.Pipe, second.Optimizer); err != nil || second.Step != at {
+					t.Fatalf("resumed at step %d: %v", second.Step, err)
+				}
+				o.start = train.Progress{}
+				tuned(t, second, at, 9)
+				if got := train.ParamsSHA256(second.model); got != want {
+					t.Error("the weights are not those of a run that was not interrupted")
+				}
+			})
+		}
+	}
+}
+
+// What is frozen, and what only runs as in evaluation, is in the checkpoint as it was at the start.
+func TestAFrozenBodyStays(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{balance: []int{3, 5}, optimizer: "adamw", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
+	before := map[string]string{}
+	for _, p := range nn.State(s.model) {
+		before[p.Name] = string(torch.Bytes(p.Tensor()))
+	}
+	tuned(t, s, 0, 3)
+	store := train.Store{Dir: t.TempDir()}
+	save(t, store, s)
+	again, _ := resume(t, store, setup{optimizer: "adamw", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
+	for _, p := range nn.State(again.model) {
+		body := p.Name[0] < '7'
+		if body != (before[p.Name] == string(torch.Bytes(p.Tensor()))) {
+			t.Errorf("%s is as at the start: %v", p.Name, !body)
+		}
+	}
+}
+
+// all is the state of a run: the model's, with running statistics, and the optimizer's, with its
+// counts.
+func (s *rig) all() map[string]string {
+	out := map[string]string{}
+	for _, p := range nn.State(s.model) {
+		out[p.Name] = string(torch.Bytes(p.Tensor()))
+	}
+	for _, t := range s.Optimizer.State() {
+		out["state "+t.Name] = string(torch.Bytes(t.Tensor))
+	}
+	for name, n := range s.Optimizer.Steps() {
+		out["steps "+name] = string(rune(n))
+	}
+	return out
+}
+
+// A step that does not fit the limit of one stage's device, be it in the update or before, changes
+// nothing on any; when it is repeated under a higher limit the run has the bits of one that was
+// never refused.
+func TestRefusedStepChangesNothing(t *testing.T) {
+	for _, row := range []struct {
+		balance []int
+		limited int // the device
+		clip    float64
+	}{{nil, 0, 0.1}, {[]int{4, 4}, 1, 0.1}, {[]int{1, 4, 3}, 1, 0}, {nil, 0, 0}, {[]int{4, 4}, 0, 0}} {
+		if row.limited == 0 && row.clip == 0 && !draws.Full {
+			continue
+		}
+		check(t)
+		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
+		plain, closePlain := newRig(t, o)
+		refused, closeRefused := newRig(t, o)
+		plain.ClipNorm, refused.ClipNorm = row.clip, row.clip
+		updating, d := 0, torchtest.Device(row.limited)
+		for step := range int64(3) {
+			plain.Steps, refused.Steps = step+1, step+1
+			plain.run(t)
+			before, at, live := refused.all(), refused.Progress(), d.Memory().Live
+			for limit := live; ; {
+				d.SetLimit(limit)
+				_, err := refused.Run(context.Background())
+				d.SetLimit(0)
+				if err == nil {
+					break
+				}
+				var memory *torch.MemoryError
+				var failed *train.StepError
+				if !errors.As(err, &memory) || !errors.As(err, &failed) || failed.Half() {
+					t.Fatal(err)
+				}
+				if failed.Part == train.Updating {
+					updating++
+				}
+				for name, value := range refused.all() {
+					if before[name] != value {
+						t.Fatalf("%+v, %v: %s has changed", row, err, name)
+					}
+				}
+				if got := refused.Progress(); got != at {
+					t.Fatalf("%+v, %v: the run stands at %+v, before at %+v", row, err, got, at)
+				}
+				if limit = memory.Live + memory.Requested; d.Kind != torch.KindCPU { // where a step takes longer
+					limit += (limit - live) / 8
+				}
+			}
+			if !maps.Equal(refused.all(), plain.all()) {
+				t.Fatalf("%+v, step %d: other bits than a run that was never refused", row, step)
+			}
+		}
+		if updating == 0 {
+			t.Errorf("%+v: no update was refused", row)
+		}
+		closePlain()
+		closeRefused()
+	}
+}
+
+// TestParamsSHA256 writes the bytes of the definition down by hand.
+func TestParamsSHA256(t *testing.T) {
+	check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	model := nn.NewSequential(nn.NewBatchNorm1d(2, nn.BatchNormConfig{}))
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+
+	var want []byte
+	tensor := func(name string, shape []int64, elements ...uint32) {
+		want = append(append(want, name...), 0)
+		want = binary.LittleEndian.AppendUint64(want, uint64(len(shape)))
+		for _, size := range shape {
+			want = binary.LittleEndian.AppendUint64(want, uint64(size))
+		}
+		for _, e := range elements {
+			want = binary.LittleEndian.AppendUint32(want, e)
+		}
+	}
+	one := math.Float32bits(1)
+	tensor("0.bias", []int64{2}, 0, 0)
+	tensor("0.num_batches_tracked", nil, 0, 0) // an int64
+	tensor("0.running_mean", []int64{2}, 0, 0)
+	tensor("0.running_var", []int64{2}, one, one)
+	tensor("0.weight", []int64{2}, one, one)
+	sum := sha256.Sum256(want)
+	if got := train.ParamsSHA256(model); got != hex.EncodeToString(sum[:]) {
+		t.Errorf("got %s, want %x", got, sum)
+	}
+}
+
+func TestParamsSHA256TellsModelsApart(t *testing.T) {
+	check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	hashes := map[string]string{}
+	for _, m := range []struct {
+		what  string
+		model *nn.Sequential
+		seed  uint64
+	}{
+		{"a model", nn.NewSequential(nn.NewLinear(2, 3)), 1},
+		{"another seed", nn.NewSequential(nn.NewLinear(2, 3)), 2},
+		{"another shape of as many elements", nn.NewSequential(nn.NewLinear(1, 4)), 1},
+		{"another name", nn.NewSequential().Add("x", nn.NewLinear(2, 3)), 1},
+	} {
+		nn.Materialise(c, nn.State(m.model), m.seed)
+		h := train.ParamsSHA256(m.model)
+		if before, ok := hashes[h]; ok {
+			t.Errorf("%s has the hash of %s", m.what, before)
+		}
+		hashes[h] = m.what
+		if again := train.ParamsSHA256(m.model); again != h {
+			t.Errorf("%s: hashed twice: %s and %s", m.what, h, again)
+		}
+		nn.Free(m.model)
 	}
 }

@@ -1,8 +1,10 @@
 package torch_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -14,6 +16,458 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
+
+func TestMailboxCostsNothing(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
+	before := torchtest.Device(2).Memory()
+	m := c.Mailbox()
+	if after := torchtest.Device(2).Memory(); after != before {
+		t.Errorf("a mailbox moved the account from %+v to %+v", before, after)
+	}
+	if m.String() != "float32[0]" || !m.RequiresGrad() || !m.IsLeaf() || m.HasGrad() {
+		t.Errorf("%v: requires grad %v, leaf %v, has a gradient %v", m, m.RequiresGrad(), m.IsLeaf(), m.HasGrad())
+	}
+}
+
+// The gradient is left as it came: an expanded one takes the memory of one number, not of the
+// tensor.
+func TestGateLeavesTheGradientAsItCame(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
+	m, x := c.Mailbox(), c.Ones(torch.Float32, 100, 10)
+	x.SetRequiresGrad(true)
+	y := c.Gate(m, x)
+	if a, _ := x.Storage(); y.String() != x.String() {
+		t.Errorf("the gate gives %v", y)
+	} else if b, _ := y.Storage(); a != b {
+		t.Error("the gate has memory of its own")
+	}
+	z := c.Sum(y)
+	c.Backward([]*torch.Tensor{z}, []*torch.Tensor{nil}, true)
+	g := c.GradOf(m)
+	if _, bytes := g.Storage(); g.String() != "float32[100,10]" || bytes != 4 {
+		t.Errorf("got %v of %d bytes, want the gradient of the sum: one number, expanded", g, bytes)
+	}
+	if x.HasGrad() {
+		t.Error("the gradient went on to the value")
+	}
+	c.Backward([]*torch.Tensor{z}, []*torch.Tensor{nil}, false)
+	if got := torch.Values[float32](c.GradOf(m)); got[0] != 1 {
+		t.Errorf("a second backward leaves %v, want it afresh: 1", got[0])
+	}
+	if err := torch.Try(func() { c.Backward([]*torch.Tensor{z}, []*torch.Tensor{nil}, false) }); err == nil || !strings.Contains(err.Error(), "second time") {
+		t.Errorf("a backward without its graph: %v", err)
+	}
+	m.SetGradOf(nil)
+
+	box := c.Gate(x, x) // the value as its own mailbox
+	c.Backward([]*torch.Tensor{c.Sum(box)}, []*torch.Tensor{nil}, false)
+	if got := torch.Values[float32](c.GradOf(x)); len(got) != 1000 || got[0] != 1 {
+		t.Errorf("%d numbers", len(got))
+	}
+	x.SetGradOf(nil)
+	c.NoGrad(func() {
+		if c.Gate(m, x).RequiresGrad() {
+			t.Error("a gate without a graph needs a gradient")
+		}
+	})
+}
+
+// The graph of a gate holds what its operators need, and addition needs nothing.
+func TestGateHoldsNoValue(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
+	m, x := c.Mailbox(), c.Ones(torch.Float32, 1000)
+	gate := c.Gate(m, x)
+	y := c.AddScalar(gate, 1)
+	live := torchtest.Device(2).Memory().Live
+	x.Free()
+	gate.Free()
+	if freed := live - torchtest.Device(2).Memory().Live; freed != 4000 {
+		t.Errorf("%d of 4000 bytes were freed", freed)
+	}
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+	if g := c.GradOf(m); g == nil || g.Numel() != 1000 {
+		t.Errorf("gradient %v", g)
+	}
+	m.SetGradOf(nil)
+}
+
+// Autograd sums the gradients of a tensor's uses as they come, the last use first; a branch's uses
+// are summed by themselves. float32 has no 1e8 + 1, so the order is seen in the sum.
+func TestBranchSumsItsUsesFirst(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x := leaf(t, c, 1)
+	for _, row := range []struct {
+		reason string
+		side   func(h *torch.Tensor) *torch.Tensor
+		want   float32
+	}{
+		{"three uses: (1 + 1e8) - 1e8", func(h *torch.Tensor) *torch.Tensor { return h }, 0},
+		{"two of them on a branch: 1 + (1e8 - 1e8)", c.Branch, 1},
+	} {
+		h := c.MulScalar(x, 1)
+		side := row.side(h)
+		a, b, last := c.MulScalar(side, -1e8), c.MulScalar(side, 1e8), c.MulScalar(h, 1)
+		y := c.Add(c.Add(a, b), last)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		if got := gradOf(c, x)[0]; got != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
+		}
+	}
+}
+
+// What arrives at a branch goes on as it is: an expanded gradient is not made dense.
+func TestBranchHandsTheGradientOn(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	m := c.Mailbox()
+	y := c.Sum(c.Branch(c.Gate(m, c.Ones(torch.Float32, 10, 10))))
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
+	if g := c.GradOf(m); g.String() != "float32[10,10]" {
+		t.Errorf("got %v", g)
+	} else if _, bytes := g.Storage(); bytes != 4 {
+		t.Errorf("the gradient takes %d bytes, want the sum's one number", bytes)
+	}
+	m.SetGradOf(nil)
+}
+
+func TestBranchIsTheSameTensor(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x := leaf(t, c, 3)
+	h := c.MulScalar(x, 2)
+	b := c.Branch(h)
+	if p, _ := h.Storage(); b.IsLeaf() || b.String() != h.String() {
+		t.Errorf("the branch is %v", b)
+	} else if q, _ := b.Storage(); p != q {
+		t.Error("the branch has memory of its own")
+	}
+	square := c.Mul(h, h) // saves h
+	before := h.Changes()
+	c.AddScalar_(b, 1)
+	if h.Changes() != before+1 {
+		t.Error("a change of the branch is not one of the tensor")
+	}
+	if err := torch.Try(func() { c.Backward([]*torch.Tensor{square}, []*torch.Tensor{c.OnesLike(square)}, false) }); err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+		t.Errorf("backward through what the change spoiled: %v", err)
+	}
+	for name, plain := range map[string]*torch.Tensor{"of a tensor without gradient": c.Branch(c.Ones(torch.Float32, 2)), "of integers": c.Branch(torch.From(c, []int64{1}))} {
+		if plain.RequiresGrad() {
+			t.Errorf("a branch %s needs one", name)
+		}
+	}
+	c.NoGrad(func() {
+		if second := c.Branch(h); second.IsLeaf() || !second.RequiresGrad() {
+			t.Error("without a graph a branch is a second handle")
+		}
+	})
+}
+
+// A weight used twice in one graph has its gradient summed by autograd, in one order.
+func TestPlainLinear(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	x, w, bias := leaf(t, c, 2, 3), leaf(t, c, 3, 3), leaf(t, c, 3)
+	for range 2 { // the second finds gradients to add to
+		y := c.PlainLinear(c.PlainLinear(x, w, bias), w, bias)
+		z := c.Linear(c.Linear(x, w, bias), w, bias)
+		if !same(torch.Values[float32](y), torch.Values[float32](z)) {
+			t.Error("the two linears differ")
+		}
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+	}
+	twice := gradOf(c, w)
+	x.SetGradOf(nil)
+	bias.SetGradOf(nil)
+	y := c.PlainLinear(c.PlainLinear(x, w, bias), w, bias)
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+	for i, once := range gradOf(c, w) {
+		if twice[i] != 2*once {
+			t.Errorf("two backwards give %v, one %v", twice[i], once)
+		}
+	}
+}
+
+// What has come from another device is no view of a tensor, so that a sum of gradients takes the memory
+// that it takes where the gradient was made here: libtorch 2 adds to a gradient that nobody else has.
+func TestSumsOfCopiedGradients(t *testing.T) {
+	d := torchtest.Device(2)
+	c := torchtest.New(t, torch.Options{Device: d, Grad: true, Seed: 4})
+	peak := func(gradient func(from *torch.Tensor) *torch.Tensor) int64 {
+		var x, from *torch.Tensor
+		c.NoGrad(func() { x, from = c.Randn(10, 10), c.Randn(10, 10) })
+		box := c.Mailbox()
+		x = c.Gate(box, x)
+		y := c.Sum(x)
+		g := []*torch.Tensor{gradient(from), c.OnesLike(y)}
+		from.Free()
+		p := c.PrepareBackward([]*torch.Tensor{x, y}, g)
+		torch.FreeAll(append(g, x, y))
+		d.ResetPeak()
+		before := d.Memory().Live
+		p.Run()
+		box.SetGradOf(nil)
+		return d.Memory().Peak - before
+	}
+	want := peak(func(from *torch.Tensor) (g *torch.Tensor) {
+		c.NoGrad(func() { g = c.Tanh(from) })
+		return g
+	})
+	for name, gradient := range map[string]func(*torch.Tensor) *torch.Tensor{
+		"a copy": c.CopyHere,
+		"memory for a copy": func(from *torch.Tensor) *torch.Tensor {
+			g := c.MemoryLike(from)
+			c.CopyOn(c.Stream(), g, from)
+			return g
+		},
+	} {
+		if got := peak(gradient); got != want {
+			t.Errorf("%s: the backward takes %d bytes, with a gradient that was made here %d", name, got, want)
+		}
+	}
+}
+
+// At a border a tensor with gaps becomes a copy without. What is dense stays itself, in whichever order of
+// dimensions, also where it repeats itself.
+func TestBorderIsDense(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Randn(3, 4, 6)
+	for name, dense := range map[string]*torch.Tensor{
+		"plain": x, "transposed": c.Transpose(x, 0, 2), "some rows": c.Narrow(x, 0, 1, 1), "expanded": c.Expand(c.Ones(torch.Float32, 4, 1), 2, 4, 5),
+		"of no dimensions": c.Sum(x), "empty": c.Narrow(c.Transpose(x, 0, 1), 0, 0, 0), "integers": torch.From(c, []int64{1, 2}),
+	} {
+		if c.Border(dense) != dense {
+			t.Errorf("%s: copied", name)
+		}
+	}
+	for name, gaps := range map[string]*torch.Tensor{
+		"columns": c.Narrow(x, 2, 1, 2), "transposed columns": c.Transpose(c.Narrow(x, 2, 1, 2), 0, 2), "expanded columns": c.Expand(c.Narrow(x, 2, 1, 1), 3, 4, 5),
+		"every second": c.Reshape(c.Narrow(c.Reshape(x, 3, 4, 3, 2), 3, 0, 1), 3, 4, 3), "integers": c.Narrow(torch.From(c, []int64{1, 2, 3, 4}, 2, 2), 1, 1, 1),
+	} {
+		y := c.Border(gaps)
+		if y == gaps || !torch.Dense(y.Shape(), c.Strides(y)) || !bytes.Equal(torch.Bytes(y), torch.Bytes(gaps)) {
+			t.Errorf("%s: became %v with strides %v", name, y, c.Strides(y))
+		}
+	}
+}
+
+// The gradient that comes back to a border is dense: along a path, with the engine, and where the backward
+// is in two parts, which then hold the copy alone.
+func TestGradientsAtABorderAreDense(t *testing.T) {
+	torchtest.Check(t)
+	d := torchtest.Device(2)
+	for _, way := range []string{"path", "engine", "parts"} {
+		c := torch.NewCtx(torch.Options{Device: d, Threads: 1, Grad: true})
+		box := c.Mailbox()
+		x := c.Gate(box, c.Ones(torch.Float32, 4, 6))
+		w := c.Ones(torch.Float32, 6, 6).SetRequiresGrad(true)
+		// the backward of a clone hands the gradient on as it is, that of a product with ones multiplies
+		h := c.Clone(x)
+		if way == "parts" {
+			h = c.Linear(x, w, nil)
+		}
+		y := c.Cat([]*torch.Tensor{c.Border(h), c.Zeros(torch.Float32, 4, 100)}, 1)
+		roots := []*torch.Tensor{y}
+		if way == "engine" {
+			roots = append(roots, c.MulScalar(y, 2))
+		}
+		var grads []*torch.Tensor
+		c.NoGrad(func() {
+			for range roots {
+				grads = append(grads, c.Ones(torch.Float32, 4, 106))
+			}
+		})
+		if way != "parts" {
+			c.Backward(roots, grads, false)
+		} else {
+			p := c.PrepareBackward(roots, grads)
+			later := p.Split()
+			c.Release(0, box, w)
+			p.Run()
+			taken, given := c.TakeGrad(box), int64(4*6*4)
+			if live, want := d.Memory().Live, 6*6*4+3*given; live != want { // w, x, its gradient and that of h
+				t.Errorf("%d bytes are held for the second part, want %d", live, want)
+			}
+			box.SetGradOf(taken)
+			later.Run()
+			if got := torch.Values[float32](c.GradOf(w)); len(got) != 36 || got[0] != 4 {
+				t.Errorf("the weight's gradient is %v", got)
+			}
+		}
+		if g := c.GradOf(box); !torch.Dense(g.Shape(), c.Strides(g)) {
+			t.Errorf("%s: the gradient has strides %v", way, c.Strides(g))
+		}
+		box.SetGradOf(nil)
+		w.SetGradOf(nil)
+		c.Close()
+	}
+}
+
+// Branches and gates with mailboxes of their own hand on what is dense.
+func TestBranchesAndMailboxesGetDenseGradients(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	columns := func(x *torch.Tensor) *torch.Tensor { return c.Cat([]*torch.Tensor{x, c.Zeros(torch.Float32, 4, 1)}, 1) }
+	box := c.Mailbox()
+	branch := c.Branch(c.Gate(box, c.Ones(torch.Float32, 4, 6)))
+	mailbox, behind := c.Mailed(c.Ones(torch.Float32, 4, 6))
+	for name, way := range map[string]struct{ box, y *torch.Tensor }{"branch": {box, columns(branch)}, "mailbox": {mailbox, columns(behind)}} {
+		c.Backward([]*torch.Tensor{way.y}, []*torch.Tensor{c.OnesLike(c.Detach(way.y))}, false)
+		if g := c.GradOf(way.box); !torch.Dense(g.Shape(), c.Strides(g)) {
+			t.Errorf("%s: the gradient has strides %v", name, c.Strides(g))
+		}
+		way.box.SetGradOf(nil)
+	}
+}
+
+// What has made a layer's input is not the layer's: a gradient that comes to it past the layer comes as it
+// is, and the one through the layer is dense.
+func TestBorderOfAnInput(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	for _, through := range []bool{false, true} {
+		box := c.Mailbox()
+		x := c.Clone(c.Gate(box, c.Ones(torch.Float32, 4, 6)))
+		y := c.Border(x, x)
+		if again := c.Border(y, x, y); again != y {
+			t.Error("a border became another one")
+		}
+		if !through {
+			y = x
+		}
+		wide := c.Cat([]*torch.Tensor{y, c.Zeros(torch.Float32, 4, 1)}, 1)
+		c.Backward([]*torch.Tensor{wide}, []*torch.Tensor{c.Ones(torch.Float32, 4, 7)}, false)
+		if g := c.GradOf(box); torch.Dense(g.Shape(), c.Strides(g)) != through {
+			t.Errorf("through the layer is %v: the gradient has strides %v", through, c.Strides(g))
+		}
+		box.SetGradOf(nil)
+	}
+}
+
+// ReLU gives the bits of aten::relu, also of what is no number, and so does its gradient.
+func TestReLUIsAtens(t *testing.T) {
+	negativeZero := float32(math.Copysign(0, -1))
+	special := []float32{0, negativeZero, 1, -1, float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-42, -1e-42}
+	for _, shape := range [][]int64{{}, {1}, {9}, {2, 17}, {3, 32, 5}, {200, 200}} {
+		for _, transposed := range []bool{false, true} {
+			t.Run(fmt.Sprint(shape, transposed), func(t *testing.T) {
+				c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
+				draw := func(values []float32) *torch.Tensor {
+					x := c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
+					flat := c.Reshape(x, -1)
+					for i := range min(int64(len(values)), flat.Size(0)) {
+						c.Copy_(c.Narrow(flat, 0, i, 1), torch.From(c, values[i:i+1], 1))
+					}
+					if transposed && len(shape) > 1 {
+						x = c.Transpose(x, 0, 1)
+					}
+					return x
+				}
+				x, g := draw(special), draw(nil)
+				a, b := c.Detach(x).SetRequiresGrad(true), c.Detach(x).SetRequiresGrad(true)
+				y, z := c.ReLU(a), c.Call("aten::relu", "", b)[0].(*torch.Tensor)
+				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
+				c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
+				sameBits(t, "result", y, z)
+				sameBits(t, "gradient", c.GradOf(a), c.GradOf(b))
+				a.SetGradOf(nil)
+				b.SetGradOf(nil)
+			})
+		}
+	}
+}
+
+// sameBits compares the bits of two tensors.
+func sameBits(t *testing.T, what string, a, b *torch.Tensor) {
+	t.Helper()
+	if string(torch.Bytes(a)) != string(torch.Bytes(b)) {
+		t.Errorf("%s: other bits", what)
+	}
+}
+
+// On a CPU a linear layer whose products are small has the bits of aten::linear: of its output, and of the
+// gradients of its arguments, but for that of the weight of later micro-batches, which is added to
+// where it lies.
+func TestSmallLinearHasTheBitsOfAtens(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Grad: true, Threads: 1, Seed: 3})
+	draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+	for _, rows := range []int64{1, 2, 15, 16, 17, 31, 33, 256, 257, 273, 300} {
+		for _, out := range []int64{1, 2, 5, 31, 64, 70, 128} {
+			for _, in := range []int64{1, 2, 9} {
+				mark := c.Mark()
+				ours := linearArguments{weight: draw(out, in), bias: draw(out)}
+				theirs := ours.copied(c)
+				ours.train()
+				theirs.train()
+				for i := range 3 {
+					x, g := draw(rows, in), draw(rows, out)
+					a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
+					y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
+					c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
+					c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
+					what := fmt.Sprintf("%d x %d x %d, micro-batch %d, ", rows, out, in, i)
+					sameBits(t, what+"output", y, z)
+					if rows > 1 || in > 1 { // the product of a row and a column
+						sameBits(t, what+"input", c.GradOf(a), c.GradOf(b))
+					}
+					sameBits(t, what+"bias", c.GradOf(ours.bias), c.GradOf(theirs.bias))
+					if i == 0 {
+						sameBits(t, what+"weight", c.GradOf(ours.weight), c.GradOf(theirs.weight))
+					}
+					a.SetGradOf(nil)
+					b.SetGradOf(nil)
+				}
+				ours.drop()
+				theirs.drop()
+				c.Release(mark)
+			}
+		}
+	}
+}
+
+// A backward through one path gives the gradients that it gives beside another root, where
+// libtorch's engine runs it: of leaves that one layer uses, and of one that two layers use.
+func TestBackwardAlongAPathIsTheEngines(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
+	draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+	const width = 24
+	var leaves, inputs, outGrads []*torch.Tensor
+	for range 3 {
+		inputs, outGrads = append(inputs, draw(7, width)), append(outGrads, draw(7, width))
+		leaves = append(leaves, draw(width, width), draw(width), draw(width))
+	}
+	for _, shared := range []bool{false, true} {
+		for _, keep := range []bool{false, true} {
+			gradients := func(others int) (bits []string) {
+				var mine []*torch.Tensor
+				for _, l := range leaves {
+					mine = append(mine, c.Clone(l).SetRequiresGrad(true))
+				}
+				if shared {
+					mine[4] = mine[1]
+				}
+				for i := range 3 {
+					x := c.Clone(inputs[i]).SetRequiresGrad(true)
+					y := x
+					for k := 0; k < len(mine); k += 3 {
+						y = c.Mul(c.ReLU(c.Linear(y, mine[k], mine[k+1])), mine[k+2])
+					}
+					roots, grads := []*torch.Tensor{y}, []*torch.Tensor{outGrads[i]}
+					for range others {
+						roots = append(roots, c.Mul(draw(1).SetRequiresGrad(true), draw(1)))
+						grads = append(grads, c.Ones(torch.Float32, 1))
+					}
+					c.Backward(roots, grads, keep)
+					bits = append(bits, string(torch.Bytes(c.TakeGrad(x))))
+				}
+				for _, l := range mine {
+					if l.HasGrad() {
+						bits = append(bits, string(torch.Bytes(c.TakeGrad(l))))
+					}
+				}
+				return bits
+			}
+			path, engine := gradients(0), gradients(1)
+			if fmt.Sprint(path) != fmt.Sprint(engine) {
+				t.Errorf("shared %v, keep %v: other bits", shared, keep)
+			}
+		}
+	}
+}
 
 // recipe is a model as a list of steps: each makes the next activation, of 6 x 8, out of earlier
 // ones and weights.
@@ -446,27 +900,6 @@ func TestSplitOfANodeOfGo(t *testing.T) {
 	}
 	if diff := cmp.Diff(run(false), run(true)); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// Nothing leads to a gate: all is for later.
-func TestSplitWithoutInputs(t *testing.T) {
-	device := torchtest.Device(2)
-	c := torchtest.New(t, torch.Options{Device: device, Grad: true, Seed: 2})
-	w := leaf(t, c, 6, 6)
-	begin := device.Memory().Live
-	y := c.Tanh(c.Linear(c.Randn(4, 6), w, nil))
-	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
-	c.Release(0)
-	held := device.Memory().Live
-	later := p.Split()
-	p.Run()
-	if w.HasGrad() || device.Memory().Live != held {
-		t.Errorf("the first part did something: %d bytes, then %d", held, device.Memory().Live)
-	}
-	later.Run()
-	if !w.HasGrad() || device.Memory().Live != begin+6*6*4 {
-		t.Errorf("gradient %v, %d bytes", w.HasGrad(), device.Memory().Live-begin)
 	}
 }
 
