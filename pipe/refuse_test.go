@@ -14,7 +14,7 @@ import (
 	"penstock.example/torch"
 )
 
-// What New refuses of a model; what it refuses of a Config is in examples/config_test.go.
+// What New refuses of a model.
 func TestNewSaysWhatToDo(t *testing.T) {
 	torchtest.Check(t)
 	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
