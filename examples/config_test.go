@@ -179,11 +179,7 @@ var (
 
 		"trace.Options.Workers": {{trace.Options{Workers: []string{"a"}}, "[a]: 1 for 2 workers", "want one for each worker, or none"}},
 
-		"autoremat.Config.Limit":     {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
-		"autoremat.Config.Slots":     {{autoremat.Config{Slots: -1}, "-1", "want at least 0"}, {autoremat.Config{Slots: 1, Optimizer: sgd()}, "1: an Optimizer tells them itself", "want one of the two"}},
-		"autoremat.Config.Warmup":    {{autoremat.Config{Warmup: -1}, "-1", "want at least 0"}},
-		"autoremat.Config.Repeats":   {{autoremat.Config{Repeats: -1}, "-1", "want at least 0"}},
-		"autoremat.Config.MostUnits": {{autoremat.Config{MostUnits: -1}, "-1", "want at least 0"}},
+		"autoremat.Config.Limit": {{autoremat.Config{Limit: -1}, "-1", "want a number of bytes, or 0 for what is free"}},
 
 		"optim.Config.LR":          {{named("sgd", optim.Config{LR: nan}), "NaN", "want a finite number that is not negative"}, {named("adam", optim.Config{LR: -1}), "-1", "want a finite number"}},
 		"optim.Config.WeightDecay": {{named("sgd", optim.Config{WeightDecay: math.Inf(1)}), "+Inf", "want a finite number"}},
@@ -264,7 +260,7 @@ var (
 		"profile.Config.Progress": "any function", "profile.Config.Loss": "any", "profile.Config.LossUnit": "a switch", "profile.Config.Split": "a switch", "profile.Config.FirstOnly": "a switch", "profile.Config.InputGrad": "a switch", "profile.Config.Lean": "a switch",
 		"profile.Config.DeferredBatchNorm": "a switch", "profile.Config.Known": "one of something else is not used", "profile.Config.FewerTarget": "as Target",
 		"group.Config.Token": "any text", "group.Config.Log": "any logger",
-		"autoremat.Config.Optimizer": "any", "autoremat.Config.Loss": "any", "autoremat.Config.Report": "any function",
+		"autoremat.Config.Optimizer": "any",
 	}
 )
 

@@ -127,6 +127,10 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, state *microBatchStat
 		state.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)*cmp.Or(r.batch.LossScale, 1)))}
 		return
 	}
+	if r.batch.Within != nil {
+		state.outGrad, r.grads = r.grads, nil
+		return
+	}
 	out, _, _ := state.execution.Output()
 	state.outGrad = make([]*torch.Tensor, len(out))
 	for j, g := range r.grads {
@@ -161,6 +165,10 @@ func (r *minibatch) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage
 
 // giveInputs adds the gradients that reach the first stage to those of the batch's inputs.
 func (r *minibatch) giveInputs(c *torch.Ctx, microBatch int, state *microBatchState) {
+	if r.batch.Within != nil {
+		r.inputGrads, state.inGrad = state.inGrad, nil
+		return
+	}
 	var parts, grads []*torch.Tensor
 	c.SetGrad(true)
 	for i, g := range state.inGrad {

@@ -84,7 +84,7 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if !p.placed.Load() {
+	if !p.placed.Load() && t.(*minibatch).batch.Within == nil {
 		return nil, ErrNotPlaced
 	}
 	record := p.record.Load()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
@@ -51,6 +52,7 @@ type minibatch struct {
 	gathers    bool            // the run ends with gathering the outputs
 	outputs    []*torch.Tensor // gathered, kept
 	ungradient []Value         // inputs that want a gradient and had none when the run began
+	inputGrads []*torch.Tensor // of the inputs of a batch within a layer
 }
 
 // minibatch checks a batch and splits it.
@@ -58,16 +60,19 @@ func (p *Pipe) minibatch(ctx context.Context, b Batch, training, graph bool) (*m
 	if err := arg.Context(ctx, "pipe"); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(p.undivided(), p.notice()); err != nil {
+	if err := cmp.Or(p.undivided(b), p.notice()); err != nil {
 		return nil, err
 	}
 	inputs := b.Input
 	if len(inputs) == 0 {
 		return nil, errNoInput
 	}
-	total, err := countRows("input", inputs)
+	total, err := countRows("input", inputs, b.Within != nil)
 	if err != nil {
 		return nil, err
+	}
+	if b.Within != nil {
+		b.Extras = b.Within.Extras()
 	}
 	if total == 0 && training {
 		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", inputs[0].Tensor)
@@ -174,7 +179,7 @@ func (r *minibatch) setTargets() error {
 	if r.targets = r.batch.Target; len(r.targets) == 0 {
 		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
 	}
-	total, err := countRows("target", r.targets)
+	total, err := countRows("target", r.targets, false)
 	if err == nil && total != r.total {
 		err = fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
@@ -200,6 +205,8 @@ func (r *minibatch) free() {
 	}
 	r.lossGrad.Free()
 	r.lossGrad = nil
+	torch.FreeAll(r.inputGrads)
+	r.inputGrads = nil
 	for s := range r.states {
 		for i := range r.states[s] {
 			r.states[s][i].free()
@@ -359,6 +366,9 @@ func number(c *torch.Ctx, t *torch.Tensor, of torch.DType) float64 {
 
 // context makes the context in which a unit runs its layers on a micro-batch.
 func (r *minibatch) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
+	if around := r.batch.Within; around != nil {
+		return around.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+	}
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.before + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
@@ -378,7 +388,11 @@ func (r *minibatch) viewBatch(c *torch.Ctx, microBatch int) {
 	c.SetGrad(false)
 	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
 	for i, v := range r.inputs {
-		in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
+		if k := slices.Index(r.inputs[:i], v); k >= 0 {
+			in.Tensors[i] = in.Tensors[k]
+		} else {
+			in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
+		}
 		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
 	}
 	r.states[0][microBatch].in = in

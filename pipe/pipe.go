@@ -270,7 +270,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		}
 	}
 	for _, s := range nn.Shared(model) {
-		if s.Replica() != nil {
+		if s.Replica() != nil && len(cfg.Balance) > 1 {
 			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one "+
 				"first", s.Name)
 		}

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock.example/nn"
@@ -58,6 +59,9 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			// The outputs of the whole batch, and with them while they are put together the
 			// micro-batches', later their gradients.
 			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
+			if r.batch.Within != nil {
+				memory.Outputs = c.Gives + cmp.Or(r.batch.LossBytes, 4*c.Gives)
+			}
 		}
 		out.Stages[i].Memory = memory
 	}

@@ -94,6 +94,8 @@ type Run struct {
 	outputs []*torch.Tensor
 	closed  bool
 
+	inputGrads []*torch.Tensor // of the inputs of a batch within a layer, until they are taken
+
 	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
 
@@ -122,7 +124,7 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 		return nil, err
 	}
 	for _, t := range out {
-		t.SetRequiresGrad(t.DType().IsFloat())
+		t.SetRequiresGrad(t.DType().IsFloat() && b.Within == nil)
 	}
 	return &Run{r: r, outputs: out}, nil
 }
@@ -190,6 +192,10 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		return run.backwardOfMine(ctx, retain)
 	}
 	r := run.r
+	if r.batch.Within != nil {
+		r.grads = grads
+		return run.backwardOfMine(ctx, retain)
+	}
 	c := torch.NewCtx(torch.Options{Device: r.p.stages[len(r.p.stages)-1].Device})
 	defer c.Close()
 	if len(grads) == 0 {
@@ -235,9 +241,19 @@ func (run *Run) backwardOfMine(ctx context.Context, retain bool) error {
 	_, err := r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly](), r)
 	run.running.Store(false)
 	if err == nil {
+		run.inputGrads, r.inputGrads = r.inputGrads, nil
 		r.ran()
 	}
 	return err
+}
+
+// InputGrads returns the gradients of the inputs of a batch within a layer, after a backward, nil
+// where there is none. They are the caller's. An input that occurs twice has its gradient at its
+// first place.
+func (run *Run) InputGrads() []*torch.Tensor {
+	out := run.inputGrads
+	run.inputGrads = nil
+	return out
 }
 
 // Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer
@@ -250,8 +266,10 @@ func (run *Run) Close() {
 	run.closed = true
 	run.r.free()
 	for _, t := range run.outputs {
-		t.SetGradOf(nil)
-		t.Free()
+		if !t.Freed() { // a layer has handed it on
+			t.SetGradOf(nil)
+			t.Free()
+		}
 	}
 	run.outputs = nil
 }

@@ -103,12 +103,15 @@ func (r *minibatch) undo(worker int) {
 }
 
 func (r *minibatch) layer(a schedule.Action, err error) string {
-	running := r.states[a.Stage][a.MicroBatch].execution.Running()
+	running, around := r.states[a.Stage][a.MicroBatch].execution.Running(), ""
+	if r.batch.Within != nil {
+		around = r.batch.Within.Path()
+	}
 	var e *torch.Error
 	switch {
 	case running == nil || a.Kind.Transfer():
 		return ""
-	case running.Path() != "": // in a forward, or nn.Checkpointed ran it again
+	case running.Path() != around: // in a forward, or nn.Checkpointed ran it again
 		return running.Path()
 	case errors.As(err, &e):
 		return nn.LayerOf(running.Spans(), e.Sequence)
@@ -133,6 +136,19 @@ func (r *minibatch) gather(c *torch.Ctx) (out []*torch.Tensor) {
 				"every micro-batch",
 				len(lists[0]), i, len(lists[i]))
 		}
+	}
+	if r.batch.Within != nil {
+		once, at := torch.Distinct(lists[0])
+		for i, t := range once {
+			if once[i] = t; states[0].sent == nil {
+				once[i] = c.Keep(c.Detach(t))
+			}
+		}
+		states[0].sent = nil
+		for _, k := range at {
+			out = append(out, once[k])
+		}
+		return out
 	}
 	for j := range lists[0] {
 		column := make([]*torch.Tensor, len(lists))
