@@ -16,7 +16,7 @@ import (
 
 // measure measures the model on the first micro-batch, and on the last one if that has fewer rows, on a device of
 // each kind that the stages are on.
-func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
+func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	chains, err := r.measured(ctx, false)
 	// Only a measurement tells the least limit. Where that has no room for it, it goes on without, and holds as little
 	// as it can.
@@ -36,9 +36,9 @@ var measuredOn struct {
 
 // measured measures all stages. Stages on equal devices are measured on one of these, together, and each gets the
 // chain that was measured where it is. It keeps the limits unless beyond is set.
-func (r *minibatch) measured(ctx context.Context, beyond bool) ([]profile.Chain, error) {
+func (r *run) measured(ctx context.Context, beyond bool) ([]profile.Chain, error) {
 	out := make([]profile.Chain, len(r.p.stages))
-	for k, stages := range alike(len(out), r.hardware) {
+	for k, stages := range alike(len(out), func(i int) string { return r.available[i].Hardware }) {
 		chains, err := r.measuredFor(ctx, stages, k == 0, beyond)
 		if err != nil {
 			return nil, err
@@ -65,14 +65,6 @@ func alike(stages int, hardware func(stage int) string) (groups [][]int) {
 	return groups
 }
 
-// hardware is what the device of a stage is made of: equal texts are equal devices. All CPU devices are.
-func (r *minibatch) hardware(stage int) string {
-	if known, told := r.rooms[stage]; told {
-		return known.Hardware
-	}
-	return r.p.hardware(r.p.stages[stage].Device)
-}
-
 // hardwareOf is what a device of this process is made of. A GPU is asked once.
 func hardwareOf(d torch.Device) string {
 	if d.Kind == torch.KindCPU {
@@ -90,7 +82,7 @@ var models sync.Map // torch.Device of a GPU -> string
 
 // measuredFor measures all stages on a device that is like those of some of them. first says that they are like
 // that of the first stage, for which Config.Profile is.
-func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond bool) (chains []profile.Chain, err error) {
+func (r *run) measuredFor(ctx context.Context, stages []int, first, beyond bool) (chains []profile.Chain, err error) {
 	p := r.p
 	device, limit, restore, err := p.measuringDevice(stages)
 	if err != nil {
@@ -102,7 +94,7 @@ func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond
 	}
 	beside, done := p.besides(device)
 	defer done()
-	err = p.alone(func(c *torch.Ctx) (err error) {
+	err = p.exclusively(func(c *torch.Ctx) (err error) {
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
 		}
@@ -129,7 +121,7 @@ func (r *minibatch) measuredFor(ctx context.Context, stages []int, first, beyond
 			return list
 		}
 		var fewer, fewerTarget []*torch.Tensor
-		if last := len(r.parts) - 1; r.larger() <= last {
+		if last := len(r.parts) - 1; r.fullMicroBatches() <= last {
 			fewer, fewerTarget = part(r.inputs, last), part(r.targets, last)
 		}
 		config := profile.Config{
@@ -176,9 +168,9 @@ func (p *Pipe) idle() {
 	}
 }
 
-// alone runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
+// exclusively runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
 // else changes the accounts of the devices meanwhile.
-func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
+func (p *Pipe) exclusively(f func(c *torch.Ctx) error) (err error) {
 	var arrived sync.WaitGroup
 	done := make(chan struct{})
 	arrived.Add(len(p.mine))
@@ -288,7 +280,7 @@ func (p *Pipe) highestLimit(stages []int) (highest int64) {
 }
 
 // partsOf are the parts of values that a micro-batch has.
-func (r *minibatch) partsOf(c *torch.Ctx, values []Value, microBatch int) (out []*torch.Tensor) {
+func (r *run) partsOf(c *torch.Ctx, values []Value, microBatch int) (out []*torch.Tensor) {
 	for _, v := range values {
 		out = append(out, c.Detach(r.parts[microBatch].part(c, v)))
 	}

@@ -82,53 +82,6 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	nn.ZeroGrads(inner.Model())
 }
 
-// Pipes whose layers run one another in a ring, at the same time: each held its worker and waited
-// for the next one's. One of them is refused.
-func TestPipesThatRunEachOther(t *testing.T) {
-	for n := 2; n <= 3; n++ {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			torchtest.Check(t)
-			c := torch.NewCtx(torch.Options{})
-			defer c.Close()
-			x := c.Ones(torch.Float32, 1, 1)
-			eval := func(p *pipe.Pipe) error { y, err := eval(p, context.Background(), x); y.Free(); return err }
-
-			pipes := make([]*pipe.Pipe, n)
-			var inside, finished sync.WaitGroup
-			inside.Add(n)
-			var refused atomic.Int32
-			for i := range pipes {
-				l, entered := &caller{}, false
-				l.on(func(*nn.Ctx) {
-					if entered { // by the layer before
-						return
-					}
-					entered = true
-					inside.Done()
-					inside.Wait()
-					if err := eval(pipes[(i+1)%n]); errors.Is(err, pipe.ErrNested) {
-						refused.Add(1)
-					} else if err != nil {
-						t.Error(err)
-					}
-				})
-				pipes[i] = started(t, nn.NewSequential(l), pipe.Config{Devices: []torch.Device{torch.CPU(i)}})
-			}
-			errs := make([]error, n)
-			err := within(func() error {
-				for i, p := range pipes {
-					finished.Go(func() { errs[i] = eval(p) })
-				}
-				finished.Wait()
-				return errors.Join(errs...)
-			})
-			if err != nil || refused.Load() != 1 {
-				t.Errorf("%v; %d calls were refused, want 1", err, refused.Load())
-			}
-		})
-	}
-}
-
 // Looking up a program took the lock under which runs are started. It is held as long as a worker
 // has too much to do to be given another run, and the worker waited for it.
 func TestProgramWhileRunsAreStarted(t *testing.T) {
