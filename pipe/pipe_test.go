@@ -102,7 +102,7 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := run.Backward(context.Background(),
-		c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4 3]") {
+		c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4,3]") {
 		t.Errorf("got %v", err)
 	}
 	run.Close()
