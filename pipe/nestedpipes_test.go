@@ -3,17 +3,12 @@ package pipe_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
@@ -80,126 +75,4 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	}
 	nn.ZeroGrads(model)
 	nn.ZeroGrads(inner.Model())
-}
-
-// Looking up a program took the lock under which runs are started. It is held as long as a worker
-// has too much to do to be given another run, and the worker waited for it.
-func TestProgramWhileRunsAreStarted(t *testing.T) {
-	torchtest.Check(t)
-	l := &caller{}
-	p := started(t, nn.NewSequential(l), pipe.Config{})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	x := c.Ones(torch.Float32, 1, 1)
-	var others sync.WaitGroup
-	var once sync.Once
-	eval := func() error { y, err := eval(p, context.Background(), x); y.Free(); return err }
-	l.on(func(*nn.Ctx) {
-		once.Do(func() {
-			for range 40 {
-				others.Go(func() {
-					if err := eval(); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			for !blockedIn("chan send", "pipe.(*Pipe).start") {
-				runtime.Gosched()
-			}
-			if _, err := p.Program(3); err != nil {
-				t.Error(err)
-			}
-		})
-	})
-	if err := within(eval); err != nil {
-		t.Error(err)
-	}
-	others.Wait()
-}
-
-// blockedIn says whether a goroutine that is in a function is in such a state, as stacks name it.
-func blockedIn(state, function string) bool {
-	stacks := make([]byte, 1<<20)
-	for _, s := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-		if head, _, _ := strings.Cut(s, "\n"); strings.Contains(head, "["+state) && strings.Contains(s, function) {
-			return true
-		}
-	}
-	return false
-}
-
-// A layer that is being measured may run a pipe that measures its own layers for that: the one
-// waited for the other to be done.
-func TestMeasuringWhileMeasured(t *testing.T) {
-	torchtest.Check(t)
-	linear := func(last nn.Layer) *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh(), nn.NewLinear(4, 4), last)
-	}
-	cfg := func(first int) pipe.Config {
-		return pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: pipe.Optimal,
-			Devices: []torch.Device{torch.CPU(first), torch.CPU(first + 1)}}
-	}
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(c, 1))}
-	ctx := context.Background()
-
-	alone := started(t, linear(nn.NewTanh()), cfg(0))
-	if _, err := alone.PlanFor(ctx, b, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	inner, l := started(t, linear(nn.NewTanh()), cfg(2)), &caller{}
-	outer := started(t, linear(l), cfg(4))
-	l.on(func(*nn.Ctx) {
-		if _, err := inner.PlanFor(ctx, b, squares{}); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := within(func() error { _, err := outer.PlanFor(ctx, b, squares{}); return err }); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []*pipe.Pipe{inner, outer} {
-		for i, s := range p.Measured() {
-			for j, layer := range s.Chain.Layers {
-				sizes := func(l remat.Layer) [4]int64 { return [4]int64{l.Output, l.Saved, l.ForwardTmp, l.BackwardTmp} }
-				got, want := sizes(layer), sizes(alone.Measured()[i].Chain.Layers[j])
-				if got != want {
-					t.Errorf("stage %d, unit %d: measured %v, alone %v", i, j, got, want)
-				}
-			}
-		}
-	}
-}
-
-// A run that is closed within its own backward is closed when that is over.
-func TestRunClosedInItsBackward(t *testing.T) {
-	for _, retained := range []bool{false, true} {
-		t.Run(fmt.Sprintf("retained=%v", retained), func(t *testing.T) {
-			torchtest.Check(t)
-			l := &caller{}
-			model := nn.NewSequential(nn.NewLinear(4, 4), l)
-			p := started(t, model, pipe.Config{Chunks: 3, Checkpoint: pipe.Always})
-			c := torch.NewCtx(torch.Options{})
-			defer c.Close()
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0))})
-			if err != nil {
-				t.Fatal(err)
-			}
-			g := c.OnesLike(run.Output()[0])
-			l.on(func(*nn.Ctx) { run.Close() })
-			err = within(func() error {
-				if retained {
-					return run.BackwardRetained(context.Background(), g)
-				}
-				return run.Backward(context.Background(), g)
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			if run.Output() != nil {
-				t.Error("the run is still open")
-			}
-			nn.ZeroGrads(model)
-		})
-	}
 }

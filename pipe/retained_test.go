@@ -106,44 +106,6 @@ func buffersOf(model nn.Module) map[string][]byte {
 	return out
 }
 
-func TestBackwardRetainedDoublesTheGradient(t *testing.T) {
-	torchtest.Check(t)
-	for _, cfg := range configs(3, 3) {
-		model := exact()
-		p := started(t, model, cfg)
-		c := torch.NewCtx(torch.Options{Threads: 1})
-		x, g := whole(c, 1, 7, 3), whole(c, 2, 7, 3)
-		var once [][]float32
-		for times := 1; times <= 3; times++ {
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range times - 1 {
-				if err := run.BackwardRetained(context.Background(), g); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := run.Backward(context.Background(), g); err != nil {
-				t.Fatal(err)
-			}
-			for i, q := range nn.Params(model) {
-				got := floats(gradient(q))
-				if times == 1 {
-					once = append(once, got)
-				}
-				for k := range got {
-					if got[k] != float32(times)*once[i][k] {
-						t.Errorf("%s: %d times: %s[%d] is %v, once %v", named(cfg), times, q.Name, k, got[k], once[i][k])
-					}
-				}
-			}
-			nn.ZeroGrads(model)
-		}
-		c.Close()
-	}
-}
-
 // exact is a network whose numbers are whole: three linear layers of weights from -2 to 2.
 func exact() *nn.Sequential {
 	s := nn.NewSequential()
