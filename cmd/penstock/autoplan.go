@@ -191,7 +191,7 @@ func (l searchLine) inFlags() string {
 
 // savedPlan is the plan in the checkpoint; the zero value if there is none, or none of this version.
 func (j *job) savedPlan() (was madePlan, line searchLine) {
-	if j.from == nil || json.Unmarshal([]byte(j.from.Plan()), &was) != nil {
+	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil {
 		return madePlan{}, searchLine{}
 	}
 	line, err := parsePlan(was.Plan)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -204,12 +205,20 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 // readGroup reads a group of parameters. A scale of 0 is refused: --train-only freezes parameters.
 func readGroup(text string) (g optim.Group, ok bool) {
 	i := strings.LastIndexByte(text, ':')
-	decay := math.NaN()
-	err := setting.Set("a group", []setting.Setting{{Name: "scale", Value: &g.Scale}, {Name: "weight-decay", Value: &decay}},
-		[]string{text[i+1:]})
-	if g.Params = text[:max(i, 0)]; !math.IsNaN(decay) {
-		g.WeightDecay = &decay
+	rate := func(set func(float64)) func(string) error {
+		return func(text string) error {
+			x, err := strconv.ParseFloat(text, 64)
+			if set(x); err == nil && (x < 0 || math.IsInf(x, 0) || math.IsNaN(x)) {
+				err = strconv.ErrRange
+			}
+			return err
+		}
 	}
+	err := setting.Set("a group", []setting.Setting{
+		{Name: "scale", Value: rate(func(x float64) { g.Scale = x })},
+		{Name: "weight-decay", Value: rate(func(x float64) { g.WeightDecay = &x })},
+	}, []string{text[i+1:]})
+	g.Params = text[:max(i, 0)]
 	return g, err == nil && i > 0 && (g.Scale > 0 || !strings.Contains(text[i:], "scale="))
 }
 

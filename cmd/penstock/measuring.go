@@ -80,8 +80,8 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	gpus := slices.ContainsFunc(j.config.Devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU })
 	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
 	switch {
-	case j.from != nil && (j.anyThreads || j.from.Threads() > 0):
-		most = max(j.from.Threads(), 1)
+	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
+		most = max(j.from.Recipe.Threads, 1)
 		if most > 1 || j.allThreads {
 			fmt.Fprintf(stderr, "--threads %d, as before\n", most)
 		}

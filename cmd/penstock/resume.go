@@ -81,8 +81,7 @@ func (j *job) openCheckpoint() error {
 	}
 	from, err := j.store().Latest()
 	var damaged *train.DamagedError
-	var missing *train.MissingError
-	if errors.As(err, &damaged) || errors.As(err, &missing) {
+	if errors.As(err, &damaged) {
 		return wrongInput(err)
 	}
 	if err != nil {
@@ -90,7 +89,7 @@ func (j *job) openCheckpoint() error {
 	}
 	r := j.recipe
 	if j.planned == auto && j.world.Chunks == 0 { // still to be planned
-		r.Chunks = from.Chunks()
+		r.Chunks = from.Recipe.Chunks
 	}
 	if err := from.Check(r, j.model); err != nil {
 		return wrongInput(err)
@@ -137,12 +136,12 @@ func (j *job) tellResumed(stderr io.Writer) {
 				flag, was, now, effect)
 		}
 	}
-	differs("--chunks", from.Chunks(), j.config.Chunks, "results differ from those of an uninterrupted run")
-	differs("--threads", from.Threads(), j.config.Threads, bits)
-	differs("--replicas", max(from.Replicas(), 1), j.replicas, otherReplicas(j.model))
+	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an uninterrupted run")
+	differs("--threads", from.Recipe.Threads, j.config.Threads, bits)
+	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, otherReplicas(j.model))
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
-		if was := from.Kernels()[library]; was != "" && was != now[library] {
+		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
 			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n", was, library, now[library], bits)
 		}
 	}
@@ -173,10 +172,10 @@ func (j *job) tellStart(stderr io.Writer) error {
 		return nil
 	}
 	text := "going on from " + j.from.Path
-	if was, now := j.from.Processes(), j.processCount(); was != 0 && was != now {
+	if was, now := j.from.Recipe.Processes, j.processCount(); was != 0 && was != now {
 		text += fmt.Sprintf(" with %s instead of %d", counted(now, "process"), was)
 	}
-	if was, now := j.from.Balance(), j.config.Balance; was != nil && !slices.Equal(was, now) {
+	if was, now := j.from.Recipe.Balance, j.config.Balance; was != nil && !slices.Equal(was, now) {
 		text += fmt.Sprintf("; stages of %s layers instead of %s", numbers(now), numbers(was))
 	}
 	changes, err := j.from.Changes(j.recipe)

@@ -1,8 +1,7 @@
-// Package setting reads NAME=VALUE options: of models, of data sets, of groups of parameters.
+// Package setting reads options that are written as NAME=VALUE.
 package setting
 
 import (
-	"encoding"
 	"errors"
 	"fmt"
 	"math"
@@ -15,52 +14,62 @@ import (
 
 // Setting is an option with a name.
 type Setting struct {
-	Name string
-	// Value is what Set changes: a *int, *uint64, *float64, *bool, *string, *[]float32, an
-	// encoding.TextUnmarshaler, or a func(text string) error that says what is wanted.
+	Name    string
+	Default string   // as List prints it
+	Most    int      // of a whole number; 0 is MaxInt32
+	Words   []string // the only values; nil is any
+
+	// Value is where the value goes:
+	//
+	//	*int                 a whole number from 1 to Most
+	//	*uint64              any whole number
+	//	*float64             a number above 0 and below 1
+	//	*bool                0, 1, false, true
+	//	*[]float32           numbers with colons between them
+	//	func(string) error   any text; the error says what is wanted instead
 	Value any
-	// Default is what List shows; "" is the present value.
-	Default string
-	// Numbers must be at least Least and at most Most. Without Most nothing bounds them from above.
-	Least, Most float64
-	Words       []string // if not nil, the only values
 }
 
-// Set changes settings by assignments such as "size=64,classes=5". A name may be once in each. The
-// last assignment counts. The error names the assignment, says what is wanted, and lists the settings.
+// Set reads assignments. One may hold several with commas between them, each name once; the last
+// assignment of a name counts. The error says what is wanted, and which options there are of what they
+// are the options of. After an error some are set.
 func Set(of string, settings []Setting, assignments []string) error {
+	var names []string
+	for _, s := range settings {
+		names = append(names, s.Name)
+	}
 	for _, list := range assignments {
-		var given []string
-		for text := range strings.SplitSeq(list, ",") {
-			name, value, ok := strings.Cut(text, "=")
-			i := slices.IndexFunc(settings, func(s Setting) bool { return s.Name == name })
-			problem := ""
+		seen := map[string]bool{}
+		for a := range strings.SplitSeq(list, ",") {
+			name, text, ok := strings.Cut(a, "=")
+			i := slices.Index(names, name)
+			var err error
 			switch {
 			case !ok:
-				text, problem = strconv.Quote(text), "want NAME=VALUE"
+				a, err = strconv.Quote(a), errors.New("want NAME=VALUE")
+			case seen[name]:
+				err = fmt.Errorf("%s is given twice; want it once", name)
 			case i < 0:
-				problem = arg.Meant(name, names(settings)) + "want one of the options"
-			case slices.Contains(given, name):
-				return fmt.Errorf("%s: %s is given twice; want it once", text, name)
+				err = fmt.Errorf("%swant one of its options", arg.Meant(name, names))
 			default:
-				if err := settings[i].read(value); err != nil {
-					problem = "want " + err.Error()
+				if err = settings[i].Read(text); err != nil {
+					err = fmt.Errorf("want %w", err)
 				}
 			}
-			if problem != "" {
-				return fmt.Errorf("%s: %s; %s has %s", text, problem, of, List(settings))
+			if err != nil {
+				return fmt.Errorf("%s: %w; %s has %s", a, err, of, List(settings))
 			}
-			given = append(given, name)
+			seen[name] = true
 		}
 	}
 	return nil
 }
 
-// List writes settings with their defaults: "size=32, classes=10".
+// List is the options with their defaults, such as "size=28, classes=10".
 func List(settings []Setting) string {
 	var all []string
 	for _, s := range settings {
-		all = append(all, s.Name+"="+s.Text())
+		all = append(all, s.Name+"="+s.Default)
 	}
 	if all == nil {
 		return "none"
@@ -68,88 +77,51 @@ func List(settings []Setting) string {
 	return strings.Join(all, ", ")
 }
 
-func names(settings []Setting) (all []string) {
-	for _, s := range settings {
-		all = append(all, s.Name)
-	}
-	return all
-}
-
-// Text is the default, or the present value. Booleans are 0 and 1.
-func (s Setting) Text() string {
-	if s.Default != "" {
-		return s.Default
-	}
-	switch v := s.Value.(type) {
-	case *int:
-		return strconv.Itoa(*v)
-	case *uint64:
-		return strconv.FormatUint(*v, 10)
-	case *float64:
-		return strconv.FormatFloat(*v, 'g', -1, 64)
-	case *bool:
-		return map[bool]string{false: "0", true: "1"}[*v]
-	case *string:
-		return *v
-	case *[]float32:
-		return strings.ReplaceAll(strings.Trim(fmt.Sprint(*v), "[]"), " ", ":")
-	}
-	return "none"
-}
-
-// read reads a value. The error says what is wanted.
-func (s Setting) read(text string) (err error) {
+// Read reads the value, or returns an error that says what is wanted.
+func (s Setting) Read(text string) error {
 	if s.Words != nil && !slices.Contains(s.Words, text) {
 		return errors.New(strings.Join(s.Words, " or "))
 	}
-	inside := func(x float64) bool { return x >= s.Least && (s.Most == 0 || x <= s.Most) }
-	switch v := s.Value.(type) {
+	switch to := s.Value.(type) {
 	case *int:
-		n, bad := strconv.Atoi(text)
-		if bad != nil || !inside(float64(n)) {
-			return errors.New("a whole number" + s.bounds())
+		most := s.Most
+		if most == 0 {
+			most = math.MaxInt32
 		}
-		*v = n
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > most {
+			return fmt.Errorf("a whole number from 1 to %d", most)
+		}
+		*to = n
 	case *uint64:
-		if *v, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return errors.New("a whole number that is not negative")
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("a whole number from 0 to %d", uint64(math.MaxUint64))
 		}
+		*to = n
 	case *float64:
-		x, bad := strconv.ParseFloat(text, 64)
-		if bad != nil || math.IsInf(x, 0) || !inside(x) {
-			return errors.New("a number" + s.bounds())
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(x > 0 && x < 1) {
+			return errors.New("a share between 0 and 1")
 		}
-		*v = x
+		*to = x
 	case *bool:
-		if *v, err = strconv.ParseBool(text); err != nil {
+		if !slices.Contains([]string{"0", "1", "false", "true"}, text) {
 			return errors.New("0 or 1")
 		}
-	case *string:
-		if *v = text; text == "" {
-			return errors.New("a text")
-		}
+		*to = text == "1" || text == "true"
 	case *[]float32:
-		*v = nil
+		var all []float32
 		for one := range strings.SplitSeq(text, ":") {
-			x, bad := strconv.ParseFloat(one, 32)
-			if bad != nil || math.IsInf(x, 0) || math.IsNaN(x) {
-				return errors.New("numbers with colons between them, such as 0.485:0.456:0.406")
+			x, err := strconv.ParseFloat(one, 32)
+			if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+				return errors.New("a number for each channel, such as 0.485:0.456:0.406")
 			}
-			*v = append(*v, float32(x))
+			all = append(all, float32(x))
 		}
-	case encoding.TextUnmarshaler:
-		return v.UnmarshalText([]byte(text))
+		*to = all
 	case func(string) error:
-		return v(text)
-	default:
-		panic(fmt.Sprintf("setting: %s has a value of type %T", s.Name, v))
+		return to(text)
 	}
 	return nil
-}
-
-func (s Setting) bounds() string {
-	if s.Most == 0 {
-		return fmt.Sprintf(" from %v", s.Least)
-	}
-	return fmt.Sprintf(" from %v to %.0f", s.Least, s.Most)
 }
