@@ -50,7 +50,8 @@ func (w planWorld) differences(from planWorld) string {
 	values := func(w planWorld) []any {
 		return []any{w.Processes, w.Cores, w.Limit, w.Devices, w.Stages, w.Chunks, w.Threads, w.Schedule}
 	}
-	names := []string{"processes", "cores of each process", "--memory-limit", "--devices", "--stages", "--chunks", "--threads", "--schedule"}
+	names := []string{"processes", "cores of each process", "--memory-limit", "--devices", "--stages",
+		"--chunks", "--threads", "--schedule"}
 	given := func(value any) string {
 		if text := fmt.Sprint(value); text != "0" && text != "" {
 			return text
@@ -76,14 +77,17 @@ type madePlan struct {
 // auto as the value of --plan has the run make its plan.
 const auto = "auto"
 
-// decidedByAuto are the flags that --plan auto decides, keptByAuto those that it goes by where they are given.
+// decidedByAuto are the flags that --plan auto decides, keptByAuto those that it goes by where they are
+// given.
 var (
 	decidedByAuto = []string{"balance", "virtual", "checkpoint"}
-	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast", "memory-limit", "chunks",
+	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
+		"memory-limit", "chunks",
 		"threads", "schedule"}
 )
 
-// checkAuto checks what stands beside --plan auto, and notes what the plan is for. Which stages the devices of
+// checkAuto checks what stands beside --plan auto, and notes what the plan is for. Which stages the
+// devices of
 // --devices get is known when the plan is made.
 func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	if o.planned != auto || o.decided {
@@ -96,15 +100,17 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	case o.allThreads:
 		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the two left out")
 	case given != nil && o.grouped:
-		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left out, or one process, "+
-			"or a plan of penstock plan", deviceNames(given))
+		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
+			"out, or one process, or a plan of penstock plan", deviceNames(given))
 	case given != nil && s.Changed("stages") && o.stages != len(given):
-		return badUsage("--stages %d and --devices %s: --plan auto has each device once; want --stages left out, or %d",
+		return badUsage("--stages %d and --devices %s: --plan auto has each device once; want --stages left "+
+			"out, or %d",
 			o.stages, deviceNames(given), len(given))
 	}
 	for _, name := range decidedByAuto {
 		if s.Changed(name) {
-			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name, s.Lookup(name).Value)
+			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name,
+				s.Lookup(name).Value)
 		}
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
@@ -153,7 +159,10 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",
 				micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
 		}
-		line, err = group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) { return j.findPlan(ctx, stderr, between) })
+		line, err = group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) {
+			return j.findPlan(ctx,
+				stderr, between)
+		})
 		if err != nil {
 			return err
 		}
@@ -176,7 +185,8 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	own := j.runOptions
-	next.args, next.listener, next.member, next.within, next.read = own.args, own.listener, own.member, own.within, own.read
+	next.args, next.listener, next.member, next.within, next.read = own.args, own.listener, own.member,
+		own.within, own.read
 	next.common, next.decide, next.world, next.effective = own.common, own.decide, own.world, own.effective
 	next.config.Group, next.config.Replicas = own.config.Group, own.config.Replicas
 	j.runOptions = next
@@ -186,7 +196,8 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 
 // inFlags is a plan in the words of flags.
 func (l searchLine) inFlags() string {
-	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance), l.Chunks, max(l.Threads, 1))
+	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance),
+		l.Chunks, max(l.Threads, 1))
 }
 
 // savedPlan is the plan in the checkpoint; the zero value if there is none, or none of this version.
@@ -248,7 +259,8 @@ func linkedMachine(name string, devices, threads int, links ...search.Link) sear
 	return m
 }
 
-// machine is what a plan is for, whose devices may have so many threads: the cores of one process, or processes with
+// machine is what a plan is for, whose devices may have so many threads: the cores of one process, or
+// processes with
 // links between them. Stages in one process share nothing else.
 func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 	most := slices.Max(threads)
@@ -260,9 +272,11 @@ func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 }
 
 // findPlan plans the model as it is to be trained, by processes that are joined by such links.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine, err error) {
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine,
+	err error) {
 	w := j.world
-	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(), devices: j.named, chunks: w.Chunks,
+	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
+		devices: j.named, chunks: w.Chunks,
 		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly,
 			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
 	if w.Schedule != "" {

@@ -56,7 +56,8 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	o := runOptions{trainFlags: f, getenv: getenv}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
-		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkPrecision, o.checkOptimizer, o.checkPairs,
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkPrecision, o.checkOptimizer,
+		o.checkPairs,
 	} {
 		if err := check(s); err != nil {
 			return runOptions{}, err
@@ -88,21 +89,24 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 		flag, needs string
 		there       bool
 	}{
-		{"resume", dir, o.out != ""}, {"autoresume", dir, o.out != ""}, {"save-every", dir, o.out != ""}, {"keep", dir, o.out != ""},
+		{"resume", dir, o.out != ""}, {"autoresume", dir, o.out != ""}, {"save-every", dir, o.out != ""},
+		{"keep", dir, o.out != ""},
 		{"patience", "--validate", o.validate != ""},
 		{"schedule-steps", "--lr-schedule cosine or step", o.lrSchedule != "constant"},
 		{"init-rename", "--init FILE", o.weights.init != ""}, {"init-skip", "--init FILE", o.weights.init != ""},
 		{"init-partial", "--init FILE", o.weights.init != ""},
 	} {
 		if s.Changed(pair.flag) && !pair.there {
-			return badUsage("--%s %s: it needs %s", pair.flag, strings.Trim(s.Lookup(pair.flag).Value.String(), "[]"), pair.needs)
+			return badUsage("--%s %s: it needs %s", pair.flag, strings.Trim(s.Lookup(pair.flag).Value.String(),
+				"[]"), pair.needs)
 		}
 	}
 	o.weights.rules.Rename = nil
 	for _, text := range o.weights.rename {
 		r, err := nn.ParseRename(text)
 		if err != nil {
-			return badUsage("--init-rename %q: want OLD=NEW, parts of names with dots between them; module= takes a prefix off", text)
+			return badUsage("--init-rename %q: want OLD=NEW, parts of names with dots between them; module= "+
+				"takes a prefix off", text)
 		}
 		o.weights.rules.Rename = append(o.weights.rules.Rename, r)
 	}
@@ -130,7 +134,8 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	case o.stages > all:
 		return badUsage("%s: %s has %d layers; want at most as many stages", asked, o.modelName, all)
 	case !s.Changed("devices") && o.stages/o.virtual > torch.MaxCPU:
-		return badUsage("%s: there are %d CPU devices; want fewer stages, or --devices that name one more than once",
+		return badUsage("%s: there are %d CPU devices; want fewer stages, or --devices that name one more "+
+			"than once",
 			asked, torch.MaxCPU)
 	default: // any cut: that by time is still to be found
 		cut.Balance = append(slices.Repeat([]int{1}, o.stages-1), all-o.stages+1)
@@ -159,14 +164,16 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 
 func (o *runOptions) checkPrecision(*pflag.FlagSet) error {
 	for _, d := range o.config.Devices {
-		if o.config.Autocast == torch.AutocastFloat16 && d.Kind == torch.KindCPU && strings.HasPrefix(torch.Version(), "1.") {
-			return badUsage("--autocast=%v: libtorch %s has no products in float16 on a CPU, and %v is one; want bfloat16, or CUDA devices",
+		if o.config.Autocast == torch.AutocastFloat16 && d.Kind == torch.KindCPU &&
+			strings.HasPrefix(torch.Version(), "1.") {
+			return badUsage("--autocast=%v: libtorch %s has no products in float16 on a CPU, and %v is one; "+
+				"want bfloat16, or CUDA devices",
 				o.config.Autocast, torch.Version(), d)
 		}
 	}
 	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
-		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there between batches; "+
-			"want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
+		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there "+
+			"between batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
 	}
 	return nil
 }
@@ -189,8 +196,8 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 	for _, text := range o.groups {
 		g, ok := readGroup(text)
 		if !ok {
-			return badUsage("--group %q: want PATTERN:scale=X,weight-decay=W with one of the two or both, finite and not negative, "+
-				"such as '*.bias:weight-decay=0'", text)
+			return badUsage("--group %q: want PATTERN:scale=X,weight-decay=W with one of the two or both, "+
+				"finite and not negative, such as '*.bias:weight-decay=0'", text)
 		}
 		o.update.Groups = append(o.update.Groups, g)
 	}
@@ -248,7 +255,8 @@ func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error
 			config.TotalSteps = o.scheduleSteps
 		}
 		if config.TotalSteps <= o.warmup {
-			return nil, train.Choice{}, badUsage("--warmup %d: the %s schedule has only %d steps; want a shorter warm-up, or "+
+			return nil, train.Choice{}, badUsage("--warmup %d: the %s schedule has only %d steps; want a "+
+				"shorter warm-up, or "+
 				"more --steps, --epochs or --schedule-steps", o.warmup, o.lrSchedule, config.TotalSteps)
 		}
 		settings["schedule-steps"] = config.TotalSteps
@@ -306,7 +314,8 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	var at *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return badUsage("--schedule %q: %s, or a file with a program; there is no such file (the learning rate's schedule is --lr-schedule)",
+		return badUsage("--schedule %q: %s, or a file with a program; there is no such file (the learning "+
+			"rate's schedule is --lr-schedule)",
 			o.schedule, message(unknown))
 	case errors.Is(err, disk.ErrNotRegular) && errors.As(err, &at):
 		return refuse("%v; want a schedule's name, such as 1f1b, or a file with a program", at.Err)
@@ -327,10 +336,12 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	devices, n := len(program.Workers), len(o.config.Balance)
 	switch {
 	case o.virtual > 0:
-		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the two out",
+		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the "+
+			"two out",
 			o.virtual, o.schedule)
 	case s.Changed("stages") && o.stages != devices:
-		return badUsage("--stages %d: the program in --schedule %s is for %d devices; want --stages %[3]d, or leave it out",
+		return badUsage("--stages %d: the program in --schedule %s is for %d devices; want --stages %[3]d, "+
+			"or leave it out",
 			o.stages, o.schedule, devices)
 	case s.Changed("balance") && n != program.Stages:
 		return badUsage("--balance %s: it has %d stages, and the program in --schedule %s has %d",

@@ -29,7 +29,8 @@ var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
 // configurable gives a verb the flag --config FILE.
 func configurable(cmd *cobra.Command) *cobra.Command {
-	path(cmd.Flags(), new(string), "config", "`FILE` of flags in TOML, such as batch = 64; the command line comes first")
+	path(cmd.Flags(), new(string), "config", "`FILE` of flags in TOML, such as batch = 64; the command "+
+		"line comes first")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := readConfig(cmd); err != nil {
@@ -129,7 +130,8 @@ func effectiveConfig(cmd *cobra.Command) []byte {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, several := f.Value.(pflag.SliceValue)
 		switch text := f.Value.String(); {
-		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name, "resume"): // it would go on with this run
+		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name,
+			"resume"): // it would go on with this run
 		case several:
 			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: list.GetSlice()}) // texts can be encoded
 		case plainValue.MatchString(text):

@@ -16,7 +16,8 @@ func describeChains(p *pipe.Pipe) (out []report.Chain) {
 	return out
 }
 
-// describeLayers lists the layers of a model in a pipe, with what they cost where something has measured it: of each
+// describeLayers lists the layers of a model in a pipe, with what they cost where something has
+// measured it: of each
 // layer for a cut by time, of each unit for a plan.
 func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 	known := map[string]nn.LayerSummary{}

@@ -38,7 +38,7 @@ func (e *remedyError) Unwrap() error { return e.error }
 // as reading from a server that does not answer, stays as it is, as do lack of memory and nil.
 func wrongInput(err error) error {
 	var errno syscall.Errno
-	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
+	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR)
 	if err == nil || errors.Is(err, torch.ErrOutOfMemory) || errors.As(err, &errno) && !missing {
 		return err
 	}
@@ -64,8 +64,9 @@ var optionOf = map[string]string{
 
 	"schedule.name": "lr-schedule", "model.name": "model", "data.name": "data", "optimizer.name": "optimizer",
 	"model.settings.classes": "data", "model.settings.channels": "data", "model.settings.size": "data",
-	"model.settings.context": "data", "data.settings.validation": "validate", "data.settings.fingerprint": "data-dir",
-	"data.settings.samples": "data-dir", "the SHA-256 of the tokenizer": "data-set",
+	"model.settings.context": "data", "data.settings.validation": "validate",
+	"data.settings.fingerprint": "data-dir",
+	"data.settings.samples":     "data-dir", "the SHA-256 of the tokenizer": "data-set",
 }
 
 // flagOf returns the flag that sets a field of a train.Recipe, such as "optimizer.settings.lr".
@@ -106,7 +107,8 @@ func inFlags(s *pflag.FlagSet, err error) error {
 		problem := message(errors.New(e.Problem)) // a schedule says its own name, which is the value
 		advice = strings.TrimPrefix(problem, value+": ") + "; " + e.Remedy
 	}
-	advice = strings.NewReplacer("balance.Partition finds a balance", "left out, layers are timed and cut evenly",
+	advice = strings.NewReplacer("balance.Partition finds a balance",
+		"left out, layers are timed and cut evenly",
 		"other Balance, Devices or Chunks", "other --stages, --balance, --devices or --chunks").Replace(advice)
 	if value == "" {
 		value = "left out"
@@ -120,7 +122,8 @@ const (
 	remedyForTiming = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
 	remedyForBatch  = "a smaller --batch, or a larger --memory-limit"
 	remedyForStep   = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
-	remedyForTest   = "more --chunks, more --stages, or a larger --memory-limit" // or for a step that recomputes all
+	// or for a step that recomputes all
+	remedyForTest = "more --chunks, more --stages, or a larger --memory-limit"
 )
 
 // remedyInRun is the error of a run with what to do where memory was short.
@@ -181,9 +184,11 @@ func withRemedy(err error) error {
 	var damaged *train.DamagedError
 	switch {
 	case errors.As(err, &mismatch):
-		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err, flagOf(mismatch.Field))
+		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err,
+			flagOf(mismatch.Field))
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start anew with another --out",
+		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start "+
+			"anew with another --out",
 			err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)

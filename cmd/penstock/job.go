@@ -35,7 +35,7 @@ type job struct {
 	from           *train.Checkpoint // nil: from the beginning
 	pipe           *pipe.Pipe
 	loop           train.Loop
-	show           reporter
+	show           *reporter
 	peaks          highest
 	trace          stepTrace
 	measures       measures
@@ -59,8 +59,9 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		doing string // shown on a terminal as soon as it takes long
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
-		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree}, {"", j.matchInitEarly}, {"", j.checkDirectories},
-		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace}, {"", j.applyAutoPlan}, {"", j.checkFree},
+		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree}, {"", j.checkDirectories},
+		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace}, {"", j.applyAutoPlan},
+		{"", j.checkFree},
 		{"measuring", j.chooseThreads}, {"", j.tellChanges}, {"", j.limitMemory}, {"measuring", j.findBalance},
 		{"", j.openPipe}, {"", j.openLoop}, {"planning", j.planMemory}, {"placing the model", j.placePipe},
 		{"", j.openMeasures}, {"", j.serveDashboard},
@@ -150,9 +151,11 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		optimizer["group"] = j.groups
 	}
 	j.recipe = train.Recipe{
-		Model: train.Choice{Name: j.modelName, Settings: settings}, Data: train.Choice{Name: j.dataName, Settings: described},
+		Model: train.Choice{Name: j.modelName, Settings: settings}, Data: train.Choice{Name: j.dataName,
+			Settings: described},
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
-		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads,
+		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
+		Threads:  j.config.Threads,
 		Replicas: j.config.Replicas, DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast,
 		TrainOnly: j.weights.trainOnly, Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, Samples: &info,
 	}
@@ -162,7 +165,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	params := nn.Params(j.model)
 	for _, g := range j.update.Groups {
 		if !slices.ContainsFunc(params, func(p nn.NamedParam) bool { return nn.Match(g.Params, p.Name) }) {
-			return badUsage("--group %v: no parameter of %s has such a name, of which there are %d from %s to %s; want a pattern of some",
+			return badUsage("--group %v: no parameter of %s has such a name, of which there are %d from %s to "+
+				"%s; want a pattern of some",
 				g, j.modelName, len(params), params[0].Name, params[len(params)-1].Name)
 		}
 	}
@@ -181,7 +185,8 @@ func assigned(lists []string) map[string]any {
 	return out
 }
 
-// splitValidation splits the samples to train with: those that are trained with, and those for validation, nil
+// splitValidation splits the samples to train with: those that are trained with, and those for
+// validation, nil
 // where none are held out.
 func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.Dataset, err error) {
 	if o.validate == "" || o.validate == partTest {
@@ -244,13 +249,15 @@ func (j *job) checkLastBatch(context.Context, io.Writer) error {
 func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 	rows := j.batch
 	if n := j.training.Len(); rows > n {
-		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of them\n", rows, n)
+		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of them\n",
+			rows, n)
 		rows = n
 	}
 	if j.config.Chunks > rows {
 		fmt.Fprintln(stderr, fewerChunks(j.config.Chunks, rows))
 	}
-	if j.warmup > 0 && int64(j.warmup) >= j.last { // the step after the warm-up is the first at the rate that was asked for
+	// the step after the warm-up is the first at the rate that was asked for
+	if j.warmup > 0 && int64(j.warmup) >= j.last {
 		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n",
 			j.warmup, j.last, j.update.LR)
 	}
@@ -260,7 +267,8 @@ func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 
 // fewerChunks says that a batch has too few samples for the micro-batches that were asked for.
 func fewerChunks(chunks, rows int) string {
-	return fmt.Sprintf("--chunks %d: a batch has %d samples, so it is cut into %d micro-batches", chunks, rows, rows)
+	return fmt.Sprintf("--chunks %d: a batch has %d samples, so it is cut into %d micro-batches", chunks,
+		rows, rows)
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
@@ -279,17 +287,20 @@ func (j *job) setLimits(on bool) {
 	}
 }
 
-// findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints the cut.
+// findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints
+// the cut.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
 	optimal := slices.Contains(j.policy, pipe.Optimal)
 	config := train.BalanceConfig{
-		Group: j.group, Stages: j.stages, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint,
-		Loss: trainingLoss(j.training.Info().Task()),
+		Group: j.group, Stages: j.stages, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
+		Checkpoint: j.config.Checkpoint,
+		Loss:       trainingLoss(j.training.Info().Task()),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock,
+			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed,
+			Autocast: j.config.Autocast, Clock: clock,
 			LiftLimit: optimal}, // the limit that would do can only be said when the cut is known
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
@@ -352,7 +363,8 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 
 // openLoop completes the loop.
 func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
-	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Augment: j.data.Augment, Prefetch: 2}
+	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true,
+		Augment: j.data.Augment, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
 		if err := j.tellStart(stderr); err != nil {
@@ -373,7 +385,8 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}
 	if j.saveEvery > 0 {
-		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { _, err := j.save(); return err }))
+		save := func(train.StepInfo) error { _, err := j.save(); return err }
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, save))
 	}
 	if l.Validation = j.validation(); l.Validation != nil || j.saveEvery == 0 {
 		l.OnEpoch = func(int) error { // the best is saved whatever --save-every says

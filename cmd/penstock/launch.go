@@ -40,7 +40,8 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
   penstock launch --processes 4 --restarts 3 -- train --model gpt --data text --data-dir shakespeare.txt --out out/gpt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] != "train" {
-				return badUsage("launch starts penstock train: want penstock launch --processes %d -- train ...; see penstock launch --help", processes)
+				return badUsage("launch starts penstock train: want penstock launch --processes %d -- train ...; "+
+					"see penstock launch --help", processes)
 			}
 			return launchRun(cmd, processes, restarts, args)
 		},
@@ -81,10 +82,12 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		return fmt.Errorf("finding the program to start: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
-	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts, OnRestart: func(restart int, after *launch.Failure) {
-		fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after), restart, restarts)
-	}}
-	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()), launchedBy+"="+shellQuoted(os.Args))
+	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
+		OnRestart: func(restart int, after *launch.Failure) {
+			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after), restart, restarts)
+		}}
+	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()),
+		launchedBy+"="+shellQuoted(os.Args))
 	for rank := range processes {
 		environment := slices.Clone(common)
 		for name, value := range rankEnvironment(rank, processes, port.Number) {
@@ -114,7 +117,8 @@ func checkTraining(args []string, processes int) error {
 	}
 	for _, name := range []string{"rank", "processes", "rendezvous"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: launch says which process is which; want it left out after train", name, s.Lookup(name).Value)
+			return badUsage("--%s %s: launch says which process is which; want it left out after train", name,
+				s.Lookup(name).Value)
 		}
 	}
 	if err := readConfig(train); err != nil {

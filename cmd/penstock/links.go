@@ -36,7 +36,8 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest search.Link, err
 		}); err != nil {
 			failed = err
 		}
-		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to rank %d", first, first+1), mine, failed)
+		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to rank %d", first, first+1), mine,
+			failed)
 		if err != nil {
 			return slowest, err
 		}

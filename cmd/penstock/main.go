@@ -113,10 +113,13 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(), configurable(newBalance()),
-		configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(), newCheckpoint(),
+	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(),
+		configurable(newBalance()),
+		configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(),
+		newCheckpoint(),
 		newModels(), newLaunch(), newVersion())
-	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // cobra never frees what it may complete
+	// cobra never frees what it may complete
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		completeValues(root)
 	}
 	return root

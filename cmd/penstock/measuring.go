@@ -27,9 +27,11 @@ const (
 	measureAgain = "measure again when nothing else runs, or with more --repeats"
 	profileAgain = "penstock profile again when nothing else runs, or with more --repeats"
 	cutAgain     = "the balance may not be the best; train when nothing else runs, or give a --balance"
-	bothAgain    = "the balance may not be the best, and more than needed may be recomputed; limits hold; train when nothing else runs"
-	searchAgain  = "limits hold, but another plan may be faster; plan when nothing else runs, or with more --repeats"
-	planAgain    = "limits hold, but more than needed may be recomputed; train when nothing else runs"
+	bothAgain    = "the balance may not be the best, and more than needed may be recomputed; limits hold; " +
+		"train when nothing else runs"
+	searchAgain = "limits hold, but another plan may be faster; plan when nothing else runs, or with " +
+		"more --repeats"
+	planAgain = "limits hold, but more than needed may be recomputed; train when nothing else runs"
 )
 
 // warnOfTiming says that measured times are uncertain, if they are, and what to do about it.
@@ -41,10 +43,11 @@ func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (warned bool) {
 	return text != ""
 }
 
-// threadsFlag is --threads N, or all for a share of the cores. Otherwise says what it is where it is left out.
+// threadsFlag is --threads N, or all for a share of the cores. Otherwise says what it is where it is
+// left out.
 func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
-	whole(s, to, "threads", 1, 1, pipe.MaxThreads, "`N` threads within an operator, on each stage; or all, as many as there "+
-		"are cores for each device (default: "+otherwise+")")
+	whole(s, to, "threads", 1, 1, pipe.MaxThreads, "`N` threads within an operator, on each stage; or "+
+		"all, as many as there are cores for each device (default: "+otherwise+")")
 	flag := s.Lookup("threads")
 	flag.DefValue = "0" // which is none to pflag
 	number := flag.Value.(*value)
@@ -60,13 +63,18 @@ func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
 	}
 }
 
-// fewMicroBatches is how many a run has at most for which threads are not timed, as that would take a good part
-// of the time that they can save. It has one thread on each device. Tests have all runs so, as bits depend on it.
+// fewMicroBatches is how many a run has at most for which threads are not timed, as that would take a
+// good part
+// of the time that they can save. It has one thread on each device. Tests have all runs so, as bits
+// depend on it.
 var fewMicroBatches int64 = 100
 
-// chooseThreads makes a number of --threads all, or of --threads left out: that of the checkpoint, so that results
-// are those of a run that was never interrupted; or the cores of a process shared out over the devices that it
-// has, if all are asked for, or if as many are clearly faster. All processes get the same, that of the one with the
+// chooseThreads makes a number of --threads all, or of --threads left out: that of the checkpoint, so
+// that results
+// are those of a run that was never interrupted; or the cores of a process shared out over the devices
+// that it
+// has, if all are asked for, or if as many are clearly faster. All processes get the same, that of the
+// one with the
 // fewest cores.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
@@ -102,8 +110,10 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int, error) {
 	device := j.config.Devices[0]
 	t, err := train.ThreadsByTime(ctx, j.model, j.training, train.ThreadsConfig{
-		Group: j.group, Most: most, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Loss: trainingLoss(j.training.Info().Task()),
-		Profile: profile.Config{Device: device, Peer: device, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
+		Group: j.group, Most: most, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
+		Loss: trainingLoss(j.training.Info().Task()),
+		Profile: profile.Config{Device: device, Peer: device, Seed: j.config.Seed, Autocast: j.config.Autocast,
+			Clock: clock},
 	})
 	if err != nil {
 		return 0, withFlags(err, remedyForTiming)
@@ -194,7 +204,8 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 // tellBeyond says so if measuring took so many bytes, more than a limit.
 func tellBeyond(w io.Writer, bytes, limit int64) {
 	if limit > 0 && bytes > limit {
-		fmt.Fprintf(w, "measuring held %s for a while, and the limit is %s: a layer that is measured takes more than it\n",
+		fmt.Fprintf(w, "measuring held %s for a while, and the limit is %s: a layer that is measured takes "+
+			"more than it\n",
 			formatBytes(bytes), formatBytes(limit))
 	}
 }
@@ -226,6 +237,7 @@ func planned(p *planner.Plan, device int) string {
 	if again == 1 {
 		are = "is"
 	}
-	return fmt.Sprintf("%s; of %s in %s, %s %s run again: %.1f %% more time", text, counted(p.MicroBatches(), "micro-batch"),
+	return fmt.Sprintf("%s; of %s in %s, %s %s run again: %.1f %% more time", text, counted(p.MicroBatches(),
+		"micro-batch"),
 		counted(units, "unit"), counted(again, "forward"), are, 100*max(d.Time-d.Once, 0)/d.Once)
 }

@@ -15,16 +15,6 @@ import (
 	"penstock.example/train"
 )
 
-// reporter reports progress and outcome of a run.
-type reporter interface {
-	begin() // before the first step
-	step(train.StepInfo) error
-	evaluating(what string, done, all int)
-	validated(train.ValidationInfo) error
-	endSteps() // after the last step, however the run ended
-	done(outcome) error
-}
-
 // outcome is the result of a complete run.
 type outcome struct {
 	steps      int64
@@ -37,21 +27,7 @@ type outcome struct {
 	trace      string // "" without --trace
 }
 
-// jsonReporter is the reporter of --format json: an object for each step, validation and for the
-// outcome, each on a line of its own. Their fields stay.
-type jsonReporter struct {
-	out         *json.Encoder
-	evaluations counters // on a terminal
-	durations
-}
-
-func newJSONReporter(stdout, stderr io.Writer) *jsonReporter {
-	r := &jsonReporter{out: json.NewEncoder(stdout)}
-	if _, live := terminalWidth(stderr); live {
-		r.evaluations = counters{w: stderr, unit: "samples"}
-	}
-	return r
-}
+// Lines of JSON keep their fields.
 
 type stepLine struct {
 	Step             int64   `json:"step"`
@@ -95,40 +71,6 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-func (r *jsonReporter) begin() {}
-
-func (r *jsonReporter) step(s train.StepInfo) error {
-	r.add(s.Duration)
-	return r.out.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
-}
-
-func (r *jsonReporter) evaluating(what string, done, all int) { r.evaluations.at(what, done, all) }
-
-func (r *jsonReporter) validated(v train.ValidationInfo) error {
-	return r.out.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better, v.Partial})
-}
-
-func (r *jsonReporter) endSteps() {}
-
-func (r *jsonReporter) done(o outcome) error {
-	line := doneLine{
-		Done: true, Steps: o.steps, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
-		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
-	}
-	for _, m := range o.reserved {
-		line.ReservedBytes = append(line.ReservedBytes, m.Taken)
-		line.FragmentationBytes = append(line.FragmentationBytes, m.Fragmentation())
-	}
-	if m, ok := r.median(); ok {
-		line.StepMedian = &m
-	}
-	if o.test.mse != nil {
-		return r.out.Encode(regressionLine{doneLine: line, TestMSE: *o.test.mse})
-	}
-	line.TestAccuracy = *o.test.accuracy
-	return r.out.Encode(line)
-}
-
 // durations collects how long steps took.
 type durations []time.Duration
 
@@ -144,11 +86,13 @@ func (d durations) median() (ms float64, ok bool) {
 	return (sorted[(n-1)/2] + sorted[n/2]).Seconds() / 2 * 1000, true
 }
 
-// textReporter shows progress on stderr, as a bar on a terminal and as a line now and then
-// elsewhere, and the outcome on stdout.
-type textReporter struct {
+// reporter shows the progress of a run on stderr, as a bar on a terminal and as a line now and then
+// elsewhere, and
+// the outcome on stdout. With --format json each step, each validation and the outcome are a line on stdout.
+type reporter struct {
 	stdout, stderr io.Writer
-	title          string // "resnet20 on fashion-mnist"
+	lines          *json.Encoder // nil is text
+	title          string        // "resnet20 on fashion-mnist"
 	devices        []torch.Device
 	names          []string // of devices
 	taken, last    int64    // the number of steps before the run, and of its last step
@@ -163,13 +107,18 @@ type textReporter struct {
 	durations
 }
 
-func newTextReporter(stdout, stderr io.Writer, j *job) *textReporter {
-	r := &textReporter{stdout: stdout, stderr: stderr, apart: counters{w: stderr, unit: "samples"},
-		title:   j.modelName + " on " + j.dataName,
+func newReporter(stdout, stderr io.Writer, j *job) *reporter {
+	r := &reporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
 		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), taken: j.loop.Step, last: j.last}
-	if width, ok := terminalWidth(stderr); ok && r.taken < r.last {
+	width, live := terminalWidth(stderr)
+	if j.format == "json" {
+		r.lines = json.NewEncoder(stdout)
+	} else if live && r.taken < r.last {
 		r.bar = newBar(stderr, width, r.last-r.taken)
 		r.width = func() int { width, _ := terminalWidth(stderr); return width }
+	}
+	if live || r.lines == nil {
+		r.apart = counters{w: stderr, unit: "samples"}
 	}
 	return r
 }
@@ -180,7 +129,8 @@ const narrow = 72
 // newBar makes a bar for so many steps.
 func newBar(w io.Writer, width int, steps int64) *progressbar.ProgressBar {
 	wide := width >= narrow
-	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(barCells(width)),
+	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(barCells(width)),
 		progressbar.OptionSetPredictTime(wide), progressbar.OptionSetElapsedTime(wide),
 		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
 		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
@@ -195,7 +145,7 @@ func barCells(width int) int {
 
 // describe shows beside the bar the first text that fits the terminal. A wider row would go on in the
 // next line, where the bar does not clear it.
-func (r *textReporter) describe(texts ...string) {
+func (r *reporter) describe(texts ...string) {
 	width := r.width()
 	room := width - barCells(width) - len(" 100% ||    ")
 	if width >= narrow {
@@ -211,7 +161,7 @@ func (r *textReporter) describe(texts ...string) {
 }
 
 // begin shows a bar, and the time of the first step, which may take long as it also measures and plans.
-func (r *textReporter) begin() {
+func (r *reporter) begin() {
 	if r.bar == nil {
 		return
 	}
@@ -223,17 +173,20 @@ func (r *textReporter) begin() {
 	r.waiting = repeat(tickEvery, tell)
 }
 
-func (r *textReporter) begun() {
+func (r *reporter) begun() {
 	if r.waiting != nil {
 		r.waiting()
 	}
 }
 
-func (r *textReporter) step(s train.StepInfo) error {
+func (r *reporter) step(s train.StepInfo) error {
 	r.begun()
 	r.add(s.Duration)
 	r.samples += s.Samples
 	r.peaks.add(s)
+	if r.lines != nil {
+		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
+	}
 	every := lineEvery
 	if r.bar != nil {
 		every = barEvery
@@ -255,9 +208,9 @@ func (r *textReporter) step(s train.StepInfo) error {
 	return nil
 }
 
-func (r *textReporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
+func (r *reporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
 
-func (r *textReporter) evaluating(what string, done, all int) {
+func (r *reporter) evaluating(what string, done, all int) {
 	r.begun()
 	if r.running() {
 		r.describe(fmt.Sprintf("%s %d/%d", what, done, all), what)
@@ -266,7 +219,10 @@ func (r *textReporter) evaluating(what string, done, all int) {
 	r.apart.at(what, done, all)
 }
 
-func (r *textReporter) validated(v train.ValidationInfo) error {
+func (r *reporter) validated(v train.ValidationInfo) error {
+	if r.lines != nil {
+		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better, v.Partial})
+	}
 	if r.running() {
 		if err := r.bar.Clear(); err != nil {
 			return err
@@ -294,7 +250,7 @@ func validationText(r train.ValidationInfo) string {
 	return text
 }
 
-func (r *textReporter) endSteps() {
+func (r *reporter) endSteps() {
 	r.begun()
 	if r.running() { // a run that ended early goes on below the bar
 		_ = r.bar.Exit() // which ends the line; an error of stderr has nowhere to be told
@@ -303,7 +259,7 @@ func (r *textReporter) endSteps() {
 }
 
 // memory shows the bytes of each device, against its limit if it has one.
-func (r *textReporter) memory(bytes []int64) string {
+func (r *reporter) memory(bytes []int64) string {
 	var parts []string
 	for i, d := range r.devices {
 		part := fmt.Sprintf("%s %s", r.names[i], formatBytes(bytes[i]))
@@ -321,7 +277,30 @@ func plainNumber(x float64, digits int) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-func (r *textReporter) done(o outcome) error {
+// doneJSON writes the outcome as a line.
+func (r *reporter) doneJSON(o outcome) error {
+	line := doneLine{
+		Done: true, Steps: o.steps, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
+		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
+	}
+	for _, m := range o.reserved {
+		line.ReservedBytes = append(line.ReservedBytes, m.Taken)
+		line.FragmentationBytes = append(line.FragmentationBytes, m.Fragmentation())
+	}
+	if m, ok := r.median(); ok {
+		line.StepMedian = &m
+	}
+	if o.test.mse != nil {
+		return r.lines.Encode(regressionLine{doneLine: line, TestMSE: *o.test.mse})
+	}
+	line.TestAccuracy = *o.test.accuracy
+	return r.lines.Encode(line)
+}
+
+func (r *reporter) done(o outcome) error {
+	if r.lines != nil {
+		return r.doneJSON(o)
+	}
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-15s"+format+"\n", append([]any{name}, args...)...)
@@ -337,7 +316,8 @@ func (r *textReporter) done(o outcome) error {
 		for _, d := range r.durations {
 			total += d
 		}
-		line("speed", "%.0f samples/s, %s ms a step (median)", float64(r.samples)/total.Seconds(), plainNumber(ms, 4))
+		line("speed", "%.0f samples/s, %s ms a step (median)", float64(r.samples)/total.Seconds(),
+			plainNumber(ms, 4))
 		line("peak memory", "%s", r.memory(r.peaks))
 	}
 	if o.safeLimit != nil {

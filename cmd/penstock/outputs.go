@@ -93,14 +93,16 @@ func (m *measures) step(s train.StepInfo) error {
 
 // validation writes a validation.
 func (m *measures) validation(r train.ValidationInfo) error {
-	out := metrics.Test{Step: r.Step, Epoch: r.Epoch, Time: metrics.Seconds(time.Now()), Accuracy: r.Accuracy, MSE: r.MSE,
+	out := metrics.Test{Step: r.Step, Epoch: r.Epoch, Time: metrics.Seconds(time.Now()),
+		Accuracy: r.Accuracy, MSE: r.MSE,
 		TestLoss: r.Loss, Validation: true}
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
 
 // test writes the score after a step.
 func (m *measures) test(step int64, s score) error {
-	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: s.accuracy, MSE: s.mse}
+	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: s.accuracy,
+		MSE: s.mse}
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
 
@@ -188,7 +190,8 @@ func (o *runOptions) listen() (net.Listener, error) {
 		if errors.As(err, &at) {
 			err = at.Err
 		}
-		return nil, badUsage("--dashboard %s: %v; want an address of this machine with a port that is free, such as 127.0.0.1:0",
+		return nil, badUsage("--dashboard %s: %v; want an address of this machine with a port that is free, "+
+			"such as 127.0.0.1:0",
 			o.dashboardAt, err)
 	}
 	return listener, nil
@@ -316,13 +319,15 @@ func (j *job) describeRun() report.Run {
 		{Name: "Cut", Value: numbers(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
-		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR, j.lrSchedule)},
+		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
+			j.lrSchedule)},
 		{Name: "Threads", Value: fmt.Sprintf("%d within an operator", max(config.Threads, 1))},
 	}
 	if j.group != nil {
 		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
 	}
-	facts = append(facts, report.Fact{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
+	facts = append(facts, report.Fact{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s",
+		ownVersion(), torch.Version())},
 		report.Fact{Name: "Recorded", Value: time.Now().Format("2 January 2006, 15:04 MST")})
 	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last, Facts: facts,
 		Layers: describeLayers(j.model, j.pipe), Chains: describeChains(j.pipe)}

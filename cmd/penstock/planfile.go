@@ -41,7 +41,8 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	return f.take(cmd.Flags(), line)
 }
 
-// take gives the flags what a plan says. A flag that says something else is a usage error. With --plan auto the plan
+// take gives the flags what a plan says. A flag that says something else is a usage error. With --plan
+// auto the plan
 // was made by the flags of keptByAuto.
 func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 	for _, p := range line.flags() {
@@ -153,7 +154,8 @@ func (l searchLine) flags() (list []planFlag) {
 		momentum = fmt.Sprint(*l.Momentum)
 	}
 	says("memory-limit", limit)
-	list = append(list, planFlag{name: "momentum", value: momentum, usual: fmt.Sprint(usualMomentum(l.Optimizer))})
+	list = append(list, planFlag{name: "momentum", value: momentum,
+		usual: fmt.Sprint(usualMomentum(l.Optimizer))})
 	says("checkpoint", pipe.Optimal)
 	if named := l.named(); named != nil {
 		says("devices", deviceNames(named))
@@ -191,7 +193,8 @@ type dataLine struct {
 
 // describeData describes samples of the data that flags name.
 func describeData(f dataFlags, info data.Info) *dataLine {
-	l := &dataLine{Shape: info.Input.Shape, DType: info.Input.Kind.String(), Outputs: info.Outputs(), Task: string(info.Task())}
+	l := &dataLine{Shape: info.Input.Shape, DType: info.Input.Kind.String(), Outputs: info.Outputs(),
+		Task: string(info.Task())}
 	if f.dataName != "" {
 		l.Name, l.Dir, l.Settings = f.dataName, f.dataDir, f.dataSettings
 	}
@@ -232,22 +235,27 @@ func (j *job) checkPlanned(info data.Info) error {
 			again = append(again, "--"+f.name, f.value)
 		}
 	}
-	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with the same --data, as by %s",
+	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with "+
+		"the same --data, as by %s",
 		j.planned, was, j.dataName, now, shellQuoted(again))
 }
 
 // available is how many bytes this process can still take. Tests have others.
 var available = torch.AvailableMemory
 
-// checkFree refuses a plan of --plan FILE by which devices of this process hold more than they have free now: by
-// its peaks, or by its limits where it has none. CPU devices share what the machine and the process's cgroups leave,
-// those of all replicas in this process together. What is free is not known everywhere, and refuses nothing there.
+// checkFree refuses a plan of --plan FILE by which devices of this process hold more than they have
+// free now: by
+// its peaks, or by its limits where it has none. CPU devices share what the machine and the process's
+// cgroups leave,
+// those of all replicas in this process together. What is free is not known everywhere, and refuses
+// nothing there.
 func (j *job) checkFree(context.Context, io.Writer) error {
 	if j.planned == "" || j.planned == auto {
 		return nil
 	}
 	refuse := func(devices string, bytes, free int64) error {
-		return badUsage("--plan %s: by it %s may hold %s, and %s are free there now; want as much free, or a plan with a lower --memory-limit",
+		return badUsage("--plan %s: by it %s may hold %s, and %s are free there now; want as much free, or a "+
+			"plan with a lower --memory-limit",
 			j.planned, devices, arg.Size(bytes), arg.Size(free))
 	}
 	each := j.pipelineProcesses()
@@ -311,9 +319,12 @@ func decodeStrictly(text []byte, to any) error {
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrong):
-		want := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.Int64: "a whole number", reflect.Slice: "a list",
-			reflect.String: "a text in quotes", reflect.Float64: "a number", reflect.Bool: "true or false"}[wrong.Type.Kind()]
-		return fmt.Errorf("%s is a %s; want %s", strings.TrimPrefix(wrong.Field, "searchLine."), wrong.Value, cmp.Or(want, "an object"))
+		want := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.Int64: "a whole number",
+			reflect.Slice:  "a list",
+			reflect.String: "a text in quotes", reflect.Float64: "a number",
+			reflect.Bool: "true or false"}[wrong.Type.Kind()]
+		return fmt.Errorf("%s is a %s; want %s", strings.TrimPrefix(wrong.Field, "searchLine."), wrong.Value,
+			cmp.Or(want, "an object"))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the file ends within a value")
 	case err != nil:
@@ -336,18 +347,25 @@ func (l searchLine) check() error {
 		want  string
 	}{
 		{err == nil, "schedule", l.Schedule, arg.OneOf(l.Schedule, scheduleNames())},
-		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a chain are not those of a model"},
+		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a chain are " +
+			"not those of a model"},
 		{l.Batch > 0, "batch", l.Batch, "want a whole number from 1"},
-		{l.Chunks > 0 && l.Batch%max(l.Chunks, 1) == 0, "chunks", l.Chunks, fmt.Sprintf("want a divisor of the batch of %d", l.Batch)},
+		{l.Chunks > 0 && l.Batch%max(l.Chunks, 1) == 0, "chunks", l.Chunks,
+			fmt.Sprintf("want a divisor of the batch of %d", l.Batch)},
 		{l.Rows == 0 || l.Rows*l.Chunks == l.Batch, "rows", l.Rows, "want batch / chunks, or it left out"},
 		{l.Limit >= 0, "memory_limit", l.Limit, "want a whole number of bytes"},
 		{l.Replicas <= 1, "replicas", l.Replicas, "want a plan of one pipeline"},
-		{len(l.Balance) > 0 && len(l.Balance)%virtual == 0, "balance", l.Balance, fmt.Sprintf("want layers of %d stages on each device", virtual)},
-		{named.Virtual == 0 || named.Virtual == virtual, "virtual", l.Virtual, fmt.Sprintf("want %d for %s", named.Virtual, l.Schedule)},
-		{l.named() == nil || len(l.Devices)*virtual == len(l.Balance) && distinct(l.named()) == len(l.Devices), "devices", l.Devices,
+		{len(l.Balance) > 0 && len(l.Balance)%virtual == 0, "balance", l.Balance,
+			fmt.Sprintf("want layers of %d stages on each device", virtual)},
+		{named.Virtual == 0 || named.Virtual == virtual, "virtual", l.Virtual, fmt.Sprintf("want %d for %s",
+			named.Virtual, l.Schedule)},
+		{l.named() == nil || len(l.Devices)*virtual == len(l.Balance) && distinct(l.named()) == len(l.Devices),
+			"devices", l.Devices,
 			"want each device once, as many as the balance has"},
-		{l.Bytes == nil || len(l.Bytes) == len(l.named()) && slices.Min(l.Bytes) > 0, "bytes", l.Bytes, "want a number from 1 for each of devices"},
-		{l.Input == nil || len(l.Input.Shape) > 0 && slices.Min(l.Input.Shape) > 0 && l.Input.Outputs > 0, "input", l.Input,
+		{l.Bytes == nil || len(l.Bytes) > 0 && len(l.Bytes) == len(l.named()) && slices.Min(l.Bytes) > 0, "bytes", l.Bytes,
+			"want a number from 1 for each of devices"},
+		{l.Input == nil || len(l.Input.Shape) > 0 && slices.Min(l.Input.Shape) > 0 && l.Input.Outputs > 0,
+			"input", l.Input,
 			"want the sizes of a row and of its outputs, each from 1"},
 	} {
 		if !rule.ok {

@@ -34,7 +34,8 @@ type datasets struct{ training, test data.Dataset }
 const heartbeats = 5
 
 // torchrunVariables say which process this one is.
-var torchrunVariables = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+var torchrunVariables = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+	"MASTER_PORT",
 	"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}
 
 // config is the place of this process in its group, by flags and environment.
@@ -44,9 +45,11 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 	case byHand && !(s.Changed("rank") && s.Changed("processes")):
 		return cfg, badUsage("--rank and --processes: want both, or neither where a launcher says it")
 	case byHand && f.rank >= f.processes:
-		return cfg, badUsage("--rank %d: there are --processes %d; want 0 to %d", f.rank, f.processes, f.processes-1)
+		return cfg, badUsage("--rank %d: there are --processes %d; want 0 to %d", f.rank, f.processes,
+			f.processes-1)
 	case byHand && f.processes > 1 && f.rendezvous == "":
-		return cfg, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the others reach", f.processes)
+		return cfg, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the "+
+			"others reach", f.processes)
 	}
 	instead := map[string]string{}
 	if byHand {
@@ -70,7 +73,8 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 		return cfg, badUsage("environment variable %s", message(err))
 	}
 	if err == nil && !found && f.rendezvous != "" && !byHand {
-		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it", f.rendezvous)
+		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
+			f.rendezvous)
 	}
 	cfg.Timeout, cfg.Silence, cfg.Heartbeat = f.joinTimeout, f.silence, f.silence/heartbeats
 	return cfg, err
@@ -86,12 +90,15 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 	even := o.replicas%processes == 0 || processes%o.replicas == 0
 	switch {
 	case !even && processes >= o.replicas:
-		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of processes that it divides",
+		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of processes "+
+			"that it divides",
 			o.replicas, processes)
 	case !even:
-		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d", o.replicas, processes)
+		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d",
+			o.replicas, processes)
 	case o.batch < o.replicas:
-		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each", o.replicas, o.batch)
+		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each", o.replicas,
+			o.batch)
 	}
 	if o.here = max(o.replicas/processes, 1); o.here > 1 {
 		o.member.Rank, o.member.Size = o.here*o.member.Rank, o.replicas
@@ -121,7 +128,8 @@ func (o *runOptions) checkProcesses() error {
 		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: "+
 			"want a plan for --devices %[3]d or more, --plan auto, or fewer processes", o.planned, devices, each)
 	}
-	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or more, or fewer processes",
+	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or "+
+		"more, or fewer processes",
 		each, counted(devices, "device"))
 }
 
@@ -136,8 +144,8 @@ func (o *runOptions) devicesPerReplica() (n int) {
 // checkDevices checks that there are devices for all replicas of this process.
 func (o *runOptions) checkDevices(*pflag.FlagSet) error {
 	if n := o.devicesPerReplica(); n*o.here > torch.MaxCPU && o.here > 1 {
-		return badUsage("--replicas %d: %d in one process, each with devices up to %v, take more than the %d that there are; "+
-			"want more processes", o.replicas, o.here, torch.CPU(n-1), torch.MaxCPU)
+		return badUsage("--replicas %d: %d in one process, each with devices up to %v, take more than the %d "+
+			"that there are; want more processes", o.replicas, o.here, torch.CPU(n-1), torch.MaxCPU)
 	}
 	return nil
 }
@@ -232,7 +240,8 @@ func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
 		case f.Name == "schedule", f.Name == "plan" && text == auto:
 		case f.Changed && (f.Name == "dashboard" || v != nil && v.path):
 			text = "a path"
-		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue): // which is not what it stands for
+		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"},
+			f.DefValue): // which is not what it stands for
 			text = ""
 		}
 		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
@@ -282,7 +291,8 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
-	facts := slices.Concat([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch", Value: torch.Version()}},
+	facts := slices.Concat([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch",
+		Value: torch.Version()}},
 		j.common, []train.Fact{{Name: "data with the fingerprint", Value: fmt.Sprint(described["fingerprint"])}})
 	err := train.Agree(ctx, j.group, facts)
 	var differ *train.DisagreementError
@@ -314,6 +324,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	for _, d := range differ.Differences {
 		each = append(each, d.String())
 	}
-	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n", strings.Join(each, "; "))
+	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n",
+		strings.Join(each, "; "))
 	return nil
 }

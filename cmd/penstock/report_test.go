@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +21,8 @@ func step(n int64) train.StepInfo {
 	return train.StepInfo{Step: n, Loss: 1.5, Samples: 10, Duration: 20 * time.Millisecond, SamplesPerSecond: 500, Peak: []int64{1 << 20, 3 << 20}}
 }
 
-func textReport(stdout, stderr *bytes.Buffer) *textReporter {
-	return &textReporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
+func textReport(stdout, stderr *bytes.Buffer) *reporter {
+	return &reporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
 }
 
 func TestTextReport(t *testing.T) {
@@ -122,14 +123,6 @@ func TestToldWhileOpening(t *testing.T) {
 	}
 }
 
-func TestPlainNumber(t *testing.T) {
-	for x, want := range map[float64]string{11834.2: "11830", 20: "20", 9999.7: "10000", 0.0123456: "0.01235", 1234567: "1235000"} {
-		if got := plainNumber(x, 4); got != want {
-			t.Errorf("%v: got %s, want %s", x, got, want)
-		}
-	}
-}
-
 func TestTerminalWidth(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/file")
 	if err != nil {
@@ -171,24 +164,6 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for _, tt := range []struct {
-		ms   []int
-		want float64
-	}{{[]int{7}, 7}, {[]int{9, 1, 5}, 5}, {[]int{4, 1, 9, 2}, 3}} {
-		var d durations
-		for _, ms := range tt.ms {
-			d.add(time.Duration(ms) * time.Millisecond)
-		}
-		if got, ok := d.median(); !ok || got != tt.want {
-			t.Errorf("%v: got %v, %v", tt.ms, got, ok)
-		}
-	}
-	if _, ok := (durations{}).median(); ok {
-		t.Error("no steps have a median")
-	}
-}
-
 func TestShellQuoted(t *testing.T) {
 	for want, words := range map[string][]string{
 		`penstock train --out a/b.c --balance 5,6`: {"penstock", "train", "--out", "a/b.c", "--balance", "5,6"},
@@ -200,35 +175,20 @@ func TestShellQuoted(t *testing.T) {
 	}
 }
 
-// TestFlagOf: what a checkpoint of another run differs in is told by the name of a flag that
-// exists.
-func TestFlagOf(t *testing.T) {
-	cmd := newTrain(nil)
-	for field, want := range map[string]string{
-		"batch": "--batch", "chunks": "--chunks", "seed": "--seed", "clip_norm": "--clip-norm", "model.name": "--model", "model.settings.classes": "--data",
-		"data.name": "--data", "data.settings.samples": "--data-dir", "optimizer.name": "--optimizer", "optimizer.settings.weight-decay": "--weight-decay",
-		"schedule.name": "--lr-schedule", "schedule.settings.schedule-steps": "--schedule-steps", `tensor "fc.weight"`: "--model",
-	} {
-		if got := flagOf(field); got != want || cmd.Flags().Lookup(strings.TrimPrefix(got, "--")) == nil {
-			t.Errorf("%s: got %s, want %s", field, got, want)
-		}
-	}
-}
-
 // TestJSONReportOfEvaluations: on a terminal an evaluation is seen while it runs; elsewhere nothing is said of it
 // but its line.
 func TestJSONReportOfEvaluations(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	r := newJSONReporter(&stdout, &stderr)
-	if r.evaluating("validating", 0, 10); r.evaluations.now != nil {
+	r := &reporter{lines: json.NewEncoder(&stdout)}
+	if r.evaluating("validating", 0, 10); r.apart.now != nil {
 		t.Error("what is no terminal has a counter")
 	}
-	r.evaluations = counters{w: &stderr, unit: "samples"}
+	r.apart = counters{w: &stderr, unit: "samples"}
 	r.evaluating("validating", 0, 10)
-	r.evaluations.now.live, r.evaluations.now.next = true, time.Time{}
+	r.apart.now.live, r.apart.now.next = true, time.Time{}
 	r.evaluating("validating", 4, 10)
 	r.evaluating("validating", 10, 10)
-	if want := "\r\x1b[Kvalidating for 0 s: 4 of 10 samples\r\x1b[K"; r.evaluations.now != nil || stderr.String() != want || stdout.Len() > 0 {
+	if want := "\r\x1b[Kvalidating for 0 s: 4 of 10 samples\r\x1b[K"; r.apart.now != nil || stderr.String() != want || stdout.Len() > 0 {
 		t.Errorf("%q, %q", &stderr, &stdout)
 	}
 	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7, Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
@@ -246,7 +206,7 @@ func TestReserved(t *testing.T) {
 	}
 	var stdout, lines bytes.Buffer
 	o := outcome{test: score{accuracy: new(0.5)}, reserved: []torch.Memory{{}, {Live: 5 << 20, Cached: 2 << 20, Taken: 8 << 20}}}
-	if err := errors.Join(textReport(&stdout, nil).done(o), newJSONReporter(&lines, io.Discard).done(o)); err != nil {
+	if err := errors.Join(textReport(&stdout, nil).done(o), (&reporter{lines: json.NewEncoder(&lines)}).done(o)); err != nil {
 		t.Fatal(err)
 	}
 	if text := stdout.String(); !strings.Contains(text, "reserved       cpu:5 8.0 MiB, of which 1.0 MiB are lost to fragmentation\n") || strings.Count(text, "reserved") != 1 {

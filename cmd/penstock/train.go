@@ -145,15 +145,14 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
-	if j.show = reporter(newTextReporter(stdout, stderr, j)); o.format == "json" {
-		j.show = newJSONReporter(stdout, stderr)
-	}
+	j.show = newReporter(stdout, stderr, j)
 	result, err := j.takeSteps(ctx)
 	if err != nil {
 		return j.saveAfterFailure(j.remedyInRun(err))
 	}
 	if result.Stopped {
-		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, after step %d\n",
+		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, "+
+			"after step %d\n",
 			j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
 	}
 	saved, err := j.save()
@@ -194,7 +193,8 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 		}
 	}
 	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{together(j.measures.step), together(j.show.step), peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{together(j.measures.step), together(j.show.step), peaks},
+		j.loop.OnStep...)
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
@@ -226,7 +226,8 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	return j.show.done(outcome{step, tested, j.peaks.safeLimit(j.pipe), torch.ReadProcessMemory(), reservedOn(j.pipe.Devices()),
+	return j.show.done(outcome{step, tested, j.peaks.safeLimit(j.pipe), torch.ReadProcessMemory(),
+		reservedOn(j.pipe.Devices()),
 		sum, saved, j.traceFile})
 }
 
@@ -266,7 +267,8 @@ func (j *job) interruption(step int64, saved string) error {
 	case saved == "":
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
 	}
-	return &failedError{err: fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved), resumable: true}
+	return &failedError{err: fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved),
+		resumable: true}
 }
 
 // saveAfterFailure saves where a failed run stands. A step that failed left it as before the step. A run that

@@ -188,7 +188,8 @@ type gpuFlags struct{ deterministic, tf32 bool }
 func (f *gpuFlags) register(s *pflag.FlagSet) {
 	s.BoolVar(&f.deterministic, "deterministic", true,
 		"have GPUs compute the same bits each time, which costs speed; CPUs always do")
-	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32: faster, with 10 bits of mantissa")
+	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32: faster, with 10 "+
+		"bits of mantissa")
 }
 
 // apply comes before anything is computed.
@@ -199,7 +200,8 @@ func (f gpuFlags) apply() {
 
 // autocastFlag is --autocast, which alone is bfloat16.
 func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
-	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(), torch.AutocastFloat16.String()}
+	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
+		torch.AutocastFloat16.String()}
 	v := &value{text: words[0], words: words}
 	v.read = func(text string) (err error) {
 		switch text {
@@ -224,10 +226,12 @@ func flagError(cmd *cobra.Command, err error) error {
 		cause := errors.Unwrap(value)
 		var number *strconv.NumError
 		if errors.As(cause, &number) { // flags of package pflag's own types
-			cause = map[string]error{"ParseBool": errors.New("want true or false"), "ParseInt": errors.New("want a whole number"),
+			cause = map[string]error{"ParseBool": errors.New("want true or false"),
+				"ParseInt":  errors.New("want a whole number"),
 				"ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
 		}
-		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause, cmd.CommandPath())
+		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause,
+			cmd.CommandPath())
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -261,7 +265,8 @@ func completeValues(cmd *cobra.Command) {
 		case f.Name == "plan":
 			complete = cobra.FixedCompletions([]string{auto}, cobra.ShellCompDirectiveDefault) // or a file
 		case f.Name == "checkpoint":
-			complete = cobra.FixedCompletions([]string{string(pipe.Never), string(pipe.ExceptLast), string(pipe.Always),
+			complete = cobra.FixedCompletions([]string{string(pipe.Never), string(pipe.ExceptLast),
+				string(pipe.Always),
 				string(pipe.Optimal)}, only)
 		case f.Name == "set":
 			complete = modelSettings

@@ -29,26 +29,18 @@ func freeze(model *nn.Sequential, trainOnly []string) error {
 	return nil
 }
 
-// matchInitEarly is matchInit before --out is made, for a run that begins whatever is there.
-func (j *job) matchInitEarly(ctx context.Context, stderr io.Writer) error {
-	if j.resume || j.autoresume {
-		return nil
-	}
-	return j.matchInit(ctx, stderr)
-}
-
 // matchInit compares the file of --init with the model, before anything is measured, and says what
 // will be loaded. The processes of a group must have the same file.
 func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
-	if j.weights.init == "" || j.from != nil || j.weights.matched {
+	if j.weights.init == "" || j.from != nil {
 		return nil
 	}
-	j.weights.matched = true
 	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
 	var mismatch *nn.WeightsError
 	switch {
 	case errors.As(err, &mismatch):
-		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial%s",
+		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in "+
+			"part with --init-partial%s",
 			strings.TrimPrefix(err.Error(), "nn: "), j.textHint())
 	case err != nil:
 		return noWeights(j.weights.init, err)
@@ -58,7 +50,8 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("--init: %w", err)
 		}
-		if err := train.Agree(ctx, j.group, []train.Fact{{Name: "--init with the SHA-256", Value: sum}}); err != nil {
+		if err := train.Agree(ctx, j.group, []train.Fact{{Name: "--init with the SHA-256",
+			Value: sum}}); err != nil {
 			return err
 		}
 	}
@@ -74,11 +67,13 @@ func noWeights(path string, err error) error {
 	case errors.Is(missing, fs.ErrNotExist):
 		return badUsage("--init %s: no such file; want a safetensors file, such as penstock export writes", path)
 	case missing == nil && info.IsDir():
-		return badUsage("--init %s: it is a directory; want a safetensors file, such as penstock export %[1]s --out FILE writes", path)
+		return badUsage("--init %s: it is a directory; want a safetensors file, such as penstock export "+
+			"%[1]s --out FILE writes", path)
 	case errors.As(err, &format):
 		bare := *format
 		bare.Path = ""
-		return badUsage("--init %s: %s", path, strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "safetensors: "), "byte 0: "))
+		return badUsage("--init %s: %s", path, strings.TrimPrefix(strings.TrimPrefix(bare.Error(),
+			"safetensors: "), "byte 0: "))
 	}
 	var at *fs.PathError // the path is said already
 	if errors.As(err, &at) {
@@ -93,8 +88,10 @@ func (j *job) textHint() string {
 		return ""
 	}
 	info := j.training.Info()
-	return fmt.Sprintf("\n  --data %s has %d tokens, --window %d: --set classes=N,context=N makes the model as large as the "+
-		"weights; with fewer tokens there, want the tokenizer of the weights", j.dataName, info.Classes, info.Input.Shape[0])
+	return fmt.Sprintf("\n  --data %s has %d tokens, --window %d: --set classes=N,context=N makes the "+
+		"model as large as the "+
+		"weights; with fewer tokens there, want the tokenizer of the weights", j.dataName, info.Classes,
+		info.Input.Shape[0])
 }
 
 // hashOf returns the SHA-256 of a file.
