@@ -2,8 +2,13 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -181,4 +186,60 @@ func invalid(text []byte) int {
 		}
 		at += n
 	}
+}
+
+// Sum returns the SHA-256 of the vocabulary and the merges as 64 hexadecimal digits: the tokens by their
+// numbers, and the merges in their order. It is the same for a tokenizer.json and for the vocab.json and
+// merges.txt of the same tokenizer. How text is split and normalised is not in it.
+func (t *Tokenizer) Sum() string {
+	h := sha256.New()
+	for id, token := range t.tokens {
+		fmt.Fprintf(h, "%d %q\n", id, token)
+	}
+	merges := t.model.merges
+	pairs := slices.SortedFunc(maps.Keys(merges), func(a, b [2]int32) int { return cmp.Compare(merges[a].rank, merges[b].rank) })
+	for _, pair := range pairs {
+		fmt.Fprintf(h, "%d %d\n", pair[0], pair[1])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// The byte alphabet of GPT-2 has a visible character for each byte: those that are visible in
+// Latin-1 stand for themselves, the others are U+0100 and those that follow, so that a space is Ġ.
+var (
+	charOf [256]rune
+	byteOf = map[rune]byte{}
+)
+
+func init() {
+	next := rune(256)
+	for b := range rune(256) {
+		char := b
+		if !('!' <= b && b <= '~' || '¡' <= b && b <= '¬' || '®' <= b && b <= 'ÿ') {
+			char = next
+			next++
+		}
+		charOf[b], byteOf[char] = char, byte(b)
+	}
+}
+
+// toByteLevel writes each byte of a text as its character.
+func toByteLevel(text string) string {
+	var out strings.Builder
+	for i := range len(text) {
+		out.WriteRune(charOf[text[i]])
+	}
+	return out.String()
+}
+
+// fromByteLevel is the bytes of a token; characters of no byte stand for themselves.
+func fromByteLevel(token string) (out []byte) {
+	for _, r := range token {
+		if b, ok := byteOf[r]; ok {
+			out = append(out, b)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
 }
