@@ -23,7 +23,7 @@ type Conv2dConfig struct {
 	Stride   Pair // zero is 1x1
 	Padding  Pair // zeros on each side
 	Dilation Pair // zero is 1x1: the kernel's elements touch
-	// Groups splits input and output channels into so many groups that do not see each other; 0 is
+	// Groups is the number of groups of input and output channels that do not see each other; 0 is
 	// 1
 	Groups int64
 	NoBias bool
@@ -81,7 +81,7 @@ type Conv1dConfig struct {
 	Stride   int64 // 0 is 1
 	Padding  int64 // zeros on each side
 	Dilation int64 // 0 is 1: the kernel's elements touch
-	// Groups splits input and output channels into so many groups that do not see each other; 0 is
+	// Groups is the number of groups of input and output channels that do not see each other; 0 is
 	// 1
 	Groups int64
 	NoBias bool
@@ -126,11 +126,11 @@ type ConvTranspose2d struct {
 type ConvTranspose2dConfig struct {
 	Stride  Pair // zero is 1x1
 	Padding Pair // so many pixels less on each side of the output
-	// OutputPadding is so many pixels more on one side of the output; less than the stride or the
+	// OutputPadding is the number of pixels added on one side of the output; less than the stride or the
 	// dilation. With a stride, images of several sizes give one size of a Conv2d; it says which.
 	OutputPadding Pair
 	Dilation      Pair // zero is 1x1: the kernel's elements touch
-	// Groups splits input and output channels into so many groups that do not see each other; 0 is
+	// Groups is the number of groups of input and output channels that do not see each other; 0 is
 	// 1
 	Groups int64
 	NoBias bool

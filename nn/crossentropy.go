@@ -26,7 +26,7 @@ func CrossEntropy() CrossEntropyLoss { return CrossEntropyLoss{ignored: -100} }
 // Sum adds up instead of averaging.
 func (l CrossEntropyLoss) Sum() CrossEntropyLoss { l.reduction = summed; return l }
 
-// LabelSmoothing spreads so much of the target, from 0 to 1, over all classes (Szegedy et al. 2016,
+// LabelSmoothing spreads a share of the target, from 0 to 1, over all classes (Szegedy et al. 2016,
 // section 7).
 func (l CrossEntropyLoss) LabelSmoothing(share float64) CrossEntropyLoss {
 	requireProbability("CrossEntropy", "LabelSmoothing", share)

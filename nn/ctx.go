@@ -6,8 +6,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Ctx is the context of a forward: a torch.Ctx for the operators, and what a layer may ask about
-// the run. It belongs to one goroutine.
+// Ctx is the context of a forward: a torch.Ctx for the operators, and the state of the run. It belongs to one goroutine.
 type Ctx struct {
 	*torch.Ctx
 
@@ -152,7 +151,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	in := xs
 	if c.skips != nil {
-		in = c.skips.apart(c, l.Layer, xs)
+		in = c.skips.copyIfNeeded(c, l.Layer, xs)
 	}
 	training := c.Training
 	c.Training = training && !l.node().eval
@@ -163,7 +162,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	if overwrites(l.Layer) {
 		given = nil
 	}
-	ys = c.border(given, ys)
+	ys = c.denseOutputs(given, ys)
 	c.kept()
 	if c.trace {
 		name := l.Name
@@ -182,9 +181,9 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// border makes the output of a layer what it is behind any cut: dense. A tensor that stands there twice
+// denseOutputs makes the outputs of a layer dense, as they are after any cut. A tensor that is there twice
 // stays one. given are inputs that the layer may have returned unchanged.
-func (c *Ctx) border(given, ys []*torch.Tensor) []*torch.Tensor {
+func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 	var copied []*torch.Tensor
 	for i, y := range ys {
 		if slices.Contains(ys[:i], y) {
@@ -216,7 +215,7 @@ func (c *Ctx) write(s string) {
 	}
 }
 
-// Fork configures a fork of a context. Flags are added to those that the context has.
+// Fork configures a fork of a context. Flags are added to the context's.
 type Fork struct {
 	Checkpointing, Recomputing bool
 	Spans                      bool

@@ -27,7 +27,7 @@ func NewLinearNoBias(in, out int64) *Linear {
 	return l
 }
 
-// NewLinearShared makes a Linear whose weight [out, in] is a parameter of another module, with a
+// NewLinearShared makes a Linear with another module's parameter as its weight [out, in], and with a
 // bias of its own or without.
 func NewLinearShared(weight *Param, bias bool) *Linear {
 	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]", weight.Shape())

@@ -9,9 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// What is set on a part of a model for all runs that follow: constants, and layers that run as in
-// evaluation. Everything here is called between runs. Where several processes share a model, all
-// set the same.
+// Modes of a part of a model: frozen parameters, and layers that run as in evaluation. They are set
+// between runs, and alike in all processes that share the model.
 
 // Freeze makes the parameters of m constants: they have no gradients, which are dropped, and no
 // update changes them. A tied parameter is frozen wherever it is used. Batch norms of m still move
@@ -34,7 +33,7 @@ func Unfreeze(m Module) {
 // TrainOnly trains the layers of m, by their full names (Layers), that one of the patterns matches, in
 // which * stands for any text. All others are frozen and run as in evaluation, as Freeze and Eval do; a
 // parameter that is tied to a trained layer's is trained. It returns an error, and changes nothing,
-// where there are no patterns, or one has no layer with parameters.
+// without patterns, or if one matches no layer with parameters.
 func TrainOnly(m *Sequential, patterns ...string) error {
 	if len(patterns) == 0 {
 		return errors.New("nn: TrainOnly: no layers are named; want those that are trained")

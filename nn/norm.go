@@ -140,7 +140,7 @@ type GroupNormConfig struct {
 	NoAffine bool    // no weight and bias
 }
 
-// NewGroupNorm makes a GroupNorm of so many groups, which must divide the channels.
+// NewGroupNorm makes a GroupNorm. The groups must divide the channels.
 func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
 	l := &GroupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
 	requirePositive("GroupNorm", "groups", groups)
@@ -174,7 +174,7 @@ func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 // InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H,
 // W] to the same (Ulyanov et al. 2016). It does the same in training and evaluation and knows no
-// other samples, so micro-batches change nothing. There are no running statistics, as by PyTorch's
+// other samples, so micro-batches change nothing. It has no running statistics, as by PyTorch's
 // default.
 type InstanceNorm2d struct {
 	Base

@@ -56,7 +56,7 @@ func keys(names []string) []SkipKey {
 }
 
 // Isolate puts the skips that the module and its children have declared into a namespace: all, or
-// only those of the names given.
+// only the given names.
 func (b *Base) Isolate(space Namespace, only ...string) {
 	found := map[string]bool{}
 	b.isolate(space, only, found)

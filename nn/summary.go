@@ -11,8 +11,7 @@ type LayerSummary struct {
 	Name   string   // full dotted name
 	Type   string   // the Go type, without its package
 	Shapes []string // of each parameter: "weight [512 64]"
-	// Parameters counts trainable elements; those of a shared parameter count in the first layer
-	// that has it
+	// Parameters counts trainable elements. A shared parameter counts in the first layer that has it
 	Parameters int64
 	Bytes      int64 // of parameters and buffers, counted alike
 }
@@ -76,7 +75,7 @@ func (s *summary) layers(name string, m Module) {
 	s.add(LayerSummary{Name: name, Type: of[strings.LastIndexByte(of, '.')+1:]}, params)
 }
 
-// add counts what a layer has for the first time.
+// add counts a layer's parameters that came in no layer before.
 func (s *summary) add(l LayerSummary, params []named) {
 	for _, n := range params {
 		owner := n.p.Owner()

@@ -9,7 +9,7 @@ import (
 	"penstock.example/torch"
 )
 
-// WeightsReport says what was loaded.
+// WeightsReport is the result of loading weights.
 type WeightsReport struct {
 	Total     int      // parameters and buffers of the model
 	Loaded    int      // of these, those that the file has values for
@@ -46,7 +46,7 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
-// WeightsError says why a file's tensors are not those of a model.
+// WeightsError is a file that does not fit a model.
 type WeightsError struct {
 	Path string
 	// Problems has one for each kind of mistake, with the first few tensors that have it.
@@ -57,7 +57,7 @@ func (e *WeightsError) Error() string {
 	return fmt.Sprintf("nn: %s is not of this model:\n  * %s", e.Path, strings.Join(e.Problems, "\n  * "))
 }
 
-// problems is what does not fit, a mistake that many names have in common once.
+// problems lists the mistakes. A mistake in many names is one problem.
 func (w *weightsMatch) problems() (all []string) {
 	report := func(list []string, what, remedy string) {
 		if len(list) > 0 {
@@ -154,8 +154,8 @@ func (w *weightsMatch) read(file *safetensors.File, p NamedParam) ([]byte, error
 	return t.Data, err
 }
 
-// WeightsConfig says how the tensors of a file are those of a model. The zero value takes their
-// names as they are, and wants all.
+// WeightsConfig matches the tensors of a file with a model's. The zero value takes all names as they
+// are.
 type WeightsConfig struct {
 	// Rename changes the names in the file, one rule after the other.
 	Rename []Rename
@@ -300,8 +300,7 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	return w
 }
 
-// unmatched are the rules that are about no name: of Rename those that were not matched, of Skip those
-// for none of the names.
+// unmatched are the rules of Rename and Skip that match no name.
 func unmatched(o WeightsConfig, matched []bool, names []string) (rules []string) {
 	for i, r := range o.Rename {
 		if !matched[i] {
@@ -316,8 +315,8 @@ func unmatched(o WeightsConfig, matched []bool, names []string) (rules []string)
 	return rules
 }
 
-// tied finds the names in a file that tied parameters have besides their first: the values are there
-// once more, or under such a name alone.
+// tied finds other names of tied parameters in a file: the file has the value again, or under such a name
+// alone.
 func (w *weightsMatch) tied(there map[string]safetensors.Tensor, m Module) (seen map[string]bool) {
 	seen = map[string]bool{}
 	first := map[*Param]string{}
@@ -358,7 +357,7 @@ func convertible(from safetensors.DType, to torch.DType) bool {
 }
 
 // commonPrefix finds what at least half of the names that are missing have before them in unused, as
-// "module." before "conv1.weight"; "" where there is nothing.
+// "module." before "conv1.weight"; "" is none.
 func commonPrefix(missing, unused []string) string {
 	wanted, count := map[string]bool{}, map[string]int{}
 	for _, name := range missing {

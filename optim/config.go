@@ -95,7 +95,7 @@ type Group struct {
 	Params string
 	// Scale is what the learning rate is multiplied by; 0 stands for 1. For none at all see nn.Freeze.
 	Scale float64
-	// WeightDecay replaces that of the Config; nil leaves it.
+	// WeightDecay replaces the Config's; nil leaves it.
 	WeightDecay *float64
 }
 
@@ -137,7 +137,6 @@ type groupRule struct {
 	rule   rule
 }
 
-// grouped makes the rule of each group, which is make's with the group's settings.
 func grouped(o Config, make func(Config) rule) (all []groupRule) {
 	for _, g := range o.Groups {
 		own := o
@@ -149,8 +148,8 @@ func grouped(o Config, make func(Config) rule) (all []groupRule) {
 	return all
 }
 
-// ruleOf is the rule for a parameter, that of the first group that has it, and what the rate is
-// multiplied by. All rules keep the same slots.
+// ruleOf returns the rule for a parameter, which is its first group's, and the factor of the rate. All rules
+// keep the same slots.
 func (o *optimizer) ruleOf(name string) (rule, float64) {
 	for _, g := range o.groups {
 		if nn.Match(g.params, name) {

@@ -32,7 +32,7 @@ type Tokenizer struct {
 // the classes of its head.
 func (t *Tokenizer) Len() int { return len(t.tokens) }
 
-// Encode returns the numbers of the text's tokens, none of which stands for anything but the text.
+// Encode returns the numbers of the text's tokens. It adds no special tokens.
 // The error says the line and the column, from 1, of a byte that is not UTF-8, or of a character that
 // the vocabulary lacks, where there is no token for the unknown.
 func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
@@ -46,8 +46,8 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 	return ids, nil
 }
 
-// EncodeParts is Encode for texts whose tokens are not wanted at once: yield is given them in order, some
-// thousands at a time, with about how many bytes of the text are done. The slice is yield's until it returns;
+// EncodeParts is Encode in parts: yield is given the tokens in order, some thousands at a time, with the
+// approximate number of bytes that are done. The slice is yield's until it returns;
 // an error that it returns ends the encoding, and is returned.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
 	if at := invalid(text); at >= 0 {
@@ -111,7 +111,7 @@ const mostKnown = 1 << 16
 // partSize is about how many tokens yield is given at a time.
 const partSize = 1 << 14
 
-// segment encodes what is between two added tokens.
+// segment encodes the text between two added tokens.
 func (e *encoder) segment(whole string, from, to int) error {
 	text := whole[from:to]
 	if text == "" {
@@ -148,7 +148,7 @@ func (e *encoder) segment(whole string, from, to int) error {
 	})
 }
 
-// pieces gives what the splits leave of the text, which begins at byte at of its segment.
+// pieces yields the pieces of a text that begins at byte at of its segment.
 func (e *encoder) pieces(text string, at int, splits []split, yield func(piece string, at int) error) error {
 	if len(splits) == 0 {
 		return yield(text, at)
@@ -204,8 +204,8 @@ func (t *Tokenizer) Sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// The byte alphabet of GPT-2 has a visible character for each byte: those that are visible in
-// Latin-1 stand for themselves, the others are U+0100 and those that follow, so that a space is Ġ.
+// The byte alphabet of GPT-2 has a visible character for each byte. Bytes that are visible in Latin-1
+// stand for themselves. The others are U+0100 and up, so that a space is Ġ.
 var (
 	charOf [256]rune
 	byteOf = map[rune]byte{}

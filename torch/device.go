@@ -108,17 +108,17 @@ func (d Device) unavailable() string {
 	return fmt.Sprintf("the last one is %v", Device{d.Kind, n - 1})
 }
 
-// Hardware is what a device is made of. A CPU device has the zero value: all of them are one machine.
+// Hardware describes a device. CPU devices have the zero value: all of them are one machine.
 type Hardware struct {
 	Model string // of a GPU; see Device.Model
-	// Free is the highest limit that a GPU can keep: the bytes that nobody has taken and those that
-	// this process keeps for reuse, less 512 MiB for what is on no account: kernels, which are loaded
+	// Free is the highest limit that a GPU can keep: its free bytes and the process's cached
+	// bytes, less 512 MiB for what is on no account: kernels, which are loaded
 	// when they are first used, the workspaces of workers (see Ctx.PrepareProducts), and gaps between
 	// blocks.
 	Free int64
 }
 
-// Hardware reads what the device is made of. It fails for a GPU that cannot be used.
+// Hardware describes the device. It fails for a GPU that cannot be used.
 func (d Device) Hardware() (Hardware, error) {
 	if err := d.Usable(); err != nil || d.Kind == KindCPU {
 		return Hardware{}, err
@@ -209,10 +209,10 @@ func (d Device) Memory() Memory {
 // ErrOutOfMemory as well.
 func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.account(), bytes) }
 
-// ResetPeak lowers the peak to what is live now.
+// ResetPeak lowers the peak to the live bytes.
 func (d Device) ResetPeak() { shim.ResetPeak(d.account()) }
 
-// RaisePeak raises the peak to at least so many bytes. Code that has reset the peak to measure a
+// RaisePeak raises the peak to at least that. Code that has reset the peak to measure a
 // part of a longer measurement restores the longer one's peak with it.
 func (d Device) RaisePeak(bytes int64) { shim.RaisePeak(d.account(), bytes) }
 
@@ -312,7 +312,7 @@ type restricted struct {
 	limits []*int64
 }
 
-// Restrict limits the live bytes of a device to at most so many, more than 0, until release is
+// Restrict limits the live bytes of a device, to more than 0, until release is
 // called. Restrictions may overlap and be released in any order, and release may be called again.
 // The limit in force is the lowest of all restrictions and of the limit before them, which returns
 // when the last is released. A SetLimit in between holds until the next Restrict or release.

@@ -132,7 +132,7 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Caught makes an error of a value from recover, which is not nil. An *Error stays as it is.
+// Caught makes an error of a value from recover. An *Error stays as it is.
 // Anything else becomes a *PanicError with the stack of the calling goroutine.
 func Caught(p any) error {
 	if e, ok := p.(*Error); ok {
