@@ -81,6 +81,13 @@ func (p *planProgress) at(schedule string, done, of int) {
 	p.what = fmt.Sprintf("schedule %d of %d, %s", done+1, of, schedule)
 }
 
+// note notes how far it is.
+func (p *planProgress) note(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.what = what
+}
+
 // tell writes how far it is.
 func (p *planProgress) tell(now time.Time) {
 	p.mu.Lock()
