@@ -85,40 +85,28 @@ limit. A bound says how much faster any plan of those that are searched could be
 it is the step, that is proved to be the best.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
-all its cores: one device with all threads, or several with a part of them. --devices
-names devices of this machine instead, CPU devices or GPUs: one of each kind is measured,
-copies between GPUs are timed, and without --memory-limit a GPU may hold what it has
-free. The plan is for samples of --data, and training on samples of another shape is
-refused; without --data it is for those that the model usually reads. The step of the
-best plan is then planned as penstock train --plan does it, so that its peaks are known
-to the byte. Without a limit nothing is recomputed. With --out the plan is for penstock
-train --plan.
+all its cores, or on the devices that --devices names: GPUs may then hold what they have
+free. The plan is for samples of --data, or those that the model usually reads. Its peaks
+are known to the byte. With --out it is for penstock train --plan.
 
-Otherwise only a chain is known (penstock profile).
-
-With --chunks alone the chain is of one micro-batch. With --batch it is of as many rows
-as it says, or else of --rows, or of the whole batch, and the numbers of micro-batches
-are divisors of the batch; what they take is taken to grow with their rows. Transfers
+Otherwise a chain is planned for (penstock profile). With --chunks alone the chain is of
+one micro-batch; with --batch what micro-batches take grows with their rows. Transfers
 cost nothing unless --latency or --bandwidth is given, or a machine:
 
   {"version":1,
   "devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
-A device that is twice as fast as what was measured has the speed 2. It needs as many
-threads as the chain was measured with; one that has several times as many is shared by
-stages, in equal parts, where there are more stages than devices. A link that has
-"from" and "to" joins two devices by name, gpu0 and gpu1 here. Stages are placed on
-devices in their order in the file.
+A device that is twice as fast as what was measured has the speed 2. One with several
+times the threads is shared by stages. A link with "from" and "to" joins two devices by
+name, gpu0 and gpu1 here.
 
-Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
-have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
-and nothing is written.`,
+If no plan keeps the limits the exit code is 2, the least limits are told, and nothing
+is written.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
   penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
-  penstock plan chain.json --stages 2 --chunks 8 --schedule 1f1b --format json
   penstock plan chain.json --machine machine.json --batch 64 --out plan.json
   penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
 		Args: chainOrModel(&f),
