@@ -280,26 +280,19 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Lin
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
-	m := &modelSearch{measureFlags: f.of, update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm,
-		atWork: w.busyDevices(runtime.NumCPU())}
-	if m.measuredModel, err = measuredOn(&j.modelFlags, j.training.Info()); err != nil {
-		return line, err
-	}
-	threads := f.modelThreads(w.Cores * w.Processes)
-	machine := w.machine(threads, between)
-	if j.named != nil {
-		if machine, err = f.named(m, slices.Max(threads)); err != nil {
-			return line, err
-		}
-	}
-	plan, err := f.measure(ctx, stderr, m, machine, threads)
+	m, err := measuredOn(&j.modelFlags, j.training.Info())
 	if err != nil {
 		return line, err
 	}
-	found, err := plan.search(ctx, stderr)
+	show := newPlanProgress(stderr, "planning")
+	defer show.end()
+	threads := f.modelThreads(w.Cores * w.Processes)
+	found, err := f.planModel(ctx, show, m, planRequest{update: j.update,
+		deferredBatchNorm: j.config.DeferredBatchNorm, machine: w.machine(threads, between),
+		threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
 	if err != nil {
 		return line, err
 	}
 	torch.TrimProcess()
-	return plan.line(found), nil
+	return found.line(), nil
 }
