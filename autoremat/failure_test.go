@@ -12,7 +12,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/planner"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -87,7 +86,7 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(chain.Layers)
-	if err := b.m.SetPlan(remat.Plan{Ops: baselines.All(n)}); err != nil {
+	if err := b.m.SetPlan(remat.Plan{Ops: remat.All(n)}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -150,7 +149,7 @@ func TestOverwrittenInput(t *testing.T) {
 	for name, row := range map[string]struct {
 		ops  []remat.Op
 		want string
-	}{"computed again": {baselines.All(len(chain.Layers)), "input 0 was overwritten between forward and backward"}, "saved": {baselines.None(len(chain.Layers)), "modified by an inplace operation"}} {
+	}{"computed again": {remat.All(len(chain.Layers)), "input 0 was overwritten between forward and backward"}, "saved": {remat.None(len(chain.Layers)), "modified by an inplace operation"}} {
 		if err := b.m.SetPlan(remat.Plan{Ops: row.ops}); err != nil {
 			t.Fatal(err)
 		}

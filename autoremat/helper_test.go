@@ -11,7 +11,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -276,7 +275,7 @@ func (q problem) planned(t test, config autoremat.Config, ops func(n int) []rema
 
 func sequential(t *testing.T, k int) func(n int) []remat.Op {
 	return func(n int) []remat.Op {
-		ops, err := baselines.Sequential(n, min(k, n))
+		ops, err := remat.Sequential(n, min(k, n))
 		if err != nil {
 			t.Fatal(err)
 		}

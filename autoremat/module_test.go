@@ -8,7 +8,6 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -26,7 +25,7 @@ func mlp() problem {
 
 // However it is planned, a module's training is the model's, to the bit.
 func TestModuleIsTheModel(t *testing.T) {
-	for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All, "sequential": sequential(t, 3)} {
+	for name, ops := range map[string]func(n int) []remat.Op{"none": remat.None, "all": remat.All, "sequential": sequential(t, 3)} {
 		for _, inputGrad := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				torchtest.Check(t)
@@ -43,7 +42,7 @@ func TestModuleIsTheModel(t *testing.T) {
 
 // Predictions are what the account sees, to the byte.
 func TestPredictedIsMeasured(t *testing.T) {
-	for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All, "sequential": sequential(t, 3), "solved": nil} {
+	for name, ops := range map[string]func(n int) []remat.Op{"none": remat.None, "all": remat.All, "sequential": sequential(t, 3), "solved": nil} {
 		t.Run(name, func(t *testing.T) {
 			torchtest.Check(t)
 			q := mlp()
@@ -90,7 +89,7 @@ func TestOperatorsInFrontGetTheModelsGradient(t *testing.T) {
 			return of
 		}
 		want := gradient(plain)
-		for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All} {
+		for name, ops := range map[string]func(n int) []remat.Op{"none": remat.None, "all": remat.All} {
 			if !bytes.Equal(gradient(q.planned(t, autoremat.Config{Limit: 1 << 30}, ops)), want) {
 				t.Errorf("%d layers in front, %s: the gradient differs", len(layers), name)
 			}

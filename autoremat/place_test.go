@@ -15,7 +15,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/planner"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -99,7 +98,7 @@ func TestModulesInModels(t *testing.T) {
 			}))
 		},
 	} {
-		for planned, ops := range map[string]func(n int) []remat.Op{"all": baselines.All, "solved": nil} {
+		for planned, ops := range map[string]func(n int) []remat.Op{"all": remat.All, "solved": nil} {
 			t.Run(name+", "+planned, func(t *testing.T) {
 				torchtest.Check(t)
 				want := trained(t, 1, build, func(s *nn.Sequential) nn.Layer { return s }, []int64{6, 8})
@@ -215,7 +214,7 @@ func TestAtomic(t *testing.T) {
 // TestGraphsThatAreKept: two losses go back through one graph. What was saved before the loss is
 // used twice, and what is recomputed is recomputed twice.
 func TestGraphsThatAreKept(t *testing.T) {
-	for name, ops := range map[string]func(n int) []remat.Op{"none": baselines.None, "all": baselines.All, "sequential": sequential(t, 3)} {
+	for name, ops := range map[string]func(n int) []remat.Op{"none": remat.None, "all": remat.All, "sequential": sequential(t, 3)} {
 		t.Run(name, func(t *testing.T) {
 			torchtest.Check(t)
 			q := mlp()

@@ -14,7 +14,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/planner"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -29,7 +28,7 @@ func TestPlanFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for what, err := range map[string]error{"SavePlan": b.m.SavePlan(path), "LoadPlan": b.m.LoadPlan(path), "SetPlan": b.m.SetPlan(remat.Plan{Ops: baselines.None(3)})} {
+	for what, err := range map[string]error{"SavePlan": b.m.SavePlan(path), "LoadPlan": b.m.LoadPlan(path), "SetPlan": b.m.SetPlan(remat.Plan{Ops: remat.None(3)})} {
 		if err == nil {
 			t.Errorf("%s before anything was measured", what)
 		}
@@ -95,7 +94,7 @@ func TestPlanFiles(t *testing.T) {
 			t.Errorf("%s: error %v", path, err)
 		}
 	}
-	if err := other.m.SetPlan(remat.Plan{Ops: baselines.None(2)}); err == nil {
+	if err := other.m.SetPlan(remat.Plan{Ops: remat.None(2)}); err == nil {
 		t.Error("a plan of two layers is the plan of more")
 	}
 }
@@ -118,14 +117,14 @@ func TestPlansThatAreTooLarge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.m.SetPlan(remat.Plan{Ops: baselines.None(len(chain.Layers))}); err != nil {
+	if err := b.m.SetPlan(remat.Plan{Ops: remat.None(len(chain.Layers))}); err != nil {
 		t.Fatal(err)
 	}
 	var e *planner.MemoryError
 	if err := b.step(x); !errors.As(err, &e) || e.Least() != most || e.Stages[0].Limit != most/2 || !strings.Contains(err.Error(), "the plan that was set") {
 		t.Errorf("got %v, want a refusal that says %d", err, most)
 	}
-	if err := b.m.SetPlan(remat.Plan{Ops: baselines.All(len(chain.Layers))}); err != nil {
+	if err := b.m.SetPlan(remat.Plan{Ops: remat.All(len(chain.Layers))}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.step(x); err != nil {

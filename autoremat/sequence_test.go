@@ -9,7 +9,6 @@ import (
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -48,7 +47,7 @@ func TestPeaksOfPlansThatFollowOthers(t *testing.T) {
 					}
 					device.ResetPeak()
 				}
-				q.run(t, 20, q.planned(t, config, baselines.None), func(step int, w wrapped) {
+				q.run(t, 20, q.planned(t, config, remat.None), func(step int, w wrapped) {
 					if step > 0 {
 						chain, err := w.m.Chain()
 						if err != nil {

@@ -10,7 +10,6 @@ import (
 	"penstock.example/autoremat"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -95,7 +94,7 @@ func TestFailedCallChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, ops := range [][]remat.Op{baselines.None(len(chain.Layers)), baselines.All(len(chain.Layers))} {
+	for _, ops := range [][]remat.Op{remat.None(len(chain.Layers)), remat.All(len(chain.Layers))} {
 		if err := b.m.SetPlan(remat.Plan{Ops: ops}); err != nil {
 			t.Fatal(err)
 		}

@@ -109,10 +109,9 @@ var (
 				p.Devices, p.Stages[1].Device, p.Stages[1].Policy = p.Devices[:1], 0, planner.Optimal
 			}), `"optimal": the policy of some stages on cpu:0`, "want it for all stages of a device, or for none"},
 		},
-		"solver.Options.Slots":    {{solver.Options{Slots: -1}, "-1", "want at least 0"}},
-		"solver.Options.Gap":      {{solver.Options{Gap: math.NaN()}, "NaN", "such as 0.001"}},
-		"solver.Options.MaxTable": {{solver.Options{MaxTable: -1}, "-1", "want at least 0"}},
-		"pipe.Config.Chunks":      {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
+		"solver.Options.Slots": {{solver.Options{Slots: -1}, "-1", "want at least 0"}},
+		"solver.Options.Gap":   {{solver.Options{Gap: math.NaN()}, "NaN", "such as 0.001"}},
+		"pipe.Config.Chunks":   {{pipe.Config{Chunks: -3}, "-3", "want at least 0"}},
 		"pipe.Config.Checkpoint": {
 			{pipe.Config{Balance: []int{1, 2}, Devices: make([]torch.Device, 2), Checkpoint: pipe.PerStage(pipe.Optimal, pipe.Never)}, "stages 0 and 1 share cpu:0", "want optimal for all stages of a device, or for none"},
 			{pipe.Config{Checkpoint: "sometimes"}, `"sometimes" is no policy`, "want never, except_last, always or optimal"},

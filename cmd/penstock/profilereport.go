@@ -8,26 +8,25 @@ import (
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
-	"penstock.example/remat/explain"
+	"penstock.example/remat/solver"
 )
 
 // profileReport is a measured model as a table.
 type profileReport struct {
 	profilePlan
 	chain    profile.Chain
-	least    explain.LeastLimit
+	least    remat.LeastLimit
 	greatest int64 // the peak of plain training
 }
 
 // findLimits finds the least limit that has a plan, and the limit above which nothing is gained.
 func (r *profileReport) findLimits() error {
-	plain, err := remat.Check(r.chain.Chain, baselines.None(len(r.chain.Layers)))
+	plain, err := remat.Check(r.chain.Chain, remat.None(len(r.chain.Layers)))
 	if err != nil {
 		return err
 	}
 	r.greatest = plain.Peak
-	r.least, err = explain.ExplainLeast(r.chain.Chain)
+	r.least, err = solver.ExplainLeast(r.chain.Chain)
 	return err
 }
 

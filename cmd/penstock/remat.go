@@ -8,9 +8,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/explain"
-
 	"penstock.example/remat/planfile"
 )
 
@@ -97,7 +94,7 @@ func limitFlag(cmd *cobra.Command, to *int64) {
 }
 
 // noPlanError is that no plan stays under a limit.
-func noPlanError(limit int64, least explain.LeastLimit, c remat.Chain) error {
+func noPlanError(limit int64, least remat.LeastLimit, c remat.Chain) error {
 	of := "the loss"
 	if least.Op.Kind != remat.LossStep {
 		of = fmt.Sprintf("layer %d, %s, in %v", least.Op.Layer, c.Layers[least.Op.Layer].Name, least.Op.Kind)

@@ -8,8 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/baselines"
 )
 
 func newRematCompare() *cobra.Command {
@@ -38,7 +36,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			usual, err := baselines.Baselines(c)
+			usual, err := remat.Baselines(c)
 			if err != nil {
 				return err
 			}
@@ -46,7 +44,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			compared, err := baselines.Compare(cmd.Context(), usual, solve)
+			compared, err := remat.Compare(cmd.Context(), usual, solve)
 			if err != nil {
 				return err
 			}
@@ -75,7 +73,7 @@ type comparedLine struct {
 	Gain            float64 `json:"gain"`
 }
 
-func comparedLines(c remat.Chain, compared []baselines.Compared) []comparedLine {
+func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
 	once := c.Once()
 	over := func(us float64) float64 {
 		if once == 0 {
@@ -90,7 +88,7 @@ func comparedLines(c remat.Chain, compared []baselines.Compared) []comparedLine 
 	return lines
 }
 
-func showCompared(w io.Writer, c remat.Chain, compared []baselines.Compared) error {
+func showCompared(w io.Writer, c remat.Chain, compared []remat.Compared) error {
 	var full int64 // peak of none
 	for _, b := range compared {
 		if b.Strategy == "none" {

@@ -8,9 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/baselines"
-
 	"penstock.example/remat/solver"
 )
 
@@ -47,7 +44,7 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			usual, err := baselines.Baselines(c)
+			usual, err := remat.Baselines(c)
 			if err != nil {
 				return err
 			}

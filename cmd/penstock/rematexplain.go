@@ -8,9 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/explain"
-
 	"penstock.example/remat/solver"
 )
 
@@ -42,14 +39,18 @@ CHAIN is a file, or - for standard input.`,
 			if err != nil {
 				return err
 			}
-			e, err := explain.Explain(cmd.Context(), c, p, explainedBytes, solveEach(c, solver.Options{}))
+			e, err := remat.Explain(cmd.Context(), c, p, explainedBytes, solveEach(c, solver.Options{}))
+			if err != nil {
+				return err
+			}
+			least, err := solver.ExplainLeast(c)
 			if err != nil {
 				return err
 			}
 			if format == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(explainLine(c, e))
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(explainLine(c, e, least))
 			}
-			return showExplanation(cmd.OutOrStdout(), c, e)
+			return showExplanation(cmd.OutOrStdout(), c, e, least)
 		}),
 	}
 	cmd.Flags().SortFlags = false
@@ -88,14 +89,14 @@ type moreLine struct {
 	Saved float64 `json:"saved_us"`
 }
 
-func explainLine(c remat.Chain, e explain.Explanation) explanationLine {
+func explainLine(c remat.Chain, e remat.Explanation, least remat.LeastLimit) explanationLine {
 	line := explanationLine{
 		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra,
 		Recomputed: e.Report.Recomputed,
-		Least:      e.Least.Bytes, LeastLayer: e.Least.Op.Layer, LeastOp: e.Least.Op.Kind.String(),
+		Least:      least.Bytes, LeastLayer: least.Op.Layer, LeastOp: least.Op.Kind.String(),
 		Greatest: e.Plain.Peak, Layers: []explainedLayerLine{}, More: []moreLine{},
 	}
-	if e.Least.Op.Kind == remat.LossStep {
+	if least.Op.Kind == remat.LossStep {
 		line.LeastLayer = len(c.Layers)
 	}
 	for _, l := range e.Layers {
@@ -107,7 +108,7 @@ func explainLine(c remat.Chain, e explain.Explanation) explanationLine {
 	return line
 }
 
-func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) error {
+func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least remat.LeastLimit) error {
 	t := newTable(w)
 	fmt.Fprintln(t, "\tLAYER\tKEEPS\tHELD\tAGAIN\tTIME\tEXTRA")
 	for i, l := range e.Layers {
@@ -120,8 +121,8 @@ func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) error {
 	fmt.Fprintf(t, "\npeak\t%s of %s, in %s: %s\n", formatBytes(e.Plan.Peak), formatBytes(e.Plan.Limit),
 		opName(c, e.Plan.Ops[e.Report.PeakOp]), partsOf(e.Report.AtPeak))
 	fmt.Fprintf(t, "time\t%s, %s on computing everything once\n", micros(e.Report.Time), percent(e.Report.Extra, once))
-	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(e.Least.Bytes), e.Least.Bytes,
-		opName(c, e.Least.Op), partsOf(e.Least.Parts))
+	fmt.Fprintf(t, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(least.Bytes), least.Bytes,
+		opName(c, least.Op), partsOf(least.Parts))
 	fmt.Fprintf(t, "greatest\t%s (%d bytes), above which nothing is computed again\n", formatBytes(e.Plain.Peak), e.Plain.Peak)
 	for i, m := range e.More {
 		if i > 0 && m.Time == e.More[i-1].Time {

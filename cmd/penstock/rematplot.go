@@ -16,7 +16,6 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/solver"
 )
 
@@ -37,7 +36,7 @@ var curveColour = color.NRGBA{0, 114, 178, 255}
 
 // drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each,
 // since a plan is the best under every limit from its peak to the next one's.
-func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []baselines.Baseline) ([]byte, error) {
+func drawCurve(title string, c remat.Chain, points []solver.Point, baselines []remat.Baseline) ([]byte, error) {
 	p := plot.New()
 	p.Title.Text = title
 	unit, name := memoryUnit(points[len(points)-1].Peak)

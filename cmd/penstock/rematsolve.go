@@ -10,11 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/explain"
-
 	"penstock.example/remat/planfile"
-
 	"penstock.example/remat/solver"
 )
 
@@ -85,7 +81,7 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64, o solver.Option
 		return p, err
 	}
 	if !p.Feasible {
-		least, err := explain.ExplainLeast(c)
+		least, err := solver.ExplainLeast(c)
 		if err != nil {
 			return p, err
 		}
@@ -137,11 +133,11 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	var size explain.DrawConfig // its own width, where there is no terminal
+	var size remat.DrawConfig // its own width, where there is no terminal
 	if width, live := terminalWidth(w); live {
 		size.Width = width
 	}
-	drawing, err := explain.Draw(c, p.Ops, size)
+	drawing, err := remat.Draw(c, p.Ops, size)
 	if err != nil {
 		return err
 	}

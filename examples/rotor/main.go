@@ -23,7 +23,6 @@ import (
 	"penstock.example/optim"
 	"penstock.example/planner"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
@@ -233,7 +232,7 @@ func (s *setup) byHand() error {
 			return err
 		}
 		s.say("3. measured: %d units of %d layers", len(chain.Layers), len(t.model.Layers()))
-		sequential, err := baselines.Sequential(len(chain.Layers), 2)
+		sequential, err := remat.Sequential(len(chain.Layers), 2)
 		if err != nil {
 			return err
 		}
@@ -241,8 +240,8 @@ func (s *setup) byHand() error {
 			name string
 			ops  []remat.Op
 		}{
-			{"saving everything", baselines.None(len(chain.Layers))},
-			{"computing everything again", baselines.All(len(chain.Layers))},
+			{"saving everything", remat.None(len(chain.Layers))},
+			{"computing everything again", remat.All(len(chain.Layers))},
 			{"checkpoints of two segments", sequential},
 		} {
 			if err := m.SetPlan(remat.Plan{Ops: known.ops}); err != nil {

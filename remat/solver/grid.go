@@ -39,7 +39,6 @@ type grid struct {
 	moves    []int     // at i*w+j, see move
 	cost     []float64 // nograd of the layers before i, in units of scale: all layers' together, so that float32 holds them whatever they are
 	scale    float64   // microseconds
-	worth    float32   // times above it are not looked for; see narrow
 }
 
 // row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
@@ -104,7 +103,7 @@ func (g *grid) look(r *row, i, l int, m int64) float32 {
 
 // newGrid computes the sizes of the rows; fill allocates and computes them.
 func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
-	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
+	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w)}
 	g.price()
 	for i := range b.w {
 		for l := i; l < b.w; l++ {
