@@ -179,7 +179,7 @@ func (m *Module) measureChain(ctx context.Context, c *nn.Ctx, s Sample, lean boo
 	cfg := profile.Config{
 		Device: c.Device(), Peer: c.Device(), Threads: c.Threads(), Extras: c.Extras(), Autocast: c.Autocast(),
 		MicroBatches: 1, Warmup: m.config.Warmup, Repeats: m.config.Repeats,
-		Balance: []int{len(m.layers)}, InputGrad: inputGrad, Lean: lean, MostUnits: cmp.Or(m.config.MostUnits, 2000),
+		Balance: []int{len(m.layers)}, InputGrad: inputGrad, LiftLimit: true, MostUnits: cmp.Or(m.config.MostUnits, 2000),
 	}
 	if len(s.Target) > 0 {
 		cfg.Loss, cfg.Target = m.config.Loss, s.Target

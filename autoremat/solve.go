@@ -47,14 +47,10 @@ type candidate struct {
 // nil, and the least limit, if there is none. The module is a pipeline of one stage, and a batch is
 // one micro-batch.
 func (n *search) solve(c remat.Chain, live, limit int64) (best *candidate, least int64, err error) {
-	units := n.s.chain.Units[n.s.chain.Prologue:]
-	stage := planner.Stage{Policy: planner.Optimal, Costs: planner.Costs{First: c, Later: c, Units: units}}
-	for _, layers := range units {
+	stage := planner.Stage{Policy: planner.Optimal, Costs: planner.CostsOf(c)}
+	stage.Costs.Units = n.s.chain.Units[n.s.chain.Prologue:]
+	for _, layers := range stage.Costs.Units {
 		stage.Layers += layers
-	}
-	stage.Costs.Later.Layers = slices.Clone(c.Layers)
-	for i := range c.Layers {
-		stage.Costs.Later.Layers[i].WeightGradient = 0
 	}
 	p, err := planner.Solve(n.ctx, planner.Problem{
 		Devices: []planner.Device{{Name: n.m.limit.device.String(), Limit: limit, Live: live}},

@@ -79,9 +79,6 @@ func (p *Pipe) SetLink(f func(worker []int) link.Link) {
 	p.newLink = func() link.Link { return f(worker) }
 }
 
-// Alike is alike.
-func Alike(stages int, hardware func(stage int) string) [][]int { return alike(stages, hardware) }
-
 // SetHardware says what devices are made of.
 func (p *Pipe) SetHardware(of func(torch.Device) string) { p.hardware = of }
 

@@ -111,8 +111,8 @@ func (r *minibatch) room(stage int) room {
 
 // costs are the costs of a stage that was measured.
 func costs(c profile.Chain) planner.Costs {
-	return planner.Costs{First: c.Chain, Later: c.Later, Split: c.Split, SplitLater: c.SplitLater, Footprint: c.Footprint, Units: c.Units,
-		Prologue: c.Prologue, ProloguePeak: c.ProloguePeak, Given: c.Given, Gives: c.Gives, Statistics: c.Statistics, Spread: c.Timing.Spread}
+	return planner.Costs{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward, Units: c.Units,
+		Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 
 // larger is the number of micro-batches with the most rows, which are the first.

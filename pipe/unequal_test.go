@@ -2,7 +2,6 @@ package pipe_test
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"testing"
@@ -93,20 +92,4 @@ type counts struct {
 func (l *counts) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	*l.n++
 	return c.MulScalar(x, 1)
-}
-
-// TestAlike: stages on equal devices are together, in the order of the first of each.
-func TestAlike(t *testing.T) {
-	for _, test := range []struct {
-		kinds []string
-		want  [][]int
-	}{
-		{[]string{"a"}, [][]int{{0}}},
-		{[]string{"a", "a", "a"}, [][]int{{0, 1, 2}}},
-		{[]string{"b", "a", "b", "c"}, [][]int{{0, 2}, {1}, {3}}},
-	} {
-		if got := pipe.Alike(len(test.kinds), func(i int) string { return test.kinds[i] }); fmt.Sprint(got) != fmt.Sprint(test.want) {
-			t.Errorf("%v: got %v, want %v", test.kinds, got, test.want)
-		}
-	}
 }

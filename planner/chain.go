@@ -35,29 +35,21 @@ func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Probl
 // device 0, with the policy [Optimal]. The first stage reads its input from the batch, which counts
 // as live on its device. It panics unless first < last.
 func ChainStage(chain remat.Chain, first, last int) Stage {
-	s := Stage{Layers: last - first, Policy: Optimal, Costs: chainCosts(chain, first, last)}
-	for _, l := range s.Costs.First.Layers {
+	c := chain.Part(first, last)
+	if last < len(chain.Layers) { // a stage holds its output until its backward ends
+		l := &c.Layers[len(c.Layers)-1]
+		l.BackwardEarly = max(l.BackwardEarly-l.Output, 0)
+	}
+	s := Stage{Layers: last - first, Policy: Optimal, Costs: CostsOf(c)}
+	for _, l := range c.Layers {
 		s.Memory.Unplaced += l.WeightGradient
 	}
 	s.Memory.BatchInput = first == 0
 	return s
 }
 
-func chainCosts(chain remat.Chain, first, last int) (out Costs) {
-	c := chain.Part(first, last)
-	if last < len(chain.Layers) { // a stage holds its output until its backward ends
-		l := &c.Layers[len(c.Layers)-1]
-		l.BackwardEarly = max(l.BackwardEarly-l.Output, 0)
-	}
-	out.First, out.Later = c, c
-	out.Later.Layers = slices.Clone(c.Layers)
-	for i := range out.Later.Layers {
-		l := &out.Later.Layers[i]
-		l.Backward, l.WeightGradient = l.Later(), 0
-	}
-	out.Split, out.SplitLater = out.First, out.Later
-	for range c.Layers {
-		out.Units = append(out.Units, 1)
-	}
-	return out
+// CostsOf are the costs of a stage with a chain's layers as units, one layer each.
+func CostsOf(c remat.Chain) Costs {
+	return Costs{Footprint: remat.FootprintOf(c, 0), Times: c.Times(), Loss: c.Loss.Backward,
+		Units: slices.Repeat([]int{1}, len(c.Layers))}
 }

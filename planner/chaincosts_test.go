@@ -30,9 +30,8 @@ func TestChainsOfBackwardsInTwoParts(t *testing.T) {
 		first := later
 		first.Layers = []remat.Layer{later.Layers[0]}
 		first.Layers[0].WeightGradient = test.weights
-		costs := planner.Costs{First: first, Later: later, Split: first, SplitLater: later, Units: []int{1}}
 		plan, err := planner.Solve(context.Background(), planner.Problem{
-			Devices: []planner.Device{{Name: "cpu:0"}}, Stages: []planner.Stage{{Layers: 1, Policy: planner.Optimal, Costs: costs}},
+			Devices: []planner.Device{{Name: "cpu:0"}}, Stages: []planner.Stage{{Layers: 1, Policy: planner.Optimal, Costs: planner.CostsOf(first)}},
 			MicroBatches: 2, Schedule: schedule.Fixed(program),
 		})
 		if err != nil {

@@ -3,6 +3,7 @@ package planner
 import (
 	"slices"
 
+	"penstock.example/remat"
 	"penstock.example/schedule"
 )
 
@@ -31,9 +32,9 @@ func (p *Plan) moments(g *schedule.Graph, latest []int, worker int) []moment {
 			second.Kind = schedule.BackwardWeight
 			if last, ok := g.IndexOf(second); ok {
 				fp := p.Stages[a.Stage].footprint(a.MicroBatch)
-				wait(id+1, last+1, fp.deferred())
+				wait(id+1, last+1, deferredBytes(fp))
 				if a.MicroBatch == 0 && !p.Stages[a.Stage].memory.Gradients {
-					wait(last, end, fp.laterWeights())
+					wait(last, end, secondWeights(fp))
 				}
 			}
 		}
@@ -80,7 +81,7 @@ func (p *Plan) moved(a schedule.Action) (bytes int64) {
 	s := &p.Stages[a.Stage]
 	fp := s.footprint(a.MicroBatch)
 	of, at, parcel := fp.Inputs, len(fp.Units), fp.Leaves
-	switch b := &fp.Backward[Adds]; a.Kind {
+	switch b := &fp.Backward[remat.Adds]; a.Kind {
 	case schedule.ReceiveActivation:
 		at, parcel = 0, fp.Arrives
 	case schedule.ReceiveGradient:

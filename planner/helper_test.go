@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"fmt"
+	"slices"
 
 	"pgregory.net/rapid"
 
@@ -12,24 +13,30 @@ import (
 
 // chain draws the chain of a stage's units; gradients of parameters are made by the first
 // micro-batch.
-func chain(t *rapid.T, layers int) (first, later remat.Chain) {
+func chain(t *rapid.T, layers int) (c remat.Chain) {
 	bytes := func(name string) int64 { return rapid.Int64Range(0, 100).Draw(t, name) }
 	micros := func(name string) float64 { return float64(rapid.IntRange(1, 50).Draw(t, name)) }
-	first = remat.Chain{Input: bytes("input"), InputGradient: bytes("input gradient"), Loss: remat.Loss{Backward: micros("loss")}}
+	c = remat.Chain{Input: bytes("input"), InputGradient: bytes("input gradient"), Loss: remat.Loss{Backward: micros("loss")}}
 	for i := range layers {
 		output := bytes("output")
-		first.Layers = append(first.Layers, remat.Layer{
+		c.Layers = append(c.Layers, remat.Layer{
 			Name: fmt.Sprint("layer", i), Forward: micros("forward"), ForwardNoGrad: micros("forward without gradients"), Backward: micros("backward"),
 			Output: output, Saved: output + bytes("saved"), ForwardTmp: bytes("forward tmp"), ForwardNoGradTmp: bytes("no grad tmp"), BackwardTmp: bytes("backward tmp"),
 			Gradient: output, WeightGradient: bytes("weights"),
 		})
 	}
-	later = first
-	later.Layers = append([]remat.Layer(nil), first.Layers...)
-	for i := range later.Layers {
-		later.Layers[i].WeightGradient = 0
+	return c
+}
+
+// withPrologue is the costs of a chain's units after a prologue that takes a number of bytes.
+func withPrologue(c remat.Chain, prologue int, peak int64) planner.Costs {
+	out := planner.CostsOf(c)
+	if out.Prologue = prologue; prologue > 0 {
+		out.Footprint, out.Times = remat.FootprintOf(c, prologue), append(make([]remat.UnitTimes, prologue), out.Times...)
+		out.Footprint.Units[0].Keep = [3]int64{peak, peak, peak}
+		out.Units = append(slices.Repeat([]int{1}, prologue), out.Units...)
 	}
-	return first, later
+	return out
 }
 
 // problem draws stages of all policies, with devices of their own or two to a device in turn, in
@@ -57,30 +64,26 @@ func problem(t *rapid.T) planner.Problem {
 		units := rapid.IntRange(1, 4).Draw(t, "units")
 		s.Layers = units
 		if s.Policy == planner.Optimal {
-			c := planner.Costs{Given: gives}
-			if i == 0 || p.Stages[i-1].Policy == planner.Optimal && len(p.Stages[i-1].Costs.First.Layers) == 0 {
-				c.Prologue = rapid.IntRange(0, units).Draw(t, "prologue")
+			prologue, peak := 0, int64(0)
+			if i == 0 || p.Stages[i-1].Policy == planner.Optimal && len(p.Stages[i-1].Costs.Units) == p.Stages[i-1].Costs.Prologue {
+				prologue = rapid.IntRange(0, units).Draw(t, "prologue")
 			}
-			c.First, c.Later = chain(t, units-c.Prologue)
-			if n := len(c.First.Layers); n > 0 {
-				c.Gives = c.First.Layers[n-1].Output
-			} else {
-				c.Gives = rapid.Int64Range(0, 50).Draw(t, "gives")
+			c := chain(t, units-prologue)
+			if prologue == 0 && i > 0 {
+				c.Input = gives
 			}
-			if c.Prologue == 0 && i > 0 {
-				c.First.Input, c.Later.Input = gives, gives
+			if prologue > 0 {
+				c.InputGradient, peak = 0, rapid.Int64Range(0, 200).Draw(t, "prologue's peak")
 			}
-			for range units {
-				c.Units = append(c.Units, rapid.IntRange(1, 3).Draw(t, "layers of a unit"))
+			if gives = c.Input; units > prologue {
+				gives = c.Layers[units-prologue-1].Output
 			}
+			s.Costs = withPrologue(c, prologue, peak)
 			s.Layers = 0
-			for _, n := range c.Units {
-				s.Layers += n
+			for k := range s.Costs.Units {
+				s.Costs.Units[k] = rapid.IntRange(1, 3).Draw(t, "layers of a unit")
+				s.Layers += s.Costs.Units[k]
 			}
-			if c.Prologue > 0 {
-				c.ProloguePeak = rapid.Int64Range(0, 200).Draw(t, "prologue's peak")
-			}
-			s.Costs, gives = c, c.Gives
 			s.Memory = planner.Memory{State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
 		}
 		p.Stages = append(p.Stages, s)

@@ -15,7 +15,7 @@ import (
 func TestPlansUnderLimits(t *testing.T) {
 	draws.Checks(t, 10, 25) // each is planned ten times
 	rapid.Check(t, func(t *rapid.T) {
-		_, c := chain(t, 5)
+		c := chain(t, 5)
 		p := planner.FromChain(c, []int{2, 3}, []int{0, 1}, rapid.IntRange(1, 4).Draw(t, "micro-batches"))
 		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t, "schedule")
 		free, err := planner.Solve(t.Context(), p)

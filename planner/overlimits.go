@@ -71,8 +71,10 @@ func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
 		if s.Policy != Optimal || len(c.Layers) == 0 || len(c.Layers) != len(s.Units)-s.Prologue {
 			return out, fmt.Errorf("planner: the plan does not say what stage %d takes, with the policy %s and %d units for %d layers of its chain", i, s.Policy, len(s.Units), len(c.Layers))
 		}
+		costs := Costs{Footprint: remat.FootprintOf(c, s.Prologue), Loss: c.Loss.Backward, Units: s.Units, Prologue: s.Prologue}
+		costs.Times = append(make([]remat.UnitTimes, s.Prologue), c.Times()...)
 		out.Stages = append(out.Stages, Stage{Device: s.Device, Layers: s.Layers, Policy: Optimal,
-			Costs:  Costs{First: c, Later: c, Units: s.Units, Prologue: s.Prologue},
+			Costs:  costs,
 			Memory: Memory{Gradients: true, BatchInput: i == 0}})
 	}
 	own := &Plan{Program: p.Program, skips: out.Skips}

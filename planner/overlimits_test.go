@@ -18,7 +18,7 @@ import (
 func TestOverLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		layers := rapid.IntRange(2, 4).Draw(t, "layers")
-		_, c := chain(t, layers)
+		c := chain(t, layers)
 		first := rapid.IntRange(1, layers-1).Draw(t, "first")
 		p := planner.FromChain(c, []int{first, layers - first}, []int{0, 1}, rapid.IntRange(1, 3).Draw(t, "micro-batches"))
 		p.NoBound = true
@@ -26,7 +26,7 @@ func TestOverLimits(t *testing.T) {
 		var chains []remat.Chain
 		for i := range p.Stages {
 			p.Stages[i].Memory.Gradients = true
-			chains = append(chains, p.Stages[i].Costs.Later)
+			chains = append(chains, p.Stages[i].Costs.Chain(remat.Adds))
 		}
 		limited := func(limit int64) (*planner.Plan, error) {
 			p.Devices = slices.Clone(p.Devices)
@@ -94,7 +94,7 @@ func TestOverLimitsRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chains := []remat.Chain{p.Stages[0].Costs.Later, p.Stages[1].Costs.Later}
+	chains := []remat.Chain{p.Stages[0].Costs.Chain(remat.Adds), p.Stages[1].Costs.Chain(remat.Adds)}
 	if _, err := plan.OverLimits(t.Context(), chains[:1], 5); err == nil {
 		t.Error("one chain for two stages")
 	}

@@ -60,12 +60,12 @@ type StagePlan struct {
 
 	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a
 	// plan that was read.
-	larger, smaller *Footprint
+	larger, smaller *remat.Footprint
 	most            int // the number of those of the most rows
 	memory          Memory
 }
 
-func (s *StagePlan) footprint(microBatch int) *Footprint {
+func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
 	if microBatch < s.most {
 		return s.larger
 	}

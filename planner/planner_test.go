@@ -111,12 +111,11 @@ func TestTimesAddUp(t *testing.T) {
 // A plan holds in other memory as long as it fits and no more than a hundredth of the limit has
 // become free.
 func TestRefit(t *testing.T) {
-	first, later := remat.Chain{Input: 10, Loss: remat.Loss{Backward: 1},
+	c := remat.Chain{Input: 10, Loss: remat.Loss{Backward: 1},
 		Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 20,
-			Gradient: 10}}}, remat.Chain{}
-	later = first
+			Gradient: 10}}}
 	p := planner.Problem{MicroBatches: 2, Devices: []planner.Device{{Name: "cpu:0", Limit: 1000, Live: 500}}, Stages: []planner.Stage{{
-		Layers: 1, Policy: planner.Optimal, Costs: planner.Costs{First: first, Later: later, Units: []int{1}},
+		Layers: 1, Policy: planner.Optimal, Costs: planner.CostsOf(c),
 	}}}
 	made, err := planner.Solve(context.Background(), p)
 	if err != nil {
@@ -279,7 +278,7 @@ func FuzzParse(f *testing.F) {
 func TestThePrologueTakesMost(t *testing.T) {
 	c := remat.Chain{Loss: remat.Loss{Backward: 1}, Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 1}}}
 	s := planner.Stage{Layers: 2, Policy: planner.Optimal,
-		Costs:  planner.Costs{First: c, Later: c, Units: []int{1, 1}, Prologue: 1, ProloguePeak: 200},
+		Costs:  withPrologue(c, 1, 200),
 		Memory: planner.Memory{BatchInput: true}}
 	p := planner.Problem{MicroBatches: 2, Devices: []planner.Device{{Name: "cpu:0", Limit: 100}}, Stages: []planner.Stage{s}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

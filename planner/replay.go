@@ -33,21 +33,20 @@ type block struct {
 
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
-	key     [2]int // stage and micro-batch
-	fp      *Footprint
+	fp      *remat.Footprint
 	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
 	inGraph []bool     // by boundary: part of the graph of a forward with gradients
 	saved   []*block   // by unit: the rest of the graph
 	ran     []bool     // by unit
 	grads   [][]*block // by boundary, by element
-	kind    BackwardKind
+	kind    remat.BackwardKind
 	left    []left
 }
 
 // left is the memory that the first part of a unit's backward leaves to the second.
 type left struct {
-	blocks              []*block
-	peak, held, weights int64
+	blocks        []*block
+	peak, weights int64
 }
 
 // peak returns the most bytes of a device, without its base.
@@ -128,7 +127,7 @@ func (r *replay) do(a schedule.Action) {
 			before, peak := r.live, l.peak
 			r.drop(l.blocks)
 			if _, stages := heldElsewhere(l.blocks, nil, nil); stages > 0 {
-				peak = min(peak+stages, max(l.held, peak))
+				peak += stages
 			}
 			r.most = max(r.most, before+peak)
 			r.live += l.weights
@@ -152,30 +151,27 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
-		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
+		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
 			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
-		if m.kind = Adds; a.MicroBatch == 0 && !s.memory.Gradients {
-			m.kind = Makes
+		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
+			m.kind = remat.Makes
 		}
 		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
 		if _, split := r.g.IndexOf(first); split {
-			m.kind += MakesLater
+			m.kind += remat.MakesLater
 		}
 		r.states[key] = m
 	}
 	return m
 }
 
-func (m *inFlight) backward() *BackwardBytes {
-	if b := &m.fp.Backward[m.kind]; len(b.Units) > 0 || m.kind < MakesLater {
-		return b
-	}
-	return &m.fp.Backward[m.kind-MakesLater] // it was not measured in two parts
+func (m *inFlight) backward() *remat.BackwardBytes {
+	return m.fp.ByKind(m.kind)
 }
 
 // blocksOf makes the blocks of the tensors at a boundary. Tensors in memory of another boundary get
 // its blocks.
-func blocksOf(of Blocks, boundary, other int, there []*block) []*block {
+func blocksOf(of remat.Blocks, boundary, other int, there []*block) []*block {
 	known := map[int]*block{}
 	if there != nil {
 		for k, b := range of.At[other] {
@@ -206,7 +202,7 @@ type transferred struct {
 
 // moves lists the tensors that an action moves: the tuple between neighbours, skips, and gradients
 // of these and of ties. parcel is the tensors at the boundary.
-func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []transferred) {
+func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred) {
 	earlier, later := min(a.Peer, a.Stage), max(a.Peer, a.Stage)
 	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
 	if later == earlier+1 {
@@ -246,7 +242,7 @@ func (p *Plan) moves(a schedule.Action, parcel Parcel) (list []transferred) {
 
 // receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
 // are the memory that was sent, from another a copy.
-func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of Blocks, parcel Parcel) {
+func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks, parcel remat.Parcel) {
 	if into[boundary] == nil {
 		into[boundary] = make([]*block, len(of.At[boundary]))
 	}
@@ -305,7 +301,7 @@ func (r *replay) forward(m *inFlight, a schedule.Action) {
 
 // send sends the held tensors at a boundary to other stages. For another worker they wait until it
 // has received them.
-func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parcel Parcel) {
+func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parcel remat.Parcel) {
 	for stage := range r.p.Stages {
 		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
 			continue
@@ -390,12 +386,12 @@ func (r *replay) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 
 // run performs a forward of a unit.
 func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
-	u, run := &m.fp.Units[i], Again
+	u, run := &m.fp.Units[i], remat.Again
 	switch {
 	case !m.ran[i] && a.MicroBatch == 0:
-		run = FirstOfStep
+		run = remat.FirstOfStep
 	case !m.ran[i]:
-		run = FirstOfBatch
+		run = remat.FirstOfBatch
 	}
 	m.ran[i] = true
 	if kind == remat.ForwardSave {
@@ -405,7 +401,7 @@ func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	}
 	m.inputs[i+1] = blocksOf(m.fp.Inputs, i+1, i, m.inputs[i])
 	r.hold(m.inputs[i+1])
-	if run == FirstOfStep && u.Statistics > 0 {
+	if run == remat.FirstOfStep && u.Statistics > 0 {
 		b := r.statistics[a.Stage]
 		if b == nil {
 			b = &block{holders: 1}
@@ -446,40 +442,21 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
 	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
-	peak := u.Peak
-	switch units, stages := heldElsewhere(gone, stays, deferred); {
-	case u.Next > 0 && units == 0 && stages > 0 && r.heldByNext(m, gone, stays):
-		peak = max(u.Next, u.Peak)
-	case stages > 0:
-		peak = min(peak+units+stages, max(u.Held, u.Peak))
-	case units > 0:
-		peak = min(peak+units, max(u.Deferred, u.Peak))
+	units, stages := heldElsewhere(gone, stays, deferred)
+	peak := units + u.Peak
+	if stages > 0 {
+		peak = min(peak+stages, units+max(u.Held, u.Peak))
 	}
 	r.most = max(r.most, before+peak)
 	r.dropInput(m, i)
 }
 
-// heldByNext reports whether only the next stage, for second parts of its backward, still holds a
-// micro-batch's blocks.
-func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
-	next := r.states[[2]int{m.key[0] + 1, m.key[1]}]
-	if next == nil {
-		return false
-	}
-	var theirs []*block
-	for _, l := range next.left {
-		theirs = append(theirs, l.blocks...)
-	}
-	_, others := heldElsewhere(gone, slices.Concat(stays, theirs), nil)
-	return others == 0
-}
-
 // left holds the memory that the first part of a unit's backward leaves to the second.
-func (r *replay) left(m *inFlight, b *BackwardBytes, i int, u *UnitBackward) []*block {
-	if m.kind < MakesLater {
+func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitBackward) []*block {
+	if m.kind < remat.MakesLater {
 		return nil
 	}
-	l := left{peak: u.LeftPeak, held: u.LeftHeld, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
+	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
 	find := func(at [][]int, list [][]*block, wanted []int) {
 		for _, id := range wanted {
 		search:

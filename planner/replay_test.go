@@ -14,7 +14,7 @@ import (
 // finds for the operations, whatever is computed again.
 func TestPeakOfOneMicroBatchIsThatOfItsOperations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		first, later := chain(t, rapid.IntRange(1, 6).Draw(t, "layers"))
+		first := chain(t, rapid.IntRange(1, 6).Draw(t, "layers"))
 		n := len(first.Layers)
 		if from := rapid.IntRange(-1, n-1).Draw(t, "from"); rapid.Bool().Draw(t, "carry") { // a skip
 			made := first.Input
@@ -22,15 +22,10 @@ func TestPeakOfOneMicroBatchIsThatOfItsOperations(t *testing.T) {
 				made = first.Layers[from].Output
 			}
 			first.Carries = []remat.Carry{{From: from, To: rapid.IntRange(from+1, n).Draw(t, "to"), Bytes: rapid.Int64Range(0, made).Draw(t, "carried")}}
-			later.Carries = first.Carries
-		}
-		costs := planner.Costs{First: first, Later: later}
-		for range n {
-			costs.Units = append(costs.Units, 1)
 		}
 		p := planner.Problem{
 			Devices: []planner.Device{{Name: "cpu:0"}}, MicroBatches: 1,
-			Stages: []planner.Stage{{Layers: n, Policy: planner.Optimal, Costs: costs}},
+			Stages: []planner.Stage{{Layers: n, Policy: planner.Optimal, Costs: planner.CostsOf(first)}},
 		}
 		plan, err := planner.Solve(context.Background(), p)
 		for err == nil {

@@ -201,7 +201,7 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 		return out
 	}
 	out.Units, out.Prologue = s.Costs.Units, s.Costs.Prologue
-	out.larger, out.smaller, out.most = s.Costs.footprint(), s.smaller().footprint(), p.Larger
+	out.larger, out.smaller, out.most = s.Costs.Footprint, s.smaller().Footprint, p.Larger
 	if p.Larger == 0 {
 		out.most = p.MicroBatches
 	}
@@ -252,7 +252,10 @@ func (p Problem) device(ctx context.Context, out *Plan, at int, in orderedProgra
 			solver.Stage{First: first, Later: later, Fewer: fewer, Receives: i < len(p.Stages)-1,
 				Continues: len(stages) > 0 && stages[len(stages)-1] == i-1 && s.Costs.Prologue == 0})
 		stages = append(stages, i)
-		uncounted += s.Costs.Statistics + 2*s.Memory.InputGradient
+		for _, u := range s.Costs.Footprint.Units {
+			uncounted += u.Statistics
+		}
+		uncounted += 2 * s.Memory.InputGradient
 		d.Spread = max(d.Spread, s.Costs.Spread)
 	}
 	if stages == nil {
@@ -301,7 +304,7 @@ func (p Problem) order(out *Plan, in orderedProgram, device int, stages []int) (
 			again, before = m.waits, m.waits
 			continue
 		case m.Kind == schedule.BackwardWeight:
-			between = max(between, m.waits+out.Stages[m.Stage].footprint(m.MicroBatch).second())
+			between = max(between, m.waits+secondPeak(out.Stages[m.Stage].footprint(m.MicroBatch)))
 			continue
 		case m.Kind.Transfer() || m.Kind == schedule.Reduce:
 			between = max(between, m.waits)

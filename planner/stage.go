@@ -46,35 +46,20 @@ type Stage struct {
 	Memory Memory // for Optimal alone
 }
 
-// Costs is the bytes and times of a stage for one micro-batch. Package profile measures them. Sizes
-// are bytes.
+// Costs is the bytes and times of a stage for one micro-batch. Package profile measures them.
 type Costs struct {
-	// First is the chain of the first micro-batch of a step. Its backward allocates the gradients of
-	// parameters. Later is the chain of the others, and of the first if the gradients exist already.
-	// The layers of both are the units of the stage after the prologue.
-	First, Later remat.Chain
-	// Split and SplitLater are the same for backwards in two parts; their backwards are the first
-	// parts. Without layers they are First and Later. Without a Footprint the first part of a layer
-	// with weights leaves its input and the gradient of its output to the second.
-	Split, SplitLater remat.Chain
-	// Footprint is the bytes of the stage, block by block. Nil is made from the chains.
-	Footprint *Footprint
+	Footprint *remat.Footprint
+	Times     []remat.UnitTimes // by unit; those of the prologue do not count
+	Loss      float64           // microseconds of a loss after the units
 	// Units is the number of layers in each unit; a loss that ends the last stage counts as a
 	// layer.
 	Units []int
 	// Prologue is the number of units at the beginning that have no backward: nothing in them is
-	// trained, and no gradient of their input is wanted. They run once. ProloguePeak is their peak,
-	// without the stage's input.
-	Prologue     int
-	ProloguePeak int64
-	// Given is the bytes received from the stage before, Gives the bytes sent to the next. They
-	// count without a Footprint.
-	Given, Gives int64
+	// trained, and no gradient of their input is wanted. They run once.
+	Prologue int
 	// Spread is how much longer the median of a layer's timed runs took than the time that counts,
 	// as a part of it.
 	Spread float64
-	// Statistics is the bytes that deferred batch norms accumulate until the end of the step.
-	Statistics int64
 }
 
 // Memory is the bytes that a stage's device holds for it during a step in any plan, in addition to
@@ -127,8 +112,18 @@ func (p Problem) chains(stage int, program *schedule.Program) (first, later, few
 		}
 	}
 	split := !slices.Contains(splits[1:], false) && p.MicroBatches > 1
-	later, fewer = s.Costs.chain(false, split), s.smaller().chain(false, split)
-	first = s.Costs.chain(!s.Memory.Gradients, splits[0])
+	kind := remat.Adds
+	if split {
+		kind = remat.AddsLater
+	}
+	later, fewer = s.Costs.Chain(kind), s.smaller().Chain(kind)
+	if kind = remat.Adds; !s.Memory.Gradients {
+		kind = remat.Makes
+	}
+	if splits[0] {
+		kind += remat.MakesLater
+	}
+	first = s.Costs.Chain(kind)
 	if s.Memory.BatchInput && s.Costs.Prologue == 0 {
 		first, later, fewer = first.WithoutInput(), later.WithoutInput(), fewer.WithoutInput()
 	}
@@ -142,23 +137,36 @@ func (s *Stage) smaller() *Costs {
 	return &s.Costs
 }
 
-// chain returns the chain of a micro-batch that makes the gradients of parameters, or adds to them,
-// in a backward in one or in two parts.
-func (c *Costs) chain(makes, split bool) remat.Chain {
-	whole, parts := c.Later, c.SplitLater
-	if makes {
-		whole, parts = c.First, c.Split
-	}
-	if split && len(parts.Layers) > 0 {
-		return parts
-	}
-	return whole
+// Chain returns the stage as a chain of units after the prologue, with backwards of a kind.
+func (c Costs) Chain(kind remat.BackwardKind) remat.Chain {
+	return c.Footprint.Chain(c.Times, c.Loss, c.Prologue, kind)
 }
 
 // prologue returns the peak of the prologue. It includes the input if no chain does.
-func (s Stage) prologue() int64 {
-	if s.Costs.Prologue > 0 && !s.Memory.BatchInput {
-		return s.Costs.ProloguePeak + s.Costs.Given
+func (s Stage) prologue() (peak int64) {
+	f := s.Costs.Footprint
+	for i := range s.Costs.Prologue {
+		held := int64(0)
+		seen := make([]bool, len(f.Inputs.Bytes))
+		if s.Memory.BatchInput {
+			markBlocks(seen, f.Inputs.At[0])
+		}
+		for _, b := range slices.Concat(f.Inputs.At[0], f.Inputs.At[i]) {
+			if b >= 0 && !seen[b] {
+				seen[b] = true
+				held += f.Inputs.Bytes[b]
+			}
+		}
+		keep := f.Units[i].Keep
+		peak = max(peak, held+slices.Max(keep[:]))
 	}
-	return s.Costs.ProloguePeak
+	return peak
+}
+
+func markBlocks(seen []bool, blocks []int) {
+	for _, b := range blocks {
+		if b >= 0 {
+			seen[b] = true
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
@@ -27,16 +26,16 @@ func (p *prober) backwards(st *staged) error {
 }
 
 // kinds lists the kinds of backwards that are measured.
-func (p *prober) kinds() (list []planner.BackwardKind) {
-	list = []planner.BackwardKind{planner.Makes}
+func (p *prober) kinds() (list []remat.BackwardKind) {
+	list = []remat.BackwardKind{remat.Makes}
 	if !p.FirstOnly {
-		list = append(list, planner.Adds)
+		list = append(list, remat.Adds)
 	}
 	if p.Split {
-		list = append(list, planner.MakesLater)
+		list = append(list, remat.MakesLater)
 	}
 	if p.Split && !p.FirstOnly {
-		list = append(list, planner.AddsLater)
+		list = append(list, remat.AddsLater)
 	}
 	return list
 }
@@ -49,7 +48,7 @@ func (p *prober) descend(st *staged, from, to int) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
 	}
-	if p.Lean {
+	if p.isLean {
 		for i := to - 1; i >= from; i-- {
 			err := p.ctx.Err()
 			if err == nil {
@@ -115,7 +114,7 @@ func (p *prober) inputOf(st *staged, from, unit int) error {
 func (p *prober) backward(st *staged, i int) error {
 	out := &st.all[i]
 	in := st.held[i]
-	p.progress(len(p.layers)-st.last+sum(st.units[i+1:]), len(p.layers))
+	p.tell(float64(len(p.layers)-st.last+sum(st.units[i+1:])) / float64(len(p.layers)))
 	p.xs, p.skips = in.xs, in.skips
 	defer func() {
 		p.xs, p.skips = nil, nil
@@ -146,9 +145,9 @@ func (p *prober) backward(st *staged, i int) error {
 }
 
 // backOf measures the backwards of a kind of a unit.
-func (p *prober) backOf(st *staged, i int, kind planner.BackwardKind) {
+func (p *prober) backOf(st *staged, i int, kind remat.BackwardKind) {
 	out := &st.all[i]
-	if kind == planner.MakesLater && !out.passes { // the gradients of parameters are there
+	if kind == remat.MakesLater && !out.passes { // the gradients of parameters are there
 		out.leaves = p.parts(st, i)
 	}
 	b := &out.backs[kind]
@@ -169,7 +168,7 @@ func (p *prober) backOf(st *staged, i int, kind planner.BackwardKind) {
 		b.deferred = p.back(st, i, kind, gradientsAlone, func(s *storage) bool { return deferred[s] }).first.peak
 	}
 	var then int64
-	if kind >= planner.MakesLater {
+	if kind >= remat.MakesLater {
 		then = p.back(st, i, kind, everything, func(*storage) bool { return false }).second.peak
 	}
 	held, heldThen, after, next := b.held, b.heldThen, b.deferred, b.next
@@ -191,8 +190,8 @@ const (
 
 // back measures one backward. Meanwhile somebody else holds the input that is no copy, and those blocks
 // of the output of the unit, and of its gradients, that held says.
-func (p *prober) back(st *staged, i int, kind planner.BackwardKind, copies copying, held func(*storage) bool) (out backReading) {
-	if kind == planner.Makes || kind == planner.MakesLater {
+func (p *prober) back(st *staged, i int, kind remat.BackwardKind, copies copying, held func(*storage) bool) (out backReading) {
+	if kind == remat.Makes || kind == remat.MakesLater {
 		for _, l := range st.all[i].list {
 			zeroGrads(l)
 		}
@@ -223,7 +222,7 @@ func (p *prober) back(st *staged, i int, kind planner.BackwardKind, copies copyi
 	}
 	e.Again(i)
 	p.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
-	e.Defer = kind >= planner.MakesLater
+	e.Defer = kind >= remat.MakesLater
 
 	var others []*torch.Tensor
 	hold := func(elements []*torch.Tensor, states []*storage) {
@@ -287,8 +286,8 @@ func (p *prober) copyOf(st *staged, i int) input {
 
 // deferred is the memory at the boundary after unit i that the units after it hold between the parts of
 // a backward.
-func (st *staged) deferred(i int, kind planner.BackwardKind) map[*storage]bool {
-	if kind < planner.MakesLater {
+func (st *staged) deferred(i int, kind remat.BackwardKind) map[*storage]bool {
+	if kind < remat.MakesLater {
 		return nil
 	}
 	out := map[*storage]bool{}
@@ -311,10 +310,10 @@ func (st *staged) deferred(i int, kind planner.BackwardKind) map[*storage]bool {
 
 // deferredByNext is the memory at the stage's end that the next one holds between the parts of a backward,
 // but for skips.
-func (st *staged) deferredByNext(kind planner.BackwardKind) map[*storage]bool {
+func (st *staged) deferredByNext(kind remat.BackwardKind) map[*storage]bool {
 	next, later := st.next, kind
-	if later < planner.MakesLater {
-		later += planner.MakesLater
+	if later < remat.MakesLater {
+		later += remat.MakesLater
 	}
 	n, theirs, out := len(st.units), next.deferred(-1, later), map[*storage]bool{}
 	pair := func(sent, got []*storage) {

@@ -1,10 +1,8 @@
 package profile
 
 import (
-	"errors"
 	"slices"
 
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -16,11 +14,9 @@ type Chain struct {
 	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
 	Later       remat.Chain // of a later one, whose backward adds to them; these and Footprint not with Config.FirstOnly
 
-	// Split and SplitLater are both where backwards are in two parts, with Config.Split. Their
-	// backwards are the first parts.
-	Split, SplitLater remat.Chain
-	// Footprint is what the stage takes, block by block.
-	Footprint *planner.Footprint
+	// Footprint is what the stage takes, block by block, and UnitTimes the times, by unit.
+	Footprint *remat.Footprint
+	UnitTimes []remat.UnitTimes
 
 	// Fewer is the chain of micro-batches of fewer rows, with Config.Fewer. Its times are those of the
 	// others.
@@ -58,27 +54,22 @@ type Merge struct{ Layer, Reason string }
 // layer. And where stages begin, units and whether their gradients are wanted are known only with
 // the balance.
 //
-// Phase is called as its forwards begin, and its backwards. Where a limit has no room for inputs of units that are
+// Where a limit has no room for inputs of units that are
 // held, all is measured once more without them.
-func (p *prober) chains(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
-	chains, err = p.chainsOf(s, sample, phase)
-	if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 && !p.Lean {
+func (p *prober) chains(s *sweep, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
+	chains, err = p.chainsOf(s, sample, forwards, backwards)
+	if p.isFull(err) && !p.isLean {
 		p.drop()
-		p.Lean = true
-		chains, err = p.chainsOf(s, sample, phase)
+		p.isLean = true
+		chains, err = p.chainsOf(s, sample, forwards, backwards)
 	}
 	return chains, err
 }
 
-func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards bool)) (chains []Chain, err error) {
+func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
-	err = attempt(theSample, func() error {
-		for _, x := range sample {
-			p.xs = append(p.xs, p.c.Keep(p.c.Detach(x)))
-		}
-		return nil
-	})
-	if err != nil {
+	in, err := p.sampleInput(sample)
+	if p.xs = in.xs; err != nil {
 		return nil, err
 	}
 	var stages []*staged
@@ -87,7 +78,7 @@ func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards
 			st.free()
 		}
 	}()
-	phase(false)
+	p.begin(forwards)
 	first := 0
 	for stage, n := range p.Balance {
 		if stage == len(p.Balance)-1 && p.Loss != nil && p.LossUnit {
@@ -110,7 +101,7 @@ func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, phase func(backwards
 	}
 	torch.FreeAll(p.xs)
 	p.xs = nil
-	phase(true)
+	p.begin(backwards)
 	for i, st := range slices.Backward(stages) {
 		if i < len(stages)-1 && !p.apart(i, i+1) {
 			st.next = stages[i+1]

@@ -3,7 +3,6 @@ package profile
 import (
 	"slices"
 
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -41,9 +40,9 @@ func (t unitTimes) parts() (share, longer float64) {
 // gradients of parameters are there.
 func (p *prober) parts(st *staged, i int) (out deferredMemory) {
 	before := p.live()
-	left := &p.left[planner.MakesLater]
+	left := &p.left[remat.MakesLater]
 	after := st.elements(i+1, st.flows.tuple[i+1])
-	a := segment.Arrival{Tensors: p.copies(p.xs), Skips: p.copies(p.skips)}
+	a := segment.Arrival{Tensors: p.clones(p.xs), Skips: p.clones(p.skips)}
 	own := func(list []*torch.Tensor) []*torch.Tensor {
 		for _, t := range list {
 			p.owned(t)
@@ -179,7 +178,7 @@ func (b *gradients) copied(p *prober, held func(id uintptr) bool) (out gradients
 }
 
 // copies makes copies of tensors, kept. A tensor that stands there twice stays one.
-func (p *prober) copies(list []*torch.Tensor) []*torch.Tensor {
+func (p *prober) clones(list []*torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(list))
 	for i, x := range list {
 		if k := slices.Index(list[:i], x); k >= 0 {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"penstock.example/nn"
-	"penstock.example/planner"
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/segment"
@@ -28,7 +27,7 @@ func TestDeferredBytes(t *testing.T) {
 			}
 			var want int64
 			inputs, gradients := map[int]bool{}, map[int]bool{}
-			back := &chain.Footprint.Backward[planner.AddsLater]
+			back := &chain.Footprint.Backward[remat.AddsLater]
 			for _, u := range back.Units {
 				want += u.Left
 				for _, b := range u.LeftInputs {

@@ -23,7 +23,7 @@ type flows struct {
 	states   [][]*storage // by boundary, by element; nil where there is none
 
 	tuple []int               // by boundary: elements of the tuple
-	back  [kinds]gradientFlow // by planner.BackwardKind
+	back  [kinds]gradientFlow // by remat.BackwardKind
 }
 
 func newFlows(st *staged, xs, skips []*torch.Tensor) *flows {

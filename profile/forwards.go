@@ -4,15 +4,14 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
 // runs is how many kinds of runs of a unit there are, kinds how many of backwards.
 const (
-	runs  = int(planner.Again) + 1
-	kinds = int(planner.AddsLater) + 1
+	runs  = int(remat.Again) + 1
+	kinds = int(remat.AddsLater) + 1
 )
 
 // forwards measures the forwards of a stage's units. p has the input of the stage, and then that of
@@ -30,7 +29,7 @@ func (p *prober) forwards(st *staged) error {
 		if err := p.ctx.Err(); err != nil {
 			return err
 		}
-		p.progress(at, len(p.layers))
+		p.tell(float64(at) / float64(len(p.layers)))
 		if i > 0 {
 			p.holdInput(st, i)
 		}
@@ -46,7 +45,7 @@ func (p *prober) forwards(st *staged) error {
 // holdInput keeps the input of a unit for its backwards, where there is room: evenly over the units. Otherwise it is
 // made again.
 func (p *prober) holdInput(st *staged, i int) {
-	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 || p.Lean {
+	if p.Device.Kind != torch.KindCPU || p.Device.Memory().Limit > 0 || p.isLean {
 		return
 	}
 	bytes := sizeOf(slices.Concat(p.xs, p.skips))
@@ -172,13 +171,13 @@ func (p *prober) keeps(st *staged, i int, out *figures) (xs, skips []*torch.Tens
 	}()
 	p.deferred = nn.NewDeferred()
 	defer p.deferred.Free()
-	out.keep[planner.FirstOfStep] = run(false)
-	out.keep[planner.FirstOfBatch] = out.keep[planner.FirstOfStep]
+	out.keep[remat.FirstOfStep] = run(false)
+	out.keep[remat.FirstOfBatch] = out.keep[remat.FirstOfStep]
 	if p.DeferredBatchNorm {
-		out.keep[planner.FirstOfBatch] = run(false)
+		out.keep[remat.FirstOfBatch] = run(false)
 	}
-	out.keep[planner.Again] = run(true)
-	out.statistics = max(out.keep[planner.FirstOfStep].delta-out.keep[planner.Again].delta, 0)
+	out.keep[remat.Again] = run(true)
+	out.statistics = max(out.keep[remat.FirstOfStep].delta-out.keep[remat.Again].delta, 0)
 	if out.statistics > 0 {
 		out.commit = p.read(func() { p.deferred.Commit(nn.NewCtx(p.c, nn.Config{})) }).peak
 	}
@@ -193,13 +192,13 @@ func (p *prober) saves(st *staged, i int, out *figures) {
 	p.deferred = nn.NewDeferred()
 	defer p.deferred.Free()
 	for run := range runs {
-		if planner.Run(run) == planner.FirstOfBatch && !p.DeferredBatchNorm {
-			out.save[run] = out.save[planner.FirstOfStep]
+		if remat.Run(run) == remat.FirstOfBatch && !p.DeferredBatchNorm {
+			out.save[run] = out.save[remat.FirstOfStep]
 			continue
 		}
-		e := p.execute(i, planner.Run(run) == planner.Again)
+		e := p.execute(i, remat.Run(run) == remat.Again)
 		out.save[run] = p.do(e, op)
-		if planner.Run(run) == planner.Again {
+		if remat.Run(run) == remat.Again {
 			xs, skips := e.Saved(i)
 			out.passes = !slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
 			if st.number == len(p.Balance)-1 && i == len(st.units)-1 {

@@ -20,7 +20,7 @@ func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
 	if err := p.look(&s.found, sample); err != nil || p.BytesOnly {
 		return s, err
 	}
-	p.seen = &s.found
+	p.overwrote = s.found.overwrote
 	s.times, s.devices, err = p.passes(sample, s.found.held)
 	return s, err
 }
@@ -58,7 +58,7 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 			return err
 		}
 		if p.BytesOnly {
-			p.progress(i, p.model)
+			p.tell(float64(i) / float64(p.model))
 		}
 		err := attempt(layer.Name, func() error {
 			defer p.c.Close()

@@ -23,7 +23,7 @@ type prober struct {
 
 	// The segment that is measured: all layers one by one, or a stage.
 	s         *segment.Segment
-	seen      *found // what the look at each layer has shown, while they are timed
+	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
 	inputGrad bool   // the gradient of its input is wanted
 
@@ -39,12 +39,9 @@ type prober struct {
 	flight int   // micro-batches in flight in a pass
 	most   int64 // bytes that were live on the device at any moment
 
-	done, share float64 // of all that is measured: before this phase, and in it
-	told        int     // the most layers that progress has reported
-
 	loss remat.Loss // the chain's, where it is no unit
 
-	left     [kinds]gradients // of the last unit's input, by planner.BackwardKind; each can be given once
+	left     [kinds]gradients // of the last unit's input, by remat.BackwardKind; each can be given once
 	returned [kinds]returned  // gradients that later stages send to earlier ones
 
 	drops      []func()             // free what is held while a unit is measured
@@ -52,56 +49,23 @@ type prober struct {
 	spare      []*segment.Execution // that are over
 	deferred   *nn.Deferred         // statistics that first forwards gather
 
-	brought map[*torch.Tensor]*brought // copies of values on other GPUs
+	copies map[*torch.Tensor]*copied // by value
+
+	progress
+	isLean bool           // as little as possible is held
+	others []torch.Device // that work while layers are timed
+	isLane bool           // this one works beside others
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, share: 1}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, copies: map[*torch.Tensor]*copied{}}
+	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
 	if config.Loss != nil {
 		p.layers = append(slices.Clone(layers), nn.LossLayer())
 	}
 	return p
-}
-
-// phases are what is measured of a model, and how long each takes about beside the others: it counts how often a
-// layer runs, a backward as two forwards.
-type phases struct{ timing, forwards, backwards float64 } // timing: the look at each layer and its passes
-
-func (p *prober) phases(known bool) (out phases) {
-	switch {
-	case known:
-	case p.BytesOnly:
-		out.timing = 1
-	default:
-		out.timing = 20 / float64(1+len(p.Beside))
-	}
-	if p.Balance == nil {
-		return out
-	}
-	out.forwards, out.backwards = 4, 3+3*float64(len(p.kinds()))
-	if p.Split {
-		out.backwards += 3
-	}
-	if p.Split && !p.FirstOnly {
-		out.backwards += 12
-	}
-	return out
-}
-
-// begins says that a phase begins, before which others have taken so much of so much.
-func (p *prober) begins(before, phase, all float64) {
-	p.done, p.share = before/max(all, 1), phase/max(all, 1)
-}
-
-// progress reports that done of so many parts of a phase are measured. What is measured once more, with less memory,
-// takes nothing back.
-func (p *prober) progress(done, of int) {
-	if p.Progress != nil {
-		p.told = max(p.told, int(float64(p.model)*(p.done+p.share*float64(done)/float64(of))+1e-6))
-		p.Progress(p.told, p.model)
-	}
 }
 
 // live is the bytes that are live on the device.
@@ -174,17 +138,33 @@ func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
 	return e
 }
 
-// shared makes further handles on tensors, kept. A tensor that stands there twice stays one.
+// shared makes further handles on tensors, kept.
 func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
+	return mapped(list, func(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) })
+}
+
+// mapped makes a tensor of each one. One that stands there twice stays one.
+func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(list))
 	for i, x := range list {
 		if k := slices.Index(list[:i], x); k >= 0 {
 			out[i] = out[k]
 		} else if x != nil {
-			out[i] = p.c.Keep(p.c.Share(x))
+			out[i] = f(x)
 		}
 	}
 	return out
+}
+
+// sampleInput is the sample as the input of the first unit.
+func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
+	err = attempt(theSample, func() error {
+		for _, x := range sample {
+			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
+		}
+		return nil
+	})
+	return in, err
 }
 
 // wants reports of which elements of a stage's input the gradient is wanted.

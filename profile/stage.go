@@ -49,9 +49,9 @@ func (b *input) free() {
 type figures struct {
 	name string
 	list []nn.NamedLayer
-	// keep and save are forwards without and with gradients, by planner.Run.
+	// keep and save are forwards without and with gradients, by remat.Run.
 	keep, save [runs]reading
-	backs      [kinds]backReading // by planner.BackwardKind
+	backs      [kinds]backReading // by remat.BackwardKind
 	statistics int64              // bytes that a first forward gathers for deferred batch norms
 	commit     int64              // the most when these are over
 	passes     bool               // the unit has no backward

@@ -129,7 +129,7 @@ func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) err
 	}
 	show := newLayerProgress(stderr)
 	measured, err := profile.Measure(ctx, p.measured.model, profile.Config{
-		Peer: torch.CPU(1), Beside: beside(torch.CPU(0), p.stages, p.threads), Threads: p.threads, MicroBatches: p.microBatches, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast,
+		Peer: torch.CPU(1), Devices: p.stages, Threads: p.threads, MicroBatches: p.microBatches, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast,
 		Clock: clock, BytesOnly: p.by == "size", Progress: show.layer,
 	}, sample)
 	show.end()

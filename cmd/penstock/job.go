@@ -181,18 +181,6 @@ func (j *job) setLimits(on bool) {
 	}
 }
 
-// beside are the devices of the run, but the first, that work while layers are timed on that.
-func (j *job) beside() (list []torch.Device) {
-	first := j.config.Devices[0]
-	n := len(beside(first, j.devicesOfEach(), j.config.Threads))
-	for _, d := range j.config.Devices {
-		if len(list) < n && d != first && d.Kind == torch.KindCPU && first.Kind == torch.KindCPU && !slices.Contains(list, d) {
-			list = append(list, d)
-		}
-	}
-	return list
-}
-
 // findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints the cut.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
@@ -201,19 +189,14 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	config := train.BalanceConfig{
 		Group: j.group, Stages: j.stages, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(j.training.Info().Task()),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-			Beside: j.beside(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock},
+			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock,
+			LiftLimit: slices.Contains(j.policy, pipe.Optimal)}, // what limit would do can only be said when the cut is known
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
-	if errors.Is(err, torch.ErrOutOfMemory) && slices.Contains(j.policy, pipe.Optimal) { // what limit would do can only be said when the cut is known
-		j.setLimits(false)
-		config.Profile.Lean = true
-		cut, err = train.BalanceByTime(ctx, j.model, j.training, config)
-		j.setLimits(true)
-		tellBeyond(stderr, cut.Profile.Most, config.Profile.Device.Memory().Limit)
-	}
 	if err != nil {
 		return withFlags(err, remedyForTiming)
 	}
+	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	remedy := cutAgain
 	if slices.Contains(j.policy, pipe.Optimal) { // whose plans are made by the same times

@@ -143,7 +143,7 @@ func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Cha
 	c := torch.NewCtx(torch.Options{Seed: p.seed})
 	defer c.Close()
 	config := profile.Config{
-		Threads: p.threads, Beside: beside(torch.CPU(0), cmp.Or(p.devices, runtime.NumCPU()), p.threads), Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
+		Threads: p.threads, Devices: cmp.Or(p.devices, runtime.NumCPU()), Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
 		Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits, Split: true,
 	}
 	var sample *torch.Tensor

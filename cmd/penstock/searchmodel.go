@@ -365,13 +365,10 @@ func (m *modelSearch) device(k deviceKind) torch.Device {
 func (m *modelSearch) measured(ctx context.Context, on torch.Device, rows, threads int, show *layerProgress) (profile.Profile, error) {
 	c := torch.NewCtx(torch.Options{Device: on, Seed: m.seed})
 	defer c.Close()
-	config := profile.Config{Device: on, Peer: on, Threads: threads, MicroBatches: m.batch / rows, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
+	config := profile.Config{Device: on, Peer: on, Devices: m.atWork, Threads: threads, MicroBatches: m.batch / rows, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
 		Balance: []int{len(m.model.Layers())}, Split: true, FirstOnly: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
 	if threads > 1 {
 		config.Clock = nil // the time of day
-	}
-	if on.Kind == torch.KindCPU {
-		config.Beside = beside(on, m.atWork, threads)
 	}
 	var sample *torch.Tensor
 	if err := torch.Try(func() {

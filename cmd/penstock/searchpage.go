@@ -41,7 +41,7 @@ func (j *searchJob) page(r *search.Result) report.Run {
 	}
 	at := 0
 	for s, n := range p.Balance {
-		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: planner.ChainStage(c, at, at+n).Costs.Later})
+		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: planner.ChainStage(c, at, at+n).Costs.Chain(remat.Adds)})
 		at += n
 	}
 	return out

@@ -6,21 +6,11 @@ import (
 	"time"
 
 	"penstock.example/profile"
-	"penstock.example/torch"
 )
 
 // clock times layers. Nil is the profile's own clock. Tests set one that does not depend on the
 // machine.
 var clock func() time.Duration
-
-// beside are the devices that work while layers are timed on one, where so many have so many threads each. A test's
-// clock goes on by a step whenever it is read, so that layers are timed one at a time.
-func beside(than torch.Device, devices, threads int) []torch.Device {
-	if clock != nil {
-		return nil
-	}
-	return profile.Others(than, devices, threads)
-}
 
 // warnOfTiming says that measured times are uncertain, if they are, and what to do about it.
 func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (told bool) {

@@ -281,7 +281,7 @@ func (p *space) addMemory(s *planner.Stage, first int) {
 	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
 	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {
-		for _, l := range s.Costs.First.Layers {
+		for _, l := range p.chain.Layers[first : first+s.Layers] {
 			s.Memory.Reduction = max(s.Memory.Reduction, l.WeightGradient)
 		}
 	}

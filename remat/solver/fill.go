@@ -74,6 +74,9 @@ func (c *cell) extend(g *grid, first, last int) {
 			c.start, c.swept = max(c.start, g.slotAbove(need, c.i, c.l)), need
 		}
 		cost := g.nograd(c.i, j)
+		if cost > g.worth {
+			return
+		}
 		for c.end > c.start && c.v[c.end-1-c.lo] <= cost {
 			c.end--
 		}

@@ -6,18 +6,26 @@ import "context"
 // plan and a bound of its time beyond once.
 //
 // An achievable grid guides a plan, and an optimistic grid another one; the second also bounds what
-// any plan can do. Their error is about proportional to their unit, so one pair tells how fine the
-// next must be.
+// any plan can do, and says which parts of the next grids no better plan can pass. The error is
+// about proportional to the unit, so one pair tells how fine the next must be. The achievable grid
+// can be coarser: choices are made for the bytes that are really left, so what rounding took is
+// found again.
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (best *path, bound float64, err error) {
 	m := limit - t.chain.Input
 	slots := o.Slots
 	if o.Gap >= 0 {
 		slots = max(slots/firstCoarser, 1)
 	}
-	for unit := t.unitFor(m, slots); ; {
-		var size int64
+	unit := t.unitFor(m, slots)
+	for coarser, last := int64(1), (*grid)(nil); ; coarser = 4 {
 		for _, side := range []rounding{achievable, optimistic} {
 			g := newGrid(t, b, m, unit, side)
+			if side == achievable && unit > t.grain {
+				g = newGrid(t, b, m, unit*coarser, side)
+			}
+			if last != nil {
+				g.narrow(last, float32(best.extra/g.scale*(1+2*g.slack())))
+			}
 			if err := g.fill(ctx); err != nil {
 				return nil, 0, err
 			}
@@ -26,14 +34,16 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 				best = p
 			}
 			if side == optimistic {
-				size, bound = g.size(), max(bound, g.microseconds(g.at(0, t.n, m))*(1-g.slack()))
+				// Where g leaves out what is no better than the best plan, that plan is the bound.
+				bound = max(bound, min(best.extra, g.microseconds(g.at(0, t.n, m))*(1-g.slack())))
+				last = g
 			}
 		}
 		gap := (best.extra - bound) / (t.once + bound)
 		if best.extra <= bound || gap <= o.Gap || o.Gap < 0 || unit == t.grain {
 			return best, bound, nil
 		}
-		finer := max(min(0.7*o.Gap/gap, 0.5), 1.0/mostFiner, float64(size)/mostTable)
+		finer := max(min(0.7*o.Gap/gap, 0.5), 1.0/mostFiner, float64(last.size())/mostTable)
 		next := t.multiple(int64(float64(unit) * finer))
 		if float64(next) > 0.8*float64(unit) {
 			return best, bound, nil
