@@ -178,33 +178,29 @@ func (m *meeting) due(w int) time.Duration {
 func (m *meeting) made(send Action) time.Duration {
 	for _, kind := range []Kind{Forward, Backward, BackwardInput} {
 		maker := Action{kind, send.Stage, send.MicroBatch, 0}
-		if id, ok := m.index.find(maker); ok && kind.forward() == send.Kind.forward() {
+		if id, ok := m.find(maker); ok && kind.forward() == send.Kind.forward() {
 			return m.start[id] + m.duration(maker)
 		}
 	}
 	return 0
 }
 
+// receiveOf is the receive of a send.
 func (m *meeting) receiveOf(send Action) int {
-	id, ok := m.index.find(send.Matching())
+	id, ok := m.find(send.Matching())
 	if !ok {
-		w := m.home[send.Stage]
-		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it",
-			m.waits(w, send)))
+		m.fail([]Action{send})
 	}
 	return id
 }
 
-func (m *meeting) waits(w int, a Action) string {
-	return fmt.Sprintf("worker %d, at %v, waits for worker %d", w, a, m.home[a.Peer])
-}
-
-func (m *meeting) allWait(path []Action) string {
+// fail panics with what workers are at that wait for what never comes.
+func (m *meeting) fail(at []Action) {
 	var list []string
-	for _, a := range path {
-		list = append(list, m.waits(m.home[a.Stage], a))
+	for _, a := range at {
+		list = append(list, fmt.Sprintf("worker %d, at %v, waits for worker %d", m.home[a.Stage], a, m.home[a.Peer]))
 	}
-	return strings.Join(list, "; ")
+	panic("schedule: an order that cannot run: " + strings.Join(list, "; "))
 }
 
 // takeAhead performs a send that its worker is at, and has it received where the receiver is.
@@ -226,7 +222,7 @@ func (m *meeting) breakCircle(w int) {
 			if len(path) == 0 {
 				return
 			}
-			panic(fmt.Sprintf("schedule: an order that cannot run: %s, which has ended", m.allWait(path)))
+			m.fail(path) // the last one waits for a worker that has ended
 		}
 		if at, ok := seen[w]; ok {
 			path = path[at:]
@@ -246,8 +242,8 @@ func (m *meeting) breakCircle(w int) {
 			best = m.better(best, a)
 		}
 	}
-	if best.Kind == 0 {
-		panic(fmt.Sprintf("schedule: an order that cannot run: workers wait for values in a circle, and none has one to send: %s", m.allWait(path)))
+	if best.Kind == 0 { // none has one to send
+		m.fail(path)
 	}
 	m.takeAhead(best)
 	m.run(m.home[best.Stage])

@@ -75,10 +75,10 @@ func (n *numbered) simulation() *Simulation {
 	place := make([]int32, n.size()) // by id: the place in the order, from 1
 	ways := map[[2]int32]int32{}
 	n.advance(false, func(id, w int, deps []int) {
-		a := n.Workers[w][id-n.first[w]]
-		e := simulated{worker: int32(w), at: int32(id - n.first[w])}
+		a := n.action(id)
+		e := simulated{worker: int32(w), at: int32(n.at(id))}
 		if a.Kind.Transfer() {
-			if other, ok := n.index.find(a.Matching()); ok && a.Kind.Send() && !n.on(other, w) {
+			if other, ok := n.find(a.Matching()); ok && a.Kind.Send() && !n.on(other, w) {
 				way := [2]int32{int32(w), n.worker[other]}
 				if ways[way] == 0 {
 					ways[way] = int32(len(ways) + 1)

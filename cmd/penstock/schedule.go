@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/schedule"
-	"penstock.example/schedule/draw"
+	"penstock.example/internal/draw"
 )
 
 func newSchedule() *cobra.Command {
@@ -266,7 +266,7 @@ func (s *scheduleShape) json(name string, p *schedule.Program) ([]byte, error) {
 }
 
 func scheduleCSV(p *schedule.Program) ([]byte, error) {
-	text, err := p.CSV(false)
+	text, err := p.CSV()
 	return []byte(text), err
 }
 

@@ -10,7 +10,7 @@ import (
 	"penstock.example/internal/disk"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
-	"penstock.example/schedule/draw"
+	"penstock.example/internal/draw"
 	"penstock.example/trace"
 	"penstock.example/train"
 )
