@@ -65,7 +65,7 @@ func TestRefuses(t *testing.T) {
 		{train("--schedule", "dualpipe-v", "--stages", "3", "--balance", "2,2,2,2"), exitUsage, []string{"--stages 3 and --balance 2,2,2,2, which has 4: want 6"}},
 		{train("--schedule", "dualpipe-v", "--stages", "999"), exitUsage, []string{"--stages 999 with 2 on each device: mlp has 6 layers"}},
 		{train("--schedule", "dualpipe-v", "--stages", "6", "--virtual", "3"), exitUsage, []string{"--virtual 3: dualpipe-v: 3 stages on each device, want 2"}},
-		{train("--schedule", "interleaved", "--stages", "2", "--virtual", "2", "--devices", "cpu:0,cpu:1,cpu:1,cpu:0"), exitUsage, []string{"--schedule interleaved: 3 blocks of stages go round 2 workers", "other --stages, --balance, --devices or --chunks"}},
+		{train("--schedule", "interleaved", "--stages", "2", "--virtual", "2", "--devices", "cpu:0,cpu:1,cpu:1,cpu:0"), exitUsage, []string{"--schedule interleaved: stages are on the workers [0 1 1 0]", "other --stages, --balance, --devices or --chunks"}},
 		{train("--checkpoint", "sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--checkpoint", "allways"), exitUsage, []string{"--checkpoint allways", "did you mean always? want never"}},
 		{train("--set", "widht=4"), exitUsage, []string{"--set widht=4: did you mean width? want one of the model's options"}},
