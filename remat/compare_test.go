@@ -117,7 +117,7 @@ func TestExplain(t *testing.T) {
 	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
 	report := mustCheck(t, c, list)
 	p := remat.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
-	got, err := remat.Explain(context.Background(), c, p, []int64{2, 3, 100}, solveEach(c))
+	got, err := remat.Explain(context.Background(), c, p, remat.LeastLimit{}, []int64{2, 3, 100}, solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestExplainAddsUp(t *testing.T) {
 		n := len(c.Layers)
 		list := rapid.SampledFrom([][]remat.Op{remat.None(n), remat.All(n), segments(n)}).Draw(t, "ops")
 		report := mustCheck(t, c, list)
-		e, err := remat.Explain(context.Background(), c, remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, []int64{0, 5}, solveEach(c))
+		e, err := remat.Explain(context.Background(), c, remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, remat.LeastLimit{}, []int64{0, 5}, solveEach(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestExplainOfMeasuredTimes(t *testing.T) {
 	}
 	list := remat.None(4)
 	report := mustCheck(t, c, list)
-	e, err := remat.Explain(context.Background(), c, remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, nil, solveEach(c))
+	e, err := remat.Explain(context.Background(), c, remat.Plan{Feasible: true, Peak: report.Peak, Time: report.Time, Ops: list}, remat.LeastLimit{}, nil, solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,10 +187,10 @@ func TestExplainOfMeasuredTimes(t *testing.T) {
 
 func TestExplainRefuses(t *testing.T) {
 	c := plain(3, 2)
-	if _, err := remat.Explain(context.Background(), c, remat.Plan{Limit: 3, Peak: 6}, nil, solveEach(c)); err == nil || !strings.Contains(err.Error(), "at least 6") {
+	if _, err := remat.Explain(context.Background(), c, remat.Plan{Limit: 3, Peak: 6}, remat.LeastLimit{}, nil, solveEach(c)); err == nil || !strings.Contains(err.Error(), "at least 6") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := remat.Explain(context.Background(), c, remat.Plan{Feasible: true, Ops: remat.None(3)}, nil, solveEach(c)); err == nil || !strings.Contains(err.Error(), "the plan says 0") {
+	if _, err := remat.Explain(context.Background(), c, remat.Plan{Feasible: true, Ops: remat.None(3)}, remat.LeastLimit{}, nil, solveEach(c)); err == nil || !strings.Contains(err.Error(), "the plan says 0") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -25,6 +25,7 @@ type Explanation struct {
 	Report Report
 	Layers []LayerExplanation
 	Plain  Report // of plain training, [None]. Its peak is the greatest limit that is of use.
+	Least  LeastLimit
 	More   []Step // what more memory would save, by ascending limit
 }
 
@@ -43,9 +44,9 @@ type Step struct {
 }
 
 // Explain says what a plan does, and what more memory would save. more are bytes beyond the plan's
-// limit, or beyond its peak if it has none. solve finds the plans for these limits, as package solver
-// does.
-func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
+// limit, or beyond its peak if it has none. Package solver knows the least limit, and can solve for
+// these limits.
+func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
 	if err := arg.Context(ctx, "remat"); err != nil {
 		return e, err
 	}
@@ -55,7 +56,7 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64, solve func(ctx 
 	if !p.Feasible {
 		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
 	}
-	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops)}
+	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops), Least: least}
 	if e.Report, err = Check(c, p.Ops); err != nil {
 		return Explanation{}, err
 	}
