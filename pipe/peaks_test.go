@@ -120,14 +120,8 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 	return wrong
 }
 
-// bound reports whether the peak of a device is planned as an upper bound: three or more stages, some with
-// backwards in two parts, may hold the same memory.
+// bound reports whether the peak of a device is planned as an upper bound: what backwards in two parts hold in
+// between counts for each unit.
 func bound(plan *planner.Plan, device int) bool {
-	stages := 0
-	for _, s := range plan.Stages {
-		if s.Device == device {
-			stages++
-		}
-	}
-	return stages > 2 && slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
+	return slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
 }

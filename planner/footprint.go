@@ -44,7 +44,7 @@ func deferredBytes(f *remat.Footprint) (bytes int64) {
 func secondPeak(f *remat.Footprint) (bytes int64) {
 	for _, kind := range []remat.BackwardKind{remat.MakesLater, remat.AddsLater} {
 		for _, u := range f.Backward[kind].Units {
-			bytes = max(bytes, u.LeftHeld)
+			bytes = max(bytes, u.LeftPeak)
 		}
 	}
 	return bytes

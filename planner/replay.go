@@ -46,8 +46,8 @@ type inFlight struct {
 
 // left is the memory that the first part of a unit's backward leaves to the second.
 type left struct {
-	blocks              []*block
-	peak, held, weights int64
+	blocks        []*block
+	peak, weights int64
 }
 
 // peak returns the most bytes of a device, without its base.
@@ -125,12 +125,9 @@ func (r *replay) do(a schedule.Action) {
 		r.sendGradients(m, a)
 	case schedule.BackwardWeight:
 		for _, l := range m.left {
-			before, peak := r.live, l.peak
+			before := r.live
 			r.drop(l.blocks)
-			if _, stages := heldElsewhere(l.blocks, nil, nil); stages > 0 {
-				peak = min(peak+stages, max(l.held, peak))
-			}
-			r.most = max(r.most, before+peak)
+			r.most = max(r.most, before+l.peak+heldElsewhere(l.blocks, nil))
 			r.live += l.weights
 		}
 		m.left = nil
@@ -434,41 +431,13 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	m.grads[i] = blocksOf(b.Gradients, i, i+1, m.grads[i+1])
 	r.hold(m.grads[i])
 	r.live += u.Weights
-	var deferred []*block
-	for _, l := range m.left {
-		deferred = append(deferred, l.blocks...)
-	}
 	stays := slices.Concat(m.inputs[i], m.grads[i], r.left(m, b, i, u))
 	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
 	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
-	peak := u.Peak
-	switch units, stages := heldElsewhere(gone, stays, deferred); {
-	case u.Next > 0 && units == 0 && stages > 0 && r.heldByNext(m, gone, stays):
-		peak = max(u.Next, u.Peak)
-	case stages > 0:
-		peak = min(peak+units+stages, max(u.Held, u.Peak))
-	case units > 0:
-		peak = min(peak+units, max(u.Deferred, u.Peak))
-	}
-	r.most = max(r.most, before+peak)
+	r.most = max(r.most, before+u.Peak+heldElsewhere(gone, stays))
 	r.dropInput(m, i)
-}
-
-// heldByNext reports whether only the next stage, for second parts of its backward, still holds a
-// micro-batch's blocks.
-func (r *replay) heldByNext(m *inFlight, gone, stays []*block) bool {
-	next := r.states[[2]int{m.key[0] + 1, m.key[1]}]
-	if next == nil {
-		return false
-	}
-	var theirs []*block
-	for _, l := range next.left {
-		theirs = append(theirs, l.blocks...)
-	}
-	_, others := heldElsewhere(gone, slices.Concat(stays, theirs), nil)
-	return others == 0
 }
 
 // left holds the memory that the first part of a unit's backward leaves to the second.
@@ -476,7 +445,7 @@ func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitB
 	if m.kind < remat.MakesLater {
 		return nil
 	}
-	l := left{peak: u.LeftPeak, held: u.LeftHeld, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
+	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
 	find := func(at [][]int, list [][]*block, wanted []int) {
 		for _, id := range wanted {
 		search:
@@ -500,20 +469,16 @@ func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitB
 // heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not
 // hold them: later units for their second parts, and other stages. They may exist during the
 // backward's peak.
-func heldElsewhere(gone, stays, deferred []*block) (units, stages int64) {
+func heldElsewhere(gone, stays []*block) (bytes int64) {
 	seen := map[*block]bool{nil: true}
 	for _, b := range stays {
 		seen[b] = true
 	}
 	for _, b := range gone {
-		switch {
-		case seen[b] || b.holders == 0:
-		case slices.Contains(deferred, b):
-			units += b.bytes
-		default:
-			stages += b.bytes
+		if !seen[b] && b.holders > 0 {
+			bytes += b.bytes
 		}
 		seen[b] = true
 	}
-	return units, stages
+	return bytes
 }

@@ -74,7 +74,7 @@ func (f *found) skip(r nn.SkipRoute, stashed flow) {
 // view derives the layers for package balance. A block counts for the layer that allocated it,
 // whichever layer saves it.
 func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
-	f := &p.sweep.found
+	f := &p.looked.found
 	p.Layers, p.Input, p.SecondsPerByte = slices.Clone(f.layers), f.input, f.copies.perByte()
 	for i := range p.Layers {
 		l := &p.Layers[i]
@@ -110,17 +110,17 @@ func (p *Profile) view(layers []nn.NamedLayer, config *Config) {
 // gradients of the parameters.
 func (p *Profile) seconds(config *Config) {
 	p.Timing = config.timing(nil)
-	if p.sweep.times == nil {
+	if p.looked.times == nil {
 		return
 	}
 	var all []timed
 	for i := range p.Layers {
-		t := p.sweep.times[i]
+		t := p.looked.times[i]
 		p.Layers[i].Forward, p.Layers[i].Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
 		all = append(all, t[forward], t[laterBackward])
 	}
 	p.Timing = config.timing(all)
-	p.Timing.Devices = p.sweep.devices
+	p.Timing.Devices = p.looked.devices
 }
 
 // leave is the bytes that are held only because layer i ends a stage.

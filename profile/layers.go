@@ -9,9 +9,9 @@ import (
 	"penstock.example/torch"
 )
 
-// sweep measures every layer as a unit of its own. It is what all chains and balances are derived
+// lookEach measures every layer as a unit of its own. It is what all chains and balances are derived
 // from.
-func (p *prober) sweep(of string, sample []*torch.Tensor) (s sweep, err error) {
+func (p *prober) lookEach(of string, sample []*torch.Tensor) (s looked, err error) {
 	s.of, p.overwrite, p.inputGrad = of, true, p.InputGrad
 	defer func() { p.overwrite = false }()
 	if p.s, err = p.segment(0, len(p.layers), slices.Repeat([]int{1}, len(p.layers))); err != nil {
@@ -139,7 +139,9 @@ func (l *scan) run(i int) {
 		a.Skips, a.WantsSkips = append(a.Skips, x), append(a.WantsSkips, f.grad)
 	}
 	changed := h.watch()
-	e := l.executeWith(i, segment.Arrival{Tensors: l.shared(a.Tensors), Skips: l.shared(a.Skips), Wants: a.Wants, WantsSkips: a.WantsSkips})
+	e := l.execution()
+	a.Tensors, a.Skips = l.shared(a.Tensors), l.shared(a.Skips)
+	e.Send(i, a)
 	e.Again(i)
 	held := l.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
 	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changed())

@@ -7,7 +7,7 @@
 //	counts, times, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips})
 //
 // Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
-// micro-batch at a time. One sweep over the model is enough for everything:
+// micro-batch at a time:
 //
 //	layers.go      every layer, as a unit of its own: what it saves for backward
 //	passes.go      the times of every layer, in passes that are like training steps
@@ -16,10 +16,10 @@
 //	device.go      devices that measure, and that work meanwhile
 //	found.go       the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
-//	forwards.go    the bytes of every unit's forwards, by the operations of a plan
-//	backwards.go   those of its backwards, from the gradients that the units after it leave
-//	deferred.go    what every unit leaves to the second part of a backward
-//	assemble.go    the view of package remat: chains
+//	sweep.go       the bytes of every unit, by the operations of a plan
+//	split.go       those of a backward in two parts
+//	blocks.go      which tensors between units lie in the same memory
+//	chain.go       the view of packages plan and remat: footprints and chains
 //
 // Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
 // bus, unless Config.Devices has other devices work meanwhile.
@@ -131,11 +131,11 @@ type Profile struct {
 	// included. Beyond is its limit if that had no room; 0 otherwise.
 	Most, Beyond int64
 
-	sweep sweep
+	looked looked
 }
 
-// sweep is what is measured of a model whatever it is cut into.
-type sweep struct {
+// looked is what is measured of a model whatever it is cut into.
+type looked struct {
 	of    string // the model, the sample and the settings that it was measured with
 	found found
 	times []unitTimes // by layer; the loss, if there is one, is the last
@@ -165,7 +165,6 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 		if p.isFull(err) && p.LiftLimit {
 			p.Device.SetLimit(0)
 			defer p.Device.SetLimit(limit)
-			p.drop()
 			out.Beyond, p.isLean = limit, true
 			err = out.measure(p, of, sample)
 		}
@@ -205,15 +204,15 @@ func measuring(ctx context.Context, model *nn.Sequential, config Config, sample 
 
 // measure is Measure on the thread that measures.
 func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err error) {
-	looking, forwards, backwards := p.shares(p.Known != nil && p.Known.sweep.of == of)
+	looking, forwards, backwards := p.shares(p.Known != nil && p.Known.looked.of == of)
 	if p.begin(looking); looking == 0 {
-		out.sweep = p.Known.sweep
-	} else if out.sweep, err = p.sweep(of, sample); err != nil {
+		out.looked = p.Known.looked
+	} else if out.looked, err = p.lookEach(of, sample); err != nil {
 		return err
 	}
 	out.view(p.layers[:p.model], &p.Config)
 	if p.Balance != nil {
-		if out.Chains, err = p.chains(&out.sweep, sample, forwards, backwards); err != nil {
+		if out.Chains, err = p.chains(&out.looked, sample, forwards, backwards); err != nil {
 			return err
 		}
 	}
@@ -231,7 +230,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 func (out *Profile) fewer(p *prober) error {
 	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 	p.Target = p.FewerTarget
-	chains, err := p.chains(&out.sweep, p.Fewer, 0, 0)
+	chains, err := p.chains(&out.looked, p.Fewer, 0, 0)
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]
 	}
@@ -255,7 +254,7 @@ func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
 	return looking / all, forwards / all, backwards / all
 }
 
-// describe names everything that a sweep depends on. It does not tell losses of one type apart, as
+// describe names everything that the measurement of layers depends on. It does not tell losses of one type apart, as
 // their times are the same.
 func (c *prober) describe(sample []*torch.Tensor) string {
 	words := torch.Describe(sample)

@@ -81,20 +81,15 @@ type BackwardBytes struct {
 
 // UnitBackward is the bytes of a backward of a unit.
 type UnitBackward struct {
-	// Peak is the peak. Deferred is the peak while later units still hold tensors for their second
-	// parts, and Held the peak while another stage holds all of the unit's output and its gradients.
-	// Next is the peak while the next stage holds tensors for its second parts; 0 if it is not known.
-	Peak, Deferred, Held, Next int64
-
+	Peak    int64 // where nobody else holds what it frees; what others hold adds to it, at most
 	Weights int64 // gradients of parameters that it makes
 	// Left is the bytes left to the second part. In addition it holds LeftInputs and LeftGradients,
 	// blocks of the unit's input and of gradients, until then.
 	Left          int64
 	LeftInputs    []int
 	LeftGradients []int
-	// LeftPeak is the peak of the second part, LeftHeld its peak while another stage holds the
-	// memory that it frees, LeftWeights the gradients that it makes.
-	LeftPeak, LeftHeld, LeftWeights int64
+	// LeftPeak is the peak of the second part, LeftWeights the gradients that it makes.
+	LeftPeak, LeftWeights int64
 }
 
 // UnitTimes is the microseconds of a unit's operations: a forward with and one without gradients,
@@ -220,7 +215,7 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				u.Weights = weights
 				u.Peak += weights
 			} else if l.WeightGradient > 0 {
-				u.LeftWeights, u.LeftPeak, u.LeftHeld = weights, weights, weights
+				u.LeftWeights, u.LeftPeak = weights, weights
 				d := Deferred{Input: true, Gradient: true} // of a linear layer
 				if c.Deferred != nil {
 					d = c.Deferred[i]
@@ -236,7 +231,6 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				leave(d.Gradient, &u.LeftGradients, b.Gradients.At[at+1])
 				leave(d.InputGradient, &u.LeftGradients, b.Gradients.At[at])
 			}
-			u.Deferred, u.Held = u.Peak, u.Peak
 		}
 	}
 	return out
