@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ func TestTransparencyOfDirectWays(t *testing.T) {
 			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
 		}
 	})
-	if ways.Load() == 0 {
+	if ways.Load() == 0 && flag.Lookup("rapid.checks").Value.(flag.Getter).Get().(int) >= 15 {
 		t.Error("no process had a way")
 	}
 }

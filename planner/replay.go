@@ -33,7 +33,6 @@ type block struct {
 
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
-	key     [2]int // stage and micro-batch
 	fp      *remat.Footprint
 	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
 	inGraph []bool     // by boundary: part of the graph of a forward with gradients
@@ -149,7 +148,7 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
-		m = &inFlight{key: key, fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
+		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
 			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
 		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
 			m.kind = remat.Makes

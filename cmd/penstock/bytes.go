@@ -5,8 +5,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
 // units are the suffixes of sizes.
@@ -42,6 +40,3 @@ func briefBytes(n int64) string {
 	text := strings.TrimSuffix(strings.Replace(formatBytes(n), " ", "", 1), "iB")
 	return strings.Replace(text, ".0", "", 1)
 }
-
-// formatBytes writes a size for reading.
-func formatBytes(n int64) string { return arg.Bytes(n) }

@@ -93,3 +93,55 @@ func newPlainBar(w io.Writer, width, all int, what string) *progressbar.Progress
 		progressbar.OptionSetPredictTime(width >= narrow), progressbar.OptionSetElapsedTime(width >= narrow),
 		progressbar.OptionSetDescription(what), progressbar.OptionClearOnFinish())
 }
+
+// layerProgress tells on stderr how far measuring is, as soon as it takes long: on a terminal in
+// place, elsewhere in a line now and then.
+type layerProgress struct {
+	w     io.Writer
+	what  string // of what the layers are, where they are measured several times, such as " of 8 rows"
+	live  bool   // on a terminal
+	next  time.Time
+	shown bool
+}
+
+func newLayerProgress(w io.Writer) *layerProgress {
+	_, live := terminalWidth(w)
+	p := &layerProgress{w: w, live: live}
+	p.next = time.Now().Add(p.every())
+	return p
+}
+
+func (p *layerProgress) every() time.Duration {
+	if p.live {
+		return barEvery
+	}
+	return lineEvery
+}
+
+func (p *layerProgress) layer(done, layers int) {
+	now := time.Now()
+	if now.Before(p.next) {
+		return
+	}
+	p.next = now.Add(p.every())
+	if p.live {
+		p.shown = true
+		fmt.Fprintf(p.w, "\r\x1b[Kmeasured %d of %d layers%s", done, layers, p.what)
+		return
+	}
+	fmt.Fprintf(p.w, "measured %d of %d layers%s\n", done, layers, p.what)
+}
+
+// line writes a line that stays.
+func (p *layerProgress) line(text string) {
+	p.end()
+	fmt.Fprintln(p.w, text)
+}
+
+// end clears the line.
+func (p *layerProgress) end() {
+	if p.shown {
+		p.shown = false
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -73,5 +74,54 @@ func continued(text string, width int) string {
 		}
 		out = append(out, line)
 	}
+	return strings.Join(out, "\n")
+}
+
+// broken is a text in pieces of at most room characters. The sign for per cent stays with its number.
+func broken(text string, room int) (pieces []string, ok bool) {
+	for utf8.RuneCountInString(text) > room {
+		runes := []rune(text)
+		at := room
+		for at > 0 && runes[at-1] != ',' && (runes[at] != ' ' || at+1 < len(runes) && runes[at+1] == '%') {
+			at--
+		}
+		if at == 0 {
+			return nil, false
+		}
+		pieces = append(pieces, string(runes[:at]))
+		text = strings.TrimPrefix(string(runes[at:]), " ")
+	}
+	return append(pieces, text), true
+}
+
+// wrapped is a text in lines of at most width characters, as far as it has commas and blanks to break at.
+func wrapped(text string, width int) string {
+	pieces, ok := broken(text, width)
+	if !ok {
+		return text
+	}
+	for i := range pieces {
+		pieces[i] = strings.TrimRight(pieces[i], " ")
+	}
+	return strings.Join(pieces, "\n")
+}
+
+// filled is a text with its paragraphs in lines as long as they may be. Lines that begin with a blank stay.
+func filled(text string, width int) string {
+	var out, paragraph []string
+	end := func() {
+		if paragraph != nil {
+			out, paragraph = append(out, wrapped(strings.Join(paragraph, " "), width)), nil
+		}
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		if line == "" || line[0] == ' ' {
+			end()
+			out = append(out, line)
+		} else {
+			paragraph = append(paragraph, line)
+		}
+	}
+	end()
 	return strings.Join(out, "\n")
 }

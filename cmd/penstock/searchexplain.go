@@ -64,7 +64,7 @@ more bytes, and with links of twice the bandwidth.`,
 		}),
 	}
 	f.register(cmd)
-	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan with what sets its time and memory, and what more would gain")
+	formatFlag(cmd.Flags(), &format)
 	return cmd
 }
 

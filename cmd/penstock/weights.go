@@ -114,7 +114,7 @@ func noWeights(path string, err error) error {
 	case errors.Is(missing, fs.ErrNotExist):
 		return badUsage("--init %s: no such file; want a safetensors file, such as penstock export writes", path)
 	case missing == nil && info.IsDir():
-		c, err := findCheckpoint(path)
+		c, err := findCheckpoint(path, false)
 		if err != nil {
 			return badUsage("--init %s: it is a directory; want a safetensors file in it", path)
 		}
