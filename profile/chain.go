@@ -141,8 +141,7 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		deferred = nil
 	}
 	loss := out.Loss.Backward
-	out.Chain, out.Timing = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Makes), w.timing(all)
-	out.Timing.Devices = s.devices
+	out.Chain, out.Timing = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Makes), w.timing(all, s.devices)
 	if out.Deferred = deferred; w.FirstOnly {
 		out.Footprint = nil
 		return

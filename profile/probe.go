@@ -47,7 +47,7 @@ type prober struct {
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, copies: map[*torch.Tensor]*copied{}}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})

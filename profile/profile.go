@@ -9,12 +9,12 @@
 // Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
 // micro-batch at a time:
 //
-//	layers.go      every layer, as a unit of its own: what it saves for backward
+//	look.go        every layer, as a unit of its own: what it saves for backward
 //	passes.go      the times of every layer, in passes that are like training steps
 //	beside.go      while other devices work too
 //	state.go       a layer made ready to run, and put back
 //	device.go      devices that measure, and that work meanwhile
-//	found.go       the view of package balance: layers, skips, ties
+//	view.go        the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
 //	sweep.go       the bytes of every unit, by the operations of a plan
 //	split.go       those of a backward in two parts
@@ -210,7 +210,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 	} else if out.looked, err = p.lookEach(of, sample); err != nil {
 		return err
 	}
-	out.view(p.layers[:p.model], &p.Config)
+	out.view(p.layers[:p.model], p.routes, &p.Config)
 	if p.Balance != nil {
 		if out.Chains, err = p.chains(&out.looked, sample, forwards, backwards); err != nil {
 			return err

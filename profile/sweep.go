@@ -67,7 +67,6 @@ func (b *input) free() {
 // newSweep cuts the model; units is the number of layers in each unit, by stage.
 func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
 	w = &sweep{prober: p, held: map[int]input{}}
-	p.inputGrad = p.InputGrad
 	counts := slices.Concat(units...)
 	if p.s, err = p.segment(0, sum(counts), counts); err != nil {
 		return nil, err
