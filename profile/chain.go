@@ -86,19 +86,10 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards
 	if err := w.backwards(); err != nil {
 		return nil, err
 	}
-	at := 0
 	for i, st := range w.stages {
-		chain := Chain{Units: units[i], Footprint: w.footprint(st)}
+		chain := Chain{Units: units[i], Merged: merged[i], Footprint: w.footprint(st)}
 		if i == len(w.stages)-1 {
 			chain.Footprint.AtOnce, chain.Footprint.LossTmp, chain.Loss = p.Loss != nil && !p.LossUnit, loss.Tmp, loss
-		}
-		for _, n := range units[i] {
-			for k, reason := range merged[min(at, p.model):min(at+n, p.model)] {
-				if reason != "" {
-					chain.Merged = append(chain.Merged, Merge{p.layers[at+k].Name, reason})
-				}
-			}
-			at += n
 		}
 		w.assemble(&chain, st, s)
 		chains = append(chains, chain)
@@ -189,30 +180,31 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	return out
 }
 
-// cut finds the units of each stage, as numbers of layers. merged is, by layer, why it is in one
-// unit with the one before it; "" if it begins a unit.
-func (p *prober) cut(f *found) (units [][]int, merged []string) {
-	merged = f.joined(p.layers[:p.model])
+// cut finds the units of each stage, as numbers of layers, and the layers that are in one unit with the one before.
+func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
+	reasons := f.joined(p.layers[:p.model])
 	begin := func() {
 		first := 0
 		for _, n := range p.Balance {
-			merged[first] = ""
+			reasons[first] = ""
 			first += n
 		}
 	}
 	begin()
-	coarsen(merged, p.routes, max(p.MostUnits-len(p.Balance), 1))
+	coarsen(reasons, p.routes, max(p.MostUnits-len(p.Balance), 1))
 	begin()
 	first := 0
-	for _, n := range p.Balance {
-		var counts []int
-		for _, reason := range merged[first : first+n] {
-			if reason == "" {
-				counts = append(counts, 0)
+	for stage, n := range p.Balance {
+		units, merged = append(units, nil), append(merged, nil)
+		for i := first; i < first+n; i++ {
+			if reasons[i] == "" {
+				units[stage] = append(units[stage], 0)
+			} else {
+				merged[stage] = append(merged[stage], Merge{p.layers[i].Name, reasons[i]})
 			}
-			counts[len(counts)-1]++
+			units[stage][len(units[stage])-1]++
 		}
-		units, first = append(units, counts), first+n
+		first += n
 	}
 	return units, merged
 }

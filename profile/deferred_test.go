@@ -101,33 +101,6 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	return held
 }
 
-// The second part of a linear layer is a half of its backward, or all if its input wants no
-// gradient; that of a layer without products is nothing.
-func TestDeferredShare(t *testing.T) {
-	c := newCtx(t)
-	m := nn.NewSequential(nn.NewLinear(256, 256), nn.NewLinear(256, 256), nn.NewSoftmax(-1), nn.NewLinear(256, 256))
-	nn.Materialise(c, nn.State(m), 1)
-	defer nn.Free(m)
-	x := c.Randn(256, 256)
-	chain := measured(t, m, profile.Config{Balance: []int{4}, Split: true}, x).Chains[0]
-	for i, d := range chain.Deferred {
-		least, most := 0.05, 0.95 // of a machine with other work
-		switch {
-		case i == 0:
-			least, most = 0.5, 1
-		case d == (remat.Deferred{Share: d.Share}):
-			least, most = 0, 0.5
-		}
-		if d.Share < least || d.Share > most {
-			t.Errorf("%s: the second part is %.2f of the backward, want %v to %v; it holds %+v", chain.Layers[i].Name, d.Share, least, most, d)
-		}
-	}
-	without := measured(t, m, profile.Config{Balance: []int{4}, BytesOnly: true}, x).Chains[0]
-	if without.Deferred != nil {
-		t.Errorf("%+v without Split", without.Deferred)
-	}
-}
-
 // TestBothPartsAreTimed: parts are timed in passes, and what they take more than a whole backward is a part of that.
 // Each operation takes a tick.
 func TestBothPartsAreTimed(t *testing.T) {

@@ -414,18 +414,14 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		for _, s := range l.State() {
 			if s.Trainable() && s.Tensor().HasGrad() {
 				grad := w.c.GradOf(s.Tensor())
-				if id, _ := grad.Storage(); !has(known, id) {
+				id, _ := grad.Storage()
+				if _, isInput := known[id]; !isInput {
 					known[id] = -1
 				}
 			}
 		}
 	}
 	b.note(at, known, w.gradients(kind, i).list(w.elements(st, i)))
-}
-
-func has(known map[uintptr]int, id uintptr) bool {
-	_, ok := known[id]
-	return ok
 }
 
 // hold is the identity of the memory of a gradient. No other memory gets it before the unit is
