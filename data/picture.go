@@ -47,12 +47,12 @@ func decodePicture(file *os.File) (image.Image, error) {
 	return picture, err
 }
 
-// resize takes the part of a picture, on black where it is transparent, and makes it as large as
+// resize takes the crop of a picture, on black where it is transparent, and makes it as large as
 // to: each pixel is the mean of those that it covers, weighted by a triangle (bilinear, with
-// antialiasing). A part that has the size is copied.
-func resize(to *image.RGBA, picture image.Image, p *part) {
+// antialiasing). A crop that has the size is copied.
+func resize(to *image.RGBA, picture image.Image, p *crop) {
 	b := picture.Bounds()
-	x, y, w, h := p.of(b.Dx(), b.Dy())
+	x, y, w, h := p.rectangle(b.Dx(), b.Dy())
 	from := image.Rect(x, y, x+w, y+h).Add(b.Min)
 	if from.Size() == to.Bounds().Size() {
 		draw.Draw(to, to.Bounds(), picture, from.Min, draw.Src)

@@ -1,7 +1,6 @@
 package models
 
 import (
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -100,7 +99,6 @@ func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // network's own logits, and weight times that of each classifier's, against one target. In
 // evaluation there are none. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
-	arg.Must(loss, "models: NewAuxiliaryLoss: the loss", "an nn.Loss")
 	l := &auxiliaryLoss{loss, weight}
 	return nn.TupleLoss(l, l.forward)
 }

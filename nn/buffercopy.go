@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -47,7 +46,6 @@ func (b *BufferCopy) Restore() {
 //
 //	err := torch.Try(func() { nn.OrRestore(model, func() { step(model) }) })
 func OrRestore(m Module, f func()) {
-	arg.Must(f, "nn: OrRestore: the function", "a forward or a step")
 	var before BufferCopy
 	before.Take(Buffers(m))
 	done := false

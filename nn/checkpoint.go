@@ -3,7 +3,6 @@ package nn
 import (
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -28,7 +27,6 @@ import (
 // goroutine in the second run, Backward does the same, and Ctx.Path names the layer. After a
 // failure in either run the buffers of l have the values from before that run.
 func Checkpointed(l Layer) Layer {
-	arg.Must(l, "nn: Checkpointed: the layer", "an nn.Layer")
 	return checkpointed{l}
 }
 
@@ -64,7 +62,6 @@ func (l checkpointed) OverwritesInput() bool { return false }
 // Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using
 // parameters.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs ...*torch.Tensor) []*torch.Tensor {
-	arg.Must(f, "nn: Checkpoint: the function", "what computes the result")
 	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
 }
 

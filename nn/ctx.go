@@ -3,7 +3,6 @@ package nn
 import (
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -68,7 +67,6 @@ const (
 
 // NewCtx wraps a torch.Ctx, which the caller still owns.
 func NewCtx(t *torch.Ctx, o Config) *Ctx {
-	arg.Must(t, "nn: NewCtx: the torch.Ctx", "one of torch.NewCtx")
 	return &Ctx{
 		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
 		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,

@@ -3,7 +3,6 @@ package nn
 import (
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -76,7 +75,6 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 // Commit moves the running statistics of all layers that were run, and forgets what was gathered.
 // If memory runs out none has moved.
 func (d *Deferred) Commit(c *Ctx) {
-	arg.Must(c, "nn: Commit: the nn.Ctx", "one of nn.NewCtx")
 	c.NoGrad(func() {
 		mark := c.Mark()
 		defer func() { c.Release(mark) }()

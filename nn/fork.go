@@ -3,7 +3,6 @@ package nn
 import (
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -18,7 +17,6 @@ type Fork struct {
 // on t, with c's place in the model, seed, extras and statistics. It does not change with c
 // afterwards. Wrappers that run layers when they choose use it to be transparent; see FailedAt.
 func (c *Ctx) Fork(t *torch.Ctx, f Fork) *Ctx {
-	arg.Must(t, "nn: Fork: the torch.Ctx", "the one of a forward, or of torch.NewCtx")
 	if c.failed == nil {
 		c.failed = new(string)
 	}

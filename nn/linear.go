@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -31,7 +30,6 @@ func NewLinearNoBias(in, out int64) *Linear {
 // NewLinearShared makes a Linear whose weight [out, in] is a parameter of another module, with a
 // bias of its own or without.
 func NewLinearShared(weight *Param, bias bool) *Linear {
-	arg.Must(weight, "nn: NewLinearShared: the weight", "the nn.Param of another layer")
 	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]", weight.Shape())
 	l := &Linear{}
 	l.Weight = l.Share("weight", weight)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-
-	"penstock.example/internal/arg"
 )
 
 // What is set on a part of a model for all runs that follow: constants, and layers that run as in
@@ -36,9 +34,6 @@ func Unfreeze(m Module) {
 // parameter that is tied to a trained layer's is trained. It returns an error, and changes nothing,
 // where there are no patterns, or one has no layer with parameters.
 func TrainOnly(m *Sequential, patterns ...string) error {
-	if err := arg.Given(m, "nn: TrainOnly: the model", "one with the layers"); err != nil {
-		return err
-	}
 	if len(patterns) == 0 {
 		return errors.New("nn: TrainOnly: no layers are named; want those that are trained")
 	}
@@ -87,7 +82,6 @@ func Eval(m Module) { setEval(m, true) }
 func Train(m Module) { setEval(m, false) }
 
 func setEval(m Module, on bool) {
-	arg.Must(m, "nn: Eval or Train: the module", "a model or a part of one")
 	b := m.node()
 	b.eval = on
 	for _, c := range b.children {
@@ -104,7 +98,6 @@ type Modes struct {
 
 // ModesOf remembers the modes of m.
 func ModesOf(m Module) *Modes {
-	arg.Must(m, "nn: ModesOf: the module", "a model")
 	return &Modes{m, modesOf(m, nil)}
 }
 

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -116,7 +115,6 @@ func filter(in []NamedParam, keep func(NamedParam) bool) []NamedParam {
 }
 
 func walk(m Module, prefix string, visit func(name string, p *Param)) {
-	arg.Must(m, "nn: the module whose parameters are asked for", "a model")
 	n := m.node()
 	for _, p := range n.params {
 		visit(join(prefix, p.name), p.p)

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -104,7 +103,6 @@ func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // ForwardTuple runs the layers in order. The outermost Sequential of a model holds the model's skip
 // connections. If they do not match it fails as an operator does, with the error of VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	arg.Must(c, "nn: Forward: the nn.Ctx", "one of nn.NewCtx")
 	if c.skips != nil {
 		return c.runAll(xs, s.layers...)
 	}

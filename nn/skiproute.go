@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
 // SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.
@@ -29,9 +27,6 @@ func (e *SkipError) Error() string {
 // ones, and else a *SkipError with all that is wrong. A layer may pop what its child has stashed,
 // and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
-	if err := arg.Given(model, "nn: VerifySkips: the model", "an nn.Sequential"); err != nil {
-		return err
-	}
 	_, err := model.SkipRoutes()
 	return err
 }

@@ -1,10 +1,8 @@
 package nn
 
 import (
-	"cmp"
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
@@ -13,9 +11,6 @@ import (
 // their names. The file does not depend on how the model is cut: it fits any cut, and the model
 // without a pipe. A file at path is replaced when everything is written.
 func Save(path string, m Module) error {
-	if err := arg.Given(m, "nn: Save: the model", "one that exists"); err != nil {
-		return err
-	}
 	var tensors []safetensors.Tensor
 	for _, p := range State(m) {
 		if !p.Exists() {
@@ -31,10 +26,6 @@ func (p NamedParam) FileTensor() safetensors.Tensor { return torch.FileTensor(p.
 
 // Load is LoadWeights with all names as they are.
 func Load(c *torch.Ctx, path string, m Module) error {
-	if err := cmp.Or(arg.Given(c, "nn: Load: the torch.Ctx", "one of torch.NewCtx"),
-		arg.Given(m, "nn: Load: the model", "one of the file's names and shapes")); err != nil {
-		return err
-	}
 	_, err := LoadWeights(c, path, m, WeightsConfig{})
 	return err
 }

@@ -3,8 +3,6 @@ package nn
 import (
 	"fmt"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
 // LayerSummary describes a layer, as far as it is known without an input.
@@ -21,7 +19,6 @@ type LayerSummary struct {
 // Summary lists the layers of m, with nested Sequentials flattened as a balance counts them, and
 // before them m itself where it has parameters of its own. Nothing needs to be materialised.
 func Summary(m Module) []LayerSummary {
-	arg.Must(m, "nn: Summary: the module", "a model")
 	return m.node().summary()
 }
 

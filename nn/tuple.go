@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -20,8 +19,6 @@ import (
 //		return nn.Tuple(l, l.forward)
 //	}
 func Tuple(m Module, forward func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor) Layer {
-	arg.Must(m, "nn: Tuple: the module", "one that embeds nn.Base")
-	arg.Must(forward, "nn: Tuple: the function", "what computes the layer's output")
 	return &tuple{m, forward}
 }
 

@@ -2,11 +2,9 @@ package nn
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
@@ -91,9 +89,6 @@ func (w *weightsMatch) problems() (all []string) {
 // CheckWeights compares a file with a model, which need not exist, and says what LoadWeights would
 // do. The error is a *WeightsError where the file is not of this model, or one of reading it.
 func CheckWeights(path string, m Module, o WeightsConfig) (WeightsReport, error) {
-	if err := arg.Given(m, "nn: CheckWeights: the model", "one of the file's names and shapes"); err != nil {
-		return WeightsReport{}, err
-	}
 	file, w, err := openWeights(path, m, o)
 	if err != nil {
 		return WeightsReport{}, err
@@ -133,10 +128,6 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 // unless the file changed meanwhile. Where parameters exist the file is read twice. The error is a *WeightsError where the
 // file is not of this model.
 func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsReport, error) {
-	if err := cmp.Or(arg.Given(c, "nn: LoadWeights: the torch.Ctx", "one of torch.NewCtx"),
-		arg.Given(m, "nn: LoadWeights: the model", "one of the file's names and shapes")); err != nil {
-		return WeightsReport{}, err
-	}
 	file, w, err := openWeights(path, m, o)
 	if err != nil {
 		return WeightsReport{}, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -43,19 +44,14 @@ func state(prefix string, classes int64) []safetensors.Tensor {
 func write(t *testing.T, tensors ...safetensors.Tensor) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "w.safetensors")
-	if err := safetensors.WriteFile(path, tensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.WriteFile(path, tensors, nil))
 	return path
 }
 
 func TestLoadWeightsByRules(t *testing.T) {
 	rename := func(rules ...string) (list []nn.Rename) {
 		for _, text := range rules {
-			r, err := nn.ParseRename(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must.Get(nn.ParseRename(text))(t)
 			list = append(list, r)
 		}
 		return list
@@ -94,10 +90,7 @@ func TestLoadWeightsByRules(t *testing.T) {
 					nn.Materialise(c, nn.State(m), 3)
 					before = torch.Bytes(nn.State(m)[7].Tensor())
 				}
-				checked, err := nn.CheckWeights(path, m, row.o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				checked := must.Get(nn.CheckWeights(path, m, row.o))(t)
 				report, err := nn.LoadWeights(c, path, m, row.o)
 				if err != nil || report.String() != row.want || checked.String() != row.want {
 					t.Errorf("got %v and %q, %v\nwant %q", checked, report, err, row.want)
@@ -263,22 +256,38 @@ func TestParseRename(t *testing.T) {
 	}
 }
 
-// Files open in PyTorch's world: its readers look for this.
-func TestSavedFilesSayWhatTheyAreFor(t *testing.T) {
+func savable() *nn.Sequential {
+	s := nn.NewSequential().Add("in", nn.NewLinear(4, 4)).Add("norm", nn.NewBatchNorm1d(4, nn.BatchNormConfig{}))
+	return s.Add("out", nn.NewLinearShared(s.Layers()[0].Layer.(*nn.Linear).Weight, true))
+}
+
+func TestSavedModelsLoad(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
-	m := nn.NewLinear(2, 1)
-	defer nn.Free(m)
-	nn.Materialise(c, nn.State(m), 1)
 	path := filepath.Join(t.TempDir(), "m.safetensors")
-	if err := nn.Save(path, m); err != nil {
-		t.Fatal(err)
+	saved := savable()
+	defer nn.Free(saved)
+	nn.Materialise(c, nn.State(saved), 3)
+	must.Do(t, nn.Save(path, saved))
+	fresh, there := savable(), savable()
+	defer nn.Free(fresh)
+	defer nn.Free(there)
+	nn.Materialise(c, nn.State(there), 4)
+	before := there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor()
+	for _, m := range []*nn.Sequential{fresh, there} {
+		must.Do(t, nn.Load(c, path, m))
+		for i, p := range nn.State(m) {
+			want := nn.State(saved)[i]
+			if p.Name != want.Name || !bytes.Equal(torch.Bytes(p.Tensor()), torch.Bytes(want.Tensor())) {
+				t.Errorf("%s is not what was saved", p.Name)
+			}
+		}
 	}
-	file, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
+	if there.Layers()[0].Layer.(*nn.Linear).Weight.Tensor() != before {
+		t.Error("a parameter that existed was replaced")
 	}
+	file := must.Get(safetensors.Open(path))(t)
 	defer file.Close()
-	if got := file.Metadata()["format"]; got != "pt" {
-		t.Errorf("the format is %q, want pt", got)
+	if n := len(file.Tensors()); n != 8 {
+		t.Errorf("%d tensors in the file, want 8: the shared weight once", n)
 	}
 }

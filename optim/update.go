@@ -3,7 +3,6 @@ package optim
 import (
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -65,7 +64,6 @@ func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
 }
 
 func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
-	arg.Must(c, "optim: Step or Prepare: the torch.Ctx", "that of the stage, or of torch.NewCtx")
 	u := &prepared{o: o, c: c}
 	done := false
 	defer func() {

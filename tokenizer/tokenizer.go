@@ -8,8 +8,6 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
-
-	"penstock.example/internal/arg"
 )
 
 // Tokenizer is a vocabulary and the rules by which a text becomes its tokens. It does not change, so
@@ -47,9 +45,6 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 // thousands at a time, with about how many bytes of the text are done. The slice is yield's until it returns;
 // an error that it returns ends the encoding, and is returned.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
-	if err := arg.Given(yield, "tokenizer: EncodeParts: yield", "a function that takes the tokens"); err != nil {
-		return err
-	}
 	if at := invalid(text); at >= 0 {
 		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it", place(string(text[:at])), text[at])
 	}

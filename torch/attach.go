@@ -1,7 +1,6 @@
 package torch
 
 import (
-	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 )
 
@@ -40,7 +39,6 @@ type Arrival struct {
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
 // outputs. Elements may be nil. Outputs whose type has no gradients stay outside of the graph.
 func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
-	arg.Must(n, "torch: Attach: the node", "what computes the gradients of the inputs")
 	return c.ownAll(c.attach("attach", false, inputs, outputs, func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 )
 
@@ -33,7 +32,6 @@ import (
 // A panic or Goexit of f in backward ends the Backward that was called first. The sequence number
 // of an *Error is that of the outermost checkpoint.
 func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool, shared ...*Tensor) []*Tensor {
-	arg.Must(f, "torch: Checkpoint: the function", "what computes the result")
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
 		return f(c, in)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 )
 
@@ -23,7 +22,6 @@ func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 // FromPinned is From for a short vector. It goes through pinned memory of the host, so that the host
 // does not wait for a GPU's copy.
 func FromPinned[T Element](c *Ctx, data []T) *Tensor {
-	arg.Must(c, "torch: the Ctx that is to own the new tensor", "one of torch.NewCtx")
 	host := c.EmptyPinned(dtypeOf[T](), []int64{int64(len(data))}, []int64{1})
 	defer host.Free()
 	mode := shim.CPUMode()
@@ -41,7 +39,6 @@ func Scalar[T Element](c *Ctx, v T) *Tensor {
 // FromBytes copies raw little-endian elements, row-major, into a new tensor that c owns. It panics
 // with *Error if shape and data differ in size.
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
-	arg.Must(c, "torch: the Ctx that is to own the new tensor", "one of torch.NewCtx")
 	for _, s := range shape {
 		if s < 0 {
 			panic(&Error{Op: "from", Device: c.device, Message: fmt.Sprintf("negative size in shape %v", shape)})
@@ -101,9 +98,6 @@ const pieceBytes = 1 << 20
 // the copying and is returned, as are failures with the tensor. A tensor that is not contiguous is
 // copied whole.
 func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
-	if err := arg.Given(write, "torch: Pieces: the function", "what takes a piece"); err != nil {
-		return err
-	}
 	if t.given("read"); !t.IsContiguous() || t.Numel()*t.DType().Size() <= pieceBytes {
 		var all []byte
 		if err := Try(func() { all = Bytes(t) }); err != nil {

@@ -52,11 +52,6 @@ type Balance struct {
 // In a group all members call it. The Profile of all but rank 0 lacks what pipe.Config.Profile needs
 // to spare a measurement.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"),
-		arg.Given(model, "train: BalanceByTime: the model", "an nn.Sequential"), arg.Given(set,
-			"train: BalanceByTime: the data set", "a data.Dataset")); err != nil {
-		return Balance{}, err
-	}
 	if set.Len() == 0 {
 		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
 	}

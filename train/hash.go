@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding"
 	"encoding/binary"
@@ -12,7 +13,6 @@ import (
 	"slices"
 
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -28,13 +28,11 @@ import (
 // The model must be materialised and must not be trained meanwhile. A MiB at a time is copied
 // out.
 func ParamsSHA256(model nn.Module) string {
-	h := sha256.New()
-	for _, p := range byName(nn.State(model)) {
-		if err := addTo(h, p); err != nil {
-			panic(err)
-		}
+	sum, err := ParamsSHA256In(nil, model)
+	if err != nil {
+		panic(err)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return sum
 }
 
 // ParamsSHA256In is ParamsSHA256 of a model whose parameters exist in the processes of a group,
@@ -42,19 +40,15 @@ func ParamsSHA256(model nn.Module) string {
 // and all get the same hash. No parameter is sent: the members add theirs in turn to the state of
 // the hash.
 func ParamsSHA256In(g *group.Group, model nn.Module) (string, error) {
-	if err := arg.Given(model, "train: ParamsSHA256In: the model", "the run's"); err != nil {
-		return "", err
-	}
-	p, params := peers{g}, byName(nn.State(model))
-	sum, err := p.sha256(params)
+	sum, err := paramsSHA256(g, byName(nn.State(model)))
 	if err != nil {
 		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
 	}
 	return sum, nil
 }
 
-func (p peers) sha256(params []nn.NamedParam) (string, error) {
-	owners, err := p.owners(params)
+func paramsSHA256(g *group.Group, params []nn.NamedParam) (string, error) {
+	owners, err := owners(g, params)
 	if err != nil {
 		return "", err
 	}
@@ -63,14 +57,14 @@ func (p peers) sha256(params []nn.NamedParam) (string, error) {
 		owner, first := owners[at], at
 		var state []byte // after the owner's parameters
 		for ; at < len(params) && owners[at] == owner; at++ {
-			if owner == p.rank() && err == nil {
+			if owner == rankOf(g) && err == nil {
 				err = addTo(h, params[at])
 			}
 		}
-		if owner == p.rank() && err == nil {
+		if owner == rankOf(g) && err == nil {
 			state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
 		}
-		all, err := meet(p, fmt.Sprintf("the hash of %d parameters from the %d-th on", at-first, first), state, err)
+		all, err := group.Meet(context.Background(), g, fmt.Sprintf("train: hash from parameter %d on", first), state, err)
 		if err != nil {
 			return "", err
 		}

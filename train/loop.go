@@ -90,10 +90,6 @@ type Hook func(StepInfo) error
 
 // Every calls f at every n-th step.
 func Every(n int64, f Hook) Hook {
-	arg.Must(f, "train: Every: the hook", "what is to be told")
-	if n < 1 {
-		panic(fmt.Sprintf("train: Every: at every %d-th step; want 1 or more", n))
-	}
 	return func(s StepInfo) error {
 		if s.Step%n != 0 {
 			return nil
@@ -163,17 +159,13 @@ func (l *Loop) complete() error {
 			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(), Remedy: "want the zero Scaler, or that of a checkpoint"}
 		}
 	}
-	return cmp.Or(arg.Given(l.Pipe, "train: Loop.Pipe", "one of pipe.New"),
-		arg.Given(l.Optimizer, "train: Loop.Optimizer", "one of package optim, or of your own"),
-		arg.Given(l.Loss, "train: Loop.Loss", "an nn.Loss"), arg.Finite("train", "ClipNorm", l.ClipNorm),
-		arg.AtLeast("train", "Steps", l.Steps, 0), arg.AtLeast("train", "Accumulate", l.Accumulate, 0),
-		arg.AtLeast("train", "Epochs", l.Epochs, 0), arg.AtLeast("train", "Step", l.Step, 0), l.Validation.complete())
+	return cmp.Or(arg.Finite("train", "ClipNorm", l.ClipNorm), arg.AtLeast("train", "Steps", l.Steps, 0),
+		arg.AtLeast("train", "Accumulate", l.Accumulate, 0), arg.AtLeast("train", "Epochs", l.Epochs, 0))
 }
 
 // Progress is where the run stands, for Store.Save. After a failed step it is before that step's
 // batches. Do not call it during a step.
 func (l *Loop) Progress() Progress {
-	arg.Must(l.Loader, "train: Loop.Loader", "one of data.NewLoader")
 	p := Progress{Step: l.Step, Position: l.position(), Best: l.Best}
 	if l.Scaler != nil {
 		p.Scaler = new(*l.Scaler)
@@ -224,8 +216,7 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist
 // only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
-		arg.Given(l.Loader, "train: Loop.Loader", "one of data.NewLoader")); err != nil {
+	if err := l.complete(); err != nil {
 		return Result{Step: l.Step}, err
 	}
 	if err := l.checkLastBatch(); err != nil {
@@ -248,7 +239,7 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			return Result{Step: l.Step, Stopped: true}, nil
 		}
 		start := time.Now()
-		interrupted, err := gather(peers{g}, "whether to go on", ctx.Err() != nil)
+		interrupted, err := group.Meet(context.Background(), g, "train: whether to go on", ctx.Err() != nil, nil)
 		if err != nil {
 			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
 		}

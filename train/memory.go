@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +21,7 @@ import (
 // (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
 // the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
-	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
-		arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
+	if err := l.complete(); err != nil {
 		return err
 	}
 	if set.Len() == 0 {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"penstock.example/data"
-	"penstock.example/internal/arg"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 )
@@ -24,12 +23,6 @@ import (
 // that fails; then the samples before it have been told. If ctx ends first the error is ctx's. In a
 // group all members call it, and each is called where the last stage is.
 func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, each func(sample int, output []float32) error) error {
-	if err := arg.Given(set, "train: Predict: the data set", "a data.Dataset"); err != nil {
-		return err
-	}
-	if err := arg.Given(each, "train: Predict: the function", "what takes the predictions"); err != nil {
-		return err
-	}
 	info := set.Info()
 	task := info.Task()
 	tokens, _ := set.(interface{ Length(index int) int })

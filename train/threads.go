@@ -43,11 +43,6 @@ type Threads struct {
 //
 // In a group all members call it.
 func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config ThreadsConfig) (Threads, error) {
-	if err := cmp.Or(arg.Context(ctx, "train"),
-		arg.Given(model, "train: ThreadsByTime: the model", "an nn.Sequential"), arg.Given(set,
-			"train: ThreadsByTime: the data set", "a data.Dataset")); err != nil {
-		return Threads{}, err
-	}
 	if set.Len() == 0 {
 		return Threads{}, errors.New("train: ThreadsByTime: the data set is empty; want a sample to measure with")
 	}

@@ -90,8 +90,7 @@ func newCheckpointInspect() *cobra.Command {
 		Short: "Say what is in a checkpoint",
 		Long: `Say what a checkpoint's state.json says: step, position in the data, recipe of the
 run, files, and tensors with their types, shapes and sizes. Only state.json is read;
-penstock checkpoint verify checks the rest. The exit code is 1 if a file is missing,
-and stderr says which, and which layers are in it.
+penstock checkpoint verify checks the other files.
 
 DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant.`,
 		Example: `  penstock checkpoint inspect out/fashion
@@ -103,10 +102,7 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 				return err
 			}
 			contents := c.Contents()
-			if err := printResult(cmd, format, contents, func(w io.Writer) { showCheckpoint(w, contents) }); err != nil {
-				return err
-			}
-			return damaged(c, c.Missing())
+			return printResult(cmd, format, contents, func(w io.Writer) { showCheckpoint(w, contents) })
 		},
 	}
 	formatFlag(cmd.Flags(), &format)
@@ -140,7 +136,7 @@ func newCheckpointVerify() *cobra.Command {
 		Short: "Check every byte of a checkpoint",
 		Long: `Read all files of a checkpoint and compare their hashes with those that were
 written. The exit code is 1 if a file is missing or not what was written, and stderr
-says which, and which layers are in it.
+says which.
 
 DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant.`,
 		Example: `  penstock checkpoint verify out/fashion`,
@@ -150,8 +146,8 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 			if err != nil {
 				return err
 			}
-			if err := damaged(c, c.Damage()); err != nil {
-				return err
+			if damage := c.Damage(); len(damage) > 0 {
+				return fmt.Errorf("checkpoint %s is damaged:\n%w", c.Path, errors.Join(damage...))
 			}
 			total, files := int64(0), c.Contents().Files
 			for _, f := range files {
@@ -162,18 +158,6 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 			return err
 		},
 	}
-}
-
-// damaged is the error of a checkpoint with files that are not as they were written; nil if there are none.
-func damaged(c *train.Checkpoint, files []*train.FileError) error {
-	if len(files) == 0 {
-		return nil
-	}
-	text := fmt.Sprintf("checkpoint %s is damaged:", c.Path)
-	for _, f := range files {
-		text += "\n  * " + f.Error()
-	}
-	return errors.New(text)
 }
 
 func newExport() *cobra.Command {

@@ -115,7 +115,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	p.data.OnText, p.data.Like = showText(cmd.ErrOrStderr()), t.recipe.Samples
+	p.data.OnText, p.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
 	torch.TrimProcess() // reading took more than what was read
 	if err != nil {

@@ -81,8 +81,7 @@ func (j *job) openCheckpoint() error {
 	}
 	from, err := j.store().Latest()
 	var damaged *train.DamagedError
-	var missing *train.MissingError
-	if errors.As(err, &damaged) || errors.As(err, &missing) {
+	if errors.As(err, &damaged) {
 		return wrongInput(err)
 	}
 	if err != nil {
@@ -90,7 +89,7 @@ func (j *job) openCheckpoint() error {
 	}
 	r := j.recipe
 	if j.planned == auto && j.world.Chunks == 0 { // still to be planned
-		r.Chunks = from.Chunks()
+		r.Chunks = from.Recipe.Chunks
 	}
 	if err := from.Check(r, j.model); err != nil {
 		return wrongInput(err)
@@ -105,21 +104,21 @@ func (j *job) tellResumed(_ context.Context, stderr io.Writer) error {
 	if from == nil {
 		return nil
 	}
-	if was := from.Chunks(); was != j.config.Chunks {
+	if was := from.Recipe.Chunks; was != j.config.Chunks {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --chunks %d, this run has --chunks %d: results differ from those of an uninterrupted run; --chunks %[1]d keeps them\n",
 			was, j.config.Chunks)
 	}
-	if was := from.Threads(); was != 0 && was != j.config.Threads {
+	if was := from.Recipe.Threads; was != 0 && was != j.config.Threads {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --threads %d, this run has --threads %d: the last bits of the weights may differ\n",
 			was, j.config.Threads)
 	}
-	if was := max(from.Replicas(), 1); was != j.replicas {
+	if was := max(from.Recipe.Replicas, 1); was != j.replicas {
 		fmt.Fprintf(stderr, "the checkpoint was trained with --replicas %d, this run has --replicas %d: %s; --replicas %[1]d keeps them\n",
 			was, j.replicas, otherReplicas(j.model))
 	}
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
-		if was := from.Kernels()[library]; was != "" && was != now[library] {
+		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
 			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: the last bits of the weights may differ\n",
 				was, library, now[library])
 		}
@@ -152,10 +151,10 @@ func (j *job) beyond() string {
 // changed says in what the cut differs from that of the run that saved the checkpoint, or is "". Results do
 // not depend on it.
 func (j *job) changed() (text string) {
-	if was, now := j.from.Processes(), j.processCount(); was != 0 && was != now {
+	if was, now := j.from.Recipe.Processes, j.processCount(); was != 0 && was != now {
 		text = fmt.Sprintf(" with %s instead of %d", processes(now), was)
 	}
-	if was, now := j.from.Balance(), j.config.Balance; was != nil && !slices.Equal(was, now) {
+	if was, now := j.from.Recipe.Balance, j.config.Balance; was != nil && !slices.Equal(was, now) {
 		text += fmt.Sprintf("; stages of %s layers instead of %s", numbers(now), numbers(was))
 	}
 	return text

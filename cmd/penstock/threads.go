@@ -48,8 +48,8 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	}
 	most := coresFor(cores, j.devicesOfEach())
 	switch {
-	case j.from != nil && (j.anyThreads || j.from.Threads() > 0):
-		was, why := max(j.from.Threads(), 1), ""
+	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
+		was, why := max(j.from.Recipe.Threads, 1), ""
 		if was != most && j.allThreads {
 			why = fmt.Sprintf("; there are cores for %d, and --threads %[1]d takes them", most)
 		}

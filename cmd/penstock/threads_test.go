@@ -57,7 +57,7 @@ func threadsIn(t *testing.T, out string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Threads()
+	return c.Recipe.Threads
 }
 
 // Without --threads a run that is long enough takes the number that is faster, and writes it down. A run that is

@@ -223,7 +223,7 @@ func (p *plan) become(next plan) {
 
 // lastPlan is what the checkpoint keeps of its plan; the zero value if that is nothing, or not of this version.
 func (j *job) lastPlan() (was madePlan, line searchLine) {
-	if j.from == nil || json.Unmarshal([]byte(j.from.Plan()), &was) != nil {
+	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil {
 		return madePlan{}, searchLine{}
 	}
 	line, _, err := parsePlan(was.Plan)

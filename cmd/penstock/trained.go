@@ -64,9 +64,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if t.checkpoint, err = findCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
-	if t.recipe, err = t.checkpoint.Recipe(); err != nil {
-		return nil, err
-	}
+	t.recipe = t.checkpoint.Recipe
 	if t.model, err = modelOfRecipe(t.checkpoint.Path, t.recipe); err != nil {
 		return nil, wrongInput(err)
 	}
