@@ -250,7 +250,7 @@ type foundPlan struct {
 }
 
 // plan finds the fastest plan.
-func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *planProgress) (*foundPlan, error) {
+func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*foundPlan, error) {
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return nil, err
 	}
@@ -363,7 +363,7 @@ type planRequest struct {
 }
 
 // planModel measures a model, and finds the fastest plan for it.
-func (f *searchFlags) planModel(ctx context.Context, show *planProgress, m measuredModel, r planRequest) (*foundPlan, error) {
+func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel, r planRequest) (*foundPlan, error) {
 	const mostChunks, plansOfADevice = 16, 30
 	found := &foundPlan{title: m.name, flags: f, model: &m, momentum: r.update.Momentum, elsewhere: f.machine != ""}
 	r.update.LR = 1 // which takes no memory
@@ -373,7 +373,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *planProgress, m measu
 	}
 	c := train.PlanConfig{
 		Batch: f.batch, Threads: r.threads, Stages: f.stages, Machine: r.machine, Predicts: found.elsewhere,
-		Wishes: search.Wishes{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, Plans: plansOfADevice, Progress: show.at},
+		Wishes: search.Wishes{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, Plans: plansOfADevice, Progress: show.searching},
 		Pipe:   pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
 		Slots:  slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
 		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, r.update) },
@@ -441,7 +441,7 @@ func (f *searchFlags) refusal(err error) error {
 }
 
 // planChain finds the fastest plan of a chain.
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.Machine, show *planProgress) (*foundPlan, error) {
+func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.Machine, show *progress) (*foundPlan, error) {
 	switch {
 	case f.devices != nil:
 		return nil, badUsage("--devices %s: a chain is of no device; want how many there are, or --model NAME", deviceNames(f.devices))
@@ -471,7 +471,7 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.
 			machine.Parts(threads), counted(threads, "thread"), file)
 	}
 	p := &train.ModelPlan{Machine: machine, Wishes: search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
-		Replicas: f.replicas, Limit: f.limit, Progress: show.at}}
+		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}}
 	if f.chunks > 0 {
 		p.Wishes.MicroBatches = []int{f.chunks}
 	}
