@@ -150,39 +150,6 @@ func TestReplicasAccumulate(t *testing.T) {
 	}
 }
 
-// The backwards of a run are summed together: by the one that closes it.
-func TestReplicasSumOnceAfterRetainedBackwards(t *testing.T) {
-	torchtest.Check(t)
-	const rows, replicas = 4, 2
-	cfg := pipe.Config{Balance: []int{2, 2}, Chunks: 2, Seed: 3}
-	twice := func(p *pipe.Pipe, from, n int) error {
-		c := torch.NewCtx(torch.Options{Threads: 1})
-		defer c.Close()
-		run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Narrow(normal(replicas*rows, 4)(c, 0), 0, int64(from), int64(n)))})
-		if err != nil {
-			return err
-		}
-		defer run.Close()
-		for i, backward := range []func(context.Context, ...*torch.Tensor) error{run.BackwardRetained, run.Backward} {
-			var grads []*torch.Tensor
-			for _, y := range run.Output() {
-				grads = append(grads, c.Mul(c.Detach(y), c.Fill_(c.EmptyLike(y), float64(i)+0.3)))
-			}
-			if err := backward(context.Background(), grads...); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	want := sumOfReplicas(t, replicas, cfg, func(p *pipe.Pipe, k int) error { return twice(p, k*rows, rows) })
-	for _, processes := range []int{1, 2} {
-		sameAsSum(t, replicas, processes, cfg, want, func(p *pipe.Pipe, model *nn.Sequential) (map[string]string, error) {
-			err := twice(p, 0, replicas*rows)
-			return accumulated(model), err
-		})
-	}
-}
-
 // A batch's place in its update is checked, and its micro-batches are counted as they are split.
 func TestPlaceInAnUpdate(t *testing.T) {
 	torchtest.Check(t)

@@ -3,10 +3,8 @@ package pipe_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"testing"
 
@@ -84,22 +82,6 @@ func TestAutocastIsTransparent(t *testing.T) {
 	}
 }
 
-// The same of layers that recompute by themselves.
-func TestAutocastOfCheckpointedLayers(t *testing.T) {
-	torchtest.Check(t)
-	plain, wrapped := wrappedProblem(unwrapped), wrappedProblem(nn.Checkpointed)
-	plain.autocast = torch.AutocastBFloat16
-	want := plain.plain(3, 5)
-	for _, balance := range [][]int{{6}, {2, 4}, {1, 2, 3}} {
-		for _, policy := range policies {
-			if d := want.differs(wrapped.piped(t,
-				pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: torch.AutocastBFloat16})); d != "" {
-				t.Errorf("balance %v, %v: %s differs from the plain loop without wrappers", balance, policy, d)
-			}
-		}
-	}
-}
-
 // observer counts what its layers are given, which they hand on.
 type observer struct {
 	mu   sync.Mutex
@@ -151,37 +133,6 @@ func TestAutocastLowersWhatCrossesStages(t *testing.T) {
 	}
 }
 
-// A loss takes bfloat16 and gives a number that is exact enough: that of the plain loop.
-func TestLossesUnderAutocast(t *testing.T) {
-	for name, loss := range map[string]nn.Loss{
-		"squares":        nn.MSE(),
-		"sum of squares": nn.MSE().Sum(),
-		"logits":         nn.BCEWithLogits(),
-	} {
-		t.Run(name, func(t *testing.T) {
-			torchtest.Check(t)
-			q := problem{
-				model: func() *nn.Sequential {
-					return nn.NewSequential(nn.NewLinear(4, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}),
-						nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 3))
-				},
-				loss: loss, input: normal(6, 4), target: func(c *torch.Ctx, step int) *torch.Tensor { return c.Sigmoid(normal(6, 3)(c, step)) }, rows: 6, steps: 2,
-			}
-			precise := q.plain(2, 1)
-			q.autocast = torch.AutocastBFloat16
-			want, got := q.plain(2, 1), q.piped(t, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 2, Seed: 1, Autocast: torch.AutocastBFloat16})
-			if d := want.differs(got); d != "" {
-				t.Errorf("%s differs from the plain loop", d)
-			}
-			for i, loss := range got.losses {
-				if d := math.Abs(loss - precise.losses[i]); !(d < 0.03*precise.losses[i]) {
-					t.Errorf("the loss of step %d is %v, in float32 %v", i, loss, precise.losses[i])
-				}
-			}
-		})
-	}
-}
-
 // Infer and Forward run under it as well: the outputs are bfloat16, and those of the plain model.
 func TestAutocastOfInference(t *testing.T) {
 	torchtest.Check(t)
@@ -221,76 +172,5 @@ func TestAutocastOfInference(t *testing.T) {
 	g := c.To(normal(7, 3)(c, 1), run.Output()[0].DType())
 	if err := run.Backward(context.Background(), g); err != nil || !model.Layers()[0].State()[0].Tensor().HasGrad() {
 		t.Errorf("Backward of a run: %v", err)
-	}
-}
-
-// Autocast is of the pipe's own forwards: nothing of it is left on its workers, also where a layer
-// fails, and a pipe without it beside it, on the same devices and at the same time, computes in
-// float32.
-func TestAutocastStaysWhereItIs(t *testing.T) {
-	torchtest.Check(t)
-	s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(errors.New("boom")) }}
-	model, other := sabotaged(s), sabotaged(&saboteur{})
-	cfg := pipe.Config{Balance: []int{1, 2, 2}, Chunks: 3, Checkpoint: pipe.Always, Seed: 4}
-	without := started(t, other, cfg)
-	cfg.Autocast = torch.AutocastBFloat16
-	with := started(t, model, cfg)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
-	step := func(p *pipe.Pipe, m nn.Module) ([]byte, error) {
-		defer nn.ZeroGrads(m)
-		_, err := p.Step(context.Background(), b, nn.CrossEntropy())
-		return gradient(nn.Params(m)[0]), err
-	}
-	clean := func(when string) {
-		t.Helper()
-		if err := with.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
-			if c.Autocast() != torch.AutocastOff || c.Mm(c.Ones(torch.Float32, 2, 2), c.Ones(torch.Float32, 2, 2)).DType() != torch.Float32 {
-				return fmt.Errorf("stage %d is under autocast", stage)
-			}
-			return nil
-		}); err != nil {
-			t.Errorf("%s: %v", when, err)
-		}
-	}
-	precise, err := step(without, other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	low, err := step(with, model)
-	if err != nil || bytes.Equal(low, precise) {
-		t.Fatalf("autocast changes nothing: %v", err)
-	}
-	clean("after a step")
-	for _, recomputing := range []bool{false, true} {
-		s.when = func(c *nn.Ctx) bool { return c.MicroBatch == 1 && c.Recomputing == recomputing }
-		if _, err := step(with, model); err == nil {
-			t.Error("no failure")
-		}
-		clean("after a failure")
-	}
-	s.when = nil
-	var wg sync.WaitGroup
-	var got [2][][]byte
-	for i, pair := range []struct {
-		p *pipe.Pipe
-		m nn.Module
-	}{{without, other}, {with, model}} {
-		wg.Go(func() {
-			for range 4 {
-				g, err := step(pair.p, pair.m)
-				if err != nil {
-					t.Error(err)
-				}
-				got[i] = append(got[i], g)
-			}
-		})
-	}
-	wg.Wait()
-	for i, want := range [][]byte{precise, low} {
-		if slices.ContainsFunc(got[i], func(g []byte) bool { return !bytes.Equal(g, want) }) {
-			t.Errorf("side by side, with autocast: %v, gradients are others", i == 1)
-		}
 	}
 }

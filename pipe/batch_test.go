@@ -61,22 +61,6 @@ func TestNoChunk(t *testing.T) {
 	}
 }
 
-// A target may be whole as well, and a loss may take tuples.
-func TestTuplesOfTargets(t *testing.T) {
-	torchtest.Check(t)
-	q := trial{rows: 5, loss: nn.TupleLoss(twoLosses{}, twoLosses{}.forward), inputs: one(normal(5, 4)),
-		targets: func(c *torch.Ctx) []part {
-			return []part{{t: normal(5, 3)(c, 1)}, {t: torch.From(c, []float32{1, 2, 3}), whole: true}, {t: classes(5, 4)(c, 0)}}
-		},
-		model: func() *nn.Sequential {
-			body := nn.NewLinear(4, 7)
-			return nn.NewSequential(body, nn.NewTanh(), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				return []*torch.Tensor{c.Narrow(xs[0], 1, 0, 3), c.Narrow(xs[0], 1, 3, 4)}
-			}))
-		}}
-	q.check(t, 3)
-}
-
 type twoLosses struct{}
 
 func (twoLosses) forward(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
@@ -138,14 +122,6 @@ func TestExtras(t *testing.T) {
 	}
 }
 
-// Batches of one row and of rows that do not divide go through every kind of pipe.
-func TestRowsOfAnyNumber(t *testing.T) {
-	torchtest.Check(t)
-	for _, rows := range []int64{1, 2, 5, 8} {
-		ofRows(rows).check(t, 4)
-	}
-}
-
 func ofRows(rows int64) trial {
 	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)),
 		model: func() *nn.Sequential {
@@ -180,21 +156,5 @@ func TestNoRows(t *testing.T) {
 		y.Free()
 		c.Close()
 		p.Close()
-	}
-}
-
-// The batches that tests make lie where the stages that read them are, if these are of different kinds too. The
-// other kind here is libtorch's meta device, which has no values.
-func TestBatchesForTestsLieWithTheirStages(t *testing.T) {
-	torchtest.Check(t)
-	meta := torch.Device{Kind: 14}
-	c := torch.NewCtx(torch.Options{Device: aside})
-	defer c.Close()
-	q := problem{input: normal(4, 3), target: classes(4, 3)}
-	for _, d := range [][2]torch.Device{{torch.CPU(0), meta}, {meta, torch.CPU(0)}, {meta, meta}} {
-		b := q.batch(c, []*pipe.Stage{{Device: d[0]}, {Device: d[1]}}, 0)
-		if in, target := b.Input[0].Tensor.Kind(), b.Target[0].Tensor.Kind(); in != d[0].Kind || target != d[1].Kind {
-			t.Errorf("for stages on %v the input is on %v and the target on %v", d, in, target)
-		}
 	}
 }

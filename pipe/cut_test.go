@@ -204,27 +204,6 @@ func TestFailedBackwardHoldsNothing(t *testing.T) {
 	}
 }
 
-// The context of OnStages begins without gradients, whatever ran on the worker before.
-func TestOnStagesBeginsWithoutGradients(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(3, 3), layer(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }))
-	p := started(t, model, pipe.Config{Checkpoint: pipe.Never})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	if _, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err == nil {
-		t.Fatal("no failure")
-	}
-	if err := p.OnStages(context.Background(), func(_ int, c *torch.Ctx) error {
-		if c.Grad() {
-			t.Error("gradients are on")
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
-}
-
 // Close waits for what was started, to its end: an evaluation has its outputs gathered by a second
 // job.
 func TestCloseWaitsForRuns(t *testing.T) {

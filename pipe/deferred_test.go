@@ -104,28 +104,6 @@ func moments(x []float32) (mean, variance float64) {
 	return mean, variance
 }
 
-// Without it, a mini-batch counts as often as it has micro-batches, and as often whatever is
-// recomputed.
-func TestBatchNormCountsMicroBatches(t *testing.T) {
-	torchtest.Check(t)
-	for _, policy := range policies {
-		b := nn.NewBatchNorm1d(2, nn.BatchNormConfig{})
-		model := nn.NewSequential(nn.NewLinear(2, 2), b)
-		p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 4, Checkpoint: policy})
-		c := torch.NewCtx(torch.Options{})
-		defer c.Close()
-		for step := range int64(2) {
-			if _, err := p.Step(context.Background(),
-				pipe.Batch{Input: pipe.Rows(normal(10, 2)(c, 0)), Target: pipe.Rows(normal(10, 2)(c, 1))}, squares{}); err != nil {
-				t.Fatal(err)
-			}
-			if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != 4*(step+1) {
-				t.Errorf("%v: %d batches tracked after step %d, want %d", policy, got, step, 4*(step+1))
-			}
-		}
-	}
-}
-
 // A mini-batch that fails before a stage has seen all its micro-batches moves nothing there, and
 // leaves nothing to the next.
 func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
@@ -163,56 +141,5 @@ func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
 	}
 	if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != 1 {
 		t.Errorf("%d batches tracked after the first step that went through", got)
-	}
-}
-
-// Inference in training mode moves the statistics as a step does; in evaluation they stand still.
-func TestDeferredBatchNormInInference(t *testing.T) {
-	torchtest.Check(t)
-	statistics := func(run func(p *pipe.Pipe, b pipe.Batch) error) map[string][]byte {
-		model := normed()
-		p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, DeferredBatchNorm: true, Seed: 4})
-		c := torch.NewCtx(torch.Options{Threads: 1})
-		defer c.Close()
-		if err := run(p, pipe.Batch{Input: pipe.Rows(normal(7, 2, 3, 3)(c, 0)),
-			Target: pipe.Rows(normal(7, 2, 3, 3)(c, 1))}); err != nil {
-			t.Fatal(err)
-		}
-		nn.ZeroGrads(model)
-		return snapshot(model, nil, gradient).values
-	}
-	infer := func(training bool) map[string][]byte {
-		return statistics(func(p *pipe.Pipe, b pipe.Batch) error {
-			result, err := p.Infer(context.Background(), inMode(b, training))
-			if err != nil {
-				return err
-			}
-			if result.Output[0].RequiresGrad() || result.MicroBatches != 3 {
-				t.Errorf("%v of %d micro-batches requires a gradient: %v", result.Output[0], result.MicroBatches,
-					result.Output[0].RequiresGrad())
-			}
-			result.Output[0].Free()
-			return nil
-		})
-	}
-	step := statistics(func(p *pipe.Pipe, b pipe.Batch) error {
-		_, err := p.Step(context.Background(), b, squares{})
-		return err
-	})
-	training, still, untouched := infer(true), infer(false), statistics(func(*pipe.Pipe, pipe.Batch) error { return nil })
-	moved := 0
-	for name, want := range step {
-		if string(training[name]) != string(want) {
-			t.Errorf("%s differs between a step and inference in training mode", name)
-		}
-		if string(still[name]) != string(untouched[name]) {
-			t.Errorf("evaluation moved %s", name)
-		}
-		if string(want) != string(untouched[name]) {
-			moved++
-		}
-	}
-	if moved != 3*3 { // mean, variance and count of the three that have them
-		t.Errorf("a step moved %d buffers, want 9", moved)
 	}
 }

@@ -54,7 +54,7 @@ func (cfg Config) Apart(lanes ...int) Config {
 
 // InferGraph is what workers run in an Infer of so many micro-batches.
 func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
-	found, err := p.unmeasured(microBatches)
+	found, err := p.countsOnlyPlan(microBatches)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
@@ -167,113 +166,6 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	for _, layer := range []string{"3.1", "3.0", "2"} {
 		if !seen[layer] {
 			t.Errorf("no failure was attributed to layer %q; seen %v", layer, seen)
-		}
-	}
-}
-
-func TestFailureOfTheLossIsTheLosss(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 3))
-	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	_, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 2)(c, 0))}, nn.MSE())
-	if err == nil || !strings.Contains(err.Error(),
-		`stage 1, micro-batch 0, layer "loss", forward: aten::mse_loss(float32[2,3], float32[2,2])`) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestCancelledContextStopsTheRun(t *testing.T) {
-	torchtest.Check(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &saboteur{how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { cancel(); return c.Tanh(x) }}
-	model := sabotaged(s)
-	p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 4})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(classes(8, 3)(c, 0))}
-	loss := nn.CrossEntropy()
-	last := -1 // of the saboteur's stage, where nothing may start once the context is cancelled
-	s.when = func(c *nn.Ctx) bool { last = c.MicroBatch; return c.MicroBatch == 1 }
-	if _, err := p.Step(ctx, b, loss); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want cancelled", err)
-	}
-	if last != 1 {
-		t.Error("work went on after the context was cancelled")
-	}
-	if _, err := p.Step(ctx, b, loss); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled context started a run: %v", err)
-	}
-	s.when = nil
-	nn.ZeroGrads(model)
-	if _, err := p.Step(context.Background(), b, loss); err != nil {
-		t.Errorf("the pipe is unusable after a cancelled run: %v", err)
-	}
-}
-
-// A run that failed holds nothing any more when its caller goes on, even if freeing takes its
-// time.
-func TestFailedRunHasFreedItsMemoryWhenItReturns(t *testing.T) {
-	torchtest.Check(t)
-	s := &saboteur{when: func(c *nn.Ctx) bool { return c.Recomputing }, how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		for range 5000 {
-			c.AddScalar(x, 1)
-		}
-		panic("with much to free")
-	}}
-	model := sabotaged(s)
-	p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
-	want := liveBytes(3)
-	for range 20 {
-		if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err == nil {
-			t.Fatal("no failure")
-		}
-		nn.ZeroGrads(model)
-		if got := liveBytes(3); got != want {
-			t.Fatalf("live bytes %s, before the step %s", got, want)
-		}
-	}
-}
-
-// A worker that waits for a stage that failed must not wait for ever.
-func TestFailureDoesNotHang(t *testing.T) {
-	torchtest.Check(t)
-	for stage := range 4 {
-		var layers []nn.Layer
-		for i := range 4 {
-			s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }}
-			if i == stage {
-				s.when = func(c *nn.Ctx) bool { return c.MicroBatch == 2 }
-			}
-			layers = append(layers, s)
-		}
-		model := nn.NewSequential(layers...)
-		p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := torch.NewCtx(torch.Options{})
-		done := make(chan error, 1)
-		go func() {
-			_, err := eval(p, context.Background(), c.Ones(torch.Float32, 8, 2))
-			done <- err
-		}()
-		select {
-		case err := <-done:
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("stage %d, micro-batch 2", stage)) {
-				t.Errorf("got %v", err)
-			}
-		case <-time.After(time.Minute):
-			t.Fatalf("a failure on stage %d hangs", stage)
-		}
-		c.Close()
-		if err := p.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }

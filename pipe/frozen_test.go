@@ -9,7 +9,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/planner"
-	"penstock.example/torch"
 )
 
 // A stage in which nothing is trained, because it is frozen or has no parameters, and nothing
@@ -124,21 +123,6 @@ func TestLeastWithAPrologue(t *testing.T) {
 		_, err = q.planned(config(least - 1))
 		if n := shortages(t, err).Least(); n != least {
 			t.Errorf("%v: the least is %d bytes and then %d", balance, least, n)
-		}
-	}
-}
-
-// A stage whose first units have no backward may pop a skip there. The gradient that it does not send
-// once was looked for.
-func TestSkipIntoAPrologue(t *testing.T) {
-	torchtest.Check(t)
-	q := problem{rows: 3, steps: 2, loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3),
-		model: func() *nn.Sequential { return randomModel([]int{2, 19, 2}, unwrapped) }}
-	want := q.plainOn(torch.CPU(0), 2, 1)
-	for _, stages := range [][]pipe.Checkpoint{{pipe.Never, pipe.Optimal}, {pipe.Optimal, pipe.Optimal}, {pipe.Always, pipe.Optimal}} {
-		got := q.pipedAs(t, pipe.Config{Balance: []int{3, 3}, Chunks: 2, Seed: 1, Checkpoint: pipe.PerStage(stages...)})
-		if d := want.differs(got); d != "" {
-			t.Errorf("%v: %s differs from the plain loop", stages, d)
 		}
 	}
 }

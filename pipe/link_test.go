@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -83,58 +80,5 @@ func TestFailureEndsWaitsOnLinks(t *testing.T) {
 		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
 			t.Errorf("%+v: the step after it: %v", row, err)
 		}
-	}
-}
-
-// slowAbort is a link whose Abort takes its time.
-type slowAbort struct {
-	link.Link
-	aborting  chan struct{}
-	ended     atomic.Bool
-	freedLate bool
-}
-
-func (l *slowAbort) Abort() {
-	close(l.aborting)
-	time.Sleep(50 * time.Millisecond)
-	l.Link.Abort()
-	l.ended.Store(true)
-}
-
-func (l *slowAbort) Free() {
-	l.freedLate = l.ended.Load()
-	l.Link.Free()
-}
-
-// A run that is over for its caller, which frees its link, is aborted by nobody any more: what notices that
-// its context has ended, or its group has failed, ends before it.
-func TestAbortEndsBeforeTheRun(t *testing.T) {
-	torchtest.Check(t)
-	for _, byGroup := range []bool{false, true} {
-		var l *slowAbort
-		ctx, cancel := context.WithCancel(context.Background())
-		end := cancel
-		model := nn.NewSequential(nn.NewLinear(4, 3), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			end()
-			<-l.aborting
-			return x
-		}))
-		cfg := pipe.Config{Balance: []int{1, 1}, Chunks: 1}
-		if byGroup {
-			cfg.Group = group.Local(1)[0]
-			end = func() { cfg.Group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "wrong"}) }
-		}
-		p := started(t, model, cfg)
-		p.SetLink(func([]int) link.Link {
-			l = &slowAbort{Link: &link.Memory{}, aborting: make(chan struct{})}
-			return l
-		})
-		c := torch.NewCtx(torch.Options{})
-		batch := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}
-		if _, err := p.Step(ctx, batch, squares{}); err == nil || !l.freedLate {
-			t.Errorf("by the group %v: %v; the link was freed after its abort: %v", byGroup, err, l.freedLate)
-		}
-		cancel()
-		c.Close()
 	}
 }

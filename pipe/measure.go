@@ -15,18 +15,18 @@ import (
 
 // measure measures the model on the first micro-batch, and on the last one if that has fewer rows. Stages on equal
 // devices are measured on one of these, together.
-func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
+func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	out := make([]profile.Chain, len(r.p.stages))
 	var known []string
 	for i := range out {
-		h := r.hardware(i)
+		h := r.available[i].Hardware
 		if slices.Contains(known, h) {
 			continue
 		}
 		known = append(known, h)
 		var stages []int
 		for k := range out {
-			if r.hardware(k) == h {
+			if r.available[k].Hardware == h {
 				stages = append(stages, k)
 			}
 		}
@@ -39,14 +39,6 @@ func (r *minibatch) measure(ctx context.Context) ([]profile.Chain, error) {
 		}
 	}
 	return out, nil
-}
-
-// hardware is what the device of a stage is made of: equal texts are equal devices. All CPU devices are.
-func (r *minibatch) hardware(stage int) string {
-	if known, told := r.rooms[stage]; told {
-		return known.Hardware
-	}
-	return r.p.hardware(r.p.stages[stage].Device)
 }
 
 // hardwareOf is what a device of this process is made of. A GPU is asked once.
@@ -65,14 +57,14 @@ func hardwareOf(d torch.Device) string {
 var models sync.Map // torch.Device of a GPU -> string
 
 // measureOn measures all stages on a device that is like those of some of them.
-func (r *minibatch) measureOn(ctx context.Context, stages []int) (chains []profile.Chain, err error) {
+func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Chain, err error) {
 	p := r.p
 	device, release, err := p.measuringDevice(stages)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	err = p.alone(func(c *torch.Ctx) (err error) {
+	err = p.exclusively(func(c *torch.Ctx) (err error) {
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
 		}
@@ -104,7 +96,7 @@ func (r *minibatch) measureOn(ctx context.Context, stages []int) (chains []profi
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
-		if last := len(r.parts) - 1; r.larger() <= last {
+		if last := len(r.parts) - 1; r.fullMicroBatches() <= last {
 			config.Fewer, config.FewerTarget = part(r.inputs, last), part(r.targets, last)
 		}
 		if stages[0] == 0 { // Config.Profile is of a device like that of the first stage
@@ -141,9 +133,9 @@ func (p *Pipe) idle() {
 	}
 }
 
-// alone runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
+// exclusively runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
 // else changes the accounts of the devices meanwhile.
-func (p *Pipe) alone(f func(c *torch.Ctx) error) (err error) {
+func (p *Pipe) exclusively(f func(c *torch.Ctx) error) (err error) {
 	var arrived sync.WaitGroup
 	done := make(chan struct{})
 	arrived.Add(len(p.mine))

@@ -133,39 +133,3 @@ func TestMemoryOfNeighboursInOneProcess(t *testing.T) {
 		t.Errorf("a budget of %d has a plan of %d bytes", need, again)
 	}
 }
-
-// Stages whose layers give tensors with gaps in their memory, forward and back, send dense ones: in one
-// process and over Gloo a run takes what was planned, under the least limits, and a byte less is refused.
-func TestGapsAtCuts(t *testing.T) {
-	torchtest.Check(t)
-	d := drawn{Kinds: []int{9, 33, 9}, Rows: 6, Short: 6, Chunks: 3, Seed: 4, Checkpoint: pipe.Optimal, Budget: []int64{1, 1, 1},
-		Order: order{Name: "gpipe", Balance: []int{2, 1, 4}, Devices: []int{0, 1, 2}}}
-	q := d.problem()
-	for _, s := range q.shortages(t, d.config()).Stages {
-		d.Budget[s.Stage] = s.Least
-	}
-	for i := range d.Budget {
-		cfg := d.config()
-		cfg.Budget = slices.Clone(d.Budget)
-		cfg.Budget[i]--
-		if q.shortages(t, cfg) == nil {
-			t.Errorf("stage %d has a plan with a byte less than %v", i, d.Budget)
-		}
-	}
-	for _, processes := range []int{1, 2, 3} {
-		if wrong := q.predictedApart(t, d.config(), processes); wrong != "" {
-			t.Error(wrong)
-		}
-	}
-	all := start(t, 3)
-	got, _, err := all.run(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s := q.apart(t, d.config(), 1).differs(got); s != "" {
-		t.Errorf("over Gloo %s differs from that of one process", s)
-	}
-	if err := all.end(); err != nil {
-		t.Error(err)
-	}
-}

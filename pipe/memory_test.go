@@ -9,7 +9,6 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -30,58 +29,6 @@ type mean struct{}
 
 func (mean) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor { return c.Mean(y) }
 func (mean) Reduction() torch.Reduction                          { return torch.ReduceMean }
-
-// With L layers of r rows and w columns a micro-batch's graph is L*r*w floats and the loss. Never
-// holds m of them when the first backward begins; always holds one, recomputed just before;
-// except_last kept only that one. Inputs are views of the batch and cost nothing.
-func TestCheckpointingSavesWhatTheSizesPredict(t *testing.T) {
-	torchtest.Check(t)
-	const layers, rows, width, chunks = 6, 32, 16, 4
-	peak := map[pipe.Checkpoint]int64{}
-	for _, policy := range policies {
-		model := nn.NewSequential()
-		for range layers {
-			model.Add(string(rune('a'+model.Len())), tanh{newLinear(width, width)})
-		}
-		p, err := pipe.New(model, pipe.Config{Chunks: chunks, Checkpoint: policy, Devices: []torch.Device{torch.CPU(6)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := torch.NewCtx(torch.Options{})
-		b := pipe.Batch{Input: pipe.Rows(normal(rows*chunks, width)(c, 0)), Target: pipe.Rows(normal(rows*chunks, width)(c, 1))}
-		for step := range 4 { // from the second on the gradients exist, so every backward has the same profile
-			live := torch.CPU(6).Memory().Live
-			torch.CPU(6).ResetPeak()
-			if _, err := p.Step(context.Background(), b, mean{}); err != nil {
-				t.Fatal(err)
-			}
-			m := torch.CPU(6).Memory()
-			if step > 0 && m.Live != live {
-				t.Errorf("%v: step %d left %d bytes more live", policy, step, m.Live-live)
-			}
-			if step > 1 && m.Peak-live != peak[policy] {
-				t.Errorf("%v: step %d peaks at %d, the one before at %d", policy, step, m.Peak-live, peak[policy])
-			}
-			peak[policy] = m.Peak - live
-		}
-		c.Close()
-		p.Close()
-		nn.Free(model)
-	}
-	const activation = rows * width * 4
-	const graph = layers*activation + 4
-	for policy, want := range map[pipe.Checkpoint]int64{
-		// a graph, and in backward two gradients of activations and that of the loss
-		pipe.Always: graph + 2*activation + 4,
-		pipe.Never:  chunks*graph + 2*activation + 4, // the same with all graphs
-		// the graph of micro-batch 0 while others pass: a layer's input, its product and its output
-		pipe.ExceptLast: graph + 3*activation,
-	} {
-		if peak[policy] != want {
-			t.Errorf("%v peaks at %d bytes, the sizes predict %d", policy, peak[policy], want)
-		}
-	}
-}
 
 // After each step every device has exactly the bytes it had before, on any number of stages.
 func TestLiveBytesReturnAfterEachStep(t *testing.T) {
@@ -162,23 +109,5 @@ func TestLimitIsEnforced(t *testing.T) {
 	if _, err := pipe.New(nn.NewSequential(nn.NewLinear(10, 100), nn.NewLinear(100, 100)),
 		pipe.Config{Devices: []torch.Device{d}}); !errors.Is(err, torch.ErrOutOfMemory) {
 		t.Errorf("a model beyond the limit: got %v", err)
-	}
-}
-
-// The number of live micro-batches is what the schedule says.
-func TestScheduleBoundsLiveMicroBatches(t *testing.T) {
-	for _, policy := range policies {
-		program, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 6, Recompute: func(_, i int) bool {
-			return policy == pipe.Always || policy == pipe.ExceptLast && i > 0
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := map[pipe.Checkpoint]int{pipe.Never: 6, pipe.Always: 1, pipe.ExceptLast: 1}[policy]
-		for s, n := range schedule.InFlight(program, nil) {
-			if n != int64(want) {
-				t.Errorf("%v: stage %d holds %d graphs, want %d", policy, s, n, want)
-			}
-		}
 	}
 }

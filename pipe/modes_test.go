@@ -2,13 +2,11 @@ package pipe_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/torch"
 )
 
 // thawing is a model of norms, dropout and a tied parameter, of which parts are frozen, unfrozen and
@@ -72,40 +70,6 @@ func TestPredictedPeaksAfterModesChange(t *testing.T) {
 		torchtest.Check(t)
 		if wrong := thawing().predicted(t, onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})); wrong != "" {
 			t.Errorf("%v: %s", balance, wrong)
-		}
-	}
-}
-
-// In several processes too, which all set the same.
-func TestModesInSeveralProcesses(t *testing.T) {
-	torchtest.Check(t)
-	q := thawing()
-	for _, policy := range []pipe.Checkpoint{pipe.ExceptLast, pipe.Optimal} {
-		cfg := pipe.Config{Balance: []int{5, 7}, Chunks: 3, Checkpoint: policy, Seed: 1}
-		want := q.apart(t, cfg, 1)
-		if d := want.differs(q.apart(t, cfg, 2)); d != "" {
-			t.Errorf("%s: %s differs from one process", policy, d)
-		}
-	}
-}
-
-// A frozen body in evaluation keeps its running statistics in training, and has no gradients.
-func TestAFrozenBodyKeepsItsStatistics(t *testing.T) {
-	torchtest.Check(t)
-	q := thawing()
-	q.steps = 2
-	q.before = func(step int, m *nn.Sequential) { nn.Freeze(m.Slice(0, 6)); nn.Eval(m.Slice(0, 6)) }
-	got := q.piped(t, pipe.Config{Balance: []int{5, 7}, Chunks: 3, Seed: 1})
-	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0)})
-	defer c.Close()
-	fresh := q.model()
-	defer nn.Free(fresh)
-	nn.Materialise(c, nn.State(fresh), 1)
-	for i, p := range nn.State(fresh) {
-		inBody := strings.HasPrefix(p.Name, "0.") || strings.HasPrefix(p.Name, "1.") || strings.HasPrefix(p.Name, "3.") || strings.HasPrefix(p.Name, "5.")
-		same := string(got.values[p.Name]) == string(torch.Bytes(p.Tensor()))
-		if same != inBody {
-			t.Errorf("%d, %s: is as it began: %v", i, p.Name, same)
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (n *nest) peaceful() {
 
 // places are where a user's code runs on a worker of the pipe: each makes it run f there at least
 // once.
-func (n *nest) places(t *testing.T) map[string]func(f func()) error {
+func (n *nest) places() map[string]func(f func()) error {
 	ctx := context.Background()
 	step := func() error { _, err := n.p.Step(ctx, n.batch, squares{}); return err }
 	inLayer := func(l *caller, when func(c *nn.Ctx) bool, run func() error) func(func()) error {
@@ -190,32 +190,13 @@ func (n *nest) places(t *testing.T) map[string]func(f func()) error {
 		"an optimizer of Update": func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
 		"a layer that Plan measures": inLayer(n.plain, always,
 			func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err }),
-		"a layer of another pipe that a layer runs": func(f func()) error {
-			inner := &caller{}
-			q, err := pipe.New(nn.NewSequential(inner), pipe.Config{Devices: []torch.Device{torch.CPU(4)}})
-			if err != nil {
-				return err
-			}
-			defer q.Close()
-			c := torch.NewCtx(torch.Options{Device: torch.CPU(4)})
-			defer c.Close()
-			x := c.Ones(torch.Float32, 1, 1)
-			inner.on(func(*nn.Ctx) { f() })
-			return inLayer(n.plain, always, step)(func() {
-				y, err := eval(q, ctx, x)
-				if err != nil {
-					t.Errorf("a layer cannot run another pipe: %v", err)
-				}
-				y.Free()
-			})
-		},
 	}
 }
 
 // Each of these calls waited for the worker that made it. In a quick run each is made at two places.
 func TestCallsFromWithin(t *testing.T) {
 	names := &nest{p: &pipe.Pipe{}}
-	for i, place := range slices.Sorted(maps.Keys(names.places(t))) {
+	for i, place := range slices.Sorted(maps.Keys(names.places())) {
 		cfg := pipe.Config{Checkpoint: pipe.Always}
 		if place == "a layer that Plan measures" {
 			cfg.Checkpoint = pipe.Optimal
@@ -229,7 +210,7 @@ func TestCallsFromWithin(t *testing.T) {
 				n := newNest(t, cfg)
 				inner, made := n.calls()[call], atomic.Int32{}
 				err := within(func() error {
-					return n.places(t)[place](func() {
+					return n.places()[place](func() {
 						n.peaceful()
 						err := inner()
 						made.Add(1)

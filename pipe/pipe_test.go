@@ -21,21 +21,6 @@ func small() *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewDropout(0.5), nn.NewLinear(8, 3))
 }
 
-func TestExtraDevicesAreIgnoredAndDefaultsFilledIn(t *testing.T) {
-	torchtest.Check(t)
-	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{3, 1}, Devices: cpus(6)})
-	if got := fmt.Sprint(p.Devices()); got != "[cpu:0 cpu:1]" {
-		t.Errorf("devices %s", got)
-	}
-	if cfg := p.Config(); cfg.Chunks != 1 || cfg.Threads != 1 || cfg.Checkpoint != pipe.ExceptLast {
-		t.Errorf("%+v", cfg)
-	}
-	if s := p.Stages(); len(s) != 2 || len(s[0].Layers) != 3 || s[1].Layers[0].Name != "3" || s[1].Params()[0].Name != "3.weight" {
-		t.Errorf("%+v", s)
-	}
-}
-
 // Forward and Backward with a loss of the user's own give the gradients that Step gives.
 func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 	torchtest.Check(t)
@@ -102,7 +87,7 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := run.Backward(context.Background(),
-		c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4 3]") {
+		c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4,3]") {
 		t.Errorf("got %v", err)
 	}
 	run.Close()
@@ -142,41 +127,6 @@ func TestInfer(t *testing.T) {
 	}
 	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
 		t.Errorf("evaluation changed %s", d)
-	}
-}
-
-// The caller's batch is never overwritten, whatever the first layer does, and a layer that hides
-// that it works in place is found out.
-func TestInPlaceFirstLayer(t *testing.T) {
-	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	model := nn.NewSequential(nn.NewReLUInPlace(), nn.NewLinear(4, 2))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: pipe.Always})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Free(model)
-	x := normal(4, 4)(c, 0)
-	before := string(torch.Bytes(x))
-	if _, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	if string(torch.Bytes(x)) != before {
-		t.Error("the caller's batch was overwritten")
-	}
-	p.Close()
-
-	liar := nn.NewSequential(&saboteur{when: func(*nn.Ctx) bool { return true },
-		how: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) }})
-	p, err = pipe.New(liar, pipe.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if _, err := eval(p, context.Background(), x); err == nil || !strings.Contains(err.Error(), "nn.InPlace") {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -263,50 +213,5 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),
 			Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
 		t.Errorf("got %v, %v", result.Timeline, err)
-	}
-}
-
-// A model that exists is moved, not made anew, and can be cut again and again.
-func TestModelsMoveBetweenPipes(t *testing.T) {
-	torchtest.Check(t)
-	model := small()
-	defer nn.Free(model)
-	var want record
-	for i, balance := range [][]int{{4}, {2, 2}, {1, 1, 1, 1}, {3, 1}} {
-		p, err := pipe.New(model, pipe.Config{Balance: balance, Seed: uint64(i)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Close()
-		got := snapshot(model, nil, gradient)
-		if i == 0 {
-			want = got
-		} else if d := want.differs(got); d != "" {
-			t.Errorf("balance %v changed %s", balance, d)
-		}
-	}
-}
-
-func TestCheckpointOfEachStage(t *testing.T) {
-	for _, row := range []struct {
-		policy pipe.Checkpoint
-		stages int
-		want   []pipe.Checkpoint
-		fault  string
-	}{
-		{"", 2, []pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, ""},
-		{pipe.Never, 1, []pipe.Checkpoint{pipe.Never}, ""},
-		{pipe.PerStage(pipe.Always, "", pipe.Optimal), 3, []pipe.Checkpoint{pipe.Always, pipe.ExceptLast, pipe.Optimal}, ""},
-		{"always,sometimes", 2, nil, `"sometimes" is no policy; want never, except_last, always or optimal`},
-		{"always, never", 2, nil, `" never" is no policy`},
-		{"always,never", 3, nil, `Checkpoint is "always,never": 2 policies for 3 stages; want one for each stage, or one for all`},
-	} {
-		got, err := row.policy.Stages(row.stages)
-		if fmt.Sprint(got) != fmt.Sprint(row.want) || (err == nil) != (row.fault == "") || err != nil && !strings.Contains(err.Error(), row.fault) {
-			t.Errorf("%q for %d stages: got %v, %v", row.policy, row.stages, got, err)
-		}
-	}
-	if got := fmt.Sprint(pipe.Checkpoint("")); got != "except_last" {
-		t.Errorf("the zero value prints as %q", got)
 	}
 }

@@ -1,7 +1,6 @@
 package pipe_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -148,48 +147,5 @@ func TestForwardNeedsAScheduleInTwoParts(t *testing.T) {
 		t.Error(err)
 	} else {
 		y.Free()
-	}
-}
-
-func TestProgramOfNothing(t *testing.T) {
-	torchtest.Check(t)
-	p := started(t, small(), pipe.Config{Balance: []int{2, 2}})
-	if program, err := p.Program(0); err == nil {
-		t.Errorf("a program of 0 micro-batches is %v", program)
-	}
-}
-
-// Forward and Backward with a loss of one's own run on the breadth-first schedule too, with the bits
-// of a model that is not cut.
-func TestForwardAndBackwardBreadthFirst(t *testing.T) {
-	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	x, g := normal(5, 4)(c, 0), normal(5, 3)(c, 1)
-	var want []byte
-	for _, cfg := range []pipe.Config{
-		{Chunks: 3},
-		{Chunks: 3, Balance: []int{1, 1, 1, 1}, Checkpoint: pipe.Always, Schedule: schedule.BreadthFirst,
-			Devices: []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}},
-	} {
-		model := small()
-		p := started(t, model, cfg)
-		run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := run.Backward(context.Background(), g); err != nil {
-			t.Fatal(err)
-		}
-		var got []byte
-		for _, q := range nn.Params(model) {
-			got = append(got, gradient(q)...)
-		}
-		if want == nil {
-			want = got
-		} else if !bytes.Equal(got, want) {
-			t.Error("other gradients than without a cut")
-		}
-		nn.ZeroGrads(model)
 	}
 }

@@ -3,7 +3,6 @@ package pipe_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -41,39 +40,6 @@ func TestNewSaysWhatToDo(t *testing.T) {
 				t.Errorf("%s: %q is not in: %v", row.reason, want, err)
 			}
 		}
-	}
-}
-
-// What the types and constructors refuse before there is a pipe.
-func TestModelsThatCannotBeBuilt(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		build  func()
-		want   []string
-	}{
-		{"a layer twice", func() { l := nn.NewTanh(); nn.NewSequential(l, l) },
-			[]string{`module "0" is already part of another module`, "make a second one and Share its parameters"}},
-		{"two layers of one name", func() { nn.NewSequential().Add("a", nn.NewTanh()).Add("a", nn.NewTanh()) },
-			[]string{`"a" is declared twice`}},
-		{"a skip without a name", func() { (&nn.Base{}).Stashes("") }, []string{"a skip needs a name"}},
-		{"a namespace for a skip that is not there", func() { (&nn.Base{}).Isolate(nn.NewNamespace(), "a") },
-			[]string{`"a" is not declared`, "Stashes and Pops declare names"}},
-	} {
-		func() {
-			defer func() {
-				got := fmt.Sprint(recover())
-				for _, want := range row.want {
-					if !strings.Contains(got, want) {
-						t.Errorf("%s: %q is not in: %s", row.reason, want, got)
-					}
-				}
-			}()
-			row.build()
-		}()
-	}
-	if _, err := torch.ParseDevice("foo"); err == nil || !strings.Contains(err.Error(),
-		`unknown device "foo": want cpu:N or cuda:N`) {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -240,51 +206,3 @@ func (l layerLoss) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
 type noLoss struct{ squares }
 
 func (noLoss) Forward(*nn.Ctx, *torch.Tensor, *torch.Tensor) *torch.Tensor { return nil }
-
-// Outputs of a whole batch must have rows to join; a loss on the last stage has no such need.
-func TestOutputsThatCannotBeJoined(t *testing.T) {
-	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	for _, row := range []struct {
-		reason string
-		last   nn.Layer
-		want   []string
-	}{
-		{"numbers", layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) }),
-			[]string{"output 0 is a number, float32[]", "let the last layer give each row its value"}},
-		{"tuples of different lengths", tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			if c.MicroBatch == 0 {
-				return xs[:]
-			}
-			return []*torch.Tensor{xs[0], xs[0]}
-		}), []string{"micro-batch 0 gave a tuple of 1 and micro-batch 1 one of 2", "the same number for every micro-batch"}},
-		{"different columns", layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Narrow(x, 1, 0, int64(c.MicroBatch)+1) }), []string{"aten::cat", "float32[2,1]", "float32[2,2]"}},
-	} {
-		p := started(t, nn.NewSequential(nn.NewTanh(), row.last), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-		live := liveBytes(2)
-		b := pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0))}
-		_, err := p.Infer(context.Background(), b)
-		_, again := p.Forward(context.Background(), b)
-		for _, err := range []error{err, again} {
-			for _, want := range append(row.want, "pipe: gathering the output") {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s: got %v, want %q", row.reason, err, want)
-				}
-			}
-			if err != nil && strings.Contains(err.Error(), "goroutine") {
-				t.Errorf("%s: a stack that helps nobody: %v", row.reason, err)
-			}
-		}
-		b.Input[0].Tensor.Free()
-		if got := liveBytes(2); got != live {
-			t.Errorf("%s: live bytes %s, before %s", row.reason, got, live)
-		}
-	}
-	number := started(t, nn.NewSequential(nn.NewTanh(),
-		layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mean(x) })), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if _, err := number.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 0))}, mean{}); err != nil {
-		t.Errorf("a loss of numbers: %v", err)
-	}
-}

@@ -106,44 +106,6 @@ func buffersOf(model nn.Module) map[string][]byte {
 	return out
 }
 
-func TestBackwardRetainedDoublesTheGradient(t *testing.T) {
-	torchtest.Check(t)
-	for _, cfg := range configs(3, 3) {
-		model := exact()
-		p := started(t, model, cfg)
-		c := torch.NewCtx(torch.Options{Threads: 1})
-		x, g := whole(c, 1, 7, 3), whole(c, 2, 7, 3)
-		var once [][]float32
-		for times := 1; times <= 3; times++ {
-			run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range times - 1 {
-				if err := run.BackwardRetained(context.Background(), g); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := run.Backward(context.Background(), g); err != nil {
-				t.Fatal(err)
-			}
-			for i, q := range nn.Params(model) {
-				got := floats(gradient(q))
-				if times == 1 {
-					once = append(once, got)
-				}
-				for k := range got {
-					if got[k] != float32(times)*once[i][k] {
-						t.Errorf("%s: %d times: %s[%d] is %v, once %v", named(cfg), times, q.Name, k, got[k], once[i][k])
-					}
-				}
-			}
-			nn.ZeroGrads(model)
-		}
-		c.Close()
-	}
-}
-
 // exact is a network whose numbers are whole: three linear layers of weights from -2 to 2.
 func exact() *nn.Sequential {
 	s := nn.NewSequential()
@@ -189,11 +151,11 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		{"too many gradients", func(run *pipe.Run) error { return run.Backward(ctx, g, g) },
 			[]string{"2 gradients for 1 outputs; give one for each, nil where there is none"}},
 		{"another shape", func(run *pipe.Run) error { return run.Backward(ctx, whole(c, 1, 4, 2)) },
-			[]string{"output 0 has the shape [4 3], its gradient [4 2]; they must be the same"}},
+			[]string{"gradient 0 is float32[4,2]", "output 0, float32[4,3]"}},
 		{"integers", func(run *pipe.Run) error { return run.Backward(ctx, c.To(g, torch.Int64)) },
-			[]string{"gradient 0 is int64[4,3]", "output 0 is float32[4,3]"}},
+			[]string{"gradient 0 is int64[4,3]", "output 0, float32[4,3]"}},
 		{"another kind of device", func(run *pipe.Run) error { return run.Backward(ctx, meta(c, 4, 3)) },
-			[]string{"gradient 0 is on meta", "the last stage on cpu:1"}},
+			[]string{"float32[4,3] on meta", "float32[4,3] on cpu"}},
 		{"freed", func(run *pipe.Run) error { f := whole(c, 1, 4, 3); f.Free(); return run.Backward(ctx, f) },
 			[]string{"gradient 0 was freed; keep it until Backward returns"}},
 		{"the weights have changed since", func(run *pipe.Run) error {

@@ -1,14 +1,10 @@
 package pipe_test
 
 import (
-	"context"
-	"errors"
-	"strings"
 	"testing"
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
-	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
@@ -146,41 +142,6 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// A skip moves straight from the stage that stashes it to the one that pops it, in both directions:
-// it is sent once and received once.
-func TestSkipsMoveStraight(t *testing.T) {
-	torchtest.Check(t)
-	p := started(t, fourStages(), pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Record: true})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	result, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}, squares{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var seen []string
-	for _, e := range result.Timeline.Events {
-		if e.Action.Kind.Transfer() {
-			seen = append(seen, e.Action.String())
-		}
-	}
-	for _, a := range []string{"0F2>3", "0>3F2", "3B2>0", "3>0B2"} {
-		if n := count(seen, a); n != 1 {
-			t.Errorf("%s happened %d times, want once; %v", a, n, seen)
-		}
-	}
-	// Three pairs of neighbours and the skip, both ways, sent and received.
-	if want := 3 * 4 * 2 * 2; len(seen) != want {
-		t.Errorf("%d sends and receives, want %d: %v", len(seen), want, seen)
-	}
-}
-
-// fourStages has a skip from the first of its four layers to the last.
-func fourStages() *nn.Sequential {
-	return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", c.Tanh(x)); return x }, "a"), nn.NewLinear(4, 4), nn.NewLinear(4, 4),
-		popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
-}
-
 func count(list []string, s string) (n int) {
 	for _, v := range list {
 		if v == s {
@@ -188,80 +149,4 @@ func count(list []string, s string) (n int) {
 		}
 	}
 	return n
-}
-
-// A model whose skips do not match is refused before anything runs or exists, with all that is
-// wrong with it at once.
-func TestSkipsThatDoNotMatch(t *testing.T) {
-	torchtest.Check(t)
-	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
-	both := stashing(pass, "loop")
-	both.Pops("loop")
-	model := nn.NewSequential(nn.NewLinear(3, 3), popping(pass, "early"), stashing(pass, "early"),
-		stashing(pass, "lost"), popping(pass, "found"),
-		stashing(pass, "twice"), stashing(pass, "twice"), popping(pass, "twice"), both)
-	_, err := pipe.New(model, pipe.Config{Balance: []int{4, 5}})
-	var e *nn.SkipError
-	if !errors.As(err, &e) {
-		t.Fatalf("got %v, want a *nn.SkipError", err)
-	}
-	for _, want := range []string{
-		`"1" pops "early" before "2" stashes it`,
-		`"3" stashes "lost", which no layer pops`,
-		`"4" pops "found", which no layer stashes`,
-		`"5" and "6" both stash "twice"; Isolate one in a namespace of its own`,
-		`"8" declares both the stash and the pop of "loop"`,
-	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not in: %v", want, err)
-		}
-	}
-	if len(e.Problems) != 5 || !strings.HasPrefix(err.Error(), "pipe: ") {
-		t.Errorf("%d problems, want 5: %v", len(e.Problems), err)
-	}
-	if nn.State(model)[0].Exists() {
-		t.Error("parameters were made")
-	}
-}
-
-// A layer that overwrites a skip without saying so is found out, on whichever stage it does
-// it; the error names layer or skip and says what to do.
-func TestSkipsThatAreOverwritten(t *testing.T) {
-	torchtest.Check(t)
-	overwrite := func(c *nn.Ctx, x *torch.Tensor) { c.NoGrad(func() { c.AddScalar_(c.Detach(x), 1) }) }
-	stash := func() nn.Layer {
-		return stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { y := c.Tanh(x); c.Stash("a", y); return y }, "a")
-	}
-	add := func() nn.Layer {
-		return popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a")
-	}
-	for _, row := range []struct {
-		reason string
-		model  *nn.Sequential
-		want   []string
-	}{
-		{"while it waits to leave", nn.NewSequential(stash(),
-			layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { overwrite(c, x); return x }), nn.NewTanh(), add()),
-			[]string{"stage 0", `skip "a"`, "Clone"}},
-		{"by the layer that pops it, though another needs it", nn.NewSequential(stash(), nn.NewTanh(),
-			popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				skip := c.Pop("a")
-				overwrite(c, skip)
-				return c.Add(x, skip)
-			}, "a"), add()),
-			[]string{"stage 1", `layer "2" overwrote the skip "a"`, "Clone"}},
-	} {
-		for _, policy := range policies {
-			p := started(t, row.model, pipe.Config{Balance: []int{2, 2}, Chunks: 2, Checkpoint: policy})
-			c := torch.NewCtx(torch.Options{})
-			_, err := p.Step(context.Background(),
-				pipe.Batch{Input: pipe.Rows(normal(4, 3)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}, squares{})
-			for _, want := range row.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s, %v: got %v, want %q", row.reason, policy, err, want)
-				}
-			}
-			c.Close()
-		}
-	}
 }

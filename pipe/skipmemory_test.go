@@ -2,14 +2,11 @@ package pipe_test
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"testing"
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -78,55 +75,5 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 	}
 	if got := seen["on stage 1"][1]; got != activation {
 		t.Errorf("%d bytes on stage 1, want %d", got, activation)
-	}
-}
-
-// The same in training. Nobody's graph needs the skip but the multiplication that pops it, so with
-// no recomputation it is held by the popping stage until its backward, and by the stashing one not
-// at all once it was sent, but for the handle that its gradient arrives at.
-func TestSkipInTraining(t *testing.T) {
-	torchtest.Check(t)
-	const rows, width = 8, 1000
-	const skip, activation = rows * width * 4, rows * 4
-	for _, row := range []struct {
-		policy pipe.Checkpoint
-		want   int64 // on device 2 while the layer after the pop runs forward
-	}{
-		{pipe.Never, skip + 2*activation}, // the multiplication's: the skip, its input, and what it gave
-		// what the stage was sent, for the recomputation, and the input of the layer that runs
-		{pipe.Always, skip + 2*activation},
-	} {
-		var base, got int64
-		model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			c.Stash("a", c.MulScalar(x, 2))
-			return c.SumDim(x, []int64{1}, true)
-		}, "a"), nn.NewIdentity(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.SumDim(c.Mul(x, c.Pop("a")), []int64{1}, true)
-		}, "a"), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			if !c.Recomputing {
-				got = torch.CPU(2).Memory().Live - base
-			}
-			return c.AddScalar(x, 1)
-		}))
-		p := started(t, model, pipe.Config{Balance: []int{1, 1, 2}, Checkpoint: row.policy, Record: true})
-		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
-		defer c.Close()
-		x := normal(rows, width)(c, 0).SetRequiresGrad(true)
-		base = torch.CPU(2).Memory().Live
-		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != row.want {
-			t.Errorf("%v: %d bytes, want %d", row.policy, got, row.want)
-		}
-		if live := torch.CPU(2).Memory().Live; live != base {
-			t.Errorf("%v: %d bytes are left after the step", row.policy, live-base)
-		}
-		if n := len(result.Timeline.Events); n == 0 || !slices.ContainsFunc(result.Timeline.Events,
-			func(e schedule.Event) bool { return fmt.Sprint(e.Action) == "2>0B0" }) {
-			t.Errorf("%v: no transfer of the skip's gradient", row.policy)
-		}
-		x.SetGradOf(nil)
 	}
 }

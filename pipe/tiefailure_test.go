@@ -3,7 +3,6 @@ package pipe_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -56,47 +55,6 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 		fail = false
 		if got, err := tiedGradient(t, p); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%+v: after a failed step the gradient is %v, %v; want %v", cfg, floats(got), err, floats(want))
-		}
-	}
-}
-
-// A Convert that was cancelled, or that ran out of memory, leaves a pipe that goes on as before. It
-// once took the replicas away first: later stages then worked on the parameter itself and passed
-// its gradient on a second time.
-func TestTiedModelAfterAFailedConvert(t *testing.T) {
-	torchtest.Check(t)
-	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 3)}} {
-		cfg.Balance, cfg.Chunks = []int{1, 2, 2}, 2
-		p := started(t, tied(true, false), cfg)
-		want, err := tiedGradient(t, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cancelled, cancel := context.WithCancel(context.Background())
-		cancel()
-		if err := p.Convert(cancelled, torch.Float64); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
-		}
-		if got, err := tiedGradient(t, p); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%+v: after a cancelled Convert another gradient; %v", cfg, err)
-		}
-		d := p.Stages()[0].Device
-		d.SetLimit(d.Memory().Live)
-		err = p.Convert(context.Background(), torch.Float64)
-		d.SetLimit(0)
-		if !errors.Is(err, torch.ErrOutOfMemory) {
-			t.Errorf("got %v", err)
-		}
-		for _, s := range nn.State(p.Model()) {
-			if s.DType() != s.Tensor().DType() {
-				t.Errorf("%+v: %s is declared %v and is %v", cfg, s.Name, s.DType(), s.Tensor())
-			}
-		}
-		if err := p.Convert(context.Background(), torch.Float64); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := tiedGradient(t, p); err != nil || len(got) != 2*len(want) {
-			t.Errorf("%+v: the pipe does not go on in float64: %d bytes, %v", cfg, len(got), err)
 		}
 	}
 }

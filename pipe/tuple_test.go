@@ -12,61 +12,6 @@ import (
 	"penstock.example/torch"
 )
 
-// Where a stage gives something without a gradient before something with one, a pipe that drops the
-// first from its outputs but not from their gradients pairs them wrongly, and the gradient becomes
-// 0 in silence. Here y = w*w with w = 3 is passed on beside something else; the loss is the mean of
-// y, so that the gradient of w is exactly 6.
-func TestTupleElementsWithoutGradient(t *testing.T) {
-	torchtest.Check(t)
-	for _, row := range []struct {
-		reason string
-		at     int // of y in the tuple
-		beside func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor
-		used   bool // the first of the tuple, which is all ones, is multiplied with y at the end
-	}{
-		{"floats before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.AddScalar(x, 1), y} }, false},
-		{"floats after", 0, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, c.AddScalar(x, 1)} }, false},
-		{"detached before", 1, func(c *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Detach(y), y} }, false},
-		{"the batch before", 1, func(_ *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x, y} }, false},
-		{"detached before, and used", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Detach(x), y} }, true},
-		{"integers before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Argmax(x, 1), y} }, false},
-		{"bools before", 1, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Eq(x, x), y} }, false},
-		{"on both sides", 2, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.Detach(y), c.Argmax(x, 1), y, c.Eq(x, x)}
-		}, false},
-		{"what has one and is not used", 2, func(c *nn.Ctx, x, y *torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.Detach(y), c.MulScalar(y, 2), y, c.MulScalar(y, 3)}
-		}, false},
-		{"the same twice", 1, func(_ *nn.Ctx, _, y *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{y, y} }, false},
-	} {
-		build := func() *nn.Sequential {
-			l := &tupled{}
-			w := l.Param("w", constantly(3), 1)
-			l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				return row.beside(c, xs[0], c.Mul(xs[0], c.Mul(w.Tensor(), w.Tensor())))
-			}
-			return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l, l.ForwardTuple),
-				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs }),
-				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-					if row.used {
-						return []*torch.Tensor{c.Mul(xs[row.at], xs[0])}
-					}
-					return xs[row.at : row.at+1]
-				}))
-		}
-		q := trial{model: build, rows: 4, loss: mean{}, targets: one(normal(4, 1)), inputs: func(c *torch.Ctx) []part {
-			return []part{{t: c.Ones(torch.Float32, 4, 1).SetRequiresGrad(true)}}
-		}}
-		want := q.check(t, 2)
-		if got := floats(want.values["gradient of 1.w at step 0"]); !reflect.DeepEqual(got, []float32{6}) {
-			t.Errorf("%s: the gradient of w is %v, want 6", row.reason, got)
-		}
-		if got := floats(want.values["gradient of input 0 of step 0"]); !reflect.DeepEqual(got, []float32{2.25, 2.25, 2.25, 2.25}) {
-			t.Errorf("%s: the gradient of the input is %v, want 9/4 for each row", row.reason, got)
-		}
-	}
-}
-
 // Tuples of any types come in, cross every stage and go out; those of floats have gradients.
 func TestTuplesOfMixedTypes(t *testing.T) {
 	torchtest.Check(t)

@@ -331,27 +331,6 @@ func TestCancelledRunChangesNothing(t *testing.T) {
 	}
 }
 
-// A run that is cancelled while its last actions run has either ended well or changed nothing.
-func TestRunCancelledAtItsEnd(t *testing.T) {
-	torchtest.Check(t)
-	r := newTried(t, movableConfigs[0])
-	r.agree("the first step", "")
-	for range 20 {
-		for microBatch := range 3 {
-			ctx, cancel := context.WithCancel(context.Background())
-			r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = 0, microBatch, "backward", cancel
-			err := r.try("cancelled in the last layer's backward", "step", ctx)
-			r.fault.when = ""
-			cancel()
-			if err != nil {
-				r.agree("cancelled at its end", "")
-			} else {
-				r.agree("not any more cancelled", "step")
-			}
-		}
-	}
-}
-
 // The same for runs that find no memory, at each of their allocations on each device; that the
 // output is gathered is a part of the run.
 func TestRefusedRunChangesNothing(t *testing.T) {
