@@ -18,10 +18,7 @@ import (
 // first on a GPU, and its log has the numbers.
 func TestDevice(t *testing.T) {
 	d := torchtest.Device(0)
-	hardware, err := d.Hardware()
-	if err != nil {
-		t.Fatal(err)
-	}
+	hardware := must(d.Hardware())(t)
 	t.Logf("%v: %+v, %+v", d, hardware, d.Memory())
 	for _, part := range []struct {
 		name string

@@ -10,18 +10,10 @@ import (
 
 func overwrite(t *testing.T, model nn.Module, path string) {
 	t.Helper()
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(safetensors.Open(path))(t)
 	defer f.Close()
 	for _, s := range nn.State(model) {
-		got, err := f.Read(s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := torch.SetBytes(s.Tensor(), got.Data); err != nil {
-			t.Fatal(err)
-		}
+		got := must(f.Read(s.Name))(t)
+		check(t, torch.SetBytes(s.Tensor(), got.Data))
 	}
 }

@@ -154,10 +154,7 @@ func (q trial) piped(t test, cfg pipe.Config) record {
 	t.Helper()
 	model := q.model()
 	cfg.DeferredBatchNorm = q.deferred
-	p, err := pipe.New(model, onDevices(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(pipe.New(model, onDevices(cfg)))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	first, last := p.Stages()[0].Device, p.Stages()[len(p.Stages())-1].Device
