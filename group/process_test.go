@@ -83,20 +83,12 @@ type process struct {
 // run starts a process.
 func run(t *testing.T, scenario string, cfg settings) *process {
 	t.Helper()
-	text, err := json.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(json.Marshal(cfg))(t)
 	p := &process{t: t, rank: cfg.Rank, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), scenarioVariable+"="+scenario, configVariable+"="+string(text))
 	p.cmd.Stderr = &p.wrote
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must(p.cmd.StdoutPipe())(t)
+	check(t, p.cmd.Start())
 	go p.follow(out)
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
@@ -188,8 +180,22 @@ func inProcess(t testing.TB, cfg settings) []*group.Group {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	check(t, errors.Join(errs...))
+	return all
+}
+
+// must returns the value of a call that does not fail.
+func must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return all
 }

@@ -231,7 +231,7 @@ func isRuntime(err error) bool {
 func stackApart(t *testing.T, err error, goexit bool) {
 	t.Helper()
 	var p *pipe.PanicError
-	if found := errors.As(err, &p); found == goexit || found && !strings.Contains(string(p.Stack), "pipe/panic_test.go") {
+	if found := errors.As(err, &p); found == goexit || found && !strings.Contains(string(p.Stack), "pipe/failure_test.go") {
 		t.Errorf("the stack of %v does not show the panic: %v", err, p)
 	}
 	if err != nil && strings.Contains(err.Error(), "\n") {

@@ -68,15 +68,9 @@ type test interface {
 // whole cuts a model into units of so many layers.
 func whole(t test, model *nn.Sequential, units ...int) *segment.Segment {
 	t.Helper()
-	routes, err := model.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must(model.SkipRoutes())(t)
 	layers := model.Layers()
-	s, err := segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
 	return s
 }
 
@@ -146,4 +140,20 @@ func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op, 
 		}
 	}
 	return trained(model, y)
+}
+
+// must returns the value of a call that does not fail.
+func must[T any](v T, err error) func(t test) T {
+	return func(t test) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t test, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
