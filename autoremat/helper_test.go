@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/planner"
@@ -229,7 +230,7 @@ func plain(_ *torch.Ctx, m *nn.Sequential) wrapped { return wrapped{layer: m} }
 // under wraps in a module with a limit.
 func under(t test, limit int64, o optim.Optimizer) func(c *torch.Ctx, m *nn.Sequential) wrapped {
 	return func(_ *torch.Ctx, model *nn.Sequential) wrapped {
-		m := must(autoremat.New(model, autoremat.Config{Limit: limit, Optimizer: o}))(t)
+		m := must.Get(autoremat.New(model, autoremat.Config{Limit: limit, Optimizer: o}))(t)
 		return wrapped{m, m}
 	}
 }
@@ -272,19 +273,3 @@ func adam() optim.Optimizer { return optimizer(optim.Adam(optim.Config{LR: 0.01}
 
 // sgd keeps nothing and needs nothing.
 func sgd() optim.Optimizer { return optimizer(optim.SGD(optim.Config{LR: 0.01})) }
-
-// must returns the value of a call that does not fail.
-func must[T any](v T, err error) func(t test) T {
-	return func(t test) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t test, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -9,6 +9,7 @@ import (
 
 	"penstock.example/autoremat"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -49,7 +50,7 @@ func tower() problem {
 func zoo(t testing.TB) []problem {
 	built := func(name string, s models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
-			m := must(models.New(name, s))(t)
+			m := must.Get(models.New(name, s))(t)
 			return m
 		}
 	}
@@ -140,7 +141,7 @@ func TestSetLimit(t *testing.T) {
 	q.run(t, 3, under(t, 1<<30, nil), func(step int, w wrapped) {
 		device.ResetPeak()
 		if step == 1 {
-			check(t, w.m.SetLimit(least))
+			must.Do(t, w.m.SetLimit(least))
 		}
 	}, func(step int, w wrapped) {
 		if fits := device.Memory().Peak <= least; fits != (step > 0) {
@@ -155,13 +156,13 @@ func TestSetLimit(t *testing.T) {
 // The default limit is the device's, or what there is less a reserve, as the process takes more than
 // the account counts.
 func TestWithoutALimit(t *testing.T) {
-	text := must(os.ReadFile("/proc/meminfo"))(t)
+	text := must.Get(os.ReadFile("/proc/meminfo"))(t)
 	_, after, _ := strings.Cut(string(text), "MemAvailable:")
-	kib := must(strconv.ParseInt(strings.Fields(after)[0], 10, 64))(t)
+	kib := must.Get(strconv.ParseInt(strings.Fields(after)[0], 10, 64))(t)
 	for _, account := range []int64{0, 1 << 31} {
 		b := newFixture(t, mlp().model(), autoremat.Config{})
 		device.SetLimit(account)
-		check(t, b.step(b.normal(16, 20)))
+		must.Do(t, b.step(b.normal(16, 20)))
 		limit := device.Memory().Limit
 		b.m.Close()
 		device.SetLimit(0)

@@ -14,6 +14,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -108,7 +109,7 @@ func TestMemberKilledAtWork(t *testing.T) {
 		all[victim].until("at working")
 		time.Sleep(time.Duration(rand.Intn(200)) * time.Millisecond)
 		began := time.Now()
-		check(t, all[victim].cmd.Process.Kill())
+		must.Do(t, all[victim].cmd.Process.Kill())
 		othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
 	}
 }
@@ -159,7 +160,7 @@ func TestKilledMember(t *testing.T) {
 					}
 					time.Sleep(50 * time.Millisecond)
 					began := time.Now()
-					check(t, all[victim].cmd.Process.Kill())
+					must.Do(t, all[victim].cmd.Process.Kill())
 					othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
 				})
 			}
@@ -176,7 +177,7 @@ func TestStoppedMember(t *testing.T) {
 			p.until("at waiting")
 		}
 		began := time.Now()
-		check(t, all[victim].cmd.Process.Signal(syscall.SIGSTOP))
+		must.Do(t, all[victim].cmd.Process.Signal(syscall.SIGSTOP))
 		othersSay(t, all, victim, began, time.Minute, fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
 	}
 }
@@ -265,7 +266,7 @@ func TestCallsAfterClose(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	all := inProcess(t, config(t, 2))
 	x := c.Zeros(torch.Float32, 4)
-	waits := must(all[0].Receive(x, 1, 1))(t)
+	waits := must.Get(all[0].Receive(x, 1, 1))(t)
 	none(t, each(all, func(g *group.Group) error { return g.Close() }))
 	if err := waits.Wait(); err == nil {
 		t.Error("a receive of nothing has ended well")
@@ -287,7 +288,7 @@ func TestCallsAfterClose(t *testing.T) {
 // entries is how many a directory has.
 func entries(t *testing.T, dir string) int {
 	t.Helper()
-	list := must(os.ReadDir(dir))(t)
+	list := must.Get(os.ReadDir(dir))(t)
 	return len(list)
 }
 

@@ -15,6 +15,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -171,15 +172,15 @@ func TestSendsMeetReceives(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	all := group.Local(2)
 	x, y := torch.From(c, []float32{1, 2}, 2), torch.From(c, []float32{0, 0}, 2)
-	send := must(all[0].Send(x, 1, 7))(t)
-	other := must(all[1].Receive(y, 0, 8))(t)
+	send := must.Get(all[0].Send(x, 1, 7))(t)
+	other := must.Get(all[1].Receive(y, 0, 8))(t)
 	sent, unanswered := ending(send), ending(other)
 	select {
 	case <-sent:
 		t.Error("a send has ended before it is received")
 	case <-time.After(10 * time.Millisecond):
 	}
-	receive := must(all[1].Receive(y, 0, 7))(t)
+	receive := must.Get(all[1].Receive(y, 0, 7))(t)
 	if err := cmp.Or(<-sent, receive.Wait()); err != nil {
 		t.Error(err)
 	}

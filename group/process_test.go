@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 )
 
@@ -83,12 +84,12 @@ type process struct {
 // run starts a process.
 func run(t *testing.T, scenario string, cfg settings) *process {
 	t.Helper()
-	text := must(json.Marshal(cfg))(t)
+	text := must.Get(json.Marshal(cfg))(t)
 	p := &process{t: t, rank: cfg.Rank, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), scenarioVariable+"="+scenario, configVariable+"="+string(text))
 	p.cmd.Stderr = &p.wrote
-	out := must(p.cmd.StdoutPipe())(t)
-	check(t, p.cmd.Start())
+	out := must.Get(p.cmd.StdoutPipe())(t)
+	must.Do(t, p.cmd.Start())
 	go p.follow(out)
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
@@ -180,22 +181,6 @@ func inProcess(t testing.TB, cfg settings) []*group.Group {
 		})
 	}
 	wg.Wait()
-	check(t, errors.Join(errs...))
+	must.Do(t, errors.Join(errs...))
 	return all
-}
-
-// must returns the value of a call that does not fail.
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

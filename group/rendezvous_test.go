@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 )
 
@@ -113,7 +114,7 @@ func TestAnotherToken(t *testing.T) {
 // TestNoToken: without a token nobody listens, or joins, where other machines can reach it.
 func TestNoToken(t *testing.T) {
 	own := ""
-	all := must(net.InterfaceAddrs())(t)
+	all := must.Get(net.InterfaceAddrs())(t)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
 			own = n.IP.String()
@@ -124,7 +125,7 @@ func TestNoToken(t *testing.T) {
 	}
 	cfg := config(t, 2)
 	cfg.Address, cfg.Timeout = net.JoinHostPort(own, port(cfg)), time.Second
-	l := must(net.Listen("tcp", net.JoinHostPort(own, "0")))(t)
+	l := must.Get(net.Listen("tcp", net.JoinHostPort(own, "0")))(t)
 	defer l.Close()
 	there := rank(1)
 	there.change = func(c *group.Config) { c.Rank, c.Address = 1, l.Addr().String() }
@@ -140,7 +141,7 @@ func TestNoToken(t *testing.T) {
 
 // TestAPortThatIsTaken: what listens there never answers.
 func TestAPortThatIsTaken(t *testing.T) {
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
 	cfg := settings{Config: group.Config{Size: 2, Address: l.Addr().String(), Timeout: time.Second, Heartbeat: 20 * time.Millisecond, Silence: 100 * time.Millisecond}}
 	errs := attempts(t, cfg, rank(0), rank(1))
@@ -208,7 +209,7 @@ func TestJoinIsGivenUp(t *testing.T) {
 // has come.
 func TestWhatIsLeftOfAnEarlierStart(t *testing.T) {
 	cfg := config(t, 2)
-	old := must(net.Listen("tcp", cfg.Address))(t)
+	old := must.Get(net.Listen("tcp", cfg.Address))(t)
 	go func() {
 		for {
 			conn, err := old.Accept()
@@ -225,7 +226,7 @@ func TestWhatIsLeftOfAnEarlierStart(t *testing.T) {
 // listeners are the addresses at which somebody listens at a port, as /proc/net/tcp has them.
 func listeners(t *testing.T, port string) (at []string) {
 	t.Helper()
-	n := must(strconv.Atoi(port))(t)
+	n := must.Get(strconv.Atoi(port))(t)
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(file) // without IPv6 there is no second one
 		for line := range strings.Lines(string(text)) {
@@ -271,7 +272,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	for range 40 {
 		for name, b := range say {
-			conn := must(net.Dial("tcp", cfg.Address))(t)
+			conn := must.Get(net.Dial("tcp", cfg.Address))(t)
 			strangers.Go(func() {
 				defer func() { _ = conn.Close() }()
 				_, _ = conn.Write(b)

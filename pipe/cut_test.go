@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -60,7 +61,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 			} {
 				model := build()
 				cfg.Seed = seed
-				p := must(pipe.New(model, cfg))(t)
+				p := must.Get(pipe.New(model, cfg))(t)
 				if i == 4 { // as between processes
 					p.SetLink(func(worker []int) link.Link { return newWire(false, false, worker) })
 				}
@@ -116,7 +117,7 @@ func TestInPlaceBehindPassThrough(t *testing.T) {
 	} {
 		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
 			model := nn.NewSequential(nn.NewLinear(3, 3), first(), nn.NewReLUInPlace(), nn.NewLinear(3, 3))
-			p := must(pipe.New(model, pipe.Config{Balance: balance}))(t)
+			p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
 			c := torch.NewCtx(torch.Options{})
 			x := normal(2, 3)(c, 0)
 			before := torch.Bytes(x)
@@ -181,7 +182,7 @@ func TestFailedBackwardHoldsNothing(t *testing.T) {
 	}
 	base := d.Memory().Live
 	d.ResetPeak()
-	check(t, step())
+	must.Do(t, step())
 	failures := 0
 	for limit, peak := base+1, d.Memory().Peak; limit < peak; limit += 1777 {
 		d.SetLimit(limit)
@@ -210,7 +211,7 @@ func TestCloseWaitsForRuns(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		return x
 	}))
-	p := must(pipe.New(model, pipe.Config{}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{}))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := normal(2, 3)(c, 0)
@@ -483,7 +484,7 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 		{1, 1, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
 	} {
 		for _, policy := range policies {
-			p := must(pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: row.chunks, Checkpoint: policy, Record: true}))(t)
+			p := must.Get(pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: row.chunks, Checkpoint: policy, Record: true}))(t)
 			c := torch.NewCtx(torch.Options{})
 			b := pipe.Batch{Input: pipe.Rows(normal(row.rows, 3)(c, 0)), Target: pipe.Rows(normal(row.rows, 2)(c, 1))}
 			result, err := p.Step(context.Background(), b, nn.MSE().Sum())
@@ -503,8 +504,8 @@ func TestRealNumberOfMicroBatches(t *testing.T) {
 					}
 				}
 			}
-			infer := must(p.Infer(context.Background(), b))(t)
-			run := must(p.Forward(context.Background(), b))(t)
+			infer := must.Get(p.Infer(context.Background(), b))(t)
+			run := must.Get(p.Forward(context.Background(), b))(t)
 			for _, got := range []int{result.MicroBatches, infer.MicroBatches, run.MicroBatches()} {
 				if got != row.microBatches {
 					t.Errorf("%d rows in %d chunks: %d micro-batches, want %d", row.rows, row.chunks, got, row.microBatches)
@@ -559,7 +560,7 @@ func TestLayersSeeTheRun(t *testing.T) {
 		{pipe.Always, []note{forward(0, true, false), forward(1, true, false), again(0), again(1)}},
 		{pipe.ExceptLast, []note{forward(0, false, true), forward(1, true, false), again(1)}},
 	} {
-		p := must(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: row.policy}))(t)
+		p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: row.policy}))(t)
 		c := torch.NewCtx(torch.Options{})
 		notes = nil
 		b := pipe.Batch{Input: pipe.Rows(normal(3, 2)(c, 0)), Target: pipe.Rows(normal(3, 2)(c, 1))}
@@ -571,7 +572,7 @@ func TestLayersSeeTheRun(t *testing.T) {
 		}
 		for _, training := range []bool{false, true} {
 			notes = nil
-			result := must(p.Infer(context.Background(), inMode(b, training)))(t)
+			result := must.Get(p.Infer(context.Background(), inMode(b, training)))(t)
 			result.Output[0].Free()
 			if want := []note{{0, 2, training, false, false, false},
 				{1, 2, training, false, false, false}}; !reflect.DeepEqual(notes, want) {
@@ -597,9 +598,9 @@ func TestRecomputationDropsTheSame(t *testing.T) {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
 		x := c.Ones(torch.Float32, 10, 20).SetRequiresGrad(true)
-		run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
+		run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
 		y := torch.Values[float32](run.Output()[0])
-		check(t, run.Backward(context.Background(), c.Ones(torch.Float32, 10, 20)))
+		must.Do(t, run.Backward(context.Background(), c.Ones(torch.Float32, 10, 20)))
 		zeros := 0
 		for i, g := range torch.Values[float32](c.GradOf(x)) {
 			if (g == 0) != (y[i] == 0) {

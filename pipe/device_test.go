@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -18,7 +19,7 @@ import (
 // first on a GPU, and its log has the numbers.
 func TestDevice(t *testing.T) {
 	d := torchtest.Device(0)
-	hardware := must(d.Hardware())(t)
+	hardware := must.Get(d.Hardware())(t)
 	t.Logf("%v: %+v, %+v", d, hardware, d.Memory())
 	for _, part := range []struct {
 		name string

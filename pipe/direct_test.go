@@ -17,6 +17,7 @@ import (
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -344,11 +345,11 @@ func TestPlanOfDevicesOfOneName(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
 	q.steps = 1
-	done := must(q.planned(pipe.Config{Balance: []int{4, 5}, Chunks: 2, Seed: 1}))(t)
+	done := must.Get(q.planned(pipe.Config{Balance: []int{4, 5}, Chunks: 2, Seed: 1}))(t)
 	plan := done.plan
 	plan.Devices[0].Name, plan.Devices[1].Name = "rank:0/cpu:7", "rank:1/cpu:7"
 	cfg := pipe.Config{Plan: plan, Group: group.Local(2)[1]}
-	p := must(pipe.Open(q.model(), cfg))(t)
+	p := must.Get(pipe.Open(q.model(), cfg))(t)
 	defer p.Close()
 	if got := fmt.Sprint(p.Config().Ranks, p.Config().Devices, p.Stages()[1].Here); got != "[0 1] [cpu:7 cpu:7] true" {
 		t.Errorf("got %s", got)

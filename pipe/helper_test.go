@@ -16,27 +16,12 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 )
-
-// must returns the value of a call that does not fail.
-func must[T any](v T, err error) func(t test) T {
-	return func(t test) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t test, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // record is everything a training run leaves, as bytes: losses, parameters, gradients of the
 // last step, buffers.
@@ -242,7 +227,7 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 func (q problem) pipedAs(t test, cfg pipe.Config) record {
 	t.Helper()
 	model := q.model()
-	p := must(pipe.New(model, cfg))(t)
+	p := must.Get(pipe.New(model, cfg))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	if q.link != nil {
@@ -262,7 +247,7 @@ func (q problem) pipedAs(t test, cfg pipe.Config) record {
 		q.sets(step, model)
 		b := q.batch(c, p.Stages(), step)
 		late.give(b)
-		result := must(p.Step(context.Background(), b, q.loss))(t)
+		result := must.Get(p.Step(context.Background(), b, q.loss))(t)
 		if want := min(cfg.Chunks, int(q.rows)); result.MicroBatches != want {
 			t.Fatalf("%d micro-batches, want %d", result.MicroBatches, want)
 		}
@@ -337,7 +322,7 @@ func onDevices(cfg pipe.Config) pipe.Config {
 // started is a pipe that ends with the test, and its model's memory with it.
 func started(t *testing.T, model *nn.Sequential, cfg pipe.Config) *pipe.Pipe {
 	t.Helper()
-	p := must(pipe.New(model, cfg))(t)
+	p := must.Get(pipe.New(model, cfg))(t)
 	t.Cleanup(func() {
 		p.Close()
 		nn.Free(model)

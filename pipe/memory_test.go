@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
@@ -55,7 +56,7 @@ func TestLiveBytesReturnAfterEachStep(t *testing.T) {
 				nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 				nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Pair{1,
 					1}), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
-			p := must(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy}))(t)
+			p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy}))(t)
 			c := torch.NewCtx(torch.Options{})
 			b := pipe.Batch{Input: pipe.Rows(normal(7, 3, 8, 8)(c, 0)), Target: pipe.Rows(classes(7, 5)(c, 0))}
 			want := ""
@@ -94,7 +95,7 @@ func TestLimitIsEnforced(t *testing.T) {
 		return err
 	}
 	d.ResetPeak()
-	check(t, step())
+	must.Do(t, step())
 	m := d.Memory()
 	d.SetLimit(m.Peak)
 	defer d.SetLimit(0)
@@ -128,7 +129,7 @@ func TestLimitIsEnforced(t *testing.T) {
 func planned(t *testing.T) map[string]problem {
 	build := func(name string, o models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
-			m := must(models.New(name, o))(t)
+			m := must.Get(models.New(name, o))(t)
 			return m
 		}
 	}
@@ -440,7 +441,7 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 		for _, chunks := range draws.Pick([]int{2}, []int{1, 2}) {
 			t.Run(fmt.Sprint(m.name, " ", chunks), func(t *testing.T) {
 				torchtest.Check(t)
-				model := must(models.New(m.name, m.options))(t)
+				model := must.Get(models.New(m.name, m.options))(t)
 				defer nn.Free(model)
 				device := torch.CPU(0)
 				c := torch.NewCtx(torch.Options{Device: device, Seed: 1})
@@ -512,7 +513,7 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		asked := 0
 		p.SetHardware(func(d torch.Device) string { asked++; return kinds[d.Index] })
 		if place {
-			check(t, p.Place())
+			must.Do(t, p.Place())
 		}
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		defer c.Close()
@@ -523,9 +524,9 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		if asked == 0 {
 			t.Error("nobody asks what devices are")
 		}
-		check(t, p.Place())
+		must.Do(t, p.Place())
 		measured := runs
-		r := must(p.Step(context.Background(), b, q.loss))(t)
+		r := must.Get(p.Step(context.Background(), b, q.loss))(t)
 		// On a busy machine a measurement makes fewer passes.
 		if n := len(slices.Compact(slices.Sorted(slices.Values(kinds)))); once > 0 && (2*measured < (2*n-1)*once || 2*measured > (2*n+1)*once) {
 			t.Errorf("placed %v, on %v: the last layer is run %d times for %d kinds, and %d for one", place, kinds, measured, n, once)
@@ -597,7 +598,7 @@ func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
 	for i := range base {
 		base[i] = torch.CPU(i).Memory().Live
 	}
-	result := must(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
+	result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
 	result.Output[0].Free()
 	// Receives stand directly before what needs them, those from afar first: 0>2F0 may come as soon
 	// as 0F0 is over, so that stage 1 may run before or after it. Device by device what a layer can
@@ -900,8 +901,8 @@ func TestInferStaysWithinABudget(t *testing.T) {
 			for i := range 2 {
 				torch.CPU(i).ResetPeak()
 			}
-			p := must(pipe.New(model, cfg))(t)
-			g := must(p.InferGraph(cfg.Chunks))(t)
+			p := must.Get(pipe.New(model, cfg))(t)
+			g := must.Get(p.InferGraph(cfg.Chunks))(t)
 			p.Hold(late(g, one))
 			out, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
 			if err != nil {
@@ -915,7 +916,7 @@ func TestInferStaysWithinABudget(t *testing.T) {
 			if _, err := p.PlanFor(context.Background(), b, q.loss); err != nil {
 				t.Fatal(err)
 			}
-			program := must(p.Program(cfg.Chunks))(t)
+			program := must.Get(p.Program(cfg.Chunks))(t)
 			p.Hold(late(program.Graph(), one))
 			if _, err := p.Step(context.Background(), b, q.loss); err != nil {
 				t.Errorf("%v, late neighbours of %v, with %v bytes, a step: %v", policy, torch.CPU(one), cfg.Budget, err)
@@ -942,7 +943,7 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
 	p := started(t, model, pipe.Config{Balance: []int{4, 4}, Devices: []torch.Device{d, d}, Chunks: 3, Checkpoint: pipe.ExceptLast})
-	o := must(optim.New("adam", optim.Config{LR: 0.01}))(t)
+	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 	defer o.Close()
 	c := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
 	defer c.Close()
@@ -962,7 +963,7 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 		if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
 			t.Fatal(err)
 		}
-		check(t, p.Update(context.Background(), o))
+		must.Do(t, p.Update(context.Background(), o))
 		nn.ZeroGrads(model)
 		c.Close()
 		switch now := d.Memory(); {

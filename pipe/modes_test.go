@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -94,7 +95,7 @@ type lowered struct {
 func autocastProblems(t *testing.T) []lowered {
 	build := func(name string, o models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
-			m := must(models.New(name, o))(t)
+			m := must.Get(models.New(name, o))(t)
 			return m
 		}
 	}
@@ -209,7 +210,7 @@ func TestAutocastOfInference(t *testing.T) {
 	defer c.Close()
 	x := normal(7, 4)(c, 0)
 	for _, training := range []bool{true, false} {
-		result := must(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: training}))(t)
+		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: training}))(t)
 		got, start := result.Output[0], int64(0)
 		var want []*torch.Tensor
 		for i, n := range []int64{3, 2, 2} {
@@ -227,7 +228,7 @@ func TestAutocastOfInference(t *testing.T) {
 		t.Errorf("Infer: %v, %v", y, err)
 	}
 	y.Free()
-	run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
+	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
 	defer run.Close()
 	defer nn.ZeroGrads(model)
 	g := c.To(normal(7, 3)(c, 1), run.Output()[0].DType())
@@ -374,7 +375,7 @@ func scaledRun(t *testing.T, s *optim.Scaler, autocast torch.Autocast, maxNorm f
 	model := small()
 	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast}))
 	q := problem{input: normal(5, 4), target: later(9, normal(5, 3))}
-	o := must(optim.SGD(optim.Config{LR: 0.1}))(t)
+	o := must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	var losses []float64
@@ -428,7 +429,7 @@ func TestScalerSkips(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
 	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5}))
-	o := must(optim.SGD(optim.Config{LR: 0.1}))(t)
+	o := must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
 	before := snapshot(model, nil, gradient)
@@ -441,7 +442,7 @@ func TestScalerSkips(t *testing.T) {
 		s := &optim.Scaler{Scale: scale}
 		b := q.batch(c, p.Stages(), 0)
 		b.LossScale = s.Factor()
-		must(p.Step(context.Background(), b, squares{}))(t)
+		must.Get(p.Step(context.Background(), b, squares{}))(t)
 		_, updated, err := p.UpdateScaled(context.Background(), o, s, 0)
 		if updated || errors.Is(err, optim.ErrNeverFinite) != (scale == 1) || (err != nil) != (scale == 1) {
 			t.Errorf("scale %v: updated %v, %v", scale, updated, err)
@@ -478,7 +479,7 @@ func TestBackwardsInTwoPartsAreTransparent(t *testing.T) {
 		}
 		const count = 3
 		virtual := max(s.Virtual, 1)
-		worker := must(s.Workers(count, virtual))(t)
+		worker := must.Get(s.Workers(count, virtual))(t)
 		for _, policy := range policies {
 			cfg := pipe.Config{Chunks: 5, Seed: 7, DeferredBatchNorm: true, Checkpoint: policy, Schedule: s.Generate}
 			for i, w := range worker {
@@ -579,7 +580,7 @@ func TestWhatIsHeldForTheWeights(t *testing.T) {
 	b := pipe.Batch{Input: pipe.Rows(normal(rows, width)(c, 0)), Target: pipe.Rows(normal(rows, width)(c, 1))}
 	before := device.Memory().Live
 	gradients := int64(2 * 4 * (width*width + width))
-	program := must(p.Program(chunks))(t)
+	program := must.Get(p.Program(chunks))(t)
 	graph := program.Graph()
 	var held []int64
 	fetched := make(chan struct{}) // closed when the first stage has taken all gradients

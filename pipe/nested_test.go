@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -253,7 +254,7 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	defer last.Close()
 	b := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(last, 1))}
 	ctx := context.Background()
-	want := must(inner.Step(ctx, b, squares{}))(t)
+	want := must.Get(inner.Step(ctx, b, squares{}))(t)
 	nn.ZeroGrads(inner.Model())
 	ran := atomic.Int32{}
 	run := func(*nn.Ctx) {
@@ -426,7 +427,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 	b := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}
 	before, goroutines, tensors := 0, 0, int64(0)
 	for i := range 20 {
-		p := must(pipe.New(model, pipe.Config{Balance: []int{1, 1, 2, 1}, Chunks: 2}))(t)
+		p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1, 2, 1}, Chunks: 2}))(t)
 		if _, err := p.Step(context.Background(), b, squares{}); err != nil {
 			t.Fatal(err)
 		}

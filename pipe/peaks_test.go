@@ -11,6 +11,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -81,7 +82,7 @@ func TestPredictedPeaksOfParts(t *testing.T) {
 // predicted says where the most bytes of a device are not those that were planned.
 func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 	model := q.model()
-	p := must(pipe.New(model, cfg))(t)
+	p := must.Get(pipe.New(model, cfg))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
@@ -95,7 +96,7 @@ func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 
 // predictedNow is predicted of one batch.
 func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe.Batch) (wrong string) {
-	plan := must(p.PlanFor(context.Background(), b, q.loss))(t)
+	plan := must.Get(p.PlanFor(context.Background(), b, q.loss))(t)
 	for at, d := range p.Devices() {
 		if plan.Devices[at].Peak == 0 { // with another policy
 			continue
@@ -187,7 +188,7 @@ func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong s
 		})
 		return wrong, err
 	})
-	check(t, errors.Join(errs...))
+	must.Do(t, errors.Join(errs...))
 	for _, text := range texts {
 		wrong += text
 	}
@@ -228,7 +229,7 @@ func TestMemoryOfNeighboursInOneProcess(t *testing.T) {
 			})
 			return peak, err
 		})
-		check(t, errors.Join(errs...))
+		must.Do(t, errors.Join(errs...))
 		return peaks[0]
 	}
 	need := run(1 << 30)
@@ -325,7 +326,7 @@ func TestPeaksOfAllOrders(t *testing.T) {
 // latest is the peak of a device in a step by a plan in which all others are as late as they can be.
 func (q problem) latest(t *testing.T, plan *planner.Plan, device int) int64 {
 	model := q.model()
-	p := must(pipe.New(model, pipe.Config{Plan: plan, Seed: 1}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Plan: plan, Seed: 1}))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Threads: 1})
@@ -542,8 +543,8 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 			config := func(policy pipe.Checkpoint, budget ...int64) pipe.Config {
 				return pipe.Config{Balance: row.balance, Chunks: chunks, Checkpoint: policy, Seed: 1, Budget: budget}
 			}
-			want := must(q.planned(config(pipe.Never)))(t)
-			unbound := must(q.planned(config(pipe.Optimal)))(t)
+			want := must.Get(q.planned(config(pipe.Never)))(t)
+			unbound := must.Get(q.planned(config(pipe.Optimal)))(t)
 			if d := want.differs(unbound.record); d != "" {
 				t.Errorf("%s differs from the policy never", d)
 			}

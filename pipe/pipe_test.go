@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -28,14 +29,14 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 	for _, policy := range policies {
 		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
 			model := small()
-			p := must(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3}))(t)
+			p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3}))(t)
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)), Step: 4}
 			sum := nn.MSE().Sum()
-			result := must(p.Step(context.Background(), b, sum))(t)
+			result := must.Get(p.Step(context.Background(), b, sum))(t)
 			want := snapshot(model, nil, gradient)
 			nn.ZeroGrads(model)
-			run := must(p.Forward(context.Background(), b))(t)
+			run := must.Get(p.Forward(context.Background(), b))(t)
 			if run.MicroBatches() != 3 || fmt.Sprint(run.Output()[0].Shape()) != "[9 3]" {
 				t.Errorf("%d micro-batches, output %v", run.MicroBatches(), run.Output()[0])
 			}
@@ -45,7 +46,7 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 				t.Errorf("loss %v, Step says %v", got, result.Loss)
 			}
 			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-			check(t, run.Backward(context.Background()))
+			must.Do(t, run.Backward(context.Background()))
 			if d := want.differs(snapshot(model, nil, gradient)); d != "" {
 				t.Errorf("%v %v: %s differs from Step's", policy, balance, d)
 			}
@@ -65,7 +66,7 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))}))(t)
+	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))}))(t)
 	if err := run.Backward(context.Background()); err == nil || !strings.Contains(err.Error(), "no gradient") {
 		t.Errorf("got %v", err)
 	}
@@ -92,7 +93,7 @@ func TestInfer(t *testing.T) {
 	before := snapshot(model, nil, gradient)
 	for _, rows := range []int64{1, 2, 3, 10, 0} {
 		x := normal(rows, 4)(c, 0)
-		got := must(eval(p, context.Background(), x))(t)
+		got := must.Get(eval(p, context.Background(), x))(t)
 		// To the bit what the plain model makes of the micro-batches: products of other numbers of
 		// rows round otherwise.
 		var want []byte
@@ -117,13 +118,13 @@ func TestInfer(t *testing.T) {
 func TestUseAfterClose(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p := must(pipe.New(model, pipe.Config{}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{}))(t)
 	defer nn.Free(model)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, ctx := normal(4, 4)(c, 0), context.Background()
 	b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 3)(c, 0))}
-	run := must(p.Forward(ctx, b))(t)
+	run := must.Get(p.Forward(ctx, b))(t)
 	p.Close()
 	p.Close()
 	for name, use := range map[string]func() error{
@@ -201,7 +202,7 @@ func TestPipeIsASequenceOfLayers(t *testing.T) {
 	model := nn.NewSequential().Add("a", nn.NewLinear(2, 2)).Add("b",
 		nn.NewSequential(nn.NewTanh(), nn.NewLinear(2, 2))).Add("c", nn.NewTanh())
 	for _, balance := range cuts(4, 4) {
-		p := must(pipe.New(model, pipe.Config{Balance: balance}))(t)
+		p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
 		var names, staged, states []string
 		for _, l := range p.Layers() {
 			names = append(names, l.Name)
@@ -241,7 +242,7 @@ func TestParametersLiveOnTheirStage(t *testing.T) {
 		base[i] = torch.CPU(i).Memory().Live
 	}
 	for _, balance := range cuts(3, 3) {
-		p := must(pipe.New(model, pipe.Config{Balance: balance}))(t)
+		p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
 		first := 0
 		for i := range base {
 			want := int64(0)
@@ -268,7 +269,7 @@ func TestConvert(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	for _, d := range []torch.DType{torch.Float64, torch.BFloat16, torch.Float32} {
-		check(t, p.Convert(context.Background(), d))
+		must.Do(t, p.Convert(context.Background(), d))
 		for _, s := range nn.State(model) {
 			want := d
 			if s.Name == "1.num_batches_tracked" {
@@ -379,7 +380,7 @@ func TestExtras(t *testing.T) {
 		defer result.Output[0].Free()
 		return torch.Bytes(result.Output[0]), nil
 	}
-	one := must(infer(extras...))(t)
+	one := must.Get(infer(extras...))(t)
 	if other, err := infer(scale.With(0.5), extras[1]); err != nil || reflect.DeepEqual(one, other) {
 		t.Errorf("another extra changes nothing; %v", err)
 	}
@@ -434,7 +435,7 @@ func TestNoRows(t *testing.T) {
 	}
 }
 
-// What New refuses of a model; what it refuses of a Config is in examples/config_test.go.
+// What New refuses of a model.
 func TestNewSaysWhatToDo(t *testing.T) {
 	torchtest.Check(t)
 	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }

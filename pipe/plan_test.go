@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -30,7 +31,7 @@ func TestGivenPlan(t *testing.T) {
 	} {
 		if cfg.Checkpoint.String() != "always,never,except_last" {
 			cfg.Budget = []int64{0, 0}
-			unbound := must(q.planned(cfg))(t)
+			unbound := must.Get(q.planned(cfg))(t)
 			for i, s := range unbound.plan.Stages {
 				if s.Policy == planner.Optimal {
 					cfg.Budget[i] = unbound.plans[i].Peak - 100
@@ -95,7 +96,7 @@ worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
 worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 `
 	plan := func(from, to string) *planner.Plan {
-		p := must(planner.Parse(strings.ReplaceAll(text, from, to)))(t)
+		p := must.Get(planner.Parse(strings.ReplaceAll(text, from, to)))(t)
 		return p
 	}
 	swapped, err := planner.Parse(`device cpu:1
@@ -133,7 +134,7 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	}
 	model := deep()
 	defer nn.Free(model)
-	p := must(pipe.New(model, pipe.Config{Plan: plan("cpu:0", "cpu:0")}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Plan: plan("cpu:0", "cpu:0")}))(t)
 	defer p.Close()
 	if p.Plan() != nil {
 		t.Error("there is a plan of a step that was not taken")
@@ -168,8 +169,8 @@ func TestProgramIsWhatStepRuns(t *testing.T) {
 	} {
 		row.config.Record = true
 		p := started(t, small(), row.config)
-		result := must(p.Step(context.Background(), batch, squares{}))(t)
-		program := must(p.Program(result.MicroBatches))(t)
+		result := must.Get(p.Step(context.Background(), batch, squares{}))(t)
+		program := must.Get(p.Program(result.MicroBatches))(t)
 		if err := schedule.Check(program, schedule.Limits{}); err != nil {
 			t.Errorf("%s: %v", row.reason, err)
 		}
@@ -195,7 +196,7 @@ func oneAtATime(c schedule.Config) (*schedule.Program, error) {
 // A schedule whose program cannot run is refused before anything is made, with what is wrong with it.
 func TestScheduleThatCannotRun(t *testing.T) {
 	torchtest.Check(t)
-	program := must(schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 2}))(t)
+	program := must.Get(schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 2}))(t)
 	incomplete := func(c schedule.Config) (*schedule.Program, error) {
 		p, err := schedule.GPipe(c)
 		if err == nil {
@@ -237,7 +238,7 @@ func TestProgramFromAFile(t *testing.T) {
 		"worker 0: 0F0 0F0>1 0F1 0F1>1 2>3F0 3F0 3B0 3B0>2 2>3F1 3F1 3B1 3B1>2 1>0B0 0B0 1>0B1 0B1\n" +
 		"worker 1: 0>1F0 1F0 1F0>2 1>2F0 2F0 2F0>3 0>1F1 1F1 1F1>2 1>2F1 2F1 2F1>3 " +
 		"3>2B0 2B0 2B0>1 2>1B0 1B0 1B0>0 3>2B1 2B1 2B1>1 2>1B1 1B1 1B1>0\n"
-	program := must(schedule.Parse(text))(t)
+	program := must.Get(schedule.Parse(text))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	p := started(t, small(), pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 2, Checkpoint: pipe.Never, Schedule: schedule.Fixed(program),
@@ -395,7 +396,7 @@ func TestOpenThenPlace(t *testing.T) {
 	defer c.Close()
 	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
 	model := deep()
-	p := must(pipe.Open(model, pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}))(t)
+	p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	ctx := context.Background()
@@ -417,7 +418,7 @@ func TestOpenThenPlace(t *testing.T) {
 		t.Errorf("%d bytes are not placed, %d and %d are live", n, torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live)
 	}
 	for range 2 {
-		check(t, p.Place())
+		must.Do(t, p.Place())
 	}
 	if n := p.Unplaced(0) + p.Unplaced(1); n != 0 {
 		t.Errorf("%d bytes are not placed", n)
@@ -438,7 +439,7 @@ func TestBudgetIsTheDevicesLimit(t *testing.T) {
 	torchtest.Check(t)
 	model := deep()
 	budgets := []int64{100_000, 200_000}
-	p := must(pipe.New(model, pipe.Config{Balance: []int{4, 5}, Checkpoint: pipe.Optimal, Budget: budgets}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Balance: []int{4, 5}, Checkpoint: pipe.Optimal, Budget: budgets}))(t)
 	defer nn.Free(model)
 	for i, budget := range budgets {
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(i)})
@@ -494,7 +495,7 @@ func TestStateStaysFree(t *testing.T) {
 			t.Fatalf("the least is %v bytes, with %v reserved %v", least[0], reserve, least[1])
 		}
 	}
-	got := must(q.planned(config(true, least[1]...)))(t)
+	got := must.Get(q.planned(config(true, least[1]...)))(t)
 	for step, peaks := range got.peaks {
 		for i, peak := range peaks {
 			if peak > least[1][i]-reserve[i] {

@@ -25,6 +25,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -165,7 +166,7 @@ func start(t *testing.T, processes int) *crew {
 	address := proctest.Address(t)
 	c := &crew{dir: t.TempDir()}
 	for rank := range processes {
-		text := must(json.Marshal(group.Config{Rank: rank, Size: processes, Address: address, Silence: 2 * time.Minute}))(t)
+		text := must.Get(json.Marshal(group.Config{Rank: rank, Size: processes, Address: address, Silence: 2 * time.Minute}))(t)
 		m := &crewMember{cmd: exec.Command(os.Args[0])}
 		m.cmd.Env = append(os.Environ(), memberVariable+"="+string(text), "TMPDIR="+c.dir)
 		m.cmd.Stderr = &m.stderr
@@ -352,7 +353,7 @@ func (q problem) apart(t test, cfg pipe.Config, processes int) record {
 			t.Fatalf("process %d: %v", rank, err)
 		}
 	}
-	merged := must(merge(records))(t)
+	merged := must.Get(merge(records))(t)
 	return merged
 }
 

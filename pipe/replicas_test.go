@@ -15,6 +15,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -229,7 +230,7 @@ func TestReplicasWithOtherOrders(t *testing.T) {
 			Devices:  []torch.Device{torch.CPU(g.Rank()), torch.CPU(g.Rank())},
 			Schedule: func(c schedule.Config) (*schedule.Program, error) { return schedule.Parse(orders[c.MicroBatches]) }}, false)
 	})
-	check(t, errors.Join(errs...))
+	must.Do(t, errors.Join(errs...))
 	for rank, r := range records {
 		if diff := cmp.Diff(want.losses, r.losses); diff != "" {
 			t.Errorf("process %d:\n%s", rank, diff)
@@ -395,7 +396,7 @@ func TestSumsAreInThePlan(t *testing.T) {
 		}
 		return out, nil
 	})
-	check(t, errors.Join(errs...))
+	must.Do(t, errors.Join(errs...))
 	for rank, p := range got {
 		if p.measured > p.predicted || p.predicted > p.safe || rank == 1 && p.measured != p.predicted {
 			t.Errorf("replica %d: %+v", rank, p)
@@ -502,7 +503,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 		}
 		tight, err := q.asReplicas(t, cfg)
 		check("a limit", tight, err)
-		read := must(planner.Parse(tight[0].plan.String()))(t)
+		read := must.Get(planner.Parse(tight[0].plan.String()))(t)
 		again, err := q.asReplicas(t, pipe.Config{Plan: read, Seed: 1})
 		check("the plan of replicas, read", again, err)
 		for i, d := range again[0].plan.Devices { // check has compared them with those that were measured
@@ -511,7 +512,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 			}
 		}
 		cfg.Budget, cfg.Devices = nil, []torch.Device{torch.CPU(10), torch.CPU(11)} // the batch is on cpu:0, and none of the plan
-		alone := must(half.planned(cfg))(t)
+		alone := must.Get(half.planned(cfg))(t)
 		text := alone.plan.String()
 		all, err := q.asReplicas(t, pipe.Config{Plan: alone.plan, Seed: 1})
 		check("the plan of a pipe alone", all, err)
@@ -528,12 +529,12 @@ func TestGivenPlanWithoutRoomForSums(t *testing.T) {
 		return nn.NewSequential(nn.NewLinear(12, 300), nn.NewTanh(), nn.NewLinear(300, 3))
 	},
 		rows: 4, steps: 1, loss: nn.CrossEntropy(), input: normal(4, 12), target: classes(4, 3)}
-	alone := must(q.planned(pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Seed: 1, Devices: []torch.Device{torch.CPU(10)}}))(t)
+	alone := must.Get(q.planned(pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Seed: 1, Devices: []torch.Device{torch.CPU(10)}}))(t)
 	plan := *alone.plan
 	plan.Devices = slices.Clone(plan.Devices)
 	for _, room := range []int64{0, 4 * 12 * 300} {
 		plan.Devices[0].Limit = plan.Devices[0].Peak + room
-		read := must(planner.Parse(plan.String()))(t)
+		read := must.Get(planner.Parse(plan.String()))(t)
 		for name, given := range map[string]*planner.Plan{"made": &plan, "read": read} {
 			_, err := q.asReplicas(t, pipe.Config{Plan: given, Seed: 1})
 			var refused *pipe.ConfigError
@@ -582,7 +583,7 @@ func sumOfReplicas(t *testing.T, replicas int, cfg pipe.Config, run func(p *pipe
 		if err == nil {
 			err = run(p, k)
 		}
-		check(t, errors.Join(err, p.Close()))
+		must.Do(t, errors.Join(err, p.Close()))
 		if first == nil {
 			first = model
 			continue

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -49,12 +50,12 @@ func TestBackwardRetained(t *testing.T) {
 	torchtest.Check(t)
 	for _, cfg := range configs(5, 3) {
 		model := everything()
-		p := must(pipe.New(model, cfg))(t)
+		p := must.Get(pipe.New(model, cfg))(t)
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		x := normal(7, 4)(c, 0).SetRequiresGrad(true)
 		g, h := normal(7, 4)(c, 1), normal(7, 4)(c, 2)
 		forward := func() *pipe.Run {
-			run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
+			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
 			return run
 		}
 		record := func() map[string][]byte {
@@ -67,7 +68,7 @@ func TestBackwardRetained(t *testing.T) {
 			return out
 		}
 		for _, gradient := range []*torch.Tensor{g, h} {
-			check(t, forward().Backward(context.Background(), gradient))
+			must.Do(t, forward().Backward(context.Background(), gradient))
 		}
 		want := record()
 		buffers := buffersOf(model)
@@ -127,7 +128,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 	defer c.Close()
 	x, g, ctx := whole(c, 1, 4, 3), whole(c, 2, 4, 3), context.Background()
 	forward := func() *pipe.Run {
-		run := must(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
+		run := must.Get(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
 		return run
 	}
 	closed := "this run is closed; a run has one Backward, which frees it, and BackwardRetained before that"
@@ -187,7 +188,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
-	run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}))(t)
+	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}))(t)
 	defer run.Close()
 	backward := func(of func(context.Context, ...*torch.Tensor) error) []float32 {
 		t.Helper()
@@ -195,7 +196,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 		loss := c.Sum(run.Output()[0])
 		c.SetGrad(false)
 		c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-		check(t, of(context.Background()))
+		must.Do(t, of(context.Background()))
 		return floats(gradient(nn.Params(model)[3]))
 	}
 	first := backward(run.BackwardRetained)
@@ -203,7 +204,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 		t.Error("a backward without a gradient went through")
 	}
 	run.Close()
-	run = must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}))(t)
+	run = must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}))(t)
 	nn.ZeroGrads(model)
 	backward(run.BackwardRetained)
 	for i, g := range backward(run.Backward) { // a bias: the number of rows, for each loss
@@ -269,7 +270,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 		}
 		begin := func(cfg pipe.Config) updated {
 			cfg.Seed, cfg.Chunks = 5, 2
-			p := must(pipe.New(tiedTower(widths), cfg))(t)
+			p := must.Get(pipe.New(tiedTower(widths), cfg))(t)
 			o, err := optim.New(names[which], configs[which])
 			if err != nil {
 				t.Fatal(err)
@@ -297,7 +298,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want := must(update(plain))(t)
+			want := must.Get(update(plain))(t)
 			before, live := refused.all(), liveBytes(3)
 			limits := map[torch.Device]int64{}
 			for _, d := range refused.p.Devices() {
@@ -389,7 +390,7 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 				}
 			}
 			step()
-			check(t, u.p.Update(context.Background(), u.o))
+			must.Do(t, u.p.Update(context.Background(), u.o))
 			step()
 			before, live := u.all(), liveBytes(3)
 			m.when, m.how = when, way.do

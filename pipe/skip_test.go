@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -277,7 +278,7 @@ func TestTiedParameterIsFollowed(t *testing.T) {
 		w := nn.State(model)[0].Param
 		same := func(when string) {
 			t.Helper()
-			got := must(eval(p, context.Background(), x))(t)
+			got := must.Get(eval(p, context.Background(), x))(t)
 			defer got.Free()
 			fresh := tied(true, false)
 			defer nn.Free(fresh)
@@ -297,7 +298,7 @@ func TestTiedParameterIsFollowed(t *testing.T) {
 		same("scaled in place")
 		values := torch.Bytes(w.Tensor())
 		values[3] ^= 0x81 // sign and exponent of the first
-		check(t, torch.SetBytes(w.Tensor(), values))
+		must.Do(t, torch.SetBytes(w.Tensor(), values))
 		same("with other bytes")
 		w.SetTensor(c.Keep(normal(6, 4)(c, 9)))
 		same("with another tensor")
@@ -356,7 +357,7 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 		}
 		cfg.Balance, cfg.Chunks, cfg.Checkpoint = []int{1, 3}, 2, pipe.Never
 		p := started(t, nn.NewSequential(e, nn.NewLinear(4, 4), nn.Checkpointed(bad), head), cfg)
-		want := must(tiedGradient(t, p))(t)
+		want := must.Get(tiedGradient(t, p))(t)
 		fail = true
 		if _, err := tiedGradient(t, p); err == nil {
 			t.Fatal("the step did not fail")
@@ -374,7 +375,7 @@ func TestTiedModelInTwoPipes(t *testing.T) {
 	torchtest.Check(t)
 	model := tied(true, false)
 	whole := started(t, model, pipe.Config{Chunks: 2})
-	want := must(tiedGradient(t, whole))(t)
+	want := must.Get(tiedGradient(t, whole))(t)
 	parts := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2})
 	if got, err := tiedGradient(t, parts); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the second pipe has another gradient; %v", err)
@@ -478,7 +479,7 @@ func TestBackwardOfATuple(t *testing.T) {
 			model := build()
 			p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: policy})
 			c := torch.NewCtx(torch.Options{})
-			run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 4, 1))}))(t)
+			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 4, 1))}))(t)
 			grads := make([]*torch.Tensor, 3)
 			for i, v := range []float64{0, row.a, row.b} {
 				if v != 0 {
@@ -528,7 +529,7 @@ func TestOutputsWithOtherRows(t *testing.T) {
 			p := started(t, model, cfg)
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			x := whole(c, 1, 7, 3)
-			run := must(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
+			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
 			g := whole(c, 2, run.Output()[0].Shape()...)
 			if err := run.Backward(context.Background(), g); err != nil {
 				t.Fatalf("%s, %s: %v", name, named(cfg), err)

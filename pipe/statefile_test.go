@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
@@ -10,10 +11,10 @@ import (
 
 func overwrite(t *testing.T, model nn.Module, path string) {
 	t.Helper()
-	f := must(safetensors.Open(path))(t)
+	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	for _, s := range nn.State(model) {
-		got := must(f.Read(s.Name))(t)
-		check(t, torch.SetBytes(s.Tensor(), got.Data))
+		got := must.Get(f.Read(s.Name))(t)
+		must.Do(t, torch.SetBytes(s.Tensor(), got.Data))
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -221,7 +222,7 @@ func drawOrder(t *rapid.T, layers, least, most int) (o order) {
 	if virtual*least > layers {
 		named, virtual = schedule.Schedules()[0], 1
 	}
-	workers := must(named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"), virtual))(t)
+	workers := must.Get(named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"), virtual))(t)
 	o.Name = named.Name
 	place := func(count int) { // the stages on so many devices, of which each of the least has one
 		for i := range workers {
@@ -349,7 +350,7 @@ func TestTwentyStepsAreBitEqual(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			torchtest.Check(t)
 			build := func() *nn.Sequential {
-				m := must(models.New(row.name, row.options))(t)
+				m := must.Get(models.New(row.name, row.options))(t)
 				return m
 			}
 			if row.balances == nil {
@@ -370,7 +371,7 @@ func TestTwentyStepsAreBitEqual(t *testing.T) {
 }
 
 func sgd(t *testing.T) optim.Optimizer {
-	o := must(optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-4}))(t)
+	o := must.Get(optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-4}))(t)
 	return o
 }
 
@@ -404,7 +405,7 @@ func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks 
 }
 
 func pipedHash(t *testing.T, q problem, model *nn.Sequential, steps int, cfg pipe.Config) string {
-	p := must(pipe.New(model, onDevices(cfg)))(t)
+	p := must.Get(pipe.New(model, onDevices(cfg)))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})

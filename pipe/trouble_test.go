@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -111,7 +112,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 			defer last.Close()
 			batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(first, 0)), Target: pipe.Rows(normal(5, 4)(last, 1))}
 			ones := last.Ones(torch.Float32, 5, 4)
-			sgd := must(optim.SGD(optim.Config{LR: 0}))(t)
+			sgd := must.Get(optim.SGD(optim.Config{LR: 0}))(t)
 			if cfg.Checkpoint == pipe.Optimal { // while layers are measured
 				for _, do := range []func(){func() { panic("trouble") }, runtime.Goexit, func() { panic(p.Close()) }} {
 					b.turns.Store(0)
@@ -163,7 +164,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				}
 				nn.ZeroGrads(model)
 				b.turns.Store(0)
-				want := must(run())(t)
+				want := must.Get(run())(t)
 				nn.ZeroGrads(model)
 				turns, live := b.turns.Load(), liveBytes(4)
 				for _, way := range []struct {
@@ -307,7 +308,7 @@ func newTried(t *testing.T, cfg pipe.Config) *tried {
 }
 
 func momentum(t *testing.T) optim.Optimizer {
-	o := must(optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9}))(t)
+	o := must.Get(optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9}))(t)
 	t.Cleanup(o.Close)
 	return o
 }
@@ -644,7 +645,7 @@ func TestFailedRunsBesideOthers(t *testing.T) {
 		}
 		zero := count(r.p)
 		for _, kind := range []string{"step", "forward", "inference"} { // once each, to know what they count
-			check(t, kinds[kind](context.Background(), r.p, r.batch()))
+			must.Do(t, kinds[kind](context.Background(), r.p, r.batch()))
 		}
 		once := count(r.p)
 		const goroutines, rounds = 4, 5

@@ -192,6 +192,7 @@ func (p *prober) drop() {
 	for k := range p.left {
 		p.left[k].free()
 		p.returned[k].free()
+		p.left[k], p.returned[k] = gradients{}, returned{}
 	}
 	p.xs, p.skips, p.sent, p.inputs = nil, nil, nil, 0
 }

@@ -231,6 +231,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 func (out *Profile) fewer(p *prober) error {
 	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 	p.Target = p.FewerTarget
+	p.drop()
 	chains, err := p.chains(&out.sweep, p.Fewer, 0, 0)
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]

@@ -11,8 +11,8 @@ import (
 	"os"
 	"slices"
 	"sort"
+	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 )
 
@@ -52,9 +52,6 @@ func open(source *os.File) (*File, error) {
 
 // NewFile is Open for a file of size bytes that is reached through source. Close does not close source.
 func NewFile(source io.ReaderAt, size int64) (*File, error) {
-	if err := arg.Given(source, "safetensors: NewFile: the source", "a file to read"); err != nil {
-		return nil, err
-	}
 	header, err := readHeader(source, size)
 	if err != nil {
 		return nil, err
@@ -203,4 +200,27 @@ func withPath(err error, path string) error {
 		format.Path = path
 	}
 	return err
+}
+
+// FormatError is a file that is not what the format demands. Other failures of reading, such as a disk's, are returned
+// as they come.
+type FormatError struct {
+	Path    string // the file's, if it was opened by one
+	Tensor  string // the tensor concerned, if one is
+	Offset  int64  // the place in the file, in bytes from its start
+	Problem string // what was found and what was expected
+}
+
+func (e *FormatError) Error() string {
+	var b strings.Builder
+	b.WriteString("safetensors: ")
+	if e.Path != "" {
+		b.WriteString(e.Path + ": ")
+	}
+	fmt.Fprintf(&b, "byte %d: ", e.Offset)
+	if e.Tensor != "" {
+		fmt.Fprintf(&b, "tensor %q: ", e.Tensor)
+	}
+	b.WriteString(e.Problem)
+	return b.String()
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:
@@ -25,9 +25,6 @@ import (
 // Names, dtypes, shapes and the sizes of Data are checked before anything is written; what a Load returns is checked
 // when its turn comes, and an error then, or one from w, leaves w with a part of a file. WriteFile does not.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
-	if err := arg.Given(w, "safetensors: Write: the writer", "what is to take the file"); err != nil {
-		return err
-	}
 	if err := write(w, tensors, metadata); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
 	}
@@ -187,5 +184,15 @@ func encodeJSON(b *bytes.Buffer, value any) error {
 		return err
 	}
 	b.Truncate(b.Len() - 1) // the newline that Encode ends with
+	return nil
+}
+
+// WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure or a loss of
+// power too, finds either the new file complete or what was there before. After an error nothing is left beside it; a
+// crash may leave a temporary file, as path followed by a number and ".tmp".
+func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
+	if err := disk.Write(path, func(w io.Writer) error { return write(w, tensors, metadata) }); err != nil {
+		return fmt.Errorf("safetensors: writing %s: %w", path, err)
+	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -103,7 +104,7 @@ func TestOperationsThatCannotBe(t *testing.T) {
 
 // TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, an execution frees everything.
 func TestFailuresLeaveNothing(t *testing.T) {
-	ops := must(remat.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0"))(t)
+	ops := must.Get(remat.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0"))(t)
 	failed, device := 0, torchtest.Device(1)
 	for room := int64(0); ; room += 400 {
 		done := false
@@ -164,16 +165,16 @@ func TestLossIsAUnit(t *testing.T) {
 			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
 			return trained(m, y)
 		}
-		routes := must(m.SkipRoutes())(t)
+		routes := must.Get(m.SkipRoutes())(t)
 		layers := append(m.Layers(), nn.LossLayer())
-		s := must(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
+		s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
 		e := begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
 			cfg := cfg
 			cfg.Checkpointing, cfg.Recomputing, cfg.Spans, cfg.Skips = run.More, run.Again, run.Graph, run.Skips
 			return nn.NewCtx(c, cfg)
 		}, c.Keep(x))
 		defer e.Free()
-		ops := must(remat.ParseOps(text))(t)
+		ops := must.Get(remat.ParseOps(text))(t)
 		var loss *torch.Tensor
 		for _, op := range ops {
 			e.Do(c, op)
@@ -234,8 +235,8 @@ func TestBoundaries(t *testing.T) {
 // TestPartOfAModel: skips enter and leave a segment by their keys.
 func TestPartOfAModel(t *testing.T) {
 	m := network()
-	routes := must(m.SkipRoutes())(t)
-	s := must(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: 3, Last: 9, Units: []int{3, 3}}))(t)
+	routes := must.Get(m.SkipRoutes())(t)
+	s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: 3, Last: 9, Units: []int{3, 3}}))(t)
 	a, b := nn.SkipKey{Name: "a"}, nn.SkipKey{Name: "b"}
 	if s.Enters(a) != 0 || s.Enters(b) != -1 || s.Leaves(b) != 0 || s.Leaves(a) != -1 {
 		t.Errorf("a enters at %d and leaves at %d, b at %d and %d", s.Enters(a), s.Leaves(a), s.Enters(b), s.Leaves(b))
@@ -271,13 +272,13 @@ func TestWhatLeavesIsDense(t *testing.T) {
 	}}
 	gaps.Stashes("s")
 	m := nn.NewSequential(nn.NewTanh(), gaps, pop("s"))
-	routes := must(m.SkipRoutes())(t)
+	routes := must.Get(m.SkipRoutes())(t)
 	d := torchtest.Device(1)
 	c := torch.NewCtx(torch.Options{Device: d})
 	defer c.Close()
 	x := c.Randn(rows, wide)
 	run := func(first, last int, kind remat.Kind) (outs []*torch.Tensor, e *segment.Execution) {
-		s := must(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: first, Last: last, InputGrad: true}))(t)
+		s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: first, Last: last, InputGrad: true}))(t)
 		e = &segment.Execution{}
 		e.Begin(s, training)
 		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Detach(x))}, Wants: []bool{true}})

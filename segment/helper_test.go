@@ -3,6 +3,7 @@ package segment_test
 import (
 	"runtime"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -68,9 +69,9 @@ type test interface {
 // whole cuts a model into units of so many layers.
 func whole(t test, model *nn.Sequential, units ...int) *segment.Segment {
 	t.Helper()
-	routes := must(model.SkipRoutes())(t)
+	routes := must.Get(model.SkipRoutes())(t)
 	layers := model.Layers()
-	s := must(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
+	s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
 	return s
 }
 
@@ -140,20 +141,4 @@ func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op, 
 		}
 	}
 	return trained(model, y)
-}
-
-// must returns the value of a call that does not fail.
-func must[T any](v T, err error) func(t test) T {
-	return func(t test) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t test, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

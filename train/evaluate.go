@@ -41,9 +41,6 @@ type Evaluation struct {
 // Batch, and on the pipe's Chunks and Threads, in their last bits, and on neither stages nor devices.
 // If ctx ends first the error is ctx's. In a group all members call it, and get the same.
 func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation, error) {
-	if err := arg.Given(set, "train: Evaluate: the data set", "a data.Dataset"); err != nil {
-		return Evaluation{}, err
-	}
 	score, regression := right, set.Info().Task() == data.Regression
 	if regression {
 		score = squares
@@ -68,16 +65,6 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	return e, nil
 }
 
-// Accuracy is Evaluation.Accuracy, by batches of so many samples. See Evaluate.
-func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
-	return meanOf(ctx, "Accuracy", p, set, batch, right)
-}
-
-// MeanSquaredError is Evaluation.MSE, by batches of so many samples. See Evaluate.
-func MeanSquaredError(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
-	return meanOf(ctx, "MeanSquaredError", p, set, batch, squares)
-}
-
 // scoring adds up how well outputs do.
 type scoring func(c *torch.Ctx, output, target *torch.Tensor) float64
 
@@ -87,15 +74,6 @@ func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
 
 func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
 	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
-}
-
-// meanOf is the mean of a score over a set's targets.
-func meanOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, batch int, score scoring) (float64, error) {
-	if err := arg.Given(set, "train: "+name+": the data set", "a data.Dataset"); err != nil {
-		return 0, err
-	}
-	s, err := sumsOf(ctx, name, p, set, EvaluateConfig{Batch: batch}, score)
-	return s.Score / float64(set.Len()*set.Info().Target.Size()), err
 }
 
 // sums are over a set, or a batch of it. A loss that is a mean counts once for each row.
@@ -157,7 +135,7 @@ type batchAt struct {
 // forEach runs a set through a model in evaluation mode, in its order, and calls f for each batch with
 // what the model gives, in the process of the last stage. What f makes on c lives until it returns.
 func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
-	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: "+name+": the pipe", "one of pipe.New"), arg.AtLeast("train: "+name, "Batch", config.Batch, 1)); err != nil {
+	if err := arg.AtLeast("train: "+name, "Batch", config.Batch, 1); err != nil {
 		return err
 	}
 	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: config.Batch, Prefetch: 1})

@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"penstock.example/data"
-	"penstock.example/internal/arg"
 )
 
 // Validation says what a Loop evaluates at the end of each epoch, with the Loop's Loss, and once more
@@ -42,15 +41,6 @@ type Best struct {
 	Loss  float64 `json:"loss"`
 	Since int     `json:"since"`          // whole epochs after it, none of which was better
 	Last  int64   `json:"last,omitempty"` // step of the last validation; 0 if an older penstock has saved it
-}
-
-// complete returns an error if a setting is missing or wrong. A nil Validation is complete.
-func (v *Validation) complete() error {
-	if v == nil {
-		return nil
-	}
-	return cmp.Or(arg.Given(v.Set, "train: Validation.Set", "a data.Dataset"), arg.AtLeast("train: Validation", "Batch", v.Batch, 0),
-		arg.AtLeast("train: Validation", "Patience", v.Patience, 0))
 }
 
 // stopped says that the run has ended for lack of progress.

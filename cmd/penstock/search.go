@@ -132,7 +132,7 @@ if it is small.`,
 	}
 	f.register(cmd)
 	path(cmd.Flags(), &out, "out", "`FILE` to write the plan to, as JSON")
-	tableOrJSON(cmd.Flags(), &format, "table, or json for the plan as --out has it, less what a page shows")
+	formatFlag(cmd.Flags(), &format)
 	cmd.AddCommand(newPlanExplain())
 	return cmd
 }
@@ -452,9 +452,6 @@ func (j *searchJob) line(r *search.Result) searchLine {
 	}
 	return line
 }
-
-// us is microseconds.
-func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // showSearch prints the best plan and the others.
 func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {

@@ -207,7 +207,7 @@ func TestPlansOfReplicasRefuse(t *testing.T) {
 
 // Data that are not there are wrong input.
 func TestPlansOfMissingDataRefuse(t *testing.T) {
-	refuses(t, []string{"plan", "--model", "mlp", "--batch", "8", "--data", "fashion-mnist", "--data-dir", filepath.Join(t.TempDir(), "none")}, exitUsage, "name its directory with --data-dir")
+	refuses(t, []string{"plan", "--model", "mlp", "--batch", "8", "--data", "fashion-mnist", "--data-dir", filepath.Join(t.TempDir(), "none")}, exitUsage, "name its directory")
 }
 
 // What is no chain is wrong input.

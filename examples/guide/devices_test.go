@@ -44,7 +44,7 @@ func Example_devices() {
 }
 
 func Example_idle() {
-	for _, m := range []int{1, 2, 4, 8, 16, 32} {
+	for _, m := range []int{1, 4, 16} {
 		program, err := schedule.GPipe(schedule.Config{Stages: 4, MicroBatches: m})
 		check(err)
 		timeline, err := schedule.Simulate(program, schedule.Unit)
@@ -53,11 +53,8 @@ func Example_idle() {
 	}
 	// Output:
 	// micro-batches  1: idle 75.0 %
-	// micro-batches  2: idle 60.0 %
 	// micro-batches  4: idle 42.9 %
-	// micro-batches  8: idle 27.3 %
 	// micro-batches 16: idle 15.8 %
-	// micro-batches 32: idle  8.6 %
 }
 
 func Example_check() {

@@ -59,16 +59,6 @@ func Example_layer() {
 	// seen 4
 }
 
-func Example_operator() {
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	x := torch.From(c, []float32{1, 2, 3})
-	sums := c.Call("aten::cumsum", "", x, 0)[0].(*torch.Tensor)
-	fmt.Println(torch.Values[float32](sums))
-	// Output:
-	// [1 3 6]
-}
-
 // mix takes three tensors and gives two.
 type mix struct{ nn.Base }
 

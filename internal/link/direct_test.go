@@ -16,6 +16,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	streams "penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/schedule"
@@ -64,7 +65,7 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 			t.Fatal(err)
 		}
 		m.remote.SetDirect(m.direct, worker)
-		of := must(m.direct.IDs())(t)
+		of := must.Get(m.direct.IDs())(t)
 		maps.Copy(ids, of)
 		members[rank] = m
 	}
@@ -95,7 +96,7 @@ func TestDirect(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}).Draw(t, "schedule")
-		s := must(schedule.Named(name))(t)
+		s := must.Get(schedule.Named(name))(t)
 		devices, virtual := rapid.IntRange(2, 4).Draw(t, "devices"), s.Virtual
 		if virtual == 0 {
 			virtual = rapid.IntRange(1, 2).Draw(t, "virtual")
@@ -305,9 +306,9 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 	t.Run("a way is not opened", func(t *testing.T) {
 		g, edges := group.Local(2), []schedule.Edge{{From: 0, To: 1}}
 		end := link.End{Device: torch.CPU(0), Copies: func() streams.Stream { return linktest.NewStream(1) }}
-		d := must(link.NewDirect((&linktest.Fabric{}).Communicators(), edges, map[int]link.End{0: end}, g[0].Failed(), nil))(t)
+		d := must.Get(link.NewDirect((&linktest.Fabric{}).Communicators(), edges, map[int]link.End{0: end}, g[0].Failed(), nil))(t)
 		defer d.Close()
-		ids := must(d.IDs())(t)
+		ids := must.Get(d.IDs())(t)
 		time.AfterFunc(20*time.Millisecond, func() { g[1].Fail(failure) })
 		if err := d.Open(ids); !errors.Is(err, linktest.ErrClosed) {
 			t.Errorf("opening ended with %v", err)
@@ -325,7 +326,7 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ids := must(ends[0].IDs())(t)
+		ids := must.Get(ends[0].IDs())(t)
 		var both sync.WaitGroup
 		for _, d := range ends {
 			both.Go(func() {
@@ -392,7 +393,7 @@ func TestOpeningWaitsForAllMoves(t *testing.T) {
 				ways = append(ways, schedule.Edge{From: i, To: 3 + i})
 				ids[ways[i]] = nil
 			}
-			d := must(link.NewDirect(comms, ways, here, nil, func(error) {}))(t)
+			d := must.Get(link.NewDirect(comms, ways, here, nil, func(error) {}))(t)
 			defer d.Close()
 			if err := d.Open(ids); !errors.Is(err, cmp.Or(comms.transfer, comms.late)) {
 				t.Errorf("opening ended with %v", err)
@@ -568,17 +569,17 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 	var values [][]byte
 	var needs [2]int
 	for rank, g := range group.Local(2) {
-		remote := must(link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: group.MaxTag}))(t)
+		remote := must.Get(link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: group.MaxTag}))(t)
 		end := link.End{Device: torch.CPU(rank), Copies: func() streams.Stream { return copies[rank] }}
 		comms := &noted{own: own, values: &values, sends: map[int]bool{}, needs: &needs, faults: &faults}
 		ways := []schedule.Edge{{From: 0, To: 1}}
-		d := must(link.NewDirect(comms, ways, map[int]link.End{rank: end}, g.Failed(), nil))(t)
+		d := must.Get(link.NewDirect(comms, ways, map[int]link.End{rank: end}, g.Failed(), nil))(t)
 		defer d.Close()
 		ids := map[schedule.Edge][]byte{ways[0]: {0}}
 		if rank == 1 { // so that what is exercised is what came
 			values = append([][]byte{values[0]}, values[1])
 		}
-		check(t, d.Open(ids))
+		must.Do(t, d.Open(ids))
 		remote.SetDirect(d, []int{0, 1})
 		links[rank] = remote.Open(capacity)
 	}
@@ -606,7 +607,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 		send := schedule.Action{Kind: schedule.SendActivation, MicroBatch: i % 2, Peer: 1}
 		if i < parcels {
 			if rooms = append(rooms, own[1].queued); ahead > 0 {
-				check(t, links[1].Expect(c[1], send))
+				must.Do(t, links[1].Expect(c[1], send))
 				own[1].work() // beside which the value may arrive, if its layout is known
 			}
 			x := c[0].Keep(c[0].Ones(torch.Float32, 16))
@@ -614,7 +615,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 			p := link.Parcel{Ready: own[0].Record()}
 			p.Add(link.Values(x))
 			needs[0] = own[0].queued
-			check(t, links[0].Send(c[0], send, p))
+			must.Do(t, links[0].Send(c[0], send, p))
 			freed()
 		}
 		k := i - later
@@ -622,7 +623,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 			continue
 		}
 		send.MicroBatch, needs[1] = k%2, rooms[k]
-		got := must(links[1].Receive(c[1], send))(t)
+		got := must.Get(links[1].Receive(c[1], send))(t)
 		if own[1].knows[copies[1]] < copies[1].queued {
 			fault("what follows the receive begins before value %d has arrived", k)
 		}
@@ -631,7 +632,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 		}
 		got.Free()
 		if settles {
-			check(t, links[0].Settle(send))
+			must.Do(t, links[0].Settle(send))
 			freed()
 		}
 		c[0].Close()

@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	streams "penstock.example/internal/stream"
 	"penstock.example/schedule"
@@ -283,12 +284,12 @@ func TestTwoProcesses(t *testing.T) {
 			}
 			other := peerSettings{name, config}
 			other.Group.Rank = 1
-			text := must(json.Marshal(other))(t)
+			text := must.Get(json.Marshal(other))(t)
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), peerVariable+"="+string(text))
 			var said bytes.Buffer
 			cmd.Stderr = &said
-			check(t, cmd.Start())
+			must.Do(t, cmd.Start())
 			defer proctest.Watch(t, cmd, proctest.Limit)()
 			begun := time.Now()
 			if err := act(peerSettings{name, config}); !scene.ended(err) {
@@ -307,26 +308,4 @@ func TestTwoProcesses(t *testing.T) {
 			}
 		})
 	}
-}
-
-// must returns the value of a call that does not fail.
-func must[T any](v T, err error) func(t test) T {
-	return func(t test) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t test, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// test is what testing.TB and rapid.TB have in common.
-type test interface {
-	Helper()
-	Fatal(...any)
 }

@@ -14,6 +14,7 @@ import (
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -294,9 +295,9 @@ func TestMessagesOfAParcel(t *testing.T) {
 			action := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 			from, to := ends[0].Open(0), ends[1].Open(0)
 			counts[0].sent = 0
-			check(t, to.Expect(c, action))
-			check(t, from.Send(c, action, p))
-			arrived := must(to.Receive(c, action))(t)
+			must.Do(t, to.Expect(c, action))
+			must.Do(t, from.Send(c, action, p))
+			arrived := must.Get(to.Receive(c, action))(t)
 			if got := describe(c, arrived); got != want {
 				t.Errorf("%s, run %d: got\n%swant\n%s", row.name, run, got, want)
 			}
@@ -320,14 +321,14 @@ func TestLayoutsThatAlternate(t *testing.T) {
 	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 	for i := range 1000 {
 		c := torch.NewCtx(torch.Options{})
-		check(t, to.Expect(c, send))
+		must.Do(t, to.Expect(c, send))
 		var p link.Parcel
 		for k := range i % 3 {
 			p.Add(link.Values(c.Keep(c.MulScalar(c.Ones(torch.Float32, int64(1+i%2)), float64(i+k)))))
 		}
 		want := describe(c, p)
-		check(t, from.Send(c, send, p))
-		got := must(to.Receive(c, send))(t)
+		must.Do(t, from.Send(c, send, p))
+		got := must.Get(to.Receive(c, send))(t)
 		if text := describe(c, got); text != want {
 			t.Fatalf("parcel %d is\n%swant\n%s", i, text, want)
 		}
@@ -354,7 +355,7 @@ func TestHeadsThatAreWrong(t *testing.T) {
 			if run == 1 {
 				counts[0].instead = torch.From(c, head)
 			}
-			check(t, from.Send(c, send, p))
+			must.Do(t, from.Send(c, send, p))
 			got, err := to.Receive(c, send)
 			if refused := err != nil && strings.Contains(err.Error(), "bytes, and the receiver has room for 256"); refused != (run == 1) {
 				t.Errorf("run %d: %v", run, err)
@@ -370,7 +371,7 @@ func TestHeadsThatAreWrong(t *testing.T) {
 // A tensor with gaps is refused: its copy would be in no plan.
 func TestRemoteRefusesGaps(t *testing.T) {
 	torchtest.Check(t)
-	ends := must(link.NewRemote(group.Local(2)[0], []int{0, 1}, 1, link.Tags{First: 7, Count: group.MaxTag - 7}))(t)
+	ends := must.Get(link.NewRemote(group.Local(2)[0], []int{0, 1}, 1, link.Tags{First: 7, Count: group.MaxTag - 7}))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	wide := c.Randn(2, 3)
@@ -419,7 +420,7 @@ func TestReceivesAhead(t *testing.T) {
 				}
 				counts[1].received = 0
 				for _, send := range sends {
-					check(t, to.Expect(receiver, send))
+					must.Do(t, to.Expect(receiver, send))
 				}
 				for i, send := range sends {
 					if want := min(i+row.ahead, parcels); run == 1 && (counts[1].received != 2*want || live()-before != int64(want-i)*row.bytes) {
@@ -429,8 +430,8 @@ func TestReceivesAhead(t *testing.T) {
 					x := sender.Keep(sender.MulScalar(sender.Ones(torch.Float32, row.bytes/4), float64(i)))
 					var p link.Parcel
 					p.Add(link.Values(x))
-					check(t, from.Send(sender, send, p))
-					got := must(to.Receive(receiver, send))(t)
+					must.Do(t, from.Send(sender, send, p))
+					got := must.Get(to.Receive(receiver, send))(t)
 					values := torch.Values[float32](got.Lists()[0][0].Tensor)
 					if slices.ContainsFunc(values, func(v float32) bool { return v != float32(i) }) {
 						t.Errorf("parcel %d has other values", i)
@@ -487,7 +488,7 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 					for i := range 2 {
 						var p link.Parcel
 						p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, bytes/8)), sender.Keep(sender.Zeros(torch.Float32, bytes/8))))
-						check(t, from.Send(sender, send(i), p))
+						must.Do(t, from.Send(sender, send(i), p))
 						if run == 1 && i == 1 {
 							break // what has failed is not received
 						}
@@ -589,10 +590,10 @@ func TestAllWorksAreWaitedFor(t *testing.T) {
 						counts[1].of = change
 					}
 				}
-				check(t, to.Expect(receiver, send))
+				must.Do(t, to.Expect(receiver, send))
 				var p link.Parcel
 				p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, 64)), sender.Keep(sender.Zeros(torch.Float32, 32)), sender.Keep(sender.Zeros(torch.Float32, 2))))
-				check(t, from.Send(sender, send, p))
+				must.Do(t, from.Send(sender, send, p))
 				got, err := to.Receive(receiver, send)
 				if sends {
 					err = from.Settle(send)
@@ -645,7 +646,7 @@ func TestCapacityOfRemote(t *testing.T) {
 			c := torch.NewCtx(torch.Options{})
 			defer c.Close()
 			transport := &slow{}
-			remote := must(link.NewRemote(transport, []int{0, 1, 2}, 4, link.Tags{Count: 1 << 20}))(t)
+			remote := must.Get(link.NewRemote(transport, []int{0, 1, 2}, 4, link.Tags{Count: 1 << 20}))(t)
 			l := remote.Open(row.capacity)
 			defer l.Free()
 			var got []int
@@ -656,7 +657,7 @@ func TestCapacityOfRemote(t *testing.T) {
 				x := c.Keep(c.Ones(torch.Float32, 2))
 				sent = append(sent, x)
 				p.Add(link.Values(x))
-				check(t, l.Send(c, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: row.peer}, p))
+				must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: row.peer}, p))
 				waited := 0
 				for k := 0; k < len(transport.works); k += messages {
 					if !slices.ContainsFunc(transport.works[k:k+messages], func(w *slowWork) bool { return !w.waited }) {
@@ -690,8 +691,8 @@ func TestMemory(t *testing.T) {
 	sent.Add(nil)
 	sent.Add(link.Values(y))
 	send := schedule.Action{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1}
-	check(t, l.Send(c, send, sent))
-	got := must(l.Receive(c, send))(t)
+	must.Do(t, l.Send(c, send, sent))
+	got := must.Get(l.Receive(c, send))(t)
 	if list := got.Take(); got.Device != torch.CPU(1) || len(list) != 2 || list[0] != (link.Value{Tensor: x, Wants: true}) ||
 		list[1] != (link.Value{}) {
 		t.Errorf("the first list is %v from %v", list, got.Device)
@@ -717,7 +718,7 @@ func TestFreeOfWhatWaits(t *testing.T) {
 	var l link.Memory
 	var p link.Parcel
 	p.Add(link.Values(c.Keep(c.Ones(torch.Float32, 2)), nil))
-	check(t, l.Send(c, schedule.Action{Kind: schedule.SendGradient, Stage: 1}, p))
+	must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendGradient, Stage: 1}, p))
 	l.Free()
 	l.Free()
 }
