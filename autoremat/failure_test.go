@@ -9,41 +9,47 @@ import (
 	"testing"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/planner"
-	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/torch"
 )
 
-// fragile is a model each of whose layers asks fail what to do, forward, again and back.
-func fragile(fail func(layer int, when string)) *nn.Sequential {
+// moving is a model whose layers fail when told to, and whose buffers change: running statistics,
+// and counts of all runs.
+func moving(fail func(layer int, when string)) *nn.Sequential {
 	m := nn.NewSequential()
-	for i := range 4 {
+	for i := range 3 {
 		l := &lambda{}
-		p := l.Param("weight", nn.FanIn(4), 4, 4)
+		runs := l.Buffer("runs", torch.Int64, nn.Zeros)
 		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			if c.Training {
+				c.NoGrad(func() { c.AddInt_(runs.Tensor(), 1) })
+			}
 			if c.Recomputing {
 				fail(i, "again")
 			} else {
 				fail(i, "forward")
 			}
-			y := c.PlainLinear(x, p.Tensor(), nil)
+			y := c.Tanh(x)
 			if !c.Grad() {
 				return y
 			}
 			return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)}, breaking{func() { fail(i, "backward") }})[0]
 		}
-		m.Add(fmt.Sprint("l", i), l)
-		m.Add(fmt.Sprint("t", i), nn.NewTanh())
+		m.Add(fmt.Sprint("norm", i), nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: i == 1}))
+		m.Add(fmt.Sprint("linear", i), nn.NewLinear(4, 4))
+		m.Add(fmt.Sprint("counting", i), l)
 	}
-	return nn.NewSequential().Add("deep", m)
+	return m
 }
 
-// named says whether an error names the layer want. For a panic in backward that is not an
-// operator's, only the unit is known.
-func named(layer, want, when, kind string) bool {
-	return layer == want || when == "backward" && kind == "panic" && strings.HasPrefix(layer, want+"..")
+func stateOf(m nn.Module) map[string]string {
+	out := map[string]string{}
+	for _, p := range nn.State(m) {
+		out[p.Name] = string(torch.Bytes(p.Tensor()))
+	}
+	return out
 }
 
 // breaking passes gradients on, if during lets it.
@@ -56,19 +62,27 @@ func (b breaking) Backward(_ *torch.Ctx, a *torch.Arrival) {
 
 func (breaking) Forget() {}
 
-// TestFailures: wherever a layer fails, in forward, in recomputation or in backward, and in
-// whatever way, the error names it, nothing is leaked, and the module trains again.
-func TestFailures(t *testing.T) {
-	type failure struct {
-		layer      int
-		when, kind string
+// tighten gives the module the least limit for a batch, so that layers are run again.
+func (b *fixture) tighten(t *testing.T, x *torch.Tensor) {
+	t.Helper()
+	var short *planner.MemoryError
+	if err := errors.Join(b.m.SetLimit(1), b.step(x)); !errors.As(err, &short) {
+		t.Fatal(err)
 	}
-	var next *failure
-	plain := errors.New("broken")
-	b := newFixture(t, fragile(func(layer int, when string) {
-		if next == nil || next.layer != layer || next.when != when {
+	must.Do(t, errors.Join(b.m.SetLimit(short.Least()), b.step(x)))
+}
+
+// TestFailedCallChangesNothing: a forward or backward that fails, at any layer and in any way, names
+// the layer, leaves parameters and buffers as they were, and leaks nothing. So does a forward without
+// gradients.
+func TestFailedCallChangesNothing(t *testing.T) {
+	var next struct{ layer, when, kind any }
+	met, plain := false, errors.New("broken")
+	b := newFixture(t, moving(func(layer int, when string) {
+		if next.layer != layer || next.when != when {
 			return
 		}
+		met = true
 		switch next.kind {
 		case "panic":
 			panic(plain)
@@ -78,93 +92,141 @@ func TestFailures(t *testing.T) {
 			runtime.Goexit()
 		}
 	}), autoremat.Config{Limit: 1 << 30})
-	x := b.normal(3, 4)
-	if err := b.step(x); err != nil {
-		t.Fatal(err)
+	// apart runs f on a goroutine of its own, which f may end.
+	apart := func(f func()) {
+		var all sync.WaitGroup
+		all.Go(f)
+		all.Wait()
 	}
-	chain, err := b.m.Chain()
-	if err != nil {
-		t.Fatal(err)
+	x := b.Keep(b.normal(512, 4))
+	defer x.Free()
+	before := stateOf(b.model)
+	must.Do(t, b.step(x))
+	if got := stateOf(b.model)["counting0.runs"]; got == before["counting0.runs"] {
+		t.Fatal("nothing counts")
 	}
-	n := len(chain.Layers)
-	if err := b.m.SetPlan(remat.Plan{Ops: baselines.All(n)}); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := b.step(x); err != nil {
-			t.Fatal(err)
+	again := 0
+	for _, tight := range []bool{false, true} {
+		if tight {
+			b.tighten(t, x)
 		}
-	}
-	live, tensors := device.Memory().Live, torch.LiveTensors()
-	for layer := range 4 {
-		for _, when := range []string{"forward", "again", "backward"} {
+		live, tensors := device.Memory().Live, torch.LiveTensors()
+		for layer := range 3 {
 			for _, kind := range []string{"panic", "operator", "Goexit"} {
-				next = &failure{layer, when, kind}
-				var err error
-				returned := false
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					defer b.Close()
-					defer nn.ZeroGrads(b.model)
-					x := b.Keep(b.Share(x))
-					defer x.Free()
-					err = b.step(x)
-					returned = true
-				})
-				wg.Wait()
-				next = nil
-				if returned == (kind == "Goexit") {
-					t.Errorf("layer %d, %s, %s: returned is %v", layer, when, kind, returned)
-				}
-				var e *autoremat.Error
-				if want := fmt.Sprint("deep.l", layer); kind != "Goexit" && (!errors.As(err, &e) || !named(e.Layer, want, when, kind) || !strings.Contains(err.Error(), "broken") || (kind == "panic") != errors.Is(err, plain)) {
-					t.Errorf("layer %d, %s, %s: got %v, want an error of %s", layer, when, kind, err, want)
-				}
-				var panicked *torch.PanicError
-				if found := errors.As(err, &panicked); found != (kind == "panic") || found && !strings.Contains(string(panicked.Stack), "remat_test.") || err != nil && strings.Contains(err.Error(), "\n") {
-					t.Errorf("layer %d, %s, %s: the error is %v, its panic %+v; want one line, and the stack apart", layer, when, kind, err, panicked)
-				}
-				x = b.normal(3, 4)
-				if err := b.step(x); err != nil {
-					t.Fatalf("after layer %d, %s, %s: %v", layer, when, kind, err)
-				}
-				if got := device.Memory().Live; got != live || torch.LiveTensors() != tensors {
-					t.Fatalf("layer %d, %s, %s: %d bytes and %d tensors more are live", layer, when, kind, got-live, torch.LiveTensors()-tensors)
+				for _, when := range []string{"forward", "forward without gradients", "again", "backward"} {
+					what := fmt.Sprintf("layer %d, %s, %s, tight %v", layer, kind, when, tight)
+					n, before, met0 := b.ctx(), stateOf(b.model), false
+					var err error
+					call := func(f func() error) {
+						next.layer, next.when, next.kind, met = layer, strings.Fields(when)[0], kind, false
+						err = errors.New("ended")
+						apart(func() { err = f() })
+						next.layer, met0 = nil, met
+					}
+					if strings.HasPrefix(when, "forward") {
+						n.SetGrad(when == "forward")
+						call(func() error { _, err := b.run(n, x); return err })
+					} else {
+						y, failed := b.run(n, x)
+						if failed != nil {
+							t.Fatal(failed)
+						}
+						before = stateOf(b.model)
+						call(func() error { return b.back(y) })
+					}
+					if when == "again" && met0 {
+						again++
+					}
+					if (err != nil) != met0 || !met0 && when != "again" {
+						t.Errorf("%s: got %v", what, err)
+					}
+					if want := fmt.Sprint("counting", layer); err != nil && kind != "Goexit" && (n.Path() != want && when != "backward" || !strings.Contains(err.Error(), "broken") ||
+						(kind == "panic") != errors.Is(err, plain)) {
+						t.Errorf("%s: got %v in %q, want an error of %s", what, err, n.Path(), want)
+					}
+					for name, value := range stateOf(b.model) {
+						if met0 && value != before[name] {
+							t.Errorf("%s: %s has changed", what, name)
+						}
+					}
+					nn.ZeroGrads(b.model)
+					b.Close()
+					if got := device.Memory().Live; got != live || torch.LiveTensors() != tensors {
+						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live, torch.LiveTensors()-tensors)
+					}
 				}
 			}
 		}
 	}
+	if again == 0 {
+		t.Error("nothing was run again")
+	}
 }
 
-// An input that is overwritten although it is needed again is an error, not a wrong gradient.
+// The same where memory is refused, at each allocation of a forward and of a backward.
+func TestRefusedCallChangesNothing(t *testing.T) {
+	b := newFixture(t, moving(func(int, string) {}), autoremat.Config{Limit: 1 << 30})
+	for range 2 {
+		must.Do(t, b.step(b.normal(3, 4)))
+	}
+	for _, part := range []string{"forward", "backward"} {
+		limit := int64(0)
+		for done := false; !done; {
+			n, before := b.ctx(), stateOf(b.model)
+			call := func(f func() error) (err error) {
+				device.SetLimit(max(limit, device.Memory().Live))
+				defer device.SetLimit(1 << 30)
+				return f()
+			}
+			var err error
+			x := b.normal(3, 4)
+			if part == "forward" {
+				err = call(func() error { _, err := b.run(n, x); return err })
+			} else {
+				y, failed := b.run(n, x)
+				if failed != nil {
+					t.Fatal(failed)
+				}
+				before = stateOf(b.model)
+				loss := b.Sum(y)
+				err = call(func() error {
+					return torch.Try(func() { b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false) })
+				})
+			}
+			var refused *torch.MemoryError
+			var short *planner.MemoryError
+			switch {
+			case err == nil:
+				done = true
+			case errors.As(err, &short):
+				limit = short.Least()
+			case !errors.As(err, &refused):
+				t.Fatal(err)
+			default:
+				limit = refused.Live + refused.Requested
+				for name, value := range stateOf(b.model) {
+					if value != before[name] {
+						t.Fatalf("%s, %v: %s has changed", part, err, name)
+					}
+				}
+			}
+			nn.ZeroGrads(b.model)
+			b.Close()
+		}
+		if limit == 0 {
+			t.Errorf("no %s was refused", part)
+		}
+	}
+}
+
+// An input that is overwritten although it may be needed again is an error, not a wrong gradient.
 func TestOverwrittenInput(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(8, 32)
-	if err := b.step(x); err != nil {
-		t.Fatal(err)
-	}
-	chain, err := b.m.Chain()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, row := range map[string]struct {
-		ops  []remat.Op
-		want string
-	}{"computed again": {baselines.All(len(chain.Layers)), "input 0 was overwritten between forward and backward"}, "saved": {baselines.None(len(chain.Layers)), "modified by an inplace operation"}} {
-		if err := b.m.SetPlan(remat.Plan{Ops: row.ops}); err != nil {
-			t.Fatal(err)
-		}
-		n := b.ctx()
-		y := b.m.Forward(n, x)
-		b.NoGrad(func() { b.MulScalar_(x, 2) })
-		err := b.m.Backward(n, []*torch.Tensor{b.Sum(y)}, nil)
-		if err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got %v, want %q", name, err, row.want)
-		}
-		if err := b.m.Backward(n, []*torch.Tensor{b.Sum(y)}, nil); err == nil {
-			t.Errorf("%s: a backward after one that failed", name)
-		}
-		nn.ZeroGrads(b.model)
+	y := b.m.Forward(b.ctx(), x)
+	b.NoGrad(func() { b.MulScalar_(x, 2) })
+	if err := b.back(y); err == nil || !strings.Contains(err.Error(), "input 0 was overwritten between forward and backward") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -173,10 +235,8 @@ func TestTwiceWithoutKeeping(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	n := b.ctx()
 	y := b.m.Forward(n, b.normal(8, 32))
-	if err := b.m.Backward(n, []*torch.Tensor{b.Sum(y)}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.m.Backward(n, []*torch.Tensor{b.Sum(y)}, nil); err == nil || !strings.Contains(err.Error(), "second time") {
+	must.Do(t, b.back(y))
+	if err := b.back(y); err == nil || !strings.Contains(err.Error(), "second time") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -187,9 +247,7 @@ func TestOthersAllocateTheLimit(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 20})
 	x := b.normal(64, 32)
 	for range 2 {
-		if err := b.step(x); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(x))
 	}
 	live, most := device.Memory().Live, b.m.Predicted()
 	other := b.Empty(torch.Float32, (1<<20-live)/4-1000)
@@ -213,7 +271,7 @@ func TestUndeclaredChildren(t *testing.T) {
 	inner.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewLinear(4, 4)) }
 	b := newFixture(t, nn.NewSequential(nn.NewLinear(4, 4)).Add("block", nn.NewSequential(nn.NewTanh(), inner)), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(3, 4)
-	_, evaluating := b.m.Run(nn.NewCtx(b.Ctx, nn.Config{}), x)
+	_, evaluating := b.run(nn.NewCtx(b.Ctx, nn.Config{}), x)
 	for when, err := range map[string]error{"training": b.step(x), "evaluating": evaluating} {
 		want := `*nn.Linear is no declared child of *autoremat_test.lambda, layer "block.1", which runs it; call Child("linear", the *nn.Linear) of the *autoremat_test.lambda where it is made`
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -229,7 +287,7 @@ func TestNoRows(t *testing.T) {
 	if err := b.step(x); err == nil || !strings.Contains(err.Error(), "has no rows (float32[0,4]); a step needs at least one") {
 		t.Errorf("got %v", err)
 	}
-	if ys, err := b.m.Run(nn.NewCtx(b.Ctx, nn.Config{}), x); err != nil || ys[0].String() != "float32[0,4]" {
-		t.Errorf("in evaluation: %v, %v", ys, err)
+	if y, err := b.run(nn.NewCtx(b.Ctx, nn.Config{}), x); err != nil || y.String() != "float32[0,4]" {
+		t.Errorf("in evaluation: %v, %v", y, err)
 	}
 }

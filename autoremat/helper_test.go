@@ -1,17 +1,16 @@
 package autoremat_test
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
-	"testing"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/remat"
-	"penstock.example/remat/baselines"
+	"penstock.example/planner"
 	"penstock.example/torch"
 )
 
@@ -61,11 +60,7 @@ type problem struct {
 	inputGrad bool
 	optimizer func() optim.Optimizer // nil is plain descent without one
 	retain    bool                   // go back twice
-	// unmeasured leaves measuring to the first Forward.
-	unmeasured bool
-	batches    int // whose gradients are added up before an update; 0 is 1
-
-	each func(step, batch int, w wrapped) // is told of each backward that is over; nil is not
+	batches   int                    // whose gradients are added up before an update; 0 is 1
 }
 
 func (q problem) x(c *torch.Ctx, step int) *torch.Tensor {
@@ -183,9 +178,6 @@ func (q problem) train(t test, c *torch.Ctx, w wrapped, o optim.Optimizer, steps
 				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, true)
 			}
 			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-			if q.each != nil {
-				q.each(step, batch, w)
-			}
 			r.put(fmt.Sprintf("output %d.%d", step, batch), out)
 			r.put(fmt.Sprintf("loss %d.%d", step, batch), loss)
 		}
@@ -235,51 +227,49 @@ func descend(c *torch.Ctx, params []nn.NamedParam) {
 // plain is the model alone.
 func plain(_ *torch.Ctx, m *nn.Sequential) wrapped { return wrapped{layer: m} }
 
-// planned wraps in a module that is measured on the first batch and given a plan.
-func (q problem) planned(t test, config autoremat.Config, ops func(n int) []remat.Op) func(c *torch.Ctx, m *nn.Sequential) wrapped {
-	return func(c *torch.Ctx, model *nn.Sequential) wrapped {
-		config.Warmup, config.Repeats = 1, 1
-		m, err := autoremat.New(model, config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if q.unmeasured {
-			return wrapped{m, m}
-		}
-		x := q.x(c, 0)
-		if q.inputGrad {
-			x.SetRequiresGrad(true)
-		}
-		y := q.target(c, 0)
-		n := nn.NewCtx(c, nn.Config{Training: true})
-		c.SetGrad(true)
-		sample := autoremat.Sample{Input: []*torch.Tensor{x}}
-		if config.Loss != nil {
-			sample.Target = []*torch.Tensor{y}
-		}
-		if err := m.Measure(context.Background(), n, sample); err != nil {
-			t.Fatal(err)
-		}
-		if ops != nil {
-			chain, err := m.Chain()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := m.SetPlan(remat.Plan{Ops: ops(len(chain.Layers))}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c.Close()
+// under wraps in a module with a limit.
+func under(t test, limit int64, o optim.Optimizer) func(c *torch.Ctx, m *nn.Sequential) wrapped {
+	return func(_ *torch.Ctx, model *nn.Sequential) wrapped {
+		m := must.Get(autoremat.New(model, autoremat.Config{Limit: limit, Optimizer: o}))(t)
 		return wrapped{m, m}
 	}
 }
 
-func sequential(t *testing.T, k int) func(n int) []remat.Op {
-	return func(n int) []remat.Op {
-		ops, err := baselines.Sequential(n, min(k, n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ops
+// least is the lowest limit under which the problem is trained, by the error of one that is too low.
+func (q problem) least(t test) int64 {
+	t.Helper()
+	e := q.refused(t, 1)
+	if e == nil {
+		t.Fatal("a limit of one byte is enough")
 	}
+	return e.Least()
 }
+
+// refused is the error of training under a limit, or nil.
+func (q problem) refused(t test, limit int64) (e *planner.MemoryError) {
+	t.Helper()
+	var o optim.Optimizer
+	if q.optimizer != nil {
+		o = q.optimizer()
+		defer o.Close()
+	}
+	err := torch.Try(func() {
+		q.with(under(t, limit, o), func(c *torch.Ctx, w wrapped) { q.train(t, c, w, nil, 1, nil, nil) })
+	})
+	if err != nil && (!errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory)) {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func optimizer(o optim.Optimizer, err error) optim.Optimizer {
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+func adam() optim.Optimizer { return optimizer(optim.Adam(optim.Config{LR: 0.01})) }
+
+// sgd keeps nothing and needs nothing.
+func sgd() optim.Optimizer { return optimizer(optim.SGD(optim.Config{LR: 0.01})) }

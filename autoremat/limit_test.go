@@ -1,38 +1,32 @@
 package autoremat_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"penstock.example/autoremat"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
-	"penstock.example/optim"
-	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
-func adam() optim.Optimizer {
-	o, err := optim.Adam(optim.Config{LR: 0.01})
-	if err != nil {
-		panic(err)
+// mlp has dropout, batch norm, nested Sequentials and layers that work in place.
+func mlp() problem {
+	return problem{
+		name: "mlp",
+		model: func() *nn.Sequential {
+			return nn.NewSequential(nn.NewLinear(20, 40), nn.NewReLUInPlace(), nn.NewSequential(nn.NewLinear(40, 40), nn.NewBatchNorm1d(40, nn.BatchNormConfig{}), nn.NewReLU(), nn.NewDropout(0.3)),
+				nn.NewLinear(40, 40), nn.NewTanh(), nn.NewDropout(0.1), nn.NewLinear(40, 5))
+		},
+		input: []int64{16, 20}, target: classes(16, 5), loss: nn.CrossEntropy(),
 	}
-	return o
-}
-
-// sgd keeps nothing and needs nothing.
-func sgd() optim.Optimizer {
-	o, err := optim.SGD(optim.Config{LR: 0.01})
-	if err != nil {
-		panic(err)
-	}
-	return o
 }
 
 // tower is a model whose activations are most of what it takes.
@@ -56,10 +50,7 @@ func tower() problem {
 func zoo(t testing.TB) []problem {
 	built := func(name string, s models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
-			m, err := models.New(name, s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(models.New(name, s))(t)
 			return m
 		}
 	}
@@ -96,8 +87,8 @@ func zoo(t testing.TB) []problem {
 	return list
 }
 
-// TestLimits: under every limit, from the least to the peak of plain training, a module trains as
-// the model does and stays within the limit. Its prediction is the peak that the account counts.
+// TestLimits: under every limit, from the least to what saving everything takes, a module trains as
+// the model does and stays within the limit and its prediction.
 func TestLimits(t *testing.T) {
 	for _, q := range zoo(t) {
 		t.Run(q.name, func(t *testing.T) {
@@ -105,27 +96,37 @@ func TestLimits(t *testing.T) {
 			if q.optimizer == nil {
 				q.optimizer = adam
 			}
-			alone := int64(0)
-			want := q.run(t, 3, plain, func(int, wrapped) { device.ResetPeak() }, func(int, wrapped) { alone = max(alone, device.Memory().Peak) })
-			least := q.refusal(t, 1).Least
-			if e := q.refusal(t, least-1); e.Least != least || e.SetBy == "" {
-				t.Errorf("with one byte too few: %v", e)
-			}
-			most := int64(0)
-			q.under(t, 1<<40, func(step int, m *autoremat.Module) { most = max(most, device.Memory().Peak) })
-			if least >= most || most != alone {
-				t.Errorf("the least limit is %d, saving everything takes %d, the model alone %d", least, most, alone)
-			}
-			for _, limit := range []int64{least, least + (most-least)/3, least + 2*(most-least)/3, most - 1, most} {
-				got, m := q.under(t, limit, func(step int, m *autoremat.Module) {
-					if peak := device.Memory().Peak; peak != m.Predicted() || peak > limit {
-						t.Errorf("limit %d, step %d: the peak is %d, predicted were %d", limit, step, peak, m.Predicted())
+			want, most, least := q.run(t, 3, plain, nil, nil), int64(0), q.least(t)
+			// trained trains under a limit, and says how many forwards are run again.
+			trained := func(limit int64) (again int) {
+				o := q.optimizer()
+				defer o.Close()
+				got := &record{}
+				q.with(under(t, limit, o), func(c *torch.Ctx, w wrapped) {
+					got = q.train(t, c, w, o, 3, func(int, wrapped) { device.ResetPeak() }, func(step int, w wrapped) {
+						peak := device.Memory().Peak
+						if most = max(most, w.m.Predicted()); peak > w.m.Predicted() || w.m.Predicted() > limit {
+							t.Errorf("limit %d, step %d: the peak is %d, predicted were %d", limit, step, peak, w.m.Predicted())
+						}
+					})
+					for _, op := range w.m.Plan().Stages[0].MicroBatches[0].Ops {
+						if op.Kind != remat.Backward && op.Kind != remat.LossStep {
+							again++
+						} else if op.Kind == remat.Backward {
+							again--
+						}
 					}
 				})
 				if d := want.differs(got); d != "" {
 					t.Errorf("limit %d: %s differs", limit, d)
 				}
-				if again := recomputed(t, m); (again == 0) != (limit == most) {
+				return again
+			}
+			if again := trained(1 << 40); again != 0 || least >= most {
+				t.Errorf("%d forwards are run again without a limit, which takes %d; the least limit is %d", again, most, least)
+			}
+			for _, limit := range []int64{least, (least + most) / 2} {
+				if again := trained(limit); again == 0 && limit == least && q.name != "gpt" { // whose loss takes most
 					t.Errorf("limit %d of %d to %d: %d forwards are run again", limit, least, most, again)
 				}
 			}
@@ -133,69 +134,53 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func recomputed(t *testing.T, m *autoremat.Module) int {
-	t.Helper()
-	p, err := m.Plan()
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain, err := m.Chain()
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := remat.Check(chain.Chain, p.Ops)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report.Recomputed
+// The limit may change between steps, and so may what others have on the device.
+func TestSetLimit(t *testing.T) {
+	q := tower()
+	least := q.least(t)
+	q.run(t, 3, under(t, 1<<30, nil), func(step int, w wrapped) {
+		device.ResetPeak()
+		if step == 1 {
+			must.Do(t, w.m.SetLimit(least))
+		}
+	}, func(step int, w wrapped) {
+		if fits := device.Memory().Peak <= least; fits != (step > 0) {
+			t.Errorf("step %d: the peak is %d, the least limit %d", step, device.Memory().Peak, least)
+		}
+		if w.m.SetLimit(0) == nil {
+			t.Error("a limit of 0 bytes is set")
+		}
+	})
 }
 
-// config knows all that comes.
-func (q problem) config(limit int64, o optim.Optimizer) autoremat.Config {
-	return autoremat.Config{Limit: limit, Optimizer: o, Loss: q.loss, Warmup: 1, Repeats: 1}
-}
-
-// under trains under a limit. after is told of each step.
-func (q problem) under(t *testing.T, limit int64, after func(step int, m *autoremat.Module)) (*record, *autoremat.Module) {
-	t.Helper()
-	o := q.optimizer()
-	made := q.optimizer
-	defer func() { q.optimizer = made }()
-	var module *autoremat.Module
-	q.optimizer = func() optim.Optimizer { return o }
-	got := q.run(t, 3, func(c *torch.Ctx, m *nn.Sequential) wrapped {
-		w := q.planned(t, q.config(limit, o), nil)(c, m)
-		module = w.m
-		return w
-	}, func(int, wrapped) { device.ResetPeak() }, func(step int, w wrapped) { after(step, w.m) })
-	return got, module
-}
-
-// refusal is the error of a limit that is too low.
-func (q problem) refusal(t *testing.T, limit int64) planner.Shortage {
-	t.Helper()
-	c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
-	defer c.Close()
-	model := q.model()
-	defer nn.Free(model)
-	nn.Materialise(c, nn.State(model), 3)
-	o := q.optimizer()
-	defer o.Close()
-	m, err := autoremat.New(model, q.config(limit, o))
-	if err != nil {
-		t.Fatal(err)
+// The default limit is the device's, or what there is less a reserve, as the process takes more than
+// the account counts.
+func TestWithoutALimit(t *testing.T) {
+	text := must.Get(os.ReadFile("/proc/meminfo"))(t)
+	_, after, _ := strings.Cut(string(text), "MemAvailable:")
+	kib := must.Get(strconv.ParseInt(strings.Fields(after)[0], 10, 64))(t)
+	for _, account := range []int64{0, 1 << 31} {
+		b := newFixture(t, mlp().model(), autoremat.Config{})
+		device.SetLimit(account)
+		must.Do(t, b.step(b.normal(16, 20)))
+		limit := device.Memory().Limit
+		b.m.Close()
+		device.SetLimit(0)
+		if limit < 1<<20 || account == 0 && limit > kib<<10*11/10 || account > 0 && limit != account {
+			t.Errorf("the limit is %d, the account's %d, and %d KiB are free", limit, account, kib)
+		}
 	}
-	defer m.Close()
-	x, y := q.x(c, 0), q.target(c, 0)
-	c.SetGrad(true)
-	n := nn.NewCtx(c, nn.Config{Training: true})
-	if err := m.Measure(context.Background(), n, autoremat.Sample{Input: []*torch.Tensor{x}, Target: []*torch.Tensor{y}}); err != nil {
-		t.Fatal(err)
+	for _, tt := range []struct {
+		free, want int64
+		reason     string
+	}{
+		{64 << 30, 64 << 30 / 10, "a tenth"},
+		{200 << 20, 64 << 20, "the least"},
+		{100 << 20, 50 << 20, "half of what there is"},
+		{0, 0, "nothing is free"},
+	} {
+		if got := autoremat.ReserveOf(tt.free); got != tt.want {
+			t.Errorf("of %d bytes %d are reserved, want %d: %s", tt.free, got, tt.want, tt.reason)
+		}
 	}
-	_, err = m.Run(n, x)
-	var e *planner.MemoryError
-	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), fmt.Sprint(e.Least())) {
-		t.Fatalf("limit %d: got %v", limit, err)
-	}
-	return e.Stages[0]
 }

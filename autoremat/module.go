@@ -5,12 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
 	"penstock.example/torch"
 )
+
+// Config configures a [Module]. The zero value limits the module to the memory that is free when it
+// first trains, and assumes no optimizer.
+type Config struct {
+	// Limit is the most bytes that may be live on the device.
+	//
+	// 0 takes the limit that the device's account has when the module first trains. If it has none,
+	// the limit is what is live plus what is available (torch.AvailableMemory, by the machine and by
+	// the process's cgroups), less a reserve of a tenth, but at least 64 MiB, for what the account
+	// does not count and for other programs.
+	Limit int64
+	// Optimizer is the one that will update the model. The bytes of its state that are not allocated
+	// yet are kept free, and its update is part of the prediction. It stays the caller's. Nil is none.
+	Optimizer optim.Optimizer
+}
+
+// ConfigError is a setting of a Config that New refuses.
+type ConfigError = arg.ConfigError
 
 // ErrClosed is the failure of training with a closed module.
 var ErrClosed = errors.New("the module is closed")
@@ -20,41 +42,41 @@ var ErrClosed = errors.New("the module is closed")
 // gradients are recorded, as in evaluation, and where nothing wants a gradient, it only runs the
 // model.
 //
-// Forwards may overlap, each with its own nn.Ctx, as the model's own could; the prediction is then
-// of each by itself. No forward may begin while a backward adds to the model's gradients on another
-// goroutine, as it reads which gradients are present. All other methods but Measure are safe for
-// concurrent use.
+// Forwards may overlap, each with its own nn.Ctx, and take turns on the module's worker. No forward
+// may begin while a backward adds to the model's gradients on another goroutine, as it reads which
+// gradients are present. All other methods are safe for concurrent use.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between steps.
-// The next forward measures anew; plans that were set are forgotten.
+// The next forward measures anew.
 //
-// The model is an nn.Sequential; nested ones are flattened. Its parameters must exist before it
-// trains. A layer that works in place on the module's input is given a copy. Where a parameter is
-// also used outside of the model, its gradient sums the model's uses first, as with
-// nn.Checkpointed.
+// The model's parameters must exist before it trains. A layer that works in place on the module's
+// input is given a copy. Where a parameter is also used outside of the model, its gradient sums the
+// model's uses first, as with nn.Checkpointed.
 //
 // A forward or backward that fails restores the model's buffers, such as running statistics, to
 // what they were when it began. A forward that has returned has changed them, whether or not its
-// backward succeeds. Where forwards overlap, one that fails also undoes changes of the others since
-// it began.
+// backward succeeds.
 type Module struct {
 	nn.Layer // the model
 
 	model  *nn.Sequential
 	config Config
-	layers []nn.NamedLayer
-	routes []nn.SkipRoute
-	shared []*nn.Param // used outside of the model as well
 
-	mu        sync.Mutex
-	closed    bool
-	limit     accountLimit
-	modes     *nn.Modes // that the instances were measured in
-	instances map[string]*instance
-	latest    *instance
-	steps     int          // backwards so far
-	observed  *observation // measures the latest forward's step
-	last      int64        // predicted peak of the latest forward's step, bytes
+	mu     sync.Mutex
+	closed bool
+	limit  accountLimit
+	pipes  map[workers]*pipe.Pipe
+	plan   *planner.Plan // of the latest forward
+
+	lossMu   sync.Mutex
+	loss     map[string]int64 // bytes that the loss takes beside the output, by kind of batch
+	observed *node            // measures the loss of the latest forward
+}
+
+// workers is what the worker of a pipe is like.
+type workers struct {
+	threads  int
+	autocast torch.Autocast
 }
 
 // New makes a module of a model. The caller must Close the module. The model stays the caller's,
@@ -63,119 +85,184 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	if err := arg.Given(model, "autoremat: the model", "an nn.Sequential"); err != nil {
 		return nil, err
 	}
-	if err := config.check(); err != nil {
-		return nil, err
+	if config.Limit < 0 {
+		return nil, &ConfigError{Of: "autoremat", Field: "Limit", Value: config.Limit, Remedy: "want a number of bytes, or 0 for what is free"}
 	}
-	m := &Module{Layer: model, model: model, config: config, layers: model.Layers(), modes: nn.ModesOf(model), instances: map[string]*instance{}}
-	if len(m.layers) == 0 {
+	if len(model.Layers()) == 0 {
 		return nil, errors.New("autoremat: the model has no layers")
 	}
-	var err error
-	if m.routes, err = model.SkipRoutes(); err != nil {
+	if _, err := model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("autoremat: a module has both ends of its skip connections: %w", err)
 	}
-	return m, nil
+	return &Module{Layer: model, model: model, config: config, pipes: map[workers]*pipe.Pipe{}, loss: map[string]int64{}}, nil
 }
 
 // Forward runs the model on one tensor, as a layer does. The result belongs to c. It fails as
 // ForwardTuple does.
-func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) (y *torch.Tensor) {
-	m.orRestore(c, func() {
-		ys := m.forward(c, []*torch.Tensor{x})
-		if len(ys) != 1 {
-			panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(),
-				Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with ForwardTuple", len(ys))})
-		}
-		y = ys[0]
-	})
-	return y
+func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	ys := m.ForwardTuple(c, []*torch.Tensor{x})
+	if len(ys) != 1 {
+		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(),
+			Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with ForwardTuple", len(ys))})
+	}
+	return ys[0]
 }
 
 // ForwardTuple runs the model on a tuple. The results belong to c.
 //
-// It panics with a *torch.Error where no plan can be made. Its Err is then a *planner.MemoryError, a
-// *profile.Error, or says what else is wrong. If it panics, the model's buffers are restored.
+// It panics as the model's layers do, and with a *torch.Error where no plan can be made. Its Err is
+// then a *planner.MemoryError, a *profile.Error, or says what else is wrong.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
-	m.orRestore(c, func() { ys = m.forward(c, xs) })
-	return ys
-}
-
-func (m *Module) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	if m.trains(c, xs) {
-		return m.train(c, xs)
-	}
-	return m.model.ForwardTuple(c, xs)
-}
-
-// orRestore runs a part of a forward or backward, and restores the model's buffers if it fails.
-func (m *Module) orRestore(c *nn.Ctx, f func()) {
 	arg.Must(c, "autoremat: Forward: the nn.Ctx", "one of nn.NewCtx")
-	if !c.Training {
-		f()
-		return
+	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
+	switch {
+	case !c.Training:
+		return m.model.ForwardTuple(c, xs)
+	case !c.Grad() || len(nn.Params(m.model)) == 0 && !slices.ContainsFunc(xs, wants):
+		nn.OrRestore(m.model, func() { ys = m.model.ForwardTuple(c, xs) })
+		return ys
 	}
-	nn.OrRestore(m.model, f)
+	return m.train(c, xs)
 }
 
 // OverwritesInput is false: the module copies an input that the model would overwrite.
 func (m *Module) OverwritesInput() bool { return false }
 
-// trains says whether a backward may follow.
-func (m *Module) trains(c *nn.Ctx, xs []*torch.Tensor) bool {
-	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
-	return c.Training && c.Grad() && (len(nn.Params(m.model)) > 0 || slices.ContainsFunc(xs, wants))
-}
-
-func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	job, err := m.begin(c, xs)
-	if err != nil {
-		panic(&torch.Error{Op: "autoremat", Args: torch.Describe(xs), Device: c.Device(), Err: err})
-	}
-	return job.forward(c, xs)
-}
-
-// begin prepares a forward: it measures a new kind of batch, chooses the plan and makes the job.
-func (m *Module) begin(c *nn.Ctx, xs []*torch.Tensor) (*job, error) {
+// begin makes the plan for a batch of one kind, and fills in what its loss takes.
+func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stopObserving()
-	s, err := m.measured(context.Background(), c, Sample{Input: xs})
+	p, err := m.pipeFor(c)
 	if err != nil {
 		return nil, err
 	}
-	forecast, err := m.choose(context.Background(), s)
-	if err != nil {
+	device, before := m.limit.device, m.limit.device.Memory()
+	b.LossBytes = m.lossBytes(kind)
+	plan, err := p.PlanFor(context.Background(), *b, nil)
+	device.ResetPeak()
+	device.RaisePeak(before.Peak) // measuring is not part of a step
+	var short *planner.MemoryError
+	if errors.As(err, &short) && b.LossBytes == 0 { // the loss may take less than is assumed
+		b.LossBytes = 1
+		if tight, failed := p.PlanFor(context.Background(), *b, nil); failed == nil {
+			plan, err = tight, nil
+		}
+	}
+	switch {
+	case err != nil && short != nil:
+		return nil, memoryError{short}
+	case err != nil:
 		return nil, err
 	}
-	layers := len(s.chain.Layers)
-	j := &job{
-		m: m, s: s, ops: s.ops, chain: layers, output: outputOf(s.ops, layers),
-		present: s.present, missingBytes: s.missingBytes, from: s.base, beyond: m.shared,
-	}
-	j.costs = s.chainFor(s.present, s.missingBytes, j.output)
-	s.latest = j
-	m.last = forecast.peak()
-	if !s.observed[j.kind()] {
-		j.observed = &observation{device: c.Device()}
-		m.observed = j.observed
-	}
-	return j, nil
+	m.plan = plan
+	return p, nil
 }
 
-// Close ends the module and restores the limit that the device had before. It is idempotent.
-// Backwards of earlier forwards may still run.
-func (m *Module) Close() {
+// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is. The
+// module is its only stage.
+type memoryError struct{ *planner.MemoryError }
+
+// Error says what the limit should be.
+func (e memoryError) Error() string {
+	s := e.Stages[0]
+	return fmt.Sprintf("autoremat: a step needs %d bytes on %s, set by %s, and may have %d; use a limit of at least %d bytes, or smaller batches",
+		s.Least, s.Device, s.SetBy, s.Limit, s.Least)
+}
+
+func (e memoryError) Unwrap() error        { return e.MemoryError }
+func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
+
+// pipeFor returns the pipe whose worker is as the context is.
+func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
+	if m.closed {
+		return nil, fmt.Errorf("autoremat: %w", ErrClosed)
+	}
+	if err := m.limit.bind(c.Device(), m.config.Limit); err != nil {
+		return nil, err
+	}
+	like := workers{c.Threads(), c.Autocast()}
+	if p := m.pipes[like]; p != nil {
+		return p, nil
+	}
+	for _, p := range nn.State(m.model) {
+		if !p.Exists() {
+			return nil, fmt.Errorf("autoremat: the parameter %q does not exist; call nn.Materialise before", p.Name)
+		}
+	}
+	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal, Threads: like.threads, Autocast: like.autocast}
+	if m.config.Optimizer != nil {
+		config.Optimizer = updater{m.config.Optimizer}
+	}
+	p, err := pipe.Open(m.model, config)
+	if err == nil {
+		m.pipes[like] = p
+	}
+	return p, err
+}
+
+// updater is an optimizer whose update is a part of the step. It may know parameters by longer names,
+// as those of a model that is a part of another one.
+type updater struct{ optim.Optimizer }
+
+// Need is that of the parameters under the names that the optimizer knows. All of it counts as state,
+// which is kept free during the step.
+func (o updater) Need(params []nn.NamedParam) optim.Need {
+	params, steps := slices.Clone(params), o.Steps()
+	for i, p := range params {
+		for other, n := range steps {
+			if n > 0 && steps[p.Name] == 0 && strings.HasSuffix(other, "."+p.Name) {
+				params[i].Name = other
+			}
+		}
+	}
+	need := o.Optimizer.Need(params)
+	return optim.Need{State: need.State + need.Scratch}
+}
+
+// SetLimit sets the module's limit in bytes. The next forward makes a new plan.
+func (m *Module) SetLimit(limit int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stopObserving()
-	m.limit.restore()
-	m.closed = true
+	if limit <= 0 {
+		return fmt.Errorf("autoremat: a limit of %d bytes; want more", limit)
+	}
+	if m.config.Limit = limit; m.limit.release != nil {
+		m.limit.enforce(limit)
+	}
+	return nil
 }
 
-// Predicted returns the peak of live bytes on the device during the step whose forward ran last.
-// The step ends with backward, or with the update where the optimizer is known.
+// Plan is the plan of the latest forward, or nil. The caller must not change it.
+func (m *Module) Plan() *planner.Plan {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.plan
+}
+
+// Predicted is a bound on the live bytes of the device during the step whose forward ran last. The
+// step ends with backward, or with the update where the optimizer is known.
 func (m *Module) Predicted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.last
+	if m.plan == nil {
+		return 0
+	}
+	return m.plan.Devices[0].Peak
 }
+
+// Close ends the module and restores the limit that the device had before. It is idempotent. Later
+// backwards of earlier forwards fail.
+func (m *Module) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.observe(nil)
+	for _, p := range m.pipes {
+		_ = p.Close() // a layer that closes the module it is in has that fail
+	}
+	m.limit.lift()
+	m.closed = true
+}
+
+// Atomic wraps s as one layer, which is kept or recomputed as a whole. Names and parameters are
+// those of s, and s stays the caller's.
+func Atomic(s *nn.Sequential) nn.Layer { return nn.Tuple(s, s.ForwardTuple) }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -27,7 +26,7 @@ func TestSpreadOf(t *testing.T) {
 }
 
 func TestRatiosAreOfRounds(t *testing.T) {
-	if got := ratios([]float64{2, 9, 7}, []float64{1, 3}); !slices.Equal(got, []float64{2, 3}) {
+	if got := byRound([]float64{2, 9, 7}, []float64{1, 3}, ratio); !slices.Equal(got, []float64{2, 3}) {
 		t.Errorf("got %v, want [2 3]", got)
 	}
 }
@@ -53,41 +52,12 @@ func TestPlayKeepsAnOpponentsFailureApart(t *testing.T) {
 	}
 }
 
-func TestParseCPU(t *testing.T) {
-	const intel = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Intel Xeon\n" +
-		"stepping\t: 2\nflags\t\t: fpu avx2 avx512f\n\nprocessor\t: 1\nmodel\t\t: 9\n"
-	for _, row := range []struct {
-		text, want string
-		avx512     bool
-	}{
-		{intel, "Intel Xeon (family 6, model 207, stepping 2)", true},
-		{"processor\t: 0\nmodel name\t: EPYC\nflags\t: avx2 avx512\n", "EPYC", false},
-		{"", runtime.GOARCH, false},
-	} {
-		if got, avx512 := parseCPU(row.text); got != row.want || avx512 != row.avx512 {
-			t.Errorf("%q: got %q and %v", row.text, got, avx512)
-		}
-	}
-}
-
 func TestDifference(t *testing.T) {
 	if got := difference([]float64{1, 2}, []float64{1.5, 1}); got != 1 {
 		t.Errorf("got %v, want 1", got)
 	}
 	if got := difference([]float64{1, 1}, []float64{math.NaN(), 1}); !math.IsNaN(got) {
 		t.Errorf("a NaN and a zero: got %v, want NaN", got)
-	}
-}
-
-func TestMonotone(t *testing.T) {
-	peaks := func(list ...int64) (out []point) {
-		for _, peak := range list {
-			out = append(out, point{theirs: answer{Peak: peak}})
-		}
-		return out
-	}
-	if !monotone(peaks(9, 9, 4)) || monotone(peaks(9, 4, 5)) {
-		t.Error("peaks may stay or fall, not grow")
 	}
 }
 
@@ -104,14 +74,14 @@ func TestGoals(t *testing.T) {
 }
 
 func TestReportShowsFailures(t *testing.T) {
-	r := newReport()
+	var r report
 	_ = r.fail(row{What: "mlp", Opponent: "torch.compile"}, errors.New("Traceback:\n  line\nBackendFailed: no compiler\n"))
 	r.add(row{What: "gpt", Value: spread{1.25, 1, 2}, Goal: 1.5})
 	var b strings.Builder
 	if err := r.text(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"failed", "BackendFailed: no compiler", "1.25", "1.00-2.00", ">= 1.50", "missed"} {
+	for _, want := range []string{"failed", "BackendFailed: no compiler", "1.25", "1-2", ">= 1.5", "missed"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, b.String())
 		}

@@ -38,7 +38,7 @@ type match struct {
 }
 
 // Faster is our throughput to the opponent's.
-func (m match) Faster() spread { return spreadOf(ratios(m.Theirs, m.Ours)) }
+func (m match) Faster() spread { return spreadOf(byRound(m.Theirs, m.Ours, ratio)) }
 
 // play warms both sides up by a step, and lets them alternate, each first in every other round. A
 // failure of the opponent ends the match without an error.
@@ -66,28 +66,16 @@ func (e effort) play(ctx context.Context, ours, theirs side) (m match, err error
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-func cores() int { return runtime.NumCPU() }
-
-// threads returns how many threads a stage has.
 func (b *bench) threads() int {
 	if b.large {
 		return 1
 	}
-	return cores()
+	return runtime.NumCPU()
 }
 
-// compare plays a match with a script of bench/python, and adds the ratio of throughputs to the
-// report. An opponent that fails has a row, too. The row's conditions are those of our side.
-func (b *bench) compare(ctx context.Context, x row, t *trainer, request map[string]any, script string, args ...string) error {
-	c, err := b.startPython(ctx, script, args...)
-	if err != nil {
-		return b.fail(x, err)
-	}
-	defer c.stop()
-	return b.compareWith(ctx, x, t.round, c, c.side(request))
-}
-
-func (b *bench) compareWith(ctx context.Context, x row, ours side, c *child, theirs side) error {
+// compare plays a match with a script of bench/python, and adds the ratio of throughputs to the report. An opponent that
+// fails has a row, too. The row's conditions are those of our side.
+func (b *bench) compare(ctx context.Context, x row, ours side, c *child, theirs side) error {
 	m, err := b.play(ctx, ours, theirs)
 	if err != nil {
 		return err
@@ -96,14 +84,12 @@ func (b *bench) compareWith(ctx context.Context, x row, ours side, c *child, the
 		return b.fail(x, m.Failure)
 	}
 	x.Value = m.Faster()
-	x.Conditions += fmt.Sprintf("; theirs %d", c.last.Threads)
+	x.Conditions += fmt.Sprintf("; theirs %d; %.1f ms, theirs %.1f", c.last.Threads, median(m.Ours), median(m.Theirs))
 	if product := c.last.Product; product > 0 {
 		rate := c.last.Flops / median(m.Ours) * 1e3
-		x.Conditions += fmt.Sprintf("; %.1f ms, theirs %.1f; %.3g TFLOP/s, %.0f %% of a product's %.3g",
-			median(m.Ours), median(m.Theirs), rate/1e12, 100*rate/product, product/1e12)
+		x.Conditions += fmt.Sprintf("; %.3g TFLOP/s, %.0f %% of a product's", rate/1e12, 100*rate/product)
 	}
 	b.add(x)
-	b.Steps.add(x.What, x.Opponent, spreadOf(m.Ours), spreadOf(m.Theirs), c.last.Threads)
 	return nil
 }
 
@@ -128,11 +114,14 @@ func spreadOf(values []float64) spread {
 
 func median(values []float64) float64 { return spreadOf(values).Median }
 
-// ratios returns a[i]/b[i] of each round: what disturbs both sides of a round cancels.
-func ratios(a, b []float64) []float64 {
+// byRound combines the values of both sides of each round: what disturbs both cancels.
+func byRound(a, b []float64, f func(a, b float64) float64) []float64 {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {
-		out[i] = a[i] / b[i]
+		out[i] = f(a[i], b[i])
 	}
 	return out
 }
+
+func minus(a, b float64) float64 { return a - b }
+func ratio(a, b float64) float64 { return a / b }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 
 	"penstock.example/nn"
@@ -88,49 +86,36 @@ func (b *bench) measureLimits(ctx context.Context) error {
 	return nil
 }
 
-// withinShare lets our best plan within a share of all bytes alternate with what PyTorch has for it.
-// Rows have the bytes and times of both, or why one cannot.
+// withinShare lets our best plan within a share of all bytes alternate with what PyTorch has for it. A side that
+// cannot keep the share has a row that says why.
 func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share float64, c *child, all answer) error {
 	limit := int64(share * float64(all.Peak))
 	b.device.SetLimit(limit)
-	plan, unplanned := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
-	b.device.ResetPeak()
-	requests := map[string]map[string]any{"checkpoint_sequential": {"within": limit},
-		"torch.compile budget": {"budget": all.budget(share)}}
-	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		request := requests[name]
-		request["seconds"] = b.Round.Seconds()
-		theirs, failure := c.ask(request)
-		m, err := match{Failure: failure, Theirs: theirs.MS}, unplanned
-		switch {
-		case err == nil && failure == nil:
-			m, err = b.play(ctx, t.round, c.side(request))
-		case err == nil:
-			m.Ours = make([]float64, 1)
-			m.Ours[0], err = t.round(ctx, b.Round)
+	_, unplanned := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
+	for _, x := range []struct {
+		name    string
+		request map[string]any
+	}{
+		{"checkpoint_sequential", map[string]any{"within": limit}},
+		{"torch.compile budget", map[string]any{"budget": all.budget(share)}},
+	} {
+		r := row{What: fmt.Sprintf("%s within %.0f %%", w.Model, 100*share), Opponent: x.name, Goal: 1}
+		m, err := match{}, unplanned
+		b.device.ResetPeak()
+		if err == nil {
+			m, err = b.play(ctx, t.round, c.side(x.request))
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		ourWords := fmt.Sprint(err)
-		if err == nil {
-			d, peak := plan.Devices[0], b.device.Memory().Peak
-			ourWords = fmt.Sprintf("%.1f MiB, predicted %+d bytes, %.1f ms, predicted %.1f", mebibytes(peak), d.Peak-peak,
-				median(m.Ours), d.Time/1e3)
-		}
-		theirWords := fmt.Sprint(m.Failure)
-		if m.Failure == nil {
-			over := map[bool]string{true: " (more)"}[theirs.Peak > limit]
-			theirWords = fmt.Sprintf("%.1f MiB%s, %.1f ms", mebibytes(theirs.Peak), over, median(m.Theirs))
-		}
-		x := row{What: fmt.Sprintf("%s within %.0f %%", w.Model, 100*share), Opponent: name, Goal: 1,
-			Conditions: fmt.Sprintf("%.1f MiB; ours: %s; theirs: %s", mebibytes(limit), ourWords, theirWords)}
-		if cmp.Or(err, m.Failure) != nil {
-			_ = b.fail(x, errors.New(x.Conditions)) // it is in the report
+		if err = cmp.Or(err, m.Failure); err != nil {
+			_ = b.fail(r, err) // it is in the report
 			continue
 		}
-		x.Value = m.Faster()
-		b.add(x)
+		r.Value = m.Faster()
+		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(limit),
+			mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak), median(m.Theirs))
+		b.add(r)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,9 +28,10 @@ type machine struct {
 
 func describeMachine() machine {
 	text, _ := os.ReadFile("/proc/cpuinfo")
-	cpu, avx512 := parseCPU(string(text))
-	return machine{CPU: cpu, AVX512: avx512, Cores: cores(), Torch: torch.Version(),
-		BLAS: torch.BLASCore(), Go: runtime.Version()}
+	_, name, _ := strings.Cut(string(text), "model name")
+	name, _, _ = strings.Cut(name, "\n")
+	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH), AVX512: strings.Contains(string(text), " avx512f "),
+		Cores: runtime.NumCPU(), Torch: torch.Version(), BLAS: torch.BLASCore(), Go: runtime.Version()}
 }
 
 func (m machine) String() string {
@@ -40,31 +40,9 @@ func (m machine) String() string {
 		"other processes used %.2f cores", m.CPU, with, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go, m.OtherCores)
 }
 
-// parseCPU names the first processor of /proc/cpuinfo and says whether it has AVX-512. Virtual
-// processors often hide their maker's name, but not family, model and stepping.
-func parseCPU(text string) (name string, avx512 bool) {
-	first, _, _ := strings.Cut(text, "\n\n")
-	fields := map[string]string{}
-	for line := range strings.Lines(first) {
-		if name, value, ok := strings.Cut(line, ":"); ok {
-			fields[strings.TrimSpace(name)] = strings.TrimSpace(value)
-		}
-	}
-	avx512 = slices.Contains(strings.Fields(fields["flags"]), "avx512f")
-	name = cmp.Or(fields["model name"], runtime.GOARCH)
-	if fields["cpu family"] == "" {
-		return name, avx512
-	}
-	return fmt.Sprintf("%s (family %s, model %s, stepping %s)", name, fields["cpu family"],
-		fields["model"], cmp.Or(fields["stepping"], "unknown")), avx512
-}
-
 // othersTime returns the processor time of other processes. Children are not others once they have
 // been waited for.
-func othersTime() time.Duration { return machineTime() - ownTime() }
-
-// machineTime returns the processor time that the whole machine was busy.
-func machineTime() time.Duration {
+func othersTime() (sum time.Duration) {
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")
 	var ticks int64
@@ -75,15 +53,11 @@ func machineTime() time.Duration {
 			ticks += n
 		}
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
-
-// ownTime returns the processor time of this process and of the children it waited for.
-func ownTime() (sum time.Duration) {
+	sum = time.Duration(ticks) * 10 * time.Millisecond
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
 		var r syscall.Rusage
 		if syscall.Getrusage(who, &r) == nil {
-			sum += time.Duration(r.Utime.Nano() + r.Stime.Nano())
+			sum -= time.Duration(r.Utime.Nano() + r.Stime.Nano())
 		}
 	}
 	return sum

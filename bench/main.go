@@ -36,8 +36,7 @@ type bench struct {
 var parts = map[string]func(*bench, context.Context) error{
 	"core": (*bench).measureCore, "memory": (*bench).measureMemory, "plain": (*bench).measurePlain,
 	"processes": (*bench).measureProcesses, "torchgpipe": (*bench).measureTorchgpipe,
-	// These two are not in a run that names no parts.
-	"compile": (*bench).compileAhead, "limits": (*bench).measureLimits,
+	"compile": (*bench).compileAhead, "limits": (*bench).measureLimits, // only if they are named
 }
 
 func main() {
@@ -60,7 +59,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	torch.SetDeterministic(*deterministic)
-	b := &bench{effortOf(*quick), newReport(), device, *trial || device.Kind != torch.KindCPU}
+	b := &bench{effortOf(*quick), report{Machine: describeMachine()}, device, *trial || device.Kind != torch.KindCPU}
 	if torch.SetTF32(b.large); b.large {
 		b.effort = effortOnGPUs
 	}

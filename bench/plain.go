@@ -60,5 +60,5 @@ func (b *bench) besidePlain(ctx context.Context, w workload, compile bool, c *ch
 	if err != nil {
 		return err
 	}
-	return b.compareWith(ctx, x, ours.round, c, c.side(request))
+	return b.compare(ctx, x, ours.round, c, c.side(request))
 }

@@ -102,7 +102,7 @@ func (b *bench) besidePipelining(ctx context.Context, p pairing, name string) er
 	if err != nil {
 		return b.fail(x, err)
 	}
-	return b.compareWith(ctx, x, ours.side(), c, theirs.side())
+	return b.compare(ctx, x, ours.side(), c, theirs.side())
 }
 
 // training is a process that answers a request for a number of steps.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -14,8 +15,7 @@ import (
 // measureTorchgpipe compares pipelines of two stages with one thread each.
 func (b *bench) measureTorchgpipe(ctx context.Context) error {
 	if os.Getenv("TORCHGPIPE") == "" {
-		b.Notes = append(b.Notes, "torchgpipe is not compared: TORCHGPIPE names no folder that has it")
-		return nil
+		return b.fail(row{What: "two stages", Opponent: "torchgpipe"}, errors.New("TORCHGPIPE names no folder that has it"))
 	}
 	list := []workload{mlp.in(1, pipe.Never), mlp.in(4, pipe.Never), mlp, gpt, resnet20, resnet50, unet}
 	if b.Quick {
@@ -49,12 +49,22 @@ func (b *bench) besideTorchgpipe(ctx context.Context, w workload) error {
 	if err != nil {
 		return err
 	}
-	if err := b.compare(ctx, x, ours, request, "torchgpipe/bench.py"); err != nil {
-		return err
+	for _, tuned := range []bool{false, true} {
+		var args []string
+		if tuned {
+			x.Opponent, x.Goal, args = "torchgpipe, tuned", 0, []string{cmp.Or(torch.BLASCore(), "-")}
+			if w.Model == unet.Model { // its nn.InstanceNorm2d is slower than our norm
+				request["options"].(map[string]any)["norm"] = "group_norm"
+			}
+		}
+		c, err := b.startPython(ctx, "torchgpipe/bench.py", args...)
+		if err != nil {
+			return b.fail(x, err)
+		}
+		err = b.compare(ctx, x, ours.round, c, c.side(request))
+		if c.stop(); err != nil {
+			return err
+		}
 	}
-	x.Opponent, x.Goal = "torchgpipe, tuned", 0
-	if w.Model == unet.Model { // its nn.InstanceNorm2d is slower than our norm
-		request["options"].(map[string]any)["norm"] = "group_norm"
-	}
-	return b.compare(ctx, x, ours, request, "torchgpipe/bench.py", cmp.Or(torch.BLASCore(), "-"))
+	return nil
 }

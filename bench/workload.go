@@ -30,7 +30,7 @@ const (
 )
 
 // perceptrons are a Linear and a ReLU as wide as the input, some times over.
-var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}, "small": {32, 64}}
+var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}}
 
 // The workloads take a tenth to half a second a step on one thread. In a pipeline convolutional
 // networks recompute; the others have the memory not to.

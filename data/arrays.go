@@ -3,6 +3,7 @@ package data
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -14,8 +15,8 @@ type Arrays struct {
 	tables        [][256]float32 // of Uint8 inputs: by channel, or one for all
 }
 
-// NewArrays returns the data set of inputs [n, ...] and targets [n, ...], both of which it keeps.
-// What it is for follows from their kinds (Info.Task):
+// NewArrays returns the data set of inputs [n, ...] and targets [n, ...]. It keeps both. Their kinds say
+// the task (Info.Task):
 //
 //	inputs                           targets              task
 //	Float32 or Uint8 [n, ...]        Int64 [n]            classification
@@ -23,11 +24,11 @@ type Arrays struct {
 //	Float32 or Uint8 [n, ...]        Float32 [n, k]       regression
 //	Int64 [n, t]                     Int64 [n, t]         next token
 //
-// Classes is how many there are; 0 means one more than the greatest target, or token. It returns an
-// error, with the number of the sample, if there are no samples, shapes do not go together, a class
-// is not in [0, classes), a number is not finite, or there is only one class.
+// classes is the number of classes; 0 means one more than the greatest target or token. An error names
+// the sample: no samples, shapes that do not match, a class that is not in [0, classes), a number that is
+// not finite, or a single class.
 func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
-	a := &Arrays{input: input, target: target, tables: [][256]float32{plain}}
+	a := &Arrays{input: input, target: target, tables: [][256]float32{byteValues}}
 	fail := func(format string, args ...any) (*Arrays, error) {
 		return nil, fmt.Errorf("data: %s: %w", name, fmt.Errorf(format, args...))
 	}
@@ -37,7 +38,8 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	if input.Shape[0] != target.Shape[0] {
 		return fail("%d inputs and %d targets; want a target for each input", input.Shape[0], target.Shape[0])
 	}
-	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
+	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]},
+		Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 	}
@@ -58,7 +60,8 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	for i, what := range []string{"target", "input"} {
 		for k, label := range labels[i] {
 			if label < 0 || label >= int64(a.info.Classes) {
-				return fail("%s %d has class %d; want 0 to %d", what, k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
+				return fail("%s %d has class %d; want 0 to %d", what,
+					k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
 			}
 		}
 	}
@@ -116,8 +119,8 @@ func checkArray(what string, a Array) error {
 	return nil
 }
 
-// plain is the value of a byte that is not normalised.
-var plain = func() (table [256]float32) {
+// byteValues is the value of a byte that is not normalised.
+var byteValues = func() (table [256]float32) {
 	for i := range table {
 		table[i] = float32(i) / 255
 	}
@@ -141,6 +144,31 @@ func (a *Arrays) normalise(mean, std []float32) error {
 	return nil
 }
 
+// normalised returns the value of each byte in each channel. Each channel needs a finite mean and a
+// deviation above 0.
+func normalised(name string, mean, std []float32, channels int) ([][256]float32, error) {
+	if len(mean) != channels || len(std) != channels {
+		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels",
+			name, mean, std, channels)
+	}
+	tables := make([][256]float32, channels)
+	for c := range tables {
+		if !finite(mean[c]) || !finite(std[c]) || std[c] <= 0 {
+			return nil, fmt.Errorf("data: %s: channel %d has mean %v and std %v, expected finite numbers and std above 0", name, c, mean[c], std[c])
+		}
+		for pixel := range tables[c] {
+			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
+			// same bits.
+			tables[c][pixel] = (float32(pixel)/255 - mean[c]) / std[c]
+		}
+	}
+	return tables, nil
+}
+
+func finite(x float32) bool {
+	return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0)
+}
+
 // Len implements Dataset.
 func (a *Arrays) Len() int { return int(a.input.Shape[0]) }
 
@@ -149,24 +177,28 @@ func (a *Arrays) Info() Info { return a.info }
 
 // Fill implements Dataset.
 func (a *Arrays) Fill(batch *Batch, indices []int) error {
-	if err := batch.begin(a, indices); err != nil {
+	if err := batch.resize(a, indices); err != nil {
 		return err
 	}
 	in, out := a.info.Input.Size(), a.info.Target.Size()
 	for row, index := range indices {
-		switch a.input.Kind {
-		case Float32:
-			copy(batch.Input.Float32[row*in:], a.input.Float32[index*in:][:in])
-		case Int64:
-			copy(batch.Input.Int64[row*in:], a.input.Int64[index*in:][:in])
-		case Uint8:
+		if a.input.Kind == Uint8 {
 			byTables(batch.Input.Float32[row*in:][:in], a.input.Uint8[index*in:][:in], a.tables)
-		}
-		if a.target.Kind == Float32 {
-			copy(batch.Target.Float32[row*out:], a.target.Float32[index*out:][:out])
 		} else {
-			copy(batch.Target.Int64[row*out:], a.target.Int64[index*out:][:out])
+			copyRow(&batch.Input, row, a.input, index, in)
 		}
+		copyRow(&batch.Target, row, a.target, index, out)
 	}
 	return nil
+}
+
+// byTables writes the value of each byte, as its channel's table has it, or the one of all channels.
+func byTables(to []float32, from []uint8, tables [][256]float32) {
+	plane := len(from) / len(tables)
+	for c := range tables {
+		table, from, to := &tables[c], from[c*plane:][:plane], to[c*plane:][:plane]
+		for i, pixel := range from {
+			to[i] = table[pixel]
+		}
+	}
 }

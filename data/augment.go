@@ -36,27 +36,30 @@ func (a Augment) check(of string, set Dataset) error {
 	case a == Augment{}:
 		return nil
 	case a.Scale > 0 && !hasPictures(set):
-		return refuse("the images have their size already", "want a Scale of 0, or a set that is read from pictures")
+		return refuse("the images have their size already",
+			"want a Scale of 0, or a set that is read from pictures")
 	}
-	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 || int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
-		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape, info.Pad, info.Target.Shape),
+	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 ||
+		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
+		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape,
+			info.Pad, info.Target.Shape),
 			"want images, float32 [channels height width] with a pad per channel and targets that are no images, or no augmentation")
 	}
 	return nil
 }
 
-// view is what is seen of a sample's image.
+// view is a random change of a sample's image.
 type view struct {
 	down, right int
 	flip        bool
-	part        *part // of a picture; nil is its largest square in the middle
+	crop        *crop // of a picture; nil is its largest square in the middle
 }
 
-// part is a rectangle: of which share of the area and aspect ratio, and where between the edges,
-// each from 0 to 1. The first that fits into a picture counts, or else the largest square.
-type part [10]struct{ area, aspect, x, y float64 }
+// crop is a rectangle: its share of the area, its aspect ratio, and its place between the edges, each
+// from 0 to 1. The first that fits into a picture counts, or else the largest square.
+type crop [10]struct{ area, aspect, x, y float64 }
 
-// views draws what is seen of samples in an epoch. It is nil without augmentation.
+// views draws the changes of samples in an epoch. It is nil without augmentation.
 func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 	if a == (Augment{}) {
 		return nil
@@ -71,15 +74,15 @@ func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 		}
 		v.flip = a.Flip && s.below(2) == 1
 		if a.Scale > 0 {
-			v.part = newPart(&s, a.Scale)
+			v.crop = newCrop(&s, a.Scale)
 		}
 	}
 	return views
 }
 
-func newPart(s *stream, least float64) *part {
+func newCrop(s *stream, least float64) *crop {
 	const narrowest = 3.0 / 4
-	p := new(part)
+	p := new(crop)
 	for i := range p {
 		p[i].area = least + (1-least)*s.share()
 		p[i].aspect = narrowest + (1-narrowest)*s.share()
@@ -91,8 +94,8 @@ func newPart(s *stream, least float64) *part {
 	return p
 }
 
-// of is the rectangle in a picture of this size.
-func (p *part) of(width, height int) (x, y, w, h int) {
+// rectangle is the crop in a picture of this size.
+func (p *crop) rectangle(width, height int) (x, y, w, h int) {
 	if p != nil {
 		for _, try := range p {
 			area := try.area * float64(width) * float64(height)
@@ -106,20 +109,20 @@ func (p *part) of(width, height int) (x, y, w, h int) {
 	return (width - side) / 2, (height - side) / 2, side, side
 }
 
-// viewed is a data set that is read from pictures, of which it can take a part.
-type viewed interface {
+// cropper is a data set that is read from pictures and can crop them.
+type cropper interface {
 	fillViews(batch *Batch, indices []int, views []view) error
 	pictures() bool
 }
 
 func hasPictures(set Dataset) bool {
-	s, ok := set.(viewed)
+	s, ok := set.(cropper)
 	return ok && s.pictures()
 }
 
-// fillViews is Fill, of the parts of pictures that views say where the set has pictures.
+// fillViews is Fill with crops of the pictures, if the set has pictures.
 func fillViews(set Dataset, batch *Batch, indices []int, views []view) error {
-	if s, ok := set.(viewed); ok {
+	if s, ok := set.(cropper); ok {
 		return s.fillViews(batch, indices, views)
 	}
 	return set.Fill(batch, indices)
@@ -132,13 +135,13 @@ func apply(views []view, batch *Batch, info Info) {
 	for row, v := range views {
 		image := batch.Input.Float32[row*size:][:size]
 		copy(original, image)
-		move(image, original, info, v.down, v.right, v.flip)
+		shift(image, original, info, v.down, v.right, v.flip)
 	}
 }
 
-// move writes to `to` what is in `from`, moved so that its pixel (down, right) comes to (0, 0), and
+// shift copies from to to, moved so that its pixel (down, right) comes to (0, 0), and
 // then mirrored if flip.
-func move(to, from []float32, info Info, down, right int, flip bool) {
+func shift(to, from []float32, info Info, down, right int, flip bool) {
 	height, width := int(info.Input.Shape[1]), int(info.Input.Shape[2])
 	for c, pad := range info.Pad {
 		from, to := from[c*height*width:][:height*width], to[c*height*width:][:height*width]

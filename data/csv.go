@@ -19,7 +19,7 @@ import (
 
 // CSV says how a file of comma-separated values (RFC 4180) is read: a sample a line, a target in one
 // column and finite numbers in the others, which are an image of one pixel with a channel for each,
-// [columns 1 1]. The zero value finds out what it can.
+// [columns 1 1]. The zero value guesses from the file.
 type CSV struct {
 	// Target is the column of the targets, by its name in the header or its number from 1. "" means
 	// the last.
@@ -47,82 +47,59 @@ const (
 	HeaderAbsent
 )
 
-func csvFiles(path string) ([]string, error) { return partFiles("csv", path, ".csv") }
-
 // openCSV reads the files at path. Classes are those of the samples to train with.
 func openCSV(path string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
+	if t := o.TrainedOn; t != nil && c.Task == "" {
+		c.Task = t.Task()
+	}
 	if c.Task != "" && c.Task != Classification && c.Task != Regression {
 		return nil, nil, &ConfigError{Of: "data: csv", Field: "Task", Value: c.Task,
 			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Regression)})}
 	}
-	paths, err := csvFiles(path)
+	paths, err := partFiles("csv", "csv")(path, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	var tables []*table
+	var sets []*Arrays
+	var names []string
 	for _, path := range paths {
-		t, err := readTable(path, c, o.Like)
+		t, err := readTable(path, c, o.TrainedOn)
+		if err == nil && len(sets) == 0 {
+			c.Task, names, err = t.task(c.Task)
+			if o.TrainedOn != nil && o.TrainedOn.ClassNames != nil {
+				names = o.TrainedOn.ClassNames
+			}
+		}
+		var set *Arrays
+		if err == nil {
+			set, err = t.arrays(c.Task, names)
+		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("data: csv: %s: %w", path, err)
 		}
-		tables = append(tables, t)
-	}
-	asked := c.Task
-	if like := o.Like; asked == "" && like != nil && (like.Task() == Classification || like.Task() == Regression) {
-		asked = like.Task()
-	}
-	task, err := tables[0].task(asked)
-	if err != nil {
-		return nil, nil, fmt.Errorf("data: csv: %s: %w", paths[0], err)
-	}
-	var names []string
-	switch {
-	case task != Classification:
-	case o.Like != nil && o.Like.ClassNames != nil:
-		names = o.Like.ClassNames
-	default:
-		names = tables[0].classNames()
-	}
-	var sets []*Arrays
-	for i, t := range tables {
-		set, err := t.arrays(task, names)
-		if err != nil {
-			return nil, nil, fmt.Errorf("data: csv: %s: %w", paths[i], err)
-		}
 		sets = append(sets, set)
 	}
-	train, test = sets[0], sets[len(sets)-1]
-	switch {
-	case len(sets) == 1:
-		train, test, err = Split(train, o.Holdout, o.Seed)
-	case sets[0].info.Input.Size() != sets[1].info.Input.Size():
-		err = fmt.Errorf("data: csv: %s has %d columns and %s has %d; want the same", paths[0], tables[0].columns+1, paths[1], tables[1].columns+1)
-	default:
-		err = o.noHoldout("csv", paths[1])
-	}
-	if err != nil {
+	if train, test, err = trainAndTest(o, "csv", sets); err != nil {
 		return nil, nil, err
 	}
-	switch like := o.Like; {
-	case like != nil && like.Source == Float32:
-		if c.Standardise && like.Mean == nil {
+	var mean, std []float32
+	switch t := o.TrainedOn; {
+	case t != nil && t.Source == Float32:
+		if mean, std = t.Mean, t.Std; c.Standardise && mean == nil {
 			return nil, nil, &ConfigError{Of: "data: csv", Field: "Standardise", Value: true,
 				Problem: "the model was trained with columns as they are", Remedy: "want it left out"}
 		}
-		for _, set := range sets {
-			set.standardise(like.Mean, like.Std)
-		}
 	case c.Standardise:
-		mean, std := moments(train, sets[0])
-		for _, set := range sets {
-			set.standardise(mean, std)
-		}
+		mean, std = meanAndDeviation(train, sets[0])
+	}
+	for _, set := range sets {
+		set.standardise(mean, std)
 	}
 	return train, test, nil
 }
 
-// table is what a file says.
+// table is the content of a file.
 type table struct {
 	columns int      // without the target's
 	names   []string // of the columns, the target's last; nil without a header
@@ -131,18 +108,18 @@ type table struct {
 	lines   []int // of the targets
 }
 
-func readTable(path string, c CSV, like *Info) (*table, error) {
+func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() // only read
-	return decodeTable(file, c, like)
+	return decodeTable(file, c, trainedOn)
 }
 
-// decodeTable reads a table, with the columns in the order of like's if both have names. Its errors name
+// decodeTable reads a table, with the columns in the order of trainedOn's if both have names. Its errors name
 // the line.
-func decodeTable(r io.Reader, c CSV, like *Info) (*table, error) {
+func decodeTable(r io.Reader, c CSV, trainedOn *Info) (*table, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
 		buffered.Discard(3) // it is there
@@ -156,107 +133,91 @@ func decodeTable(r io.Reader, c CSV, like *Info) (*table, error) {
 	var order []int // where the columns are, the target last
 	for {
 		record, err := reader.Read()
-		var wrong *csv.ParseError
 		switch {
 		case err == io.EOF && len(t.targets) == 0:
 			return nil, errors.New("no line with numbers; want a sample a line")
 		case err == io.EOF:
 			return t, nil
-		case errors.As(err, &wrong):
-			return nil, fmt.Errorf("line %d, column %d: %w; want values that are separated by %q, those with quotes in quotes", wrong.Line, wrong.Column, wrong.Err, reader.Comma)
 		case err != nil:
-			return nil, err
+			return nil, fmt.Errorf("%w; want values that are separated by %q, those with quotes in quotes",
+				err, reader.Comma)
+		}
+		for i, text := range record {
+			record[i] = strings.TrimSpace(text)
 		}
 		line, _ := reader.FieldPos(0)
 		if order == nil { // the first line
-			header := c.Header == HeaderThere || c.Header == HeaderUnknown && !slices.ContainsFunc(record, isNumber)
-			if order, err = c.columns(record, header, like); err != nil {
+			header := c.Header == HeaderThere || c.Header == HeaderUnknown &&
+				!slices.ContainsFunc(record, isNumber)
+			if order, err = c.columnOrder(record, header, trainedOn); err != nil {
 				return nil, fmt.Errorf("line %d: %w", line, err)
 			}
 			if fields = len(record); header {
 				for _, i := range order {
-					t.names = append(t.names, strings.TrimSpace(record[i]))
+					t.names = append(t.names, record[i])
 				}
 				continue
 			}
 		}
 		if len(record) != fields {
-			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record), fields)
+			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record),
+				fields)
 		}
-		if err := t.add(record, order); err != nil {
-			return nil, fmt.Errorf("line %d, %w", line, err)
-		}
-		t.columns, t.lines = fields-1, append(t.lines, line)
-	}
-}
-
-// add adds a line, of which order says where the columns are, the target's last.
-func (t *table) add(record []string, order []int) error {
-	for k, i := range order {
-		text := strings.TrimSpace(record[i])
-		if k == len(order)-1 {
-			if text == "" {
-				return fmt.Errorf("column %d: no target; want a class or a number: fill it in, or remove the line", i+1)
+		last := len(order) - 1
+		for _, i := range order[:last] {
+			x, err := strconv.ParseFloat(record[i], 32)
+			if err != nil || !finite(float32(x)) {
+				return nil, fmt.Errorf("line %d, column %d: %q; want a finite number: fill it in, or remove the line or the column", line, i+1, record[i])
 			}
-			t.targets = append(t.targets, text)
-			continue
+			t.numbers = append(t.numbers, float32(x))
 		}
-		x, err := strconv.ParseFloat(text, 32)
-		switch {
-		case text == "":
-			return fmt.Errorf("column %d: no value; want a number: fill it in, or remove the line", i+1)
-		case err != nil || !finite(float32(x)):
-			return fmt.Errorf("column %d: %q; want a finite number: turn it into one, or remove the column", i+1, text)
+		target := record[order[last]]
+		if target == "" {
+			return nil, fmt.Errorf("line %d, column %d: no target; want a class or a number: fill it in, or remove the line", line, order[last]+1)
 		}
-		t.numbers = append(t.numbers, float32(x))
+		t.columns, t.targets, t.lines = last, append(t.targets, target), append(t.lines, line)
 	}
-	return nil
 }
 
 func isNumber(text string) bool {
-	_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	_, err := strconv.ParseFloat(text, 64)
 	return err == nil
 }
 
-// columns are where the inputs' columns are, and last the target's, by the first line. They are in the order
-// of the file, or of like's columns if both have names.
-func (c CSV) columns(first []string, header bool, like *Info) (order []int, err error) {
-	target, err := c.target(first, header)
-	var names []string
+// columnOrder is where the inputs' columns are, and last the target's, by the first line. They are in
+// the order of the file, or of the columns that a model was trained on if both have names.
+func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
+	place := map[string]int{}
 	for i, name := range first {
-		name = strings.TrimSpace(name)
-		if header && slices.Contains(names, name) {
+		if _, twice := place[name]; header && twice {
 			return nil, fmt.Errorf("the header has the column %q twice; want each name once, or header=0 for a first line that is no header", name)
 		}
-		names = append(names, name)
-		if i != target {
-			order = append(order, i)
+		place[name] = i
+	}
+	target, err := c.target(first, header)
+	if err != nil {
+		return nil, err
+	}
+	if !header || trainedOn == nil || trainedOn.Columns == nil {
+		for i := range first {
+			if i != target {
+				order = append(order, i)
+			}
 		}
+		return append(order, target), nil
 	}
-	order = append(order, target)
-	if err != nil || !header || like == nil || like.Columns == nil {
-		return order, err
+	names := trainedOn.Columns
+	if wanted := names[len(names)-1]; slices.Contains(first, c.Target) && c.Target != wanted {
+		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one",
+			c.Target, wanted)
 	}
-	same := len(names) == len(like.Columns)
-	for k, i := range order {
-		same = same && names[i] == like.Columns[k]
-	}
-	if same {
-		return order, nil
-	}
-	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(like.Columns))) {
-		return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the same, in any order",
-			strings.Join(names, ", "), strings.Join(like.Columns, ", "))
-	}
-	wanted := like.Columns[len(like.Columns)-1]
-	if slices.Contains(names, c.Target) && c.Target != wanted {
-		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one", c.Target, wanted)
-	}
-	for k, name := range like.Columns {
-		if slices.Contains(like.Columns[:k], name) {
-			return nil, fmt.Errorf("two columns are named %q; want the columns in the order of the model's, %s", name, strings.Join(like.Columns, ", "))
+	for _, name := range names {
+		i, ok := place[name]
+		if !ok || len(names) != len(first) {
+			return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the same, in any order",
+				strings.Join(first, ", "), strings.Join(names, ", "))
 		}
-		order[k] = slices.Index(names, name)
+		order = append(order, i)
 	}
 	return order, nil
 }
@@ -264,60 +225,41 @@ func (c CSV) columns(first []string, header bool, like *Info) (order []int, err 
 // target is the target's column, by the first line.
 func (c CSV) target(first []string, header bool) (int, error) {
 	if len(first) < 2 {
-		return 0, fmt.Errorf("one column; want one for the target and at least one for numbers: a file with columns, or another separator")
+		return 0, errors.New("one column; want one for the target and at least one for numbers: a file with columns, or another separator")
 	}
 	if c.Target == "" {
 		return len(first) - 1, nil
 	}
-	if header {
-		for i, name := range first {
-			if strings.TrimSpace(name) == c.Target {
-				return i, nil
-			}
-		}
+	if i := slices.Index(first, c.Target); header && i >= 0 {
+		return i, nil
 	}
 	n, err := strconv.Atoi(c.Target)
 	switch {
 	case err == nil && n >= 1 && n <= len(first):
 		return n - 1, nil
 	case header:
-		return 0, fmt.Errorf("no column %q; want a target of %s, or a number from 1 to %d", c.Target, strings.Join(first, ", "), len(first))
+		return 0, fmt.Errorf("no column %q; want a target of %s, or a number from 1 to %d", c.Target,
+			strings.Join(first, ", "), len(first))
 	}
-	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header", c.Target, len(first))
+	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header",
+		c.Target, len(first))
 }
 
-// task is what the targets are.
-func (t *table) task(asked Task) (Task, error) {
-	if asked != "" {
-		return asked, nil
-	}
-	whole, different := true, map[string]bool{}
+// task returns the task and the names of the classes, sorted by value if all are whole numbers, and as text
+// otherwise.
+func (t *table) task(asked Task) (Task, []string, error) {
+	numbers, whole, different := true, true, map[string]bool{}
 	for _, text := range t.targets {
-		if !isNumber(text) {
-			return Classification, nil
-		}
 		_, err := strconv.Atoi(text)
-		whole = whole && err == nil
-		different[text] = true
+		numbers, whole, different[text] = numbers && isNumber(text), whole && err == nil, true
 	}
-	const few = 100
-	switch n := len(different); {
-	case !whole:
-		return Regression, nil
-	case n > few && n > len(t.targets)/10:
-		return "", fmt.Errorf("%d different whole numbers are targets of %d lines: classes or amounts? want task=classification or task=regression", n, len(t.targets))
-	}
-	return Classification, nil
-}
-
-// classNames are the different targets: whole numbers by value if all are, otherwise names as text.
-func (t *table) classNames() []string {
-	different := map[string]bool{}
-	whole := true
-	for _, text := range t.targets {
-		different[text] = true
-		_, err := strconv.Atoi(text)
-		whole = whole && err == nil
+	const maxClasses = 100
+	n := len(different)
+	switch {
+	case asked == Regression || asked == "" && numbers && !whole:
+		return Regression, nil, nil
+	case asked == "" && whole && n > maxClasses && n > len(t.targets)/10:
+		return "", nil, fmt.Errorf("%d different whole numbers are targets of %d lines: classes or amounts? want task=classification or task=regression", n, len(t.targets))
 	}
 	names := slices.Sorted(maps.Keys(different))
 	if whole {
@@ -327,7 +269,7 @@ func (t *table) classNames() []string {
 			return cmp.Compare(x, y)
 		})
 	}
-	return names
+	return Classification, names, nil
 }
 
 // arrays makes a set of the table.
@@ -336,9 +278,10 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: t.numbers}
 	target := Array{Kind: Int64, Shape: []int64{n}}
 	if task == Regression {
-		target = Array{Kind: Float32, Shape: []int64{n, 1}}
+		target, names = Array{Kind: Float32, Shape: []int64{n, 1}}, nil
 	} else if len(names) < 2 {
-		return nil, fmt.Errorf("all targets are %q; want at least two classes, or another column as target", names)
+		return nil, fmt.Errorf("all targets are %q; want at least two classes, or another column as target",
+			names)
 	}
 	labels := map[string]int64{}
 	for label, name := range names {
@@ -355,7 +298,8 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 		}
 		label, ok := labels[text]
 		if !ok {
-			return nil, fmt.Errorf("line %d: %q is no class to train with; those are %s", t.lines[i], text, strings.Join(names, ", "))
+			return nil, fmt.Errorf("line %d: %q is no class to train with; those are %s", t.lines[i], text,
+				strings.Join(names, ", "))
 		}
 		target.Int64 = append(target.Int64, label)
 	}
@@ -367,9 +311,9 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	return set, nil
 }
 
-// moments are the mean and the deviation of each column in the samples of train, which are of whole. The
-// deviation of a column of one value is 1.
-func moments(train Dataset, whole *Arrays) (means, deviations []float32) {
+// meanAndDeviation returns the mean and the deviation of each column in the samples of train, a part of
+// whole. The deviation of a constant column is 1.
+func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }
 	if s, ok := train.(*subset); ok {
@@ -394,8 +338,8 @@ func moments(train Dataset, whole *Arrays) (means, deviations []float32) {
 	return means, deviations
 }
 
-// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing where there are not as
-// many means as columns.
+// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing without a mean
+// for each column.
 func (a *Arrays) standardise(means, deviations []float32) {
 	columns := a.info.Input.Size()
 	if len(means) != columns || len(deviations) != columns {

@@ -1,9 +1,6 @@
 package data
 
-import (
-	"fmt"
-	"penstock.example/internal/arg"
-)
+import "fmt"
 
 // Dataset is samples that are numbered from 0. Its methods may be called concurrently.
 type Dataset interface {
@@ -42,12 +39,12 @@ type Info struct {
 	Mean   []float32 `json:"mean,omitempty"`
 	Std    []float32 `json:"std,omitempty"`
 
-	// Columns are the names of a table's columns: those of the inputs in their order, and the target's
-	// last. It is nil for what is no table, and for tables without a header.
+	// Columns are the names of a table's columns: the inputs' in their order, and the target's last. Nil
+	// is no table, or a table without a header.
 	Columns []string `json:"columns,omitempty"`
 
-	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is "" where
-	// there was none, or it is not known.
+	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is
+	// "" where there was none, or it is not known.
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
 }
 
@@ -57,14 +54,51 @@ func (i Info) OtherTokenizer(o Info) bool {
 	return i.Tokenizer != "" && o.Tokenizer != "" && i.Tokenizer != o.Tokenizer
 }
 
-// takes returns an error if a model that was trained on the samples that i describes was trained with another
-// tokenizer than that of a sum.
-func (i Info) takes(sum string) error {
+// checkTokenizer returns an error if a model that was trained on these samples was trained with another
+// tokenizer than the one with this sum.
+func (i Info) checkTokenizer(sum string) error {
 	if !i.OtherTokenizer(Info{Tokenizer: sum}) {
 		return nil
 	}
 	return fmt.Errorf("the tokenizer's vocabulary and merges have the SHA-256 %s, and the model was trained with those of %s; want the tokenizer that it was trained with",
 		sum, i.Tokenizer)
+}
+
+// Task is the kind of answer that a data set trains a model for.
+type Task string
+
+// The tasks.
+const (
+	// a target is a class of an input
+	Classification Task = "classification"
+	// a target is one or more Float32 numbers
+	Regression Task = "regression"
+	// a target is a class for each pixel of an image, Int64 [height, width]
+	Segmentation Task = "segmentation"
+	// input and target are Int64 tokens [length], the target the token that follows each
+	NextToken Task = "next token"
+)
+
+// Task follows from the kinds and shapes of inputs and targets.
+func (i Info) Task() Task {
+	switch {
+	case i.Target.Kind == Float32:
+		return Regression
+	case i.Input.Kind == Int64:
+		return NextToken
+	case len(i.Target.Shape) == 2:
+		return Segmentation
+	}
+	return Classification
+}
+
+// Outputs is the number of a model's outputs for each target: the classes, or for regression the
+// target's numbers.
+func (i Info) Outputs() int {
+	if i.Task() == Regression {
+		return i.Target.Size()
+	}
+	return i.Classes
 }
 
 // Batch holds samples: row i of Input and row i of Target belong together. The Shapes begin with
@@ -74,31 +108,24 @@ type Batch struct {
 	Rows          int
 }
 
-// begin sizes the batch for the samples of a set with these indices. It returns an error if the batch
-// is nil, or an index is not in [0, Len()).
-func (b *Batch) begin(set Dataset, indices []int) error {
-	if err := arg.Given(b, "data: Fill: the batch", "what is to be filled"); err != nil {
-		return err
-	}
+// resize makes room for the samples of a set with these indices. It returns an error if an index is not in
+// [0, Len()).
+func (b *Batch) resize(set Dataset, indices []int) error {
 	info := set.Info()
 	if err := checkIndices(info.Name, set.Len(), indices); err != nil {
 		return err
 	}
-	b.reset(len(indices), info)
+	b.Input.Reset(len(indices), info.Input)
+	b.Target.Reset(len(indices), info.Target)
+	b.Rows = len(indices)
 	return nil
-}
-
-// reset sizes the batch for rows of what info describes.
-func (b *Batch) reset(rows int, info Info) {
-	b.Input.Reset(rows, info.Input)
-	b.Target.Reset(rows, info.Target)
-	b.Rows = rows
 }
 
 func checkIndices(name string, length int, indices []int) error {
 	for _, index := range indices {
 		if index < 0 || index >= length {
-			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index, length-1)
+			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index,
+				length-1)
 		}
 	}
 	return nil

@@ -1,7 +1,7 @@
 package data
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"image"
 	"io/fs"
@@ -55,7 +55,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	if channels != 1 && channels != 3 {
-		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels, Remedy: "want 3 for colours, or 1 for the brightness"}
+		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels,
+			Remedy: "want 3 for colours, or 1 for the brightness"}
 	}
 	mean, std := o.normalisation(imageNetMean[channels], imageNetStd[channels])
 	tables, err := normalised("images", mean, std, channels)
@@ -71,7 +72,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	shape := []int64{int64(channels), int64(size), int64(size)}
-	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape}, Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
+	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape},
+		Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
 	for _, table := range tables {
 		info.Pad = append(info.Pad, table[0])
 	}
@@ -83,27 +85,21 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		}
 		sets = append(sets, &folder{info, files, tables})
 	}
-	if len(sets) == 1 {
-		return Split(sets[0], o.Holdout, o.Seed)
-	}
-	if err := o.noHoldout("images", parts[1]); err != nil {
-		return nil, nil, err
-	}
-	return sets[0], sets[1], nil
+	return trainAndTest(o, "images", sets)
 }
 
-// folderParts are the directories whose directories are classes: that to train with, and that to
-// test with if there is one.
+// folderParts returns the directory of classes to train with, and the one to test with if it exists.
 func folderParts(directory string) ([]string, error) {
+	const want = "a directory with a directory of pictures for each class"
 	if directory == "" {
-		return nil, errors.New("data: images has no usual place: name a directory with a directory of pictures for each class with --data-dir")
+		return nil, noPlace("images", want)
 	}
 	info, err := os.Stat(directory)
 	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("%s is no directory", directory)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("data: images: %w: name a directory with a directory of pictures for each class with --data-dir", err)
+		return nil, fmt.Errorf("data: images: %w: name %s", err, want)
 	}
 	isDirectory := func(path string) bool {
 		info, err := os.Stat(path)
@@ -133,7 +129,7 @@ func classNames(directory string) ([]string, error) {
 	return names, nil
 }
 
-// visible lists what is in a directory, links followed, but for names that begin with a dot.
+// visible lists a directory without names that begin with a dot. Links are followed.
 func visible(directory string, which func(fs.FileInfo) bool) ([]string, error) {
 	entries, err := os.ReadDir(directory) // sorted
 	if err != nil {
@@ -167,7 +163,8 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 	}
 	for _, name := range found {
 		if !slices.Contains(classes, name) {
-			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s", filepath.Join(directory, name), strings.Join(classes, ", "))
+			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s",
+				filepath.Join(directory, name), strings.Join(classes, ", "))
 		}
 	}
 	var files []pictureFile
@@ -189,7 +186,7 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 				return nil, fmt.Errorf("data: images: %s: %s is not read; want PNG, JPEG or GIF: convert the file, or remove it", path, extension)
 			case extension == "":
 				if info, err := os.Stat(path); err == nil && info.IsDir() {
-					return nil, fmt.Errorf("data: images: %s is a directory within that of a class; want pictures in it: name the directory above those of the classes with --data-dir", path)
+					return nil, fmt.Errorf("data: images: %s is a directory within a class; want pictures in it: name the directory that has the classes", path)
 				}
 			}
 		}
@@ -198,13 +195,14 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 		}
 	}
 	if files == nil {
-		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory, strings.Join(classes, ", "))
+		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory,
+			strings.Join(classes, ", "))
 	}
 	return files, nil
 }
 
 // folderFiles lists the pictures that are read.
-func folderFiles(directory string) (paths []string, err error) {
+func folderFiles(directory string, _ Options) (paths []string, err error) {
 	parts, err := folderParts(directory)
 	if err != nil {
 		return nil, err
@@ -234,15 +232,15 @@ func (f *folder) Fill(batch *Batch, indices []int) error { return f.fillViews(ba
 // fillViews reads the pictures of a batch side by side, on all cores. The first in the batch's order
 // that cannot be read is the error.
 func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
-	if err := batch.begin(f, indices); err != nil {
+	if err := batch.resize(f, indices); err != nil {
 		return err
 	}
-	err := sideBySide(len(indices), func() func(row int) error {
+	err := inParallel(len(indices), func() func(row int) error {
 		picture := image.NewRGBA(image.Rect(0, 0, int(f.info.Input.Shape[2]), int(f.info.Input.Shape[1])))
 		return func(row int) error {
-			var p *part
+			var p *crop
 			if views != nil {
-				p = views[row].part
+				p = views[row].crop
 			}
 			return f.fillRow(batch, row, f.files[indices[row]], picture, p)
 		}
@@ -253,9 +251,9 @@ func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
 	return nil
 }
 
-// sideBySide fills rows on all cores. Each goroutine fills with a function of its own, which worker
-// makes. The error is that of the first row that has one.
-func sideBySide(rows int, worker func() func(row int) error) error {
+// inParallel fills rows on all cores. Each goroutine fills with a function of its own, which worker
+// makes. The error is the first row's.
+func inParallel(rows int, worker func() func(row int) error) error {
 	errs := make([]error, rows)
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -268,15 +266,10 @@ func sideBySide(rows int, worker func() func(row int) error) error {
 		})
 	}
 	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
-func (f *folder) fillRow(batch *Batch, row int, file pictureFile, resized *image.RGBA, p *part) error {
+func (f *folder) fillRow(batch *Batch, row int, file pictureFile, resized *image.RGBA, p *crop) error {
 	picture, err := readPicture(file.path)
 	if err != nil {
 		return err

@@ -9,15 +9,14 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // fill returns the batch of some samples.
 func fill(t *testing.T, set data.Dataset, indices ...int) data.Batch {
 	t.Helper()
 	var batch data.Batch
-	if err := set.Fill(&batch, indices); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, set.Fill(&batch, indices))
 	return batch
 }
 
@@ -29,9 +28,7 @@ func zipped(t *testing.T, content []byte) []byte {
 	if _, err := w.Write(content); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Close())
 	return b.Bytes()
 }
 
@@ -41,9 +38,7 @@ func directoryOf(t *testing.T, files map[string][]byte) string {
 	directory := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(directory, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		writeFile(t, path, content)
 	}
 	return directory
@@ -51,9 +46,7 @@ func directoryOf(t *testing.T, files map[string][]byte) string {
 
 func writeFile(t *testing.T, path string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, content, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o644))
 }
 
 // wantError fails unless err has all the parts in it.

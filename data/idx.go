@@ -3,42 +3,35 @@ package data
 import (
 	"bufio"
 	"bytes"
-	"compress/flate"
 	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
-
-	"penstock.example/internal/arg"
 )
 
-// DecodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
+// decodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
 // content. The format (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind,
-// of which 8, unsigned bytes, is the one read here, a byte for the number of dimensions, the
+// (8, unsigned bytes), a byte for the number of dimensions, the
 // dimensions as 32-bit big-endian integers, and the numbers.
 //
 // It returns an error for anything else, for data cut short and for bytes that follow. Memory grows
-// with the data that there is, not with what the dimensions claim.
-func DecodeIDX(r io.Reader) (Array, error) {
-	if err := arg.Given(r, "data: DecodeIDX: the reader", "an array to read"); err != nil {
-		return Array{}, err
-	}
+// with the data, not with the dimensions of the header.
+func decodeIDX(r io.Reader) (Array, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	start, err := buffered.Peek(2)
 	if err != nil && err != io.EOF {
 		return Array{}, err
 	}
 	if !bytes.Equal(start, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
-		return decodeIDX(buffered)
+		return readIDX(buffered)
 	}
 
 	unzipped, err := gzip.NewReader(buffered)
 	if err != nil {
 		return Array{}, gzipDamage(err)
 	}
-	array, err := decodeIDX(&gzipReader{unzipped})
+	array, err := readIDX(&gzipReader{unzipped})
 	if err != nil {
 		return Array{}, err
 	}
@@ -58,18 +51,13 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 
 // gzipDamage explains an error of package gzip that is not the end of its data.
 func gzipDamage(err error) error {
-	var corrupt flate.CorruptInputError
-	switch {
-	case err == io.EOF || err == io.ErrUnexpectedEOF:
-		// Not wrapped: to those who read the decompressed data it would look like that data's end.
-		return errors.New("the gzip data is damaged: it ends early")
-	case errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.As(err, &corrupt):
-		return fmt.Errorf("the gzip data is damaged: %w", err)
+	if err == io.EOF || err == io.ErrUnexpectedEOF { // wrapped, it would look like the end of the decompressed data
+		return errors.New("the gzip data ends early")
 	}
-	return err // the file's
+	return fmt.Errorf("the gzip data: %w", err)
 }
 
-func decodeIDX(r io.Reader) (Array, error) {
+func readIDX(r io.Reader) (Array, error) {
 	var magic [4]byte
 	if n, err := io.ReadFull(r, magic[:]); err != nil {
 		return Array{}, truncated(err, int64(n), 4, "the magic number")
@@ -84,19 +72,14 @@ func decodeIDX(r io.Reader) (Array, error) {
 		return Array{}, truncated(err, int64(n), int64(len(header)), "the dimensions")
 	}
 	array := Array{Kind: Uint8}
-	size := uint64(1)
 	for ; len(header) > 0; header = header[4:] {
-		dim := binary.BigEndian.Uint32(header)
-		array.Shape = append(array.Shape, int64(dim))
-		high, low := bits.Mul64(size, uint64(dim))
-		if high != 0 || low >= 1<<62 {
-			return Array{}, fmt.Errorf("dimensions %v, expected their product to be below 2^62", array.Shape)
-		}
-		size = low
+		array.Shape = append(array.Shape, int64(binary.BigEndian.Uint32(header)))
 	}
-
-	var err error
-	array.Uint8, err = readExactly(r, int64(size))
+	size, err := elements(array.Shape)
+	if err != nil {
+		return Array{}, err
+	}
+	array.Uint8, err = readExactly(r, size)
 	if err != nil {
 		return Array{}, fmt.Errorf("dimensions %v: %w", array.Shape, err)
 	}
@@ -122,7 +105,8 @@ func readExactly(r io.Reader, size int64) ([]byte, error) {
 // truncated says how much there was if err is an early end, and is err otherwise.
 func truncated(err error, found, expected int64, what string) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected, io.ErrUnexpectedEOF)
+		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected,
+			io.ErrUnexpectedEOF)
 	}
 	return err
 }

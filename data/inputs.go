@@ -48,7 +48,7 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 		return nil, fmt.Errorf("data: inputs: the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
 	}
 	if t != nil {
-		if err := info.takes(t.Sum()); err != nil {
+		if err := info.checkTokenizer(t.Sum()); err != nil {
 			return nil, fmt.Errorf("data: inputs: %w", err)
 		}
 	}
@@ -82,7 +82,7 @@ func (x *Inputs) bytes() bool { return x.info.Source == Uint8 && x.info.Input.Ki
 // byteTables is the value of each byte, by channel or for all.
 func byteTables(info Info) ([][256]float32, error) {
 	if info.Mean == nil && info.Std == nil {
-		return [][256]float32{plain}, nil
+		return [][256]float32{byteValues}, nil
 	}
 	return normalised("inputs", info.Mean, info.Std, int(info.Input.Shape[0]))
 }
@@ -109,7 +109,7 @@ func (x *Inputs) add(path string) error {
 	}
 	switch shape := x.info.Input.Shape; {
 	case string(head[:n]) == npyMagic:
-		array, err := DecodeNPY(file)
+		array, err := decodeNPY(file)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (x *Inputs) addArray(path string, a Array) error {
 	return nil
 }
 
-// rowsOf is how many samples of a shape an array has: one, or as many as a dimension in front says.
+// rowsOf is the number of samples in an array: 1, or its first dimension.
 // Dimensions of 1 do not count.
 func rowsOf(array, sample []int64) (int, bool) {
 	one := func(n int64) bool { return n == 1 }
@@ -225,7 +225,8 @@ func (x *Inputs) addText(path string, text []byte) error {
 // addTokens adds the last tokens of a text.
 func (x *Inputs) addTokens(path string, row int, tokens []int64) {
 	tokens = tokens[max(len(tokens)-x.info.Input.Size(), 0):]
-	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens), array: Array{Kind: Int64, Int64: tokens}})
+	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens),
+		array: Array{Kind: Int64, Int64: tokens}})
 }
 
 // Source returns the file of an input, and its row there, counted from 0.
@@ -245,12 +246,12 @@ func (x *Inputs) Info() Info { return x.info }
 
 // Fill implements Dataset.
 func (x *Inputs) Fill(batch *Batch, indices []int) error {
-	if err := batch.begin(x, indices); err != nil {
+	if err := batch.resize(x, indices); err != nil {
 		return err
 	}
 	clear(batch.Target.Int64)
 	clear(batch.Target.Float32)
-	return sideBySide(len(indices), func() func(row int) error {
+	return inParallel(len(indices), func() func(row int) error {
 		var picture *image.RGBA
 		return func(row int) error {
 			in := x.inputs[indices[row]]
@@ -270,7 +271,8 @@ func (x *Inputs) Fill(batch *Batch, indices []int) error {
 					return fmt.Errorf("data: inputs: %w", err)
 				}
 				if picture == nil {
-					picture = image.NewRGBA(image.Rect(0, 0, int(x.info.Input.Shape[2]), int(x.info.Input.Shape[1])))
+					picture = image.NewRGBA(image.Rect(0, 0, int(x.info.Input.Shape[2]),
+						int(x.info.Input.Shape[1])))
 				}
 				resize(picture, whole, nil)
 				x.pixels(batch.Input.Float32[row*size:][:size], picture)

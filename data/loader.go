@@ -61,9 +61,6 @@ type Loader struct {
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
 // not valid or leaves no batch in an epoch.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
-	if err := arg.Given(set, "data: NewLoader: the data set", "a Dataset"); err != nil {
-		return nil, err
-	}
 	of := "data: " + set.Info().Name
 	err := cmp.Or(arg.AtLeast(of, "BatchSize", c.BatchSize, 1), arg.AtLeast(of, "Prefetch", c.Prefetch, 0),
 		c.Augment.check(of, set))
@@ -76,10 +73,12 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 		return nil, errors.New(of + ": there are no samples; want a set with at least one")
 	case p.batches() == 0:
 		return nil, &ConfigError{Of: of, Field: "BatchSize", Value: c.BatchSize,
-			Problem: fmt.Sprintf("%d samples make no whole batch", set.Len()), Remedy: "want smaller batches, or DropLast off"}
+			Problem: fmt.Sprintf("%d samples make no whole batch",
+				set.Len()), Remedy: "want smaller batches, or DropLast off"}
 	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > p.batches():
-		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start, Problem: "the position is of another data set or batch size",
-			Remedy: fmt.Sprintf("want a batch from 0 to %d", p.batches())}
+		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start,
+			Problem: "the position is of another data set or batch size",
+			Remedy:  fmt.Sprintf("want a batch from 0 to %d", p.batches())}
 	}
 
 	l := &Loader{producer: p, position: c.Start, done: make(chan struct{})}
@@ -91,7 +90,7 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	return l, nil
 }
 
-// Next returns the next batch, which is the caller's to keep and change. After the last batch of
+// Next returns the next batch. The caller owns it. After the last batch of
 // each epoch it returns io.EOF once, and then goes on with the next epoch. A Position that was
 // taken before that io.EOF leads to it again, so that what a caller does at the end of an epoch is
 // neither lost nor done twice when a run is resumed.
@@ -100,9 +99,6 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 // the next call returns the batch. An error of the data set is final; Position then stays at the
 // batch that failed. After Close, and when Close is called meanwhile, Next returns ErrClosed.
 func (l *Loader) Next(ctx context.Context) (Batch, error) {
-	if err := arg.Context(ctx, "data"); err != nil {
-		return Batch{}, err
-	}
 	select {
 	case <-l.done:
 		return Batch{}, ErrClosed
@@ -162,7 +158,7 @@ func (l *Loader) LastBatch() int {
 	return min(l.producer.config.BatchSize, l.producer.set.Len()-last*l.producer.config.BatchSize)
 }
 
-// BatchSize returns that of the configuration.
+// BatchSize returns the configuration's.
 func (l *Loader) BatchSize() int { return l.producer.config.BatchSize }
 
 // Close stops prefetching and waits until the background goroutine has ended. It may be called more
@@ -170,4 +166,69 @@ func (l *Loader) BatchSize() int { return l.producer.config.BatchSize }
 func (l *Loader) Close() {
 	l.close.Do(func() { close(l.done) })
 	l.wait.Wait()
+}
+
+// producer makes the batch of any position. It belongs to one goroutine: the Loader's background
+// one if there is one, otherwise Next's caller.
+type producer struct {
+	set    Dataset
+	config LoaderConfig
+
+	order []int // of epoch; nil before the first batch and without shuffling
+	epoch int
+}
+
+// produced is a batch or the error that came instead.
+type produced struct {
+	batch Batch
+	err   error
+}
+
+// batches returns the number of batches in an epoch.
+func (p *producer) batches() int {
+	n := p.set.Len() + p.config.BatchSize - 1
+	if p.config.DropLast {
+		n = p.set.Len()
+	}
+	return n / p.config.BatchSize
+}
+
+// run sends the batches from a position on, epoch after epoch, until done is closed or a batch
+// fails.
+func (p *producer) run(from Position, to chan<- produced, done <-chan struct{}) {
+	for ; ; from.Batch++ {
+		if from.Batch == p.batches() {
+			from = Position{Epoch: from.Epoch + 1}
+		}
+		next := p.produce(from)
+		select {
+		case to <- next:
+		case <-done:
+			return
+		}
+		if next.err != nil {
+			return
+		}
+	}
+}
+
+func (p *producer) produce(at Position) produced {
+	start := at.Batch * p.config.BatchSize
+	indices := make([]int, min(p.config.BatchSize, p.set.Len()-start))
+	for i := range indices {
+		indices[i] = start + i
+	}
+	if p.config.Shuffle {
+		if p.order == nil || p.epoch != at.Epoch {
+			p.order, p.epoch = Permutation(p.set.Len(), p.config.Seed, at.Epoch), at.Epoch
+		}
+		copy(indices, p.order[start:])
+	}
+	views := p.config.Augment.views(p.config.Seed, at.Epoch, indices)
+	var batch Batch
+	if err := fillViews(p.set, &batch, indices, views); err != nil {
+		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, err)}
+	}
+	apply(views, &batch, p.set.Info())
+	return produced{batch: batch}
 }

@@ -2,17 +2,22 @@ package data_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 )
 
 // counting is n samples that are their own index. It can be slow, and fail.
@@ -48,10 +53,7 @@ func (c *counting) Fill(batch *data.Batch, indices []int) error {
 // newLoader returns a loader that is closed when the test ends.
 func newLoader(t *testing.T, set data.Dataset, c data.LoaderConfig) *data.Loader {
 	t.Helper()
-	loader, err := data.NewLoader(set, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loader := must.Get(data.NewLoader(set, c))(t)
 	t.Cleanup(loader.Close)
 	return loader
 }
@@ -135,10 +137,7 @@ func TestEpochs(t *testing.T) {
 						if got := loader.Position(); got != (data.Position{Epoch: epoch, Batch: i}) {
 							t.Errorf("Position() = %v, want {%d %d}", got, epoch, i)
 						}
-						batch, err := loader.Next(t.Context())
-						if err != nil {
-							t.Fatal(err)
-						}
+						batch := must.Get(loader.Next(t.Context()))(t)
 						if !slices.Equal(batch.Input.Int64, want) || batch.Rows != len(want) {
 							t.Errorf("epoch %d, batch %d is %v, want %v", epoch, i, batch.Input.Int64, want)
 						}
@@ -217,34 +216,6 @@ func TestShuffle(t *testing.T) {
 	}
 }
 
-// A batch is the caller's: what becomes of it changes no other.
-func TestBatchIsTheCallers(t *testing.T) {
-	loader := newLoader(t, &counting{n: 4}, data.LoaderConfig{BatchSize: 2, Prefetch: 2})
-	first, err := loader.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := slices.Clone(first.Input.Int64)
-	for range 6 {
-		batch, err := loader.Next(t.Context())
-		if err == io.EOF {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if batch.Input.Int64[0] >= 100 {
-			t.Fatal("a batch holds what was written into another")
-		}
-		for i := range batch.Input.Int64 {
-			batch.Input.Int64[i] = 100
-		}
-	}
-	if !slices.Equal(first.Input.Int64, kept) {
-		t.Errorf("the first batch became %v", first.Input.Int64)
-	}
-}
-
 func TestNewLoaderRefuses(t *testing.T) {
 	tests := []struct {
 		samples int
@@ -264,4 +235,149 @@ func TestNewLoaderRefuses(t *testing.T) {
 		_, err := data.NewLoader(&counting{n: test.samples}, test.config)
 		wantError(t, err, "data: counting: "+test.want)
 	}
+}
+
+// While a step runs the next batch is prepared: ten steps of a second over batches of a second take
+// eleven seconds.
+func TestPrefetchOverlaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loader := newLoader(t, &counting{n: 100, slow: time.Second}, data.LoaderConfig{BatchSize: 1, Prefetch: 1})
+		start := time.Now()
+		for range 10 {
+			if _, err := loader.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(start); took != 11*time.Second {
+			t.Errorf("took %v, want 11s", took)
+		}
+	})
+}
+
+func TestCancelledNextLosesNothing(t *testing.T) {
+	for prefetch := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			loader := newLoader(t, &counting{n: 4, slow: time.Minute}, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if prefetch == 0 {
+				cancel() // Fill itself cannot be interrupted
+			}
+			if _, err := loader.Next(ctx); !errors.Is(err, ctx.Err()) || err == nil {
+				t.Errorf("prefetch %d: error %v, want the context's", prefetch, err)
+			}
+			if position := loader.Position(); position != (data.Position{}) {
+				t.Errorf("prefetch %d: at %v after a call that delivered nothing", prefetch, position)
+			}
+			batch, err := loader.Next(t.Context())
+			if err != nil || !slices.Equal(batch.Input.Int64, []int64{0, 1}) {
+				t.Errorf("prefetch %d: then %v, %v, want the first batch", prefetch, batch.Input.Int64, err)
+			}
+		})
+	}
+}
+
+// An error arrives with its batch, after the good ones, says where it happened and stays.
+func TestErrorOfTheDataset(t *testing.T) {
+	broken := errors.New("bad sector")
+	for prefetch := range 4 {
+		loader := newLoader(t, &counting{n: 10, fails: broken, from: 5}, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch, Start: data.Position{Epoch: 3}})
+		for range 2 {
+			if _, err := loader.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			_, err := loader.Next(t.Context())
+			if !errors.Is(err, broken) {
+				t.Fatalf("prefetch %d: error %v, want the data set's", prefetch, err)
+			}
+			wantError(t, err, "epoch 3, batch 2", "sample 5")
+		}
+		if got, want := loader.Position(), (data.Position{Epoch: 3, Batch: 2}); got != want {
+			t.Errorf("prefetch %d: at %v, want %v", prefetch, got, want)
+		}
+	}
+}
+
+// Close joins the goroutine wherever it is: synctest fails a test whose goroutines outlive it.
+func TestClose(t *testing.T) {
+	for prefetch := range 4 {
+		for delivered := range 7 {
+			synctest.Test(t, func(t *testing.T) {
+				set := &counting{n: 5, slow: time.Second}
+				loader := must.Get(data.NewLoader(set, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch}))(t)
+				for range delivered {
+					if _, err := loader.Next(t.Context()); err != nil && err != io.EOF {
+						t.Fatal(err)
+					}
+				}
+				loader.Close()
+				fills := set.fills.Load()
+				time.Sleep(time.Hour)
+				if set.fills.Load() != fills {
+					t.Error("batches are prepared after Close")
+				}
+				loader.Close()
+				if _, err := loader.Next(t.Context()); err != data.ErrClosed {
+					t.Errorf("Next after Close: error %v, want ErrClosed", err)
+				}
+			})
+		}
+	}
+}
+
+// Close wakes a Next that waits.
+func TestCloseWhileNextWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loader := newLoader(t, &counting{n: 5, slow: time.Minute}, data.LoaderConfig{BatchSize: 2, Prefetch: 1})
+		woken := make(chan error)
+		go func() {
+			_, err := loader.Next(context.Background())
+			woken <- err
+		}()
+		synctest.Wait()
+		go loader.Close()
+		if err := <-woken; err != data.ErrClosed {
+			t.Errorf("error %v, want ErrClosed", err)
+		}
+	})
+}
+
+// The orders that runs of the past have seen. A change here breaks every run that is resumed. The
+// values come from an implementation of the same definition in Python.
+func TestPermutationIsForever(t *testing.T) {
+	tests := []struct {
+		n     int
+		seed  uint64
+		epoch int
+		want  []int
+	}{
+		{10, 0, 0, []int{5, 2, 1, 0, 7, 9, 4, 6, 3, 8}},
+		{10, 0, 1, []int{9, 8, 1, 6, 3, 4, 7, 0, 2, 5}},
+		{10, 1, 0, []int{0, 2, 8, 3, 1, 9, 4, 6, 5, 7}},
+		{16, math.MaxUint64, 1_000_000, []int{11, 3, 9, 2, 10, 5, 1, 15, 0, 13, 8, 4, 6, 7, 14, 12}},
+	}
+	for _, test := range tests {
+		if got := data.Permutation(test.n, test.seed, test.epoch); !slices.Equal(got, test.want) {
+			t.Errorf("Permutation(%d, %d, %d) = %v, want %v", test.n, test.seed, test.epoch, got, test.want)
+		}
+	}
+}
+
+func TestPermutationIsOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 500).Draw(t, "n")
+		order := data.Permutation(n, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(0, math.MaxInt).Draw(t, "epoch"))
+		slices.Sort(order)
+		for i, index := range order {
+			if index != i {
+				t.Fatalf("sorted, the permutation has %d at %d", index, i)
+			}
+		}
+		if len(order) != n {
+			t.Fatalf("%d indices of %d", len(order), n)
+		}
+	})
 }

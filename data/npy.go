@@ -8,23 +8,18 @@ import (
 	"io"
 	"math"
 	"math/bits"
+	"regexp"
 	"strconv"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
-// DecodeNPY reads an array as numpy.save writes it, of any version of the format
+// decodeNPY reads an array as numpy.save writes it, of any version of the format
 // (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): float32 and float64
 // become Float32, uint8 Uint8, and int32 and int64 Int64, all little-endian and in C order.
 //
 // It returns an error for anything else, for a header that is not exactly such a one, for data cut
-// short and for bytes that follow. Memory grows with the data that there is, not with what the
-// header claims.
-func DecodeNPY(r io.Reader) (Array, error) {
-	if err := arg.Given(r, "data: DecodeNPY: the reader", "an array to read"); err != nil {
-		return Array{}, err
-	}
+// short and for bytes that follow. Memory grows with the data, not with the header's shape.
+func decodeNPY(r io.Reader) (Array, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	header, err := readNPYHeader(buffered)
 	if err != nil {
@@ -45,7 +40,7 @@ func DecodeNPY(r io.Reader) (Array, error) {
 	return array, nil
 }
 
-// maxNPYHeader is the longest header that is read. Those of arrays of numbers have 118 bytes.
+// maxNPYHeader is the longest header that is read. Arrays of numbers have headers of 118 bytes.
 const maxNPYHeader = 1 << 16
 
 // readNPYHeader reads magic number, version and length, and returns the text that they announce.
@@ -63,7 +58,8 @@ func readNPYHeader(r io.Reader) (string, error) {
 		width = 2
 	case [2]byte{2, 0}, [2]byte{3, 0}:
 	default:
-		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0], version[1])
+		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
+			version[1])
 	}
 	length := make([]byte, 4)
 	if n, err := io.ReadFull(r, length[:width]); err != nil {
@@ -80,94 +76,28 @@ func readNPYHeader(r io.Reader) (string, error) {
 	return string(header), nil
 }
 
+var (
+	npyDescr = regexp.MustCompile(`['"]descr['"]:\s*['"]([^'"]*)['"]`)
+	npyOrder = regexp.MustCompile(`['"]fortran_order['"]:\s*False`)
+	npyShape = regexp.MustCompile(`['"]shape['"]:\s*\(([0-9, ]*)\)`)
+)
+
 // parseNPYHeader reads the header's Python dictionary, such as
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
-//
-// with each key once, in any order.
 func parseNPYHeader(header string) (descr string, shape []int64, err error) {
-	fail := func(format string, args ...any) (string, []int64, error) {
-		return "", nil, fmt.Errorf("header %q: %w", header, fmt.Errorf(format, args...))
+	found, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
+	if found == nil || sizes == nil || !npyOrder.MatchString(header) {
+		return "", nil, fmt.Errorf("header %q; want an array of one type in C order: save numpy.ascontiguousarray(x)", header)
 	}
-	rest, ok := strings.CutPrefix(strings.TrimRight(header, " \n"), "{")
-	body, closed := strings.CutSuffix(rest, "}")
-	if !ok || !closed {
-		return fail("want a dictionary {...}")
-	}
-	seen := map[string]bool{}
-	for body = strings.TrimSpace(body); body != ""; {
-		key, rest, ok := quoted(body)
-		rest, colon := strings.CutPrefix(strings.TrimLeft(rest, " "), ":")
-		if !ok || !colon || seen[key] {
-			return fail("want 'descr', 'fortran_order' and 'shape', each once, with a value")
-		}
-		seen[key] = true
-		rest = strings.TrimLeft(rest, " ")
-		switch key {
-		case "descr":
-			if descr, rest, ok = quoted(rest); !ok {
-				return fail("its elements are no numbers; want an array of one type, such as x.astype('float32')")
-			}
-		case "fortran_order":
-			if strings.HasPrefix(rest, "True") {
-				return fail("it is in Fortran order; want C order: save numpy.ascontiguousarray(x)")
-			}
-			if rest, ok = strings.CutPrefix(rest, "False"); !ok {
-				return fail("want 'fortran_order': False")
-			}
-		case "shape":
-			if shape, rest, err = tuple(rest); err != nil {
-				return fail("%w", err)
-			}
-		default:
-			return fail("key %q; want 'descr', 'fortran_order' and 'shape'", key)
-		}
-		rest = strings.TrimLeft(rest, " ")
-		if body, ok = strings.CutPrefix(rest, ","); !ok && rest != "" {
-			return fail("want a comma after the value of '%s'", key)
-		}
-		body = strings.TrimLeft(body, " ")
-	}
-	if len(seen) != 3 {
-		return fail("want 'descr', 'fortran_order' and 'shape', each once")
-	}
-	return descr, shape, nil
-}
-
-// quoted reads a Python string without escapes.
-func quoted(text string) (content, rest string, ok bool) {
-	if text == "" || text[0] != '\'' && text[0] != '"' {
-		return "", text, false
-	}
-	return strings.Cut(text[1:], text[:1])
-}
-
-// tuple reads a Python tuple of whole numbers: (), (3,), (3, 4).
-func tuple(text string) (numbers []int64, rest string, err error) {
-	want := errors.New("want 'shape' to be a tuple of whole numbers that are at least 0, such as (3, 4) or (3,)")
-	text, ok := strings.CutPrefix(text, "(")
-	inside, rest, closed := strings.Cut(text, ")")
-	if !ok || !closed {
-		return nil, "", want
-	}
-	if strings.TrimSpace(inside) == "" {
-		return nil, rest, nil
-	}
-	words := strings.Split(inside, ",")
-	last := len(words) - 1
-	if strings.TrimSpace(words[last]) == "" {
-		words = words[:last]
-	} else if last == 0 {
-		return nil, "", want // (3) is a number
-	}
-	for _, word := range words {
-		n, err := strconv.ParseUint(strings.TrimSpace(word), 10, 62)
+	for size := range strings.FieldsFuncSeq(sizes[1], func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.ParseInt(size, 10, 62)
 		if err != nil {
-			return nil, "", want
+			return "", nil, fmt.Errorf("header %q: %w", header, err)
 		}
-		numbers = append(numbers, int64(n))
+		shape = append(shape, n)
 	}
-	return numbers, rest, nil
+	return found[1], shape, nil
 }
 
 // elements is the product of a shape.
@@ -189,10 +119,12 @@ func (a *Array) readNPY(r io.Reader, descr string, size int64) error {
 	switch descr {
 	case "<f4":
 		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 4, func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
+		return readNumbers(r, &a.Float32, size, 4,
+			func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
 	case "<f8":
 		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 8, func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
+		return readNumbers(r, &a.Float32, size, 8,
+			func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
 	case "<i4":
 		a.Kind = Int64
 		return readNumbers(r, &a.Int64, size, 4, func(b []byte) int64 { return int64(int32(little.Uint32(b))) })
@@ -206,8 +138,7 @@ func (a *Array) readNPY(r io.Reader, descr string, size int64) error {
 	return errors.New("want float32, float64, int32, int64 or uint8, little-endian: save x.astype('float32'), or astype('int64') for classes")
 }
 
-// readNumbers reads size numbers of so many bytes, and then the end of r. The slice grows with what
-// there is.
+// readNumbers reads size numbers of width bytes, and then the end of r. The slice grows with the data.
 func readNumbers[N any](r io.Reader, to *[]N, size int64, width int, number func([]byte) N) error {
 	block := make([]byte, 1<<16)
 	for left := size; left > 0; {

@@ -1,9 +1,17 @@
 package data
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
-	"penstock.example/internal/arg"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+
+	"penstock.example/internal/arg"
+	"penstock.example/internal/setting"
 )
 
 // Options adjust what Open returns. The zero value is each set's usual form.
@@ -48,22 +56,19 @@ type Options struct {
 	Holdout float64
 	Seed    uint64
 
-	// Like describes the samples that a model was trained on, for others to be made as those: images are
-	// normalised by its Mean and Std where Mean and Std are nil, rows of numbers are standardised by them
-	// whatever CSV says, columns of a csv with a header are found by its Columns, and its task, its class
-	// names and how many classes there are hold where they are not given, and another Tokenizer than its own is
-	// refused. Nil is none.
-	Like *Info
+	// TrainedOn describes the samples that a model was trained on; others are made alike. Its task, classes,
+	// columns, mean and deviation count where the options have none, and another tokenizer is refused. Nil
+	// is none.
+	TrainedOn *Info
 
 	// Synthetic describes the set named synthetic.
 	Synthetic Synthetic
 }
 
-// normalisation returns the mean and the standard deviation to use in place of a set's own: those that are
-// given, or those of Like.
+// normalisation returns the mean and the deviation to use in place of a set's own.
 func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
-	if like := o.Like; like != nil && like.Source == Uint8 && like.Mean != nil && len(like.Mean) == len(mean) {
-		mean, std = like.Mean, like.Std
+	if t := o.TrainedOn; t != nil && t.Source == Uint8 && len(t.Mean) == len(mean) {
+		mean, std = t.Mean, t.Std
 	}
 	if o.Mean != nil {
 		mean = o.Mean
@@ -77,36 +82,26 @@ func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 // set is a data set that Open knows.
 type set struct {
 	tasks    []Task                                              // that it may have
-	settings []setting                                           // of its Options, for Set
+	settings func(o *Options) []setting.Setting                  // for Set
 	files    func(directory string, o Options) ([]string, error) // those that open reads
 	open     func(directory string, o Options) (train, test Dataset, err error)
 }
 
 var sets = map[string]set{
-	"mnist":         {tasks: classes, settings: imageSettings, files: always(mnist.files), open: mnist.open},
-	"fashion-mnist": {tasks: classes, settings: imageSettings, files: always(fashionMNIST.files), open: fashionMNIST.open},
-	"images":        {tasks: classes, settings: folderSettings, files: always(folderFiles), open: openFolder},
-	"cifar10": {tasks: classes, settings: imageSettings, files: always(cifarFiles), open: func(directory string, o Options) (train, test Dataset, err error) {
-		return openCIFAR10(directory, o, cifarRecords)
-	}},
-	"npy":    {tasks: []Task{Classification, Regression, Segmentation, NextToken}, settings: npySettings, files: always(npyFiles), open: openNPY},
-	"csv":    {tasks: []Task{Classification, Regression}, settings: csvSettings, files: always(csvFiles), open: openCSV},
-	"tokens": {tasks: []Task{NextToken}, settings: tokenSettings, files: always(tokenFiles), open: openTokens},
-	"text":   {tasks: []Task{NextToken}, settings: textSettings, files: openedFiles, open: openText},
-	"synthetic": {
-		tasks:    []Task{Classification, Segmentation, NextToken},
-		settings: syntheticSettings,
-		files:    func(string, Options) ([]string, error) { return nil, nil },
-		open: func(_ string, o Options) (train, test Dataset, err error) {
-			return o.Synthetic.Open()
-		},
-	},
+	"mnist":         mnist.set(),
+	"fashion-mnist": fashionMNIST.set(),
+	"cifar10":       cifar10(10_000).set(),
+	"images":        {classes, folderSettings, folderFiles, openFolder},
+	"npy": {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles,
+		openNPY},
+	"csv":    {[]Task{Classification, Regression}, csvSettings, partFiles("csv", "csv"), openCSV},
+	"tokens": {[]Task{NextToken}, tokenSettings, partFiles("tokens", "bin"), openTokens},
+	"text":   {[]Task{NextToken}, textSettings, textFiles, openText},
+	"synthetic": {[]Task{Classification, Segmentation, NextToken}, syntheticSettings, noFiles,
+		func(_ string, o Options) (train, test Dataset, err error) { return o.Synthetic.Open() }},
 }
 
-// always lists the same files whatever the options.
-func always(files func(string) ([]string, error)) func(string, Options) ([]string, error) {
-	return func(directory string, _ Options) ([]string, error) { return files(directory) }
-}
+func noFiles(string, Options) ([]string, error) { return nil, nil }
 
 // classes is the task of sets of labelled samples.
 var classes = []Task{Classification}
@@ -129,10 +124,9 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	               Options.Tokenizer, which does not merge over the end of a file
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. Pictures
-// are read when they are asked for: Open finds them, and Fill returns the error of one that is
-// damaged. So are tokens. Any other set is read and checked as a whole before Open returns. An error names the file, what was found, what was
-// expected and where to get it, and is fs.ErrNotExist if a file is missing.
+// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. Pictures and tokens
+// are read when they are asked for: Open finds them, and Fill returns the error of a damaged one. Open reads
+// and checks any other set as a whole. An error names the file, and is fs.ErrNotExist if one is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)
 	if err != nil {
@@ -157,8 +151,7 @@ func Files(name, directory string, o Options) ([]string, error) {
 	return s.files(directory, o)
 }
 
-// Tasks lists what a data set may ask of a model. Which of them it is, follows from its files and
-// its options; Info.Task says it.
+// Tasks lists the tasks that a data set may have. Files and options decide; Info.Task says which it is.
 func Tasks(name string) ([]Task, error) {
 	s, err := find(name)
 	return slices.Clone(s.tasks), err
@@ -170,4 +163,70 @@ func find(name string) (set, error) {
 		return set{}, &ConfigError{Of: "data", Field: "Data", Value: name, Remedy: arg.OneOf(name, Names())}
 	}
 	return s, nil
+}
+
+// noPlace is the error of a set without a path.
+func noPlace(name, want string) error {
+	return fmt.Errorf("data: %s has no usual place: name %s", name, want)
+}
+
+// partFiles lists the file at path, or, of a directory, train.EXT and the one to test with if there
+// is one: val.EXT or test.EXT.
+func partFiles(name, extension string) func(path string, _ Options) ([]string, error) {
+	want := fmt.Sprintf("a file, or a directory with train.%[1]s and val.%[1]s or test.%[1]s", extension)
+	return func(path string, _ Options) ([]string, error) {
+		if path == "" {
+			return nil, noPlace(name, want)
+		}
+		info, err := os.Stat(path)
+		if err == nil && !info.IsDir() {
+			return []string{path}, nil
+		}
+		var train, test string
+		if err == nil {
+			train, err = locate([]string{path}, "train."+extension)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("data: %s: %w: name %s", name, err, want)
+		}
+		test, err = locate([]string{path}, "val."+extension, "test."+extension)
+		if errors.Is(err, fs.ErrNotExist) {
+			return []string{train}, nil
+		}
+		return []string{train, test}, err
+	}
+}
+
+// locate returns the path of the first of the names that is in one of the directories.
+func locate(directories []string, names ...string) (string, error) {
+	for _, directory := range directories {
+		for _, name := range names {
+			path := filepath.Join(directory, name)
+			if _, err := os.Stat(path); err == nil {
+				return path, nil
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return "", err
+			}
+		}
+	}
+	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), strings.Join(directories, " or "),
+		fs.ErrNotExist)
+}
+
+// trainAndTest returns the sets of a path's one or two parts, and holds samples out if there is no part to
+// test with.
+func trainAndTest[D Dataset](o Options, name string, sets []D) (train, test Dataset, err error) {
+	if len(sets) == 1 {
+		return Split(sets[0], o.Holdout, o.Seed)
+	}
+	a, b := sets[0].Info(), sets[1].Info()
+	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
+		return nil, nil, fmt.Errorf("data: %s: samples to train with are %v and %v, to test with %v and %v; want the same shapes and kinds",
+			name, a.Input, a.Target, b.Input, b.Target)
+	}
+	if o.Holdout != 0 {
+		return nil, nil, &ConfigError{Of: "data: " + name, Field: "Holdout", Value: o.Holdout,
+			Problem: "there is a part to test with", Remedy: "want it left out, or no part to test with"}
+	}
+	return sets[0], sets[1], nil
 }

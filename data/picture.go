@@ -17,8 +17,7 @@ import (
 // maxPixels is the most pixels of a picture that is decoded. A small file can claim any number.
 const maxPixels = 1 << 27
 
-// readPicture decodes a file: PNG, JPEG or GIF, of which it takes the first image, told apart by
-// content.
+// readPicture decodes a PNG, a JPEG, or the first image of a GIF. The content says which it is.
 func readPicture(path string) (image.Image, error) {
 	file, err := disk.Open(path)
 	if err != nil {
@@ -38,7 +37,8 @@ func decodePicture(file *os.File) (image.Image, error) {
 		return nil, err
 	}
 	if config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height {
-		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width, config.Height, maxPixels)
+		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
+			config.Height, maxPixels)
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -47,12 +47,12 @@ func decodePicture(file *os.File) (image.Image, error) {
 	return picture, err
 }
 
-// resize takes the part of a picture, on black where it is transparent, and makes it as large as
+// resize takes the crop of a picture, on black where it is transparent, and makes it as large as
 // to: each pixel is the mean of those that it covers, weighted by a triangle (bilinear, with
-// antialiasing). A part that has the size is copied.
-func resize(to *image.RGBA, picture image.Image, p *part) {
+// antialiasing). A crop that has the size is copied.
+func resize(to *image.RGBA, picture image.Image, p *crop) {
 	b := picture.Bounds()
-	x, y, w, h := p.of(b.Dx(), b.Dy())
+	x, y, w, h := p.rectangle(b.Dx(), b.Dy())
 	from := image.Rect(x, y, x+w, y+h).Add(b.Min)
 	if from.Size() == to.Bounds().Size() {
 		draw.Draw(to, to.Bounds(), picture, from.Min, draw.Src)

@@ -2,7 +2,6 @@ package data
 
 import (
 	"fmt"
-	"math"
 
 	"penstock.example/internal/arg"
 )
@@ -22,18 +21,9 @@ type Synthetic struct {
 	Test    int // samples; 0 means 256
 	Classes int // 0 means 10
 
-	// A dimension of 0 means that of Fashion-MNIST's images: 1, 28, 28. Width is also the length of
+	// A dimension of 0 means Fashion-MNIST's: 1, 28, 28. Width is also the length of
 	// a text, which has no other dimension.
 	Channels, Height, Width int
-}
-
-var syntheticSettings = []setting{
-	whole("size", "28", 1<<14, func(o *Options) *int { return &o.Synthetic.Height }, func(o *Options) *int { return &o.Synthetic.Width }),
-	whole("channels", "1", 1<<12, func(o *Options) *int { return &o.Synthetic.Channels }),
-	whole("classes", "10", 1<<20, func(o *Options) *int { return &o.Synthetic.Classes }),
-	whole("train", "1024", math.MaxInt32, func(o *Options) *int { return &o.Synthetic.Train }),
-	whole("test", "256", math.MaxInt32, func(o *Options) *int { return &o.Synthetic.Test }),
-	seeding(func(o *Options) *uint64 { return &o.Synthetic.Seed }),
 }
 
 // Open returns a set to train with and one to test with: other samples of the same classes. It
@@ -73,12 +63,14 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		info.Input, info.Target, info.Source, info.Pad, sample = spec, spec, Int64, nil, Info.followed
 	default:
 		return nil, nil, &ConfigError{Of: "data: synthetic", Field: "Task", Value: c.Task,
-			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation), string(NextToken)})}
+			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation),
+				string(NextToken)})}
 	}
-	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test, sample}, nil
+	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test,
+		sample}, nil
 }
 
-// synthetic is the samples [first, first+length) of those that a seed makes.
+// synthetic is the samples [first, first+length) of a seed.
 type synthetic struct {
 	info          Info
 	seed          uint64
@@ -90,7 +82,7 @@ func (s *synthetic) Len() int   { return s.length }
 func (s *synthetic) Info() Info { return s.info }
 
 func (s *synthetic) Fill(batch *Batch, indices []int) error {
-	if err := batch.begin(s, indices); err != nil {
+	if err := batch.resize(s, indices); err != nil {
 		return err
 	}
 	for row, index := range indices {

@@ -2,9 +2,7 @@ package data
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -59,7 +57,7 @@ func newText(t *Text, window int) (*Text, error) {
 		return nil, arg.AtLeast("data: text", "Window", window, 1)
 	}
 	if t.size() <= window {
-		return nil, fmt.Errorf("data: text: %s, expected at least %d for one sample: a longer text or a shorter window", t.has(), int64(window)+1)
+		return nil, fmt.Errorf("data: text: %s, expected at least %d for one sample: a longer text or a shorter window", t.sizeText(), int64(window)+1)
 	}
 	spec := Spec{Int64, []int64{int64(window)}}
 	t.info.Name, t.info.Input, t.info.Target = "text", spec, spec
@@ -69,8 +67,7 @@ func newText(t *Text, window int) (*Text, error) {
 func (t *Text) window() int { return int(t.info.Input.Shape[0]) }
 func (t *Text) size() int   { return max(len(t.bytes), len(t.tokens)) }
 
-// has says how much there is.
-func (t *Text) has() string {
+func (t *Text) sizeText() string {
 	if t.tokens != nil {
 		return fmt.Sprintf("%d tokens", len(t.tokens))
 	}
@@ -96,7 +93,7 @@ func (t *Text) Info() Info { return t.info }
 
 // Fill implements Dataset.
 func (t *Text) Fill(batch *Batch, indices []int) error {
-	if err := batch.begin(t, indices); err != nil {
+	if err := batch.resize(t, indices); err != nil {
 		return err
 	}
 	if t.tokens != nil {
@@ -124,34 +121,37 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	if window == 0 {
 		window = defaultWindow
 	}
-	paths, err := textFiles(path)
+	paths, err := textPaths(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	contents, err := readText(paths)
-	if err != nil {
-		return nil, nil, err
+	var contents [][]byte
+	left := int64(MaxText)
+	for _, path := range paths {
+		text, err := disk.Read(path, left)
+		if err != nil {
+			return nil, nil, fmt.Errorf("data: text: %w", err)
+		}
+		contents, left = append(contents, text), left-int64(len(text))
 	}
 	var whole *Text
-	if o.Tokenizer == "" {
-		whole, err = NewText(joined(contents), window)
+	if o.Tokenizer != "" {
+		whole, err = encodeTexts(contents, paths, window, o)
 	} else {
-		tokens, classes, sum, failure := tokenised(contents, paths, o)
-		if failure != nil {
-			return nil, nil, fmt.Errorf("data: text: %w", failure)
+		text := contents[0]
+		if len(contents) > 1 {
+			text = bytes.Join(contents, nil)
 		}
-		if whole, err = NewTokens(tokens, classes, window); err == nil {
-			whole.info.Tokenizer = sum
-		}
+		whole, err = NewText(text, window)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (in %s)", err, path)
 	}
 	if whole.Len() < 2 {
 		return nil, nil, fmt.Errorf("data: text: %s has %s, expected at least %d for a sample to train and one to test: "+
-			"a longer text or a shorter window", path, whole.has(), 2*(window+1))
+			"a longer text or a shorter window", path, whole.sizeText(), 2*(window+1))
 	}
-	tested, err := heldOut("text", whole.Len(), o.Holdout)
+	tested, err := testSamples("text", whole.Len(), o.Holdout)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -159,20 +159,16 @@ func openText(path string, o Options) (train, test Dataset, err error) {
 	return whole.part(0, cut), whole.part(cut, whole.size()), nil
 }
 
-// tokenised is the tokens of texts, each text's by itself, by the tokenizer that the options name, which is no
-// other than Like's; and how many tokens that one has, and its sum.
-func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, classes int, sum string, err error) {
+// encodeTexts makes tokens of texts, each by itself, by the tokenizer that the options name.
+func encodeTexts(texts [][]byte, paths []string, window int, o Options) (*Text, error) {
 	t, err := tokenizer.Open(o.Tokenizer)
+	if err == nil && o.TrainedOn != nil {
+		err = o.TrainedOn.checkTokenizer(t.Sum())
+	}
 	if err != nil {
-		return nil, 0, "", err
+		return nil, fmt.Errorf("data: text: %s: %w", o.Tokenizer, err)
 	}
-	sum = t.Sum()
-	if o.Like != nil {
-		if err := o.Like.takes(sum); err != nil {
-			return nil, 0, "", fmt.Errorf("%s: %w", o.Tokenizer, err)
-		}
-	}
-	tokens = []int32{} // not nil, also without a text
+	tokens := []int32{} // not nil, also without a text
 	before, all := 0, 0
 	for _, text := range texts {
 		all += len(text)
@@ -185,16 +181,20 @@ func tokenised(texts [][]byte, paths []string, o Options) (tokens []int32, class
 			return nil
 		})
 		if err != nil {
-			return nil, 0, "", fmt.Errorf("%s: %w", paths[i], err)
+			return nil, fmt.Errorf("data: text: %s: %w", paths[i], err)
 		}
 		before += len(text)
 	}
-	return tokens, t.Len(), sum, nil
+	whole, err := NewTokens(tokens, t.Len(), window)
+	if err == nil {
+		whole.info.Tokenizer = t.Sum()
+	}
+	return whole, err
 }
 
-// openedFiles lists the files of a text and of its tokenizer.
-func openedFiles(path string, o Options) ([]string, error) {
-	paths, err := textFiles(path)
+// textFiles lists the files of a text and of its tokenizer.
+func textFiles(path string, o Options) ([]string, error) {
+	paths, err := textPaths(path)
 	if err != nil || o.Tokenizer == "" {
 		return paths, err
 	}
@@ -205,55 +205,31 @@ func openedFiles(path string, o Options) ([]string, error) {
 	return append(paths, more...), nil
 }
 
-// textFiles lists a file, or the .txt files of a directory in the order of their names.
-func textFiles(path string) ([]string, error) {
+// textPaths lists a file, or the .txt files of a directory in the order of their names.
+func textPaths(path string) ([]string, error) {
+	const want = "a file, or a directory of .txt files"
 	if path == "" {
-		return nil, errors.New("data: text has no usual place: name a file, or a directory of .txt files, with --data-dir")
+		return nil, noPlace("text", want)
 	}
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("data: text: %w: name a file, or a directory of .txt files, with --data-dir", err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("data: text: %w", err)
-	}
-	if !info.IsDir() {
+	if err == nil && !info.IsDir() {
 		return []string{path}, nil
 	}
-	entries, err := os.ReadDir(path) // sorted
-	if err != nil {
-		return nil, fmt.Errorf("data: text: %w", err)
-	}
 	var paths []string
-	for _, entry := range entries {
-		if !entry.IsDir() && filepath.Ext(entry.Name()) == ".txt" {
-			paths = append(paths, filepath.Join(path, entry.Name()))
+	if err == nil {
+		var entries []os.DirEntry // sorted
+		entries, err = os.ReadDir(path)
+		for _, e := range entries {
+			if !e.IsDir() && filepath.Ext(e.Name()) == ".txt" {
+				paths = append(paths, filepath.Join(path, e.Name()))
+			}
 		}
 	}
-	if len(paths) == 0 {
-		return nil, fmt.Errorf("data: text: no .txt file in %s: name a file, or a directory of .txt files, with --data-dir", path)
+	if err == nil && paths == nil {
+		err = fmt.Errorf("no .txt file in %s", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data: text: %w: name %s", err, want)
 	}
 	return paths, nil
-}
-
-// readText reads files, which are at most MaxText bytes together.
-func readText(paths []string) ([][]byte, error) {
-	var texts [][]byte
-	left := int64(MaxText)
-	for _, path := range paths {
-		text, err := disk.Read(path, left)
-		if err != nil {
-			return nil, fmt.Errorf("data: text: %w", err)
-		}
-		texts, left = append(texts, text), left-int64(len(text))
-	}
-	return texts, nil
-}
-
-// joined is texts one after the other.
-func joined(texts [][]byte) []byte {
-	if len(texts) == 1 {
-		return texts[0]
-	}
-	return bytes.Join(texts, nil)
 }

@@ -2,24 +2,24 @@ package data_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
-	"io/fs"
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 	"penstock.example/tokenizer"
 )
 
 func TestText(t *testing.T) {
-	set, err := data.NewText([]byte("abcdefgh\xff"), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.NewText([]byte("abcdefgh\xff"), 3))(t)
 	if set.Len() != 2 || set.Info().Classes != 256 || !slices.Equal(set.Info().Input.Shape, []int64{3}) || !slices.Equal(set.Info().Target.Shape, []int64{3}) {
 		t.Errorf("%d samples of %+v", set.Len(), set.Info())
 	}
@@ -88,52 +88,23 @@ func TestOpenText(t *testing.T) {
 	if input := fill(t, train, 0).Input.Int64; len(input) != 128 || input[99] != 'a' || input[100] != 'b' {
 		t.Errorf("the files are not joined in the order of their names: %v", input)
 	}
-
-	_, _, err = data.Open("text", "", data.Options{})
-	wantError(t, err, "text has no usual place", "--data-dir")
-	_, _, err = data.Open("text", filepath.Join(directory, "none"), data.Options{})
-	wantError(t, err, filepath.Join(directory, "none"), "--data-dir")
-	if !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error %v is not fs.ErrNotExist", err)
-	}
-	empty := t.TempDir()
-	_, _, err = data.Open("text", empty, data.Options{})
-	wantError(t, err, "no .txt file in "+empty)
-	_, _, err = data.Open("text", directory, data.Options{Window: 300})
-	wantError(t, err, "300 bytes, expected at least 301", directory)
-	_, _, err = data.Open("text", directory, data.Options{Window: 200})
-	wantError(t, err, "has 300 bytes, expected at least 402")
-	_, _, err = data.Open("text", directory, data.Options{Window: -1})
-	wantError(t, err, "Window is -1; want at least 1")
-	for _, holdout := range []float64{-0.1, 1, math.NaN()} {
-		_, _, err = data.Open("text", directory, data.Options{Holdout: holdout})
-		wantError(t, err, "want a share between 0 and 1", "between 0 and 1")
-	}
 }
 
 const fixture = "../tokenizer/testdata"
 
 // With a tokenizer a text is its tokens, each file's by itself.
 func TestTextTokens(t *testing.T) {
-	tok, err := tokenizer.Open(fixture)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(tokenizer.Open(fixture))(t)
 	var want []int64
 	for _, text := range []string{"the stages of the pipe", "line and the stages\n<|endoftext|>"} {
-		ids, err := tok.Encode([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must.Get(tok.Encode([]byte(text)))(t)
 		for _, id := range ids {
 			want = append(want, int64(id))
 		}
 	}
 	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("the stages of the pipe"), "b.txt": []byte("line and the stages\n<|endoftext|>")})
 	options := data.Options{Window: 1}
-	if err := data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}))
 	train, test, err := data.Open("text", directory, options)
 	if err != nil {
 		t.Fatal(err)
@@ -157,31 +128,8 @@ func TestTextTokens(t *testing.T) {
 	}
 }
 
-func TestTextTokensRefuses(t *testing.T) {
-	directory := t.TempDir()
-	text, latin := filepath.Join(directory, "a.txt"), filepath.Join(directory, "latin.txt")
-	writeFile(t, text, []byte("the stages"))
-	writeFile(t, latin, []byte("one\ntwo caf\xe9"))
-	damaged := filepath.Join(directory, "t.json")
-	writeFile(t, damaged, []byte("{\n"))
-	for path, row := range map[string]struct {
-		tokenizer string
-		want      []string
-	}{
-		text:  {damaged, []string{"data: text: tokenizer: " + damaged + ": line 2: "}},
-		latin: {fixture, []string{"data: text: " + latin + ": tokenizer: line 2, column 8: byte 0xe9 is not UTF-8"}},
-	} {
-		_, _, err := data.Open("text", path, data.Options{Window: 1, Tokenizer: row.tokenizer})
-		wantError(t, err, row.want...)
-	}
-	_, _, err := data.Open("text", text, data.Options{Window: 128, Tokenizer: fixture})
-	wantError(t, err, "2 tokens, expected at least 129 for one sample", text)
-	_, _, err = data.Open("text", text, data.Options{Window: 1, Tokenizer: directory})
-	wantError(t, err, "no such file", "want a tokenizer.json")
-	_, err = data.Files("text", text, data.Options{Tokenizer: directory})
-	wantError(t, err, "data: text: tokenizer: ", "want a tokenizer.json")
-	wantError(t, data.Set("text", &data.Options{}, []string{"tokenizer="}), "want the path of a tokenizer.json", "tokenizer=none, bytes")
-	_, err = data.NewTokens([]int32{0, 4, 1}, 4, 1)
+func TestNewTokens(t *testing.T) {
+	_, err := data.NewTokens([]int32{0, 4, 1}, 4, 1)
 	wantError(t, err, "token 1 is 4; want 0 to 3")
 	set, err := data.NewTokens([]int32{0, 3, 1}, 4, 1)
 	if err != nil || set.Len() != 1 || !slices.Equal(fill(t, set, 0).Target.Int64, []int64{3}) {
@@ -194,13 +142,10 @@ func TestTextTokensRefuses(t *testing.T) {
 func TestLikeTokenizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.txt")
 	writeFile(t, path, []byte("The stages of the pipeline are busy."))
-	tok, err := tokenizer.Open(fixture)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(tokenizer.Open(fixture))(t)
 	for was, refused := range map[string]bool{"": false, tok.Sum(): false, "other": true} {
 		like := data.Info{Classes: tok.Len(), Source: data.Int64, Tokenizer: was, Input: data.Spec{Kind: data.Int64, Shape: []int64{2}}, Target: data.Spec{Kind: data.Int64, Shape: []int64{2}}}
-		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, Like: &like})
+		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, TrainedOn: &like})
 		_, err2 := data.NewInputs(like, tok, []string{path})
 		if refused {
 			wantError(t, err, fixture, tok.Sum(), "those of other")
@@ -208,5 +153,217 @@ func TestLikeTokenizer(t *testing.T) {
 		} else if err != nil || err2 != nil || set.Info().Tokenizer != tok.Sum() {
 			t.Errorf("%q: %v, %v", was, err, err2)
 		}
+	}
+}
+
+func tokenBytes[T uint16 | uint32](tokens ...T) []byte {
+	var b bytes.Buffer
+	binary.Write(&b, binary.LittleEndian, tokens)
+	return b.Bytes()
+}
+
+// A sample is window tokens and those that follow each; the last samples are to test with.
+func TestTokens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.bin")
+	rapid.Check(t, func(r *rapid.T) {
+		window := rapid.IntRange(1, 5).Draw(r, "window")
+		all := rapid.SliceOfN(rapid.Uint32Range(0, 60000), 2*(window+1), 60).Draw(r, "tokens")
+		o := data.Options{Window: window, Holdout: 0.3, TokenBytes: rapid.SampledFrom([]int{0, 2, 4}).Draw(r, "width")}
+		content := tokenBytes(all...)
+		if o.TokenBytes != 4 {
+			var narrow []uint16
+			for _, x := range all {
+				narrow = append(narrow, uint16(x))
+			}
+			content = tokenBytes(narrow...)
+		}
+		writeFile(t, path, content)
+		train, test, err := data.Open("tokens", path, o)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if train.Len()+test.Len() != len(all)/(window+1) || train.Info().Task() != data.NextToken || train.Info().Classes != int(slices.Max(all))+1 {
+			r.Fatalf("%d and %d samples of %+v", train.Len(), test.Len(), train.Info())
+		}
+		for i := range train.Len() + test.Len() {
+			set, k := train, i
+			if i >= train.Len() {
+				set, k = test, i-train.Len()
+			}
+			b := fill(t, set, k)
+			for j := range window {
+				if at := i*(window+1) + j; b.Input.Int64[j] != int64(all[at]) || b.Target.Int64[j] != int64(all[at+1]) {
+					r.Fatalf("sample %d: %v, %v", i, b.Input.Int64, b.Target.Int64)
+				}
+			}
+		}
+	})
+	directory := directoryOf(t, map[string][]byte{"train.bin": tokenBytes[uint16](1, 2, 3, 4), "val.bin": tokenBytes[uint16](5, 6)})
+	train, test, err := data.Open("tokens", directory, data.Options{Window: 1})
+	if err != nil || train.Len() != 2 || test.Len() != 1 || train.Info().Classes != 7 || test.Info().Classes != 7 {
+		t.Errorf("train.bin and val.bin: %v, %v, %v", train, test, err)
+	}
+}
+
+func csvFile(t *testing.T, lines ...string) string {
+	path := filepath.Join(t.TempDir(), "a.csv")
+	writeFile(t, path, []byte(strings.Join(lines, "\n")+"\n"))
+	return path
+}
+
+func TestOpenCSV(t *testing.T) {
+	for name, row := range map[string]struct {
+		lines  []string
+		csv    data.CSV
+		task   data.Task
+		first  []float32 // the first sample
+		label  float64
+		names  []string
+		length int
+	}{
+		"names":          {[]string{"a,b,kind", "1,2,cat", "3,4.5,dog", "5,6,cat"}, data.CSV{}, data.Classification, []float32{1, 2}, 0, []string{"cat", "dog"}, 3},
+		"no header":      {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{}, data.Classification, []float32{1, 2}, 1, []string{"9", "10"}, 3},
+		"regression":     {[]string{"a,b,price", "1,2,1.5", "3,4,9", "5,6,7"}, data.CSV{}, data.Regression, []float32{1, 2}, 1.5, nil, 3},
+		"amounts":        {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{Task: data.Regression}, data.Regression, []float32{1, 2}, 10, nil, 3},
+		"column by name": {[]string{"a,b,c", "1,2,3", "0,4,6"}, data.CSV{Target: "a"}, data.Classification, []float32{2, 3}, 1, []string{"0", "1"}, 2},
+		"by number":      {[]string{"1,2,3", "0,4,6"}, data.CSV{Target: "2"}, data.Classification, []float32{1, 3}, 0, []string{"2", "4"}, 2},
+		"header given":   {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: data.HeaderThere}, data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
+		"quotes, spaces": {[]string{"\ufeffa; b; \"c;d\"", "\"1\"; 2; x", " 3;4;y", "", "5;6;y"}, data.CSV{Separator: ';', Target: "c;d"}, data.Classification, []float32{1, 2}, 0, []string{"x", "y"}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			train, test, err := data.Open("csv", csvFile(t, row.lines...), data.Options{CSV: row.csv, Holdout: 0.01, Seed: seedThatKeeps(t, name)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			info := train.Info()
+			if train.Len()+test.Len() != row.length || info.Task() != row.task || !slices.Equal(info.ClassNames, row.names) || !slices.Equal(info.Input.Shape, []int64{2, 1, 1}) {
+				t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), info)
+			}
+			samples := [][2]any{}
+			for _, set := range []data.Dataset{train, test} {
+				for i := range set.Len() {
+					b := fill(t, set, i)
+					label := 0.0
+					if row.task == data.Regression {
+						label = float64(b.Target.Float32[0])
+					} else {
+						label = float64(b.Target.Int64[0])
+					}
+					samples = append(samples, [2]any{fmt.Sprint(b.Input.Float32), label})
+				}
+			}
+			if !slices.Contains(samples, [2]any{fmt.Sprint(row.first), row.label}) {
+				t.Errorf("samples %v, want %v %v among them", samples, row.first, row.label)
+			}
+		})
+	}
+}
+
+// Numbers and classes that are written are read, in any column order, whatever is held out.
+func TestCSVKeepsNumbers(t *testing.T) {
+	directory := t.TempDir()
+	rapid.Check(t, func(r *rapid.T) {
+		rows, columns := rapid.IntRange(3, 12).Draw(r, "rows"), rapid.IntRange(1, 4).Draw(r, "columns")
+		target := rapid.IntRange(0, columns).Draw(r, "target")
+		var lines, want []string
+		for i := range rows {
+			var words []string
+			for range columns {
+				words = append(words, fmt.Sprint(rapid.Float32Range(-1e30, 1e30).Draw(r, "x")))
+			}
+			class := i % 2
+			want = append(want, fmt.Sprint(words, class))
+			lines = append(lines, strings.Join(slices.Insert(words, target, []string{"no", "yes"}[class]), ","))
+		}
+		path := filepath.Join(directory, "a.csv")
+		writeFile(t, path, []byte(strings.Join(lines, "\n")))
+		train, test, err := data.Open("csv", path, data.Options{Holdout: rapid.Float64Range(0.01, 0.99).Draw(r, "holdout"), Seed: rapid.Uint64().Draw(r, "seed"),
+			CSV: data.CSV{Target: fmt.Sprint(target + 1), Header: data.HeaderAbsent}})
+		if err != nil {
+			r.Fatal(err)
+		}
+		var got []string
+		for _, set := range []data.Dataset{train, test} {
+			for i := range set.Len() {
+				b := fill(t, set, i)
+				got = append(got, fmt.Sprint(b.Input.Float32, b.Target.Int64[0]))
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			r.Fatalf("%v, want %v", got, want)
+		}
+	})
+}
+
+func TestCSVStandardises(t *testing.T) {
+	directory := directoryOf(t, map[string][]byte{"train.csv": []byte("1,7,0\n3,7,1\n5,7,1\n"), "test.csv": []byte("3,8,1\n")})
+	train, test, err := data.Open("csv", directory, data.Options{CSV: data.CSV{Standardise: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := float32(2 / float64(float32(math.Sqrt(8.0/3)))) // by the deviation that Info has
+	if got := fill(t, train, 0, 1, 2).Input.Float32; !slices.Equal(got, []float32{-one, 0, 0, 0, one, 0}) {
+		t.Errorf("to train with %v", got)
+	}
+	if got := fill(t, test, 0).Input.Float32; !slices.Equal(got, []float32{0, 1}) {
+		t.Errorf("to test with %v", got)
+	}
+}
+
+func FuzzOpenCSV(f *testing.F) {
+	f.Add("a,b\n1,2\n3,4\n")
+	f.Add("1,cat\n2,\"dog\"\n")
+	f.Add("\ufeff1;2\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "a.csv")
+		writeFile(t, path, []byte(text))
+		train, _, err := data.Open("csv", path, data.Options{})
+		if err != nil {
+			if errors.Unwrap(err) == nil && !strings.Contains(err.Error(), "data: csv: ") {
+				t.Errorf("error %v does not say where it is from", err)
+			}
+			return
+		}
+		var b data.Batch
+		if err := train.Fill(&b, []int{0, train.Len() - 1}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Rows are made as others were: standardised by their numbers, with the columns of the same names, their
+// classes and their task. An .npy of rows is so as well.
+func TestTrainedOn(t *testing.T) {
+	like := data.Info{Classes: 3, ClassNames: []string{"x", "y", "z"}, Source: data.Float32, Mean: []float32{1, 10}, Std: []float32{2, 4},
+		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32, Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
+	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"), data.Options{TrainedOn: &like})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []data.Dataset{train, test} {
+		if b := fill(t, set, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) || b.Target.Int64[0] != 2 || !slices.Equal(set.Info().ClassNames, like.ClassNames) {
+			t.Errorf("%+v of %+v", b, set.Info())
+		}
+	}
+	for lines, part := range map[string]string{
+		"kind,b,c\nz,1,2":     "the columns are kind, b, c, and the model was trained with a, b, kind",
+		"kind,b\nz,1":         "the columns are kind, b, and the model was trained with a, b, kind",
+		"a,b,kind\n1,2,other": `"other" is no class to train with; those are x, y, z`,
+	} {
+		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{TrainedOn: &like}); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%q: %v; want %q", lines, err, part)
+		}
+	}
+	directory := t.TempDir()
+	writeFile(t, filepath.Join(directory, "x.npy"), npyOf("<f4", []float32{5, 18, 5, 18}, 2, 2))
+	writeFile(t, filepath.Join(directory, "y.npy"), npyOf("<i8", []int64{1, 1}, 2))
+	rows, _, err := data.Open("npy", directory, data.Options{TrainedOn: &like})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := fill(t, rows, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) || rows.Info().Classes != 3 {
+		t.Errorf("%+v of %+v", b, rows.Info())
 	}
 }

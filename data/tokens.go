@@ -25,8 +25,6 @@ type tokens struct {
 	width  int   // bytes of a token
 }
 
-func tokenFiles(path string) ([]string, error) { return partFiles("tokens", path, ".bin") }
-
 // openTokens opens the files at path. Without one to test with, the last samples are for testing.
 func openTokens(path string, o Options) (train, test Dataset, err error) {
 	window, width := o.Window, o.TokenBytes
@@ -43,9 +41,10 @@ func openTokens(path string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	if width != 2 && width != 4 {
-		return nil, nil, &ConfigError{Of: "data: tokens", Field: "TokenBytes", Value: width, Remedy: "want 2 for uint16, or 4 for uint32"}
+		return nil, nil, &ConfigError{Of: "data: tokens", Field: "TokenBytes", Value: width,
+			Remedy: "want 2 for uint16, or 4 for uint32"}
 	}
-	paths, err := tokenFiles(path)
+	paths, err := partFiles("tokens", "bin")(path, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -60,28 +59,24 @@ func openTokens(path string, o Options) (train, test Dataset, err error) {
 		sets = append(sets, t)
 	}
 	if o.Classes == 0 {
-		most := 0
-		if o.Like != nil {
-			most = o.Like.Classes
+		if o.TrainedOn != nil {
+			o.Classes = o.TrainedOn.Classes
 		}
 		for _, t := range sets {
 			n, err := t.classes()
 			if err != nil {
 				return nil, nil, fmt.Errorf("data: tokens: %s: %w", t.path, err)
 			}
-			most = max(most, n)
+			o.Classes = max(o.Classes, n)
 		}
-		for _, t := range sets {
-			t.info.Classes = most
-		}
+	}
+	for _, t := range sets {
+		t.info.Classes = o.Classes
 	}
 	if len(sets) == 2 {
-		if err := o.noHoldout("tokens", paths[1]); err != nil {
-			return nil, nil, err
-		}
-		return sets[0], sets[1], nil
+		return trainAndTest(o, "tokens", sets)
 	}
-	tested, err := heldOut("tokens", sets[0].length, o.Holdout)
+	tested, err := testSamples("tokens", sets[0].length, o.Holdout)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (in %s, of %d tokens each)", err, path, window+1)
 	}
@@ -147,7 +142,7 @@ func (t *tokens) Len() int   { return t.length }
 func (t *tokens) Info() Info { return t.info }
 
 func (t *tokens) Fill(batch *Batch, indices []int) error {
-	if err := batch.begin(t, indices); err != nil {
+	if err := batch.resize(t, indices); err != nil {
 		return err
 	}
 	window := t.info.Input.Size()

@@ -24,7 +24,7 @@ import (
 type Events struct {
 	file    *os.File
 	devices []string
-	tested  tested
+	tests   lastTests
 }
 
 // OpenEvents makes a new event file in dir, which is made if there is none. Its name sorts after those
@@ -108,7 +108,7 @@ func event(seconds float64, step int64, field protowire.Number, content []byte) 
 
 // scalar adds a named number to a Summary.
 func scalar(summary []byte, tag string, x float64) []byte {
-	if !finite(x) {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return summary
 	}
 	v := protowire.AppendString(protowire.AppendTag(nil, fieldTag, protowire.BytesType), tag)
@@ -136,7 +136,7 @@ func (e *Events) Step(s Step) error {
 
 // Test writes how well the model does after a step, once on each of the two sets.
 func (e *Events) Test(t Test) error {
-	if !e.tested.first(t) {
+	if !e.tests.isNew(t) {
 		return nil
 	}
 	of, loss := "", "test_loss"
@@ -178,17 +178,7 @@ func masked(b []byte) uint32 {
 }
 
 // Sync returns when all that was written would survive a loss of power.
-func (e *Events) Sync() error {
-	if err := e.file.Sync(); err != nil {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	return nil
-}
+func (e *Events) Sync() error { return e.file.Sync() }
 
 // Close closes the file.
-func (e *Events) Close() error {
-	if err := e.file.Close(); err != nil {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	return nil
-}
+func (e *Events) Close() error { return e.file.Close() }

@@ -1,11 +1,9 @@
 package metrics
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -54,96 +52,69 @@ type Writer interface {
 // Seconds is a moment in seconds since 1970 UTC, to a millisecond.
 func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// line is a line of a file as it is read: of a step or of a test.
-type line struct {
-	Step
-	Accuracy   *float64 `json:"accuracy"`
-	MSE        *float64 `json:"mse"`
-	TestLoss   *float64 `json:"test_loss"`
-	Validation bool     `json:"validation"`
-}
+// errNotAscending says that a line is not about a later step than the one before.
+var errNotAscending = errors.New("the steps do not ascend")
 
-// tested says whether the line is of a test.
-func (l line) tested() bool { return l.Accuracy != nil || l.MSE != nil }
-
-// test is the Test of a line that is of one.
-func (l line) test() Test {
-	return Test{l.Step.Step, l.Epoch, l.Time, l.Accuracy, l.MSE, l.TestLoss, l.Validation}
-}
-
-// parse reads a line without its end. Fields that it does not know are passed over.
-func parse(text []byte) (line, error) {
-	var l line
-	if err := json.Unmarshal(text, &l); err != nil {
-		return line{}, err
+// add adds a line of a file: of a later step, or of a first test or validation after the last step. Fields that it does
+// not know are passed over.
+func (h *History) add(text []byte) error {
+	var step Step
+	var test Test
+	if err := errors.Join(json.Unmarshal(text, &step), json.Unmarshal(text, &test)); err != nil {
+		return err
 	}
-	if l.Step.Step < 1 || l.Epoch < 0 {
-		return line{}, fmt.Errorf("step %d of epoch %d; want a step from 1, an epoch from 0", l.Step.Step, l.Epoch)
+	if step.Step < 1 || step.Epoch < 0 {
+		return fmt.Errorf("step %d of epoch %d; want a step from 1, an epoch from 0", step.Step, step.Epoch)
 	}
-	return l, nil
-}
-
-// format writes a line. Numbers that JSON has no form for are refused.
-func format(step any) ([]byte, error) {
-	text, err := json.Marshal(step)
-	return append(bytes.TrimSpace(text), '\n'), err
-}
-
-// errDisorder says that a line is not about a later step than the one before.
-var errDisorder = errors.New("the steps do not ascend")
-
-// add adds a line, which must be of a later step, or of a first test or validation after the last step.
-func (h *History) add(l line) error {
-	last, tested := h.last()
-	latest := max(last, tested.test, tested.validation)
-	same := *tested.of(l.Validation)
-	switch {
-	case l.tested() && (l.Step.Step < latest || l.Step.Step <= same), !l.tested() && l.Step.Step <= latest:
-		return fmt.Errorf("step %d after step %d: %w", l.Step.Step, latest, errDisorder)
-	case l.tested() && l.Validation:
-		h.Validations = append(h.Validations, l.test())
-	case l.tested():
-		h.Tests = append(h.Tests, l.test())
+	latest, tests := h.lastStep(), h.lastTests()
+	of := tests.of(test)
+	switch isTest := test.Accuracy != nil || test.MSE != nil; {
+	case step.Step < latest || step.Step == latest && !isTest || isTest && step.Step <= *of:
+		return fmt.Errorf("step %d after step %d: %w", step.Step, latest, errNotAscending)
+	case isTest && test.Validation:
+		h.Validations = append(h.Validations, test)
+	case isTest:
+		h.Tests = append(h.Tests, test)
 	default:
-		h.Steps = append(h.Steps, l.Step)
+		h.Steps = append(h.Steps, step)
 	}
 	return nil
 }
 
-// tested is the step of the last test and of the last validation; 0 is none.
-type tested struct{ test, validation int64 }
+// lastTests is the step of the last test and of the last validation; 0 is none.
+type lastTests struct{ test, validation int64 }
 
-// of is that of one of the two.
-func (t *tested) of(validation bool) *int64 {
-	if validation {
-		return &t.validation
+func (l *lastTests) of(t Test) *int64 {
+	if t.Validation {
+		return &l.validation
 	}
-	return &t.test
+	return &l.test
 }
 
-// first reports whether a Test is the first of its kind after its step, and counts it.
-func (t *tested) first(test Test) bool {
-	last := t.of(test.Validation)
-	if test.Step <= *last {
-		return false
-	}
-	*last = test.Step
-	return true
+// isNew reports whether a Test is the first of its kind after its step, and counts it.
+func (l *lastTests) isNew(t Test) bool {
+	last := l.of(t)
+	isNew := t.Step > *last
+	*last = max(*last, t.Step)
+	return isNew
 }
 
-// last is the step of the last Step, and those of the last tests.
-func (h *History) last() (step int64, t tested) {
-	if n := len(h.Steps); n > 0 {
-		step = h.Steps[n-1].Step
-	}
+func (h *History) lastTests() (l lastTests) {
 	if n := len(h.Tests); n > 0 {
-		t.test = h.Tests[n-1].Step
+		l.test = h.Tests[n-1].Step
 	}
 	if n := len(h.Validations); n > 0 {
-		t.validation = h.Validations[n-1].Step
+		l.validation = h.Validations[n-1].Step
 	}
-	return step, t
+	return l
 }
 
-// finite reports whether there is a number to write.
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+// lastStep is the latest step that there is something of.
+func (h *History) lastStep() int64 {
+	tests := h.lastTests()
+	last := max(tests.test, tests.validation)
+	if n := len(h.Steps); n > 0 {
+		last = max(last, h.Steps[n-1].Step)
+	}
+	return last
+}

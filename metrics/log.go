@@ -3,6 +3,8 @@ package metrics
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,7 +21,7 @@ type Log struct {
 	file    *os.File
 	path    string
 	pending []byte // lines that could not be written yet
-	tested  tested
+	tests   lastTests
 }
 
 // Open opens the file of a run that has taken so many steps, and makes it if there is none. Lines of
@@ -41,8 +43,7 @@ func Open(path string, steps int64) (*Log, error) {
 		f.Close()
 		return nil, fmt.Errorf("metrics: %s: %w", path, err)
 	}
-	_, tested := past.last()
-	return &Log{file: f, path: path, tested: tested}, nil
+	return &Log{file: f, path: path, tests: past.lastTests()}, nil
 }
 
 // Read reads a file that a run may be writing to: a last line without its end is left out.
@@ -77,18 +78,15 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		if end == 0 && bytes.IndexByte(text, 0) >= 0 { // a loss of power in the first steps
 			return h, end, nil
 		}
-		l, err := parse(bytes.TrimSuffix(text, []byte("\n")))
-		if err == nil && steps >= 0 && l.Step.Step > steps {
-			return h, end, nil
-		}
-		if err == nil {
-			err = h.add(l)
-		}
-		if err != nil {
-			if last, _ := h.last(); steps >= 0 && last >= steps && end > 0 {
+		past := h
+		if err := h.add(text); err != nil {
+			if steps >= 0 && past.lastStep() >= steps && end > 0 {
 				return h, end, nil
 			}
 			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away", number, err)
+		}
+		if steps >= 0 && h.lastStep() > steps {
+			return past, end, nil
 		}
 		end += int64(len(text))
 	}
@@ -99,7 +97,7 @@ func (l *Log) Step(s Step) error { return l.append(s) }
 
 // Test appends the line of a test or a validation, unless that of the same step is there.
 func (l *Log) Test(t Test) error {
-	if !l.tested.first(t) {
+	if !l.tests.isNew(t) {
 		return nil
 	}
 	return l.append(t)
@@ -107,11 +105,11 @@ func (l *Log) Test(t Test) error {
 
 // append appends a line, after those that could not be written before.
 func (l *Log) append(what any) error {
-	text, err := format(what)
+	text, err := json.Marshal(what) // which refuses numbers that are not finite
 	if err != nil {
 		return fmt.Errorf("metrics: %s: %w", l.path, err)
 	}
-	l.pending = append(l.pending, text...)
+	l.pending = append(append(l.pending, text...), '\n')
 	return l.flush()
 }
 
@@ -128,21 +126,7 @@ func (l *Log) flush() error {
 }
 
 // Sync writes what could not be written before, and returns when all would survive a loss of power.
-func (l *Log) Sync() error {
-	if err := l.flush(); err != nil {
-		return err
-	}
-	if err := l.file.Sync(); err != nil {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	return nil
-}
+func (l *Log) Sync() error { return errors.Join(l.flush(), l.file.Sync()) }
 
 // Close writes what could not be written before and closes the file.
-func (l *Log) Close() error {
-	err := l.flush()
-	if closed := l.file.Close(); err == nil && closed != nil {
-		err = fmt.Errorf("metrics: %w", closed)
-	}
-	return err
-}
+func (l *Log) Close() error { return errors.Join(l.flush(), l.file.Close()) }

@@ -1,10 +1,14 @@
 package models
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/setting"
 )
 
 // Options configures a model. A zero is the model's default; an option that the model does not have
@@ -17,12 +21,12 @@ type Options struct {
 	// images too. It is a multiple of a vit's patches.
 	Size int
 	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of
-	// a token's vector in gpt, gpt2 and vit; the channels of the first group of resnet20 to resnet56, and of the
-	// 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that a
-	// layer of a densenet adds [growth]; the filters of amoebanetd [D].
+	// a token's vector in gpt, gpt2 and vit; the channels of the first group of resnet20 to resnet56,
+	// and of the 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that
+	// a layer of a densenet adds [growth]; the filters of amoebanetd [D].
 	Width int
-	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of those of each group of
-	// resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
+	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of those of each
+	// group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
 	Depth        int
 	Convolutions int     // unet [B]: in each level
 	Heads        int     // of attention; they must divide Width
@@ -48,38 +52,147 @@ func (o *Options) numbers() []number {
 	return []number{
 		{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 12, &o.Channels}, {"Size", 1 << 14, &o.Size},
 		{"Width", 1 << 16, &o.Width},
-		{"Depth", 1 << 12, &o.Depth}, {"Convolutions", 1 << 10, &o.Convolutions}, {"Heads", 1 << 16, &o.Heads},
+		{"Depth", 1 << 12, &o.Depth}, {"Convolutions", 1 << 10, &o.Convolutions},
+		{"Heads", 1 << 16, &o.Heads},
 		{"Context", 1 << 20, &o.Context},
 	}
 }
 
+// option is an option that a model has.
+type option struct {
+	field string // in Options
+	setting.Setting
+}
+
+// options lists the model's options and where their values are in o, those with a name of the model's own
+// first.
+func (m model) options(o *Options) []option {
+	list := make([]option, len(m.own))
+	defaults := m.Defaults.numbers()
+	for i, n := range o.numbers() {
+		own := slices.IndexFunc(m.own, func(a alias) bool { return a.field == n.field })
+		s := setting.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*defaults[i].value),
+			Value: n.value, Most: n.most}
+		switch {
+		case own >= 0:
+			s.Name = m.own[own].name
+			list[own] = option{n.field, s}
+		case *defaults[i].value != 0:
+			list = append(list, option{n.field, s})
+		}
+	}
+	if m.dropout {
+		list = append(list, option{"Dropout", setting.Setting{Name: "dropout",
+			Default: fmt.Sprint(m.Defaults.Dropout), Value: o.setDropout}})
+	}
+	if m.aux {
+		list = append(list, option{"Aux", setting.Setting{Name: "aux", Default: "0", Value: &o.Aux}})
+	}
+	return list
+}
+
+func (o *Options) setDropout(text string) error {
+	p, err := strconv.ParseFloat(text, 64)
+	if err != nil || !probable(p) {
+		return errors.New("a number that is at least 0 and below 1")
+	}
+	o.Dropout, o.NoDropout = p, p == 0
+	return nil
+}
+
+// Setting is an option of a model and its value.
+type Setting struct {
+	// Name is the model's own, such as "B" of unet, or else the name of the field of Options in small
+	// letters.
+	Name  string
+	Value any // an int, for aux 0 or 1; a float64 for dropout
+}
+
+// Settings lists every option of a model as New would take o, those that have a name of the model's
+// own first. It returns New's errors, except about options that depend on each other and
+// images that are too small.
+func Settings(name string, o Options) ([]Setting, error) {
+	m, err := find(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.complete(&o); err != nil {
+		return nil, err
+	}
+	var list []Setting
+	for _, p := range m.options(&o) {
+		s := Setting{p.Name, o.Dropout}
+		switch value := p.Value.(type) {
+		case *int:
+			s.Value = *value
+		case *bool:
+			s.Value = map[bool]int{true: 1}[*value]
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// SettingName is the name by which Set and Settings of a model know a field of Options, such as "C" of
+// unet for Width; "" if there is no such model, or it has no such option.
+func SettingName(name, field string) string {
+	m, err := find(name)
+	if err != nil {
+		return ""
+	}
+	for _, p := range m.options(&Options{}) {
+		if p.field == field {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+// Set changes options by assignments such as "B=6", by the names of Settings; one may hold several,
+// separated by commas, each name once. The last assignment of a name counts. The error lists the model's
+// options, and leaves o as it was. New checks options that depend on each other.
+func Set(name string, o *Options, assignments []string) error {
+	m, err := find(name)
+	if err != nil {
+		return err
+	}
+	changed := *o
+	var list []setting.Setting
+	for _, p := range m.options(&changed) {
+		list = append(list, p.Setting)
+	}
+	if err := setting.Set(m.Name, list, assignments); err != nil {
+		return fmt.Errorf("models: %w", err)
+	}
+	*o = changed
+	return nil
+}
+
 // complete checks o and puts the defaults in place of zeros.
 func (m model) complete(o *Options) error {
-	defaults := m.Defaults
-	for i, d := range defaults.numbers() {
-		n := o.numbers()[i]
-		switch {
+	defaults := m.Defaults.numbers()
+	for i, n := range o.numbers() {
+		switch least := *defaults[i].value; {
 		case *n.value == 0:
-			*n.value = *d.value
-		case *d.value == 0:
+			*n.value = least
+		case least == 0:
 			return m.lacks(n.field, *n.value)
 		case *n.value < 0 || *n.value > n.most:
-			return refuse(m.Name, n.field, *n.value, "want %s from 1 to %d, or 0 for %d", m.label(n.field), n.most, *d.value)
+			return refuse(m.Name, n.field, *n.value, "want %s from 1 to %d, or 0 for %d", m.label(n.field),
+				n.most, least)
 		}
 	}
 	switch {
 	case o.Aux && !m.aux:
 		return m.lacks("Aux", o.Aux)
-	case o.Dropout != 0 && !m.dropout:
+	case (o.Dropout != 0 || o.NoDropout) && !m.dropout:
 		return m.lacks("Dropout", o.Dropout)
-	case o.NoDropout && !m.dropout:
-		return m.lacks("NoDropout", o.NoDropout)
 	case o.Dropout != 0 && o.NoDropout:
 		return refuse(m.Name, "Dropout", o.Dropout, "want it, or NoDropout, and not both")
 	case !probable(o.Dropout):
 		return refuse(m.Name, "Dropout", o.Dropout, "want at least 0 and below 1")
 	case o.Dropout == 0 && !o.NoDropout:
-		o.Dropout = defaults.Dropout
+		o.Dropout = m.Defaults.Dropout
 	}
 	return nil
 }
@@ -88,17 +201,8 @@ func probable(p float64) bool { return p >= 0 && p < 1 }
 
 func (m model) lacks(field string, value any) error {
 	var labels []string
-	defaults := m.Defaults
-	for _, d := range defaults.numbers() {
-		if *d.value != 0 {
-			labels = append(labels, m.label(d.field))
-		}
-	}
-	if m.dropout {
-		labels = append(labels, "Dropout")
-	}
-	if m.aux {
-		labels = append(labels, "Aux")
+	for _, p := range m.options(&Options{}) {
+		labels = append(labels, m.label(p.field))
 	}
 	return refuse(m.Name, field, value, "want it left out; the model has %s", strings.Join(labels, ", "))
 }
@@ -108,7 +212,8 @@ type ConfigError = arg.ConfigError
 
 // refuse refuses an option of a model.
 func refuse(name, field string, value any, remedy string, args ...any) error {
-	return &ConfigError{Of: "models: " + name, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
+	return &ConfigError{Of: "models: " + name, Field: field, Value: value,
+		Remedy: fmt.Sprintf(remedy, args...)}
 }
 
 // label is a field of Options, after the model's own name if it has one.

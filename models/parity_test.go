@@ -1,14 +1,18 @@
 package models_test
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -21,10 +25,7 @@ import (
 // is a folder of what another version of PyTorch computes.
 func TestParityWithPyTorch(t *testing.T) {
 	parity := cmp.Or(os.Getenv("PENSTOCK_PARITY"), "testdata/parity")
-	text, err := os.ReadFile(filepath.Join(parity, "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(parity, "cases.json")))(t)
 	var list []struct {
 		Name, Model, File string
 		Args              map[string]int
@@ -41,9 +42,7 @@ func TestParityWithPyTorch(t *testing.T) {
 			f.tolerance = map[string]float64{"unet": 2e-5, "resnet1001": 1e-5, "gpt2": 1e-5, "amoebanetd": 2e-4}[p.Model]
 			o := models.Options{NoDropout: p.Model == "unet" || p.Model == "gpt2"}
 			for name, value := range p.Args {
-				if err := models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}))
 			}
 			s := build(t, p.Model, o)
 			t.Cleanup(func() { nn.Free(s) })
@@ -88,10 +87,7 @@ type fixture struct {
 }
 
 func openFixture(t *testing.T, c *torch.Ctx, path string) *fixture {
-	file, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(safetensors.Open(path))(t)
 	t.Cleanup(func() { _ = file.Close() }) // it was only read
 	f := &fixture{t: t, c: c, file: file, unused: map[string]bool{}}
 	for _, s := range file.Tensors() {
@@ -133,4 +129,104 @@ func (f *fixture) compare(name string, got *torch.Tensor) {
 
 func (f *fixture) values(t *torch.Tensor) []float64 {
 	return torch.Values[float64](f.c.To(f.c.Detach(t), torch.Float64))
+}
+
+// With auxiliary classifiers a network gives their logits as well, in training; in evaluation it
+// computes what it does without them.
+func TestAuxiliaryClassifiersSpeakInTraining(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	o := models.Options{Classes: 5, NoDropout: true}
+	plain := build(t, "googlenet", o)
+	materialise(t, c, plain)
+	o.Aux = true
+	aux := build(t, "googlenet", o)
+	materialise(t, c, aux)
+	x, want := input(t, c, "googlenet", o)
+
+	ys := aux.ForwardTuple(nn.NewCtx(c, nn.Config{}), []*torch.Tensor{x})
+	if len(ys) != 1 {
+		t.Fatalf("%d tensors in evaluation, want 1", len(ys))
+	}
+	if y := plain.Forward(nn.NewCtx(c, nn.Config{}), x); !bytes.Equal(torch.Bytes(ys[0]), torch.Bytes(y)) {
+		t.Error("in evaluation the output is not that of the network without auxiliary classifiers")
+	}
+	ys = aux.ForwardTuple(training(c), []*torch.Tensor{x})
+	if len(ys) != 3 {
+		t.Fatalf("%d tensors in training, want 3", len(ys))
+	}
+	for _, y := range ys {
+		if !slices.Equal(y.Shape(), want) {
+			t.Errorf("got %v, want %v", y, want)
+		}
+	}
+}
+
+// In training GoogLeNet's auxiliary classifiers drop 70 % of their hidden layer (torchvision's
+// rate, and the paper's), and nothing where dropout is off. Hidden values are all made 1 here, and
+// each logit is one of them: 0 where it was dropped, and 1/0.3 where it was kept.
+func TestAuxiliaryClassifiersDropOut(t *testing.T) {
+	const classes, hidden = 500, 1024
+	c := torchtest.New(t, torch.Options{})
+	identity := make([]float32, classes*hidden)
+	for i := range classes {
+		identity[i*hidden+i] = 1
+	}
+	values := map[string]*torch.Tensor{
+		"fc1.weight": c.Zeros(torch.Float32, hidden, 2048), "fc1.bias": c.Ones(torch.Float32, hidden),
+		"fc2.weight": torch.From(c, identity, classes, hidden), "fc2.bias": c.Zeros(torch.Float32, classes),
+	}
+	for _, noDropout := range []bool{false, true} {
+		o := models.Options{Classes: classes, Aux: true, NoDropout: noDropout}
+		s := build(t, "googlenet", o)
+		materialise(t, c, s)
+		set := 0
+		for _, p := range nn.State(s) {
+			if head, name, _ := strings.Cut(p.Name, "."); (head == "aux1" || head == "aux2") && values[name] != nil {
+				c.NoGrad(func() { c.Copy_(p.Tensor(), values[name]) })
+				set++
+			}
+		}
+		if set != 8 {
+			t.Fatalf("%d of 8 parameters are there", set)
+		}
+		x, _ := input(t, c, "googlenet", o)
+		for i, y := range s.ForwardTuple(training(c), []*torch.Tensor{x})[1:] {
+			counts := map[string]int{}
+			for _, v := range torch.Values[float32](y) {
+				counts[fmt.Sprintf("%.3f", v)]++
+			}
+			all := int(x.Size(0)) * classes
+			if noDropout {
+				if counts["1.000"] != all {
+					t.Errorf("auxiliary classifier %d without dropout: %v", i+1, counts)
+				}
+				continue
+			}
+			// Of 500 a row, 350 are dropped, with a deviation of 10.
+			if dropped, kept := counts["0.000"], counts["3.333"]; dropped+kept != all || dropped < all*6/10 || dropped > all*8/10 {
+				t.Errorf("auxiliary classifier %d: %v of %d", i+1, counts, all)
+			}
+		}
+	}
+}
+
+func TestAuxiliaryLoss(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{})
+	plain := nn.MSE().Sum()
+	loss := models.NewAuxiliaryLoss(plain, 0.3)
+	if loss.Reduction() != torch.ReduceSum {
+		t.Errorf("the reduction is %v, that of the loss is a sum", loss.Reduction())
+	}
+	target := torch.From(c, []float32{0, 0})
+	ys := []*torch.Tensor{torch.From(c, []float32{1, 2}), torch.From(c, []float32{3, 0}), torch.From(c, []float32{0, 1})}
+	for _, row := range []struct {
+		outputs int
+		want    float64
+	}{{1, 5}, {2, 5 + 0.3*9}, {3, 5 + 0.3*9 + 0.3*1}} {
+		got := float64(torch.Item[float32](nn.RunLoss(n, loss, ys[:row.outputs], []*torch.Tensor{target})))
+		if math.Abs(got-row.want) > 1e-5 {
+			t.Errorf("%d outputs: got %v, want %v", row.outputs, got, row.want)
+		}
+	}
 }

@@ -2,13 +2,17 @@ package models_test
 
 import (
 	"bytes"
+	"context"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
@@ -39,10 +43,7 @@ var small = []struct {
 
 // input makes two samples and the shape that their logits must have.
 func input(t *testing.T, c *torch.Ctx, name string, o models.Options) (x *torch.Tensor, want []int64) {
-	info, err := models.Describe(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(models.Describe(name))(t)
 	or := func(n, other int) int64 {
 		if n == 0 {
 			n = other
@@ -270,9 +271,7 @@ func buffers(s *nn.Sequential) [][]byte {
 
 func restore(t *testing.T, s *nn.Sequential, values [][]byte) {
 	for i, b := range nn.Buffers(s) {
-		if err := torch.SetBytes(b.Tensor(), values[i]); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, torch.SetBytes(b.Tensor(), values[i]))
 	}
 }
 
@@ -383,4 +382,199 @@ func TestInitialisation(t *testing.T) {
 	check(vit, "encoder.layers.encoder_layer_0.self_attention.out_proj.bias", 0)
 	check(vit, "encoder.layers.encoder_layer_0.mlp.0.weight", 0.064549722) // sqrt(2 / (96 + 4 * 96))
 	check(vit, "heads.head.weight", 0)
+}
+
+// A training step of one of each family leaves the same gradients and running statistics, bit for
+// bit, in a pipe of two stages as in one of one.
+func TestStepInAPipe(t *testing.T) {
+	const rows, chunks, classes = 6, 2, 5
+	loss := models.NewAuxiliaryLoss(nn.CrossEntropy(), 0.3)
+	for _, row := range []struct {
+		name string
+		o    models.Options
+		size int64
+	}{
+		{"resnext50_32x4d", models.Options{}, 32},
+		{"resnet1001", models.Options{Width: 4, Depth: 2}, 32},
+		{"vgg11", models.Options{Width: 16}, 32},
+		{"densenet121", models.Options{Width: 8}, 32},
+		{"inception_v3", models.Options{}, 75},
+		{"vit_b_32", models.Options{Width: 24, Depth: 2}, 64},
+		{"googlenet", models.Options{Aux: true}, 32},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if row.name == "resnext50_32x4d" || row.name == "inception_v3" { // TestLayersCutApartComputeTheSameBits has these
+				full(t)
+			}
+			c := torchtest.New(t, torch.Options{})
+			row.o.Classes, row.o.Size = classes, int(row.size)
+			x := c.Normal_(c.Empty(torch.Float32, rows, 3, row.size, row.size), 0, 1)
+			batch := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(torch.From(c, []int64{0, 1, 2, 3, 4, 0}))}
+			step := func(stages int) (float64, [][]byte) {
+				s := build(t, row.name, row.o)
+				stir(s)
+				defer nn.Free(s)
+				n := len(s.Layers())
+				balance := []int{n}
+				if stages == 2 {
+					balance = []int{n / 2, n - n/2}
+				}
+				p := must.Get(pipe.New(s, pipe.Config{Balance: balance, Chunks: chunks, Seed: 1}))(t)
+				defer p.Close()
+				result := must.Get(p.Step(context.Background(), batch, loss))(t)
+				return result.Loss, append(gradients(t, c, s), buffers(s)...)
+			}
+			one, whole := step(1)
+			if one == 0 {
+				t.Error("the loss is zero")
+			}
+			if two, cut := step(2); two != one || !slices.EqualFunc(whole, cut, bytes.Equal) {
+				t.Errorf("gradients or running statistics differ; the loss is %v, and %v in two stages", one, two)
+			}
+		})
+	}
+}
+
+// plainResNet is a residual network whose blocks are layers of package nn, of which the parity
+// fixtures speak.
+func plainResNet(block func(in, width, stride int64) *nn.Residual, expansion int64, blocks []int, classes int64) *nn.Sequential {
+	s := nn.NewSequential().
+		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
+		Add("relu", nn.NewReLU()).
+		Add("maxpool", nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+	in := int64(64)
+	for g, n := range blocks {
+		group := nn.NewSequential()
+		for i := range n {
+			stride := int64(1)
+			if g > 0 && i == 0 {
+				stride = 2
+			}
+			group.Add(strconv.Itoa(i), block(in, 64<<g, stride))
+			in = expansion * 64 << g
+		}
+		s.Add("layer"+strconv.Itoa(g+1), group)
+	}
+	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).Add("flatten", nn.NewFlatten(1, -1)).Add("fc", nn.NewLinear(in, classes))
+}
+
+// Blocks that a balance may cut inside compute what blocks in one piece do, to the bit, and name
+// their parameters alike.
+func TestResNetIsThatOfWholeBlocks(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		plain *nn.Sequential
+	}{
+		{"resnet18", plainResNet(nn.NewBasicBlock, 1, []int{2, 2, 2, 2}, 5)},
+		{"resnet50", plainResNet(nn.NewBottleneck, nn.BottleneckExpansion, []int{3, 4, 6, 3}, 5)},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			c := torchtest.New(t, torch.Options{Grad: true})
+			x, _ := input(t, c, row.name, models.Options{})
+			results := func(s *nn.Sequential) (names []string, values [][]byte) {
+				for _, p := range nn.Params(s) {
+					p.SetInit(nn.FanIn(64))
+				}
+				materialise(t, c, s)
+				y := s.Forward(training(c), x)
+				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+				values = append(gradients(t, c, s), torch.Bytes(c.Contiguous(y)))
+				for _, p := range nn.State(s) {
+					names = append(names, p.Name)
+				}
+				return names, append(values, buffers(s)...)
+			}
+			names, values := results(build(t, row.name, models.Options{Classes: 5}))
+			wantNames, wantValues := results(row.plain)
+			if !slices.Equal(names, wantNames) {
+				t.Errorf("the state is %q,\nwant %q", names, wantNames)
+			}
+			if !slices.EqualFunc(values, wantValues, bytes.Equal) {
+				t.Error("gradients, output or running statistics differ")
+			}
+		})
+	}
+}
+
+// Between the layers of a block nothing is kept that a block in one piece would not keep.
+func TestBlocksCutOpenKeepNoMore(t *testing.T) {
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(5), Grad: true, Threads: 1})
+	torchtest.Check(t)
+	defer c.Close()
+	kept := func(s *nn.Sequential) (live, peak int64) {
+		materialise(t, c, s)
+		x := c.Ones(torch.Float32, 2, 3, 32, 32)
+		before := c.Device().Memory().Live
+		c.Device().ResetPeak()
+		y := s.Forward(training(c), x)
+		m := c.Device().Memory()
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		nn.ZeroGrads(s)
+		c.Release(0)
+		return m.Live - before, m.Peak - before
+	}
+	live, peak := kept(build(t, "resnet50", models.Options{Classes: 5}))
+	wantLive, wantPeak := kept(plainResNet(nn.NewBottleneck, nn.BottleneckExpansion, []int{3, 4, 6, 3}, 5))
+	if live > wantLive || peak > wantPeak {
+		t.Errorf("%d bytes are kept and %d were live, want at most %d and %d", live, peak, wantLive, wantPeak)
+	}
+}
+
+// A dense layer leaves for its backward what a norm and a convolution cannot do without, once each:
+// the norms' results, after their ReLUs, and what goes into the second norm. What goes into the
+// first is its input, and what comes out of the last convolution is in its output.
+func TestDenseLayerKeepsNoMore(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(5), Grad: true, Threads: 1})
+	defer c.Close()
+	const rows, size, growth = 2, 8, 32
+	s := build(t, "densenet121", models.Options{})
+	materialise(t, c, s)
+	const first = 4 // behind features.pool0
+	for i, channels := range []int64{64, 96, 128} {
+		l := s.Layers()[first+i]
+		x := c.Ones(torch.Float32, rows, channels, size, size).SetRequiresGrad(true)
+		before := c.Device().Memory().Live
+		y := training(c).RunNamed(l, []*torch.Tensor{x})[0]
+		got := c.Device().Memory().Live - before
+		statistics := 2 * (channels + 4*growth) // the batch's mean and deviation
+		want := 4 * (rows*size*size*(channels+4*growth+4*growth+y.Size(1)) + statistics)
+		if y.Size(1) != channels+growth || got != want {
+			t.Errorf("%s: %v leaves %d bytes, want %d", l.Name, y, got, want)
+		}
+	}
+}
+
+// A block of an Inception network leaves for its backward what goes into each norm, what comes out of the ReLUs inside its branches, the pool's result with its indices, and its output:
+// what the branches end in is not kept beside that.
+func TestMixedBlockKeepsNoMore(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(5), Grad: true, Threads: 1})
+	defer c.Close()
+	const rows, size, in = 2, 8, 192
+	s := build(t, "googlenet", models.Options{})
+	materialise(t, c, s)
+	for _, l := range s.Layers() {
+		if l.Name != "inception3a" {
+			continue
+		}
+		x := c.Ones(torch.Float32, rows, in, size, size).SetRequiresGrad(true)
+		before := c.Device().Memory().Live
+		training(c).RunNamed(l, []*torch.Tensor{x})
+		got := c.Device().Memory().Live - before
+		const (
+			convolved = 64 + 96 + 128 + 16 + 32 + 32
+			inside    = 96 + 16
+			pooled    = in + 2*in // int64 indices
+			output    = 64 + 128 + 32 + 32
+		)
+		if want := int64(4 * (rows*size*size*(convolved+inside+pooled+output) + 2*convolved)); got != want {
+			t.Errorf("%s leaves %d bytes, want %d", l.Name, got, want)
+		}
+		return
+	}
+	t.Error("there is no inception3a")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -34,9 +35,7 @@ func TestStatesAreTorchvisions(t *testing.T) {
 		name, settings, _ := strings.Cut(title, " ")
 		var o models.Options
 		if settings != "" {
-			if err := models.Set(name, &o, []string{settings}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, models.Set(name, &o, []string{settings}))
 		}
 		var got []string
 		for _, p := range nn.State(build(t, name, o)) {
@@ -57,15 +56,9 @@ func TestStatesAreTorchvisions(t *testing.T) {
 // torchvisionStates maps a model, with its options, to lines of name and shape.
 func torchvisionStates(t *testing.T) map[string][]string {
 	t.Helper()
-	f, err := os.Open(filepath.Join(torchvision, "states.txt.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(filepath.Join(torchvision, "states.txt.gz")))(t)
 	defer func() { _ = f.Close() }() // it was only read
-	r, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(gzip.NewReader(f))(t)
 	states := map[string][]string{}
 	title := ""
 	lines := bufio.NewScanner(r)
@@ -76,9 +69,7 @@ func torchvisionStates(t *testing.T) map[string][]string {
 		}
 		states[title] = append(states[title], lines.Text())
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, lines.Err())
 	return states
 }
 
@@ -86,10 +77,7 @@ func torchvisionStates(t *testing.T) map[string][]string {
 // Both compute in float64, where rounding does not hide a mistake: in float32 the gradients of a
 // network of 50 norms agree to two digits.
 func TestParityWithTorchvision(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(torchvision, "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(torchvision, "cases.json")))(t)
 	var list []struct {
 		Name, Model, File string
 		Args              map[string]int
@@ -108,9 +96,7 @@ func TestParityWithTorchvision(t *testing.T) {
 			f.tolerance = 1e-6
 			o := models.Options{NoDropout: hasDropout(t, p.Model)}
 			for name, value := range p.Args {
-				if err := models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}))
 			}
 			s := build(t, p.Model, o)
 			t.Cleanup(func() { nn.Free(s) })
@@ -148,10 +134,7 @@ func TestParityWithTorchvision(t *testing.T) {
 }
 
 func hasDropout(t *testing.T, model string) bool {
-	settings, err := models.Settings(model, models.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	settings := must.Get(models.Settings(model, models.Options{}))(t)
 	return slices.ContainsFunc(settings, func(s models.Setting) bool { return s.Name == "dropout" })
 }
 

@@ -2,11 +2,13 @@ package nn_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"penstock.example/internal/torchtest"
@@ -253,5 +255,461 @@ func TestCheckpointedObservesDeferredStatisticsOnce(t *testing.T) {
 	}
 	if d := unlike(run(nn.Checkpointed), run(bare)); d != "" {
 		t.Errorf("%s differs", d)
+	}
+}
+
+// fallible is a model of nested wrappers with skips in every direction, one layer of which does
+// what fail says. In its second run a layer sees Recomputing.
+func fallible(fail func(c *nn.Ctx)) *nn.Sequential {
+	failing := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		fail(c)
+		return c.Tanh(x)
+	})
+	inner := nn.NewSequential(stashing("inner"), nn.NewLinear(4, 4), popping("in"), failing, popping("inner"), stashing("out"))
+	return nn.NewSequential(nn.NewTanh(), stashing("in"), nn.Checkpointed(nn.NewSequential(nn.NewLinear(4, 4)).Add("deep", nn.Checkpointed(inner))), nn.NewTanh(), popping("out"))
+}
+
+// However a layer fails, in whichever run: what it failed with comes out as it is, the path is the
+// layer's, nothing is left, and the model runs again.
+func TestFailuresInCheckpoints(t *testing.T) {
+	type key struct{ int }
+	plain := errors.New("plain")
+	refused := &torch.Error{Op: "refused"}
+	for name, row := range map[string]struct {
+		fail func(c *nn.Ctx)
+		is   func(p any) bool
+	}{
+		"a value":         {func(*nn.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
+		"an error":        {func(*nn.Ctx) { panic(plain) }, func(p any) bool { return p == any(plain) }},
+		"a torch.Error":   {func(*nn.Ctx) { panic(refused) }, func(p any) bool { return p == any(refused) }},
+		"an operator":     {func(c *nn.Ctx) { c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3)) }, func(p any) bool { return strings.Contains(fmt.Sprint(p), "aten::mm(float32[2,3]") }},
+		"a missing extra": {func(c *nn.Ctx) { nn.NewExtra[int]("gone").In(c) }, func(p any) bool { return strings.Contains(fmt.Sprint(p), `no extra "gone"`) }},
+		"out of memory": {func(c *nn.Ctx) {
+			c.Device().SetLimit(c.Device().Memory().Live + 64)
+			c.Ones(torch.Float32, 17)
+		}, func(p any) bool {
+			e, ok := p.(*torch.Error)
+			return ok && errors.Is(e, torch.ErrOutOfMemory)
+		}},
+	} {
+		for when, in := range map[string]func(c *nn.Ctx) bool{
+			"the first run":                 func(c *nn.Ctx) bool { return !c.Recomputing },
+			"the first run in a second one": func(c *nn.Ctx) bool { return c.Recomputing && c.Checkpointing },
+			"the second run of both":        func(c *nn.Ctx) bool { return c.Recomputing && !c.Checkpointing },
+		} {
+			t.Run(name+" in "+when, func(t *testing.T) {
+				a := newAccount(t, true)
+				defer a.Device().SetLimit(0)
+				armed := true
+				model := fallible(func(c *nn.Ctx) {
+					if armed && in(c) {
+						row.fail(c)
+					}
+				})
+				nn.Materialise(a.Ctx, nn.State(model), 1)
+				defer nn.Free(model)
+				a.start()
+				run := func() (path string, failed any) {
+					defer a.Close()
+					defer nn.ZeroGrads(model)
+					c := nn.NewCtx(a.Ctx, nn.Config{Training: true})
+					failed = caught(func() {
+						y := model.Forward(c, c.Ones(torch.Float32, 2, 4))
+						c.Backward(list{y}, list{c.OnesLike(y)}, false)
+					})
+					return c.Path(), failed
+				}
+				path, failed := run()
+				if !row.is(failed) || path != "2.deep.3" {
+					t.Errorf("got %v at %q", failed, path)
+				}
+				a.Device().SetLimit(0)
+				if a.used() != 0 {
+					t.Errorf("%d bytes are left", a.used())
+				}
+				armed = false
+				if path, failed := run(); failed != nil || path != "" {
+					t.Errorf("the next run fails with %v at %q", failed, path)
+				}
+			})
+		}
+	}
+}
+
+// What a layer in a wrapper does to memory that is not its own is an error that says so.
+func TestCheckpointedInputsMustStayAsTheyAre(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	double := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) })
+	// and says nothing of it
+	overwriting := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) })
+	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
+	err := torch.Try(func() { nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c, nn.Config{}), x) })
+	if err == nil || !strings.Contains(err.Error(), "overwrote input 0, which it needs again in backward") {
+		t.Errorf("in it: %v", err)
+	}
+	double, overwriting = doing(double.f), doing(overwriting.f)
+	y := nn.NewSequential(double, nn.Checkpointed(chain(nn.NewIdentity())), overwriting).Forward(nn.NewCtx(c, nn.Config{}), x)
+	err = torch.Try(func() { c.Backward(list{y}, list{c.OnesLike(y)}, false) })
+	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+		t.Errorf("after it: %v", err)
+	}
+}
+
+// Between forward and backward a checkpoint holds its inputs, to the byte, and who uses its outputs
+// those: what the layers in it would keep is not there. Afterwards nothing is.
+func TestCheckpointedHoldsItsInputs(t *testing.T) {
+	const activation = 4 * 100 * 10
+	tanhs := func(n int) nn.Layer {
+		s := nn.NewSequential()
+		for i := range n {
+			s.Add(string(rune('a'+i)), nn.NewTanh())
+		}
+		return s
+	}
+	stacked := func(wrap wrapper) *nn.Sequential { return nn.NewSequential(wrap(tanhs(6)), wrap(tanhs(6))) }
+	overwriting := func(wrap wrapper) *nn.Sequential {
+		// which keeps nothing
+		double := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) })
+		return nn.NewSequential(double, wrap(chain(nn.NewReLUInPlace(), tanhs(4))))
+	}
+	skipping := func(wrap wrapper) *nn.Sequential {
+		return nn.NewSequential(tanhs(1), stashing("in"), wrap(chain(tanhs(2), popping("in"), tanhs(1), stashing("out"), tanhs(2))), tanhs(1), popping("out"))
+	}
+	tuple := func(wrap wrapper) *nn.Sequential {
+		return nn.NewSequential(wrap(mapping(func(c *nn.Ctx, xs list) list {
+			y := c.Tanh(c.Tanh(xs[0]))
+			return list{y, c.Argmax(y, 1), y}
+		})))
+	}
+	for _, row := range []struct {
+		reason string
+		build  func(wrapper) *nn.Sequential
+		wrap   wrapper
+		want   int64 // bytes beside the input
+	}{
+		{"each Tanh keeps its output", stacked, bare, 12 * activation},
+		{"two wrappers: two outputs, of which one is an input", stacked, nn.Checkpointed, 2 * activation},
+		{"nested: nothing in them is kept", stacked, twice, 2 * activation},
+		{"all in one", func(wrap wrapper) *nn.Sequential { return nn.NewSequential(wrap(chain(wrap(tanhs(6)), tanhs(6)))) }, nn.Checkpointed, activation},
+		{"the ReLU's output and those of four Tanh", overwriting, bare, 5 * activation},
+		{"the copy for a layer that works in place is not kept", overwriting, nn.Checkpointed, 2 * activation},
+		{"skips: seven outputs of Tanh and the sum at the end", skipping, bare, 8 * activation},
+		{"input and skip into the wrapper are one memory; then the Tanh after it, and the sum", skipping, nn.Checkpointed, 3 * activation},
+		{"what is given twice is held once, and integers are held", tuple, nn.Checkpointed, activation + 8*100},
+		{"not wrapped there is one more", tuple, bare, 2*activation + 8*100},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			a := newAccount(t, true)
+			model := row.build(row.wrap)
+			x := a.Normal_(a.Empty(torch.Float32, 100, 10), 0, 1).SetRequiresGrad(true)
+			a.start()
+			ys := model.ForwardTuple(nn.NewCtx(a.Ctx, nn.Config{Training: true}), list{x})
+			if a.used() != row.want {
+				t.Errorf("%d bytes are live after forward (%.2f activations), want %d", a.used(), float64(a.used())/activation, row.want)
+			}
+			grad := a.OnesLike(ys[0])
+			a.Backward(ys[:1], list{grad}, false)
+			x.SetGradOf(nil)
+			for _, t := range append(ys, grad) {
+				t.Free()
+			}
+			if a.used() != 0 {
+				t.Errorf("%d bytes are left after backward", a.used())
+			}
+		})
+	}
+}
+
+// The second run makes one wrapper's graph at a time: the peak of a whole step is that of the
+// longest, not of the sum.
+func TestCheckpointedLowersThePeakOfAStep(t *testing.T) {
+	const activation, blocks, layers = 4 * 100 * 10, 8, 6
+	peak := func(wrap wrapper) int64 {
+		a := newAccount(t, true)
+		model := nn.NewSequential()
+		for i := range blocks {
+			block := nn.NewSequential()
+			for k := range layers {
+				block.Add(string(rune('a'+k)), nn.NewTanh())
+			}
+			model.Add(string(rune('a'+i)), wrap(block))
+		}
+		x := a.Ones(torch.Float32, 100, 10).SetRequiresGrad(true)
+		a.start()
+		y := model.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
+		a.Backward(list{y}, list{a.OnesLike(y)}, false)
+		x.SetGradOf(nil)
+		a.Close()
+		return a.peak()
+	}
+	if got, want := peak(bare), int64(blocks*layers+3)*activation; got > want {
+		t.Errorf("without wrappers the peak is %d bytes, want at most %d", got, want)
+	}
+	if got, want := peak(nn.Checkpointed), int64(blocks+layers+3)*activation; got > want {
+		t.Errorf("with wrappers the peak is %d bytes, want at most %d", got, want)
+	}
+}
+
+// sight is what a layer may ask of the run that it is in.
+type sight struct {
+	Training, Checkpointing, Recomputing, grad bool
+	MicroBatch, MicroBatches, extra            int
+	path                                       string
+}
+
+func TestWhatACheckpointedLayerSees(t *testing.T) {
+	extra := nn.NewExtra[int]("extra")
+	first, second := sight{Checkpointing: true}, sight{Recomputing: true, grad: true}
+	once := []sight{{}}
+	for _, row := range []struct {
+		reason string
+		wrap   wrapper
+		grad   bool
+		cfg    nn.Config
+		want   []sight
+		plain  bool // the input wants no gradient
+	}{
+		{"not wrapped", bare, true, nn.Config{}, []sight{{grad: true}}, false},
+		{"wrapped", nn.Checkpointed, true, nn.Config{}, []sight{first, second}, false},
+		{"wrapped twice", twice, true, nn.Config{}, []sight{first, {Checkpointing: true, Recomputing: true}, second}, false},
+		{"nothing wants a gradient", twice, true, nn.Config{}, []sight{{grad: true}}, true},
+		{"without a graph", twice, false, nn.Config{}, once, false},
+		{"in the first forward of a stage that recomputes", twice, false, nn.Config{Checkpointing: true}, []sight{first}, false},
+		{"in the second", nn.Checkpointed, true, nn.Config{Recomputing: true}, []sight{{Checkpointing: true, Recomputing: true}, second}, false},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{Grad: row.grad})
+			var seen []sight
+			model := nn.NewSequential(nn.NewSequential().Add("named", row.wrap(chain(nn.NewTanh(), doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				seen = append(seen, sight{c.Training, c.Checkpointing, c.Recomputing, c.Grad(), c.MicroBatch, c.MicroBatches, extra.In(c), c.Path()})
+				return c.Tanh(x)
+			})))))
+			cfg := row.cfg
+			cfg.Training, cfg.MicroBatch, cfg.MicroBatches, cfg.Extras = true, 2, 5, []nn.Extra{extra.With(7)}
+			ctx := nn.NewCtx(c, cfg)
+			x := c.Ones(torch.Float32, 2).SetRequiresGrad(!row.plain)
+			y := model.Forward(ctx, x)
+			if wants := row.grad && !row.plain; y.RequiresGrad() != wants {
+				t.Errorf("the output wants a gradient: %v, want %v", !wants, wants)
+			}
+			if ctx.Checkpointing != cfg.Checkpointing || ctx.Recomputing != cfg.Recomputing || ctx.Path() != "" {
+				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing, ctx.Path())
+			}
+			if y.RequiresGrad() {
+				c.Backward(list{y}, list{c.OnesLike(y)}, false)
+				x.SetGradOf(nil)
+			}
+			want := slices.Clone(row.want)
+			for i := range want {
+				want[i].Training, want[i].MicroBatch, want[i].MicroBatches, want[i].extra, want[i].path = true, 2, 5, 7, "0.named.1"
+			}
+			if !slices.Equal(seen, want) {
+				t.Errorf("got  %+v\nwant %+v", seen, want)
+			}
+		})
+	}
+}
+
+func TestCheckpointedHasTheNamesOfTheLayer(t *testing.T) {
+	build := func(wrap wrapper) *nn.Sequential {
+		return nn.NewSequential().Add("stem", wrap(nn.NewLinear(2, 2))).Add("body", nn.NewSequential(wrap(nn.NewSequential().Add("norm", nn.NewBatchNorm1d(2, nn.BatchNormConfig{})).Add("skip", stashing("a"))))).Add("head", wrap(popping("a")))
+	}
+	want, got := build(bare), build(nn.Checkpointed)
+	for what, of := range map[string]func(nn.Module) []nn.NamedParam{"state": nn.State, "parameters": nn.Params, "buffers": nn.Buffers} {
+		if names(of(got)) != names(of(want)) || len(of(got)) == 0 {
+			t.Errorf("%s: got %q, want %q", what, names(of(got)), names(of(want)))
+		}
+	}
+	var layers []string
+	for _, l := range got.Layers() {
+		layers = append(layers, l.Name)
+	}
+	if s := strings.Join(layers, " "); s != "stem body.0 head" {
+		t.Errorf("the layers are %s", s)
+	}
+	if s := names(got.Layers()[1].State()); s != "body.0.norm.weight body.0.norm.bias body.0.norm.running_mean body.0.norm.running_var body.0.norm.num_batches_tracked" {
+		t.Errorf("the state of the second is %s", s)
+	}
+	routes, err := got.SkipRoutes()
+	if err != nil || len(routes) != 1 || routes[0].Stash != 1 || !slices.Equal(routes[0].Pops, []int{2}) {
+		t.Errorf("routes %v, %v", routes, err)
+	}
+	if err := nn.VerifySkips(nn.NewSequential(nn.Checkpointed(chain(stashing("a"))))); err == nil || !strings.Contains(err.Error(), `"0.0" stashes "a", which no layer pops`) {
+		t.Errorf("a skip that is never popped: %v", err)
+	}
+	if f, ok := nn.Checkpointed(nn.NewReLUInPlace()).(nn.InPlace); !ok || f.OverwritesInput() {
+		t.Error("a wrapped layer says that it overwrites its input")
+	}
+	shared := nn.NewTanh()
+	nn.NewSequential().Add("taken", nn.Checkpointed(shared))
+	if got := recovered(func() { nn.NewSequential(shared) }); !strings.Contains(got, `module "taken" is already part of another module`) {
+		t.Errorf("in two places: %q", got)
+	}
+}
+
+// A wrapped layer holds nothing of a run: goroutines with contexts of their own, on one model,
+// compute what one does.
+func TestCheckpointedRunsInSeveralGoroutines(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	model := nn.NewSequential(nn.Checkpointed(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5})), stashing("a"), nn.Checkpointed(chain(nn.NewDropout(0.5), popping("a"))))
+	for _, p := range nn.Params(model) {
+		p.Freeze() // gradients of one parameter must not be added by several goroutines
+	}
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	run := func(microBatch int) []byte {
+		own := torch.NewCtx(torch.Options{Device: c.Device(), Grad: true, Threads: 1, Seed: 3})
+		defer own.Close()
+		x := own.Normal_(own.Empty(torch.Float32, 2, 5, 8), 0, 1).SetRequiresGrad(true)
+		defer x.SetGradOf(nil)
+		y := model.Forward(nn.NewCtx(own, nn.Config{Training: true, Seed: 1, MicroBatch: microBatch}), x)
+		own.Backward(list{y}, list{own.OnesLike(y)}, false)
+		return slices.Concat(torch.Bytes(y), torch.Bytes(own.GradOf(x)))
+	}
+	var want, got [8][]byte
+	for i := range want {
+		want[i] = run(i)
+	}
+	if bytes.Equal(want[0], want[1]) {
+		t.Error("two micro-batches are the same")
+	}
+	var wg sync.WaitGroup
+	for i := range got {
+		wg.Go(func() { got[i] = run(i) })
+	}
+	wg.Wait()
+	for i := range want {
+		if !bytes.Equal(got[i], want[i]) {
+			t.Errorf("micro-batch %d differs", i)
+		}
+	}
+}
+
+// A parameter that is used inside of a wrapper and outside too has the same gradient but for
+// rounding: its shares are grouped otherwise.
+func TestCheckpointedWithASharedParameter(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	run := func(wrap wrapper) map[string][]float32 {
+		first := nn.NewLinear(4, 4)
+		model := nn.NewSequential(first, nn.NewTanh(), wrap(chain(nn.NewLinearShared(first.Weight, true), nn.NewTanh())), nn.NewLinearShared(first.Weight, false))
+		nn.Materialise(c, nn.State(model), 1)
+		defer nn.Free(model)
+		return results(c, model, model.Forward)
+	}
+	if d := differs(run(nn.Checkpointed), run(bare), 1e-6); d != "" {
+		t.Error(d)
+	}
+}
+
+// Skips of parameters' gradients too: into a wrapper, out of it, through it, in it, around it,
+// absent, of integers, popped by several.
+func TestSkipsCrossCheckpoints(t *testing.T) {
+	linear := func() nn.Layer { return nn.NewLinear(4, 4) }
+	for _, row := range []struct {
+		reason string
+		build  func(wrap wrapper) []nn.Layer
+	}{
+		{"into", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{linear(), stashing("a"), linear(), wrap(chain(nn.NewTanh(), popping("a"), linear()))}
+		}},
+		{"out of", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{wrap(chain(linear(), nn.NewTanh(), stashing("a"), linear())), linear(), popping("a")}
+		}},
+		{"through", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{linear(), stashing("a"), wrap(chain(linear(), popping("a"), nn.NewTanh(), stashing("b"), linear())), linear(), popping("b")}
+		}},
+		{"around", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{linear(), stashing("a"), wrap(chain(linear(), nn.NewTanh())), popping("a"), linear()}
+		}},
+		{"inside", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{wrap(chain(linear(), stashing("a"), nn.NewTanh(), wrap(popping("a")), linear()))}
+		}},
+		{"to pops inside and outside", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{wrap(chain(linear(), nn.NewTanh(), stashing("a"), linear(), popping("a"), nn.NewTanh(), popping("a"))), popping("a"), linear(), popping("a")}
+		}},
+		{"from outside to several inside, before and after", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{linear(), nn.NewTanh(), stashing("a"), linear(), popping("a"), wrap(chain(nn.NewTanh(), popping("a"), linear(), popping("a"))), nn.NewTanh(), popping("a")}
+		}},
+		{"from a wrapper to a wrapper, both nested", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{wrap(chain(linear(), wrap(chain(nn.NewTanh(), stashing("a"))), linear())), linear(), wrap(chain(linear(), wrap(chain(popping("a"), nn.NewTanh()))))}
+		}},
+		{"from a layer to its child", func(wrap wrapper) []nn.Layer {
+			children := []nn.Layer{linear(), wrap(popping("a")), nn.NewTanh()}
+			return []nn.Layer{linear(), wrap(declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Stash("a", x)
+				return c.Run(x, children...)
+			}, children...))}
+		}},
+		{"of integers", func(wrap wrapper) []nn.Layer {
+			table := nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
+			index := declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Stash("a", c.Argmax(x, 1))
+				return x
+			})
+			look := declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Run(c.Pop("a"), table)) }, table)
+			return []nn.Layer{linear(), wrap(chain(nn.NewTanh(), index)), linear(), wrap(look)}
+		}},
+		{"that is absent", func(wrap wrapper) []nn.Layer {
+			absent := declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Stash("a", nil)
+				return x
+			})
+			return []nn.Layer{wrap(chain(linear(), absent, nn.NewTanh(), popping("a"))), linear(), wrap(chain(popping("a"), nn.NewTanh()))}
+		}},
+		{"that a layer overwrites after its stash", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{wrap(chain(linear(), stashing("a"), nn.NewReLUInPlace(), linear())), stashing("b"), wrap(nn.NewReLUInPlace()), popping("a"), wrap(chain(linear(), popping("b")))}
+		}},
+		{"that is the input of a wrapper as well", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{linear(), stashing("a"), wrap(chain(nn.NewReLUInPlace(), linear(), popping("a"))), nn.NewReLUInPlace(), linear()}
+		}},
+		{"of one name in two namespaces", func(wrap wrapper) []nn.Layer {
+			return []nn.Layer{linear(), stashing("a"), wrap(chain(linear(), isolated(apart, stashing("a")), linear())), wrap(chain(popping("a"), nn.NewTanh())), wrap(isolated(apart, popping("a")))}
+		}},
+	} {
+		for way, wrap := range map[string]wrapper{"once": nn.Checkpointed, "twice": twice} {
+			t.Run(fmt.Sprintf("%s/%s", row.reason, way), func(t *testing.T) {
+				c := torchtest.New(t, torch.Options{Grad: true})
+				run := func(wrap wrapper, cfg nn.Config) map[string][]byte {
+					model := nn.NewSequential(row.build(wrap)...)
+					nn.Materialise(c, nn.State(model), 1)
+					defer nn.Free(model)
+					return outcome(c, model, cfg, leaves([]int64{6, 4}))
+				}
+				for _, training := range []bool{true, false} {
+					if d := unlike(run(wrap, nn.Config{Training: training}), run(bare, nn.Config{Training: training})); d != "" {
+						t.Errorf("%s differs", d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Nobody outside of a function that is run again knows its skips.
+func TestCheckpointTakesNoSkips(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	within := func(l *lambda) *lambda {
+		f := l.f
+		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{f(c, xs[0])} }, x)[0]
+		}
+		return l
+	}
+	for want, model := range map[string]*nn.Sequential{
+		`skip "a" is not a skip of the model that is running`: nn.NewSequential(within(stashing("a")), popping("a")),
+		`skip "a" has not been stashed`:                       nn.NewSequential(stashing("a"), within(popping("a"))),
+	} {
+		for _, grad := range []bool{true, false} {
+			c.SetGrad(grad)
+			err := torch.Try(func() { model.Forward(nn.NewCtx(c, nn.Config{}), c.Ones(torch.Float32, 2)) })
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q in it", err, want)
+			}
+		}
+	}
+	lone := nn.Checkpointed(popping("a"))
+	err := torch.Try(func() { lone.Forward(nn.NewCtx(c, nn.Config{}), c.Ones(torch.Float32, 2)) })
+	if err == nil || !strings.Contains(err.Error(), "run the layer as part of an nn.Sequential") {
+		t.Errorf("outside of a model: %v", err)
 	}
 }

@@ -3,12 +3,15 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -206,6 +209,737 @@ func TestOneModelRunsInSeveralGoroutines(t *testing.T) {
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
 			t.Errorf("micro-batch %d differs", i)
+		}
+	}
+}
+
+// tuples is a layer of tuples that a test writes where it needs it.
+type tuples struct {
+	nn.Base
+	f         func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor
+	overwrite bool
+}
+
+func (l *tuples) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return l.f(c, xs) }
+func (l *tuples) OverwritesInput() bool                                      { return l.overwrite }
+
+func mapping(f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
+	return tupleOf(&tuples{f: f})
+}
+
+func tupleOf(m interface {
+	nn.Module
+	ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor
+}) nn.Layer {
+	return nn.Tuple(m, m.ForwardTuple)
+}
+
+// fork gives its input and the index of its largest element; join takes both.
+func fork() nn.Layer {
+	return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], c.Argmax(xs[0], 1)} })
+}
+
+func join(children ...nn.Layer) nn.Layer {
+	l := &tuples{}
+	for _, child := range children {
+		l.Child("table", child)
+	}
+	l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{c.Add(xs[0], c.Run(xs[1], children...))}
+	}
+	return nn.Tuple(l, l.ForwardTuple)
+}
+
+// each applies layers of one tensor to the elements of a tuple.
+func each(layers ...nn.Layer) nn.Layer {
+	l := &tuples{}
+	for i, child := range layers {
+		l.Child(string(rune('a'+i)), child)
+	}
+	l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		out := slices.Clone(xs)
+		for i := range layers {
+			out[i] = c.Run(xs[i], layers[i])
+		}
+		return out
+	}
+	return nn.Tuple(l, l.ForwardTuple)
+}
+
+func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	l, table := nn.NewLinear(4, 4), nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
+	model := nn.NewSequential().Add("fork", fork()).Add("middle", nn.NewSequential(nn.NewSequential(each(l)), nn.NewSequential())).Add("join", join(table)).Add("tanh", nn.NewTanh())
+	if got, want := names(nn.State(model)), "middle.0.0.a.weight middle.0.0.a.bias join.table.weight"; got != want {
+		t.Errorf("the state is %s, want %s", got, want)
+	}
+	var flat []string
+	for _, l := range model.Layers() {
+		flat = append(flat, l.Name)
+	}
+	if got, want := strings.Join(flat, " "), "fork middle.0.0 join tanh"; got != want {
+		t.Errorf("the layers are %s, want %s", got, want)
+	}
+	nn.Materialise(c, nn.State(model), 1)
+	defer nn.Free(model)
+	for _, grad := range []bool{true, false} {
+		c.SetGrad(grad)
+		got := results(c, model, model.Forward)
+		want := results(c, model, func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Tanh(c.Add(l.Forward(c, x), table.Forward(c, c.Argmax(x, 1))))
+		})
+		if d := differs(got, want, 0); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// A tuple may go into a model and come out of it, and skips go round tuples.
+func TestModelsOfTuples(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	swap := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[1], xs[0]} })
+	stash := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		c.Stash("second", xs[1])
+		return []*torch.Tensor{xs[0], xs[0]} // one tensor twice
+	}}
+	stash.Stashes("second")
+	pop := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return append(slices.Clone(xs), c.Pop("second")) }}
+	pop.Pops("second")
+	model := nn.NewSequential(swap, nn.NewSequential(nn.Tuple(stash, stash.ForwardTuple), each(nn.NewReLU())), nn.Tuple(pop, pop.ForwardTuple))
+	xs := []*torch.Tensor{torch.From(c, []int64{3}), torch.From(c, []float32{-1})}
+	ys := model.ForwardTuple(nn.NewCtx(c, nn.Config{}), xs)
+	if len(ys) != 3 || torch.Item[float32](ys[0]) != 0 || torch.Item[float32](ys[1]) != -1 || torch.Item[int64](ys[2]) != 3 {
+		t.Errorf("got %v", ys)
+	}
+	if got := nn.NewSequential().ForwardTuple(nn.NewCtx(c, nn.Config{}), xs); !slices.Equal(got, xs) {
+		t.Errorf("an empty model gave %v", got)
+	}
+}
+
+// What leaves a tuple is let go of at once, element by element.
+func TestTuplesHoldWhatIsHandedOnAlone(t *testing.T) {
+	const activation = 4 * 1000
+	a := newAccount(t, false)
+	var live []int64
+	probe := func() nn.Layer {
+		return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			live = append(live, a.used()/activation)
+			return xs
+		})
+	}
+	double := func() nn.Layer {
+		return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			c.Sigmoid(xs[0]) // nobody's
+			return []*torch.Tensor{c.Tanh(xs[0]), c.Tanh(xs[0]), xs[0]}
+		})
+	}
+	first := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:1] })
+	last := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[2:] })
+	x := a.Ones(torch.Float32, 10, 100)
+	a.start()
+	nn.NewSequential(nn.NewTanh(), probe(), double(), probe(), last, probe(), double(), first, probe()).Forward(nn.NewCtx(a.Ctx, nn.Config{}), x).Free()
+	if want := []int64{1, 3, 1, 1}; !slices.Equal(live, want) || a.used() != 0 {
+		t.Errorf("%v activations are live and %d bytes left, want %v and none", live, a.used(), want)
+	}
+}
+
+func TestTuplesMustFit(t *testing.T) {
+	pair := fork()
+	none := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return nil })
+	null := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], nil} })
+	freed := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		y := c.Tanh(xs[0])
+		y.Free()
+		return []*torch.Tensor{y, xs[0]}
+	})
+	nothing := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return nil })
+	for _, row := range []struct {
+		reason string
+		model  *nn.Sequential
+		where  string
+		want   string
+	}{
+		{"a tuple into a layer of one tensor", nn.NewSequential(pair, nn.NewSequential().Add("tanh", nn.NewTanh())), "1.tanh",
+			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; make it with nn.Tuple"},
+		{"an empty tuple", nn.NewSequential().Add("none", none), "none", "Forward(float32[2,3]): the layer must return tensors that exist; it returned an empty tuple"},
+		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned float32[2,3], none"},
+		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned freed, float32[2,3]"},
+		{"no tensor", nn.NewSequential(nothing), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned none"},
+		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "", "Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed"},
+		{"a tuple out of a child that is run for one tensor", nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
+			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed`},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
+			err := torch.Try(func() { row.model.Forward(c, c.Ones(torch.Float32, 2, 3)) })
+			if err == nil || err.Error() != row.want || c.Path() != row.where {
+				t.Errorf("got  %v at %q\nwant %s at %q", err, c.Path(), row.want, row.where)
+			}
+		})
+	}
+}
+
+func TestExtrasReachEveryLayerByTheirKey(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	width, sameName, absent := nn.NewExtra[float64]("width"), nn.NewExtra[float64]("width"), nn.NewExtra[int]("absent")
+	table := nn.NewExtra[map[string]float64]("table")
+	failure := nn.NewExtra[error]("failure")
+	entries := map[string]float64{"b": 5}
+	var seen int
+	read := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		seen++
+		if v, ok := absent.Lookup(c); ok || v != 0 {
+			t.Errorf("a value that was not given is %v", v)
+		}
+		if v, ok := failure.Lookup(c); !ok || v != nil {
+			t.Errorf("a nil that was given is %v, %v", v, ok)
+		}
+		if failure.In(c) != nil {
+			t.Error("a nil that was given is not nil")
+		}
+		if v, ok := sameName.Lookup(c); !ok || v != 3 {
+			t.Errorf("the second key of the name has %v", v)
+		}
+		return c.AddScalar(c.MulScalar(x, width.In(c)), table.In(c)["b"])
+	})
+	model := nn.NewSequential(nn.NewSequential(composite(read)))
+	ctx := nn.NewCtx(c, nn.Config{Extras: []nn.Extra{{}, width.With(2), sameName.With(3), table.With(entries), failure.With(nil), width.With(100)}})
+	for range 2 { // a recomputation, say
+		if got := torch.Item[float32](model.Forward(ctx, torch.From(c, []float32{7}))); got != 2*7+5 { // the first of two under one key
+			t.Errorf("got %v", got)
+		}
+	}
+	entries["b"] = 6 // as it is, not a copy
+	if got := table.In(ctx)["b"]; got != 6 || seen != 2 {
+		t.Errorf("the table has %v", got)
+	}
+}
+
+// A fork made in a layer, and run later, draws what the layer would have drawn, under the same
+// names, and says where it fails.
+func TestForkIsAtTheSamePlace(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	drop := nn.NewDropout(0.5)
+	var later func() []float32
+	var n *nn.Ctx
+	var path string
+	inner := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		fork := c.Fork(c.Ctx, nn.Fork{})
+		x = c.Keep(c.Share(x))
+		again := c.Fork(c.Ctx, nn.Fork{Recomputing: true, Spans: true})
+		later = func() []float32 {
+			defer x.Free()
+			ys := again.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})
+			path = again.Spans()[0].Layer
+			if !again.Recomputing || !again.Training || n.Recomputing {
+				t.Errorf("flags are %v, %v, and %v outside", again.Recomputing, again.Training, n.Recomputing)
+			}
+			again.FailedAt("outer.inner.drop")
+			n.FailedAt("outer.inner.drop.deep")
+			return torch.Values[float32](ys[0])
+		}
+		return fork.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})[0]
+	})
+	inner.Child("drop", drop)
+	model := nn.NewSequential().Add("outer", nn.NewSequential().Add("inner", inner))
+	n = nn.NewCtx(c, nn.Config{Training: true, Seed: 7})
+	first := torch.Values[float32](model.Forward(n, c.Ones(torch.Float32, 64)))
+	if second := later(); !slices.Equal(first, second) {
+		t.Error("the fork draws other numbers")
+	}
+	if path != "outer.inner.drop" || n.Path() != "outer.inner.drop.deep" {
+		t.Errorf("the fork ran %q, and the path is %q", path, n.Path())
+	}
+}
+
+func TestSharedBeyond(t *testing.T) {
+	first, second := nn.NewLinearNoBias(3, 3), nn.NewLinearNoBias(3, 3)
+	tie := func(p *nn.Param) nn.Layer {
+		l := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x })
+		l.Share("weight", p)
+		return l
+	}
+	inside, outside := tie(first.Weight), tie(second.Weight)
+	m := nn.NewSequential(first, second, inside)
+	if got := nn.SharedBeyond(m); !slices.Equal(got, []*nn.Param{second.Weight}) {
+		t.Errorf("got %v, want the second weight", got)
+	}
+	if got := nn.SharedBeyond(nn.NewSequential(outside)); !slices.Equal(got, []*nn.Param{second.Weight}) {
+		t.Errorf("of the module that shares: got %v, want the second weight", got)
+	}
+	if got := nn.SharedBeyond(nn.NewSequential(nn.NewLinear(2, 2), m, tie(first.Weight))); len(got) != 1 || got[0] != second.Weight {
+		t.Errorf("got %v, want the second weight", got)
+	}
+}
+
+// account is a context on a device of its own and what it uses, in bytes.
+type account struct {
+	*torch.Ctx
+	live int64
+}
+
+func newAccount(t *testing.T, grad bool) *account {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(6), Grad: grad, Threads: 1})
+	t.Cleanup(c.Close)
+	return &account{Ctx: c}
+}
+
+// start counts from here.
+func (a *account) start() {
+	a.Device().ResetPeak()
+	a.live = a.Device().Memory().Live
+}
+
+func (a *account) used() int64 { return a.Device().Memory().Live - a.live }
+func (a *account) peak() int64 { return a.Device().Memory().Peak - a.live }
+
+func TestForwardWithoutGraphHoldsTwoActivations(t *testing.T) {
+	const activation = 4 * 1000
+	layers := func() []nn.Layer {
+		return []nn.Layer{nn.NewTanh(), nn.NewSigmoid(), nn.NewDropout(0.5), nn.NewIdentity(), nn.NewReLU(), nn.NewTanh()}
+	}
+	nested := nn.NewSequential()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		nested.Add(name, nn.NewSequential(layers()...))
+	}
+	for _, row := range []struct {
+		reason string
+		s      *nn.Sequential
+		peak   int64
+	}{
+		{"each layer's input goes when its output is there", nn.NewSequential(slices.Concat(layers(), layers(), layers())...), 2 * activation},
+		{"a nested Sequential's input goes when all of it has run", nested, 3 * activation},
+	} {
+		a := newAccount(t, false)
+		x := a.Ones(torch.Float32, 10, 100)
+		a.start()
+		y := row.s.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
+		if a.peak() != row.peak || a.used() != activation {
+			t.Errorf("%s: %d bytes are live and %d were, want %d and %d", row.reason, a.used(), a.peak(), activation, row.peak)
+		}
+		y.Free()
+		if a.used() != 0 {
+			t.Errorf("%s: %d bytes are left", row.reason, a.used())
+		}
+	}
+}
+
+// A composite layer leaves its output and nothing else, also when nobody cleans up after it.
+func TestCompositesLeaveTheirOutputAlone(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		layer nn.Layer
+		shape []int64
+		bytes int64 // of the output
+	}{
+		{"attention", nn.NewCausalSelfAttention(8, 2), []int64{2, 5, 8}, 320},
+		{"transformer block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), []int64{2, 5, 8}, 320},
+		{"basic block", nn.NewBasicBlock(4, 8, 2), []int64{2, 4, 6, 6}, 576},
+		{"bottleneck", nn.NewBottleneck(4, 2, 1), []int64{2, 4, 6, 6}, 2304},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := newAccount(t, false)
+			nn.Materialise(a.Ctx, nn.State(row.layer), 1)
+			defer nn.Free(row.layer)
+			x := a.Ones(torch.Float32, row.shape...)
+			a.start()
+			y := row.layer.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true}), x)
+			if a.used() != row.bytes || y.Numel()*4 != row.bytes {
+				t.Errorf("%v is live with %d bytes, want %d", y, a.used(), row.bytes)
+			}
+		})
+	}
+}
+
+// The scores are the only thing in a transformer that grows with the square of the length.
+func TestAttentionKeepsItsScoresOnce(t *testing.T) {
+	const tokens, scores, mask = 256, 256 * 256 * 4, 256 * 256
+	for _, row := range []struct {
+		reason     string
+		grad       bool
+		kept, peak int64
+	}{
+		{"without a graph", false, 0, 2 * scores},
+		{"with one: the weights, and which scores were masked", true, scores + mask, 2*scores + mask},
+	} {
+		a := newAccount(t, row.grad)
+		l := nn.NewCausalSelfAttention(2, 1)
+		nn.Materialise(a.Ctx, nn.State(l), 1)
+		x := a.Ones(torch.Float32, 1, tokens, 2)
+		a.start()
+		l.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
+		const small = 16 * tokens * 2 * 4 // what grows with the length only
+		if a.used() > row.kept+small || a.peak() > row.peak+small {
+			t.Errorf("%s: %d bytes are kept and %d were live, want at most %d and %d", row.reason, a.used(), a.peak(), row.kept+small, row.peak+small)
+		}
+		nn.Free(l)
+		a.Close()
+	}
+}
+
+func TestReLUInPlaceTakesNoMemory(t *testing.T) {
+	a := newAccount(t, false)
+	x := a.Ones(torch.Float32, 100)
+	a.start()
+	nn.NewReLUInPlace().Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
+	if a.peak() != 0 {
+		t.Errorf("%d bytes were live", a.peak())
+	}
+}
+
+// Under autocast every layer takes what a product gives, bfloat16, and goes back through it. What
+// it gives is near what it gives in float32, and parameters have gradients of float32.
+func TestLayersTakeWhatAProductGives(t *testing.T) {
+	const half, single = torch.BFloat16, torch.Float32
+	// of the length: where rounding moves one ReLU in a hundred to the other side, a tenth of a
+	// gradient is another
+	const tolerance = 0.2
+	image, rows, sequence := []int64{8, 2, 12, 12}, []int64{8, 6}, []int64{2, 5, 8}
+	transposed := torch.Float32 // as autocast of 1.13 has it; that of 2.6 has bfloat16
+	if !strings.HasPrefix(torch.Version(), "1.") {
+		transposed = half
+	}
+	for name, row := range map[string]struct {
+		layer nn.Layer
+		shape []int64
+		gives torch.DType
+	}{
+		"Linear":                         {nn.NewLinear(6, 3), rows, half},
+		"Conv2d":                         {nn.NewConv2d(2, 3, nn.Square(3), nn.Conv2dConfig{}), image, half},
+		"BatchNorm1d":                    {nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), rows, half},
+		"BatchNorm2d":                    {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}), image, half},
+		"BatchNorm without parameters":   {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true, NoRunningStats: true}), image, half},
+		"LayerNorm":                      {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}), rows, single},
+		"LayerNorm without parameters":   {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{NoAffine: true}), rows, half},
+		"InstanceNorm2d":                 {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}), image, half},
+		"InstanceNorm2d with parameters": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{Affine: true}), image, single},
+		"Conv1d":                         {nn.NewConv1d(5, 3, 3, nn.Conv1dConfig{}), sequence, half},
+		"ConvTranspose2d":                {nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2)}), image, transposed},
+		"GroupNorm":                      {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}), image, single},
+		"GroupNorm without parameters":   {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{NoAffine: true}), image, half},
+		"RMSNorm":                        {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{}), rows, single},
+		"RMSNorm without parameters":     {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{NoAffine: true}), rows, half},
+		"SiLU":                           {nn.NewSiLU(), rows, half},
+		"attention without a mask":       {nn.NewSelfAttention(8, 2, nn.NoMask), sequence, half},
+		"attention with a mask":          {padded(nn.NewSelfAttention(8, 2, nn.GivenMask), []int64{5, 3}, true), sequence, half},
+		"MaxPool2d":                      {nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}), image, half},
+		"AvgPool2d":                      {nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{}), image, half},
+		"AdaptiveAvgPool2d":              {nn.NewAdaptiveAvgPool2d(nn.Square(1)), image, half},
+		"Upsample":                       {nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), image, half},
+		"ReLU":                           {nn.NewReLU(), rows, half},
+		"ReLU in place":                  {nn.NewReLUInPlace(), rows, half},
+		"LeakyReLU":                      {nn.NewLeakyReLU(nn.LeakyReLUConfig{}), rows, half},
+		"GELU":                           {nn.NewGELU(), rows, half},
+		"GELU of tanh":                   {nn.NewGELUTanh(), rows, half},
+		"Tanh":                           {nn.NewTanh(), rows, half},
+		"Sigmoid":                        {nn.NewSigmoid(), rows, half},
+		"LogSoftmax":                     {nn.NewLogSoftmax(1), rows, half},
+		"Softmax":                        {nn.NewSoftmax(1), rows, half},
+		"Dropout":                        {nn.NewDropout(0.5), rows, half},
+		"Dropout2d":                      {nn.NewDropout2d(0.5), image, half},
+		"attention":                      {nn.NewCausalSelfAttention(8, 2), sequence, half},
+		"a transformer block":            {nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.1}), sequence, half},
+		"a basic block":                  {nn.NewBasicBlock(2, 4, 2), image, half},
+		"a bottleneck":                   {nn.NewBottleneck(2, 2, 1), image, half},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{Grad: true})
+			nn.Materialise(c, nn.State(row.layer), 1)
+			defer nn.Free(row.layer)
+			root := c.To(c.Normal_(c.Empty(torch.Float32, row.shape...), 0, 1), torch.BFloat16)
+			run := func(autocast bool) (y, grad *torch.Tensor) {
+				if autocast {
+					defer c.SetAutocast(c.SetAutocast(torch.AutocastBFloat16))
+				}
+				x := c.Clone(root).SetRequiresGrad(true)
+				defer x.SetGradOf(nil)
+				in := c.MulScalar(x, 1) // a layer may overwrite it
+				if !autocast {
+					in = c.To(x, torch.Float32)
+				}
+				y = nn.NewCtx(c, nn.Config{Training: true}).RunNamed(nn.NamedLayer{Name: "l", Layer: row.layer}, list{in})[0]
+				c.SetSeed(2)
+				upstream := c.Normal_(c.Empty(torch.Float32, y.Shape()...), 0, 1)
+				c.Backward(list{y}, list{c.To(upstream, y.DType())}, false)
+				for _, p := range nn.Params(row.layer) {
+					if g := c.GradOf(p.Tensor()); g == nil || g.DType() != torch.Float32 {
+						t.Errorf("autocast %v: the gradient of %s is %v", autocast, p.Name, g)
+					}
+				}
+				nn.ZeroGrads(row.layer)
+				return y, c.GradOf(x)
+			}
+			want, wantGrad := run(false)
+			got, gotGrad := run(true)
+			if got.DType() != row.gives && c.Device().Kind == torch.KindCPU { // for GPUs libtorch has other types for some
+				t.Errorf("it gives %v, want %v", got, row.gives)
+			}
+			for what, pair := range map[string][2]*torch.Tensor{"output": {got, want}, "gradient": {gotGrad, wantGrad}} {
+				if d := remoteness(c, pair[0], pair[1]); d > tolerance {
+					t.Errorf("the %s differs by %.3g of its length", what, d)
+				}
+			}
+		})
+	}
+}
+
+// remoteness is the length of a - b relative to that of b.
+func remoteness(c *torch.Ctx, a, b *torch.Tensor) float64 {
+	length := func(t *torch.Tensor) float64 { return math.Sqrt(torch.Item[float64](c.Sum(c.Mul(t, t)))) }
+	a, b = c.To(c.Detach(a), torch.Float64), c.To(c.Detach(b), torch.Float64)
+	if l := length(b); l > 1e-6 {
+		return length(c.Sub(a, b)) / l
+	}
+	return length(a)
+}
+
+// halting counts its runs in a buffer, and ends as it is told to.
+type halting struct {
+	nn.Base
+	runs *nn.Param
+	end  func(c *nn.Ctx)
+}
+
+func newHalting() *halting {
+	l := &halting{}
+	l.runs = l.Buffer("runs", torch.Int64, nn.Zeros)
+	return l
+}
+
+func (l *halting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	c.NoGrad(func() { c.AddInt_(l.runs.Tensor(), 1) })
+	if l.end != nil {
+		l.end(c)
+	}
+	return c.Tanh(x)
+}
+
+func buffersOf(m nn.Module) map[string]string {
+	out := map[string]string{}
+	for _, b := range nn.Buffers(m) {
+		out[b.Name] = string(torch.Bytes(b.Tensor()))
+	}
+	return out
+}
+
+// However f ends, other than by returning, all buffers are as before; of a Checkpointed layer also
+// without OrRestore, in both of its runs.
+func TestBuffersAfterAFailure(t *testing.T) {
+	for how, end := range map[string]func(){"panic": func() { panic("broken") }, "Goexit": runtime.Goexit} {
+		for _, checkpointed := range []bool{false, true} {
+			for _, recomputing := range []bool{false, true} {
+				c := torchtest.New(t, torch.Options{Grad: true})
+				l := newHalting()
+				inner := nn.NewSequential(nn.NewLinear(3, 3), nn.NewBatchNorm1d(3, nn.BatchNormConfig{}), l)
+				var model nn.Layer = inner
+				if checkpointed {
+					model = nn.Checkpointed(inner)
+				} else if recomputing {
+					continue
+				}
+				nn.Materialise(c, nn.State(model), 1)
+				forward := func() *torch.Tensor {
+					return model.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Normal_(c.Empty(torch.Float32, 5, 3), 0, 1))
+				}
+				start := buffersOf(model)
+				y := forward()
+				before := buffersOf(model)
+				if before["1.running_mean"] == start["1.running_mean"] || before["2.runs"] == start["2.runs"] {
+					t.Fatal("nothing moves")
+				}
+				l.end = func(c *nn.Ctx) {
+					if c.Recomputing == recomputing {
+						end()
+					}
+				}
+				ended := false
+				var all sync.WaitGroup
+				all.Go(func() {
+					defer func() { recover() }()
+					switch {
+					case recomputing:
+						c.Backward([]*torch.Tensor{c.Sum(y)}, []*torch.Tensor{nil}, false)
+					case checkpointed:
+						forward()
+					default:
+						nn.OrRestore(model, func() { forward() })
+					}
+					ended = true
+				})
+				all.Wait()
+				if ended {
+					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed, recomputing)
+				}
+				for name, value := range buffersOf(model) {
+					if value != before[name] {
+						t.Errorf("%s, checkpointed %v, recomputing %v: %s has changed", how, checkpointed, recomputing, name)
+					}
+				}
+				l.end = nil
+				nn.OrRestore(model, func() { forward() })
+				if after := buffersOf(model); after["2.runs"] == before["2.runs"] {
+					t.Error("a run that succeeds is undone")
+				}
+				nn.ZeroGrads(model)
+				c.Close()
+				nn.Free(model)
+			}
+		}
+	}
+}
+
+// A wrapped layer runs again where something is trained in it or before it, and nowhere else; nor
+// does anything want a gradient that need not.
+func TestCheckpointsRunAgainWhereSomethingIsTrained(t *testing.T) {
+	for _, row := range []struct {
+		reason  string
+		trained [3]bool // of three wrapped layers
+		input   bool    // wants a gradient
+		want    [3]int
+	}{
+		{"the last", [3]bool{false, false, true}, false, [3]int{1, 1, 2}},
+		{"the first", [3]bool{true, false, false}, false, [3]int{2, 2, 2}},
+		{"the input", [3]bool{}, true, [3]int{2, 2, 2}},
+		{"nothing", [3]bool{}, false, [3]int{1, 1, 1}},
+	} {
+		c := torchtest.New(t, torch.Options{Grad: true})
+		var runs [3]int
+		model := nn.NewSequential()
+		for i, trained := range row.trained {
+			l := nn.NewLinear(3, 3)
+			if !trained {
+				l.Weight.Freeze()
+				l.Bias.Freeze()
+			}
+			count := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				runs[i]++
+				return c.Tanh(x)
+			})
+			model.Add(strconv.Itoa(i), nn.Checkpointed(nn.NewSequential(l, count)))
+		}
+		nn.Materialise(c, nn.State(model), 1)
+		x := c.Ones(torch.Float32, 2, 3).SetRequiresGrad(row.input)
+		y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
+		if wants := row.want[2] == 2; y.RequiresGrad() != wants {
+			t.Errorf("%s: the output requires a gradient: %v, want %v", row.reason, !wants, wants)
+		} else if wants {
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		}
+		if runs != row.want {
+			t.Errorf("%s: the layers ran %v times, want %v", row.reason, runs, row.want)
+		}
+		for i, p := range nn.State(model) {
+			if p.Tensor().HasGrad() != row.trained[i/2] {
+				t.Errorf("%s: %s has a gradient: %v", row.reason, p.Name, p.Tensor().HasGrad())
+			}
+		}
+		x.SetGradOf(nil)
+		nn.Free(model)
+	}
+}
+
+// A namespace is a value: what is isolated in a copy of it is where the original's is.
+func TestACopyOfANamespaceIsTheNamespace(t *testing.T) {
+	space := nn.NewNamespace()
+	other := space
+	if other != space {
+		t.Fatal("the copy is another namespace")
+	}
+	model := nn.NewSequential(isolated(space, stashing("a")), stashing("a"), isolated(other, popping("a")), popping("a"))
+	got := must.Get(model.SkipRoutes())(t)
+	if len(got) != 2 || got[0].Key.Namespace != space || got[0].Stash != 0 || !slices.Equal(got[0].Pops, []int{2}) || got[1].Stash != 1 || !slices.Equal(got[1].Pops, []int{3}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// One skip after the other of one name is refused in one namespace, though no two of them are under
+// way at once, and taken in two.
+func TestOneNameAfterTheOther(t *testing.T) {
+	for _, row := range []struct {
+		first, second nn.Namespace
+		want          []string
+	}{
+		{nn.Namespace{}, nn.Namespace{}, []string{`"0" and "2" both stash "a"; Isolate one in a namespace of its own, with the layers that pop it`}},
+		{nn.NewNamespace(), nn.NewNamespace(), nil},
+	} {
+		model := nn.NewSequential(isolated(row.first, plainly("a", "")), isolated(row.first, plainly("", "a")), isolated(row.second, plainly("a", "")), isolated(row.second, plainly("", "a")))
+		if got := problems(t, model); !slices.Equal(got, row.want) {
+			t.Errorf("got %q, want %q", got, row.want)
+		}
+	}
+}
+
+// With the running statistics of deferred batch norm a model evaluates as one that saw the
+// mini-batches whole, after several of them.
+func TestDeferredEvaluatesAsPlainBatchNormDoes(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	for _, config := range []nn.BatchNormConfig{{}, {Cumulative: true}} {
+		deferred, plain := batchNorm(c, 4, config), batchNorm(c, 4, config)
+		defer nn.Free(deferred)
+		defer nn.Free(plain)
+		for step := range 5 {
+			c.SetSeed(uint64(step))
+			x := c.Normal_(c.Empty(torch.Float32, 16, channels, 2, 2), float64(1+step), 3)
+			inParts(c, nn.NewDeferred(), deferred, x, []int64{4, 4, 4, 4})
+			plain.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
+			eval := func(b *nn.BatchNorm) map[string][]float32 {
+				return map[string][]float32{"output": torch.Values[float32](b.Forward(nn.NewCtx(c, nn.Config{}), x))}
+			}
+			if d := differs(eval(deferred), eval(plain), 1e-6); d != "" {
+				t.Errorf("after mini-batch %d: %s", step, d)
+			}
+		}
+	}
+}
+
+// Deferral moves the statistics as the whole batch would and leaves the normalisation to the
+// micro-batch. What is before the batch norm is therefore trained differently from the first step
+// on, and the statistics follow: equal in the first step, different in the second.
+func TestDeferredIsNotTheWholeBatch(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	build := func() (*nn.Sequential, *nn.BatchNorm) {
+		b := nn.NewBatchNorm1d(channels, nn.BatchNormConfig{Momentum: 1})
+		m := nn.NewSequential(nn.NewLinear(channels, channels), b)
+		nn.Materialise(c, nn.State(m), 1)
+		return m, b
+	}
+	whole, plain := build()
+	parts, deferred := build()
+	defer nn.Free(whole)
+	defer nn.Free(parts)
+	x := c.Normal_(c.Empty(torch.Float32, 8, channels), 1, 2)
+	up := c.Normal_(c.Empty(torch.Float32, 8, channels), 0, 1)
+	// step runs the model on so many micro-batches and descends. It returns the output.
+	step := func(m *nn.Sequential, d *nn.Deferred, rows int64) (out []float32) {
+		for i := range 8 / rows {
+			cut := func(t *torch.Tensor) *torch.Tensor { return c.Narrow(t, 0, i*rows, rows) }
+			y := m.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: d}), cut(x))
+			out = append(out, torch.Values[float32](y)...)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{cut(up)}, false)
+		}
+		if d != nil {
+			d.Commit(nn.NewCtx(c, nn.Config{Training: true}))
+		}
+		c.NoGrad(func() {
+			for _, p := range nn.Params(m) {
+				c.Add_(p.Tensor(), c.GradOf(p.Tensor()), -0.1)
+			}
+		})
+		nn.ZeroGrads(m)
+		return out
+	}
+	d := nn.NewDeferred()
+	for i, same := range []bool{true, false} {
+		if slices.Equal(step(whole, nil, 8), step(parts, d, 2)) {
+			t.Errorf("step %d: the outputs are the same", i)
+		}
+		var want []float64
+		for _, v := range running(plain) {
+			want = append(want, float64(v))
+		}
+		if got := running(deferred); near(got, want) != same {
+			t.Errorf("step %d: the running statistics are %v and %v; equal: %v, want %v", i, got, want, !same, same)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package nn
 import (
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -26,7 +25,7 @@ type Extra struct {
 	value any
 }
 
-// NewExtra makes a key. Two keys are different, even of the same name, which is for messages.
+// NewExtra makes a key. Two keys of one name are different: the name is for messages.
 func NewExtra[T any](name string) *ExtraKey[T] { return &ExtraKey[T]{name} }
 
 // With is a value under the key.
@@ -34,7 +33,6 @@ func (k *ExtraKey[T]) With(v T) Extra { return Extra{k, v} }
 
 // Lookup is the run's value, or false if it has none.
 func (k *ExtraKey[T]) Lookup(c *Ctx) (T, bool) {
-	arg.Must(c, "nn: the nn.Ctx that an extra is looked up in", "that of the forward")
 	for _, e := range c.extras {
 		if e.key == any(k) {
 			v, _ := e.value.(T) // not a T is nil, of a T that is an interface

@@ -1,66 +1,18 @@
 package nn_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
-
-func TestConstructorsNameTheMistakeAndTheRemedy(t *testing.T) {
-	for _, row := range []struct {
-		want string
-		f    func()
-	}{
-		{"Linear: in is 0; it must be at least 1", func() { nn.NewLinear(0, 1) }},
-		{"Linear: out is -2; it must be at least 1", func() { nn.NewLinear(1, -2) }},
-		{"Conv2d: 3 groups do not divide 4 input and 6 output channels; choose a divisor of both", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Groups: 3}) }},
-		{"Conv2d: Groups is -1; it must be at least 1", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Groups: -1}) }},
-		{"Conv2d: the kernel is 0x3; both sides must be at least 1", func() { nn.NewConv2d(4, 6, nn.Pair{0, 3}, nn.Conv2dConfig{}) }},
-		{"Conv2d: Stride is 1x0; both sides must be at least 1", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Stride: nn.Pair{1, 0}}) }},
-		{"Conv2d: Padding is -1x0; both sides must be at least 0", func() { nn.NewConv2d(4, 6, nn.Square(3), nn.Conv2dConfig{Padding: nn.Pair{-1, 0}}) }},
-		{"BatchNorm2d: channels is 0; it must be at least 1", func() { nn.NewBatchNorm2d(0, nn.BatchNormConfig{}) }},
-		{"BatchNorm1d: Momentum is 1.5; it must be from 0 to 1", func() { nn.NewBatchNorm1d(1, nn.BatchNormConfig{Momentum: 1.5}) }},
-		{"BatchNorm1d: Eps is -1; it must be positive, or 0 for 1e-5", func() { nn.NewBatchNorm1d(1, nn.BatchNormConfig{Eps: -1}) }},
-		{"LayerNorm: the shape is empty; give the sizes of the last dimensions", func() { nn.NewLayerNorm(nil, nn.LayerNormConfig{}) }},
-		{"LayerNorm: a size is 0; it must be at least 1", func() { nn.NewLayerNorm([]int64{4, 0}, nn.LayerNormConfig{}) }},
-		{"Embedding: PaddingIdx is 5; it must be one of the 5 rows, from 0 to 4", func() { nn.NewEmbedding(5, 2, nn.EmbeddingConfig{PaddingIdx: new(int64(5))}) }},
-		{"Dropout: p is 1.01; it must be from 0 to 1", func() { nn.NewDropout(1.01) }},
-		{"Dropout: p is NaN; it must be from 0 to 1", func() { nn.NewDropout(math.NaN()) }},
-		{"MaxPool2d: Padding is 2x0; it must be at most half the kernel, which is 3x3", func() { nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Padding: nn.Pair{2, 0}}) }},
-		{"AvgPool2d: the kernel is 0x0; both sides must be at least 1", func() { nn.NewAvgPool2d(nn.Pair{}, nn.AvgPool2dConfig{}) }},
-		{"AdaptiveAvgPool2d: the size is 0x1; both sides must be at least 1", func() { nn.NewAdaptiveAvgPool2d(nn.Pair{0, 1}) }},
-		{"Upsample: Size is [0 0] and Scale is [0 0]; give one of them", func() { nn.NewUpsample(nn.UpsampleConfig{}) }},
-		{"Upsample: Size is [2 2] and Scale is [2 2]; give one of them", func() { nn.NewUpsample(nn.UpsampleConfig{Size: nn.Square(2), Scale: [2]float64{2, 2}}) }},
-		{"Upsample: AlignCorners is for Bilinear only", func() { nn.NewUpsample(nn.UpsampleConfig{Size: nn.Square(2), AlignCorners: true}) }},
-		{"SelfAttention: dim is 10, which 4 heads do not divide; choose a multiple of the heads", func() { nn.NewCausalSelfAttention(10, 4) }},
-		{"SelfAttention: the mask is 3; it must be NoMask, CausalMask or GivenMask", func() { nn.NewSelfAttention(8, 2, 3) }},
-		{"Conv1d: 3 groups do not divide 4 input and 6 output channels; choose a divisor of both", func() { nn.NewConv1d(4, 6, 3, nn.Conv1dConfig{Groups: 3}) }},
-		{"Conv1d: the kernel is 0; it must be at least 1", func() { nn.NewConv1d(4, 6, 0, nn.Conv1dConfig{}) }},
-		{"Conv1d: Stride is -1; it must be at least 1", func() { nn.NewConv1d(4, 6, 3, nn.Conv1dConfig{Stride: -1}) }},
-		{"Conv1d: Padding is -1; it must be at least 0", func() { nn.NewConv1d(4, 6, 3, nn.Conv1dConfig{Padding: -1}) }},
-		{"ConvTranspose2d: in is 0; it must be at least 1", func() { nn.NewConvTranspose2d(0, 6, nn.Square(2), nn.ConvTranspose2dConfig{}) }},
-		{"ConvTranspose2d: OutputPadding is 0x2; it must be less than the stride 2x2 or the dilation 1x1", func() {
-			nn.NewConvTranspose2d(4, 6, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2), OutputPadding: nn.Pair{0, 2}})
-		}},
-		{"GroupNorm: 3 groups do not divide 4 channels; choose a divisor", func() { nn.NewGroupNorm(3, 4, nn.GroupNormConfig{}) }},
-		{"GroupNorm: Eps is -1; it must be positive, or 0 for 1e-5", func() { nn.NewGroupNorm(2, 4, nn.GroupNormConfig{Eps: -1}) }},
-		{"RMSNorm: the shape is empty; give the sizes of the last dimensions", func() { nn.NewRMSNorm(nil, nn.RMSNormConfig{}) }},
-		{"RMSNorm: Eps is -1; it must be positive, or 0 for that of float32", func() { nn.NewRMSNorm([]int64{4}, nn.RMSNormConfig{Eps: -1}) }},
-		{"Huber: delta is 0; it must be positive", func() { nn.Huber(0) }},
-		{"SelfAttention: heads is 0; it must be at least 1", func() { nn.NewTransformerBlock(8, 0, nn.TransformerConfig{}) }},
-		{"Bottleneck: stride is 0; it must be at least 1", func() { nn.NewBottleneck(8, 2, 0) }},
-		{"CrossEntropy: LabelSmoothing is -0.1; it must be from 0 to 1", func() { nn.CrossEntropy().LabelSmoothing(-0.1) }},
-	} {
-		if got := recovered(row.f); got != "nn: "+row.want {
-			t.Errorf("got  %q\nwant %q", got, "nn: "+row.want)
-		}
-	}
-}
 
 func TestDropoutDropsInTrainingOnly(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
@@ -126,40 +78,6 @@ func TestCausalAttentionDoesNotSeeTheFuture(t *testing.T) {
 	a, b := run(0), run(9)
 	if !slices.Equal(a[:8], b[:8]) || slices.Equal(a[8:], b[8:]) {
 		t.Errorf("with another third token %v became %v", a, b)
-	}
-}
-
-func TestShapeErrorsAreLibtorchs(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	n := nn.NewCtx(c, nn.Config{})
-	attention := nn.NewCausalSelfAttention(4, 2)
-	linear := nn.NewLinear(3, 2)
-	for _, l := range []nn.Layer{attention, linear} {
-		nn.Materialise(c, nn.State(l), 1)
-		defer nn.Free(l)
-	}
-	for _, row := range []struct {
-		reason, want string
-		f            func()
-	}{
-		{"features", "mat1 and mat2 shapes cannot be multiplied (5x4 and 3x2)", func() { linear.Forward(n, c.Ones(torch.Float32, 5, 4)) }},
-		{"a sequence without a batch", "shape '[5, 4, 2, 2]' is invalid for input of size 20", func() { attention.Forward(n, c.Ones(torch.Float32, 5, 4)) }},
-		{"classes", "out of bounds", func() {
-			nn.CrossEntropy().Forward(n, c.Ones(torch.Float32, 2, 3), torch.From(c, []int64{0, 3}))
-		}},
-		{"a target that would be broadcast", "output and target must have one shape", func() {
-			nn.MSE().Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
-		}},
-		{"the same for binary targets", "float32[4,1], float32[4]", func() {
-			nn.BCEWithLogits().Forward(n, c.Ones(torch.Float32, 4, 1), c.Ones(torch.Float32, 4))
-		}},
-	} {
-		if losesTheGPU(c, row.want) {
-			continue
-		}
-		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got %v, want %q in it", row.reason, err, row.want)
-		}
 	}
 }
 
@@ -258,30 +176,6 @@ func TestLossesMakeTargets(t *testing.T) {
 	}
 }
 
-// The mean of the losses of no rows is not a number: it is refused, as an operator's failure. Their
-// sum is 0.
-func TestLossesOfNoRows(t *testing.T) {
-	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{Training: true})
-	same := func() (y, target *torch.Tensor) { return c.Zeros(torch.Float32, 0, 3), c.Zeros(torch.Float32, 0, 3) }
-	classes := func() (y, target *torch.Tensor) { return c.Zeros(torch.Float32, 0, 3), c.Zeros(torch.Int64, 0) }
-	for name, row := range map[string]struct {
-		mean, sum nn.Loss
-		of        func() (y, target *torch.Tensor)
-	}{
-		"mse":           {nn.MSE(), nn.MSE().Sum(), same},
-		"cross entropy": {nn.CrossEntropy(), nn.CrossEntropy().Sum(), classes},
-		"bce":           {nn.BCEWithLogits(), nn.BCEWithLogits().Sum(), same},
-	} {
-		y, target := row.of()
-		if err := torch.Try(func() { row.mean.Forward(c, y, target) }); err == nil || !strings.Contains(err.Error(), "(float32[0,3], ") || !strings.Contains(err.Error(), "the mean over no rows is no number; a step needs at least one row") {
-			t.Errorf("%s: got %v", name, err)
-		}
-		if got := torch.Item[float32](row.sum.Forward(c, y, target)); got != 0 {
-			t.Errorf("%s: the sum is %v", name, got)
-		}
-	}
-}
-
 // What libtorch would take in silence, or refuse without saying what was wanted.
 func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
@@ -359,4 +253,444 @@ func TestMasksOfAttention(t *testing.T) {
 			t.Errorf("%s: the results differ", what)
 		}
 	}
+}
+
+// result is what a forward and backward of a layer gave, as values.
+type result struct{ output, gradX, gradWeight, gradBias []float32 }
+
+func runBatchNorm(c *torch.Ctx, b *nn.BatchNorm, o nn.Config) result {
+	nn.ZeroGrads(b)
+	c.SetSeed(3)
+	x := c.Normal_(c.Empty(torch.Float32, 4, 3, 2, 2), 1, 2).SetRequiresGrad(true)
+	grad := c.Normal_(c.Empty(torch.Float32, 4, 3, 2, 2), 0, 1)
+	y := b.Forward(nn.NewCtx(c, o), x)
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, false)
+	defer x.SetGradOf(nil)
+	return result{torch.Values[float32](y), torch.Values[float32](c.GradOf(x)),
+		torch.Values[float32](c.GradOf(b.Weight.Tensor())), torch.Values[float32](c.GradOf(b.Bias.Tensor()))}
+}
+
+func (r result) equal(o result) bool {
+	return slices.Equal(r.output, o.output) && slices.Equal(r.gradX, o.gradX) && slices.Equal(r.gradWeight, o.gradWeight) && slices.Equal(r.gradBias, o.gradBias)
+}
+
+func running(b *nn.BatchNorm) []float32 {
+	return slices.Concat(torch.Values[float32](b.RunningMean.Tensor()), torch.Values[float32](b.RunningVar.Tensor()),
+		[]float32{float32(torch.Item[int64](b.NumBatchesTracked.Tensor()))})
+}
+
+// torchgpipe's first release moved the running statistics of a checkpointed layer twice for each
+// micro-batch, in the forward and in the recomputation.
+func TestRecomputationRepeatsTheBitsAndMovesNothing(t *testing.T) {
+	for _, cumulative := range []bool{false, true} {
+		c := torchtest.New(t, torch.Options{Grad: true})
+		b := nn.NewBatchNorm2d(3, nn.BatchNormConfig{Cumulative: cumulative})
+		nn.Materialise(c, nn.State(b), 1)
+		first := runBatchNorm(c, b, nn.Config{Training: true})
+		moved := running(b)
+		if moved[6] != 1 || moved[0] == 0 || moved[3] == 1 {
+			t.Errorf("after one micro-batch the running statistics are %v", moved)
+		}
+		again := runBatchNorm(c, b, nn.Config{Training: true, Recomputing: true})
+		if !first.equal(again) {
+			t.Error("the recomputation gave other bits")
+		}
+		if !slices.Equal(running(b), moved) {
+			t.Errorf("the recomputation moved the running statistics from %v to %v", moved, running(b))
+		}
+		nn.Free(b)
+	}
+}
+
+// A checkpointed forward keeps no graph, but it is the one that sees the micro-batch first.
+func TestCheckpointedForwardMovesTheRunningStatistics(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	plain, checkpointed := nn.NewBatchNorm1d(2, nn.BatchNormConfig{}), nn.NewBatchNorm1d(2, nn.BatchNormConfig{})
+	for _, b := range []*nn.BatchNorm{plain, checkpointed} {
+		nn.Materialise(c, nn.State(b), 1)
+		defer nn.Free(b)
+	}
+	x := torch.From(c, []float32{1, 2, 3, 5}, 2, 2)
+	c.SetGrad(true)
+	plain.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
+	c.SetGrad(false)
+	checkpointed.Forward(nn.NewCtx(c, nn.Config{Training: true, Checkpointing: true}), x)
+	c.SetGrad(true)
+	checkpointed.Forward(nn.NewCtx(c, nn.Config{Training: true, Recomputing: true}), x)
+	if !slices.Equal(running(plain), running(checkpointed)) {
+		t.Errorf("got %v, want %v", running(checkpointed), running(plain))
+	}
+}
+
+func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		o      nn.BatchNormConfig
+		want   []float64 // running mean after each of three micro-batches with means 1, 4 and 10
+	}{
+		{"the default momentum is 0.1", nn.BatchNormConfig{}, []float64{0.1, 0.49, 1.441}},
+		{"a momentum", nn.BatchNormConfig{Momentum: 0.5}, []float64{0.5, 2.25, 6.125}},
+		{"a plain average", nn.BatchNormConfig{Cumulative: true}, []float64{1, 2.5, 5}},
+	} {
+		c := torchtest.New(t, torch.Options{Grad: true})
+		b := nn.NewBatchNorm1d(1, row.o)
+		nn.Materialise(c, nn.State(b), 1)
+		for i, mean := range []float32{1, 4, 10} {
+			b.Forward(nn.NewCtx(c, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3}), torch.From(c, []float32{mean - 1, mean + 1}, 2, 1))
+			got := torch.Item[float32](b.RunningMean.Tensor())
+			if math.Abs(float64(got)-row.want[i]) > 1e-6 || torch.Item[int64](b.NumBatchesTracked.Tensor()) != int64(i+1) {
+				t.Errorf("%s: after micro-batch %d the running mean is %v, want %v", row.reason, i, got, row.want[i])
+			}
+		}
+		if b.RunningMean.Tensor().RequiresGrad() || b.RunningVar.Tensor().RequiresGrad() {
+			t.Errorf("%s: a running statistic is part of the graph", row.reason)
+		}
+		nn.Free(b)
+	}
+}
+
+// The plain average goes by NumBatchesTracked, whoever has changed it: a failure that restores it, a
+// loaded state, an operator, a deferred mini-batch.
+func TestPlainAverageFollowsTheCount(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{Cumulative: true})
+	nn.Materialise(c, nn.State(b), 1)
+	defer nn.Free(b)
+	forward := func(deferred *nn.Deferred) {
+		b.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: deferred}), torch.From(c, []float32{0, 2}, 2, 1))
+	}
+	for i, row := range []struct {
+		change  func()
+		batches int64 // after the change
+	}{
+		{func() {}, 0},
+		{func() {}, 1},
+		{func() { _ = torch.Try(func() { nn.OrRestore(b, func() { forward(nil); panic(&torch.Error{}) }) }) }, 2},
+		{func() {
+			must.Do(t, torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}))
+		}, 9},
+		{func() {
+			d := nn.NewDeferred()
+			forward(d)
+			forward(d)
+			d.Commit(nn.NewCtx(c, nn.Config{}))
+		}, 11},
+		{func() { c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 5) }) }, 17},
+		{func() { b.NumBatchesTracked.SetTensor(c.Keep(torch.Scalar[int64](c, 3))) }, 3},
+	} {
+		row.change()
+		c.NoGrad(func() { c.Zero_(b.RunningMean.Tensor()) })
+		forward(nil)
+		if got, want := torch.Item[float32](b.RunningMean.Tensor()), 1/float32(row.batches+1); math.Abs(float64(got-want)) > 1e-6 {
+			t.Errorf("%d: a batch of mean 1 after %d moved a running mean of 0 to %v, want %v", i, row.batches, got, want)
+		}
+	}
+}
+
+func TestEvaluationUsesTheRunningStatisticsAndLeavesThem(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{})
+	nn.Materialise(c, nn.State(b), 1)
+	defer nn.Free(b)
+	x := torch.From(c, []float32{3}, 1, 1)
+	if got := torch.Item[float32](b.Forward(nn.NewCtx(c, nn.Config{}), x)); math.Abs(float64(got)-3) > 1e-4 {
+		t.Errorf("with running mean 0 and variance 1, 3 became %v", got)
+	}
+	if got := running(b); !slices.Equal(got, []float32{0, 1, 0}) {
+		t.Errorf("evaluation moved the running statistics to %v", got)
+	}
+}
+
+// A sample's result does not depend on its neighbours, so that micro-batches change nothing.
+func TestInstanceNormKnowsNoOtherSample(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	n := nn.NewCtx(c, nn.Config{Training: true})
+	l := nn.NewInstanceNorm2d(3, nn.InstanceNormConfig{})
+	x := c.Normal_(c.Empty(torch.Float32, 4, 3, 5, 5), 1, 2)
+	whole := torch.Values[float32](c.Contiguous(c.Narrow(l.Forward(n, x), 0, 2, 1)))
+	alone := torch.Values[float32](l.Forward(n, c.Contiguous(c.Narrow(x, 0, 2, 1))))
+	if !slices.Equal(whole, alone) {
+		t.Error("the third sample's result depends on the others")
+	}
+	var sum, squares float64
+	for _, v := range alone[:25] {
+		sum += float64(v)
+		squares += float64(v) * float64(v)
+	}
+	if math.Abs(sum) > 1e-4 || math.Abs(squares/25-1) > 1e-4 {
+		t.Errorf("a channel has mean %v and mean square %v, want 0 and 1", sum/25, squares/25)
+	}
+}
+
+func TestDropout2dDropsWholeChannelsInTrainingOnly(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	x := c.Ones(torch.Float32, 100, 100, 2, 2)
+	if nn.NewDropout2d(0.3).Forward(nn.NewCtx(c, nn.Config{}), x) != x {
+		t.Error("evaluation does not return the input itself")
+	}
+	if nn.NewDropout2d(0).Forward(nn.NewCtx(c, nn.Config{Training: true}), x) != x {
+		t.Error("with p = 0 training does not return the input itself")
+	}
+	run := func(p float64, seed uint64) []float32 {
+		s := nn.NewSequential(nn.NewDropout2d(p))
+		return torch.Values[float32](s.Forward(nn.NewCtx(c, nn.Config{Training: true, Seed: seed}), x))
+	}
+	values, kept := run(0.3, 1), 0
+	for i := 0; i < len(values); i += 4 {
+		channel := values[i : i+4]
+		if channel[0] != channel[1] || channel[0] != channel[2] || channel[0] != channel[3] {
+			t.Fatalf("a channel of ones became %v", channel)
+		}
+		switch {
+		case channel[0] == 0:
+		case math.Abs(float64(channel[0])-1/0.7) < 1e-6:
+			kept++
+		default:
+			t.Fatalf("1 became %v, want 0 or 1/0.7", channel[0])
+		}
+	}
+	if kept < 6770 || kept > 7230 { // five standard deviations of sqrt(10000 * 0.3 * 0.7)
+		t.Errorf("%d of 10000 channels are left, want about 7000", kept)
+	}
+	if !slices.Equal(values, run(0.3, 1)) || slices.Equal(values, run(0.3, 2)) {
+		t.Error("what is dropped does not depend on the seed, or not on the seed alone")
+	}
+	if slices.Max(run(1, 1)) != 0 {
+		t.Error("with p = 1 something is left")
+	}
+	err := torch.Try(func() {
+		nn.NewDropout2d(0.5).Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Ones(torch.Float32, 2, 3))
+	})
+	if err == nil || !strings.Contains(err.Error(), "expected an input of 4 dimensions, [N, C, H, W], got 2") {
+		t.Errorf("two dimensions: got %v", err)
+	}
+}
+
+type initCase struct {
+	Name, Layer  string
+	Args         json.RawMessage
+	Param        string
+	Shape        []int64
+	Distribution string
+	Bound        float64 // uniform: from -bound to bound
+	Mean, Std    float64 // normal
+	Value        float64 // constant
+	Sample       struct {
+		Count               int
+		Min, Max, Mean, Std float64
+	}
+}
+
+// Our generator draws other numbers than PyTorch's, from the same distribution: each case is
+// compared with what the distribution says and with a sample that PyTorch drew. A mean of n draws
+// has a standard deviation of std/sqrt(n), and a standard deviation one of less than std/sqrt(n);
+// five of these are allowed.
+func TestInitialisationsAreThoseOfPyTorch(t *testing.T) {
+	var list []initCase
+	readJSON(t, "init.json", &list)
+	if len(list) != 17 {
+		t.Errorf("%d cases, want 17", len(list))
+	}
+	for _, k := range list {
+		t.Run(k.Name, func(t *testing.T) {
+			c := torchtest.New(t, torch.Options{})
+			layer := buildLayer(t, k.Layer, k.Args)
+			nn.Materialise(c, nn.State(layer), 7)
+			defer nn.Free(layer)
+			i := slices.IndexFunc(nn.State(layer), func(p nn.NamedParam) bool { return p.Name == k.Param })
+			if i < 0 {
+				t.Fatalf("there is no %s", k.Param)
+			}
+			p := nn.State(layer)[i]
+			if !slices.Equal(p.Shape(), k.Shape) {
+				t.Errorf("shape %v, want %v", p.Shape(), k.Shape)
+			}
+			k.check(t, torch.Values[float32](p.Tensor()))
+		})
+	}
+}
+
+func (k initCase) check(t *testing.T, values []float32) {
+	mean, std, low, high := statistics(values)
+	wantMean, wantStd := k.Mean, k.Std
+	switch k.Distribution {
+	case "constant":
+		if low != k.Value || high != k.Value {
+			t.Errorf("values from %v to %v, want %v", low, high, k.Value)
+		}
+		return
+	case "uniform":
+		wantMean, wantStd = 0, k.Bound/math.Sqrt(3)
+		// The largest of n draws is below 1 - 12/n of the bound about six times in a million.
+		reach := k.Bound * (1 - 24/float64(len(values)))
+		if low < -k.Bound || high > k.Bound || low > -reach || high < reach {
+			t.Errorf("values from %v to %v, want them to fill [%v, %v]", low, high, -k.Bound, k.Bound)
+		}
+	}
+	spread := 5 * wantStd / math.Sqrt(float64(len(values)))
+	if math.Abs(mean-wantMean) > spread || math.Abs(std-wantStd) > spread {
+		t.Errorf("mean %v and standard deviation %v, want %v and %v within %v", mean, std, wantMean, wantStd, spread)
+	}
+	if math.Abs(mean-k.Sample.Mean) > 2*spread || math.Abs(std-k.Sample.Std) > 2*spread {
+		t.Errorf("mean %v and standard deviation %v, PyTorch drew %v and %v", mean, std, k.Sample.Mean, k.Sample.Std)
+	}
+}
+
+func statistics(values []float32) (mean, std, low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, v := range values {
+		mean += float64(v) / float64(len(values))
+		low, high = min(low, float64(v)), max(high, float64(v))
+	}
+	for _, v := range values {
+		std += (float64(v) - mean) * (float64(v) - mean) / float64(len(values))
+	}
+	return mean, math.Sqrt(std), low, high
+}
+
+// PyTorch initialises the padding row of an embedding to zeros.
+func TestPaddingRowStartsAsZeros(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	l := nn.NewEmbedding(4, 3, nn.EmbeddingConfig{PaddingIdx: new(int64(2))})
+	nn.Materialise(c, nn.State(l), 1)
+	defer nn.Free(l)
+	for i, v := range torch.Values[float32](l.Weight.Tensor()) {
+		if (v == 0) != (i/3 == 2) {
+			t.Errorf("row %d holds %v", i/3, v)
+		}
+	}
+}
+
+func TestSetInitReplacesTheDefault(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	l := nn.NewLinear(3, 2)
+	l.Bias.SetInit(nn.Ones)
+	nn.Materialise(c, nn.State(l), 1)
+	defer nn.Free(l)
+	if got := torch.Values[float32](l.Bias.Tensor()); got[0] != 1 || got[1] != 1 {
+		t.Errorf("the bias is %v, want ones", got)
+	}
+}
+
+// What layers and losses compute on CUDA is what PyTorch computes.
+func TestParityAsOnCUDA(t *testing.T) {
+	defer nn.AsOnCUDA()()
+	var list []parityCase
+	readJSON(t, "cases.json", &list)
+	for _, p := range list {
+		if !slices.Contains([]string{"CrossEntropyLoss", "NLLLoss", "AdaptiveAvgPool2d", "Upsample"}, p.Layer) {
+			continue
+		}
+		t.Run(p.Name, func(t *testing.T) {
+			c := nn.NewCtx(torchtest.New(t, torch.Options{Grad: true}), nn.Config{Training: p.Train})
+			f := openFixture(t, p.File)
+			if loss := buildLoss(t, p, f); loss != nil {
+				checkLoss(t, c, f, loss)
+				return
+			}
+			checkLayer(t, c, f, buildLayer(t, p.Layer, p.Args))
+		})
+	}
+}
+
+// Pools and interpolation compute on CUDA what they compute elsewhere, up to rounding, in the type of
+// their input: of sizes that divide and of others.
+func TestResizingAsOnCUDA(t *testing.T) {
+	pool := func(h, w int64) nn.Layer { return nn.NewAdaptiveAvgPool2d(nn.Pair{h, w}) }
+	bilinear := func(o nn.UpsampleConfig) nn.Layer {
+		o.Bilinear = true
+		return nn.NewUpsample(o)
+	}
+	for name, layer := range map[string]nn.Layer{
+		"pool to divisors": pool(3, 4), "pool to others": pool(4, 5), "pool to more": pool(7, 9), "pool to 1x1": pool(1, 1),
+		"by scale": bilinear(nn.UpsampleConfig{Scale: [2]float64{2, 2.5}}), "to a size": bilinear(nn.UpsampleConfig{Size: nn.Pair{13, 5}}),
+		"with corners": bilinear(nn.UpsampleConfig{Size: nn.Pair{11, 16}, AlignCorners: true}),
+	} {
+		for dtype, tolerance := range map[torch.DType]float64{torch.Float32: 1e-6, torch.Float64: 1e-14, torch.BFloat16: 1. / 128} {
+			for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
+				t.Run(fmt.Sprint(name, " of ", dtype, ", autocast ", autocast), func(t *testing.T) {
+					c := torchtest.New(t, torch.Options{Grad: true, Autocast: autocast})
+					x := c.To(c.Normal_(c.Empty(torch.Float32, 2, 3, 6, 8), 0, 1), dtype)
+					precise := x
+					if dtype == torch.BFloat16 { // a CPU's own kernels round in between
+						precise = c.To(x, torch.Float32)
+					}
+					want, wantGrad := outputAndGrad(c, layer, precise)
+					restore := nn.AsOnCUDA()
+					got, gotGrad := outputAndGrad(c, layer, x)
+					restore()
+					for i, pair := range [][2]*torch.Tensor{{want, got}, {wantGrad, gotGrad}} {
+						difference := largestDifference(c, pair[0], pair[1])
+						if !slices.Equal(pair[0].Shape(), pair[1].Shape()) || pair[1].DType() != dtype || !(difference <= tolerance) {
+							t.Errorf("output or gradient %d: %v differs from %v by %v of the largest", i, pair[1], pair[0], difference)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// Losses of classes at places have on CUDA the value and gradient that they have elsewhere, and
+// refuse targets of another shape.
+func TestLossesOfPlacesAsOnCUDA(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	n := nn.NewCtx(c, nn.Config{})
+	weights := []float32{1, 2, 0.5, 3}
+	for name, loss := range map[string]nn.Loss{
+		"cross entropy":      nn.CrossEntropy().Weight(weights).IgnoreIndex(1),
+		"cross entropy, sum": nn.CrossEntropy().Sum().LabelSmoothing(0.1),
+		"nll":                nn.NLL().Weight(weights).IgnoreIndex(1),
+		"nll, sum":           nn.NLL().Sum(),
+	} {
+		for _, shape := range [][]int64{{2, 4, 5}, {2, 4, 3, 5}, {2, 4, 3, 1, 5}} {
+			x := c.LogSoftmax(c.Normal_(c.Empty(torch.Float32, shape...), 0, 1), 1)
+			places := slices.Concat(shape[:1], shape[2:])
+			target := c.To(c.Uniform_(c.Empty(torch.Float32, places...), 0, 4), torch.Int64)
+			layer := lossOf{loss: loss, target: target}
+			want, wantGrad := outputAndGrad(c, &layer, x)
+			restore := nn.AsOnCUDA()
+			got, gotGrad := outputAndGrad(c, &layer, x)
+			turned := c.Transpose(target, 1, -1)
+			err := torch.Try(func() { loss.Forward(n, x, c.Zeros(torch.Int64, turned.Shape()...)) })
+			restore()
+			if d := max(largestDifference(c, want, got), largestDifference(c, wantGrad, gotGrad)); !(d <= 1e-6) || gotGrad.String() != wantGrad.String() {
+				t.Errorf("%s of %v: differs by %v of the largest; the gradient is %v", name, shape, d, gotGrad)
+			}
+			if len(shape) > 3 && (err == nil || !strings.Contains(err.Error(), turned.String()[len("int64"):])) {
+				t.Errorf("%s of %v and a target of %v: %v", name, shape, turned, err)
+			}
+		}
+	}
+}
+
+// lossOf is a loss with its target, as a layer.
+type lossOf struct {
+	nn.Base
+	loss   nn.Loss
+	target *torch.Tensor
+}
+
+func (l *lossOf) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return l.loss.Forward(c, x, l.target)
+}
+
+// outputAndGrad runs a layer, and backward with the sum of the squares of what it gives.
+func outputAndGrad(c *torch.Ctx, l nn.Layer, x *torch.Tensor) (output, grad *torch.Tensor) {
+	x = c.Detach(x).SetRequiresGrad(true)
+	output = l.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
+	c.Backward([]*torch.Tensor{output}, []*torch.Tensor{c.Detach(output)}, false)
+	grad = c.Clone(c.GradOf(x))
+	x.SetGradOf(nil)
+	return output, grad
+}
+
+// largestDifference is the largest difference of two tensors' elements, as a part of the largest.
+func largestDifference(c *torch.Ctx, want, got *torch.Tensor) (difference float64) {
+	largest := 0.0
+	w, g := torch.Values[float64](c.To(c.Detach(want), torch.Float64)), torch.Values[float64](c.To(c.Detach(got), torch.Float64))
+	for i := range min(len(w), len(g)) {
+		largest, difference = max(largest, math.Abs(w[i])), max(difference, math.Abs(w[i]-g[i]))
+	}
+	return difference / largest
 }

@@ -3,7 +3,6 @@ package nn
 import (
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -31,9 +30,8 @@ func (sum reduction) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
-// Targeted is a Loss that can make targets to measure it with where there are none yet: of the
-// types and shapes that go with such outputs, with values that it takes. The losses of this package
-// are.
+// Targeted is a Loss that can make targets to measure it with: valid values of the types and shapes that
+// go with the outputs. The losses of this package are Targeted.
 type Targeted interface {
 	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
 }
@@ -44,8 +42,6 @@ type Targeted interface {
 //
 //	nn.TupleLoss(l, l.forward)
 func TupleLoss(l Reducing, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
-	arg.Must(l, "nn: TupleLoss: what says how rows are combined", "a type with the method Reduction")
-	arg.Must(forward, "nn: TupleLoss: the function", "what computes the loss")
 	return &tupleLoss{l, forward}
 }
 
@@ -72,8 +68,6 @@ func requireRows(op string, l Loss, output, target *torch.Tensor) {
 // RunLoss computes the loss of a micro-batch, of one tensor or of tuples. A result that is no single
 // number fails as an operator does.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
-	arg.Must(c, "nn: RunLoss: the nn.Ctx", "one of nn.NewCtx")
-	arg.Must(l, "nn: RunLoss: the loss", "an nn.Loss")
 	refuse := func(message string) {
 		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...),
 			Device: c.Device(), Message: message})

@@ -4,7 +4,6 @@ import (
 	"hash/fnv"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -70,7 +69,7 @@ func (p *Param) Numel() int64 {
 	return n
 }
 
-// Bytes is what the parameter takes when it exists.
+// Bytes is the size of the value.
 func (p *Param) Bytes() int64 { return p.Numel() * p.DType().Size() }
 
 // IsBuffer reports whether the parameter is saved but never trained.
@@ -104,7 +103,6 @@ func (p *Param) setTrainable(on bool) {
 // SetInit replaces the initialiser, for networks whose layers start from other values than their
 // defaults. Call it before the parameter is materialised.
 func (p *Param) SetInit(init Init) {
-	arg.Must(init, "nn: SetInit: the initialiser", "one such as nn.Zeros")
 	p.Owner().init = init
 }
 
@@ -129,7 +127,6 @@ func (p *Param) Exists() bool { return p.Owner().value != nil }
 // SetTensor puts t in place of the value; the model owns t from now on and the old value is freed
 // with its gradient.
 func (p *Param) SetTensor(t *torch.Tensor) {
-	arg.Must(t, "nn: SetTensor: the tensor", "the parameter's value; Free takes it away")
 	p = p.Owner()
 	p.mustHold(t)
 	p.Free()
@@ -137,7 +134,8 @@ func (p *Param) SetTensor(t *torch.Tensor) {
 }
 
 func (p *Param) mustHold(t *torch.Tensor) {
-	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(), "a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
+	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(),
+		"a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
 }
 
 // Free frees the value and its gradient. The parameter can be materialised again.
@@ -154,7 +152,6 @@ func (p *Param) Free() {
 // initialises them. Each is drawn from a seed that is derived from its full name, so its values do
 // not depend on order, partition or device.
 func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
-	arg.Must(c, "nn: Materialise: the torch.Ctx", "one of torch.NewCtx")
 	keepSeed, keepDraws := c.Draws()
 	defer c.ResumeDraws(keepSeed, keepDraws)
 	c.NoGrad(func() {
@@ -177,7 +174,6 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 // Convert gives the floating-point ones of params another element type. Values that exist are
 // converted on the context's device; their gradients are dropped.
 func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
-	arg.Must(c, "nn: Convert: the torch.Ctx", "one of torch.NewCtx")
 	for _, n := range params {
 		p := n.Owner()
 		if !p.dtype.IsFloat() || p.dtype == dtype {
@@ -202,8 +198,8 @@ func Free(m Module) {
 	}
 }
 
-// ZeroGrads drops the gradients of m's parameters and frees their memory. It does not drop those of
-// replicas.
+// ZeroGrads drops the gradients of m's parameters and frees their memory. Replicas
+// keep theirs.
 func ZeroGrads(m Module) {
 	for _, p := range Params(m) {
 		if value := p.Owner().value; value != nil {

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
-// SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.
+// SkipRoute is a skip of a model: from the flattened layer that stashes it to the layers that pop it.
 type SkipRoute struct {
 	Key   SkipKey
 	Stash int // index in Layers
@@ -29,15 +27,12 @@ func (e *SkipError) Error() string {
 // ones, and else a *SkipError with all that is wrong. A layer may pop what its child has stashed,
 // and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
-	if err := arg.Given(model, "nn: VerifySkips: the model", "an nn.Sequential"); err != nil {
-		return err
-	}
 	_, err := model.SkipRoutes()
 	return err
 }
 
 // SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the
-// order of declaration. Its error is that of VerifySkips.
+// order of declaration. It returns VerifySkips' error.
 func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 	v := verifier{stash: map[SkipKey]*declaration{}}
 	v.containers("", s)
@@ -114,7 +109,8 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it",
 				first.path, path, k)
 		} else {
-			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin, route: SkipRoute{Key: k, Stash: layer}}
+			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin,
+				route: SkipRoute{Key: k, Stash: layer}}
 			v.stashes = append(v.stashes, v.stash[k])
 		}
 	}

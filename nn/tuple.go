@@ -5,14 +5,13 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
 // Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said
-// of Layer.Forward holds for it: it takes what the layer before gives, and may return an element of
-// xs, but not xs itself. Names, parameters, children and skips are those of m, whose method it
-// usually is:
+// of Layer.Forward holds for it: it takes the previous layer's output, and may return an element of
+// xs, but not xs itself. Names, parameters, children and skips are m's, and forward is
+// usually its method:
 //
 //	func NewFork(n int64) nn.Layer {
 //		l := &fork{linear: nn.NewLinear(n, n)}
@@ -20,8 +19,6 @@ import (
 //		return nn.Tuple(l, l.forward)
 //	}
 func Tuple(m Module, forward func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor) Layer {
-	arg.Must(m, "nn: Tuple: the module", "one that embeds nn.Base")
-	arg.Must(forward, "nn: Tuple: the function", "what computes the layer's output")
 	return &tuple{m, forward}
 }
 

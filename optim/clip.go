@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -45,7 +44,6 @@ func blockSize(d torch.Device) int64 {
 // float64 in an order that depends on the shape and the kind of device alone. The host reads the sums
 // once, at the end.
 func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
-	arg.Must(c, "optim: SquaredNorms: the torch.Ctx", "one of torch.NewCtx")
 	var out []NamedNorm
 	mark := c.Mark()
 	c.NoGrad(func() {
@@ -116,7 +114,6 @@ func ClipFactor(norm, maxNorm float64) (float64, error) {
 
 // Scale multiplies the gradients of params in place. A factor of 1 touches nothing.
 func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
-	arg.Must(c, "optim: Scale: the torch.Ctx", "one of torch.NewCtx")
 	if factor == 1 {
 		return
 	}
@@ -133,9 +130,6 @@ func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
 
 // Clip clips the gradients of a model in one piece and returns the norm before.
 func Clip(c *torch.Ctx, params []nn.NamedParam, maxNorm float64) (norm float64, err error) {
-	if err := arg.Given(c, "optim: Clip: the torch.Ctx", "one of torch.NewCtx"); err != nil {
-		return 0, err
-	}
 	norm = GlobalNorm(SquaredNorms(c, params))
 	factor, err := ClipFactor(norm, maxNorm)
 	if err != nil {

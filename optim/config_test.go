@@ -1,11 +1,18 @@
 package optim_test
 
 import (
+	"errors"
+	"maps"
 	"math"
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
+	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
+	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
 )
@@ -68,29 +75,202 @@ func TestZeroConfigsAreTheDefaults(t *testing.T) {
 	}
 }
 
-func TestNamesAreThoseNewKnows(t *testing.T) {
-	if got := strings.Join(optim.Names(), " "); got != "adam adamw rmsprop sgd" {
-		t.Errorf("got %q", got)
+// A group is updated as by an optimizer of its own, with its rate and its decay; a parameter is in the first
+// group that has its name, and needs the memory of that group.
+func TestGroups(t *testing.T) {
+	torchtest.Check(t)
+	none, some := 0.0, 0.3
+	for _, row := range rules {
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		grouped, apart := newModel(t, torch.CPU(0)), newModel(t, torch.CPU(0))
+		first, second := apart[0].Name, apart[1].Name
+		config := row.config
+		config.Groups = []optim.Group{{Params: first[:len(first)-1] + "*" + first[len(first)-1:], Scale: 0.5, WeightDecay: &some}, {Params: second, WeightDecay: &none}, {Params: first, Scale: 9}, {Params: "nothing*"}}
+		one := newOptimizer(t, row.name, config)
+		body, bare := row.config, row.config
+		body.WeightDecay, bare.WeightDecay = some, none
+		each := []optim.Optimizer{newOptimizer(t, row.name, body), newOptimizer(t, row.name, bare), newOptimizer(t, row.name, row.config)}
+		each[0].SetLR(0.5 * each[0].LR())
+		lists := [][]nn.NamedParam{apart[:1], apart[1:2], apart[2:]}
+		for step := range 3 {
+			setGrads(c, grouped, step)
+			setGrads(c, apart, step)
+			need := optim.Need{}
+			for i, o := range each {
+				n := o.Need(lists[i])
+				need.State, need.Scratch = need.State+n.State, max(need.Scratch, n.Scratch)
+			}
+			if got := one.Need(grouped); got != need {
+				t.Errorf("%s: needs %+v; want %+v", row.title, got, need)
+			}
+			one.Step(c, grouped)
+			for i, o := range each {
+				o.Step(c, lists[i])
+			}
+		}
+		kept := map[string]string{}
+		for _, o := range each {
+			maps.Copy(kept, state(o))
+		}
+		if !maps.Equal(values(grouped), values(apart)) || !maps.Equal(state(one), kept) {
+			t.Errorf("%s: other bits than by an optimizer for each group", row.title)
+		}
+		c.Close()
 	}
-	for _, name := range optim.Names() {
-		newOptimizer(t, name, optim.Config{})
+	for _, g := range []optim.Group{{Scale: 1}, {Params: "*", Scale: -1}, {Params: "*", WeightDecay: new(-1.0)}} {
+		if _, err := optim.New("adam", optim.Config{Groups: []optim.Group{g}}); err == nil || !strings.Contains(err.Error(), "optim: adam: Groups is "+g.String()) {
+			t.Errorf("%v: %v", g, err)
+		}
 	}
 }
 
-func TestSetLR(t *testing.T) {
-	opt := newOptimizer(t, "sgd", optim.Config{LR: 0.5})
-	opt.SetLR(0)
-	if opt.LR() != 0 {
-		t.Errorf("the rate is %v, want 0", opt.LR())
+// TestSlots counts what a step leaves.
+func TestSlots(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		config optim.Config
+		want   int
+	}{
+		{"sgd", optim.Config{LR: 0.1}, 0}, {"sgd", optim.Config{LR: 0.1, Momentum: 0.9}, 1}, {"adam", optim.Config{LR: 0.1}, 2}, {"adamw", optim.Config{LR: 0.1}, 2},
+		{"rmsprop", optim.Config{LR: 0.1}, 1}, {"rmsprop", optim.Config{LR: 0.1, Momentum: 0.9, Centered: true}, 3},
+	} {
+		c := torchtest.New(t, torch.Options{})
+		got, err := optim.Slots(test.name, test.config)
+		if err != nil || got != test.want {
+			t.Errorf("%s %+v: %d, %v, want %d", test.name, test.config, got, err, test.want)
+		}
+		o := must.Get(optim.New(test.name, test.config))(t)
+		model := nn.NewLinearNoBias(3, 2)
+		nn.Materialise(c, nn.State(model), 1)
+		model.Weight.Tensor().SetGradOf(c.Ones(torch.Float32, 2, 3))
+		o.Step(c, nn.Params(model))
+		if left := len(o.State()); left != test.want {
+			t.Errorf("%s %+v: a step leaves %d tensors, want %d", test.name, test.config, left, test.want)
+		}
+		o.Close()
+		nn.Free(model)
 	}
-	for _, bad := range []float64{-1, math.NaN(), math.Inf(1)} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("a rate of %v was taken", bad)
-				}
-			}()
-			opt.SetLR(bad)
-		}()
+	if _, err := optim.Slots("sdg", optim.Config{}); err == nil {
+		t.Error("there is an optimizer sdg")
+	}
+}
+
+func TestSchedulesFromNames(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		config optim.ScheduleConfig
+		want   map[int]float64
+	}{
+		{"constant", optim.ScheduleConfig{LR: 0.4}, map[int]float64{0: 0.4, 1000: 0.4}},
+		{"constant", optim.ScheduleConfig{LR: 0.4, WarmupSteps: 3}, map[int]float64{0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.4}},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 10}, map[int]float64{0: 1, 5: 0.5, 10: 0, 11: 0, 20: 0}},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 14, WarmupSteps: 4, MinLR: 0.1},
+			map[int]float64{0: 0.2, 3: 0.8, 4: 1, 9: 0.55, 14: 0.1, 50: 0.1}},
+		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: 0.5}, map[int]float64{0: 1, 1: 1, 2: 0.5, 5: 0.25}},
+		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 9}, map[int]float64{2: 1, 3: 0.1, 6: 0.01, 8: 0.01}},
+		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 10, WarmupSteps: 1}, map[int]float64{0: 0.5, 1: 1, 3: 1, 4: 0.1, 7: 0.01}},
+		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 2}, map[int]float64{0: 1, 1: 0.1}},
+	} {
+		s, err := optim.NewSchedule(row.name, row.config)
+		if err != nil {
+			t.Errorf("%s %+v: %v", row.name, row.config, err)
+			continue
+		}
+		for step, want := range row.want {
+			if got := s.LR(step); math.Abs(got-want) > 1e-12 {
+				t.Errorf("%s %+v: step %d has %v, want %v", row.name, row.config, step, got, want)
+			}
+		}
+	}
+}
+
+func TestImpossibleSchedulesAreNamed(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		config optim.ScheduleConfig
+		want   string
+	}{
+		{"linear", optim.ScheduleConfig{LR: 1}, `Schedule is "linear"; want one of constant, cosine, step`},
+		{"constant", optim.ScheduleConfig{}, "constant schedule: LR is 0"},
+		{"constant", optim.ScheduleConfig{LR: -1}, "LR is -1"},
+		{"constant", optim.ScheduleConfig{LR: math.NaN()}, "LR is NaN"},
+		{"constant", optim.ScheduleConfig{LR: 1, WarmupSteps: -1}, "WarmupSteps is -1"},
+		{"constant", optim.ScheduleConfig{LR: 1, TotalSteps: -1}, "TotalSteps is -1"},
+		{"constant", optim.ScheduleConfig{LR: 1, StepSize: 1}, "StepSize is 1; want it left out"},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 9, Gamma: 0.5}, "Gamma is 0.5; want it left out"},
+		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 9, MinLR: 0.5}, "MinLR is 0.5; want it left out"},
+		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than the 0 of the warm-up"},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, WarmupSteps: 5}, "TotalSteps is 5"},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: 2}, "MinLR is 2"},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: -1}, "MinLR is -1"},
+		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than the 0 of the warm-up, or a StepSize"},
+		{"step", optim.ScheduleConfig{LR: 1, StepSize: -2}, "StepSize is -2"},
+		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: -1}, "Gamma is -1"},
+	} {
+		_, err := optim.NewSchedule(row.name, row.config)
+		if err == nil || !strings.HasPrefix(err.Error(), "optim: ") || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s %+v: got %v, want %q", row.name, row.config, err, row.want)
+		}
+	}
+}
+
+// A warm-up ends where the schedule after it begins, whichever that is.
+func TestWarmupJoinsAnySchedule(t *testing.T) {
+	for _, then := range []optim.Schedule{
+		optim.Constant(3),
+		optim.Step{Base: 3, Every: 2, Gamma: 0.1},
+		optim.Cosine{Base: 3, Steps: 8},
+		optim.Linear{From: 3, To: 1, Steps: 4},
+		optim.Warmup{Steps: 2, From: 3, Then: optim.Constant(5)},
+	} {
+		s := optim.Warmup{Steps: 3, From: 0, Then: then}
+		for step, want := range []float64{0, 1, 2, 3} {
+			if got := s.LR(step); math.Abs(got-want) > 1e-12 {
+				t.Errorf("%T: step %d has %v, want %v", then, step, got, want)
+			}
+		}
+		for step := 3; step < 20; step++ {
+			if s.LR(step) != then.LR(step-3) {
+				t.Errorf("%T: step %d has %v, want %v", then, step, s.LR(step), then.LR(step-3))
+			}
+		}
+	}
+}
+
+// A scaler does what torch.amp.GradScaler does: half of the scale after gradients that are not
+// finite, twice the scale after Interval updates in a row.
+func TestScaler(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		interval := rapid.IntRange(1, 4).Draw(t, "interval")
+		s := optim.Scaler{Scale: 8, Interval: interval}
+		scale, row, skipped := 8.0, 0, 0
+		for _, finite := range rapid.SliceOfN(rapid.Bool(), 0, 60).Draw(t, "finite") {
+			if got := s.Factor(); got != scale {
+				t.Fatalf("scale %v, want %v", got, scale)
+			}
+			err := s.Done(finite)
+			if want := !finite && scale == 1; errors.Is(err, optim.ErrNeverFinite) != want || (err != nil) != want {
+				t.Fatalf("at scale %v, finite %v: %v", scale, finite, err)
+			}
+			switch row++; {
+			case !finite:
+				row, scale = 0, max(scale/2, 1)
+				skipped++
+			case row == interval:
+				row, scale = 0, min(scale*2, 1<<24)
+			}
+		}
+		if s.Skipped != skipped || s.Validate() != nil {
+			t.Fatalf("%+v, %v, want %d skipped", s, s.Validate(), skipped)
+		}
+	})
+	var zero optim.Scaler
+	if zero.Validate() != nil || zero.Factor() != 65536 || zero.Interval != 2000 {
+		t.Errorf("the zero scaler is %+v", zero)
+	}
+	for _, wrong := range []optim.Scaler{{Scale: 3}, {Scale: -2}, {Scale: 0.5}, {Scale: 1 << 25}, {Interval: -1}, {Passed: -1}, {Skipped: -1}} {
+		if wrong.Validate() == nil {
+			t.Errorf("%+v is accepted", wrong)
+		}
 	}
 }

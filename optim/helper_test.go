@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -19,14 +20,9 @@ const parity = "testdata/parity"
 
 func readCases[T any](t *testing.T, file string) []T {
 	t.Helper()
-	data, err := os.ReadFile(torchtest.Fixture(parity, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(torchtest.Fixture(parity, file)))(t)
 	var out []T
-	if err := json.Unmarshal(data, &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(data, &out))
 	if len(out) == 0 {
 		t.Fatalf("%s has no cases", file)
 	}
@@ -36,17 +32,11 @@ func readCases[T any](t *testing.T, file string) []T {
 // fixture opens a file of tensors and returns a reader that puts one of them into c.
 func fixture(t *testing.T, c *torch.Ctx, file string) func(name string) *torch.Tensor {
 	t.Helper()
-	f, err := safetensors.Open(torchtest.Fixture(parity, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(torchtest.Fixture(parity, file)))(t)
 	t.Cleanup(func() { _ = f.Close() })
 	return func(name string) *torch.Tensor {
 		t.Helper()
-		v, err := f.Read(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(f.Read(name))(t)
 		return torch.FromBytes(c, v.Data, torch.Float32, v.Shape)
 	}
 }
@@ -122,10 +112,7 @@ var rules = []struct {
 
 func newOptimizer(t *testing.T, name string, o optim.Config) optim.Optimizer {
 	t.Helper()
-	opt, err := optim.New(name, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	opt := must.Get(optim.New(name, o))(t)
 	t.Cleanup(opt.Close)
 	return opt
 }

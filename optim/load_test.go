@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
-	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
 )
@@ -41,16 +41,12 @@ func TestResumedRunIsTheSameToTheBit(t *testing.T) {
 			for step := range steps {
 				resumed := newModel(t, torch.CPU(1), torch.CPU(2))
 				for i, p := range resumed {
-					if err := torch.SetBytes(p.Tensor(), torch.Bytes(model[i].Tensor())); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, torch.SetBytes(p.Tensor(), torch.Bytes(model[i].Tensor())))
 				}
 				other := newOptimizer(t, row.name, row.config)
 				before := torch.CPU(1).Memory().Live
 				tensors, counts := save(opt)
-				if err := other.Load(tensors, counts, []optim.Placement{{torch.CPU(1), resumed[:2]}, {torch.CPU(2), resumed[2:]}}); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, other.Load(tensors, counts, []optim.Placement{{torch.CPU(1), resumed[:2]}, {torch.CPU(2), resumed[2:]}}))
 				differ(t, "loaded state", state(other), state(opt))
 				if step > 0 {
 					want := row.slots * 4 * (resumed[0].Numel() + resumed[1].Numel())
@@ -173,49 +169,5 @@ func TestLoadOutOfMemory(t *testing.T) {
 	}
 	if live := d.Memory().Live; live != 0 {
 		t.Errorf("%d bytes are left", live)
-	}
-}
-
-// A checkpoint from before the first step has no state; loading it starts anew.
-func TestLoadOfNothingStartsAnew(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	model := newModel(t, torch.CPU(0))
-	opt := newOptimizer(t, "sgd", optim.Config{Momentum: 0.9})
-	tensors, steps := save(opt)
-	setGrads(c, model, 0)
-	opt.Step(c, model)
-	if err := opt.Load(tensors, steps, []optim.Placement{{torch.CPU(0), model}}); err != nil {
-		t.Fatal(err)
-	}
-	if len(opt.State()) != 0 || len(opt.Steps()) != 0 {
-		t.Errorf("the state is %v, %v", opt.State(), opt.Steps())
-	}
-}
-
-// State can be put in place before the parameters exist: shapes are enough.
-func TestLoadNeedsNoParameters(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	m := &module{}
-	m.Param("w", nn.Ones, 3)
-	t.Cleanup(func() { nn.Free(m) })
-	opt := newOptimizer(t, "sgd", optim.Config{LR: 1, Momentum: 0.5})
-	saved := optim.SavedTensor{Name: "momentum.w", DType: torch.Float32, Shape: []int64{3}, Read: func() ([]byte, error) {
-		return torch.Bytes(torch.From(c, []float32{2, 4, 6})), nil
-	}}
-	if err := opt.Load([]optim.SavedTensor{saved}, map[string]int64{"w": 7}, []optim.Placement{{torch.CPU(0), nn.Params(m)}}); err != nil {
-		t.Fatal(err)
-	}
-	nn.Materialise(c, nn.Params(m), 0)
-	p := nn.Params(m)[0]
-	p.Tensor().SetGradOf(c.Ones(torch.Float32, 3))
-	opt.Step(c, nn.Params(m))
-	// b = 0.5 b + 1 and p = 1 - b.
-	for i, want := range []float32{-1, -2, -3} {
-		if got := torch.Values[float32](p.Tensor())[i]; got != want {
-			t.Errorf("element %d is %v, want %v", i, got, want)
-		}
-	}
-	if n := opt.Steps()["w"]; n != 8 {
-		t.Errorf("%d steps, want 8", n)
 	}
 }

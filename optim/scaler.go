@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-
-	"penstock.example/internal/arg"
 )
 
 // Scaler chooses the factor of a loss whose backward runs in a narrow type. Gradients in float16
@@ -32,7 +30,6 @@ const lowestScale, highestScale = 1, 1 << 24
 
 // Factor is the factor of the next loss. It fills in the defaults.
 func (s *Scaler) Factor() float64 {
-	arg.Must(s, "optim: the Scaler", "a *optim.Scaler")
 	if s.Scale == 0 {
 		s.Scale = 1 << 16
 	}
@@ -44,13 +41,14 @@ func (s *Scaler) Factor() float64 {
 
 // Validate returns an error if the scale is no power of two from 1 to 2^24, or a number is negative.
 func (s *Scaler) Validate() error {
-	arg.Must(s, "optim: the Scaler", "a *optim.Scaler")
 	fraction, _ := math.Frexp(s.Scale)
 	switch {
 	case s.Scale != 0 && (fraction != 0.5 || s.Scale < lowestScale || s.Scale > highestScale):
-		return fmt.Errorf("optim: Scaler.Scale: %v; want a power of two from 1 to 2^24, or 0 for 65536", s.Scale)
+		return fmt.Errorf("optim: Scaler.Scale: %v; want a power of two from 1 to 2^24, or 0 for 65536",
+			s.Scale)
 	case s.Interval < 0 || s.Passed < 0 || s.Skipped < 0:
-		return fmt.Errorf("optim: Scaler: Interval %d, Passed %d, Skipped %d; want none below 0", s.Interval, s.Passed, s.Skipped)
+		return fmt.Errorf("optim: Scaler: Interval %d, Passed %d, Skipped %d; want none below 0",
+			s.Interval, s.Passed, s.Skipped)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package optim
 import (
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -65,7 +64,6 @@ func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
 }
 
 func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
-	arg.Must(c, "optim: Step or Prepare: the torch.Ctx", "that of the stage, or of torch.NewCtx")
 	u := &prepared{o: o, c: c}
 	done := false
 	defer func() {
@@ -122,7 +120,7 @@ func (u *prepared) Apply() {
 	}
 }
 
-// check panics if the update is no longer what was prepared.
+// check panics if parameters have changed since Prepare.
 func (u *prepared) check() {
 	for _, p := range u.parts {
 		switch now := u.o.known(p.Name); {

@@ -2,23 +2,71 @@ package pipe
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 
+	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 	"penstock.example/segment"
 	"penstock.example/torch"
 )
 
+// do performs an action on its stage.
+func (r *run) do(c *torch.Ctx, a schedule.Action) error {
+	switch a.Kind {
+	case schedule.Forward:
+		r.forward(c, a)
+	case schedule.Recompute:
+		r.recompute(c, a)
+	case schedule.Backward, schedule.BackwardInput:
+		r.backward(c, a)
+	case schedule.BackwardWeight:
+		r.states[a.Stage][a.MicroBatch].execution.Weights(c)
+	case schedule.Reduce:
+		return r.reduce(c, a)
+	case schedule.SendActivation:
+		return r.sendActivation(c, a)
+	case schedule.ReceiveActivation:
+		return r.receiveActivation(c, a)
+	case schedule.SendGradient:
+		return r.sendGradient(c, a)
+	case schedule.ReceiveGradient:
+		return r.receiveGradient(c, a)
+	default:
+		return fmt.Errorf("pipe: %v: a pipe does not do this; want a program without it", a)
+	}
+	return nil
+}
+
+// layer is the name of the layer that was running when the action failed with err, or "".
+func (r *run) layer(a schedule.Action, err error) string {
+	running, around := r.states[a.Stage][a.MicroBatch].execution.Running(), ""
+	if r.batch.Within != nil {
+		around = r.batch.Within.Path()
+	}
+	var e *torch.Error
+	switch {
+	case running == nil || a.Kind.Transfer():
+		return ""
+	case running.Path() != around: // in a forward, or nn.Checkpointed ran it again
+		return running.Path()
+	case errors.As(err, &e):
+		return nn.LayerOf(running.Spans(), e.Sequence)
+	}
+	return ""
+}
+
 // forward performs the operations of a micro-batch's plan before the loss, and keeps what has to be
 // sent to other stages.
-func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
+func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
-	state.execution.Final = !r.graph
+	state.execution.Final = !r.back
 	if a.Stage == 0 {
 		r.viewBatch(c, a.MicroBatch)
 	}
-	state.enter(stage)
+	state.arrive(stage)
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).forward)
 	var skips []*torch.Tensor
 	var saved bool
@@ -33,7 +81,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 		torch.FreeAll(xs)
 	}
 	for i, p := range stage.skips {
-		state.skips[i].leave(p, skips, sent)
+		state.skips[i].keep(p, skips, sent)
 	}
 	if d := r.deferred; d != nil && a.MicroBatch == len(r.parts)-1 {
 		d[a.Stage].Commit(r.context(c, a.Stage, a.MicroBatch, segment.Run{}))
@@ -41,7 +89,7 @@ func (r *minibatch) forward(c *torch.Ctx, a schedule.Action) {
 }
 
 // recompute performs the operations of a plan between the loss and the arrival of the gradient.
-func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
+func (r *run) recompute(c *torch.Ctx, a schedule.Action) {
 	if r.p.optimal() && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
 		r.start(c, a, &r.states[a.Stage][a.MicroBatch])
 	}
@@ -49,7 +97,7 @@ func (r *minibatch) recompute(c *torch.Ctx, a schedule.Action) {
 }
 
 // perform performs operations of a plan.
-func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
+func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
 	execution := &r.states[a.Stage][a.MicroBatch].execution
 	execution.Retain = r.retain
@@ -58,8 +106,8 @@ func (r *minibatch) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	}
 }
 
-// enter gives the execution what the stage has received.
-func (c *microBatchState) enter(stage *Stage) {
+// arrive gives the execution what the stage has received.
+func (c *microBatch) arrive(stage *Stage) {
 	arrival := c.in
 	c.in = segment.Arrival{}
 	for i, p := range stage.skips {
@@ -73,9 +121,9 @@ func (c *microBatchState) enter(stage *Stage) {
 	c.execution.Send(0, arrival)
 }
 
-// leave keeps a skip that goes to other stages. It has its graph if the last unit of the execution
+// keep keeps a skip that goes to other stages. It has its graph if the last unit of the execution
 // stashed it.
-func (s *skipState) leave(p stageSkip, skips, sent []*torch.Tensor) {
+func (s *skipState) keep(p stageSkip, skips, sent []*torch.Tensor) {
 	if len(p.to) == 0 {
 		return
 	}
@@ -88,7 +136,7 @@ func (s *skipState) leave(p stageSkip, skips, sent []*torch.Tensor) {
 // backward adds the micro-batch's gradients to those of the stage's parameters, and keeps the
 // gradients that have to be sent to earlier stages. As the first part of two it leaves the
 // parameters' gradients, but for those that are sent, to the second part.
-func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
+func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	c.SetGrad(false)
 	if r.last(a.Stage) && state.outGrad == nil {
@@ -122,9 +170,13 @@ func (r *minibatch) backward(c *torch.Ctx, a schedule.Action) {
 }
 
 // start gives the last stage the gradients of its output, or of the loss.
-func (r *minibatch) start(c *torch.Ctx, a schedule.Action, state *microBatchState) {
+func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
 		state.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)*cmp.Or(r.batch.LossScale, 1)))}
+		return
+	}
+	if r.batch.Within != nil {
+		state.outGrad, r.grads = r.grads, nil
 		return
 	}
 	out, _, _ := state.execution.Output()
@@ -137,7 +189,7 @@ func (r *minibatch) start(c *torch.Ctx, a schedule.Action, state *microBatchStat
 }
 
 // takeInputGrads takes the gradients of what the stage received out of the execution.
-func (r *minibatch) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatchState) {
+func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatch) {
 	xs, skips := state.execution.TakeGrads(0)
 	if state.inGrad = xs; a.Stage == 0 {
 		r.giveInputs(c, a.MicroBatch, state)
@@ -160,7 +212,11 @@ func (r *minibatch) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage
 }
 
 // giveInputs adds the gradients that reach the first stage to those of the batch's inputs.
-func (r *minibatch) giveInputs(c *torch.Ctx, microBatch int, state *microBatchState) {
+func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
+	if r.batch.Within != nil {
+		r.inputGrads, state.inGrad = state.inGrad, nil
+		return
+	}
 	var parts, grads []*torch.Tensor
 	c.SetGrad(true)
 	for i, g := range state.inGrad {
@@ -173,4 +229,62 @@ func (r *minibatch) giveInputs(c *torch.Ctx, microBatch int, state *microBatchSt
 		c.Backward(parts, grads, false)
 	}
 	c.SetGrad(false)
+}
+
+// gather concatenates the micro-batches' outputs by rows. Each output must have rows.
+func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
+	c.SetGrad(false)
+	states := r.states[len(r.p.stages)-1]
+	lists := make([][]*torch.Tensor, len(states))
+	refuse := func(format string, args ...any) {
+		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	}
+	for i := range states {
+		if lists[i] = states[i].sent; lists[i] == nil {
+			lists[i] = states[i].out
+		}
+		if len(lists[i]) != len(lists[0]) {
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for "+
+				"every micro-batch",
+				len(lists[0]), i, len(lists[i]))
+		}
+	}
+	if r.batch.Within != nil {
+		once, at := torch.Distinct(lists[0])
+		for i, t := range once {
+			if once[i] = t; states[0].sent == nil {
+				once[i] = c.Keep(c.Detach(t))
+			}
+		}
+		states[0].sent = nil
+		for _, k := range at {
+			out = append(out, once[k])
+		}
+		return out
+	}
+	for j := range lists[0] {
+		column := make([]*torch.Tensor, len(lists))
+		for i := range lists {
+			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
+				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer "+
+					"give each row its value",
+					j, column[i])
+			}
+		}
+		parts, start := make([]rows, len(column)), int64(0)
+		for i, t := range column {
+			parts[i] = rows{start, t.Size(0)}
+			start += parts[i].length
+		}
+		r.joined = append(r.joined, parts)
+		out = append(out, c.Cat(column, 0))
+	}
+	for i := range states {
+		torch.FreeAll(states[i].sent)
+		states[i].sent = nil
+	}
+	for _, t := range out {
+		c.Keep(t)
+	}
+	return out
 }

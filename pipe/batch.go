@@ -37,6 +37,14 @@ type Batch struct {
 	// LossScale multiplies the gradients, as if the loss were so many times what it is; 0 is 1. See
 	// UpdateScaled. Result.Loss is not scaled.
 	LossScale float64
+
+	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat), or
+	// nil. The pipe then has one stage. Its layers run in forks of that context on the whole batch, on
+	// parameters that are where they are.
+	Within *nn.Ctx
+	// LossBytes is what the caller of Forward takes for its loss within a layer, beside the output and
+	// for the whole step. The policy Optimal keeps it free. 0 is four times the output.
+	LossBytes int64
 }
 
 // Value is an element of a batch's tuple.
@@ -63,8 +71,9 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of the values that are split. All must have the same.
-func countRows(what string, list []Value) (int64, error) {
+// countRows is the number of rows of the values that are split. All must have the same. With whole
+// set there need not be any, which is one row.
+func countRows(what string, list []Value, whole bool) (int64, error) {
 	rows, first := int64(-1), 0
 	for i, v := range list {
 		if err := v.check(fmt.Sprintf("%s %d", what, i)); err != nil {
@@ -86,6 +95,9 @@ func countRows(what string, list []Value) (int64, error) {
 				"given as pipe.NoChunk",
 				what, first, rows, what, i, shape[0])
 		}
+	}
+	if rows < 0 && whole {
+		return 1, nil
 	}
 	if rows < 0 {
 		return 0, fmt.Errorf("pipe: no %s has rows to split into micro-batches; at least one must be given as pipe.Rows", what)

@@ -146,7 +146,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
 		cfg.checkBudget,
-		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, MaxThreads) },
+		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, torch.MaxThreads) },
 	} {
 		if err := check(); err != nil {
 			return cfg, err
@@ -169,20 +169,16 @@ func (cfg *Config) checkSchedule() error {
 		Recompute: func(stage, microBatch int) bool {
 			return stage < len(worker) && (cfg.policies[stage] == Optimal || planner.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}})
-	refused := &ConfigError{Of: "pipe", Field: "Schedule",
-		Value: unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))}
+	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
 	case err != nil:
-		refused.Problem, refused.Remedy = err.Error(), "want a schedule for these, or other Balance, Devices or Chunks"
+		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other Balance, Devices or Chunks")
 	case p.Reduces():
-		refused.Problem, refused.Remedy = reduces, withoutReduce
-	default:
-		if cfg.Replicas > 1 {
-			cfg.Schedule = reducing(cfg.Schedule)
-		}
-		return nil
+		return refuse("Schedule", value, reduces, withoutReduce)
+	case cfg.Replicas > 1:
+		cfg.Schedule = reducing(cfg.Schedule)
 	}
-	return refused
+	return nil
 }
 
 // What is wrong with a program that has reductions, and what to do about it.
@@ -194,12 +190,12 @@ const (
 // unquoted is the value of a ConfigError that is not quoted.
 type unquoted string
 
+func refuse(field string, value any, problem, remedy string) error {
+	return &ConfigError{Of: "pipe", Field: field, Value: value, Problem: problem, Remedy: remedy}
+}
+
 // checkDevices gives each stage its device.
 func (cfg *Config) checkDevices() error {
-	refuse := func(problem, remedy string, args ...any) error {
-		return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: problem,
-			Remedy: fmt.Sprintf(remedy, args...)}
-	}
 	if cfg.Devices == nil {
 		_, replica := cfg.replicas()
 		for i, n := 0, len(cfg.Balance); i < n; i++ {
@@ -207,13 +203,13 @@ func (cfg *Config) checkDevices() error {
 		}
 	}
 	if len(cfg.Devices) < len(cfg.Balance) {
-		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Devices), len(cfg.Balance)),
+		return refuse("Devices", cfg.Devices, fmt.Sprintf("%d for %d stages", len(cfg.Devices), len(cfg.Balance)),
 			"want one for each stage; the same one may serve several")
 	}
 	cfg.Devices = cfg.Devices[:len(cfg.Balance)]
 	for _, d := range cfg.Devices {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return refuse(fmt.Sprintf("there is no %v", d), "want an index from 0 to %d", torch.MaxCPU-1)
+			return refuse("Devices", cfg.Devices, fmt.Sprintf("there is no %v", d), fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
 		}
 	}
 	return nil
@@ -226,7 +222,7 @@ func (cfg *Config) checkAvailable() error {
 			continue
 		}
 		if err := d.Usable(); err != nil {
-			return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices, Problem: err.Error(), Remedy: "want cpu:0, cpu:1, ..."}
+			return refuse("Devices", cfg.Devices, err.Error(), "want cpu:0, cpu:1, ...")
 		}
 	}
 	return nil
@@ -273,13 +269,10 @@ func (k Checkpoint) String() string {
 // Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError if a word is no
 // policy, or a list has another length.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
-	refuse := func(problem, remedy string) error {
-		return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: k.String(), Problem: problem, Remedy: remedy}
-	}
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {
 		if !slices.Contains(planner.Policies, planner.Policy(word)) {
-			return nil, refuse(fmt.Sprintf("%q is no policy", word),
+			return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%q is no policy", word),
 				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+"want never, except_last, always or optimal, or a list with one for each stage")
 		}
 		out = append(out, Checkpoint(word))
@@ -290,17 +283,14 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	case stages:
 		return out, nil
 	}
-	return nil, refuse(fmt.Sprintf("%d policies for %d stages", len(out), stages), "want one for each stage, or one for all")
+	return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%d policies for %d stages", len(out), stages), "want one for each stage, or one for all")
 }
 
 // checkBudget checks Budget and what else the policy Optimal asks for.
 func (cfg *Config) checkBudget() error {
-	refuse := func(problem, remedy string) error {
-		return &ConfigError{Of: "pipe", Field: "Budget", Value: cfg.Budget, Problem: problem, Remedy: remedy}
-	}
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
-			return refuse("the policy "+string(Optimal)+" alone has a budget",
+			return refuse("Budget", cfg.Budget, "the policy "+string(Optimal)+" alone has a budget",
 				"want Checkpoint Optimal with it, or limits of the devices (torch.Device.SetLimit)")
 		}
 		return nil
@@ -311,20 +301,19 @@ func (cfg *Config) checkBudget() error {
 	case n == 1:
 		cfg.Budget = slices.Repeat(cfg.Budget, len(cfg.Balance))
 	case n != len(cfg.Balance):
-		return refuse(fmt.Sprintf("%d numbers of bytes for %d stages", n, len(cfg.Balance)),
+		return refuse("Budget", cfg.Budget, fmt.Sprintf("%d numbers of bytes for %d stages", n, len(cfg.Balance)),
 			"want one for each stage, or one for all")
 	}
 	for i, n := range cfg.Budget {
 		if n < 0 {
-			return refuse(fmt.Sprintf("stage %d has %d bytes", i, n), "want at least 1, or 0 for none")
+			return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, n), "want at least 1, or 0 for none")
 		}
 	}
 	worker, _ := cfg.workers()
 	for i, d := range cfg.Devices {
 		if first := slices.Index(worker, worker[i]); (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
-			return &ConfigError{Of: "pipe", Field: "Checkpoint", Value: cfg.Checkpoint.String(),
-				Problem: fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
-				Remedy:  "want optimal for all stages of a device, or for none"}
+			return refuse("Checkpoint", cfg.Checkpoint.String(), fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
+				"want optimal for all stages of a device, or for none")
 		}
 	}
 	return nil
@@ -332,10 +321,7 @@ func (cfg *Config) checkBudget() error {
 
 // refusePlan is a ConfigError about Config.Plan.
 func (cfg Config) refusePlan(problem, remedy string) error {
-	type text string // which is not quoted
-	return &ConfigError{Of: "pipe", Field: "Plan",
-		Value: text(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages),
-			cfg.Plan.MicroBatches())), Problem: problem, Remedy: remedy}
+	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages), cfg.Plan.MicroBatches())), problem, remedy)
 }
 
 // planned is the configuration with the settings of its plan.
@@ -351,8 +337,7 @@ func (cfg Config) planned() (Config, error) {
 		return cfg, cfg.refusePlan("the configuration says what the plan says", leaveOut)
 	}
 	if n := cfg.Plan.MicroBatches(); cfg.Chunks > n {
-		return cfg, &ConfigError{Of: "pipe", Field: "Chunks", Value: cfg.Chunks,
-			Problem: "the plan has fewer micro-batches", Remedy: fmt.Sprintf("want at most %d", n)}
+		return cfg, refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches", fmt.Sprintf("want at most %d", n))
 	} else if cfg.Chunks == 0 {
 		cfg.Chunks = n
 	}

@@ -152,6 +152,6 @@ func (p *Pipe) inOrder() error {
 	case p.cfg.Plan != nil:
 		return p.cfg.refusePlan(fmt.Sprintf("%s: %v", problem, err), remedy)
 	}
-	return &ConfigError{Of: "pipe", Field: "Schedule", Value: unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)),
-		Problem: fmt.Sprintf("%s: %v", problem, err), Remedy: remedy}
+	return refuse("Schedule", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)),
+		fmt.Sprintf("%s: %v", problem, err), remedy)
 }

@@ -15,49 +15,11 @@ import (
 	"penstock.example/torch"
 )
 
-// task is what a graph is run for.
-type task interface {
-	// begin prepares a worker for the run. end does what is left after its last action. Both may
-	// panic.
-	begin(worker int)
-	end(c *torch.Ctx, worker int)
-	// undoes says whether a failed run is to be undone, and undo does so on a worker. No worker
-	// goes on to a later run before the failed one has ended on all of them.
-	undoes() bool
-	undo(worker int)
-	// do performs an action on a worker. It may panic.
-	do(c *torch.Ctx, a schedule.Action) error
-	// expect says what will be sent, so that it can arrive while its receiver computes. expects says
-	// whether there is memory for that.
-	expect(c *torch.Ctx, send schedule.Action) error
-	expects() bool
-	// settle ends a send to another process that was received before the next action of its worker
-	// begins.
-	settle(send schedule.Action) error
-	// meets says of a send that do waits in it for the matching receive to begin. abort ends such
-	// waits, and those of receives, when the run has failed with err.
-	meets(send schedule.Action) bool
-	abort(err error)
-	// layer is the name of the layer that was running when the action failed with err, or "".
-	layer(a schedule.Action, err error) string
-	// waits appends to a list what an action has made for other stages to receive. ofBatch says of a
-	// tensor that it is in the memory of the batch, which is not counted.
-	waits(list []outgoing, a schedule.Action) []outgoing
-	ofBatch(t *torch.Tensor) bool
-}
-
-// graphRun is a run of a graph by all workers of this process at once.
-type graphRun struct {
-	p      *Pipe
-	ctx    context.Context
+// pass is one execution of a part of a program by all workers of this process at once.
+type pass struct {
 	graph  *program
-	task   task
-	cores  int64
-	record bool
+	ctx    context.Context
 	ledger *ledger
-	// hold delays workers in tests, and is nil elsewhere. It is called before each action with its
-	// id, and at the end of a worker with the id after its last action.
-	hold func(worker, action int)
 
 	// done says which actions have ended. It is written under mu and read without it. A waiter that
 	// looks under mu therefore misses nothing.
@@ -65,26 +27,29 @@ type graphRun struct {
 	failed atomic.Bool
 	mu     sync.Mutex
 	moved  *sync.Cond
-	err    error // the first failure; guarded by mu, and final when the run is over
+	err    error // the first failure; guarded by mu, and final when the pass is over
 
 	running int           // workers; guarded by mu
 	over    chan struct{} // closed when none is running any more
 
-	begin  time.Time
+	cores  int64
+	record bool
+	begun  time.Time
 	events [][]schedule.Event // by worker, when recording
 }
 
-// execute runs a graph within a run that was entered. It returns when every worker has ended, with
-// the first failure. It returns a timeline if the pipe records. A failed task that can be undone
-// has been undone when execute returns.
+// execute performs a part of the plan's program within a call that was entered. It returns when every
+// worker has ended, with the first failure. It returns a timeline if the pipe records. A training run
+// that has failed is undone when execute returns.
 //
 //	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
 //	worker 1   begin, actions, end ──┘
-func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timeline, error) {
+func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, error) {
+	p := r.p
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if !p.placed.Load() {
+	if !p.placed.Load() && r.batch.Within == nil {
 		return nil, ErrNotPlaced
 	}
 	record := p.record.Load()
@@ -93,38 +58,35 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 			return nil, err
 		}
 	}
-	x := &graphRun{p: p, ctx: ctx, graph: g, task: t, done: make([]atomic.Bool, len(g.Actions)), begin: time.Now(),
-		running: len(p.mine), over: make(chan struct{})}
-	x.cores, x.record = int64(runtime.GOMAXPROCS(0)), record
+	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine), over: make(chan struct{}),
+		cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(), events: make([][]schedule.Event, len(p.workers))}
+	r.moved, r.ledger = sync.NewCond(&r.mu), newLedger(r)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
 	defer runningThreads.Add(-busy)
-	x.moved = sync.NewCond(&x.mu)
-	x.hold, x.ledger = p.hold, newLedger(p, g, t, x.here)
-	x.events = make([][]schedule.Event, len(p.workers))
-	var all sync.WaitGroup
+	var all, watcher sync.WaitGroup
 	all.Add(len(p.mine))
+	now := r.pass
 	p.start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
-		defer x.leave(worker)
-		x.work(worker, c)
+		defer r.leave(now, worker)
+		r.work(worker, c)
 	})
-	var watcher sync.WaitGroup
-	watcher.Go(x.watch)
-	<-x.over
+	watcher.Go(r.watch)
+	<-r.over
 	watcher.Wait() // what it has begun to abort
-	if x.err != nil {
+	if r.err != nil {
 		all.Wait()
-		x.ledger.close()
-		return nil, p.lost(x.err)
+		r.ledger.close()
+		return nil, p.lost(r.err)
 	}
 	for _, w := range p.mine {
-		p.safe.raise(w, x.ledger.most(w))
+		p.devices.raise(w, r.ledger.most(w))
 	}
-	if !x.record {
+	if !record {
 		return nil, nil
 	}
-	recorded, err := meet(ctx, p, "what was recorded", slices.Concat(x.events...), nil)
+	recorded, err := meet(ctx, p, "what was recorded", slices.Concat(r.events...), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -134,143 +96,152 @@ func (p *Pipe) execute(ctx context.Context, g *program, t task) (*schedule.Timel
 }
 
 // here says whether a worker is in this process.
-func (x *graphRun) here(worker int) bool { return x.p.workers[worker] != nil }
+func (r *run) here(worker int) bool { return r.p.workers[worker] != nil }
 
-// watch fails the run when its context ends, or the group has failed.
-func (x *graphRun) watch() {
+// watch fails the pass when its context ends, or the group has failed.
+func (r *run) watch() {
 	var failed <-chan struct{}
-	if g := x.p.cfg.Group; g != nil {
+	if g := r.p.cfg.Group; g != nil {
 		failed = g.Failed()
 	}
 	select {
-	case <-x.ctx.Done():
-		x.fail(x.ctx.Err())
+	case <-r.ctx.Done():
+		r.fail(r.ctx.Err())
 	case <-failed:
-		x.fail(nil)
-	case <-x.over:
+		r.fail(nil)
+	case <-r.over:
 	}
 }
 
 // work performs a worker's actions in order. After a failure anywhere no action starts.
-func (x *graphRun) work(worker int, c *torch.Ctx) {
+func (r *run) work(worker int, c *torch.Ctx) {
+	w, g, end := r.p.workers[worker], r.graph, r.graph.First[worker+1]
+	hold := func(id int) {
+		if r.p.hold != nil {
+			r.p.hold(worker, id)
+		}
+	}
 	var current schedule.Action
-	var waiting []outgoing
 	finished, ending := false, ""
-	defer c.Close() // before the run is over for its caller, who may count on the memory
-	beside := sums{x: x, worker: worker}
+	defer c.Close() // before the pass is over for its caller, who may count on the memory
+	beside := sums{r: r, worker: worker}
 	defer beside.wait() // when a failure is known, which ends them, and before anything is undone
 	defer func() {
-		if x.hold != nil {
-			defer x.hold(worker, x.graph.First[worker+1])
+		defer hold(end)
+		if finished {
+			return
 		}
-		switch {
-		case finished:
-		case ending != "":
-			err := cause(recover())
-			x.fail(fmt.Errorf("pipe: %s: %w%s", ending, err, remedy(err)))
-		default:
-			err := cause(recover())
-			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind,
-				Layer: x.task.layer(current, err), Err: err})
+		if err := cause(recover()); ending != "" {
+			r.fail(fmt.Errorf("pipe: %s: %w%s", ending, err, remedy(err)))
+		} else {
+			r.failAt(current, r.layer(current, err), err)
 		}
-		if !finished {
-			_ = torch.Try(x.p.workers[worker].leave) // the failure is known
-		}
+		_ = torch.Try(w.leave) // the failure is known
 	}()
 	c.Device().OwnPeak() // from here on
-	clock := newClock(c, time.Since(x.begin))
+	clock := newClock(c, time.Since(r.begun))
 	defer clock.free()
-	x.task.begin(worker)
-	if x.task.expects() {
-		for _, send := range x.graph.expected[worker] {
+	r.begin(worker)
+	if r.receivesAhead() {
+		for _, send := range g.expected[worker] {
 			current = send.Matching()
-			if err := x.task.expect(c, send); err != nil {
-				x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Err: err})
+			if err := r.link.Expect(c, send); err != nil {
+				r.failAt(current, "", err)
 				break
 			}
 		}
 	}
-	for id := x.graph.First[worker]; id < x.graph.First[worker+1]; id++ {
-		current = x.graph.Actions[id]
-		if x.hold != nil {
-			x.hold(worker, id)
-		}
-		for _, dep := range x.graph.Cross[id] {
-			if send := x.graph.Actions[dep]; x.here(x.graph.Worker[dep]) &&
-				(!current.Kind.Receive() || current.Matching() != send || !x.task.meets(send)) {
-				x.wait(dep)
-			}
-		}
-		for _, send := range x.graph.settled[id] {
-			if receive, _ := x.graph.IndexOf(send.Matching()); x.here(x.graph.Worker[receive]) {
-				x.wait(receive)
-			} else if err := x.task.settle(send); err != nil {
-				x.fail(&Error{Stage: send.Stage, MicroBatch: send.MicroBatch, Direction: send.Kind, Err: err})
-			}
-		}
-		if err := x.ctx.Err(); err != nil {
-			x.fail(err)
-		}
-		if x.failed.Load() {
+	for id := g.First[worker]; id < end; id++ {
+		current = g.Actions[id]
+		if hold(id); !r.await(id) {
 			break
 		}
-		if x.graph.beside(worker, id) {
-			beside.begin(c.Device(), x.p.cfg.Threads, current)
-			x.ledger.enter(id, c.Device(), nil)
-			x.finish(id)
+		if g.beside(worker, id) {
+			beside.begin(c.Device(), r.p.cfg.Threads, current)
+			r.ledger.enter(id, c.Device(), nil)
+			r.finish(id)
 			continue
 		}
-		do := x.task.do
+		do := r.do
 		if current.Kind == schedule.Reduce {
 			do = beside.last
 			beside.wait()
 		}
-		if x.record {
+		if r.record {
 			clock.mark(c)
 		}
 		if err := do(c, current); err != nil {
-			x.fail(&Error{Stage: current.Stage, MicroBatch: current.MicroBatch, Direction: current.Kind, Err: err})
+			r.failAt(current, "", err)
 			break
 		}
 		c.Close()
-		waiting = x.task.waits(waiting[:0], current)
-		x.ledger.enter(id, c.Device(), waiting)
-		if x.record {
+		r.ledger.enter(id, c.Device(), r.waits(current))
+		if r.record {
 			clock.mark(c)
-			x.events[worker] = append(x.events[worker],
-				schedule.Event{Worker: worker, Action: current, Live: c.Device().Memory().Live})
+			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: c.Device().Memory().Live})
 		}
-		x.finish(id)
+		r.finish(id)
 	}
 	beside.wait()
-	if ending = "gathering the output"; !x.failed.Load() {
-		x.task.end(c, worker)
-		x.ledger.ended[worker] = c.Device().OwnPeak()
+	if ending = "gathering the output"; !r.failed.Load() {
+		if r.gathers && worker == r.p.last().worker {
+			r.outputs = r.gather(c)
+		}
+		r.ledger.ended[worker] = c.Device().OwnPeak()
 	}
 	ending = fmt.Sprintf("the work of %v", c.Device())
-	x.p.workers[worker].leave()
-	for i := range x.events[worker] {
-		x.events[worker][i].Start, x.events[worker][i].End = clock.at(2*i), clock.at(2*i+1)
+	w.leave()
+	for i := range r.events[worker] {
+		r.events[worker][i].Start, r.events[worker][i].End = clock.at(2*i), clock.at(2*i+1)
 	}
-	x.events[worker] = append(x.events[worker], beside.events...)
-	slices.SortStableFunc(x.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	r.events[worker] = append(r.events[worker], beside.events...)
+	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	finished = true
 }
 
-// leave ends a worker's part. With the last worker the result of the run is final: a context that
-// ends later does not fail it.
-func (x *graphRun) leave(worker int) {
+// await waits for what an action depends on. It returns false if the pass has failed.
+func (r *run) await(id int) bool {
+	g, current := r.graph, r.graph.Actions[id]
+	for _, dep := range g.Cross[id] {
+		if send := g.Actions[dep]; r.here(g.Worker[dep]) &&
+			(!current.Kind.Receive() || current.Matching() != send || !r.link.Meets(send)) {
+			r.wait(dep)
+		}
+	}
+	for _, send := range g.settled[id] {
+		if receive, _ := g.IndexOf(send.Matching()); r.here(g.Worker[receive]) {
+			r.wait(receive)
+		} else if err := r.link.Settle(send); err != nil {
+			r.failAt(send, "", err)
+		}
+	}
+	if err := r.ctx.Err(); err != nil {
+		r.fail(err)
+	}
+	return !r.failed.Load()
+}
+
+// receivesAhead says whether there is memory for parcels that arrive while their receivers compute. A
+// plan of what every device holds counts what is received from the receive on.
+func (r *run) receivesAhead() bool {
+	return r.p.remote != nil && !r.p.optimal() && (r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
+}
+
+// leave ends a worker's part. With the last worker the result of the pass is final: a context that
+// ends later does not fail it. In training no worker goes on to a later run before a failed one has
+// ended on all of them.
+func (r *run) leave(x *pass, worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
 		close(x.over)
 	}
 	x.mu.Unlock()
-	if !x.task.undoes() {
+	if !r.training {
 		return
 	}
 	if <-x.over; x.err != nil {
-		x.task.undo(worker)
-		_ = torch.Try(x.p.workers[worker].leave)
+		r.undo(worker)
+		_ = torch.Try(r.p.workers[worker].leave)
 	}
 }
 
@@ -282,45 +253,51 @@ const spinTime = time.Millisecond
 // runningThreads counts the threads of the workers whose runs go on in this process: of pipes, and of replicas.
 var runningThreads atomic.Int64
 
-func (x *graphRun) wait(id int) {
-	for began := time.Now(); runningThreads.Load() <= x.cores && time.Since(began) < spinTime; {
-		if x.done[id].Load() || x.failed.Load() {
+func (r *run) wait(id int) {
+	for began := time.Now(); runningThreads.Load() <= r.cores && time.Since(began) < spinTime; {
+		if r.done[id].Load() || r.failed.Load() {
 			return
 		}
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for !x.done[id].Load() && !x.failed.Load() {
-		x.moved.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !r.done[id].Load() && !r.failed.Load() {
+		r.moved.Wait()
 	}
 }
 
-func (x *graphRun) finish(id int) {
-	if !x.graph.awaited[id] {
+func (r *run) finish(id int) {
+	if !r.graph.awaited[id] {
 		return
 	}
-	x.mu.Lock()
-	x.done[id].Store(true)
-	x.mu.Unlock()
-	x.moved.Broadcast()
+	r.mu.Lock()
+	r.done[id].Store(true)
+	r.mu.Unlock()
+	r.moved.Broadcast()
 }
 
-// fail records the first failure and wakes all waiters. After the group has failed that is the group's, whatever err
-// is: links and communicators do not always tell of it.
-func (x *graphRun) fail(err error) {
-	if g := x.p.cfg.Group; g != nil {
+// failAt fails the pass with the failure of an action.
+func (r *run) failAt(a schedule.Action, layer string, err error) {
+	r.fail(&Error{Stage: a.Stage, MicroBatch: a.MicroBatch, Direction: a.Kind, Layer: layer, Err: err})
+}
+
+// fail records the first failure, wakes all waiters and ends what waits on links. After the group has
+// failed that is the group's, whatever err is: links and communicators do not always tell of it.
+func (r *run) fail(err error) {
+	if g := r.p.cfg.Group; g != nil {
 		err = cmp.Or(g.Err(), err)
 	}
-	x.mu.Lock()
-	first := x.err == nil && x.running > 0
+	r.mu.Lock()
+	first := r.err == nil && r.running > 0
 	if first {
-		x.err = err
-		x.failed.Store(true)
+		r.err = err
+		r.failed.Store(true)
 	}
-	x.mu.Unlock()
-	x.moved.Broadcast()
+	r.mu.Unlock()
+	r.moved.Broadcast()
 	if first {
-		x.task.abort(err)
+		r.link.Abort()
+		_ = r.p.lost(err)
 	}
 }
 
@@ -357,3 +334,29 @@ func remedy(err error) string {
 
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// clock notes when the work of a worker comes to the beginnings and ends of its actions. On a GPU
+// that is not known before the work is done.
+type clock struct {
+	base  torch.Moment
+	begun time.Duration // when base was, since the beginning of the pass
+	marks []torch.Moment
+}
+
+func newClock(c *torch.Ctx, begun time.Duration) *clock {
+	return &clock{base: c.Moment(), begun: begun}
+}
+
+// mark notes the point that the work queued so far comes to.
+func (k *clock) mark(c *torch.Ctx) { k.marks = append(k.marks, c.Moment()) }
+
+// at is the time of a mark since the beginning of the pass, once the worker's stream has been waited
+// for.
+func (k *clock) at(i int) time.Duration { return k.begun + k.marks[i].Since(k.base) }
+
+func (k *clock) free() {
+	k.base.Free()
+	for _, m := range k.marks {
+		m.Free()
+	}
+}

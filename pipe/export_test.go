@@ -54,7 +54,7 @@ func (cfg Config) Apart(lanes ...int) Config {
 
 // InferGraph is what workers run in an Infer of so many micro-batches.
 func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
-	found, err := p.unmeasured(microBatches)
+	found, err := p.countsOnlyPlan(microBatches)
 	if err != nil {
 		return nil, err
 	}
@@ -78,9 +78,6 @@ func (p *Pipe) SetLink(f func(worker []int) link.Link) {
 	}
 	p.newLink = func() link.Link { return f(worker) }
 }
-
-// Alike is alike.
-func Alike(stages int, hardware func(stage int) string) [][]int { return alike(stages, hardware) }
 
 // SetHardware says what devices are made of.
 func (p *Pipe) SetHardware(of func(torch.Device) string) { p.hardware = of }

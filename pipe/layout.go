@@ -113,9 +113,12 @@ func (p *Pipe) home(t tie) (*Stage, tie) {
 	}
 }
 
-// undivided refuses a run where another pipe, made after this one, has put replicas on the layers
+// ownReplicas refuses a run where another pipe, made after this one, has put replicas on the layers
 // of the stage where the parameter lives. The gradients would go to the replicas and be lost.
-func (p *Pipe) undivided() error {
+func (p *Pipe) ownReplicas(b Batch) error {
+	if b.Within != nil { // a layer uses the replicas of the pipe around it
+		return nil
+	}
 	for _, s := range p.stages {
 		for _, t := range s.ties {
 			for _, h := range t.handles {

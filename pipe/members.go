@@ -22,11 +22,10 @@ import (
 // A failure in the middle of a step is final for the group: messages may be under way, and nobody
 // knows which. Every process ends its call with the error of the one that failed first.
 
-// said is what a process tells all others when they meet.
-type said[T any] struct {
-	Body T
-	Most map[int]int64 // by worker: safe.most
-	Peak map[int]int64 // by worker: torch.Memory.Peak
+// memberReport is what a process tells all others when they meet.
+type memberReport[T any] struct {
+	Body    T
+	Devices map[int]deviceBytes // by worker
 }
 
 // meet is group.Meet of the processes of the pipe. They also tell each other what their devices
@@ -35,25 +34,23 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	if p.cfg.Group == nil {
 		return []T{mine}, failed
 	}
-	own := said[T]{mine, map[int]int64{}, map[int]int64{}}
+	own := memberReport[T]{mine, map[int]deviceBytes{}}
 	for _, w := range p.mine {
-		own.Most[w], own.Peak[w] = p.safe.of(w), p.workers[w].device.Memory().Peak
+		own.Devices[w] = deviceBytes{p.devices.of(w).Safe, p.workers[w].device.Memory().Peak}
 	}
 	all, err := group.Meet(ctx, p.cfg.Group, "pipe: "+what, own, failed)
 	if err != nil {
 		return nil, err
 	}
-	out, peak := make([]T, len(all)), map[int]int64{}
+	out, peaks := make([]T, len(all)), map[int]int64{}
 	for rank, s := range all {
-		for w, bytes := range s.Most {
-			p.safe.raise(w, bytes)
-		}
-		for w, bytes := range s.Peak { // of the replicas the one that holds most
-			peak[w] = max(peak[w], bytes)
+		for w, d := range s.Devices {
+			p.devices.raise(w, d.Safe)
+			peaks[w] = max(peaks[w], d.Peak) // of the replicas the one that holds most
 		}
 		out[rank] = s.Body
 	}
-	p.peaks.set(peak)
+	p.devices.setPeaks(peaks)
 	return out, nil
 }
 
@@ -79,8 +76,8 @@ func (p *Pipe) lost(err error) error {
 	return err
 }
 
-// linkOf makes the link between the stages for a run of a program.
-func (p *Pipe) linkOf(program *schedule.Program) link.Link {
+// openLink makes the link between the stages for a run of a program.
+func (p *Pipe) openLink(program *schedule.Program) link.Link {
 	if p.remote == nil {
 		return p.newLink()
 	}
@@ -89,13 +86,10 @@ func (p *Pipe) linkOf(program *schedule.Program) link.Link {
 
 // checkGroup checks Group and Ranks, and fills in the default of Ranks.
 func (cfg *Config) checkGroup() error {
-	refuse := func(problem, remedy string) error {
-		return &ConfigError{Of: "pipe", Field: "Ranks", Value: cfg.Ranks, Problem: problem, Remedy: remedy}
-	}
 	stages := len(cfg.Balance)
 	switch {
 	case cfg.Group == nil && cfg.Ranks != nil:
-		return refuse("there is no Group", "want Ranks with a Group of several processes, or neither")
+		return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
 	case cfg.Group == nil:
 		return nil
 	}
@@ -103,23 +97,22 @@ func (cfg *Config) checkGroup() error {
 	size := cfg.Group.Size() / replicas
 	if cfg.Ranks == nil {
 		if stages < size {
-			return &ConfigError{Of: "pipe", Field: "Group", Value: unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
-				Problem: fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas),
-				Remedy:  "want as many stages as a replica has processes, or more"}
+			return refuse("Group", unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
+				fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas), "want as many stages as a replica has processes, or more")
 		}
 		cfg.Ranks = DefaultRanks(cfg.Devices, size)
 	}
 	if len(cfg.Ranks) != stages {
-		return refuse(fmt.Sprintf("%d for %d stages", len(cfg.Ranks), stages), "want the rank of the process of each stage")
+		return refuse("Ranks", cfg.Ranks, fmt.Sprintf("%d for %d stages", len(cfg.Ranks), stages), "want the rank of the process of each stage")
 	}
 	for rank := range size {
 		if !slices.Contains(cfg.Ranks, rank) {
-			return refuse(fmt.Sprintf("rank %d has no stage", rank), "want a stage for each rank of the group")
+			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("rank %d has no stage", rank), "want a stage for each rank of the group")
 		}
 	}
 	for i, rank := range cfg.Ranks {
 		if rank < 0 || rank >= size {
-			return refuse(fmt.Sprintf("stage %d is on rank %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
+			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("stage %d is on rank %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
 		}
 	}
 	return nil

@@ -21,10 +21,9 @@ import (
 // the order in which they were started. The model's parameters belong to the model; free them with
 // nn.Free after Close.
 //
-// A layer, a loss and the function of OnStages run on a worker. They may call another pipe that
-// does not wait for theirs. A call on their own pipe that needs the workers, such as Close, fails
-// with ErrNested, also when it comes by way of other pipes. A call from a goroutine that they start
-// and wait for is not recognised, and blocks for ever.
+// A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call on
+// their own pipe that needs the workers, such as Close, fails with ErrNested. One that comes by way of
+// another pipe, or of a goroutine that they start and wait for, is not recognised, and blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) while no run
 // goes on. The next run notices, and plans anew.
@@ -58,18 +57,18 @@ type Pipe struct {
 	submit  sync.Mutex
 	closed  bool // guarded by submit
 	plans   plans
-	modes   modes
+	modesMu sync.Mutex
+	modes   *nn.Modes // that were seen last
 	unlimit []func()
 	placed  atomic.Bool
 	// unsummed says that each replica has gradients of its own.
 	unsummed atomic.Bool
-	safe     safe
-	peaks    peaks
-	hold     func(worker, action int)  // in tests; see graphRun
+	devices  devices
+	hold     func(worker, action int)  // delays workers in tests; see run.work
 	newLink  func() link.Link          // between the stages, for a mini-batch
 	hardware func(torch.Device) string // what a device of this process is made of
 	copies   copyStreams
-	spare    sync.Pool // of [][]microBatchState, by stage and micro-batch, that hold nothing
+	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
 
 // startWorkers starts a worker for each distinct device of this process.
@@ -89,8 +88,7 @@ func (p *Pipe) startWorkers() error {
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
 		if err != nil && cores != nil {
-			return &ConfigError{Of: "pipe", Field: "Cores", Value: p.cfg.Cores,
-				Problem: fmt.Sprintf("the worker of %v: %v", d, err), Remedy: "want cores that the process may run on, or nil"}
+			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err), "want cores that the process may run on, or nil")
 		}
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
@@ -124,11 +122,9 @@ func (p *Pipe) DeviceHere(device int) bool { return slices.Contains(p.mine, devi
 // waits too. Any other use after Close fails with ErrClosed. On a worker of the pipe Close fails
 // with ErrNested, and the pipe stays open.
 func (p *Pipe) Close() error {
-	leave, err := p.outside("Close")
-	if err != nil {
+	if err := p.refuseNested("Close"); err != nil {
 		return err
 	}
-	defer leave()
 	p.submit.Lock()
 	p.closed = true
 	p.submit.Unlock()
@@ -151,11 +147,16 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a run that was entered. A job runs on the goroutine of
+// start gives every worker of this process its job, within a call that was entered. A job runs on the goroutine of
 // the worker, with its index. It leaves the worker before it says that it is done.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
+	p.submitJobs(job)
+}
+
+// submitJobs is start with submit held.
+func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) {
 	for _, i := range p.mine {
 		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
@@ -167,10 +168,15 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
 }
 
 // onWorkers starts jobs and waits until they are done, and what they have queued.
-func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) {
+func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.waitFor(p.start, job) }
+
+// runJobs is onWorkers with submit held.
+func (p *Pipe) runJobs(job func(worker int, c *torch.Ctx)) { p.waitFor(p.submitJobs, job) }
+
+func (p *Pipe) waitFor(start func(func(int, *torch.Ctx)), job func(worker int, c *torch.Ctx)) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
-	p.start(func(worker int, c *torch.Ctx) {
+	start(func(worker int, c *torch.Ctx) {
 		defer all.Done()
 		defer func() { _ = torch.Try(p.workers[worker].leave) }() // the next operator fails as well
 		job(worker, c)
@@ -222,13 +228,10 @@ func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 }
 
 func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (err error) {
-	defer c.Close()
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("pipe: stage %d: %w", stage, cause(r))
-		}
-	}()
-	return f(stage, c)
+	if failed := recovered(c, func() error { err = f(stage, c); return nil }); failed != nil {
+		return fmt.Errorf("pipe: stage %d: %w", stage, failed)
+	}
+	return err
 }
 
 // New cuts the flattened layers of a model over devices, places the parameters and starts the
@@ -269,10 +272,9 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
 	}
-	for _, s := range nn.Shared(model) {
-		if s.Replica() != nil {
-			return nil, fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one "+
-				"first", s.Name)
+	if len(cfg.Balance) > 1 {
+		if err := p.unshared(); err != nil {
+			return nil, err
 		}
 	}
 	if p.routes, err = model.SkipRoutes(); err != nil {
@@ -330,13 +332,16 @@ func (p *Pipe) Place() error {
 	if p.placed.Load() {
 		return nil
 	}
+	if err := p.unshared(); err != nil {
+		return err
+	}
 	var tight error
 	if short := p.unplaceable(); short != nil {
 		tight = memoryError{&planner.MemoryError{Stages: short}}
 	}
 	hosts, err := meet(context.Background(), p, "the room for parameters", p.host(), tight)
 	if err == nil {
-		err = p.cfg.apart(hosts)
+		err = p.cfg.checkOwnDevices(hosts)
 	}
 	if err != nil {
 		return err
@@ -365,6 +370,16 @@ func (p *Pipe) Place() error {
 		return fmt.Errorf("pipe: placing the model: %w", err)
 	}
 	p.placed.Store(true)
+	return nil
+}
+
+// unshared refuses a model that another pipe has, with replicas of shared parameters.
+func (p *Pipe) unshared() error {
+	for _, s := range nn.Shared(p.model) {
+		if s.Replica() != nil {
+			return fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
+		}
+	}
 	return nil
 }
 
@@ -437,16 +452,6 @@ func (p *Pipe) Len() int { return len(p.layers) }
 // Layers lists the flattened layers of all stages in order, with their names in the model. A layer
 // that is added to the model after New is not part of the pipe.
 func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
-
-// Layer returns the flattened layer with index i, from 0. A negative index counts from the end.
-func (p *Pipe) Layer(i int) (nn.NamedLayer, error) {
-	layers := p.layers
-	if i < -len(layers) || i >= len(layers) {
-		return nn.NamedLayer{}, fmt.Errorf("pipe: there is no layer %d among %d; want %d to %d", i, len(layers),
-			-len(layers), len(layers)-1)
-	}
-	return layers[(i+len(layers))%len(layers)], nil
-}
 
 // Convert converts every floating-point parameter and buffer to another element type, each on the
 // device of its stage, and drops the gradients. No run may go on meanwhile.

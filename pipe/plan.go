@@ -3,7 +3,6 @@ package pipe
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"penstock.example/group"
@@ -37,19 +36,11 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Pla
 		return nil, err
 	}
 	defer leave()
-	r, err := p.minibatch(ctx, b, true, true)
+	r, err := p.plannedRun(ctx, b, loss)
 	if err != nil {
 		return nil, err
 	}
 	defer r.free()
-	if loss != nil {
-		if err := r.setLoss(loss); err != nil {
-			return nil, err
-		}
-	}
-	if err := r.prepare(ctx); err != nil {
-		return nil, err
-	}
 	return p.Plan(), nil
 }
 
@@ -62,56 +53,56 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
 		return last.Program, nil
 	}
-	found, err := p.unmeasured(microBatches)
+	found, err := p.countsOnlyPlan(microBatches)
 	if err != nil {
 		return nil, err
 	}
 	return found.plan.Program, nil
 }
 
-// prepare finds or makes the plan of a mini-batch with a backward. While layers are measured for
-// it, other batches wait.
-func (r *minibatch) prepare(ctx context.Context) (err error) {
+// findPlan finds or makes the plan of a training run. While layers are measured for it, other batches
+// wait.
+func (r *run) findPlan(ctx context.Context) (err error) {
 	p := r.p
-	if err := p.addable(); err != nil {
+	if err := p.checkNoSummedGrads(); err != nil {
 		return err
 	}
 	if p.cfg.Plan != nil {
-		r.prepared, err = r.given()
+		r.plan, err = r.configPlan()
 	} else if p.optimal() {
-		r.prepared, err = r.agreedPlan(ctx)
+		r.plan, err = r.optimalPlan(ctx)
 	} else {
-		r.prepared, err = p.unmeasured(len(r.parts))
+		r.plan, err = p.countsOnlyPlan(len(r.parts))
 	}
 	if err != nil {
 		return err
 	}
 	p.plans.known.Lock()
-	p.plans.last = r.prepared
+	p.plans.last = r.plan
 	p.plans.known.Unlock()
-	r.open(r.prepared)
-	for i, s := range r.prepared.segments {
+	r.open(r.plan)
+	for i, s := range r.plan.segments {
 		if s != nil {
-			r.begins(i, s)
+			r.bind(i, s)
 		}
 	}
 	return nil
 }
 
-// given is Config.Plan for the number of micro-batches of the batch.
-func (r *minibatch) given() (*prepared, error) {
+// configPlan is Config.Plan for the number of micro-batches of the batch.
+func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if n > p.cfg.Plan.Program.MicroBatches {
 		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to "+
 			"%[2]d", n, p.cfg.Plan.MicroBatches())
 	}
-	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.ready(p.cfg.Plan.Fewer(n)) })
+	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.withSegments(p.cfg.Plan.Fewer(n)) })
 }
 
-// unmeasured is a plan that is made without measuring. Stages with the policy Optimal recompute
+// countsOnlyPlan is a plan that is made without measuring. Stages with the policy Optimal recompute
 // nothing in it. If there are such stages, nothing waits on links, as its memory was not planned.
-func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
-	return p.plans.find(fmt.Sprint("unmeasured ", microBatches), func() (*prepared, error) {
+func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
+	return p.plans.find(fmt.Sprint("counts ", microBatches), func() (*prepared, error) {
 		problem := p.problem(microBatches)
 		problem.Meet = p.optimal()
 		for i := range problem.Stages {
@@ -127,98 +118,98 @@ func (p *Pipe) unmeasured(microBatches int) (*prepared, error) {
 	})
 }
 
-// agreedPlan is the plan for this batch that the first process of the group makes for all. It knows
-// its own stages and what the others say of theirs.
-func (r *minibatch) agreedPlan(ctx context.Context) (*prepared, error) {
-	p := r.p
-	if p.cfg.Group == nil {
-		return r.measuredPlan(ctx)
-	}
-	mine := map[int]room{}
-	for i, s := range p.stages {
-		if !s.Here {
-			continue
-		}
-		own := room{}
-		if p.cfg.policies[i] == Optimal {
-			own = r.room(i)
-		}
-		own.Hardware = p.hardware(s.Device)
-		mine[i] = own
-	}
-	all, err := meet(ctx, p, "the memory of a step", mine, nil)
-	if err != nil {
-		return nil, err
-	}
-	r.rooms = map[int]room{}
-	for _, rooms := range all {
-		for i, room := range rooms {
-			r.rooms[i] = room.tightest(r.rooms[i])
-		}
-	}
-	var found *prepared
-	first, err := group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", func() (told toldPlan, err error) {
-		if found, err = r.measuredPlan(ctx); err != nil {
-			return told, err
-		}
-		return p.plans.tell(found), nil
-	})
-	if err != nil || found != nil {
-		return found, err
-	}
-	return r.hear(first)
-}
-
-// toldPlan is a plan as the first process tells the others of it: with its text the first time, and
-// later by its number.
-type toldPlan struct {
-	Number int
-	Text   string `json:",omitempty"`
-}
-
-// tell numbers a plan.
-func (c *plans) tell(found *prepared) toldPlan {
-	c.known.Lock()
-	defer c.known.Unlock()
-	if n := slices.Index(c.told, found); n >= 0 {
-		return toldPlan{Number: n}
-	}
-	c.told = append(c.told, found)
-	return toldPlan{Number: len(c.told) - 1, Text: found.plan.String()}
-}
-
-// hear is the plan that the first process has told of. A replica with fewer micro-batches runs the
-// part of it for them, as none of them has more rows.
-func (r *minibatch) hear(told toldPlan) (*prepared, error) {
-	c, n := &r.p.plans, len(r.parts)
-	if told.Text != "" {
-		plan, err := planner.Parse(told.Text)
-		if err != nil {
-			return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
-		}
-		c.known.Lock()
-		c.heard = append(c.heard, plan)
-		c.known.Unlock()
-		r.p.predicted(plan)
-	}
-	if told.Number >= len(c.heard) {
-		return nil, fmt.Errorf("pipe: process 0 goes by its plan %d, and has told of %d", told.Number, len(c.heard))
-	}
-	return c.find(fmt.Sprint("heard ", told.Number, n), func() (*prepared, error) {
-		plan := c.heard[told.Number]
-		if n < plan.MicroBatches() {
-			plan = plan.Fewer(n)
-		}
-		return r.ready(plan)
-	})
-}
-
-// measuredPlan is the plan for this batch within the memory that is available.
-func (r *minibatch) measuredPlan(ctx context.Context) (*prepared, error) {
+// optimalPlan is the plan for this batch within the memory that is available. Of several processes the
+// first one makes it for all, unless they have it already. All make the same calls and know of all
+// stages how much memory they have, so all have it or none.
+func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	p := r.p
 	p.plans.mu.Lock()
 	defer p.plans.mu.Unlock()
-	key := r.planKey()
+	if err := r.meetAvailable(ctx); err != nil {
+		return nil, err
+	}
+	key, memory := r.planKey(), fmt.Sprint(r.available)
+	p.plans.known.Lock()
+	old := p.plans.all[key]
+	p.plans.known.Unlock()
+	if old != nil && old.memory == memory {
+		return old, nil
+	}
+	var found *prepared
+	make := func() (text string, err error) {
+		if found, err = r.solve(ctx, old); err != nil || p.cfg.Group == nil {
+			return "", err
+		}
+		return found.plan.String(), nil
+	}
+	var text string
+	var err error
+	if p.cfg.Group == nil {
+		_, err = make()
+	} else if text, err = group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", make); err == nil && found == nil {
+		found, err = r.parsePlan(text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	found.memory = memory
+	for worker, d := range found.plan.Devices { // bytes that the devices must be able to hold
+		p.devices.raise(worker, d.Peak)
+	}
+	p.plans.known.Lock()
+	p.plans.keep(key, found)
+	p.plans.known.Unlock()
+	return found, nil
+}
+
+// meetAvailable finds out how much memory all stages have. The accounts of devices show it while no
+// worker has a job.
+func (r *run) meetAvailable(ctx context.Context) error {
+	p, mine := r.p, map[int]available{}
+	read := func(*torch.Ctx) error {
+		for i, s := range p.stages {
+			if s.Here {
+				mine[i] = r.availableOf(i)
+			}
+		}
+		return nil
+	}
+	err := error(nil)
+	if p.busy() {
+		err = p.exclusively(read)
+	} else {
+		err = read(nil)
+	}
+	all, err := meet(ctx, p, "the memory of a step", mine, err)
+	if err != nil {
+		return err
+	}
+	r.available = make([]available, len(p.stages))
+	for _, stages := range all {
+		for i, a := range stages {
+			r.available[i] = a.min(r.available[i])
+		}
+	}
+	return nil
+}
+
+// parsePlan reads the plan that the first process has made. A replica with fewer micro-batches runs the
+// part of it for them, as none of them has more rows.
+func (r *run) parsePlan(text string) (*prepared, error) {
+	plan, err := planner.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
+	}
+	if n := len(r.parts); n < plan.MicroBatches() {
+		plan = plan.Fewer(n)
+	}
+	return r.withSegments(plan)
+}
+
+// solve makes the plan for this batch within the memory that is available, or takes an earlier one that
+// still fits.
+func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
+	p, key := r.p, r.batchKey()
 	chains := p.plans.chains[key]
 	if chains == nil {
 		var err error
@@ -230,70 +221,24 @@ func (r *minibatch) measuredPlan(ctx context.Context) (*prepared, error) {
 		}
 		p.plans.chains[key] = chains
 	}
-	if !p.busy() {
-		if found := r.refitted(key, r.problem(chains)); found != nil {
-			return found, nil
+	problem := r.problem(chains)
+	if old != nil {
+		if fits := old.plan.Refit(problem); fits != nil {
+			again := *old
+			again.plan = fits
+			return &again, nil
 		}
-	}
-	var problem planner.Problem
-	if err := p.alone(func(*torch.Ctx) error { problem = r.problem(chains); return nil }); err != nil {
-		return nil, err
-	}
-	if found := r.refitted(key, problem); found != nil {
-		return found, nil
 	}
 	solved, err := planner.Solve(ctx, problem)
 	torch.TrimProcess() // measuring and solving took memory that training does not need
 	if err != nil {
 		return nil, notEnough(err)
 	}
-	found, err := r.ready(solved)
-	if err != nil {
-		return nil, err
-	}
-	p.plans.known.Lock()
-	defer p.plans.known.Unlock()
-	p.plans.keep(key+gradients(problem), found)
-	p.predicted(solved)
-	return found, nil
+	return r.withSegments(solved)
 }
 
-// refitted is a plan that was made before and still fits the memory that is available, or nil.
-func (r *minibatch) refitted(key string, now planner.Problem) *prepared {
-	p := r.p
-	p.plans.known.Lock()
-	defer p.plans.known.Unlock()
-	old := p.plans.all[key+gradients(now)]
-	if old == nil {
-		return nil
-	}
-	fits := old.plan.Refit(now)
-	if fits == nil {
-		return nil
-	}
-	old.plan = fits
-	p.predicted(fits)
-	return old
-}
-
-// predicted notes the predicted peaks as bytes that the devices must be able to hold.
-func (p *Pipe) predicted(plan *planner.Plan) {
-	for worker, d := range plan.Devices {
-		p.safe.raise(worker, d.Peak)
-	}
-}
-
-// gradients is the part of a key that says which stages have their gradients.
-func gradients(problem planner.Problem) string {
-	var b strings.Builder
-	for _, s := range problem.Stages {
-		fmt.Fprint(&b, " ", s.Memory.Gradients, s.Memory.InputHasGradient)
-	}
-	return b.String()
-}
-
-// planKey is the key of what a plan depends on: the sizes of the micro-batches, and the loss.
-func (r *minibatch) planKey() string {
+// batchKey is the key of what measurements depend on: the sizes of the micro-batches, and the loss.
+func (r *run) batchKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
 	if r.loss != nil {
@@ -308,8 +253,17 @@ func (r *minibatch) planKey() string {
 	return b.String()
 }
 
-// ready is a plan with the segments of its stages, prepared to run.
-func (r *minibatch) ready(plan *planner.Plan) (*prepared, error) {
+// planKey is batchKey with the stages that have their gradients, and what the caller takes for a loss.
+func (r *run) planKey() string {
+	key := fmt.Sprint(r.batchKey(), r.batch.LossBytes)
+	for _, a := range r.available {
+		key += fmt.Sprint(" ", a.Gradients, a.InputGradient)
+	}
+	return key
+}
+
+// withSegments is a plan with the segments of its stages, prepared to run.
+func (r *run) withSegments(plan *planner.Plan) (*prepared, error) {
 	out := withoutSegments(plan)
 	for i, s := range plan.Stages {
 		if s.Units == nil {

@@ -19,17 +19,15 @@ type plans struct {
 
 	known sync.Mutex // guards what follows; no layer runs under it
 	all   map[string]*prepared
-	last  *prepared       // of the last Step or Forward
-	told  []*prepared     // that this process, the first of the group, has told the others of
-	heard []*planner.Plan // that the first process has told this one of
+	last  *prepared // of the last Step or Forward
 	// beyond is what measuring took where it did not keep a limit.
 	beyond struct{ bytes, limit int64 }
 }
 
-// prepared is a plan with what is needed to run it. The plan is guarded by plans.known. Nothing
-// else is changed.
+// prepared is a plan with what is needed to run it.
 type prepared struct {
-	plan       *planner.Plan                      // with predictions for the memory at the last step
+	plan       *planner.Plan
+	memory     string                             // that was available when it was made, of the policy Optimal
 	segments   []*segment.Segment                 // by stage; nil where it is one unit
 	operations [][]operations                     // by stage, by micro-batch
 	programs   map[schedule.Phase]func() *program // each made when it is first run
@@ -129,4 +127,28 @@ func newProgram(p *schedule.Program) *program {
 		}
 	}
 	return g
+}
+
+// forget drops all plans and measurements.
+func (c *plans) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known.Lock()
+	defer c.known.Unlock()
+	c.chains, c.all, c.last = nil, nil, nil
+}
+
+// Chains is what the units of each stage cost, by stage, as they were measured for the policy Optimal:
+// on the batch with the most rows if there were several. It is nil if nothing was measured. The caller
+// must not change it. It waits for a measurement that goes on.
+func (p *Pipe) Chains() []profile.Chain {
+	p.plans.mu.Lock()
+	defer p.plans.mu.Unlock()
+	var out []profile.Chain
+	for _, chains := range p.plans.chains {
+		if len(chains) > 0 && (out == nil || chains[0].Given > out[0].Given) {
+			out = chains
+		}
+	}
+	return out
 }

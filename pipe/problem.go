@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"slices"
 
 	"penstock.example/nn"
@@ -12,7 +13,7 @@ import (
 // without measuring.
 func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
-	out.Skips, out.Ties = wires(p.stages)
+	out.Skips, out.Ties = crossings(p.stages)
 	for _, name := range p.cfg.DeviceNames() {
 		out.Devices = append(out.Devices, planner.Device{Name: name})
 	}
@@ -23,14 +24,14 @@ func (p *Pipe) problem(microBatches int) planner.Problem {
 }
 
 // problem is the planning problem of a step with this batch, for the memory that is available now.
-func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
+func (r *run) problem(chains []profile.Chain) planner.Problem {
 	p := r.p
 	out := p.problem(len(r.parts))
 	for i, s := range p.stages {
 		if p.cfg.policies[i] != Optimal {
 			continue
 		}
-		c, room := chains[i], r.room(i)
+		c, room := chains[i], r.available[i]
 		d := &out.Devices[s.worker]
 		d.Live = room.Live
 		if limit := room.Limit; limit > 0 && (d.Limit == 0 || limit < d.Limit) {
@@ -39,15 +40,14 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 		out.Stages[i].Costs = costs(c)
 		if c.Fewer != nil {
 			fewer := costs(*c.Fewer)
-			out.Stages[i].Fewer, out.Larger = &fewer, r.larger()
+			out.Stages[i].Fewer, out.Larger = &fewer, r.fullMicroBatches()
 		}
 		memory := planner.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State, BatchInput: i == 0}
 		if i == 0 {
-			memory.InputHasGradient = true
+			memory.InputHasGradient = room.InputGradient
 			for _, v := range r.inputs {
 				if r.inputGrad && v.Tensor.RequiresGrad() {
 					memory.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
-					memory.InputHasGradient = memory.InputHasGradient && v.Tensor.HasGrad()
 				}
 			}
 		}
@@ -58,48 +58,56 @@ func (r *minibatch) problem(chains []profile.Chain) planner.Problem {
 			// The outputs of the whole batch, and with them while they are put together the
 			// micro-batches', later their gradients.
 			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
+			if r.batch.Within != nil {
+				memory.Outputs = c.Gives + cmp.Or(r.batch.LossBytes, 4*c.Gives)
+			}
 		}
 		out.Stages[i].Memory = memory
 	}
 	return out
 }
 
-// room is what the process of a stage knows of the stage's memory.
-type room struct {
-	Live, Limit int64 // of the device
-	Unplaced    int64
-	Gradients   bool   // all of them exist
-	State       int64  // of the optimizer, still to be allocated
-	Hardware    string // of the device: see minibatch.hardware
+// available is what the process of a stage knows of the stage's memory.
+type available struct {
+	Live, Limit   int64 // of the device
+	Unplaced      int64
+	Gradients     bool   // all of them exist
+	InputGradient bool   // those of the first stage's inputs that want one do
+	State         int64  // of the optimizer, still to be allocated
+	Hardware      string // of the device: see hardwareOf
 }
 
-// tightest is what both of two replicas have room for. The zero room is any. The hardware is that of b.
-func (a room) tightest(b room) room {
-	if b == (room{}) {
+// min is what two replicas both have. The zero value is unlimited. The hardware is that of b.
+func (a available) min(b available) available {
+	if b == (available{}) {
 		return a
 	}
 	if b.Limit > 0 && (a.Limit == 0 || b.Limit < a.Limit) {
 		a.Limit = b.Limit
 	}
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
-	a.Gradients, a.Hardware = a.Gradients && b.Gradients, b.Hardware
+	a.Gradients, a.InputGradient, a.Hardware = a.Gradients && b.Gradients, a.InputGradient && b.InputGradient, b.Hardware
 	return a
 }
 
-// room is the room of a stage: known here, or what its process has said.
-func (r *minibatch) room(stage int) room {
+// availableOf is what is available to a stage of this process.
+func (r *run) availableOf(stage int) available {
 	p, s := r.p, r.p.stages[stage]
-	if known, told := r.rooms[stage]; told {
-		return known
+	out := available{Hardware: p.hardware(s.Device)}
+	if p.cfg.policies[stage] != Optimal {
+		return out
 	}
 	m := s.Device.Memory()
-	out := room{Live: m.Live, Limit: m.Limit, Unplaced: p.Unplaced(stage), Gradients: s.hasGrads()}
+	out.Live, out.Limit, out.Unplaced, out.Gradients = m.Live, m.Limit, p.Unplaced(stage), s.hasGrads()
 	if b := p.cfg.Budget[stage]; b > 0 && (out.Limit == 0 || b < out.Limit) {
 		out.Limit = b
 	}
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
+	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.inputs, func(v Value) bool {
+		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
+	})
 	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the first batch of the update
 		for _, q := range s.trained {
 			out.Unplaced += q.Bytes()
@@ -115,17 +123,17 @@ func costs(c profile.Chain) planner.Costs {
 		Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 
-// larger is the number of micro-batches with the most rows, which are the first.
-func (r *minibatch) larger() (n int) {
+// fullMicroBatches is the number of micro-batches with the most rows, which are the first.
+func (r *run) fullMicroBatches() (n int) {
 	for n < len(r.parts) && r.parts[n].length == r.parts[0].length {
 		n++
 	}
 	return n
 }
 
-// wires are the skips and ties between stages, with their places among what the stages send and
+// crossings are the skips and ties between stages, with their places among what the stages send and
 // receive.
-func wires(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
+func crossings(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
 	entering := func(at location) (place int) {
 		for _, s := range stages[at.stage].skips[:at.index] {
 			if s.from.stage >= 0 {

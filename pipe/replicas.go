@@ -38,17 +38,14 @@ func (cfg Config) replicas() (count, index int) {
 
 // checkReplicas checks that the members of the group can be shared out.
 func (cfg Config) checkReplicas() error {
-	refuse := func(problem, remedy string) error {
-		return &ConfigError{Of: "pipe", Field: "Replicas", Value: cfg.Replicas, Problem: problem, Remedy: remedy}
-	}
 	if err := arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0); err != nil {
 		return err
 	}
 	switch n := max(cfg.Replicas, 1); {
 	case cfg.Group == nil && n > 1:
-		return refuse("there is no Group", "want one whose members have all replicas: of group.Join, or of group.Local within this process")
+		return refuse("Replicas", cfg.Replicas, "there is no Group", "want one whose members have all replicas: of group.Join, or of group.Local within this process")
 	case cfg.Group != nil && cfg.Group.Size()%n != 0:
-		return refuse(fmt.Sprintf("the group has %d members", cfg.Group.Size()), "want a number of members that the replicas share out evenly")
+		return refuse("Replicas", cfg.Replicas, fmt.Sprintf("the group has %d members", cfg.Group.Size()), "want a number of members that the replicas share out evenly")
 	}
 	return nil
 }
@@ -75,8 +72,8 @@ func (p *Pipe) host() host {
 	return out
 }
 
-// apart refuses members of one process that share a device, whose memory is counted as that of one.
-func (cfg Config) apart(hosts []host) error {
+// checkOwnDevices refuses members of one process that share a device, whose memory is counted as that of one.
+func (cfg Config) checkOwnDevices(hosts []host) error {
 	count, _ := cfg.replicas()
 	what := "replicas"
 	if count == 1 {
@@ -86,9 +83,8 @@ func (cfg Config) apart(hosts []host) error {
 		for a := range b {
 			for _, d := range hosts[b].Devices {
 				if hosts[a].Process == hosts[b].Process && slices.Contains(hosts[a].Devices, d) {
-					return &ConfigError{Of: "pipe", Field: "Devices", Value: cfg.Devices,
-						Problem: fmt.Sprintf("%s %d and %d are in one process, and both have stages on %s", what, a*count/len(hosts), b*count/len(hosts), d),
-						Remedy:  "want others for each, as they are by default"}
+					return refuse("Devices", cfg.Devices, fmt.Sprintf("%s %d and %d are in one process, and both have stages on %s",
+						what, a*count/len(hosts), b*count/len(hosts), d), "want others for each, as they are by default")
 				}
 			}
 		}
@@ -172,11 +168,11 @@ func (p *Pipe) planSums() error {
 var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and would count once for each; " +
 	"Update, or drop the gradients with nn.ZeroGrads, after each step, or set Batch.Accumulate in all steps but the last")
 
-// sums says whether the backward of a run ends with the sum over replicas.
-func (r *minibatch) sums() bool { return !r.batch.Accumulate && !r.retain }
+// endsWithSum says whether the backward of a run ends with the sum over replicas.
+func (r *run) endsWithSum() bool { return !r.batch.Accumulate && !r.retain }
 
-// addable refuses a run of replicas that finds gradients which are summed.
-func (p *Pipe) addable() error {
+// checkNoSummedGrads refuses a run of replicas that finds gradients which are summed.
+func (p *Pipe) checkNoSummedGrads() error {
 	if p.between == nil || p.unsummed.Load() {
 		return nil
 	}
@@ -190,112 +186,121 @@ func (p *Pipe) addable() error {
 	return nil
 }
 
-// ran notes that a backward has added to the gradients.
-func (r *minibatch) ran() { r.p.unsummed.Store(r.p.between != nil && !r.sums()) }
+// noteGrads notes that a backward has added to the gradients.
+func (r *run) noteGrads() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
 
-// reduce sums a stage's gradients over the replicas.
-func (r *minibatch) reduce(c *torch.Ctx, a schedule.Action) error {
-	if r.p.between == nil || !r.sums() { // of one replica, or by a later run
+// ring is the members of a stage in all replicas, in which values go up and sums come down.
+type ring struct {
+	c        *torch.Ctx
+	l        link.Link
+	k, count int // this replica
+}
+
+func up(k, i int) schedule.Action {
+	return schedule.Action{Kind: schedule.SendActivation, Stage: k, MicroBatch: i, Peer: k + 1}
+}
+
+func down(k, i int) schedule.Action {
+	return schedule.Action{Kind: schedule.SendGradient, Stage: k, MicroBatch: i, Peer: k - 1}
+}
+
+func (x ring) send(at schedule.Action, t *torch.Tensor) error {
+	p := link.Parcel{Device: x.c.Device()}
+	if t != nil {
+		t = x.c.Keep(x.c.Detach(t))
+	}
+	p.Add(link.Values(t))
+	return x.l.Send(x.c, at, p)
+}
+
+func (x ring) receive(at schedule.Action) (*torch.Tensor, error) {
+	p, err := x.l.Receive(x.c, at)
+	if err != nil {
+		return nil, err
+	}
+	return x.c.Adopt(p.Take()[0].Tensor), nil
+}
+
+// passUp merges what the replica below has sent into a value, and sends the result up.
+func (x ring) passUp(i int, merge func(below *torch.Tensor) *torch.Tensor) error {
+	var below *torch.Tensor
+	if x.k > 0 {
+		var err error
+		if below, err = x.receive(up(x.k-1, i)); err != nil {
+			return err
+		}
+	}
+	if out := merge(below); x.k < x.count-1 {
+		return x.send(up(x.k, i), out)
+	}
+	return nil
+}
+
+// passDown receives a sum from the replica above, which replaces the gradient of t, and sends it down.
+func (x ring) passDown(i int, t *torch.Tensor) error {
+	if x.k < x.count-1 {
+		sum, err := x.receive(down(x.k+1, i))
+		if err == nil {
+			err = x.l.Settle(up(x.k, i)) // it has arrived, and may be overwritten
+		}
+		if err != nil {
+			return err
+		}
+		x.setGrad(t, sum, func(grad *torch.Tensor) { x.c.Copy_(grad, sum) })
+	}
+	if x.k > 0 {
+		return x.send(down(x.k, i), x.c.GradOf(t))
+	}
+	return nil
+}
+
+// setGrad makes given the gradient of t, or changes the one that there is. A nil given changes nothing.
+func (x ring) setGrad(t, given *torch.Tensor, change func(grad *torch.Tensor)) {
+	if grad := x.c.GradOf(t); grad != nil && given != nil {
+		change(grad)
+	} else if given != nil {
+		t.SetGradOf(given)
+	}
+}
+
+// reduce sums a stage's gradients over the replicas. Buffers get the values of replica 0.
+func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
+	if r.p.between == nil || !r.endsWithSum() { // of one replica, or by a later run
 		return nil
 	}
-	count, k := r.p.cfg.replicas()
 	s, l := r.p.stages[a.Stage], r.p.between[a.Stage].Open(0)
 	defer l.Free()
 	c.SetGrad(false)
-	up := func(k, i int) schedule.Action {
-		return schedule.Action{Kind: schedule.SendActivation, Stage: k, MicroBatch: i, Peer: k + 1}
-	}
-	down := func(k, i int) schedule.Action {
-		return schedule.Action{Kind: schedule.SendGradient, Stage: k, MicroBatch: i, Peer: k - 1}
-	}
-	send := func(at schedule.Action, t *torch.Tensor) error {
-		p := link.Parcel{Device: c.Device()}
-		if t != nil {
-			t = c.Keep(c.Detach(t))
-		}
-		p.Add(link.Values(t))
-		return l.Send(c, at, p)
-	}
-	receive := func(at schedule.Action) (*torch.Tensor, error) {
-		p, err := l.Receive(c, at)
-		if err != nil {
-			return nil, err
-		}
-		t := p.Take()[0].Tensor
-		if t != nil {
-			c.Adopt(t)
-		}
-		return t, nil
-	}
-	// each does something for each of a list, and says for which and where it has failed.
-	each := func(list []nn.NamedParam, what string, f func(i int, q nn.NamedParam) error) error {
+	x := ring{c: c, l: l}
+	x.count, x.k = r.p.cfg.replicas()
+	each := func(list []nn.NamedParam, what string, f func(i int, t *torch.Tensor) error) error {
 		for i, q := range list {
 			mark := c.Mark()
-			if err := f(i, q); err != nil {
-				return fmt.Errorf("replica %d, the %s of %s: %w", k, what, q.Name, err)
+			if err := f(i, q.Tensor()); err != nil {
+				return fmt.Errorf("replica %d, the %s of %s: %w", x.k, what, q.Name, err)
 			}
 			c.Release(mark)
 		}
 		return nil
 	}
-	err := each(s.trained, "gradient", func(i int, q nn.NamedParam) error {
-		grad := c.GradOf(q.Tensor())
-		if k > 0 {
-			before, err := receive(up(k-1, i))
-			switch {
-			case err != nil:
-				return err
-			case grad == nil && before != nil:
-				q.Tensor().SetGradOf(before)
-				grad = c.GradOf(q.Tensor())
-			case before != nil:
-				c.Add_(grad, before, 1)
-			}
-		}
-		if k == count-1 {
-			return nil
-		}
-		return send(up(k, i), grad)
+	err := each(s.trained, "gradient", func(i int, t *torch.Tensor) error {
+		return x.passUp(i, func(below *torch.Tensor) *torch.Tensor {
+			x.setGrad(t, below, func(grad *torch.Tensor) { c.Add_(grad, below, 1) })
+			return c.GradOf(t)
+		})
 	})
+	if err == nil {
+		err = each(s.buffers, "value", func(i int, t *torch.Tensor) error {
+			return x.passUp(len(s.trained)+i, func(first *torch.Tensor) *torch.Tensor {
+				if first != nil {
+					c.Copy_(t, first)
+				}
+				return t
+			})
+		})
+	}
 	if err != nil {
 		return err
 	}
-	err = each(s.buffers, "value", func(i int, q nn.NamedParam) error {
-		at := len(s.trained) + i
-		if k > 0 {
-			first, err := receive(up(k-1, at))
-			if err != nil {
-				return err
-			}
-			c.Copy_(q.Tensor(), first)
-		}
-		if k == count-1 {
-			return nil
-		}
-		return send(up(k, at), q.Tensor())
-	})
-	if err != nil {
-		return err
-	}
-	return each(s.trained, "sum of gradients", func(i int, q nn.NamedParam) error {
-		if k < count-1 {
-			sum, err := receive(down(k+1, i))
-			if err == nil {
-				err = l.Settle(up(k, i)) // it has arrived, and may be overwritten
-			}
-			grad := c.GradOf(q.Tensor())
-			switch {
-			case err != nil:
-				return err
-			case grad == nil && sum != nil:
-				q.Tensor().SetGradOf(sum)
-			case sum != nil:
-				c.Copy_(grad, sum)
-			}
-		}
-		if k == 0 {
-			return nil
-		}
-		return send(down(k, i), c.GradOf(q.Tensor()))
-	})
+	return each(s.trained, "sum of gradients", x.passDown)
 }

@@ -51,7 +51,7 @@ func (s *copyStreams) close() {
 // arrives brings the next list of a parcel to the device of the stage that receives it. Tensors on
 // another device, or of another stream, are copied and then freed. Others are taken as they are. The
 // result belongs to the receiver and is kept.
-func (r *minibatch) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
+func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
 	list := p.Take()
 	out := make([]*torch.Tensor, len(list))
 	for i, v := range list {

@@ -40,36 +40,50 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
-	r, err := p.minibatch(ctx, b, true, true)
-	if err != nil {
-		return Result{}, err
-	}
 	if arg.Missing(loss) {
 		return Result{}, errNoLoss
 	}
-	if err := r.setLoss(loss); err != nil {
-		return Result{}, err
-	}
-	if err := r.prepare(ctx); err != nil {
-		return Result{}, err
-	}
-	defer r.free()
-	timeline, err := p.execute(ctx, r.prepared.programs[schedule.Whole](), r)
+	r, err := p.plannedRun(ctx, b, loss)
 	if err != nil {
 		return Result{}, err
 	}
-	r.ran()
+	defer r.free()
+	timeline, err := r.execute(ctx, r.plan.programs[schedule.Whole]())
+	if err != nil {
+		return Result{}, err
+	}
+	r.noteGrads()
 	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
 	for i := range r.parts {
 		out.Loss += r.lossOf(i) * r.weight(i)
 	}
-	out.Loss, err = p.ofLast(ctx, "the loss", out.Loss)
+	out.Loss, err = p.sumOfReplicas(ctx, "the loss", out.Loss)
 	return out, err
 }
 
-// ofLast is the sum, in the order of replicas, of the numbers that the processes of the last stage
+// plannedRun is a training run with its plan, within a call that was entered. A nil loss is that of
+// the caller of Forward.
+func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
+	r, err := p.newRun(ctx, b, true, true)
+	if err != nil {
+		return nil, err
+	}
+	if loss != nil {
+		err = r.setLoss(loss)
+	}
+	if err == nil {
+		err = r.findPlan(ctx)
+	}
+	if err != nil {
+		r.free()
+		return nil, err
+	}
+	return r, nil
+}
+
+// sumOfReplicas is the sum, in the order of replicas, of the numbers that the processes of the last stage
 // have.
-func (p *Pipe) ofLast(ctx context.Context, what string, x float64) (float64, error) {
+func (p *Pipe) sumOfReplicas(ctx context.Context, what string, x float64) (float64, error) {
 	if p.cfg.Group == nil {
 		return x, nil
 	}
@@ -90,9 +104,11 @@ var errNoLoss = errors.New("pipe: Step needs a loss; Forward and Backward do wit
 // Run is a mini-batch between forward and backward, for a loss of one's own. One goroutine uses it.
 // Backward closes it. If there is no Backward, call Close.
 type Run struct {
-	r       *minibatch
+	r       *run
 	outputs []*torch.Tensor
 	closed  bool
+
+	inputGrads []*torch.Tensor // of the inputs of a batch within a layer, until they are taken
 
 	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
@@ -107,24 +123,21 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
-	r, err := p.minibatch(ctx, b, true, true)
+	r, err := p.plannedRun(ctx, b, nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.prepare(ctx); err != nil {
-		return nil, err
-	}
-	if !r.prepared.plan.Program.Apart() {
+	if !r.plan.plan.Program.Apart() {
+		r.free()
 		return nil, errNotApart
 	}
-	out, _, err := r.run(ctx)
-	if err != nil {
+	if _, err := r.forwardAll(ctx, r.plan); err != nil {
 		return nil, err
 	}
-	for _, t := range out {
-		t.SetRequiresGrad(t.DType().IsFloat())
+	for _, t := range r.outputs {
+		t.SetRequiresGrad(t.DType().IsFloat() && b.Within == nil)
 	}
-	return &Run{r: r, outputs: out}, nil
+	return &Run{r: r, outputs: r.outputs}, nil
 }
 
 var errNotApart = &ConfigError{Of: "pipe", Field: "Schedule", Value: unquoted("not one for Forward"),
@@ -167,12 +180,13 @@ func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) er
 // backward closes the run after success unless it retains, and after a failure. A call that is
 // refused with ErrNested does not close it.
 func (run *Run) backward(ctx context.Context, call string, retain bool, grads []*torch.Tensor) (err error) {
-	leave, err := run.r.p.enter(call)
+	r := run.r
+	leave, err := r.p.enter(call)
 	if errors.Is(err, ErrNested) {
 		return err
 	}
 	defer func() {
-		if err = run.r.p.lost(err); err != nil || !retain || run.closing.Load() {
+		if err = r.p.lost(err); err != nil || !retain || run.closing.Load() {
 			run.Close()
 		}
 	}()
@@ -186,58 +200,61 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	if run.closed {
 		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
 	}
-	if r := run.r; !r.p.stages[len(r.p.stages)-1].Here {
-		return run.backwardOfMine(ctx, retain)
+	if last := r.p.last(); r.batch.Within == nil && last.Here {
+		c := torch.NewCtx(torch.Options{Device: last.Device})
+		defer c.Close()
+		if grads, err = run.checkGrads(c, grads); err != nil {
+			return err
+		}
 	}
-	r := run.r
-	c := torch.NewCtx(torch.Options{Device: r.p.stages[len(r.p.stages)-1].Device})
-	defer c.Close()
+	r.grads, r.retain = grads, retain
+	if err := r.p.checkNoSummedGrads(); err != nil {
+		return err
+	}
+	run.running.Store(true)
+	_, err = r.execute(ctx, r.plan.programs[schedule.BackwardOnly]())
+	run.running.Store(false)
+	if err == nil {
+		run.inputGrads, r.inputGrads = r.inputGrads, nil
+		r.noteGrads()
+	}
+	return err
+}
+
+// checkGrads checks the gradients of the outputs. By default they are those that lie in the outputs.
+func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor, error) {
 	if len(grads) == 0 {
 		for _, t := range run.outputs {
 			grads = append(grads, c.GradOf(t))
 		}
 	}
 	if !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
+		return nil, errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
 	}
 	if len(grads) != len(run.outputs) {
-		return fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none",
-			len(grads), len(run.outputs))
+		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
 	}
 	for i, g := range grads {
 		y := run.outputs[i]
 		switch {
 		case g == nil:
 		case g.Freed():
-			return fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
-		case !y.DType().IsFloat() || !g.DType().IsFloat():
-			return fmt.Errorf("pipe: gradient %d is %v and output %d is %v; both must be floating-point, and what is "+
-				"not has nil for a gradient",
-				i, g, i, y)
-		case fmt.Sprint(g.Shape()) != fmt.Sprint(y.Shape()):
-			return fmt.Errorf("pipe: output %d has the shape %v, its gradient %v; they must be the same", i, y.Shape(), g.Shape())
-		case g.Kind() != y.Kind():
-			return fmt.Errorf("pipe: gradient %d is on %v and the last stage on %v; make it there", i, g.Kind(), c.Device())
+			return nil, fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
+		case !y.DType().IsFloat() || !g.DType().IsFloat() || !slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind():
+			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, of one shape and on "+
+				"one kind of device, and what is not floating-point has nil for a gradient", i, g, g.Kind(), i, y, y.Kind())
 		}
 	}
-	r.grads = grads
-	return run.backwardOfMine(ctx, retain)
+	return grads, nil
 }
 
-// backwardOfMine runs backward on the stages of this process.
-func (run *Run) backwardOfMine(ctx context.Context, retain bool) error {
-	r := run.r
-	r.retain = retain
-	if err := r.p.addable(); err != nil {
-		return err
-	}
-	run.running.Store(true)
-	_, err := r.p.execute(ctx, r.prepared.programs[schedule.BackwardOnly](), r)
-	run.running.Store(false)
-	if err == nil {
-		r.ran()
-	}
-	return err
+// InputGrads returns the gradients of the inputs of a batch within a layer, after a backward, nil
+// where there is none. They are the caller's. An input that occurs twice has its gradient at its
+// first place.
+func (run *Run) InputGrads() []*torch.Tensor {
+	out := run.inputGrads
+	run.inputGrads = nil
+	return out
 }
 
 // Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer
@@ -250,32 +267,25 @@ func (run *Run) Close() {
 	run.closed = true
 	run.r.free()
 	for _, t := range run.outputs {
-		t.SetGradOf(nil)
-		t.Free()
+		if !t.Freed() { // a layer has handed it on
+			t.SetGradOf(nil)
+			t.Free()
+		}
 	}
 	run.outputs = nil
 }
 
-// run runs the forward half and gathers the outputs. The states keep only what backward needs.
-func (r *minibatch) run(ctx context.Context) ([]*torch.Tensor, *schedule.Timeline, error) {
-	p := r.p
-	prepared := r.prepared
-	if !r.graph {
-		var err error
-		if prepared, err = p.unmeasured(len(r.parts)); err != nil {
-			return nil, nil, err
-		}
-	}
-	r.open(prepared)
+// forwardAll runs the forward half of a plan and gathers the outputs. The states keep only what backward needs.
+func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timeline, error) {
+	r.open(plan)
 	r.gathers = true
-	timeline, err := p.execute(ctx, prepared.programs[schedule.ForwardOnly](), r)
+	timeline, err := r.execute(ctx, plan.programs[schedule.ForwardOnly]())
 	r.gathers = false
 	if err != nil {
 		torch.FreeAll(r.outputs)
 		r.free()
-		return nil, nil, err
 	}
-	return r.outputs, timeline, nil
+	return timeline, err
 }
 
 // Inference is the result of Infer.
@@ -298,11 +308,18 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error)
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
-	r, err := p.minibatch(ctx, b, b.Training, false)
+	r, err := p.newRun(ctx, b, b.Training, false)
 	if err != nil {
 		return Inference{}, err
 	}
 	defer r.free()
-	out, timeline, err := r.run(ctx)
-	return Inference{out, len(r.parts), timeline}, err
+	plan, err := p.countsOnlyPlan(len(r.parts))
+	if err != nil {
+		return Inference{}, err
+	}
+	timeline, err := r.forwardAll(ctx, plan)
+	if err != nil {
+		return Inference{}, err
+	}
+	return Inference{r.outputs, len(r.parts), timeline}, nil
 }

@@ -35,9 +35,11 @@ import (
 // peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time. Of a
 // device of another process it is what that process has said at the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
-	p.safe.mu.Lock()
-	defer p.safe.mu.Unlock()
-	return slices.Clone(p.safe.most)
+	out := make([]int64, len(p.workers))
+	for i := range out {
+		out[i] = p.devices.of(i).Safe
+	}
+	return out
 }
 
 // Peaks is the most bytes live on each device, in the order of Devices, since its torch.ResetPeak in
@@ -46,35 +48,45 @@ func (p *Pipe) SafeLimit() []int64 {
 func (p *Pipe) Peaks() []int64 {
 	out := make([]int64, len(p.workers))
 	for i, w := range p.workers {
-		if out[i] = p.peaks.of(i); w != nil {
+		if out[i] = p.devices.of(i).Peak; w != nil {
 			out[i] = w.device.Memory().Peak
 		}
 	}
 	return out
 }
 
-// safe is the most bytes that each worker's device can have held in any run.
-type safe struct {
-	mu   sync.Mutex
-	most []int64
+// deviceBytes is what is known of a device: the most bytes that it can have held in any run, and, if it
+// is of another process, the most bytes live at a time.
+type deviceBytes struct{ Safe, Peak int64 }
+
+// devices has what is known of the devices, by worker.
+type devices struct {
+	mu sync.Mutex
+	at map[int]deviceBytes
 }
 
-func (s *safe) raise(worker int, bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.most) <= worker {
-		s.most = append(s.most, 0)
+func (d *devices) change(worker int, f func(*deviceBytes)) deviceBytes {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.at == nil {
+		d.at = map[int]deviceBytes{}
 	}
-	s.most[worker] = max(s.most[worker], bytes)
+	b := d.at[worker]
+	f(&b)
+	d.at[worker] = b
+	return b
 }
 
-func (s *safe) of(worker int) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if worker >= len(s.most) {
-		return 0
+func (d *devices) of(worker int) deviceBytes { return d.change(worker, func(*deviceBytes) {}) }
+
+func (d *devices) raise(worker int, bytes int64) {
+	d.change(worker, func(b *deviceBytes) { b.Safe = max(b.Safe, bytes) })
+}
+
+func (d *devices) setPeaks(peaks map[int]int64) {
+	for worker, bytes := range peaks {
+		d.change(worker, func(b *deviceBytes) { b.Peak = bytes })
 	}
-	return s.most[worker]
 }
 
 // count begins a part of a run in which nothing waits for other devices. Until done is called, all
@@ -82,7 +94,7 @@ func (s *safe) of(worker int) int64 {
 func (p *Pipe) count(worker int) (done func()) {
 	d := p.workers[worker].device
 	d.OwnPeak()
-	return func() { p.safe.raise(worker, d.OwnPeak()) }
+	return func() { p.devices.raise(worker, d.OwnPeak()) }
 }
 
 // outgoing is what an action has made for other stages. It exists until all of the receives are
@@ -120,22 +132,20 @@ type loan struct {
 	pending atomic.Int32 // how many of them are still to be done
 }
 
-// ledger is what is known of the memory of a run.
+// ledger is what is known of the memory of a pass.
 type ledger struct {
+	r     *run
 	graph *program
-	task  task
-	sum   func(stage int) int64 // what a sum over replicas holds
-	here  func(worker int) bool // of this process
-	own   []int64               // by action: the most bytes without what waits
-	made  [][]*loan             // by worker
-	due   [][]*loan             // by receive: what it receives
-	ended []int64               // by worker: the most bytes after the last action
+	own   []int64   // by action: the most bytes without what waits
+	made  [][]*loan // by worker
+	due   [][]*loan // by receive: what it receives
+	ended []int64   // by worker: the most bytes after the last action
 }
 
-func newLedger(p *Pipe, g *program, t task, here func(worker int) bool) *ledger {
-	workers := len(p.workers)
-	return &ledger{graph: g, task: t, sum: func(stage int) int64 { return p.stages[stage].reduction() }, here: here, own: make([]int64, len(g.Actions)), made: make([][]*loan, workers),
-		due: make([][]*loan, len(g.Actions)), ended: make([]int64, workers)}
+func newLedger(r *run) *ledger {
+	workers, actions := len(r.p.workers), len(r.graph.Actions)
+	return &ledger{r: r, graph: r.graph, own: make([]int64, actions), made: make([][]*loan, workers),
+		due: make([][]*loan, actions), ended: make([]int64, workers)}
 }
 
 // enter notes on its worker that an action has ended, before others are told. d is the device of
@@ -151,7 +161,7 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	for i := range list {
 		var from []int
 		for _, t := range list[i].tensors {
-			if t == nil || l.task.ofBatch(t) {
+			if t == nil || l.r.ofBatch(t) {
 				continue
 			}
 			number, bytes := d.Lend(t)
@@ -177,7 +187,7 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	for _, o := range l.made[worker][before:] {
 		o.pending.Store(int32(len(o.from)))
 		for _, by := range o.from {
-			if !l.here(l.graph.Worker[by]) { // nobody here sees the receive: it is done at the latest before this action
+			if !l.r.here(l.graph.Worker[by]) { // nobody here sees the receive: it is done at the latest before this action
 				by = max(l.graph.latest[by]-1, id)
 			}
 			if by > id || l.graph.Worker[by] != worker {
@@ -215,10 +225,51 @@ func (l *ledger) most(worker int) (most int64) {
 	waits, sums := int64(0), int64(0)
 	for id := first; id < end; id++ {
 		if waits += change[id-first]; l.graph.beside(worker, id) {
-			sums = max(sums, l.sum(l.graph.Actions[id].Stage))
+			sums = max(sums, l.r.p.stages[l.graph.Actions[id].Stage].reduction())
 		}
 		most = max(most, l.own[id]+waits+sums)
 	}
 	// the outputs are gathered after all that was sent to the last stage was received
 	return max(most, l.ended[worker])
+}
+
+// waits lists what an action has made for other stages.
+func (r *run) waits(a schedule.Action) (list []outgoing) {
+	stage := r.p.stages[a.Stage]
+	state := &r.states[a.Stage][a.MicroBatch]
+	switch a.Kind {
+	case schedule.Forward:
+		if !r.last(a.Stage) {
+			list = append(list, outgoing{tensors: state.sent, kind: schedule.ReceiveActivation, stage: a.Stage + 1})
+		}
+		for i, p := range stage.skips {
+			if sent := state.skips[i].sent; sent != nil && len(p.to) > 0 {
+				list = append(list, outgoing{tensors: []*torch.Tensor{sent}, kind: schedule.ReceiveActivation, stage: p.to[0].stage, others: p.to[1:]})
+			}
+		}
+	case schedule.Backward, schedule.BackwardInput:
+		if a.Stage > 0 {
+			list = append(list, outgoing{tensors: state.inGrad, kind: schedule.ReceiveGradient, stage: a.Stage - 1})
+		}
+		for i, p := range stage.skips {
+			if p.from.stage >= 0 {
+				list = append(list, outgoing{tensors: state.skips[i].back, kind: schedule.ReceiveGradient, stage: p.from.stage})
+			}
+		}
+		for i, t := range stage.ties {
+			if t.from.stage >= 0 {
+				list = append(list, outgoing{tensors: []*torch.Tensor{state.ties[i].back}, kind: schedule.ReceiveGradient, stage: t.from.stage})
+			}
+		}
+	}
+	return list
+}
+
+// ofBatch reports whether a tensor is in the memory of the batch.
+func (r *run) ofBatch(t *torch.Tensor) bool {
+	memory, _ := t.Storage()
+	return slices.ContainsFunc(r.inputs, func(v Value) bool {
+		other, _ := v.Tensor.Storage()
+		return other == memory
+	})
 }

@@ -20,17 +20,16 @@ type Stage struct {
 	// memory here.
 	Here bool
 
-	first     int // index among the model's flattened layers
-	worker    int
-	inputGrad bool               // a layer before this stage is trained
-	trains    bool               // a layer of this stage is
-	elsewhere map[*nn.Param]bool // used here, but living on an earlier stage
+	first        int // index among the model's flattened layers
+	worker       int
+	inputGrad    bool               // a layer before this stage is trained
+	trains       bool               // a layer of this stage is
+	ownedEarlier map[*nn.Param]bool // used here, but living on an earlier stage
 
-	whole   *segment.Segment // of one unit
-	scored  *segment.Segment // of one unit that ends with the loss, on the last stage
-	skips   []stageSkip
-	leaving int // number of skips that are stashed here
-	ties    []tie
+	oneUnit, oneUnitWithLoss *segment.Segment // the latter on the last stage
+	skips                    []stageSkip
+	leaving                  int // number of skips that are stashed here
+	ties                     []tie
 
 	buffers, trained []nn.NamedParam // that live here
 	before           before          // the latest training run
@@ -69,7 +68,7 @@ func (s *Stage) State() []nn.NamedParam {
 	seen := map[*nn.Param]bool{}
 	for _, l := range s.Layers {
 		for _, p := range l.State() {
-			if owner := p.Owner(); !seen[owner] && !s.elsewhere[owner] {
+			if owner := p.Owner(); !seen[owner] && !s.ownedEarlier[owner] {
 				seen[owner] = true
 				out = append(out, p)
 			}
@@ -96,17 +95,16 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: layers[first : first+n], first: first,
-			elsewhere: map[*nn.Param]bool{}}
+			ownedEarlier: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
-					return &ConfigError{Of: "pipe", Field: "Balance", Value: p.cfg.Balance,
-						Problem: fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i,
-							before), Remedy: "want both on one stage, or a buffer for each"}
+					return refuse("Balance", p.cfg.Balance, fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before),
+						"want both on one stage, or a buffer for each")
 				}
-				s.elsewhere[q.Owner()] = known
+				s.ownedEarlier[q.Owner()] = known
 				here[q.Owner()] = q.Name
 			}
 		}
@@ -115,12 +113,12 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 		p.stages = append(p.stages, s)
 	}
 	connect(p.stages, p.routes)
-	p.modes.seen = nn.ModesOf(p.model)
-	return p.assess()
+	p.modes = nn.ModesOf(p.model)
+	return p.updateStages()
 }
 
-// assess finds what of the stages is trained, and what follows from it.
-func (p *Pipe) assess() error {
+// updateStages finds what of the stages is trained, and what follows from it.
+func (p *Pipe) updateStages() error {
 	trained := false
 	for _, s := range p.stages {
 		s.inputGrad, s.buffers, s.trained = trained, nil, nil
@@ -134,13 +132,13 @@ func (p *Pipe) assess() error {
 			}
 		}
 		var err error
-		if s.whole, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
+		if s.oneUnit, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err
 		}
 	}
 	last := p.stages[len(p.stages)-1]
 	var err error
-	last.scored, err = p.segment(last, true, segment.Config{Hold: true})
+	last.oneUnitWithLoss, err = p.segment(last, true, segment.Config{Hold: true})
 	return err
 }
 
@@ -153,3 +151,29 @@ func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segmen
 	}
 	return segment.New(cfg)
 }
+
+// updateModes finds out whether parts of the model were frozen, unfrozen or set to evaluation since the
+// last run, and forgets what depends on that: plans, measurements, and which gradients go from stage
+// to stage.
+func (p *Pipe) updateModes() error {
+	p.modesMu.Lock()
+	defer p.modesMu.Unlock()
+	if !p.modes.Changed() {
+		return nil
+	}
+	for _, s := range p.stages {
+		for _, t := range s.ties {
+			handle := t.handles[0]
+			if replica := handle.Replica(); t.from.stage >= 0 && replica != nil {
+				replica.SetGradOf(nil)
+				replica.SetRequiresGrad(handle.Trainable())
+			}
+		}
+	}
+	p.plans.forget()
+	p.cfg.Profile = nil
+	return p.updateStages()
+}
+
+// last is the last stage.
+func (p *Pipe) last() *Stage { return p.stages[len(p.stages)-1] }

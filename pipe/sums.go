@@ -25,7 +25,7 @@ import (
 
 // sums are those of a worker that were begun.
 type sums struct {
-	x      *graphRun
+	r      *run
 	worker int
 	begun  sync.WaitGroup
 	before chan struct{} // closed when the one that was begun last has ended
@@ -47,7 +47,7 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 		if before != nil {
 			<-before
 		}
-		if s.x.failed.Load() {
+		if s.r.failed.Load() {
 			return
 		}
 		runtime.LockOSThread()
@@ -57,29 +57,29 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 		finished := false
 		defer func() {
 			if !finished {
-				s.x.fail(&Error{Stage: a.Stage, Direction: a.Kind, Err: cause(recover())})
+				s.r.failAt(a, "", cause(recover()))
 			}
 		}()
-		start := time.Since(s.x.begin)
+		start := time.Since(s.r.begun)
 		if err := s.sum(c, a, ready); err != nil {
-			s.x.fail(&Error{Stage: a.Stage, Direction: a.Kind, Err: err})
+			s.r.failAt(a, "", err)
 		}
-		if s.x.record {
-			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: time.Since(s.x.begin), Live: d.Memory().Live})
+		if s.r.record {
+			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: time.Since(s.r.begun), Live: d.Memory().Live})
 		}
 		finished = true
 	})
 }
 
 // ready is an event of the worker's stream after which the gradients are there that it has queued.
-func (s *sums) ready() stream.Event { return s.x.p.workers[s.worker].stream.Record() }
+func (s *sums) ready() stream.Event { return s.r.p.workers[s.worker].stream.Record() }
 
 // sum performs a sum.
 func (s *sums) sum(c *torch.Ctx, a schedule.Action, ready stream.Event) error {
-	w := s.x.p.workers[s.worker]
+	w := s.r.p.workers[s.worker]
 	c.SetStream(w.sums)
 	defer c.SetStream(w.stream)
-	return stream.Beside(stream.Host{}, w.sums, ready, func() error { return s.x.task.do(c, a) })
+	return stream.Beside(stream.Host{}, w.sums, ready, func() error { return s.r.do(c, a) })
 }
 
 // last performs a sum that is the worker's last action.

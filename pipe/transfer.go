@@ -15,7 +15,7 @@ import (
 // of the later stage's ties. Parameters move with the first micro-batch alone.
 
 // sendActivation sends what a forward has made for a later stage.
-func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) error {
+func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p := link.Parcel{Device: stage.Device}
 	if a.Peer == a.Stage+1 {
@@ -35,14 +35,14 @@ func (r *minibatch) sendActivation(c *torch.Ctx, a schedule.Action) error {
 }
 
 // send gives a parcel to the link. Its values are there when the work queued so far is done.
-func (r *minibatch) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
+func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
 	return r.link.Send(c, a, p)
 }
 
 // output is what a stage sends to the next, without a graph. A gradient of a tensor can be wanted
 // if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
-func (c *microBatchState) output(t *torch.Ctx, assumed bool) []link.Value {
+func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
 	from, given := c.sent, c.sent != nil
 	if !given {
 		from = c.out
@@ -85,7 +85,7 @@ func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
 }
 
 // receiveActivation receives what an earlier stage has sent.
-func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) error {
+func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p, err := r.link.Receive(c, a.Matching())
 	if err != nil {
@@ -119,11 +119,11 @@ func (r *minibatch) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 
 // arrived takes the next activations out of a parcel, and says for each of them whether the stage
 // has to send back a gradient: something before the stage is trained, or the batch wants a gradient.
-func (r *minibatch) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch.Tensor, []bool) {
+func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch.Tensor, []bool) {
 	list := p.Lists()[0]
 	out, wants := r.arrives(c, a, p), make([]bool, len(list))
 	for i, t := range out {
-		wants[i] = t != nil && list[i].Wants && r.graph && t.DType().IsFloat() &&
+		wants[i] = t != nil && list[i].Wants && r.back && t.DType().IsFloat() &&
 			(r.p.stages[a.Stage].inputGrad || r.inputGrad)
 	}
 	return out, wants
@@ -131,7 +131,7 @@ func (r *minibatch) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]
 
 // sendGradient sends the gradients of what the earlier stage sent here, and of the parameters that
 // both use. A nil gradient says that the loss does not depend on the tensor.
-func (r *minibatch) sendGradient(c *torch.Ctx, a schedule.Action) error {
+func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p := link.Parcel{Device: stage.Device}
 	if a.Peer == a.Stage-1 {
@@ -154,7 +154,7 @@ func (r *minibatch) sendGradient(c *torch.Ctx, a schedule.Action) error {
 }
 
 // receiveGradient receives the gradients that a later stage has sent.
-func (r *minibatch) receiveGradient(c *torch.Ctx, a schedule.Action) error {
+func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
 	p, err := r.link.Receive(c, a.Matching())
 	if err != nil {

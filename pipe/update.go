@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"penstock.example/group"
@@ -147,7 +148,7 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 	}
 	u.prepared = make([]optim.Update, len(p.workers))
 	phases := []phase{{u.measure, u.meetNorms}, {u.prepare, u.meetPrepared}, {u.apply, nil}, {u.drop, nil}}
-	failed, worker, err := p.inPhases(ctx, phases, u.end)
+	failed, worker, err := p.runPhases(ctx, phases, u.end)
 	if err == nil || failed < 0 {
 		return p.lost(err)
 	}
@@ -247,7 +248,7 @@ type phase struct {
 	meet func(ctx context.Context, failed error) error
 }
 
-// inPhases runs phases on all workers at once, within a run that was entered and without gradients.
+// runPhases runs phases on all workers at once, within a call that was entered and without gradients.
 // A phase begins when the one before has ended on every worker. After a failure no phase begins.
 // Nothing else runs on the workers in between. end is called last on each worker, also after a
 // failure. It may panic too, and counts as the phase after the last. With an error, failed is its
@@ -256,72 +257,48 @@ type phase struct {
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
 //	                     └────┴─────────┴── all wait for all
-func (p *Pipe) inPhases(ctx context.Context, phases []phase, end func(worker int)) (failed, worker int, err error) {
+func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker int)) (failed, worker int, err error) {
 	if err := ctx.Err(); err != nil {
 		return -1, 0, err
 	}
-	errs, ended := make([][]error, len(phases)+1), make([]sync.WaitGroup, len(phases))
-	met := make([]func() error, len(phases))
-	for i := range errs {
-		errs[i] = make([]error, len(p.workers))
-	}
-	for i := range ended {
-		ended[i].Add(len(p.mine))
-		met[i] = sync.OnceValue(func() error {
-			failed := errors.Join(errs[i]...)
-			if p.cfg.Group == nil || phases[i].meet == nil {
-				return failed
-			}
-			return phases[i].meet(ctx, failed)
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	run := func(i int, ph phase) {
+		errs := make([]error, len(p.workers))
+		p.runJobs(func(worker int, c *torch.Ctx) {
+			defer p.count(worker)()
+			errs[worker] = ErrGoexit // overwritten unless the phase ends the goroutine
+			errs[worker] = recovered(c, func() error { return ph.do(ctx, worker, c) })
 		})
-	}
-	p.onWorkers(func(worker int, c *torch.Ctx) {
-		defer p.count(worker)()
-		at := 0
-		defer func() { // nobody is to wait for a worker that does not go on
-			for ; at < len(phases); at++ {
-				ended[at].Done()
-			}
-		}()
-		defer func() {
-			err := &errs[len(phases)][worker]
-			*err = ErrGoexit // overwritten unless end ends the goroutine
-			*err = inPhase(ctx, func(context.Context, int, *torch.Ctx) error { end(worker); return nil }, worker, c)
-		}()
-		for at < len(phases) {
-			errs[at][worker] = ErrGoexit // overwritten unless the phase ends the goroutine
-			errs[at][worker] = inPhase(ctx, phases[at].do, worker, c)
-			ended[at].Done()
-			ended[at].Wait()
-			at++
-			if met[at-1]() != nil {
-				return
-			}
+		others := errors.Join(errs...)
+		if ph.meet != nil && p.cfg.Group != nil {
+			others = ph.meet(ctx, others)
 		}
-	})
-	for i, list := range errs {
-		var others error
-		if i < len(met) {
-			others = met[i]() // also where no worker has come so far
-		}
-		for worker, err := range list {
-			if err != nil {
-				return i, worker, err
-			}
-		}
-		if others != nil {
-			return i, p.mine[0], others
+		first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+		switch {
+		case err != nil: // of an earlier phase
+		case first >= 0:
+			failed, worker, err = i, first, errs[first]
+		case others != nil:
+			failed, worker, err = i, p.mine[0], others
 		}
 	}
-	return 0, 0, nil
+	for i, ph := range phases {
+		if run(i, ph); err != nil {
+			break
+		}
+	}
+	run(len(phases), phase{do: func(_ context.Context, worker int, _ *torch.Ctx) error { end(worker); return nil }})
+	return failed, worker, err
 }
 
-func inPhase(ctx context.Context, f func(ctx context.Context, worker int, c *torch.Ctx) error, worker int, c *torch.Ctx) (err error) {
+// recovered runs f, closes the context, and returns a panic as an error.
+func recovered(c *torch.Ctx, f func() error) (err error) {
 	defer c.Close()
 	defer func() {
 		if r := recover(); r != nil {
 			err = cause(r)
 		}
 	}()
-	return f(ctx, worker, c)
+	return f()
 }

@@ -94,106 +94,32 @@ func (w *worker) closeStreams() {
 	torch.CloseStream(w.sums)
 }
 
-// A call that waits for the workers of a pipe must not be made on one of them: the worker would
-// wait for itself. Nor may it be made where that worker waits for the caller by way of other pipes:
-// a layer of pipe P runs Q, and a layer of Q runs P.
-//
-//	P's worker ──waits for──► Q's worker ──waits for──► P's worker
-//
-// So the threads of workers are tagged with their pipe. A call on a tagged thread is an edge from
-// the caller's pipe to the called pipe until it returns. An edge that closes a cycle is refused.
-// Every run needs all workers of its pipe, so every cycle is a deadlock, and there are no other
-// deadlocks between pipes.
-//
-// A goroutine that a layer starts and waits for has no tag. It could inherit one, as it inherits
-// pprof's labels. But a layer may also start a goroutine that it does not wait for, whose calls are
-// allowed.
-
-// tags counts pipes. Every pipe has a tag of its own.
+// tags counts pipes. Every pipe has a tag of its own, which the threads of its workers have.
 var tags atomic.Int64
 
-// nestedCalls counts the calls that are being made on pipes' workers, from one pipe to another.
-var nestedCalls = callGraph{calls: map[int64]map[int64]int{}}
-
-type callGraph struct {
-	mu    sync.Mutex
-	calls map[int64]map[int64]int
+// refuseNested refuses a call that waits for the workers of the pipe on one of them, which would wait
+// for itself. It is not noticed where it comes by way of other pipes, or of a goroutine that a layer
+// starts and waits for.
+func (p *Pipe) refuseNested(call string) error {
+	if torch.ThreadTag() != p.tag {
+		return nil
+	}
+	return fmt.Errorf("%w: %s was called by a layer, a loss or an update on a worker of this pipe, and would wait for ever; "+
+		"call it when the run or OnStages has returned", ErrNested, call)
 }
 
-// begin adds a call, and refuses it if to waits for from already.
-func (w *callGraph) begin(from, to int64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.reaches(to, from) {
-		return false
-	}
-	if w.calls[from] == nil {
-		w.calls[from] = map[int64]int{}
-	}
-	w.calls[from][to]++
-	return true
-}
-
-func (w *callGraph) end(from, to int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.calls[from][to]--; w.calls[from][to] == 0 {
-		delete(w.calls[from], to)
-	}
-	if len(w.calls[from]) == 0 {
-		delete(w.calls, from)
-	}
-}
-
-// reaches says whether from is to, or waits for it directly or by way of others. There are no
-// cycles.
-func (w *callGraph) reaches(from, to int64) bool {
-	if from == to {
-		return true
-	}
-	for next := range w.calls[from] {
-		if w.reaches(next, to) {
-			return true
-		}
-	}
-	return false
-}
-
-// outside begins a call that waits for the workers of the pipe; leave ends it. It refuses a call on
-// a worker that they wait for.
-func (p *Pipe) outside(call string) (leave func(), err error) {
-	from := torch.ThreadTag()
-	if from == 0 {
-		return func() {}, nil
-	}
-	if !nestedCalls.begin(from, p.tag) {
-		where := "a worker of this pipe"
-		if from != p.tag {
-			where = "a worker of another pipe, which this pipe waits for"
-		}
-		return nil, fmt.Errorf("%w: %s was called by a layer, a loss or an update on %s, and would wait for ever; call "+
-			"it when the run or OnStages has returned", ErrNested, call, where)
-	}
-	return func() { nestedCalls.end(from, p.tag) }, nil
-}
-
-// enter begins a run; leave ends it. Close waits for it.
+// enter begins a call; leave ends it. Close waits for it.
 func (p *Pipe) enter(call string) (leave func(), err error) {
-	out, err := p.outside(call)
-	if err != nil {
+	if err := p.refuseNested(call); err != nil {
 		return nil, err
 	}
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	if p.closed {
-		out()
 		return nil, ErrClosed
 	}
 	p.open.Add(1)
-	return func() {
-		p.open.Done()
-		out()
-	}, nil
+	return p.open.Done, nil
 }
 
 // PanicError is a panic of a user's layer or loss, with its stack.

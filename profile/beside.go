@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -19,60 +18,54 @@ import (
 // device and a thread each, as stages do. Each does the passes that count, and goes on with passes that do
 // not until the last of them has done its own: while a layer is timed, all devices work.
 
-// Others are the CPU devices, for Config.Beside, that work beside one where so many devices have so many threads
-// each: as many as there are cores for.
-func Others(than torch.Device, devices, threads int) (list []torch.Device) {
-	n := min(devices, runtime.NumCPU()/max(threads, 1)) - 1
-	for i := 0; i < torch.MaxCPU && len(list) < n; i++ {
-		if d := torch.CPU(i); d != than {
-			list = append(list, d)
-		}
-	}
-	return list
-}
-
-// team is a row of windows that are timed side by side.
+// team is a row of windows that are timed at once.
 type team struct {
-	lanes  []*lane
-	times  []unitTimes
-	stop   context.CancelFunc
-	left   atomic.Int32 // lanes that have passes to do
-	once   sync.Once
-	err    error       // the first
-	goexit atomic.Bool // a layer has ended its goroutine
+	lanes []*lane
+	times []unitTimes
+	left  atomic.Int32 // lanes that have passes to do
 }
 
 // lane is a window with the device that it is timed on.
 type lane struct {
 	*prober
 	window
-	ctx context.Context // of the row
-	in  input           // of the first layer
-	at  int             // the layer that runs
-	// tight says that there is no room for two micro-batches at once.
-	tight bool
+	ctx   context.Context // of the row
+	in    input           // of the first layer
+	at    int             // the layer that runs
+	undo  []func()
 	spent time.Duration // in layers, in all passes
 }
 
-// sideBySide times the windows of a row, and returns the input of the window after them.
-func (p *prober) sideBySide(in input, row []window, times []unitTimes, tight func(w window) bool) (next input, err error) {
+// timeRow times the windows of a row, and returns the input of the window after them.
+func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input, err error) {
+	ctx, stop := context.WithCancel(p.ctx)
+	defer stop()
 	t := &team{times: times}
-	var ctx context.Context
-	ctx, t.stop = context.WithCancel(p.ctx)
-	defer t.stop()
 	for k, w := range row {
 		on := p
 		if k > 0 {
-			on = p.on(p.Beside[k-1])
+			on = p.on(p.others[k-1])
 			defer on.close()
 		}
-		t.lanes = append(t.lanes, &lane{prober: on, window: w, ctx: ctx, tight: tight(w)})
+		l := &lane{prober: on, window: w, ctx: ctx, in: in}
+		if k > 0 {
+			defer l.in.free()
+		}
+		defer l.end()
+		t.lanes = append(t.lanes, l)
+		if err := l.attempt(l.readyAll); err != nil {
+			return next, err
+		}
+		if k < len(row)-1 {
+			if in, err = l.through(); err != nil {
+				return next, err
+			}
+		}
 	}
-	next, err = t.enter(0, in, map[*torch.Tensor]bool{})
-	if p.ctx.Err() != nil {
-		err = p.ctx.Err()
+	if err := t.run(stop); err != nil {
+		return next, err
 	}
-	if err == nil {
+	if next, err = t.lanes[len(row)-1].through(); err == nil {
 		for _, w := range row {
 			level(times[w.from:w.to])
 		}
@@ -82,46 +75,11 @@ func (p *prober) sideBySide(in input, row []window, times []unitTimes, tight fun
 
 // on is a prober of the same layers on another device.
 func (p *prober) on(d torch.Device) *prober {
-	q := &prober{Config: p.Config, ctx: p.ctx, layers: p.layers, model: p.model, routes: p.routes, s: p.s, seen: p.seen, overwrite: p.overwrite, inputGrad: p.inputGrad, flight: p.flight}
-	q.Device = d
-	q.c, q.peer = torch.NewCtx(torch.Options{Device: d, Threads: p.Threads}), torch.NewCtx(torch.Options{Device: d, Threads: p.Threads})
+	config := p.Config
+	config.Device, config.Peer = d, d
+	q := newProber(p.ctx, config, p.layers[:p.model], p.routes)
+	q.isLane, q.s, q.overwrote, q.flight = true, p.s, p.overwrote, p.flight
 	return q
-}
-
-// enter makes the layers of a lane ready, and the input of the next one, until all run. taken are the shared
-// parameters of lanes before it.
-func (t *team) enter(k int, in input, taken map[*torch.Tensor]bool) (next input, err error) {
-	if k == len(t.lanes) {
-		if err := t.run(); err != nil {
-			return input{}, err
-		}
-		last := t.lanes[k-1]
-		return input{last.shared(in.xs), last.shared(in.skips)}, nil
-	}
-	l := t.lanes[k]
-	err = l.attempt(func() error {
-		defer l.c.Close()
-		defer l.dropHeld()
-		for l.at = l.from; l.at < l.to; l.at++ {
-			defer l.ready(l.layers[l.at])()
-		}
-		defer l.replicate(taken)()
-		l.in = in
-		if l.tight && k == len(t.lanes)-1 { // its output has no room beside its passes
-			if err = t.run(); err == nil {
-				next, err = l.through()
-			}
-			return err
-		}
-		out, err := l.through()
-		if err != nil {
-			return err
-		}
-		defer func() { out.free() }()
-		next, err = t.enter(k+1, out, taken)
-		return err
-	})
-	return next, err
 }
 
 // attempt makes the panic of a lane the error of its layer.
@@ -129,50 +87,36 @@ func (l *lane) attempt(f func() error) error {
 	return attemptAt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
 }
 
-// replicate gives the lane's handles on parameters that lanes before it use as well a leaf of their own, so
-// that no two threads add to one gradient.
-func (l *lane) replicate(taken map[*torch.Tensor]bool) (restore func()) {
-	var undo []func()
-	var own []*torch.Tensor
-	leaves := map[*torch.Tensor]*torch.Tensor{}
-	for _, layer := range l.layers[l.from:l.to] {
-		for _, h := range nn.Shared(layer.Layer) {
-			value := h.Tensor()
-			if !taken[value] {
-				own = append(own, value)
-				continue
-			}
-			if leaves[value] == nil {
-				leaf := l.c.Keep(l.c.Detach(value)).SetRequiresGrad(h.Trainable())
-				leaves[value] = leaf
-				undo = append(undo, leaf.Free, func() { leaf.SetGradOf(nil) })
-			}
-			was := h.Replica()
-			h.Replicate(leaves[value])
-			undo = append(undo, func() { h.Replicate(was) })
-		}
+// readyAll makes the layers ready to run, until end.
+func (l *lane) readyAll() error {
+	for l.at = l.from; l.at < l.to; l.at++ {
+		l.undo = append(l.undo, l.ready(l.layers[l.at]))
 	}
-	for _, value := range own {
-		taken[value] = true
+	return nil
+}
+
+func (l *lane) end() {
+	for _, undo := range slices.Backward(l.undo) {
+		undo()
 	}
-	return func() {
-		for _, u := range slices.Backward(undo) {
-			u()
-		}
-	}
+	l.dropHeld()
+	l.c.Close()
 }
 
 // through runs a lane once, for the input of the next one.
 func (l *lane) through() (next input, err error) {
-	e := l.begin(l.in, l.window)
-	for i := l.from; i < l.to; i++ {
-		if _, err := l.run(e, remat.Forward, i); err != nil {
-			return next, err
+	err = l.attempt(func() error {
+		e := l.begin()
+		for i := l.from; i < l.to; i++ {
+			if _, err := l.run(e, remat.Forward, i); err != nil {
+				return err
+			}
 		}
-	}
-	next.xs, next.skips = e.Take(l.to)
-	e.Free()
-	return next, nil
+		next.xs, next.skips = e.Take(l.to)
+		e.Free()
+		return nil
+	})
+	return next, err
 }
 
 // run performs an operation on layer i, and returns how long it takes.
@@ -188,50 +132,41 @@ func (l *lane) run(e *segment.Execution, kind remat.Kind, i int) (time.Duration,
 	return took, nil
 }
 
-// run times all lanes, the first on the calling goroutine. A layer that ends a goroutine ends this one.
-func (t *team) run() error {
-	var others sync.WaitGroup
+// run times all lanes. Several have a thread each.
+func (t *team) run(stop func()) error {
 	t.left.Store(int32(len(t.lanes)))
-	tag := torch.ThreadTag()
-	func() {
-		defer others.Wait()
-		ended := false
-		defer func() {
-			if !ended {
-				t.stop()
-			}
-		}()
-		for _, l := range t.lanes[1:] {
-			others.Go(func() {
-				runtime.LockOSThread() // and its thread ends with it
-				torch.TagThread(tag)
-				ended := false
-				defer func() {
-					if !ended {
-						t.goexit.Store(true)
-						t.stop()
-					}
-				}()
-				t.time(l, nil)
-				ended = true
-			})
-		}
-		t.time(t.lanes[0], t.lanes[0].progress)
-		ended = true
-	}()
-	if t.goexit.Load() {
-		runtime.Goexit()
+	if len(t.lanes) == 1 {
+		return t.time(t.lanes[0])
 	}
-	return t.err
+	var lanes sync.WaitGroup
+	errs := make(chan error, len(t.lanes)) // the first one counts
+	tag := torch.ThreadTag()
+	for _, l := range t.lanes {
+		lanes.Go(func() {
+			runtime.LockOSThread() // and its thread ends with it
+			torch.TagThread(tag)
+			err := error(errGoexit) // unless time returns
+			defer func() {
+				if err != nil {
+					errs <- err
+					stop()
+				}
+			}()
+			err = t.time(l)
+		})
+	}
+	lanes.Wait()
+	close(errs)
+	return <-errs
 }
 
 // time does the passes of a lane until all lanes have done theirs.
-func (t *team) time(l *lane, tell func(done, of int)) {
-	err := l.attempt(func() error {
-		last := t.lanes[len(t.lanes)-1].to
+func (t *team) time(l *lane) error {
+	first, last := t.lanes[0], t.lanes[len(t.lanes)-1]
+	return l.attempt(func() error {
 		for n := (count{Config: &l.Config}); n.more() || t.left.Load() > 0; {
-			if tell != nil {
-				tell(int(100*(float64(l.from)+float64(last-l.from)*n.part())), 100*len(l.layers))
+			if l == first {
+				l.tell((float64(l.from) + float64(last.to-l.from)*n.part()) / float64(len(l.layers)))
 			}
 			ended, into := !n.more(), make([]unitTimes, len(t.times))
 			took, err := l.timedPass(into)
@@ -251,10 +186,6 @@ func (t *team) time(l *lane, tell func(done, of int)) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.once.Do(func() { t.err = err })
-		t.stop()
-	}
 }
 
 // Passes by the clock: as many as are worth their time.
@@ -291,10 +222,11 @@ func (n *count) add(took time.Duration) bool {
 	return true
 }
 
-// part is how much of the passes is done.
+// part is about how much of the passes is done.
 func (n *count) part() float64 {
+	usual := usualPasses
 	if n.Repeats > 0 {
-		return min(1, float64(n.warm+n.counted)/float64(max(n.Warmup, 1)+n.Repeats))
+		usual = n.Repeats
 	}
-	return min(1, max(float64(n.warm+n.counted)/(1+usualPasses), min(float64(n.counted)/fewestPasses, n.spent.Seconds()/enoughTime.Seconds())))
+	return min(1, float64(n.warm+n.counted)/float64(max(n.Warmup, 1)+usual))
 }

@@ -17,3 +17,10 @@ func QueuePasses() (restore func()) {
 	queues = func(*Config) bool { return true }
 	return func() { queues = was }
 }
+
+// SetCores says how many threads run at once, until restore is called.
+func SetCores(n int) (restore func()) {
+	was := cores
+	cores = func() int { return n }
+	return func() { cores = was }
+}

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -11,71 +10,68 @@ import (
 	"penstock.example/torch"
 )
 
-// Layers are timed in passes. A pass runs each layer once, as a unit of its own, in the order of a
-// training step. So each finds the caches and the allocator as it does there: what it reads was
-// made by the layer before, and everything else has been used since it last ran. For three layers a
-// pass is
+// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a training step. So each
+// finds the caches and the allocator as it does there: what it reads was made by the layer before, and everything else
+// has been used since it last ran. For three layers a pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
 //	B2 B1 B0                    backward of the first: the gradients of parameters are made
 //	B2 B1 B0                    of the later one: they are added to
-//	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in front of that, whose backwards are in two parts
+//	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, before that, whose backward is in two parts
 //
-// With one micro-batch at a time a backward would find in the caches what its forward has just left there, as it does
-// in steps of one micro-batch (Config.MicroBatches).
+// With one micro-batch at a time a backward would find in the caches what its forward has just left there, as in steps of
+// one micro-batch (Config.MicroBatches).
 //
-// A pass holds what a step without recomputation holds, and that may be more than there is. A long
-// model is therefore timed in windows of layers, one after the other, each of which holds more than
-// caches do. Only a layer that is a window of its own may hold more, and does one micro-batch after the other. With
-// several devices a row of windows is timed side by side (beside.go). Where a limit refuses a row, each of its layers
-// is timed by itself, as all are with Config.Lean, and holds no more than its backward does in any step.
+// A pass holds what a step without recomputation holds, and that may be more than there is. So a long model is timed in
+// windows of layers, each of which holds more than caches do. With several devices a row of windows is timed at once
+// (beside.go). A layer that takes more than a window may is timed alone, one micro-batch after the other. So are the
+// layers of a row that a limit has no room for.
 
-// windowBytes is how many bytes the layers of a window may save and make, beyond which another
-// window begins.
+// windowBytes is how many bytes the layers of a window may save and make.
 const windowBytes = 256 << 20
 
 // window is the layers from <= i < to that are timed in the same passes.
-type window struct{ from, to int }
+type window struct {
+	from, to int
+	isTight  bool // there is no room for several micro-batches
+}
 
-// windows cuts layers, which take so many bytes each, into as few windows as greedily hold at most
-// so many bytes. A layer that takes more is a window of its own.
-func windows(bytes []int64, most int64) (list []window) {
+// rows cuts layers, which take so many bytes each, into rows of windows, which are timed at once: as many as there are
+// devices, of at most so many bytes each. A layer that takes more is a row.
+func rows(bytes []int64, devices int, most int64) (list [][]window) {
+	var counts []int // layers of each window
 	var held int64
+	costs := make([]float64, len(bytes))
 	for i, n := range bytes {
 		if i == 0 || held+n > most {
-			list, held = append(list, window{i, i}), 0
+			counts, held = append(counts, 0), 0
 		}
-		list[len(list)-1].to, held = i+1, held+n
+		counts[len(counts)-1]++
+		held, costs[i] = held+n, float64(n)
+	}
+	if devices > 1 {
+		n := min((len(counts)+devices-1)/devices*devices, len(bytes))
+		if even, err := balance.Partition(costs, n); err == nil {
+			counts = even
+		}
+	}
+	at := 0
+	for _, n := range counts {
+		w := window{at, at + n, sum(bytes[at:at+n]) > most}
+		if k := len(list) - 1; k < 0 || len(list[k]) == devices || w.isTight || list[k][0].isTight {
+			list = append(list, nil)
+		}
+		list[len(list)-1] = append(list[len(list)-1], w)
+		at += n
 	}
 	return list
 }
 
-// rows puts windows that are timed side by side into a row, as many as there are devices. Windows of a row
-// hold at most as many bytes as there are for all, or are alone.
-func rows(bytes []int64, devices int, each, all int64) (list [][]window) {
-	cut := windows(bytes, each)
-	if devices > 1 {
-		n := min((len(cut)+devices-1)/devices*devices, len(bytes))
-		costs := make([]float64, len(bytes))
-		for i, b := range bytes {
-			costs[i] = float64(b)
-		}
-		if counts, err := balance.Partition(costs, n); err == nil {
-			at := 0
-			cut = cut[:0]
-			for _, n := range counts {
-				cut, at = append(cut, window{at, at + n}), at+n
-			}
-		}
-	}
-	var held int64
-	for _, w := range cut {
-		takes := sum(bytes[w.from:w.to])
-		if k := len(list) - 1; k < 0 || len(list[k]) == devices || held+takes > all {
-			list, held = append(list, nil), 0
-		}
-		list[len(list)-1], held = append(list[len(list)-1], w), held+takes
+// singly is a row for each of the layers from <= i < to.
+func singly(from, to int) (list [][]window) {
+	for i := from; i < to; i++ {
+		list = append(list, []window{{i, i + 1, true}})
 	}
 	return list
 }
@@ -96,24 +92,20 @@ func (p *prober) inFlight(saved int64) int {
 	if 2*saved >= beyondCaches {
 		return 2
 	}
-	return 2 * (1 + len(p.Beside))
+	return 2 * (1 + len(p.others))
 }
 
-// room is how many bytes the layers of a window may hold, and those of all windows side by side.
-func (p *prober) room() (each, all int64) {
-	n := int64(1 + len(p.Beside))
+// windowLimit is how many bytes the layers of a window may hold.
+func (p *prober) windowLimit() int64 {
 	m := p.Device.Memory()
 	if m.Limit == 0 {
-		return windowBytes, n * windowBytes
+		return windowBytes
 	}
-	all = min(n*windowBytes, max(m.Limit-m.Live, 0)/2) // temporaries take the other half
-	return all / n, all
+	return min(windowBytes, max(m.Limit-m.Live, 0)/2/int64(1+len(p.others))) // temporaries take the other half
 }
 
-// passes times the layers. held is the bytes that a forward with gradients leaves of each. atWork is how many
-// devices worked all the while.
-func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
-	p.flight = p.inFlight(sum(held))
+// takes is how many bytes each layer takes in a pass; held is what a forward with gradients leaves of each.
+func (p *prober) takes(held []int64) []int64 {
 	bytes := make([]int64, len(held))
 	for i, l := range p.layers {
 		bytes[i] = int64(p.flight) * held[i]
@@ -126,41 +118,32 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 			}
 		}
 	}
-	var in input
-	err = attempt(theSample, func() error {
-		for _, x := range sample {
-			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
-		}
-		return nil
-	})
+	return bytes
+}
+
+// passes times the layers. atWork is how many devices worked all the while.
+func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
+	defer p.reserveOthers()()
+	p.flight = p.inFlight(sum(held))
+	in, err := p.sampleInput(sample)
 	defer func() { in.free() }()
-	times = make([]unitTimes, len(p.layers))
-	each, all := p.room()
-	alone := map[window]bool{}
-	single := func(from, to int) (singles [][]window) {
-		for i := from; i < to; i++ {
-			w := window{i, i + 1}
-			singles, alone[w], times[i] = append(singles, []window{w}), true, unitTimes{}
-		}
-		return singles
-	}
-	list := rows(bytes, 1+len(p.Beside), each, all)
-	if p.Lean {
-		list = single(0, len(p.layers))
+	times, atWork = make([]unitTimes, len(p.layers)), 1+len(p.others)
+	list := rows(p.takes(held), atWork, p.windowLimit())
+	if p.isLean {
+		list = singly(0, len(p.layers))
 	}
 	for len(list) > 0 && err == nil {
 		row := list[0]
-		var next input
-		next, err = p.sideBySide(in, row, times, func(w window) bool { return alone[w] || sum(bytes[w.from:w.to]) > each })
-		if errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0 && !alone[row[0]] {
-			list, err = append(single(row[0].from, row[len(row)-1].to), list[1:]...), nil
+		from, to := row[0].from, row[len(row)-1].to
+		next, failed := p.timeRow(in, row, times)
+		if p.isFull(failed) && !row[0].isTight {
+			clear(times[from:to])
+			list = append(singly(from, to), list[1:]...)
 			continue
 		}
-		if atWork == 0 || len(row) < atWork {
-			atWork = len(row)
-		}
+		atWork = min(atWork, len(row))
 		in.free()
-		in, list = next, list[1:]
+		in, list, err = next, list[1:], failed
 	}
 	return times, atWork, err
 }
@@ -168,78 +151,74 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 // pass runs the layers of a window once without gradients and on several micro-batches with them, and records how
 // long each operation takes.
 func (l *lane) pass(times []unitTimes) error {
-	e := l.begin(l.in, l.window)
-	for i := l.from; i < l.to; i++ {
-		took, err := l.run(e, remat.Forward, i)
-		if err != nil {
-			return err
-		}
-		times[i][forwardNoGrad] = append(times[i][forwardNoGrad], took)
+	if err := l.forward(l.begin(), remat.Forward, forwardNoGrad, times); err != nil {
+		return err
 	}
-	e.Free()
 	for _, layer := range l.layers[l.from:l.to] {
 		zeroGrads(layer)
 	}
-	var list []*segment.Execution // in flight
-	save := func() error {
-		e, err := l.saved(times)
-		list = append(list, e)
-		return err
+	n, ahead := l.flight, l.flight // in every window, so that times of layers add up pass by pass
+	if l.Split {
+		n++
 	}
-	all := l.flight // in every window, so that times of layers add up pass by pass
-	ahead, alone := all, l.tight || l.MicroBatches == 1
-	if alone {
+	if l.isTight || l.MicroBatches == 1 {
 		ahead = 1
 	}
-	for range ahead {
-		if err := save(); err != nil {
-			return err
+	var list []*segment.Execution
+	for k := range n {
+		for len(list) < min(n, k+ahead) {
+			e := l.begin()
+			if err := l.forward(e, remat.ForwardSave, forward, times); err != nil {
+				return err
+			}
+			list = append(list, e)
 		}
-	}
-	for k := range all {
 		op := laterBackward
 		if k == 0 {
 			op = firstBackward
-		}
-		if l.Split && k == all-1 && !alone {
-			if err := save(); err != nil {
-				return err
-			}
+		} else if k == l.flight {
+			op = firstPart
 		}
 		if err := l.back(list[k], op, times); err != nil {
 			return err
 		}
-		if alone && (k < all-1 || l.Split) {
-			if err := save(); err != nil {
-				return err
-			}
-		}
 	}
-	if !l.Split {
-		return nil
-	}
-	return l.parts(list[all], times)
+	return nil
 }
 
-// parts runs the backwards of a micro-batch in two parts: all first parts, and then all second ones.
-func (l *lane) parts(e *segment.Execution, times []unitTimes) error {
-	goes := l.goes(e)
-	l.giveOnes(e, l.window)
-	e.Defer = true
+// forward runs the forwards of a micro-batch. One without gradients frees the execution.
+func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) error {
+	for i := l.from; i < l.to; i++ {
+		took, err := l.run(e, kind, i)
+		if err != nil {
+			return err
+		}
+		times[i][op] = append(times[i][op], took)
+	}
+	if kind == remat.Forward {
+		e.Free()
+	}
+	return nil
+}
+
+// back runs the backwards of a micro-batch; of one in two parts all first parts, and then all second ones.
+func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
+	l.giveOnes(e)
+	e.Defer = op == firstPart
 	var deferred []int
 	for i := l.to - 1; i >= l.from; i-- {
-		n := e.Deferred()
+		goes, n := requiresGrad(e.Saved(i)), e.Deferred()
 		took, err := l.run(e, remat.Backward, i)
 		if err != nil {
 			return err
 		}
-		if !goes[i] {
+		if !goes {
 			took = 0
 		}
-		times[i][firstPart] = append(times[i][firstPart], took)
+		times[i][op] = append(times[i][op], took)
 		if e.Deferred() > n {
 			deferred = append(deferred, i)
-		} else {
+		} else if e.Defer {
 			times[i][secondPart] = append(times[i][secondPart], 0)
 		}
 	}
@@ -254,58 +233,18 @@ func (l *lane) parts(e *segment.Execution, times []unitTimes) error {
 	return nil
 }
 
-// goes says which layers go back.
-func (l *lane) goes(e *segment.Execution) []bool {
-	out := make([]bool, l.to)
-	for i := l.from; i < l.to; i++ {
-		xs, skips := e.Saved(i)
-		out[i] = slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
-	}
-	return out
-}
-
-// saved runs the forwards with gradients of a micro-batch.
-func (l *lane) saved(times []unitTimes) (*segment.Execution, error) {
-	e := l.begin(l.in, l.window)
-	for i := l.from; i < l.to; i++ {
-		took, err := l.run(e, remat.ForwardSave, i)
-		if err != nil {
-			return nil, err
-		}
-		times[i][forward] = append(times[i][forward], took)
-	}
-	return e, nil
-}
-
-// back runs the backwards of a micro-batch.
-func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
-	goes := l.goes(e)
-	l.giveOnes(e, l.window)
-	for i := l.to - 1; i >= l.from; i-- {
-		took, err := l.run(e, remat.Backward, i)
-		if err != nil {
-			return err
-		}
-		if !goes[i] {
-			took = 0
-		}
-		times[i][op] = append(times[i][op], took)
-	}
-	e.Free()
-	return nil
+// requiresGrad says that a backward goes through an output.
+func requiresGrad(xs, skips []*torch.Tensor) bool {
+	return slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
 }
 
 // level scales the times of layers so that they add up to the time of whole passes. Without it a sum
 // over layers would be too low: in no pass is every layer as quick as in its best quarter.
 func level(layers []unitTimes) {
-	passes := added(layers)
-	for op, pass := range passes {
-		var layer time.Duration
+	for op, pass := range added(layers) {
+		all := typicalSum(layers, op)
 		for _, t := range layers {
-			layer += t[op].typical()
-		}
-		for _, t := range layers {
-			t[op].scale(pass.typical(), layer)
+			t[op].scale(pass.typical(), all)
 		}
 	}
 }
@@ -315,13 +254,16 @@ func level(layers []unitTimes) {
 func together(layers []unitTimes) unitTimes {
 	unit := added(layers)
 	for op, t := range unit {
-		var layer time.Duration
-		for _, l := range layers {
-			layer += l[op].typical()
-		}
-		t.scale(layer, t.typical())
+		t.scale(typicalSum(layers, op), t.typical())
 	}
 	return unit
+}
+
+func typicalSum(layers []unitTimes, op int) (all time.Duration) {
+	for _, t := range layers {
+		all += t[op].typical()
+	}
+	return all
 }
 
 // added adds times up, pass by pass.
@@ -351,66 +293,41 @@ func (t timed) scale(by, of time.Duration) {
 	}
 }
 
-// spoils reports whether a layer of a window overwrites memory of the window's input, which passes begin from,
-// or may do so as nobody has looked.
-func (p *prober) spoils(w window) bool {
-	if p.seen == nil {
-		return true
+// begin begins an execution at the window's first layer. Its layers have run before.
+func (l *lane) begin() *segment.Execution {
+	defer l.c.Release(l.c.Mark())
+	in := l.in
+	if slices.Contains(l.overwrote[l.from:l.to], true) {
+		in.xs = mapped(in.xs, l.c.Clone)
 	}
-	for i := w.from; i < w.to; i++ {
-		if !p.seen.overwrote[i] && !overwrites(p.layers[i]) {
-			continue
-		}
-		if i == w.from || i >= len(p.seen.in) || slices.ContainsFunc(p.seen.in[i], func(f flow) bool { return f.block.creator < w.from }) {
-			return true
-		}
-	}
-	return false
-}
-
-// begin begins an execution at a window's first layer. Its layers have run before.
-func (p *prober) begin(in input, w window) *segment.Execution {
-	mark := p.c.Mark()
-	defer func() { p.c.Release(mark) }()
-	given := in
-	if p.spoils(w) {
-		given.xs = nil
-		for i, x := range in.xs {
-			if k := slices.Index(in.xs[:i], x); k >= 0 {
-				given.xs = append(given.xs, given.xs[k])
-			} else {
-				given.xs = append(given.xs, p.c.Clone(x))
-			}
-		}
-	}
-	e := p.executeFrom(given, w.from)
-	for i := w.from; i < w.to; i++ {
+	e := l.execute(l.from, in, true)
+	for i := l.from; i < l.to; i++ {
 		e.Again(i)
 	}
 	return e
 }
 
-// giveOnes gives an execution ones as the gradients of what later layers get from a window: the
+// giveOnes gives an execution ones as the gradients of what later layers get from the window: the
 // tuple, skips by pop, and parameters that they use too.
-func (p *prober) giveOnes(e *segment.Execution, w window) {
-	given, stashed := e.Saved(w.to - 1)
-	detached, passing := e.Take(w.to)
+func (l *lane) giveOnes(e *segment.Execution) {
+	given, stashed := e.Saved(l.to - 1)
+	detached, passing := e.Take(l.to)
 	defer torch.FreeAll(detached)
 	defer torch.FreeAll(passing)
 	ones := func(t *torch.Tensor) *torch.Tensor {
 		if t == nil || !t.DType().IsFloat() {
 			return nil
 		}
-		return p.c.Keep(p.c.OnesLike(t))
+		return l.c.Keep(l.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	e.GiveGrads(w.to, xs, skips) // before they are made: it frees what a failure has left
+	e.GiveGrads(l.to, xs, skips) // before they are made: it frees what a failure has left
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
 		}
 	}
-	for i, pops := range p.s.Crossing(w.to) {
+	for i, pops := range l.s.Crossing(l.to) {
 		t := stashed[i]
 		if t == nil && i < len(passing) {
 			t = passing[i]
@@ -419,10 +336,10 @@ func (p *prober) giveOnes(e *segment.Execution, w window) {
 			skips[i] = append(skips[i], ones(t))
 		}
 	}
-	for _, k := range p.s.Tied(w.to) {
-		for i := w.from; i < w.to; i++ {
-			if p.s.Uses(i, k) {
-				e.GiveTie(k, ones(p.s.TieTensor(k)))
+	for _, k := range l.s.Tied(l.to) {
+		for i := l.from; i < l.to; i++ {
+			if l.s.Uses(i, k) {
+				e.GiveTie(k, ones(l.s.TieTensor(k)))
 				break
 			}
 		}

@@ -23,15 +23,9 @@ type prober struct {
 
 	// The segment that is measured: all layers one by one, or a stage.
 	s         *segment.Segment
-	seen      *found // what the look at each layer has shown, while they are timed
+	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
 	inputGrad bool   // the gradient of its input is wanted
-
-	xs    []*torch.Tensor        // the input of the next unit; kept
-	skips []*torch.Tensor        // by place at the boundary before it; kept
-	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
-	// inputs is the bytes of inputs of units that are held for their backwards.
-	inputs int64
 
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
@@ -39,69 +33,28 @@ type prober struct {
 	flight int   // micro-batches in flight in a pass
 	most   int64 // bytes that were live on the device at any moment
 
-	done, share float64 // of all that is measured: before this phase, and in it
-	told        int     // the most layers that progress has reported
-
-	loss remat.Loss // the chain's, where it is no unit
-
-	left     [kinds]gradients // of the last unit's input, by remat.BackwardKind; each can be given once
-	returned [kinds]returned  // gradients that later stages send to earlier ones
-
 	drops      []func()             // free what is held while a unit is measured
 	executions []*segment.Execution // of the unit; one that fails still holds tensors
 	spare      []*segment.Execution // that are over
 	deferred   *nn.Deferred         // statistics that first forwards gather
 
-	brought map[*torch.Tensor]*brought // copies of values on other GPUs
+	copies map[*torch.Tensor]*copied // by value
+
+	progress
+	isLean bool           // as little as possible is held
+	others []torch.Device // that work while layers are timed
+	isLane bool           // this one works beside others
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, share: 1}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
+	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
 	if config.Loss != nil {
 		p.layers = append(slices.Clone(layers), nn.LossLayer())
 	}
 	return p
-}
-
-// phases are what is measured of a model, and how long each takes about beside the others: it counts how often a
-// layer runs, a backward as two forwards.
-type phases struct{ timing, forwards, backwards float64 } // timing: the look at each layer and its passes
-
-func (p *prober) phases(known bool) (out phases) {
-	switch {
-	case known:
-	case p.BytesOnly:
-		out.timing = 1
-	default:
-		out.timing = 20 / float64(1+len(p.Beside))
-	}
-	if p.Balance == nil {
-		return out
-	}
-	out.forwards, out.backwards = 4, 3+3*float64(len(p.kinds()))
-	if p.Split {
-		out.backwards += 3
-	}
-	if p.Split && !p.FirstOnly {
-		out.backwards += 12
-	}
-	return out
-}
-
-// begins says that a phase begins, before which others have taken so much of so much.
-func (p *prober) begins(before, phase, all float64) {
-	p.done, p.share = before/max(all, 1), phase/max(all, 1)
-}
-
-// progress reports that done of so many parts of a phase are measured. What is measured once more, with less memory,
-// takes nothing back.
-func (p *prober) progress(done, of int) {
-	if p.Progress != nil {
-		p.told = max(p.told, int(float64(p.model)*(p.done+p.share*float64(done)/float64(of))+1e-6))
-		p.Progress(p.told, p.model)
-	}
 }
 
 // live is the bytes that are live on the device.
@@ -143,48 +96,75 @@ func (p *prober) read(do func()) (r reading) {
 	return r
 }
 
-// execute begins an execution at a unit with the current input; again says that the unit has run
-// before.
-func (p *prober) execute(unit int, again bool) *segment.Execution {
-	e := p.executeFrom(input{p.xs, p.skips}, unit)
-	if again {
-		e.Again(unit)
-	}
-	return e
-}
-
-// executeFrom begins an execution at a unit with an input, which it shares. dropHeld frees it.
-func (p *prober) executeFrom(in input, unit int) *segment.Execution {
-	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
-	if unit == 0 {
-		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
-	}
-	return p.executeWith(unit, a)
-}
-
-// executeWith begins an execution at a unit with what has arrived there.
-func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
+// execution begins an execution. dropHeld frees it.
+func (p *prober) execution() *segment.Execution {
 	e := &segment.Execution{}
 	if n := len(p.spare); n > 0 {
 		e, p.spare = p.spare[n-1], p.spare[:n-1]
 	}
 	e.Begin(p.s, p.context)
 	p.executions = append(p.executions, e)
-	e.Send(unit, a)
 	return e
 }
 
-// shared makes further handles on tensors, kept. A tensor that stands there twice stays one.
+// execute begins an execution at a unit with an input, which it shares; again says that the unit has run before.
+func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
+	e := p.execution()
+	e.Send(unit, p.arrival(unit, input{p.shared(in.xs), p.shared(in.skips)}))
+	if again {
+		e.Again(unit)
+	}
+	return e
+}
+
+// arrival is the input of a unit, which takes it over.
+func (p *prober) arrival(unit int, in input) segment.Arrival {
+	a := segment.Arrival{Tensors: in.xs, Skips: in.skips}
+	if unit == 0 {
+		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
+	}
+	return a
+}
+
+// dropHeld gives identities back, and frees what a failure has left.
+func (p *prober) dropHeld() {
+	for _, e := range p.executions {
+		e.Free()
+	}
+	p.spare, p.executions = append(p.spare, p.executions...), nil
+	for _, drop := range p.drops {
+		drop()
+	}
+	p.drops = nil
+}
+
+// shared makes further handles on tensors, kept.
 func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
+	return mapped(list, func(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) })
+}
+
+// mapped makes a tensor of each one. One that stands there twice stays one.
+func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(list))
 	for i, x := range list {
 		if k := slices.Index(list[:i], x); k >= 0 {
 			out[i] = out[k]
 		} else if x != nil {
-			out[i] = p.c.Keep(p.c.Share(x))
+			out[i] = f(x)
 		}
 	}
 	return out
+}
+
+// sampleInput is the sample as the input of the first unit.
+func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
+	err = attempt(theSample, func() error {
+		for _, x := range sample {
+			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
+		}
+		return nil
+	})
+	return in, err
 }
 
 // wants reports of which elements of a stage's input the gradient is wanted.
@@ -197,21 +177,6 @@ func (p *prober) wants(xs []*torch.Tensor) []bool {
 }
 
 func (p *prober) close() {
-	p.drop()
 	p.c.Close()
 	p.peer.Close()
-}
-
-// drop frees what is held between units.
-func (p *prober) drop() {
-	torch.FreeAll(p.xs)
-	torch.FreeAll(p.skips)
-	for _, sent := range p.sent {
-		sent.t.Free()
-	}
-	for k := range p.left {
-		p.left[k].free()
-		p.returned[k].free()
-	}
-	p.xs, p.skips, p.sent, p.inputs = nil, nil, nil, 0
 }

@@ -7,21 +7,22 @@
 //	counts, times, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips})
 //
 // Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
-// micro-batch at a time. One sweep over the model is enough for everything:
+// micro-batch at a time:
 //
-//	layers.go      every layer, as a unit of its own: what it saves for backward
+//	look.go        every layer, as a unit of its own: what it saves for backward
 //	passes.go      the times of every layer, in passes that are like training steps
 //	beside.go      while other devices work too
-//	away.go        of layers whose parameters are on another GPU
-//	found.go       the view of package balance: layers, skips, ties
+//	state.go       a layer made ready to run, and put back
+//	device.go      devices that measure, and that work meanwhile
+//	view.go        the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
-//	forwards.go    the bytes of every unit's forwards, by the operations of a plan
-//	backwards.go   those of its backwards, from the gradients that the units after it leave
-//	deferred.go    what every unit leaves to the second part of a backward
-//	assemble.go    the view of package remat: chains
+//	sweep.go       the bytes of every unit, by the operations of a plan
+//	split.go       those of a backward in two parts
+//	blocks.go      which tensors between units lie in the same memory
+//	chain.go       the view of packages plan and remat: footprints and chains
 //
 // Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
-// bus, unless Config.Beside has other devices work meanwhile.
+// bus, unless Config.Devices has other devices work meanwhile.
 package profile
 
 import (
@@ -42,71 +43,55 @@ import (
 // Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,
 // with one thread.
 type Config struct {
-	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. Parameters that
-	// exist on other GPUs are copied there while their layer is measured.
-	// On a CUDA device it is the default stream that works, and what is given is there for it.
+	// Device is where the layers run; on a GPU on its default stream. Nobody else may use it meanwhile: bytes are read from its account.
+	// Parameters that exist on other GPUs are copied there while their layer is measured.
 	Device torch.Device
-	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
-	Peer torch.Device
-	// Beside are other CPU devices, which nobody uses meanwhile. While a layer is timed on Device, other layers
-	// run on these, with as many threads each, as they do where so many devices share the machine's caches and
-	// memory. Nil times layers on a machine that does nothing else, as it is for a model in one stage.
-	Beside  []torch.Device
-	Threads int // intra-op threads, at most torch.MaxThreads; 0 is 1
+	Peer   torch.Device // transfers are timed to it; between CPU devices it makes no difference which it is
+	// Devices is how many CPU devices work at once in training, this one among them. So many layers are timed at once,
+	// as far as there are cores: others take caches, memory and clock from a core. 0 is one.
+	Devices int
+	Threads int // of each operator, at most torch.MaxThreads; 0 is 1
 	// Warmup is how many passes over layers come before the timed ones. 0 is one, and none where passes take long.
 	Warmup int
-	// Repeats is how many timed passes there are, of which the lower quartile counts. 0 is five, and fewer, at
-	// least two, where passes take long.
+	// Repeats is how many timed passes there are. The lower quartile counts. 0 is five, and fewer, at least two, where
+	// passes take long.
 	Repeats  int
 	Seed     uint64
 	Extras   []nn.Extra     // what the layers expect of a batch that is no tensor
-	Autocast torch.Autocast // run forwards in this type where that is safe, as a pipe with Autocast does
-	// Clock is what runs are timed by: the difference of two readings, on the goroutine that
-	// measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and
-	// Device a CPU, so that others who use the processor do not count, on a CUDA device the time
-	// between events, and else the time of day. With Beside several goroutines read it at once.
-	Clock func() time.Duration
-	// BytesOnly leaves the seconds at 0.
-	BytesOnly bool
-	// Progress is called, if it is not nil, now and then with how many of so many layers are done,
-	// and at the end, on the goroutine that measures.
+	Autocast torch.Autocast // the type of forwards, as in a pipe
+	// Clock is what runs are timed by, as the difference of two readings. Nil is the processor time of the thread
+	// (torch.ThreadTime) where one thread works on a CPU, so that others who use the processor do not count; on a GPU the
+	// time between events; and else the time of day. With a clock of the caller one layer is timed at a time.
+	Clock     func() time.Duration
+	BytesOnly bool // seconds stay 0
+	// Progress is called now and then with how many of so many layers are done, and at the end. Nil is not called.
 	Progress func(done, layers int)
 
-	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no
-	// chains.
+	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no chains.
 	Balance []int
-	// Workers is the device of each stage, as a number. What moves between two stages on one device
-	// stays where it is; otherwise it is copied. Nil is a device for each.
+	// Workers is the device of each stage, as a number. What moves between two stages on one device stays where it is;
+	// otherwise it is copied. Nil is a device for each.
 	Workers []int
-	// MicroBatches is how many micro-batches a step has. With 1 a backward finds in the caches what its forward has
-	// just left there. 0 is several, of which some are in flight at once.
+	// MicroBatches is how many micro-batches a step has; 0 is several, of which some are in flight at once. With 1 a
+	// backward finds in the caches what its forward has just left there.
 	MicroBatches int
-	// Loss follows the last layer. Target has the rows of the sample.
-	Loss   nn.Loss
-	Target []*torch.Tensor
+	Loss         nn.Loss         // follows the last layer; nil is none
+	Target       []*torch.Tensor // of the sample
 	// Fewer is a sample of fewer rows, with FewerTarget, for Chain.Fewer. Nil is none.
 	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, whose backward may come long after
 	// its forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
-	LossUnit bool
-	// InputGrad says that the sample's own gradient is wanted. It is if an element of the sample
-	// requires one.
-	InputGrad bool
-	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip
-	// connections are given up first. 0 is 400: stages with several micro-batches are solved by
-	// tables, whose time grows with the cube of the units. A single chain can have 2,000.
-	MostUnits int
-	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see
-	// nn.Deferred.
-	DeferredBatchNorm bool
-	// Split measures also what units defer where backwards are in two parts (remat.Chain.Deferred).
-	Split bool
-	// FirstOnly has chains be of the first micro-batch alone, which a search goes by: without Later, Split,
-	// Footprint, which plans to the byte go by. That takes half as long.
-	FirstOnly bool
-	// Lean measures without a limit as under one that has no room for more than a unit, which takes longer: layers are
-	// timed by themselves, and inputs of units are made again instead of held.
-	Lean bool
+	LossUnit  bool
+	InputGrad bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up
+	// first. 0 is 400.
+	MostUnits         int
+	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
+	Split             bool // measure also backwards in two parts
+	FirstOnly         bool // leave out Chain.Later and Chain.Footprint; a search does without, and it takes half as long
+	// LiftLimit measures without the limit of Device where that has no room, and holds as little as it can
+	// (Profile.Beyond). For only a measurement tells the least limit that will do.
+	LiftLimit bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not
 	// used. Nil is none.
@@ -127,13 +112,15 @@ type Profile struct {
 	SecondsPerByte float64
 	Timing         Timing  // of all layers
 	Chains         []Chain // by stage of Config.Balance
-	Most           int64   // bytes that were live on Config.Device at any moment while it measured, what was there before included
+	// Most is the bytes that were live on Config.Device at any moment while it measured, what was there before
+	// included. Beyond is its limit if that had no room; 0 otherwise.
+	Most, Beyond int64
 
-	sweep sweep
+	looked looked
 }
 
-// sweep is what is measured of a model whatever it is cut into.
-type sweep struct {
+// looked is what is measured of a model whatever it is cut into.
+type looked struct {
 	of    string // the model, the sample and the settings that it was measured with
 	found found
 	times []unitTimes // by layer; the loss, if there is one, is the last
@@ -151,116 +138,128 @@ type sweep struct {
 // goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// With Config.Beside as many units have to fit at a time as there are devices, with Config.Balance the inputs of log2 of a stage's units and of
-// all stages beside it, and on a CPU without a limit more of them, at most 256 MiB. Passes over several layers hold at most 256 MiB beside
-// temporaries, and under a limit of the device at most half of what is free.
-//
-// Where a limit has no room for that, and with Config.Lean, all is measured with less, which takes longer: layers are timed by themselves,
-// and the input of each unit is made from its stage's. The least that has to fit is then a unit by itself, with its input,
-// what its backward holds, and the inputs of all stages. A step with one stage holds as much under any limit, but for what
-// is held beside a unit that is looked at: a copy of its output, of skips that go on, and with Config.Split of its input and its gradients.
+// On a CPU without a limit it holds inputs of units, at most 256 MiB, and as many bytes in passes over several layers.
+// A limit leaves room for less, which takes longer. The least that has to fit is a unit by itself, with its input, what
+// its backward holds, and the model's input. A step with one stage holds as much under any limit, but for a copy
+// of its output, of skips that go on, and with Config.Split of its input and its gradients.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
-	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
-		return Profile{}, err
-	}
-	layers := model.Layers()
-	config, err := config.resolved(layers, sample)
-	if err != nil {
-		return Profile{}, err
-	}
-	routes, err := model.SkipRoutes()
-	if err != nil {
-		return Profile{}, fmt.Errorf("profile: %w", err)
-	}
-	defer config.trim()
 	out := Profile{}
-	if err := onThread(config.Threads, func() error { return out.measure(ctx, config, layers, routes, sample) }); err != nil {
+	err := measuring(ctx, model, config, sample, func(p *prober) error {
+		of, limit := p.describe(sample), p.Device.Memory().Limit
+		err := out.measure(p, of, sample)
+		if p.isFull(err) && p.LiftLimit {
+			p.Device.SetLimit(0)
+			defer p.Device.SetLimit(limit)
+			out.Beyond, p.isLean = limit, true
+			err = out.measure(p, of, sample)
+		}
+		p.see()
+		out.Most = p.most
+		return err
+	})
+	if err != nil {
 		return Profile{}, err
 	}
 	return out, nil
 }
 
-// measure is Measure on the thread that measures.
-func (out *Profile) measure(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute, sample []*torch.Tensor) (err error) {
-	p := newProber(ctx, config, layers, routes)
-	defer p.close()
-	p.Device.ResetPeak()
-	of := config.describe(layers, sample)
-	isKnown := config.Known != nil && config.Known.sweep.of == of
-	n := p.phases(isKnown)
-	all := n.timing + n.forwards + n.backwards
-	if p.begins(0, n.timing, all); isKnown {
-		out.sweep = config.Known.sweep
-	} else if out.sweep, err = p.sweep(of, sample); err != nil {
+// measuring checks the settings, and runs f with a prober, on a thread of its own.
+func measuring(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor, f func(p *prober) error) error {
+	if err := cmp.Or(arg.Context(ctx, "profile"), arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
 		return err
 	}
-	out.view(layers, &config)
-	if config.Balance != nil {
-		phase := func(backwards bool) {
-			if p.begins(n.timing, n.forwards, all); backwards {
-				p.begins(n.timing+n.forwards, n.backwards, all)
-			}
-		}
-		if out.Chains, err = p.chains(&out.sweep, sample, phase); err != nil {
+	layers := model.Layers()
+	config, err := config.resolved(layers, sample)
+	if err != nil {
+		return err
+	}
+	routes, err := model.SkipRoutes()
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	defer config.Device.Trim() // training asks for other sizes
+	defer config.Peer.Trim()
+	return onThread(config.Threads, func() error {
+		p := newProber(ctx, config, layers, routes)
+		defer p.close()
+		p.Device.ResetPeak()
+		return f(p)
+	})
+}
+
+// measure is Measure on the thread that measures.
+func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err error) {
+	looking, forwards, backwards := p.shares(p.Known != nil && p.Known.looked.of == of)
+	if p.begin(looking); looking == 0 {
+		out.looked = p.Known.looked
+	} else if out.looked, err = p.lookEach(of, sample); err != nil {
+		return err
+	}
+	out.view(p.layers[:p.model], p.routes, &p.Config)
+	if p.Balance != nil {
+		if out.Chains, err = p.chains(&out.looked, sample, forwards, backwards); err != nil {
 			return err
 		}
 	}
-	if config.Balance != nil && config.Fewer != nil {
-		if err := out.fewer(ctx, config, layers, routes); err != nil {
+	if p.Balance != nil && p.Fewer != nil {
+		if err := out.fewer(p); err != nil {
 			return err
 		}
 	}
-	p.see()
-	out.Most = max(out.Most, p.most)
-	p.begins(0, 1, 1)
-	p.progress(1, 1)
+	p.begin(0)
+	p.tell(1)
 	return nil
 }
 
 // fewer measures the chains of micro-batches of fewer rows. Their units are those of the others.
-func (out *Profile) fewer(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) error {
-	config.Target = config.FewerTarget
-	p := newProber(ctx, config, layers, routes)
-	defer p.close()
-	chains, err := p.chains(&out.sweep, config.Fewer, func(bool) { p.begins(1, 0, 1) })
+func (out *Profile) fewer(p *prober) error {
+	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
+	p.Target = p.FewerTarget
+	chains, err := p.chains(&out.looked, p.Fewer, 0, 0)
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]
 	}
-	p.see()
-	out.Most = p.most
 	return err
 }
 
-// trim returns memory that the devices have cached to the system: training asks for other sizes.
-func (c *Config) trim() {
-	c.Device.Trim()
-	c.Peer.Trim()
-	for _, d := range c.Beside {
-		d.Trim()
+// shares are the parts of the time that the look at each layer with its passes, the forwards of units and their backwards
+// take, about.
+func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
+	switch {
+	case isKnown:
+	case p.BytesOnly:
+		looking = 1
+	default:
+		looking = 20
 	}
+	if p.Balance != nil {
+		forwards, backwards = 4, 8
+	}
+	all := max(looking+forwards+backwards, 1)
+	return looking / all, forwards / all, backwards / all
 }
 
-// describe names everything that a sweep depends on. It does not tell losses of one type apart, as
+// describe names everything that the measurement of layers depends on. It does not tell losses of one type apart, as
 // their times are the same.
-func (c *Config) describe(layers []nn.NamedLayer, sample []*torch.Tensor) string {
+func (c *prober) describe(sample []*torch.Tensor) string {
 	words := torch.Describe(sample)
-	for _, l := range layers {
+	for _, l := range c.layers[:c.model] {
 		words = append(words, l.Name)
 	}
 	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly, fmt.Sprintf("%T", c.Loss))
 }
 
+// resolved checks the settings, and fills in what is left out.
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {
+	c.Threads, c.MostUnits = cmp.Or(c.Threads, 1), cmp.Or(c.MostUnits, 400)
+	refuse := func(field string, value any, problem, remedy string) (Config, error) {
+		return c, &ConfigError{Of: "profile", Field: field, Value: value, Problem: problem, Remedy: remedy}
+	}
 	switch {
 	case len(layers) == 0:
 		return c, errors.New("profile: the model has no layers")
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
-	}
-	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0), arg.AtLeast("profile", "Repeats", c.Repeats, 0),
-		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
-	if err != nil {
-		return c, err
 	}
 	for i, x := range sample {
 		if x == nil || x.Freed() {
@@ -268,51 +267,36 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		}
 		c.InputGrad = c.InputGrad || x.RequiresGrad()
 	}
-	if !slices.ContainsFunc(sample, func(x *torch.Tensor) bool { return x.Numel() > 0 }) {
+	hasRows := func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }
+	if !slices.ContainsFunc(sample, hasRows) {
 		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one", strings.Join(torch.Describe(sample), ", "))
 	}
-	for _, f := range []struct {
-		field string
-		d     torch.Device
-	}{{"Device", c.Device}, {"Peer", c.Peer}} {
-		if f.d.Index < 0 || f.d.Kind == torch.KindCPU && f.d.Index >= torch.MaxCPU {
-			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: "there is no such device", Remedy: fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1)}
-		}
-		if err := f.d.Usable(); err != nil {
-			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: err.Error(), Remedy: "want cpu:0, cpu:1, ..."}
-		}
+	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0),
+		arg.AtLeast("profile", "Repeats", c.Repeats, 0), arg.AtLeast("profile", "Devices", c.Devices, 0),
+		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
+	if err == nil && c.Balance != nil {
+		err = arg.Balance("profile", c.Balance, len(layers))
 	}
-	for i, d := range c.Beside {
-		problem := ""
-		switch {
-		case d.Kind != torch.KindCPU || c.Device.Kind != torch.KindCPU:
-			problem = "only CPU devices work side by side"
-		case d.Index < 0 || d.Index >= torch.MaxCPU:
-			problem = "there is no such device"
-		case d == c.Device || slices.Contains(c.Beside[:i], d):
-			problem = "it is there twice"
-		default:
-			continue
+	if err != nil {
+		return c, err
+	}
+	for field, d := range map[string]torch.Device{"Device": c.Device, "Peer": c.Peer} {
+		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
+			return refuse(field, d, "there is no such device", fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
 		}
-		return c, &ConfigError{Of: "profile", Field: "Beside", Value: d, Problem: problem, Remedy: fmt.Sprintf("want other devices than Device, from cpu:0 to %v", torch.CPU(torch.MaxCPU-1))}
+		if err := d.Usable(); err != nil {
+			return refuse(field, d, err.Error(), "want cpu:0, cpu:1, ...")
+		}
 	}
 	switch {
 	case c.Loss != nil && len(c.Target) == 0:
-		return c, &ConfigError{Of: "profile", Field: "Target", Value: c.Target, Problem: "there are none for the loss", Remedy: "want those of the sample"}
+		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample")
 	case c.Workers != nil && len(c.Workers) != len(c.Balance):
-		return c, &ConfigError{Of: "profile", Field: "Workers", Value: c.Workers, Problem: fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), Remedy: "want one for each stage"}
-	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }):
-		return c, &ConfigError{Of: "profile", Field: "Fewer", Value: torch.Describe(c.Fewer), Problem: "it has no rows", Remedy: "want a sample of fewer rows, or nil"}
+		return refuse("Workers", c.Workers, fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), "want one for each stage")
+	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, hasRows):
+		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows", "want a sample of fewer rows, or nil")
 	case c.Fewer != nil && c.Loss != nil && len(c.FewerTarget) == 0:
-		return c, &ConfigError{Of: "profile", Field: "FewerTarget", Value: c.FewerTarget, Problem: "there are none for the loss", Remedy: "want those of Fewer"}
-	case c.Balance != nil:
-		if err := arg.Balance("profile", c.Balance, len(layers)); err != nil {
-			return c, err
-		}
-	}
-	c.Threads = max(c.Threads, 1)
-	if c.MostUnits == 0 {
-		c.MostUnits = 400
+		return refuse("FewerTarget", c.FewerTarget, "there are none for the loss", "want those of Fewer")
 	}
 	return c, nil
 }

@@ -1,17 +1,28 @@
 package profile
 
 import (
+	"slices"
+
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
-// prepare makes a layer ready to run: it makes parameters that do not exist, puts gradients aside,
-// and copies buffers, which layers change. restore undoes all of it. If prepare panics, nothing has
-// changed.
-func prepare(c *torch.Ctx, l nn.NamedLayer, seed uint64) (restore func()) {
+// away says that operators on a device cannot use a tensor: it is on another GPU. Tests replace it.
+var away = func(t *torch.Tensor, d torch.Device) bool { return d.Kind != torch.KindCPU && !t.On(d) }
+
+// copied is a copy of a parameter or buffer, and how many layers use it now.
+type copied struct {
+	t    *torch.Tensor
+	uses int
+}
+
+// ready makes a layer ready to run until restore is called. Parameters that do not exist are made. Gradients are put
+// aside. Buffers, which layers change, get their values back. Parameters on other GPUs are copied, and so are those that
+// layers share if other threads run such layers meanwhile. If ready panics, nothing has changed.
+func (p *prober) ready(l nn.NamedLayer) (restore func()) {
 	var undo []func()
 	restore = func() {
-		for _, u := range undo {
+		for _, u := range slices.Backward(undo) {
 			u()
 		}
 	}
@@ -21,30 +32,57 @@ func prepare(c *torch.Ctx, l nn.NamedLayer, seed uint64) (restore func()) {
 			restore()
 		}
 	}()
-	var missing []nn.NamedParam
-	for _, s := range l.State() {
-		p := s.Param.Owner()
-		if !p.Exists() {
-			missing = append(missing, nn.NamedParam{Name: s.Name, Param: p})
-			undo = append(undo, p.Free)
-			continue
-		}
-		t := s.Tensor()
-		if s.IsBuffer() {
-			was := c.Clone(t)
-			undo = append(undo, func() { c.NoGrad(func() { c.Copy_(t, was) }) }) // always: native_batch_norm does not count as a change
+	shared := nn.Shared(l.Layer)
+	seen := map[*nn.Param]bool{}
+	for _, h := range slices.Concat(l.State(), shared) {
+		if !seen[h.Param] && (p.isAway(h) || p.isLane && h.Exists() && slices.Contains(shared, h)) {
+			seen[h.Param] = true
+			undo = append(undo, p.copyHere(h))
 		}
 	}
-	nn.Materialise(c, missing, seed)
-	for _, p := range l.State() {
-		if !p.Trainable() {
-			continue
+	var missing []nn.NamedParam
+	for _, s := range l.State() {
+		q := s.Param.Owner()
+		if !q.Exists() {
+			missing = append(missing, nn.NamedParam{Name: s.Name, Param: q})
+			undo = append(undo, q.Free)
+		} else if s.IsBuffer() {
+			t, was := s.Tensor(), p.c.Clone(s.Tensor())
+			undo = append(undo, func() { p.c.NoGrad(func() { p.c.Copy_(t, was) }) }) // always: native_batch_norm does not count as a change
 		}
-		t := p.Tensor()
-		grad := c.GradOf(t)
-		t.SetGradOf(nil)
-		undo = append([]func(){func() { t.SetGradOf(grad) }}, undo...)
+	}
+	nn.Materialise(p.c, missing, p.Seed)
+	for _, s := range l.State() {
+		if s.Trainable() {
+			t := s.Tensor()
+			grad := p.c.GradOf(t)
+			t.SetGradOf(nil)
+			undo = append(undo, func() { t.SetGradOf(grad) })
+		}
 	}
 	done = true
 	return restore
 }
+
+// copyHere gives a layer a copy of a parameter. All handles on one value get the same copy.
+func (p *prober) copyHere(h nn.NamedParam) (restore func()) {
+	value, was := h.Tensor(), h.Replica()
+	b := p.copies[value]
+	if b == nil {
+		b = &copied{t: p.c.Keep(p.c.CopyHere(value)).SetRequiresGrad(h.Trainable())}
+		p.copies[value] = b
+	}
+	b.uses++
+	h.Replicate(b.t)
+	return func() {
+		h.Replicate(was)
+		if b.uses--; b.uses == 0 {
+			delete(p.copies, value)
+			b.t.SetGradOf(nil)
+			b.t.Free()
+		}
+	}
+}
+
+// isAway says that a parameter exists and is away.
+func (p *prober) isAway(h nn.NamedParam) bool { return h.Exists() && away(h.Tensor(), p.Device) }

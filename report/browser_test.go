@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
@@ -28,8 +26,6 @@ import (
 	"penstock.example/remat/solver"
 	"penstock.example/report"
 )
-
-var screenshots = flag.String("screenshots", "", "a `DIR` for pictures of the page, to be looked at")
 
 // best is the curve of chain.
 func best(t testing.TB) []solver.Point {
@@ -275,7 +271,7 @@ func TestPlanPage(t *testing.T) {
 	p.want(`[...document.querySelectorAll("#devices th")].slice(0, 6).map(e => e.textContent).join()`, "Device,Stages,Idle, planned,Forwards run again,Predicted peak,Limit")
 	p.want(`[...document.querySelectorAll("#other-table tbody th")].map(e => e.textContent).join()`, "gpipe,1f1b,zb-v")
 	p.want(`document.querySelector("#other-table .kept").closest("tr").firstChild.textContent`, "1f1b")
-	p.want(`[...document.querySelectorAll("#memory-charts figcaption")].map(e => e.textContent.split(",")[0]).join()`, "The whole step,Stage 0")
+	p.want(`[...document.querySelectorAll("#memory-charts figcaption")].map(e => e.textContent.split(",")[0]).join()`, "Stage 0")
 	p.want(`document.getElementById("about-title").textContent`, "About this plan")
 	for id, colours := range map[string][]string{"timeline": {"forward", "backward", "recompute"}, "bytes": {"limit"}, "memory-charts": {"mark"}} {
 		for _, colour := range colours {
@@ -301,23 +297,6 @@ func TestPlanPage(t *testing.T) {
 	narrow := newTab(t, 400, 800)
 	narrow.open(planPage(t, 4, 8))
 	narrow.want(`document.documentElement.scrollWidth`, "400")
-}
-
-// A curve of one plan, which differs from the chosen one by a rounding alone, is drawn: its ticks had steps that were lost
-// in rounding, and the page stood still.
-func TestACurveOfOnePlan(t *testing.T) {
-	content := page(t, 2, 4)
-	const us = 1868.321
-	content.Curves = []report.Curve{{Layers: 2, Once: us, Best: []report.CurvePoint{{Bytes: 540672, Time: us}}, Chosen: []report.CurvePoint{{Bytes: 540672, Time: math.Nextafter(us, 2*us)}}}}
-	p := newTab(t, 1600, 1200)
-	p.open(content)
-	p.want(`document.querySelectorAll("#memory-charts figure").length`, "1")
-	if n := p.colours("memory-charts", "mark"); n < 50 {
-		t.Errorf("%d pixels of the curve have the colour of the plan's point", n)
-	}
-	if n := p.colours("memory-charts", "series-0"); n < 100 {
-		t.Errorf("%d pixels of the curve have its colour, want it to go on to the right of the point", n)
-	}
 }
 
 // A run that validates shows its loss and accuracy, or its mean squared error, beside those of training and of tests.
@@ -349,37 +328,6 @@ func TestValidationsAreShown(t *testing.T) {
 		if got := p.text(`document.getElementById("tip").innerText`); !strings.Contains(got, "Step 400") || !strings.Contains(got, tt.hover) {
 			t.Errorf("%q lacks %q", got, tt.hover)
 		}
-	}
-}
-
-// What is under the mouse is said in words, with what was planned.
-func TestHover(t *testing.T) {
-	p := newTab(t, 1600, 1200)
-	p.open(page(t, 4, 8))
-	got := p.hover("timeline", left+4, planned+10)
-	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "from 0 to 1 ms: 1 ms", "planned 1 ms, ran 1.", "later than planned", "stage 0: block0.mlp to block2.mlp, 3 layers"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in %q", want, got)
-		}
-	}
-	ran := float64(planned + 4*lane + 6 + 26)
-	got = p.hover("timeline", left+4, ran+10)
-	for _, want := range []string{"As it ran, on cpu:0", "17 MiB on the device afterwards"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in %q", want, got)
-		}
-	}
-	if got, want := p.hover("timeline", left+4, planned+lane+10), "Idle\nAs planned, on cpu:1\nfor 1 ms, from 0 to 1 ms\nNext: forward · stage 1 · micro-batch 0"; got != want {
-		t.Errorf("where a device waits: %q, want %q", got, want)
-	}
-	if got := p.hover("bytes", 800, 100); !strings.Contains(got, "At ") || !strings.Contains(got, "cpu:3: ") || !strings.Contains(got, "MiB after ") {
-		t.Errorf("bytes: %q", got)
-	}
-	if got := p.hover("charts", 300, 100); !strings.Contains(got, "Step 2") || !strings.Contains(got, "loss: 0.") {
-		t.Errorf("loss: %q", got)
-	}
-	if got := p.hover("memory-charts", 300, 100); !strings.Contains(got, "Within ") || !strings.Contains(got, "fastest plan: ") {
-		t.Errorf("memory: %q", got)
 	}
 }
 
@@ -508,100 +456,6 @@ func TestHostileNames(t *testing.T) {
 	p.want(`window.hacked`, "undefined")
 }
 
-// Ten thousand actions take no more to draw than there are pixels for them.
-func TestTenThousandActions(t *testing.T) {
-	content := page(t, 8, 230)
-	if n := len(content.Run.Ran.Events); n < 10000 {
-		t.Fatalf("%d actions", n)
-	}
-	p := newTab(t, 400, 1200)
-	p.run(chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := cdppage.AddScriptToEvaluateOnNewDocument(`window.rectangles = 0; const fill = CanvasRenderingContext2D.prototype.fillRect;
-			CanvasRenderingContext2D.prototype.fillRect = function (...a) { window.rectangles++; return fill.apply(this, a); };
-			window.frames_ms = []; const request = window.requestAnimationFrame;
-			window.requestAnimationFrame = f => request(t => { const from = performance.now(); f(t); window.frames_ms.push(performance.now() - from); });`).Do(ctx)
-		return err
-	}))
-	p.open(content)
-	draws := func() (n int) {
-		p.run(chromedp.Evaluate(`window.rectangles = 0`, nil), chromedp.KeyEvent("-"))
-		p.frame()
-		p.run(chromedp.Evaluate(`window.rectangles`, &n))
-		return n
-	}
-	p.run(chromedp.Focus("#timeline"))
-	// 16 rows of 270 pixels; what is narrower than a pixel joins its neighbour.
-	if n := draws(); n == 0 || n > 2*16*270 {
-		t.Errorf("%d rectangles are drawn for the whole step", n)
-	}
-	for range 14 {
-		p.run(chromedp.KeyEvent("+"))
-	}
-	p.frame()
-	if n := draws(); n == 0 || n > 16*30 {
-		t.Errorf("%d rectangles are drawn for a thousandth of the step", n)
-	}
-	// Not asserted, as it is of the machine: what the page's own frames took, all zooms and pictures.
-	t.Log("milliseconds of a frame, median and most: " + p.text(`(f => f[f.length >> 1].toFixed(1) + ", " + f.at(-1).toFixed(1))(window.frames_ms.sort((a, b) => a - b))`))
-	p.run(chromedp.KeyEvent(kb.End))
-	p.want(`document.getElementById("picked").textContent.split(".")[0]`, "Backward · stage 0 · micro-batch 229")
-}
-
-// The colours follow the system, or the switch.
-func TestDarkAndLight(t *testing.T) {
-	p := newTab(t, 1600, 1200)
-	p.open(page(t, 2, 4))
-	background := `getComputedStyle(document.body).backgroundColor`
-	const light, dark = "rgb(244, 245, 247)", "rgb(16, 20, 26)"
-	p.want(background, light)
-	p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
-	p.until(background, dark)
-	p.frame()
-	if n := p.colours("timeline", "forward"); n < 100 {
-		t.Errorf("%d pixels of the timeline have the colour of a forward in the dark", n)
-	}
-	p.run(chromedp.Click("#theme"))
-	p.until(background, light)
-	p.run(chromedp.Click("#theme"))
-	p.until(background, dark)
-	p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}))
-	p.want(background, dark)
-	p.run(chromedp.Click("#theme")) // kept for pages to come
-	p.until(background, light)
-}
-
-// What is written into pictures is as wide as it is, limits are named beside them, an accuracy of
-// 100 % is the top of its axis, and no box is alone in a row below one of several.
-func TestPicturesAreReadable(t *testing.T) {
-	content := page(t, 4, 8)
-	content.History = validated(400, 4, false)
-	for _, tests := range [][]metrics.Test{content.History.Tests, content.History.Validations} {
-		for i := range tests {
-			tests[i].Accuracy = new(1.0)
-		}
-	}
-	content.Run.Plan.Devices[0].Name = "a device with a name that is as long as a sentence"
-	for _, width := range []int64{1400, 1000, 900, 480, 420, 380} {
-		p := newTab(t, width, 1000)
-		p.run(chromedp.ActionFunc(func(ctx context.Context) error {
-			_, err := cdppage.AddScriptToEvaluateOnNewDocument(`window.texts = []; const fill = CanvasRenderingContext2D.prototype.fillText;
-				CanvasRenderingContext2D.prototype.fillText = function (...a) {
-					const over = this.textAlign === "left" && a[1] + this.measureText(a[0]).width > this.canvas.clientWidth;
-					window.texts.push([a[0], over || a.length > 3]); return fill.apply(this, a); };`).Do(ctx)
-			return err
-		}))
-		p.open(content)
-		p.want(`window.texts.filter(([, bad]) => bad).map(([text]) => text).join("; ")`, "")
-		p.want(`[...new Set(window.texts.map(([text]) => text).filter(text => / %$/.test(text) && parseFloat(text) > 99.95))].join()`, "100.0 %")
-		p.want(`[...document.querySelectorAll(".legend li")].filter(e => e.textContent === "limit 64 MiB").length`, "2")
-		for _, id := range []string{"tiles", "charts"} {
-			p.want(fmt.Sprintf(`(boxes => {
-				const rows = [...new Set(boxes.map(b => b.offsetTop))].map(top => boxes.filter(b => b.offsetTop === top).length);
-				return rows.at(-1) === 1 && rows[0] > 2 ? rows.join() : "even"; })([...document.getElementById(%q).children])`, id), "even")
-		}
-	}
-}
-
 // A run that failed or was interrupted says so and why, until it goes on.
 func TestHowARunEnded(t *testing.T) {
 	content := page(t, 2, 4)
@@ -632,14 +486,6 @@ func TestFrozenLayers(t *testing.T) {
 	p.open(content)
 	p.want(`[...document.querySelectorAll("#layer-table .badge")].map(e => e.textContent).join()`,
 		"frozen,frozen,recomputed in 2 of 4,recomputed in 2 of 4,recomputed in 2 of 4,recomputed in 2 of 4")
-}
-
-// A narrow screen shows all of it without moving sideways.
-func TestNarrow(t *testing.T) {
-	p := newTab(t, 400, 800)
-	p.open(page(t, 4, 8))
-	p.want(`document.documentElement.scrollWidth`, "400")
-	p.want(`document.querySelectorAll("main > section:not([hidden])").length`, "6")
 }
 
 // A run without a recorded step, without numbers, or without a plan has a page as well.
@@ -724,59 +570,5 @@ func TestLiveUpdates(t *testing.T) {
 	for _, tab := range []*tab{p, another} {
 		tab.until(`document.getElementById("live").textContent`, "failed")
 		tab.want(`document.getElementById("ended").textContent`, "The run failed: step 62: loss NaN")
-	}
-}
-
-// A narrow page shows all of its tables: nothing is beyond its edge. Bars are not behind their numbers, on any.
-func TestTablesAreReadable(t *testing.T) {
-	for _, width := range []int64{1400, 420, 340} {
-		for name, content := range map[string]report.Page{"run": page(t, 4, 8), "plan": planPage(t, 4, 8)} {
-			p := newTab(t, width, 1000)
-			p.open(content)
-			where := fmt.Sprintf("%s, %d wide", name, width)
-			if width < 640 {
-				if got := p.text(`document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll(".scroll")].every(s => s.scrollWidth <= s.clientWidth)`); got != "true" {
-					t.Errorf("%s: something is cut off", where)
-				}
-				if got := p.text(`[...document.querySelectorAll(".table td, .table th")].filter(c => c.getClientRects().length && (c.getBoundingClientRect().right > innerWidth || c.scrollWidth > c.clientWidth + 1)).map(c => c.textContent).join("; ")`); got != "" {
-					t.Errorf("%s: cells that are cut off: %s", where, got)
-				}
-			}
-			const behind = `[...document.querySelectorAll(".bar")].filter(b => {
-				const text = document.createRange(); text.selectNodeContents([...b.children].find(c => c.textContent));
-				const t = text.getBoundingClientRect(), f = b.querySelector(".fill").getBoundingClientRect();
-				return f.width > 0 && f.bottom > t.top + 1 && t.bottom > f.top + 1 && f.right > t.left && t.right > f.left;
-			}).length`
-			if got := p.text(behind); got != "0" {
-				t.Errorf("%s: %s bars are behind their numbers", where, got)
-			}
-			if got := p.text(`document.querySelectorAll(".bar").length > 0`); got != "true" {
-				t.Errorf("%s: no bars", where)
-			}
-		}
-	}
-}
-
-// TestScreenshots writes pictures where they are asked for.
-func TestScreenshots(t *testing.T) {
-	if *screenshots == "" {
-		t.Skip("no -screenshots DIR")
-	}
-	run := page(t, 4, 8)
-	run.History = validated(400, 4, false)
-	for name, content := range map[string]report.Page{"run": run, "plan": planPage(t, 4, 8)} {
-		for _, width := range []int64{1600, 400} {
-			for _, scheme := range []string{"light", "dark"} {
-				p := newTab(t, width, 1000)
-				p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
-				p.open(content)
-				p.hover("timeline", 260, planned+10)
-				var picture []byte
-				p.run(chromedp.FullScreenshot(&picture, 100))
-				if err := os.WriteFile(filepath.Join(*screenshots, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), picture, 0o666); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
 	}
 }

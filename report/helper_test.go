@@ -161,8 +161,7 @@ func planPage(t testing.TB, stages, microBatches int) report.Page {
 		{Schedule: "1f1b", MicroBatches: microBatches, Step: 0.04, Bound: 0.04, Peak: 53 << 20},
 		{Schedule: "zb-v", Lost: "2 stages on each device are more than there are units"},
 	}
-	limits := []planner.LimitPoint{{Limit: 40 << 20, Step: 60 * time.Millisecond}, {Limit: 50 << 20, Step: 45 * time.Millisecond}, {Limit: 60 << 20, Step: 40 * time.Millisecond}}
-	return report.Page{Run: r, Curves: []report.Curve{report.NewCurve(0, chain(), best(t), r.Plan)}, Step: report.NewStepCurve(limits, r.Plan, planned.Makespan())}
+	return report.Page{Run: r, Curves: []report.Curve{report.NewCurve(0, chain(), best(t), r.Plan)}}
 }
 
 // page is a complete page.

@@ -5,48 +5,39 @@ import "penstock.example/metrics"
 // mostSteps is about how many steps a page has: more than a screen has points.
 const mostSteps = 20000
 
-// columns is a History as the page's script gets it: an array for each step, in this order, and for
-// each test and validation.
+// columns is a History as the page's script gets it: an array for each step, test and validation.
 type columns struct {
-	Steps [][]any `json:"steps"` // step, epoch, time, loss, lr, grad norm or null, samples/s, peak bytes by device
-	// step, epoch, time, and those that were computed of accuracy, loss, mean squared error
-	Tests       [][]any `json:"tests"`
+	Steps       [][]any `json:"steps"` // step, epoch, time, loss, lr, grad norm or null, samples/s, peak bytes by device
+	Tests       [][]any `json:"tests"` // step, epoch, time, accuracy, loss, mean squared error
 	Validations [][]any `json:"validations"`
 }
 
-// newColumns is a history with about mostSteps steps at most: of those that are next to each other, the ones with
-// the least and with the greatest loss.
+// newColumns returns a history with about mostSteps steps at most: of those that are next to each other, the ones
+// with the least and with the greatest loss.
 func newColumns(h metrics.History) columns {
 	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations)}
-	each := (2*len(h.Steps) + mostSteps - 1) / mostSteps
-	for from := 0; from < len(h.Steps); {
-		if len(h.Steps) <= mostSteps {
-			out.Steps = append(out.Steps, stepRow(h.Steps[from]))
-			from++
-			continue
-		}
-		to := min(from+each, len(h.Steps))
-		least, most := from, from
-		for i := from; i < to; i++ {
-			if h.Steps[i].Loss < h.Steps[least].Loss {
+	each := 1
+	if len(h.Steps) > mostSteps {
+		each = (2*len(h.Steps) + mostSteps - 1) / mostSteps
+	}
+	for from := 0; from < len(h.Steps); from += each {
+		part := h.Steps[from:min(from+each, len(h.Steps))]
+		least, most := 0, 0
+		for i, s := range part {
+			if s.Loss < part[least].Loss {
 				least = i
 			}
-			if h.Steps[i].Loss > h.Steps[most].Loss {
+			if s.Loss > part[most].Loss {
 				most = i
 			}
 		}
-		for i := from; i < to; i++ {
-			if i == least || i == most || i == len(h.Steps)-1 {
-				out.Steps = append(out.Steps, stepRow(h.Steps[i]))
+		for i, s := range part {
+			if i == least || i == most || from+i == len(h.Steps)-1 {
+				out.Steps = append(out.Steps, []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm, s.SamplesPerSecond, s.PeakBytes})
 			}
 		}
-		from = to
 	}
 	return out
-}
-
-func stepRow(s metrics.Step) []any {
-	return []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm, s.SamplesPerSecond, s.PeakBytes}
 }
 
 func testRows(list []metrics.Test) [][]any {
@@ -59,10 +50,9 @@ func testRows(list []metrics.Test) [][]any {
 
 // payload is all that the page's script gets.
 type payload struct {
-	View    view       `json:"view"`
-	History columns    `json:"history"`
-	Curves  []Curve    `json:"curves"`
-	Step    *StepCurve `json:"step,omitempty"`
-	Live    string     `json:"live,omitempty"`    // where further events come from
-	Edition int        `json:"edition,omitempty"` // of View, for those
+	View    view    `json:"view"`
+	History columns `json:"history"`
+	Curves  []Curve `json:"curves"`
+	Live    string  `json:"live,omitempty"`    // where further events come from
+	Edition int     `json:"edition,omitempty"` // of View, for those
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
 	"penstock.example/internal/disk"
 	"penstock.example/planner"
@@ -18,23 +17,23 @@ const FileName = "run.json"
 
 // Run is what a run keeps for its page, beside its numbers. All of it but Title may be missing.
 type Run struct {
-	Title string // "resnet20 on fashion-mnist"
-	Facts []Fact
-	Last  int64 // the number of the run's last step; 0 is not known
+	Title string `json:"title"` // "resnet20 on fashion-mnist"
+	Facts []Fact `json:"facts,omitempty"`
+	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is not known
 
-	Plan *planner.Plan // of a whole step
+	Plan *planner.Plan `json:"-"` // of a whole step
 	// Planned is the step as it is predicted, with the bytes that devices hold. Where it is nil, Plan says
 	// what it can: times alone.
-	Planned *schedule.Timeline
-	Limits  []int64 // bytes, by device of Plan; 0 is no limit
-	Others  []Other // what else could have been done
-	Layers  []Layer // in order, as the stages of Plan have them; a loss is none
-	Chains  []Chain
+	Planned *schedule.Timeline `json:"-"`
+	Limits  []int64            `json:"limits,omitempty"` // bytes, by device of Plan; 0 is no limit
+	Others  []Other            `json:"others,omitempty"` // what else could have been done
+	Layers  []Layer            `json:"layers,omitempty"` // in order, as the stages of Plan have them, without a loss
+	Chains  []Chain            `json:"-"`
 
-	Step int64              // the one that Ran is of
-	Ran  *schedule.Timeline // its workers are the devices of Plan
+	Step int64              `json:"step,omitempty"` // the one that Ran is of
+	Ran  *schedule.Timeline `json:"-"`              // its workers are the devices of Plan
 
-	Ended *Ended // nil is not known: the run goes on, or was killed
+	Ended *Ended `json:"ended,omitempty"` // nil is not known: the run goes on, or was killed
 }
 
 // Ended is how a run ended.
@@ -81,20 +80,16 @@ type Chain struct {
 
 // runFile is the form of a Run in a file.
 type runFile struct {
-	Version int         `json:"version"`
-	Title   string      `json:"title"`
-	Facts   []Fact      `json:"facts,omitempty"`
-	Last    int64       `json:"last,omitempty"`
+	Version int `json:"version"`
+	*plainRun
 	Plan    string      `json:"plan,omitempty"` // as planner.Parse reads it
 	Planned *timeline   `json:"planned,omitempty"`
-	Limits  []int64     `json:"limits,omitempty"`
-	Others  []Other     `json:"others,omitempty"`
-	Layers  []Layer     `json:"layers,omitempty"`
 	Chains  []chainFile `json:"chains,omitempty"`
-	Step    int64       `json:"step,omitempty"`
 	Ran     *timeline   `json:"ran,omitempty"`
-	Ended   *Ended      `json:"ended,omitempty"`
 }
+
+// plainRun is a Run without its methods.
+type plainRun Run
 
 type chainFile struct {
 	Stage int             `json:"stage"`
@@ -109,10 +104,10 @@ const mostWorkers = 1 << 16
 // WriteFile writes a run to a file, as a whole or not at all.
 func (r Run) WriteFile(path string) error {
 	text, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
+	if err == nil {
+		err = disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
 	}
-	if err := disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
@@ -120,8 +115,7 @@ func (r Run) WriteFile(path string) error {
 
 // MarshalJSON writes the form that a run has in files.
 func (r Run) MarshalJSON() ([]byte, error) {
-	f := runFile{Version: version, Title: r.Title, Facts: r.Facts, Last: r.Last, Planned: (*timeline)(r.Planned), Limits: r.Limits, Others: r.Others, Layers: r.Layers,
-		Step: r.Step, Ran: (*timeline)(r.Ran), Ended: r.Ended}
+	f := runFile{Version: version, plainRun: (*plainRun)(&r), Planned: (*timeline)(r.Planned), Ran: (*timeline)(r.Ran)}
 	if r.Plan != nil {
 		f.Plan = r.Plan.String()
 	}
@@ -142,23 +136,23 @@ func ReadFile(path string) (Run, error) {
 		return Run{}, fmt.Errorf("report: %w", err)
 	}
 	var r Run
-	if err := json.Unmarshal(text, &r); err != nil {
-		return Run{}, fmt.Errorf("report: %s: %w", path, err)
+	if err = json.Unmarshal(text, &r); err != nil {
+		err = fmt.Errorf("report: %s: %w", path, err)
 	}
-	return r, nil
+	return r, err
 }
 
 // UnmarshalJSON reads what [Run.MarshalJSON] has written. It is safe on text from anywhere.
 func (r *Run) UnmarshalJSON(text []byte) error {
-	var f runFile
+	f := runFile{plainRun: &plainRun{}}
 	if err := json.Unmarshal(text, &f); err != nil {
 		return err
 	}
 	if f.Version != version {
 		return fmt.Errorf("version %d; this Penstock reads version %d", f.Version, version)
 	}
-	*r = Run{Title: f.Title, Facts: f.Facts, Last: f.Last, Planned: (*schedule.Timeline)(f.Planned), Limits: f.Limits, Others: f.Others, Layers: f.Layers,
-		Step: f.Step, Ran: (*schedule.Timeline)(f.Ran), Ended: f.Ended}
+	*r = Run(*f.plainRun)
+	r.Planned, r.Ran = (*schedule.Timeline)(f.Planned), (*schedule.Timeline)(f.Ran)
 	if f.Plan != "" {
 		var err error
 		if r.Plan, err = planner.Parse(f.Plan); err != nil {
@@ -190,26 +184,21 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 // its times in nanoseconds.
 type timeline schedule.Timeline
 
-type timelineFile struct {
-	Workers int                  `json:"workers"`
-	Events  [][5]json.RawMessage `json:"events"`
-}
-
 // MarshalJSON writes the short form.
 func (t timeline) MarshalJSON() ([]byte, error) {
-	out := fmt.Appendf(nil, `{"workers":%d,"events":[`, t.Workers)
-	for i, e := range t.Events {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = fmt.Appendf(out, `[%d,"%v",%d,%d,%d]`, e.Worker, e.Action, e.Start.Nanoseconds(), e.End.Nanoseconds(), e.Live)
+	events := [][]any{}
+	for _, e := range t.Events {
+		events = append(events, []any{e.Worker, e.Action.String(), e.Start.Nanoseconds(), e.End.Nanoseconds(), e.Live})
 	}
-	return append(out, "]}"...), nil
+	return json.Marshal(map[string]any{"workers": t.Workers, "events": events})
 }
 
 // UnmarshalJSON reads the short form.
 func (t *timeline) UnmarshalJSON(text []byte) error {
-	var f timelineFile
+	var f struct {
+		Workers int                 `json:"workers"`
+		Events  [][]json.RawMessage `json:"events"`
+	}
 	if err := json.Unmarshal(text, &f); err != nil {
 		return err
 	}
@@ -217,12 +206,12 @@ func (t *timeline) UnmarshalJSON(text []byte) error {
 	for i, fields := range f.Events {
 		var e schedule.Event
 		var action string
-		var start, end int64
-		for k, into := range []any{&e.Worker, &action, &start, &end, &e.Live} {
-			if len(fields[k]) == 0 {
-				return fmt.Errorf("event %d has %d fields; want 5", i, k)
-			}
-			if err := json.Unmarshal(fields[k], into); err != nil {
+		into := []any{&e.Worker, &action, &e.Start, &e.End, &e.Live}
+		if len(fields) != len(into) {
+			return fmt.Errorf("event %d has %d fields; want %d", i, len(fields), len(into))
+		}
+		for k := range into {
+			if err := json.Unmarshal(fields[k], into[k]); err != nil {
 				return fmt.Errorf("event %d: %w", i, err)
 			}
 		}
@@ -230,7 +219,6 @@ func (t *timeline) UnmarshalJSON(text []byte) error {
 		if e.Action, err = schedule.ParseAction(action); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
-		e.Start, e.End = time.Duration(start), time.Duration(end)
 		t.Events = append(t.Events, e)
 	}
 	return nil

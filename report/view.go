@@ -12,19 +12,14 @@ import (
 
 // view is what the page's script gets of a Run: all of it computed, nothing to be decided.
 type view struct {
-	Title   string       `json:"title"`
-	Facts   []Fact       `json:"facts"`
-	Others  []Other      `json:"others"`
-	Last    int64        `json:"last"`
+	*plainRun
 	Devices []deviceView `json:"devices"`
 	Planned *timeline    `json:"planned"`
 	// Times says where the durations of Planned come from: "predicted", "median" of what Ran took, or
 	// "unit", all the same.
 	Times  string      `json:"times"`
 	Ran    *timeline   `json:"ran"`
-	Step   int64       `json:"step"`
 	Layers []layerView `json:"layers"`
-	Ended  *Ended      `json:"ended"` // nil is not known
 }
 
 // deviceView is a device and its worker.
@@ -55,15 +50,13 @@ type layerView struct {
 
 // newView computes what the page shows.
 func newView(r Run) (view, error) {
-	v := view{Title: r.Title, Facts: r.Facts, Others: r.Others, Last: r.Last, Step: r.Step, Ran: (*timeline)(r.Ran), Ended: r.Ended}
+	v := view{plainRun: (*plainRun)(&r), Ran: (*timeline)(r.Ran)}
 	for _, l := range r.Layers {
 		v.Layers = append(v.Layers, layerView{Layer: l, Stage: -1})
 	}
 	if r.Plan == nil {
-		if r.Ran != nil {
-			for w := range r.Ran.Workers {
-				v.Devices = append(v.Devices, ranView(deviceView{Name: fmt.Sprintf("worker %d", w)}, r.Ran, w))
-			}
+		for w := 0; r.Ran != nil && w < r.Ran.Workers; w++ {
+			v.Devices = append(v.Devices, ranView(deviceView{Name: fmt.Sprintf("worker %d", w)}, r.Ran, w))
 		}
 		return v, nil
 	}
@@ -118,24 +111,19 @@ func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 	case ran == nil || len(ran.Events) == 0:
 		return t, "unit", nil
 	}
-	type of struct {
-		kind  schedule.Kind
-		stage int
-	}
-	took := map[of][]time.Duration{}
+	took := map[schedule.Action][]time.Duration{} // by kind and stage
 	for _, e := range ran.Events {
-		if a := e.Action; !a.Kind.Transfer() {
-			took[of{a.Kind, a.Stage}] = append(took[of{a.Kind, a.Stage}], e.End-e.Start)
+		of := schedule.Action{Kind: e.Action.Kind, Stage: e.Action.Stage}
+		if !of.Kind.Transfer() {
+			took[of] = append(took[of], e.End-e.Start)
 		}
 	}
-	for _, all := range took {
-		slices.Sort(all)
-	}
 	t, err = schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
-		all := took[of{a.Kind, a.Stage}]
+		all := took[schedule.Action{Kind: a.Kind, Stage: a.Stage}]
 		if len(all) == 0 {
 			return 0
 		}
+		slices.Sort(all)
 		return all[len(all)/2]
 	})
 	return t, "median", err
@@ -149,7 +137,7 @@ func (v *view) placeLayers(p *planner.Plan) {
 		if units == nil {
 			units = []int{s.Layers}
 		}
-		left := s.Layers
+		end := next + s.Layers // a loss that ends the last unit is no layer of the model
 		for unit, n := range units {
 			again, runs := 0, 0
 			for _, m := range s.MicroBatches {
@@ -157,16 +145,12 @@ func (v *view) placeLayers(p *planner.Plan) {
 				runs += times
 				again += min(1, max(0, times-1))
 			}
-			for range min(n, left) { // a loss that ends the last unit is no layer of the model
-				if next == len(v.Layers) {
-					return
-				}
+			for ; n > 0 && next < min(end, len(v.Layers)); n-- {
 				l := &v.Layers[next]
 				l.Stage, l.Device, l.Policy = i, p.Devices[s.Device].Name, string(s.Policy)
 				l.Again, l.MicroBatches, l.Runs, l.Frozen = again, len(s.MicroBatches), runs, unit < s.Prologue
 				next++
 			}
-			left -= min(n, left)
 		}
 	}
 }
@@ -174,7 +158,7 @@ func (v *view) placeLayers(p *planner.Plan) {
 // forwards is how often operations run a unit forward.
 func forwards(ops []remat.Op, unit int) (n int) {
 	for _, op := range ops {
-		if op.Layer == unit && (op.Kind == remat.Forward || op.Kind == remat.ForwardKeep || op.Kind == remat.ForwardSave) {
+		if op.Layer == unit && op.Kind != remat.Backward && op.Kind != remat.LossStep {
 			n++
 		}
 	}

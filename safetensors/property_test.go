@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -30,10 +31,7 @@ func drawTensors(t *rapid.T) []safetensors.Tensor {
 			DType: rapid.SampledFrom(dtypes).Draw(t, "dtype"),
 			Shape: rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 4).Draw(t, "shape"),
 		}
-		size, err := tensor.Size()
-		if err != nil {
-			t.Fatal(err)
-		}
+		size := must.Get(tensor.Size())(t)
 		highest := byte(255)
 		if tensor.DType == safetensors.Bool {
 			highest = 1
@@ -51,19 +49,11 @@ func TestRoundTrip(t *testing.T) {
 		metadata := rapid.MapOfN(rapid.String(), rapid.String(), 0, 5).Draw(t, "metadata")
 
 		var b bytes.Buffer
-		if err := safetensors.Write(&b, tensors, metadata); err != nil {
-			t.Fatal(err)
-		}
-		file, err := parse(b.Bytes())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(&b, tensors, metadata))
+		file := must.Get(parse(b.Bytes()))(t)
 		var got []safetensors.Tensor
 		for _, header := range file.Tensors() {
-			tensor, err := file.Read(header.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tensor := must.Get(file.Read(header.Name))(t)
 			got = append(got, tensor)
 		}
 		if diff := cmp.Diff(tensors, got, cmpopts.EquateEmpty()); diff != "" {
@@ -89,9 +79,7 @@ func TestRoundTrip(t *testing.T) {
 		seed := rapid.Uint64().Draw(t, "shuffle")
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(lazy), func(i, j int) { lazy[i], lazy[j] = lazy[j], lazy[i] })
 		var again bytes.Buffer
-		if err := safetensors.Write(&again, lazy, metadata); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(&again, lazy, metadata))
 		if !bytes.Equal(b.Bytes(), again.Bytes()) {
 			t.Fatal("the same tensors, shuffled and loaded late, give other bytes")
 		}
@@ -113,9 +101,7 @@ func TestEveryTensorIsAligned(t *testing.T) {
 				return write(data)
 			}
 		}
-		if err := safetensors.Write(counter, tensors, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(counter, tensors, nil))
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -59,10 +60,7 @@ func TestPythonReads(t *testing.T) {
 	for i, dtype := range dtypes {
 		for j, shape := range [][]int64{{}, {0}, {3}, {2, 0, 5}, {3, 1, 7}} {
 			tensor := safetensors.Tensor{Name: fmt.Sprintf(`%d "größe".%d/東京`, i, j), DType: dtype, Shape: shape}
-			size, err := tensor.Size()
-			if err != nil {
-				t.Fatal(err)
-			}
+			size := must.Get(tensor.Size())(t)
 			for range size {
 				b := byte(draw.IntN(256))
 				if dtype == safetensors.Bool {
@@ -77,13 +75,8 @@ func TestPythonReads(t *testing.T) {
 	slices.SortFunc(want, func(a, b foundTensor) int { return strings.Compare(a.Name, b.Name) })
 	for _, all := range [][]safetensors.Tensor{tensors, nil} {
 		path := filepath.Join(t.TempDir(), "m.safetensors")
-		if err := safetensors.WriteFile(path, all, safetensors.PyTorch); err != nil {
-			t.Fatal(err)
-		}
-		got, err := python(t, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.WriteFile(path, all, safetensors.PyTorch))
+		got := must.Get(python(t, path))(t)
 		t.Logf("read by %s", got.Reader)
 		if d := cmp.Diff(want[:len(all)], got.Tensors); d != "" || got.Metadata["format"] != "pt" {
 			t.Errorf("metadata %v, tensors:\n%s", got.Metadata, d)

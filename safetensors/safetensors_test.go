@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -88,9 +89,7 @@ func TestBytes(t *testing.T) {
 	}
 	for range 10 { // the order given must not show
 		var b bytes.Buffer
-		if err := safetensors.Write(&b, tensors, metadata); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, safetensors.Write(&b, tensors, metadata))
 		if !bytes.Equal(b.Bytes(), want) {
 			t.Fatalf("Write gave\n%q, want\n%q", b.Bytes(), want)
 		}
@@ -100,10 +99,7 @@ func TestBytes(t *testing.T) {
 }
 
 func TestRead(t *testing.T) {
-	file, err := parse(raw(smallHeader, smallData))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(parse(raw(smallHeader, smallData)))(t)
 	tensors, metadata := small()
 	if got := file.Metadata(); !maps.Equal(got, metadata) {
 		t.Errorf("Metadata() = %v, want %v", got, metadata)
@@ -119,10 +115,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("Tensors() are %v, want %v", names, want)
 	}
 	for _, want := range tensors {
-		got, err := file.Read(want.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(file.Read(want.Name))(t)
 		if got.Name != want.Name || got.DType != want.DType || !slices.Equal(got.Shape, want.Shape) || !bytes.Equal(got.Data, want.Data) {
 			t.Errorf("Read(%q) = %v, want %v", want.Name, got, want)
 		}
@@ -186,28 +179,6 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// limited fails after some bytes, as a full disk does.
-type limited struct{ left int }
-
-var errFull = errors.New("disk full")
-
-func (l *limited) Write(p []byte) (int, error) {
-	if len(p) > l.left {
-		return l.left, errFull
-	}
-	l.left -= len(p)
-	return len(p), nil
-}
-
-func TestWriteReportsTheWriter(t *testing.T) {
-	tensors, metadata := small()
-	for left := range len(smallHeader) + 8 + len(smallData) {
-		if err := safetensors.Write(&limited{left}, tensors, metadata); !errors.Is(err, errFull) {
-			t.Fatalf("room for %d bytes: error %v, want the writer's", left, err)
-		}
-	}
-}
-
 // A buffer may be used for one tensor after the other, so each must be written before the next is loaded.
 func TestLoadMayReuseItsBuffer(t *testing.T) {
 	buffer := make([]byte, 1)
@@ -219,10 +190,162 @@ func TestLoadMayReuseItsBuffer(t *testing.T) {
 		}})
 	}
 	var b bytes.Buffer
-	if err := safetensors.Write(&b, tensors, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, safetensors.Write(&b, tensors, nil))
 	if got := b.String()[b.Len()-3:]; got != "abc" {
 		t.Errorf("the data is %q, want %q", got, "abc")
 	}
+}
+
+// A checkpoint that fails half-way must not cost the one before it.
+func TestWriteFileThatFailsLeavesTheOldFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	must.Do(t, os.WriteFile(path, []byte("old"), 0o644))
+	broken := errors.New("the device is gone")
+	err := safetensors.WriteFile(path, []safetensors.Tensor{
+		{Name: "a", DType: safetensors.U8, Shape: []int64{4 << 20}, Load: load(make([]byte, 4<<20), nil)},
+		{Name: "b", DType: safetensors.U8, Load: load(nil, broken)},
+	}, nil)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), `tensor "b"`) {
+		t.Errorf("error %v, want one that names the path, the tensor and the cause", err)
+	}
+	if content, err := os.ReadFile(path); string(content) != "old" {
+		t.Errorf("the file has %q, %v, want what it had", content, err)
+	}
+}
+
+// load is a tensor's Load that gives the data in one piece, or fails.
+func load(data []byte, err error) func(func([]byte) error) error {
+	return func(write func([]byte) error) error {
+		if err != nil {
+			return err
+		}
+		return write(data)
+	}
+}
+
+func TestConvert(t *testing.T) {
+	inf, nan := math.Inf(1), math.NaN()
+	half := func(bits ...uint16) (data []byte) {
+		for _, b := range bits {
+			data = binary.LittleEndian.AppendUint16(data, b)
+		}
+		return data
+	}
+	doubles := func(values ...float64) (data []byte) {
+		for _, v := range values {
+			data = binary.LittleEndian.AppendUint64(data, math.Float64bits(v))
+		}
+		return data
+	}
+	for _, row := range []struct {
+		dtype safetensors.DType
+		data  []byte
+		want  []float64
+	}{
+		// one, the least above it, the largest, the smallest normal, both ends of the subnormal
+		{safetensors.F16, half(0x3c00, 0x3c01, 0x7bff, 0x0400, 0x03ff, 0x0001, 0x8000, 0xc000, 0x7c00, 0xfc00, 0x7e00),
+			[]float64{1, 1 + 1.0/1024, 65504, 0x1p-14, 0x1p-14 - 0x1p-24, 0x1p-24, math.Copysign(0, -1), -2, inf, -inf, nan}},
+		{safetensors.BF16, half(0x3f80, 0xc000, 0x7f80, 0x7fc0, 0x0001), []float64{1, -2, inf, nan, 0x1p-133}},
+		{safetensors.F64, doubles(1, 0.1, -inf, nan, 1+0x1p-24, 1e-60), []float64{1, float64(float32(0.1)), -inf, nan, 1, 0}},
+	} {
+		got, err := safetensors.Convert(safetensors.Tensor{Name: "w", DType: row.dtype, Shape: []int64{int64(len(row.want))}, Data: row.data}, safetensors.F32)
+		if err != nil || got.DType != safetensors.F32 || len(got.Data) != 4*len(row.want) {
+			t.Errorf("%s: %v, %v", row.dtype, got, err)
+			continue
+		}
+		wide := must.Get(safetensors.Convert(got, safetensors.F64))(t)
+		for i, want := range row.want {
+			narrow := float64(math.Float32frombits(binary.LittleEndian.Uint32(got.Data[4*i:])))
+			again := math.Float64frombits(binary.LittleEndian.Uint64(wide.Data[8*i:]))
+			if math.Float64bits(narrow) != math.Float64bits(want) && !(narrow != narrow && want != want) || narrow != again && narrow == narrow {
+				t.Errorf("%s: element %d is %v and then %v, want %v", row.dtype, i, narrow, again, want)
+			}
+		}
+	}
+	for _, row := range []struct {
+		t    safetensors.Tensor
+		to   safetensors.DType
+		want string
+	}{
+		{safetensors.Tensor{Name: "n", DType: safetensors.I64, Data: make([]byte, 8)}, safetensors.F32, `tensor "n": I64 cannot become F32`},
+		{safetensors.Tensor{Name: "n", DType: safetensors.F32, Data: make([]byte, 4)}, safetensors.I64, `tensor "n": F32 cannot become I64`},
+		{safetensors.Tensor{Name: "n", DType: safetensors.F64, Data: doubles(1, -1e39)}, safetensors.F32, `tensor "n": element 1 is -1e+39, which F32 has no number for`},
+	} {
+		if _, err := safetensors.Convert(row.t, row.to); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("got %v, want %q", err, row.want)
+		}
+	}
+}
+
+// Every number of 16 bits survives being widened and narrowed again, what lies between two becomes the
+// nearer one, and the even one where both are as near. Numbers in pieces are those of the whole.
+func TestConvertRounds(t *testing.T) {
+	for _, to := range []safetensors.DType{safetensors.F16, safetensors.BF16} {
+		all := make([]byte, 0, 2<<16)
+		for bits := range 1 << 16 {
+			all = binary.LittleEndian.AppendUint16(all, uint16(bits))
+		}
+		values := valuesOf(t, safetensors.Tensor{Name: "w", DType: to, Shape: []int64{1 << 16}, Data: all})
+		back := must.Get(safetensors.Convert(doublesOf(values...), to))(t)
+		for i, v := range values {
+			if got := binary.LittleEndian.Uint16(back.Data[2*i:]); got != uint16(i) && v == v {
+				t.Fatalf("%s: %#04x is %g and then %#04x", to, i, v, got)
+			}
+		}
+		// of the finite positive numbers, each and the next one
+		for i := 0; !math.IsInf(values[i+1], 0); i++ {
+			low, high := values[i], values[i+1]
+			middle := low + (high-low)/2
+			even := low
+			if i%2 == 1 {
+				even = high
+			}
+			got := valuesOf(t, mustConvert(t, doublesOf(math.Nextafter(middle, low), middle, math.Nextafter(middle, high), -middle), to))
+			if got[0] != low || got[1] != even || got[2] != high || got[3] != -even {
+				t.Fatalf("%s: around %g are %v; want %g, %g, %g, %g", to, middle, got, low, even, high, -even)
+			}
+		}
+		// from half an interval beyond the greatest on there is no number
+		largest := values[int(binary.LittleEndian.Uint16(mustConvert(t, doublesOf(math.Inf(1)), to).Data))-1]
+		for _, v := range []float64{2 * largest, -1e300} {
+			if _, err := safetensors.Convert(doublesOf(1, v), to); err == nil || !strings.Contains(err.Error(), "element 1 is") {
+				t.Errorf("%s: %g: %v", to, v, err)
+			}
+		}
+	}
+	whole := doublesOf(1, 2, 3, 1e300)
+	pieces := whole
+	pieces.Data, pieces.Load = nil, func(write func([]byte) error) error {
+		return errors.Join(write(whole.Data[:16]), write(whole.Data[16:24]), write(whole.Data[24:]))
+	}
+	var got []byte
+	lazy := safetensors.Converting(pieces, safetensors.F16)
+	err := lazy.Load(func(piece []byte) error { got = append(got, piece...); return nil })
+	want := mustConvert(t, doublesOf(1, 2, 3), safetensors.F16).Data
+	if lazy.DType != safetensors.F16 || !bytes.Equal(got, want) || err == nil || !strings.Contains(err.Error(), `tensor "w": element 3 is 1e+300, which F16 has no number for`) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+func doublesOf(values ...float64) safetensors.Tensor {
+	t := safetensors.Tensor{Name: "w", DType: safetensors.F64, Shape: []int64{int64(len(values))}}
+	for _, v := range values {
+		t.Data = binary.LittleEndian.AppendUint64(t.Data, math.Float64bits(v))
+	}
+	return t
+}
+
+func mustConvert(t *testing.T, from safetensors.Tensor, to safetensors.DType) safetensors.Tensor {
+	t.Helper()
+	out := must.Get(safetensors.Convert(from, to))(t)
+	return out
+}
+
+func valuesOf(t *testing.T, from safetensors.Tensor) (values []float64) {
+	t.Helper()
+	data := mustConvert(t, from, safetensors.F64).Data
+	for ; len(data) > 0; data = data[8:] {
+		values = append(values, math.Float64frombits(binary.LittleEndian.Uint64(data)))
+	}
+	return values
 }

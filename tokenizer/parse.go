@@ -3,16 +3,16 @@ package tokenizer
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -21,43 +21,42 @@ import (
 // is read here: none of them matters.
 type file struct {
 	AddedTokens []struct {
-		ID         int32
-		Content    string
-		SingleWord bool `json:"single_word"`
-		LStrip     bool
-		RStrip     bool
+		ID         int32  `json:"id"`
+		Content    string `json:"content"`
+		SingleWord bool   `json:"single_word"`
+		LStrip     bool   `json:"lstrip"`
+		RStrip     bool   `json:"rstrip"`
 	} `json:"added_tokens"`
-	Normalizer   *step
+	Normalizer   *step `json:"normalizer"`
 	PreTokenizer *step `json:"pre_tokenizer"`
 	Model        struct {
-		Type         string
-		Dropout      float64
-		UnknownToken string     `json:"unk_token"`
-		Prefix       string     `json:"continuing_subword_prefix"`
-		Suffix       string     `json:"end_of_word_suffix"`
-		FuseUnknown  bool       `json:"fuse_unk"`
-		ByteFallback bool       `json:"byte_fallback"`
-		IgnoreMerges bool       `json:"ignore_merges"`
-		Vocab        vocabulary `json:"vocab"`
-		Merges       []tokens   `json:"merges"`
-	}
+		Type         string           `json:"type"`
+		Dropout      float64          `json:"dropout"`
+		UnknownToken string           `json:"unk_token"`
+		Prefix       string           `json:"continuing_subword_prefix"`
+		Suffix       string           `json:"end_of_word_suffix"`
+		FuseUnknown  bool             `json:"fuse_unk"`
+		ByteFallback bool             `json:"byte_fallback"`
+		IgnoreMerges bool             `json:"ignore_merges"`
+		Vocab        map[string]int32 `json:"vocab"`
+		Merges       []tokens         `json:"merges"`
+	} `json:"model"`
 }
 
-// elsewhere says what to do with a tokenizer that is not read here, such as one of WordPiece, of Unigram, or
-// of SentencePiece's byte-pair encoding.
-const elsewhere = "for any other tokenizer make the tokens with Hugging Face's library and write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
+// otherTokenizersAdvice is the advice for other tokenizers, such as WordPiece, Unigram and SentencePiece.
+const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
 
 // step is a normalizer or a pre-tokenizer, or several in a row.
 type step struct {
-	Type             string
-	Normalizers      []step
-	PreTokenizers    []step `json:"pretokenizers"`
-	AddPrefixSpace   *bool  `json:"add_prefix_space"` // these two are true where they are left out
-	UseRegex         *bool  `json:"use_regex"`
-	IndividualDigits bool   `json:"individual_digits"`
-	Behavior         string
-	Invert           bool
-	Pattern          struct{ Regex, String *string }
+	Type             string                          `json:"type"`
+	Normalizers      []step                          `json:"normalizers"`
+	PreTokenizers    []step                          `json:"pretokenizers"`
+	AddPrefixSpace   *bool                           `json:"add_prefix_space"` // these two are true where they are left out
+	UseRegex         *bool                           `json:"use_regex"`
+	IndividualDigits bool                            `json:"individual_digits"`
+	Behavior         string                          `json:"behavior"`
+	Invert           bool                            `json:"invert"`
+	Pattern          struct{ Regex, String *string } `json:"pattern"`
 }
 
 func parse(content []byte) (*Tokenizer, error) {
@@ -68,7 +67,7 @@ func parse(content []byte) (*Tokenizer, error) {
 	m := f.Model
 	switch {
 	case m.Type != "BPE" && m.Type != "":
-		return nil, fmt.Errorf("model.type is %q; want BPE: %s", m.Type, elsewhere)
+		return nil, fmt.Errorf("model.type is %q; want BPE: %s", m.Type, otherTokenizersAdvice)
 	case len(m.Vocab) == 0:
 		return nil, errors.New("model.vocab has no tokens; want a tokenizer.json of byte-pair encoding: this may be another kind of file")
 	case m.Dropout != 0:
@@ -89,7 +88,8 @@ func parse(content []byte) (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown, byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
+	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown,
+		byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
 	if m.UnknownToken != "" {
 		id, ok := m.Vocab[m.UnknownToken]
 		if !ok {
@@ -103,11 +103,11 @@ func parse(content []byte) (*Tokenizer, error) {
 	if err := t.split(f.PreTokenizer); err != nil {
 		return nil, err
 	}
-	return t, t.finish(m.Merges)
+	return t, t.indexTokens(m.Merges)
 }
 
 // gpt2 is a tokenizer of a vocab.json and a merges.txt.
-func gpt2(v vocabulary, merges []tokens) (*Tokenizer, error) {
+func gpt2(v map[string]int32, merges []tokens) (*Tokenizer, error) {
 	t := &Tokenizer{added: map[string]int32{}, byteLevel: true, model: model{vocabulary: v, unknown: -1}}
 	const end = "<|endoftext|>"
 	if id, ok := v[end]; ok {
@@ -115,7 +115,7 @@ func gpt2(v vocabulary, merges []tokens) (*Tokenizer, error) {
 	}
 	s, err := newSplit(gpt2Pattern, true, true)
 	t.splits = []split{s}
-	return t, errors.Join(err, t.finish(merges))
+	return t, errors.Join(err, t.indexTokens(merges))
 }
 
 func (t *Tokenizer) normalise(s *step) error {
@@ -130,9 +130,11 @@ func (t *Tokenizer) normalise(s *step) error {
 		}
 		return nil
 	}
-	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}[s.Type]
+	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC,
+		"NFKD": norm.NFKD}[s.Type]
 	if !ok || t.form != nil {
-		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type, elsewhere)
+		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type,
+			otherTokenizersAdvice)
 	}
 	t.form = &form
 	return nil
@@ -185,10 +187,12 @@ func (t *Tokenizer) split(s *step) error {
 		case s.Behavior == "Removed":
 			matches, gaps = s.Invert, !s.Invert
 		default:
-			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed", s.Behavior)
+			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed",
+				s.Behavior)
 		}
 	default:
-		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s", s.Type, elsewhere)
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s",
+			s.Type, otherTokenizersAdvice)
 	}
 	one, err := newSplit(pattern, matches, gaps)
 	if err != nil {
@@ -198,19 +202,22 @@ func (t *Tokenizer) split(s *step) error {
 	return nil
 }
 
-// finish orders the tokens by number and the merges by rank.
-func (t *Tokenizer) finish(merges []tokens) error {
+// indexTokens orders the tokens by number and the merges by rank.
+func (t *Tokenizer) indexTokens(merges []tokens) error {
 	const most = 1 << 20 // tokens; the largest vocabularies have a quarter of that
-	all := maps.Clone(map[string]int32(t.model.vocabulary))
+	all := maps.Clone(t.model.vocabulary)
 	for token, id := range t.added {
 		if known, ok := all[token]; ok && known != id {
-			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number", token, known, id)
+			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number",
+				token, known, id)
 		}
 		all[token] = id
 	}
 	for _, token := range slices.Sorted(maps.Keys(all)) {
 		id := all[token]
 		switch {
+		case token == "":
+			return errors.New(`token "" is in the vocabulary; want no empty one`)
 		case id < 0 || id >= most:
 			return fmt.Errorf("token %q is %d; want a number from 0 to %d", token, id, most-1)
 		case int(id) >= len(t.tokens):
@@ -232,7 +239,8 @@ func (t *Tokenizer) finish(merges []tokens) error {
 		}
 		pair := [2]int32{ids[0], ids[1]}
 		if first, ok := t.model.merges[pair]; ok {
-			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+1, m[0], m[1])
+			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+
+				1, m[0], m[1])
 		}
 		t.model.merges[pair] = merge{rank, ids[2]}
 	}
@@ -251,38 +259,7 @@ func (t *Tokenizer) finish(merges []tokens) error {
 	return nil
 }
 
-// vocabulary is the number of each token. Unmarshal alone would keep the last of two equal tokens.
-type vocabulary map[string]int32
-
-func (v *vocabulary) UnmarshalJSON(content []byte) error {
-	d := json.NewDecoder(bytes.NewReader(content))
-	if open, err := d.Token(); err != nil || open != json.Delim('{') {
-		return fmt.Errorf("the vocabulary is %.20s; want an object of tokens and their numbers", content)
-	}
-	*v = vocabulary{}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return err
-		}
-		token := key.(string)
-		if _, ok := (*v)[token]; ok {
-			return fmt.Errorf("token %q is twice in the vocabulary; want it once", token)
-		}
-		if token == "" {
-			return errors.New(`token "" is in the vocabulary; want no empty one`)
-		}
-		var id *int32
-		if err := d.Decode(&id); err != nil || id == nil {
-			return fmt.Errorf("token %q has no number; want one from 0", token)
-		}
-		(*v)[token] = *id
-	}
-	_, err := d.Token()
-	return err
-}
-
-// tokens are those of a merge: ["a", "b"], or "a b" in older files.
+// tokens are the two tokens of a merge: ["a", "b"], or "a b" in older files.
 type tokens [2]string
 
 func (p *tokens) UnmarshalJSON(content []byte) error {
@@ -290,7 +267,7 @@ func (p *tokens) UnmarshalJSON(content []byte) error {
 	var text string
 	if json.Unmarshal(content, &text) == nil {
 		both = strings.Split(text, " ")
-	} else if err := json.Unmarshal(content, &both); err != nil {
+	} else if json.Unmarshal(content, &both) != nil {
 		both = nil
 	}
 	return p.set(both, string(content))
@@ -304,7 +281,7 @@ func (p *tokens) set(both []string, text string) error {
 	return nil
 }
 
-func parseVocabulary(content []byte) (v vocabulary, err error) {
+func parseVocabulary(content []byte) (v map[string]int32, err error) {
 	if err = unmarshal(content, &v); err == nil && len(v) == 0 {
 		err = errors.New("no tokens; want an object of tokens and their numbers")
 	}
@@ -333,19 +310,20 @@ func parseMerges(content []byte) (all []tokens, err error) {
 	return all, nil
 }
 
-// unmarshal reads JSON; an error of its syntax says the line.
+// unmarshal reads JSON and refuses a name that appears twice. Errors say the line.
 func unmarshal(content []byte, v any) error {
 	err := json.Unmarshal(content, v)
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	line := func(offset int64) int { return 1 + bytes.Count(content[:min(int(offset), len(content))], []byte("\n")) }
+	var syntax *jsontext.SyntacticError
+	var wrong *json.SemanticError
+	offset := int64(0)
 	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF) || len(content) == 0:
-		return errors.New("it is empty or cut short; want JSON")
+	case err == nil:
+		return nil
 	case errors.As(err, &syntax):
-		return fmt.Errorf("line %d: %v; want JSON: the file may be damaged, or cut short", line(syntax.Offset), err)
-	case errors.As(err, &kind):
-		return fmt.Errorf("line %d: %s is a %s; want a %v", line(kind.Offset), kind.Field, kind.Value, kind.Type)
+		offset = syntax.ByteOffset
+	case errors.As(err, &wrong):
+		offset = wrong.ByteOffset
 	}
-	return err
+	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+
+		bytes.Count(content[:offset], []byte("\n")), err)
 }

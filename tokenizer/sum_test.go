@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/tokenizer"
 )
 
@@ -14,10 +15,7 @@ import (
 func TestSum(t *testing.T) {
 	sum := func(path string) string {
 		t.Helper()
-		opened, err := tokenizer.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opened := must.Get(tokenizer.Open(path))(t)
 		return opened.Sum()
 	}
 	want := sum("testdata/tokenizer.json")
@@ -27,19 +25,14 @@ func TestSum(t *testing.T) {
 	changed := func(name string, change func(text string) string) string {
 		dir := t.TempDir()
 		for _, file := range []string{"vocab.json", "merges.txt"} {
-			content, err := os.ReadFile(filepath.Join("testdata", file))
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := must.Get(os.ReadFile(filepath.Join("testdata", file)))(t)
 			text := string(content)
 			if file == name {
 				if text = change(text); text == string(content) {
 					t.Fatalf("%s is as it was", name)
 				}
 			}
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o666))
 		}
 		return sum(dir)
 	}

@@ -13,15 +13,13 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/tokenizer"
 )
 
 func open(t *testing.T, path string) *tokenizer.Tokenizer {
 	t.Helper()
-	tok, err := tokenizer.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := must.Get(tokenizer.Open(path))(t)
 	return tok
 }
 
@@ -65,10 +63,7 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		text := strings.Join(rapid.SliceOf(rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>", "'ll"}))).Draw(r, "text"), "")
 		for _, tok := range toks {
-			ids, err := tok.Encode([]byte(text))
-			if err != nil {
-				r.Fatal(err)
-			}
+			ids := must.Get(tok.Encode([]byte(text)))(r)
 			if back, err := tok.Decode(ids); err != nil || string(back) != text {
 				r.Fatalf("%q, %v", back, err)
 			}
@@ -90,20 +85,14 @@ func TestLong(t *testing.T) {
 		words := rapid.SliceOfN(rapid.SampledFrom([]string{"the stages", " ", "  ", "\n", "東京", "7", strings.Repeat(" ", 900), strings.Repeat("x", 3000)}), 10, 60).Draw(r, "words")
 		text := []byte(strings.Join(words, ""))
 		for _, b := range all {
-			want, err := b.whole.Encode(text)
-			if err != nil {
-				r.Fatal(err)
-			}
+			want := must.Get(b.whole.Encode(text))(r)
 			if got, err := b.windows.Encode(text); err != nil || !slices.Equal(got, want) {
 				r.Fatalf("%v: %d tokens, want %d", err, len(got), len(want))
 			}
 		}
 	})
 	tok, text := open(t, "testdata"), bytes.Repeat([]byte("stages"), 200_000)
-	ids, err := tok.Encode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must.Get(tok.Encode(text))(t)
 	if back, err := tok.Decode(ids); err != nil || !bytes.Equal(back, text) || len(ids) >= len(text) {
 		t.Errorf("%d tokens, %v", len(ids), err)
 	}
@@ -169,20 +158,19 @@ func TestRefuses(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"empty":            {nil, "it is empty or cut short; want JSON"},
-		"cut short":        {read(t, "testdata/tokenizer.json")[:3000], "unexpected end of JSON input; want JSON: the file may be damaged, or cut short"},
-		"no JSON":          {[]byte("{\n\n?"), "line 3: invalid character '?'"},
+		"empty":            {nil, "line 1: jsontext: unexpected EOF"},
+		"cut short":        {read(t, "testdata/tokenizer.json")[:3000], "the file may be damaged, or cut short"},
+		"no JSON":          {[]byte("{\n\n?"), "line 3: "},
 		"another file":     {[]byte(`{"architectures": ["GPT2LMHeadModel"]}`), "model.vocab has no tokens; want a tokenizer.json of byte-pair encoding"},
 		"WordPiece":        {small(change{"type": "WordPiece"}), `model.type is "WordPiece"; want BPE`},
 		"dropout":          {small(change{"dropout": 0.1}), "model.dropout is 0.1; want 0 or null"},
 		"suffix":           {small(change{"end_of_word_suffix": "</w>"}), `end_of_word_suffix "</w>"; want neither`},
-		"vocabulary":       {small(change{"vocab": 1}), "the vocabulary is 1; want an object"},
-		"number":           {small(change{"vocab": change{"a": "x"}}), `token "a" has no number; want one from 0`},
-		"no number":        {small(change{"vocab": change{"a": nil}}), `token "a" has no number; want one from 0`},
+		"vocabulary":       {small(change{"vocab": 1}), `within "/model/vocab"`},
+		"number":           {small(change{"vocab": change{"a": "x"}}), `within "/model/vocab/a"`},
 		"empty token":      {small(change{"vocab": change{"": 1}}), `token "" is in the vocabulary; want no empty one`},
 		"negative":         {small(change{"vocab": change{"a": -1}}), `token "a" is -1; want a number from 0 to 1048575`},
 		"great":            {small(change{"vocab": change{"a": 1 << 20}}), `token "a" is 1048576; want a number from 0 to 1048575`},
-		"token twice":      {[]byte(`{"model": {"vocab": {"a": 0, "a": 1}}}`), `token "a" is twice in the vocabulary; want it once`},
+		"token twice":      {[]byte(`{"model": {"vocab": {"a": 0, "a": 1}}}`), `duplicate object member name "a" within "/model/vocab"`},
 		"number twice":     {small(change{"vocab": change{"a": 3, "b": 3}}), `tokens "a" and "b" are both 3; want a number for each`},
 		"merge of three":   {small(change{"merges": []string{"a b c"}}), `the merge "a b c"; want two tokens with a space between`},
 		"merge of one":     {small(change{"merges": [][]string{{"a"}}}), `the merge ["a"]; want two tokens`},
@@ -203,7 +191,7 @@ func TestRefuses(t *testing.T) {
 		"added, other":     {small(added(change{"id": 10, "content": "a"})), `token "a" is 0 in model.vocab and 10 in added_tokens; want one number`},
 		"added, same":      {small(added(change{"id": 1, "content": "<m>"})), `tokens "<m>" and "b" are both 1`},
 		"added, two":       {small(change{"added_tokens": []change{{"id": 10, "content": "<m>"}, {"id": 11, "content": "<m>"}}}), `added token "<m>" is 10 and 11; want one number`},
-		"field":            {small(change{"added_tokens": 1}), "added_tokens is a number; want a "},
+		"field":            {small(change{"added_tokens": 1}), `within "/added_tokens"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "t.json")
@@ -220,7 +208,7 @@ func TestRefuses(t *testing.T) {
 		"merge not UTF-8": {`{"a": 0}`, "a \xff", `merges.txt: line 1: "a \xff" is not UTF-8`},
 		"other merges":    {`{"a": 0}`, "a a", `vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
 		"no tokens":       {`{}`, "", "vocab.json: no tokens; want an object"},
-		"no vocabulary":   {`[`, "", "vocab.json: line 1: unexpected end of JSON input"},
+		"no vocabulary":   {`[`, "", "vocab.json: line 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			directory := t.TempDir()
@@ -264,18 +252,13 @@ func TestRefusesText(t *testing.T) {
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(path))(t)
 	return content
 }
 
 func write(t *testing.T, path string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, content, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, content, 0o666))
 }
 
 func wantError(t *testing.T, err error, want ...string) {

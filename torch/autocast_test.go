@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
@@ -58,28 +59,19 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 // Under autocast every operator gives PyTorch's types, and its numbers to bfloat16's accuracy, as
 // do the gradients.
 func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
-	text, err := os.ReadFile(torchtest.Fixture(autocastFixtures, "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(torchtest.Fixture(autocastFixtures, "cases.json")))(t)
 	var cases []struct{ Name, Operator, File string }
 	if err := json.Unmarshal(text, &cases); err != nil || len(cases) != 16 {
 		t.Fatalf("%d cases, want 16 (%v)", len(cases), err)
 	}
 	for _, row := range cases {
 		t.Run(row.Name, func(t *testing.T) {
-			file, err := safetensors.Open(torchtest.Fixture(autocastFixtures, row.File))
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must.Get(safetensors.Open(torchtest.Fixture(autocastFixtures, row.File)))(t)
 			defer func() { _ = file.Close() }() // it was only read
 			c := torchtest.New(t, torch.Options{Grad: true, Autocast: torch.AutocastBFloat16})
 			recorded := map[string]*torch.Tensor{}
 			for _, s := range file.Tensors() {
-				stored, err := file.Read(s.Name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				stored := must.Get(file.Read(s.Name))(t)
 				dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.BF16: torch.BFloat16, safetensors.I64: torch.Int64}[s.DType]
 				recorded[s.Name] = torch.FromBytes(c, stored.Data, dtype, stored.Shape)
 				if strings.HasPrefix(s.Name, "arg.") && dtype.IsFloat() {
@@ -161,24 +153,6 @@ func TestAutocastLinearAccumulates(t *testing.T) {
 	}
 }
 
-// Between forward and backward the graph holds the input as it was multiplied, but no copy of the
-// weights; without a graph nothing is held, in no cache either.
-func TestAutocastHoldsNoWeights(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true, Autocast: torch.AutocastBFloat16})
-	live := func() int64 { return torchtest.Device(2).Memory().Live }
-	x, w := leaf(t, c, 3, 64), leaf(t, c, 32, 64)
-	start := live()
-	y := c.Linear(x, w, nil)
-	if got, want := live()-start, int64(3*32*2+3*64*2); got != want {
-		t.Errorf("%d bytes are live after a linear, want %d: its output and its input, both bfloat16", got, want)
-	}
-	c.Close()
-	c.NoGrad(func() { y = c.PlainLinear(x, w, nil) })
-	if got, want := live()-start, int64(3*32*2); got != want || y.DType() != torch.BFloat16 {
-		t.Errorf("%v: %d bytes are live after a linear without a graph, want the output's %d", y, got, want)
-	}
-}
-
 func TestAutocastBelongsToTheContext(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
@@ -218,5 +192,28 @@ func TestAutocastLeavesBackwardAlone(t *testing.T) {
 	}
 	if difference := cmp.Diff(gradients[0], gradients[1]); difference != "" {
 		t.Errorf("without (-) and with (+) autocast:\n%s", difference)
+	}
+}
+
+// Files from when bfloat16 was the only type are read, and written alike.
+func TestAutocastAsText(t *testing.T) {
+	for want, text := range map[torch.Autocast]string{torch.AutocastOff: `false`, torch.AutocastBFloat16: `true`, torch.AutocastFloat16: `"float16"`} {
+		got, err := json.Marshal(want)
+		if err != nil || string(got) != text {
+			t.Errorf("%v as JSON is %s, %v", want, got, err)
+		}
+		var a torch.Autocast
+		if err := json.Unmarshal([]byte(text), &a); err != nil || a != want {
+			t.Errorf("%s is %v, %v", text, a, err)
+		}
+		if a, err := torch.ParseAutocast(want.String()); err != nil || a != want {
+			t.Errorf("%v is read as %v, %v", want, a, err)
+		}
+	}
+	var a torch.Autocast
+	for _, text := range []string{`"half"`, `3`, `null1`} {
+		if err := json.Unmarshal([]byte(text), &a); err == nil {
+			t.Errorf("%s is read as %v", text, a)
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 )
 
@@ -42,9 +41,6 @@ type Gloo struct{ h shim.ProcessGroup }
 // OpenGloo joins size processes, of which this is number rank. It listens on the interface that has the
 // address. It blocks until all are joined, the timeout has passed or the board is closed.
 func OpenGloo(b *Board, rank, size int, address string, timeout time.Duration) (*Gloo, error) {
-	if err := arg.Given(b, "torch: OpenGloo: the board", "one of torch.NewBoard"); err != nil {
-		return nil, err
-	}
 	h, err := shim.OpenGloo(b.h, rank, size, address, timeout)
 	if err != nil {
 		return nil, plain(err)
@@ -66,7 +62,7 @@ func (g *Gloo) Send(t *Tensor, to, tag int) (*Transfer, error) {
 	return &Transfer{h}, nil
 }
 
-// Receive begins to fill the memory of a dense tensor with what another process sends.
+// Receive begins to fill the memory of a dense tensor with another process's bytes.
 func (g *Gloo) Receive(t *Tensor, from, tag int) (*Transfer, error) {
 	h, err := shim.Receive(g.h, t.given("receive"), from, tag)
 	if err != nil {

@@ -2,6 +2,8 @@ package torch_test
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -235,9 +238,7 @@ func TestCheckpointGoesBackTwice(t *testing.T) {
 	back := func(keep bool) error {
 		return torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, keep) })
 	}
-	if err := errors.Join(back(true), back(false)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(back(true), back(false)))
 	if got := gradOf(c, x); !same(got, []float32{6, 6}) {
 		t.Errorf("two backwards give %v", got)
 	}
@@ -307,4 +308,296 @@ func TestCheckpointIsForgottenWithItsGraph(t *testing.T) {
 	if got := shim.Checkpoints() - before; got != 0 {
 		t.Errorf("%d checkpoints outlived their graph", got)
 	}
+}
+
+func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	h := c.MulScalar(x, 2)
+	err := torch.Try(func() {
+		c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.ReLU_(in[0])} }, tensors{h}, false)
+	})
+	if err == nil || !strings.Contains(err.Error(), "overwrote input 0") {
+		t.Errorf("by the function: %v", err)
+	}
+	h = c.MulScalar(x, 2)
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{h}, false)
+	c.AddScalar_(h, 1)
+	err = torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
+	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+		t.Errorf("between forward and backward: %v", err)
+	}
+	if x.HasGrad() {
+		t.Error("x has a gradient")
+	}
+}
+
+func TestCheckpointThatComputesSomethingElse(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	for reason, second := range map[string]struct {
+		f    func(c *torch.Ctx, x *torch.Tensor) tensors
+		want string
+	}{
+		"fewer outputs": {func(c *torch.Ctx, x *torch.Tensor) tensors { return nil }, "returned 0 tensors, but 1 when it first ran"},
+		"nil":           {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{nil} }, "output 0 was float32[2] when the function first ran, and is none"},
+		"another shape": {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{c.Sum(x)} }, "output 0 was float32[2] when the function first ran, and is float32[]"},
+	} {
+		y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors {
+			if c.Grad() {
+				return second.f(c, in[0])
+			}
+			return tensors{c.Tanh(in[0])}
+		}, tensors{x}, false)
+		err := torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
+		if err == nil || !strings.Contains(err.Error(), second.want) {
+			t.Errorf("%s: got %v, want %q in it", reason, err, second.want)
+		}
+	}
+}
+
+// Whatever ends the second run comes out of the Backward that was called, as it is, and leaves
+// nothing behind; what comes after works.
+func TestCheckpointFailures(t *testing.T) {
+	boom := &torch.Error{Op: "boom"}
+	type key struct{ int }
+	for _, depth := range []int{1, 2, 70} {
+		for name, row := range map[string]struct {
+			fail func(c *torch.Ctx)
+			want func(ended any) bool
+		}{
+			"an *Error":    {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
+			"another type": {func(*torch.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
+			"an operator": {func(c *torch.Ctx) { c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3)) }, func(p any) bool {
+				e, ok := p.(*torch.Error)
+				return ok && e.Op == "aten::mm" && cmp.Equal(e.Args, []string{"float32[2,3]", "float32[2,3]"})
+			}},
+			"memory": {func(c *torch.Ctx) {
+				c.Device().SetLimit(c.Device().Memory().Live + 64)
+				c.Ones(torch.Float32, 17)
+			}, func(p any) bool {
+				e, ok := p.(*torch.Error)
+				return ok && errors.Is(e, torch.ErrOutOfMemory)
+			}},
+			"memory in the inner backward": {func(c *torch.Ctx) { c.Device().SetLimit(c.Device().Memory().Live + 64) }, func(p any) bool {
+				e, ok := p.(*torch.Error)
+				return ok && errors.Is(e, torch.ErrOutOfMemory) && strings.Contains(e.Op, "TanhBackward")
+			}},
+		} {
+			t.Run(fmt.Sprintf("%s, %d deep", name, depth), func(t *testing.T) {
+				c := checkpointed(t, torch.Options{Device: torchtest.Device(3)})
+				defer torchtest.Device(3).SetLimit(0)
+				runtime.LockOSThread() // sequence numbers are the thread's
+				defer runtime.UnlockOSThread()
+				x := leaf(t, c, 64)
+				f := func(c *torch.Ctx, in tensors) tensors {
+					y := c.Tanh(in[0])
+					if c.Grad() {
+						row.fail(c)
+					}
+					return tensors{y}
+				}
+				before := torch.Sequence()
+				y := c.Checkpoint(deep(depth-1, f), tensors{x}, false)
+				after := torch.Sequence()
+				grad := c.OnesLike(y[0])
+				ended := func() (p any) {
+					defer func() { p = recover() }()
+					c.Backward(y, tensors{grad}, false)
+					return nil
+				}()
+				if !row.want(ended) {
+					t.Errorf("backward ended with %v", ended)
+				}
+				if e, ok := ended.(*torch.Error); ok && (e.Sequence < before || e.Sequence >= after) {
+					t.Errorf("sequence %d, recorded in [%d,%d)", e.Sequence, before, after)
+				}
+				c.Device().SetLimit(0)
+				y = c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 2)} }), tensors{x}, false)
+				c.Backward(y, tensors{grad}, false)
+				if got := gradOf(c, x); got == nil || got[0] != 2 {
+					t.Errorf("the next backward gives %v", got)
+				}
+			})
+		}
+	}
+}
+
+// Goexit (FailNow, in tests) ends the goroutine that called Backward, and passes through no frame
+// of C++ on its way.
+func TestCheckpointGoexit(t *testing.T) {
+	c := checkpointed(t, torch.Options{})
+	x := leaf(t, c, 2)
+	for _, depth := range []int{1, 3} {
+		returned := true
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			y := c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors {
+				if c.Grad() {
+					runtime.Goexit()
+				}
+				return tensors{c.Tanh(in[0])}
+			}), tensors{x}, false)
+			returned = false
+			c.Backward(y, tensors{c.OnesLike(y[0])}, false)
+			returned = true
+		})
+		wg.Wait()
+		if returned {
+			t.Errorf("%d deep: Backward returned", depth)
+		}
+	}
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{x}, false)
+	c.Backward(y, tensors{c.OnesLike(y[0])}, false)
+}
+
+// doubling is a node that stands for two outputs, 2x and 3x, and does what during says.
+type doubling struct {
+	t         *testing.T
+	during    func(c *torch.Ctx, a *torch.Arrival)
+	arrivals  []torch.Arrival
+	forgotten int
+}
+
+func (d *doubling) Backward(c *torch.Ctx, a *torch.Arrival) {
+	d.arrivals = append(d.arrivals, *a)
+	if c.Grad() {
+		d.t.Error("grad is on")
+	}
+	if d.during != nil {
+		d.during(c, a)
+	}
+	for i, g := range a.Grads {
+		if g == nil {
+			continue
+		}
+		part := c.MulScalar(g, float64(2+i))
+		if a.InputGrads[0] != nil {
+			part = c.Add(a.InputGrads[0], part)
+		}
+		a.InputGrads[0] = part
+	}
+}
+
+func (d *doubling) Forget() { d.forgotten++ }
+
+func (d *doubling) attach(c *torch.Ctx, inputs ...*torch.Tensor) []*torch.Tensor {
+	var outputs []*torch.Tensor
+	c.NoGrad(func() {
+		outputs = []*torch.Tensor{c.MulScalar(inputs[0], 2), c.MulScalar(inputs[0], 3), nil, c.Argmax(inputs[0], 0)}
+	})
+	return c.Attach(inputs, outputs, d)
+}
+
+func TestAttach(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	leaf := c.Ones(torch.Float32, 4).SetRequiresGrad(true)
+	other := c.Ones(torch.Float32, 2)
+	d := &doubling{t: t}
+	ys := d.attach(c, c.MulScalar(leaf, 1), other, nil)
+	if !ys[0].RequiresGrad() || ys[2] != nil || ys[3].RequiresGrad() {
+		t.Fatalf("attached are %v", torch.Describe(ys))
+	}
+	start := func(i int, keep bool) {
+		c.Backward(ys[i:i+1], []*torch.Tensor{c.OnesLike(ys[i])}, keep)
+	}
+	start(1, true)
+	if got := torch.Values[float32](c.GradOf(leaf))[0]; got != 3 {
+		t.Errorf("the gradient through one output is %v, want 3", got)
+	}
+	c.Backward(ys[:2], []*torch.Tensor{c.OnesLike(ys[0]), c.OnesLike(ys[1])}, false)
+	if got := torch.Values[float32](c.GradOf(leaf))[0]; got != 8 {
+		t.Errorf("the gradient through both as well is %v, want 8", got)
+	}
+	first, second := d.arrivals[0], d.arrivals[1]
+	if first.Last || !second.Last || first.Grads[0] != nil || first.Grads[1] == nil || second.Grads[0] == nil || !first.Wanted[0] || first.Wanted[1] || first.Wanted[2] || d.forgotten != 1 {
+		t.Errorf("arrivals are %+v, forgotten %d times", d.arrivals, d.forgotten)
+	}
+	if err := torch.Try(func() { start(0, false) }); err == nil || d.forgotten != 1 || len(d.arrivals) != 2 {
+		t.Errorf("a third backward: %v, forgotten %d times", err, d.forgotten)
+	}
+}
+
+// The node holds nothing, and what it is sent goes when it lets go of it, not when backward
+// returns.
+func TestAttachHoldsNothing(t *testing.T) {
+	torchtest.Check(t)
+	device := torchtest.Device(3)
+	c := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
+	defer c.Close()
+	leaf := c.Ones(torch.Float32, 1000).SetRequiresGrad(true)
+	d := &doubling{t: t, during: func(c *torch.Ctx, a *torch.Arrival) {
+		before := device.Memory().Live
+		a.Grads[0].Free()
+		a.Grads[0] = nil
+		if freed := before - device.Memory().Live; freed != 4000 {
+			t.Errorf("the gradient of %d bytes was not the node's alone: %d are free", 4000, freed)
+		}
+	}}
+	before := device.Memory().Live
+	ys := d.attach(c, leaf)
+	if used := device.Memory().Live - before; used != 8000+8 {
+		t.Errorf("%d bytes are live, want those of the outputs", used)
+	}
+	loss := c.Sum(c.Tanh(ys[0])) // the gradient of a plain sum would be one number, expanded
+	c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+	d.during = nil
+
+	// A graph that is dropped is forgotten with its last tensor.
+	d = &doubling{t: t}
+	ys = d.attach(c, leaf)
+	y := c.Tanh(ys[1])
+	for _, t := range ys {
+		t.Free()
+	}
+	if d.forgotten != 0 {
+		t.Error("forgotten although there is a way to it")
+	}
+	y.Free()
+	if d.forgotten != 1 {
+		t.Errorf("forgotten %d times, want 1", d.forgotten)
+	}
+	leaf.SetGradOf(nil)
+}
+
+// However a node's backward ends, Backward ends like that, and nothing is left.
+func TestAttachedBackwardFails(t *testing.T) {
+	c := torchtest.New(t, torch.Options{Grad: true})
+	for name, fail := range map[string]func(){"panic": func() { panic("panic") }, "Goexit": runtime.Goexit} {
+		leaf := c.Ones(torch.Float32, 4).SetRequiresGrad(true)
+		d := &doubling{t: t, during: func(*torch.Ctx, *torch.Arrival) { fail() }}
+		y := d.attach(c, leaf)[0]
+		var ended any = "Goexit"
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					ended = p
+				}
+			}()
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+			ended = "nothing"
+		})
+		wg.Wait()
+		if ended != name {
+			t.Errorf("backward ended with %v, want %v", ended, name)
+		}
+		c.Close()
+		if d.forgotten != 1 {
+			t.Errorf("%s: forgotten %d times, want 1", name, d.forgotten)
+		}
+	}
+}
+
+func TestRaisePeak(t *testing.T) {
+	torchtest.Check(t)
+	d := torch.CPU(3)
+	d.ResetPeak()
+	live := d.Memory().Live
+	d.RaisePeak(live + 100)
+	d.RaisePeak(live + 50)
+	if got := d.Memory().Peak; got != live+100 {
+		t.Errorf("the peak is %d, want %d", got, live+100)
+	}
+	d.ResetPeak()
 }

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -91,52 +93,6 @@ func TestOpenStreams(t *testing.T) {
 	}
 }
 
-// A device that cannot be used is refused with the reason.
-func TestWhyADeviceCannotBeUsed(t *testing.T) {
-	why := "this build has no CUDA; build with a libtorch that has it, and make finds it"
-	if cuda, nccl := torch.CUDABuild(); cuda != "" {
-		why = "there is no GPU, or no driver for it"
-		if nccl == "" {
-			t.Error("a build with CUDA has no NCCL")
-		}
-	}
-	n := torch.CUDADevices()
-	if n > 0 {
-		why = fmt.Sprintf("the last one is cuda:%d", n-1)
-	}
-	for d, want := range map[torch.Device]string{
-		torch.CPU(torch.MaxCPU - 1): "",
-		torch.CUDA(n):               fmt.Sprintf("libtorch %s here cannot use cuda:%d: %s", torch.Version(), n, why),
-		torch.CPU(torch.MaxCPU):     fmt.Sprintf("libtorch %s here cannot use cpu:1023: the last one is cpu:1022", torch.Version()),
-	} {
-		err := d.Usable()
-		if got := fmt.Sprint(err); (err == nil) != (want == "") || err != nil && got != want || d.Available() != (err == nil) {
-			t.Errorf("%v: got %v, want %q", d, err, want)
-		}
-	}
-}
-
-// A CPU device says nothing of what it is made of, and a GPU that cannot be used is refused.
-func TestHardware(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(1)})
-	if h, err := torch.CPU(1).Hardware(); h != (torch.Hardware{}) || err != nil {
-		t.Errorf("of a CPU device: %+v, %v", h, err)
-	}
-	n := torch.CUDADevices()
-	if _, err := torch.CUDA(n).Hardware(); err == nil || err.Error() != torch.CUDA(n).Usable().Error() {
-		t.Errorf("of a GPU that is not there: %v", err)
-	}
-	for i := range n {
-		if h, err := torch.CUDA(i).Hardware(); h.Model == "" || h.Free <= 0 || err != nil {
-			t.Errorf("of cuda:%d: %+v, %v", i, h, err)
-		}
-	}
-	x := c.Zeros(torch.Float32, 1)
-	if !x.On(torch.CPU(0)) || !x.On(torch.CPU(1)) || x.On(torch.CUDA(0)) || x.On(torch.CUDA(1)) {
-		t.Error("a tensor of a CPU is used by any CPU device, and by no GPU")
-	}
-}
-
 // What is read from the host is the tensor, whatever its layout.
 func TestToHost(t *testing.T) {
 	torchtest.Check(t)
@@ -163,28 +119,162 @@ func TestFromPinned(t *testing.T) {
 	}
 }
 
-// Without a GPU, NCCL says so, and ends.
-func TestNCCLWithoutGPU(t *testing.T) {
-	if torch.CUDADevices() > 0 {
-		t.Skip("there is a GPU")
+// ncclEnd is a process's part: its communicators, a device, a stream for each direction, and a context
+// that works on the first.
+type ncclEnd struct {
+	*torch.NCCL
+	c       *torch.Ctx
+	streams [2]stream.Stream
+	over    [2]int // the communicators to and from the other end
+}
+
+// move is a move by a direction: 0 sends, 1 receives.
+func (e *ncclEnd) move(direction int, x *torch.Tensor) torch.Move {
+	return torch.Move{Over: e.over[direction], On: e.streams[direction], Tensor: x}
+}
+
+// finish waits for what was queued on both streams.
+func (e *ncclEnd) finish() {
+	for _, s := range e.streams {
+		stream.End(stream.Host{}, s)
 	}
-	n := &torch.NCCL{}
-	if _, err := n.Open(make([]byte, 128), torch.CUDA(0), true); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
-		t.Errorf("open: %v", err)
+}
+
+// ncclEnds are two processes, which are two GPUs of this one, that can send each other.
+func ncclEnds(t *testing.T) (ends [2]*ncclEnd) {
+	t.Helper()
+	if torch.CUDADevices() < 2 {
+		t.Skip("NCCL needs two GPUs")
 	}
-	if err := n.Transfer([]torch.Move{{}}); err == nil || !strings.Contains(err.Error(), "there is no communicator 0") {
-		t.Errorf("transfer: %v", err)
+	var both sync.WaitGroup
+	for i := range ends {
+		d := torch.CUDA(i)
+		ends[i] = &ncclEnd{NCCL: &torch.NCCL{}, c: torchtest.New(t, torch.Options{Device: d}), streams: [2]stream.Stream{d.NewStream(), d.NewStream()}}
+		ends[i].c.SetStream(ends[i].streams[0])
 	}
-	if gpu := torch.CUDA(0).GPU() + torch.CPU(0).GPU(); gpu != "" {
-		t.Errorf("the GPU is %q", gpu)
+	for from := range ends {
+		id := must.Get(ends[from].ID())(t)
+		for i, e := range ends {
+			both.Go(func() {
+				direction := 0
+				if i != from {
+					direction = 1
+				}
+				var err error
+				if e.over[direction], err = e.Open(id, torch.CUDA(i), i == from); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
 	}
-	n.Abort()
-	n.Close()
-	if err := n.Err(); !errors.Is(err, torch.ErrNCCLClosed) {
-		t.Errorf("after Abort: %v", err)
+	t.Cleanup(func() {
+		for _, e := range ends {
+			both.Go(e.Close)
+		}
+		both.Wait()
+	})
+	return ends
+}
+
+// both runs f for both ends at once.
+func both(ends [2]*ncclEnd, f func(i int, e *ncclEnd)) {
+	var all sync.WaitGroup
+	for i, e := range ends {
+		all.Go(func() { f(i, e) })
 	}
-	cuda, _ := torch.CUDABuild()
-	if _, err := n.ID(); cuda == "" && (err == nil || err.Error() != "torch: this build has no NCCL") {
-		t.Errorf("id: %v", err)
+	all.Wait()
+}
+
+// What is queued on a communicator arrives in the order in which it was sent, although nothing has a tag.
+func TestNCCLKeepsTheOrder(t *testing.T) {
+	ends := ncclEnds(t)
+	both(ends, func(i int, e *ncclEnd) {
+		for k := range 3 {
+			x := torch.From(e.c, []float32{float32(k), float32(10 * k)})
+			if i == 1 {
+				e.c.Fill_(x, -1)
+			}
+			e.c.Synchronize()
+			if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
+				t.Error(err)
+			}
+			e.finish()
+			if got := torch.Values[float32](x); !slices.Equal(got, []float32{float32(k), float32(10 * k)}) {
+				t.Errorf("message %d is %v", k, got)
+			}
+		}
+	})
+}
+
+// Two processes that both send 8 MiB and receive as much wait for nobody: queued in one group, and one
+// after the other on the streams of the two directions.
+func TestNCCLInBothDirections(t *testing.T) {
+	for _, grouped := range []bool{true, false} {
+		ends := ncclEnds(t)
+		both(ends, func(i int, e *ncclEnd) {
+			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)), e.c.Zeros(torch.Float32, 2<<20)
+			e.c.Synchronize()
+			moves := [][]torch.Move{{e.move(0, own)}, {e.move(1, other)}}
+			if grouped {
+				moves = [][]torch.Move{{e.move(0, own), e.move(1, other)}}
+			}
+			for _, m := range moves {
+				if err := e.Transfer(m); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			e.finish()
+			if v := torch.Values[float32](other); slices.Min(v) != float32(2-i) || slices.Max(v) != float32(2-i) {
+				t.Errorf("GPU %d received %v to %v, want %d", i, slices.Min(v), slices.Max(v), 2-i)
+			}
+		})
 	}
+}
+
+// Abort, from another thread, ends a process that waits for another to join, one that waits for what
+// nobody sends, and one that has less room than comes. The process can open communicators afterwards.
+func TestNCCLAbort(t *testing.T) {
+	ends := ncclEnds(t)
+	alone, ended := &torch.NCCL{}, make(chan error)
+	id := must.Get(alone.ID())(t)
+	go func() {
+		_, err := alone.Open(id, torch.CUDA(0), true)
+		ended <- err
+	}()
+	time.Sleep(10 * time.Millisecond) // most often it waits by then
+	alone.Abort()
+	if err := <-ended; err == nil {
+		t.Error("a process has joined nobody")
+	}
+	for name, sent := range map[string]int64{"nothing is sent": 0, "more is sent": 2 << 20, "less is sent": 1} {
+		ends := ncclEnds(t)
+		both(ends, func(i int, e *ncclEnd) {
+			x := e.c.Zeros(torch.Float32, 1<<20)
+			if i == 0 {
+				x = e.c.Zeros(torch.Float32, sent)
+			}
+			e.c.Synchronize()
+			if i == 1 || sent > 0 {
+				if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			time.AfterFunc(50*time.Millisecond, e.Abort)
+			e.finish() // it has ended, or was ended
+			time.Sleep(100 * time.Millisecond)
+			if err := e.Transfer([]torch.Move{e.move(i, x)}); !errors.Is(err, torch.ErrNCCLClosed) {
+				t.Errorf("%s: a transfer over a communicator that was aborted: %v", name, err)
+			}
+		})
+	}
+	both(ends, func(i int, e *ncclEnd) {
+		x := e.c.Zeros(torch.Float32, 4)
+		e.c.Synchronize()
+		if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
+			t.Error(err)
+		}
+		e.finish()
+	})
 }

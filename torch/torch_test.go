@@ -33,20 +33,6 @@ func TestSlicesRoundTrip(t *testing.T) {
 	check("a view that is not contiguous", same(torch.Values[int64](view), []int64{1, 4, 2, 5, 3, 6}))
 }
 
-func TestBF16RoundsAsLibtorch(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	var in []float32
-	for i := 0; i < 5000; i++ {
-		in = append(in, math.Float32frombits(uint32(torch.Mix(3, uint64(i)))))
-	}
-	got := torch.Values[torch.BF16](c.To(torch.From(c, in), torch.BFloat16))
-	for i, f := range in {
-		if want := torch.ToBF16(f); got[i] != want && f == f {
-			t.Fatalf("%v (%08x): libtorch %04x, Go %04x", f, math.Float32bits(f), got[i], want)
-		}
-	}
-}
-
 func same[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
@@ -257,29 +243,6 @@ func TestFrozenLinearKeepsNothing(t *testing.T) {
 	x.SetGradOf(nil)
 }
 
-func TestManyDimensions(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	x := c.Ones(torch.Float32, 1, 1, 1, 1, 1, 1, 1, 2, 3)
-	if x.Numel() != 6 || x.Size(-1) != 3 || x.String() != "float32[1,1,1,1,1,1,1,2,3]" {
-		t.Errorf("%v: %d elements", x, x.Numel())
-	}
-}
-
-func TestNoSuchDType(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	x := c.Ones(torch.Float32, 1)
-	for name, f := range map[string]func(){
-		"To":   func() { c.To(x, torch.DType(-1)) },
-		"Ones": func() { c.Ones(torch.DType(-1), 1) },
-		"Call": func() { c.Call("aten::ones_like", "", x, torch.DType(-7)) },
-	} {
-		var e *torch.Error
-		if err := torch.Try(f); !errors.As(err, &e) {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-}
-
 func TestCacheNeverHoldsMoreThanThePeak(t *testing.T) {
 	torchtest.Check(t)
 	const page = 4096 // as much as a block may take beyond its bytes
@@ -300,29 +263,6 @@ func TestCacheNeverHoldsMoreThanThePeak(t *testing.T) {
 	d.Trim()
 	if d.Memory().Cached != 0 {
 		t.Error("Trim left blocks behind")
-	}
-}
-
-// TestPeakCountsCachedBlocks: a temporary counts in the peak wherever its block comes from, the
-// system or the cache.
-func TestPeakCountsCachedBlocks(t *testing.T) {
-	torchtest.Check(t)
-	d := torch.CPU(6)
-	d.Trim()
-	defer d.Trim()
-	const size = 1 << 20
-	for run, cached := range []bool{false, true} {
-		live := d.Memory().Live
-		d.ResetPeak()
-		if m := d.Memory(); m.Cached >= size != cached || m.Peak != live {
-			t.Fatalf("run %d begins with %+v, a cached block wanted: %v", run, m, cached)
-		}
-		c := torch.NewCtx(torch.Options{Device: d})
-		c.Empty(torch.Uint8, size).Free()
-		c.Close()
-		if got := d.Memory().Peak - live; got != size {
-			t.Errorf("run %d: a temporary of %d bytes raised the peak by %d", run, size, got)
-		}
 	}
 }
 
@@ -435,23 +375,4 @@ func ExampleTry() {
 	// Output:
 	// [7 10 15 22]
 	// aten::add.Tensor(float32[2,2], float32[2,3]): The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 1
-}
-
-// Randn is Normal_ of Empty: its numbers follow from the context's seed and the draws before.
-func TestRandnFollowsFromTheSeed(t *testing.T) {
-	draw := func(seed uint64) (first, second []float32) {
-		c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Seed: seed})
-		defer c.Close()
-		return torch.Values[float32](c.Randn(3, 2)), torch.Values[float32](c.Randn(3, 2))
-	}
-	first, second := draw(1)
-	again, _ := draw(1)
-	other, _ := draw(2)
-	c := torchtest.New(t, torch.Options{Seed: 1})
-	if !same(first, again) || !same(first, torch.Values[float32](c.Normal_(c.Empty(torch.Float32, 3, 2), 0, 1))) {
-		t.Errorf("one seed drew %v and %v", first, again)
-	}
-	if same(first, second) || same(first, other) {
-		t.Errorf("%v was drawn again: %v, with another seed %v", first, second, other)
-	}
 }

@@ -3,8 +3,5 @@
 // arrows that follow what moves between stages, and a curve of the bytes live on each device where
 // the timeline has them.
 //
-// It does not record; it writes what was recorded. It writes the part of the format that timelines
-// need, and reads back only what it wrote.
-//
 // The format is described in "Trace Event Format" (Google, 2016).
 package trace

@@ -34,7 +34,12 @@ func flows(events []schedule.Event) [][]record {
 		if !a.Kind.Receive() {
 			continue
 		}
-		maker, user := joined(a)
+		kind := schedule.Forward
+		if a.Kind == schedule.ReceiveGradient {
+			kind = schedule.Backward
+		}
+		maker := schedule.Action{Kind: kind, Stage: a.Peer, MicroBatch: a.MicroBatch}
+		user := schedule.Action{Kind: kind, Stage: a.Stage, MicroBatch: a.MicroBatch}
 		for _, before := range []schedule.Action{maker, a.Matching()} {
 			if from, ok := last[before]; ok {
 				via[at] = append(via[at], from)
@@ -52,7 +57,9 @@ func flows(events []schedule.Event) [][]record {
 		}
 		id++
 		for i, at := range arrow {
-			end := flowEnd(events[at], id, events[receive].Action.String())
+			e := events[at]
+			end := record{Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)), Name: events[receive].Action.String(),
+				Cat: "flow", ID: id}
 			switch i {
 			case 0:
 				end.Phase = phaseFlowFrom
@@ -65,22 +72,4 @@ func flows(events []schedule.Event) [][]record {
 		}
 	}
 	return ends
-}
-
-// joined returns the actions that make and use what is received.
-func joined(receive schedule.Action) (maker, user schedule.Action) {
-	kind := schedule.Forward
-	if receive.Kind == schedule.ReceiveGradient {
-		kind = schedule.Backward
-	}
-	maker = schedule.Action{Kind: kind, Stage: receive.Peer, MicroBatch: receive.MicroBatch}
-	user = schedule.Action{Kind: kind, Stage: receive.Stage, MicroBatch: receive.MicroBatch}
-	return maker, user
-}
-
-// flowEnd is an arrow's end at an event, but for its phase. The ends of an arrow share name,
-// category and id.
-func flowEnd(e schedule.Event, id int, name string) record {
-	at := micros(e.Start)
-	return record{Pid: pid, Tid: tid(e.Worker), Ts: &at, Name: name, Cat: "flow", ID: id}
 }

@@ -3,7 +3,6 @@ package trace_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -64,7 +63,6 @@ func TestWriteGolden(t *testing.T) {
 	}{
 		{"plain.json", schedule.Config{Stages: 1, MicroBatches: 1}, trace.Options{}},
 		{"full.json", schedule.Config{Stages: 2, MicroBatches: 2, Recompute: always}, trace.Options{
-			Process: "resnet18, 2 stages",
 			Workers: []string{"worker 0 · cpu:0", "worker 1 · cpu:1"},
 		}},
 		{"backward.json", schedule.Config{Stages: 2, MicroBatches: 1}, trace.Options{}},
@@ -129,24 +127,6 @@ func drawTimeline(t *rapid.T) schedule.Timeline {
 	return timeline
 }
 
-// Nothing of a timeline is lost, to the nanosecond, whatever decorates it.
-func TestRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		want := drawTimeline(t)
-		opts := trace.Options{Process: rapid.String().Draw(t, "process")}
-		if rapid.Bool().Draw(t, "names") {
-			opts.Workers = rapid.SliceOfN(rapid.String(), want.Workers, want.Workers).Draw(t, "workers")
-		}
-		got, err := trace.Read(strings.NewReader(written(t, want, opts)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("-want +got:\n%s", diff)
-		}
-	})
-}
-
 // Events need no order in a timeline; in the file they are by start.
 func TestWriteSorts(t *testing.T) {
 	want := simulated(t, schedule.Config{Stages: 2, MicroBatches: 2})
@@ -198,8 +178,8 @@ func TestWriteErrors(t *testing.T) {
 		opts     trace.Options
 		want     string
 	}{
-		{"names", ok, trace.Options{Workers: []string{"one"}}, "trace: Workers is [one]: 1 for 2 workers; want one for each worker, or none"},
-		{"no names", ok, trace.Options{Workers: []string{}}, "trace: Workers is []: 0 for 2 workers"},
+		{"names", ok, trace.Options{Workers: []string{"one"}}, "trace: 1 names for 2 workers; want one for each, or none"},
+		{"no names", ok, trace.Options{Workers: []string{}}, "trace: 0 names for 2 workers"},
 		{"worker", beyond, trace.Options{}, "0F0 is on worker 2 of 2"},
 		{"time", early, trace.Options{}, "negative time -5ns"},
 	}
@@ -213,75 +193,27 @@ func TestWriteErrors(t *testing.T) {
 	}
 }
 
-// broken fails after some bytes.
-type broken struct{ capacity int }
-
-var errFull = errors.New("disk full")
-
-func (b *broken) Write(p []byte) (int, error) {
-	if b.capacity -= len(p); b.capacity < 0 {
-		return 0, errFull
+// A failure leaves what was in the file, and nothing beside it.
+func TestWriteFileFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.json")
+	timeline := simulated(t, schedule.Config{Stages: 2, MicroBatches: 2})
+	if err := trace.WriteFile(path, timeline, trace.Options{}); err != nil {
+		t.Fatal(err)
 	}
-	return len(p), nil
-}
-
-func TestWriteReportsItsWriter(t *testing.T) {
-	timeline := simulated(t, schedule.Config{Stages: 4, MicroBatches: 16})
-	size := len(written(t, timeline, trace.Options{}))
-	for _, capacity := range []int{0, size / 2, size - 1} {
-		if err := trace.Write(&broken{capacity}, timeline, trace.Options{}); !errors.Is(err, errFull) {
-			t.Errorf("capacity for %d of %d bytes: %v, want %v", capacity, size, err, errFull)
-		}
+	before, err := os.ReadFile(path)
+	if err != nil || string(before) != written(t, timeline, trace.Options{}) {
+		t.Errorf("the file is %q, %v", before, err)
 	}
-	if err := trace.Write(&broken{size}, timeline, trace.Options{}); err != nil {
-		t.Errorf("capacity for all: %v", err)
+	timeline.Events[3].Start = -1
+	if err := trace.WriteFile(path, timeline, trace.Options{}); err == nil {
+		t.Error("no error for a negative time")
 	}
-}
-
-func TestReadErrors(t *testing.T) {
-	const slice = `{"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1.000,"name":"forward, stage 0, micro-batch 0","cat":"forward","args":{"action":"0F0","stage":0,"micro_batch":0}}`
-	const thread = `{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0"}}`
-	file := func(events ...string) string { return `{"traceEvents":[` + strings.Join(events, ",") + `]}` }
-	but := func(old, new string) string { return file(thread, strings.Replace(slice, old, new, 1)) }
-	tests := []struct {
-		name, text string
-		want       string // empty: no error
-	}{
-		{"valid", file(thread, slice), ""},
-		{"empty", "", "EOF"},
-		{"no object", "[]", "cannot unmarshal"},
-		{"cut off", file(thread, slice)[:150], "unexpected EOF"},
-		{"more", file(thread, slice) + "{}", "more follows after the trace"},
-		{"unknown field", `{"traceEvents":[],"stackFrames":{}}`, "stackFrames"},
-		{"unknown type", but(`"X"`, `"B"`), `event 1: unknown type "B"`},
-		{"null", file("null"), `event 0: unknown type ""`},
-		{"no worker", file(slice), "0F0 is on worker 0 of 0"},
-		{"thread of no worker", but(`"tid":1`, `"tid":0`), "0F0 is on worker -1 of 1"},
-		{"not an action", but("0F0", "main"), `action "main"`},
-		{"another name", but("forward, stage 0", "backward, stage 0"), `0F0 is said to be "backward, stage 0, micro-batch 0"`},
-		{"negative bytes", but(`"stage"`, `"live_bytes":-1,"stage"`), "0F0 left -1 bytes"},
-		{"no time", but(`"ts":0.000,`, ""), "event 1: 0F0 has no time"},
-		{"no duration", but(`"dur":1.000,`, ""), "event 1: 0F0 has no time"},
-		{"negative time", but("0.000", "-1.000"), "-1.000 is not a time"},
-		{"lost digits", but("0.000", "1e3"), "1e3 is not a time"},
-		{"too many digits", but("0.000", "0.0000"), "0.0000 is not a time"},
-		{"too late", but("0.000", "9223372036854776.000"), "is not a time"},
-		{"ends too late", but("0.000,\"dur\":1.000", "9223372036854774.000,\"dur\":9223372036854774.000"), "before its start"},
-		{"no arguments", but(`,"args":{"action":"0F0","stage":0,"micro_batch":0}`, ""), `"forward, stage 0, micro-batch 0" has no action`},
-		{"no stage", but(`"stage":0,`, ""), "no stage or micro-batch"},
-		{"other stage", but(`"stage":0`, `"stage":1`), `0F0 is said to be "forward, stage 0, micro-batch 0", forward of micro-batch 0 on stage 1`},
-		{"other category", but(`"cat":"forward"`, `"cat":"backward"`), `micro-batch 0", backward of`},
+	after, err := os.ReadFile(path)
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the file is %q, %v, want it untouched", after, err)
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			timeline, err := trace.Read(strings.NewReader(tt.text))
-			switch {
-			case tt.want == "" && err != nil:
-				t.Error(err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
-				t.Errorf("%v, %v, want %s", timeline, err, tt.want)
-			}
-		})
+	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
+		t.Errorf("there are %v, %v", entries, err)
 	}
 }
 
@@ -301,10 +233,10 @@ func ExampleWrite() {
 		fmt.Println(err)
 	}
 	// Output: {"displayTimeUnit":"ms","traceEvents":[
-	// {"ph":"M","pid":1,"name":"process_name","args":{"name":"penstock"}},
-	// {"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0 · cpu:0"}},
-	// {"ph":"M","pid":1,"tid":1,"name":"thread_sort_index","args":{"sort_index":0}},
-	// {"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1000.000,"name":"forward, stage 0, micro-batch 0","cat":"forward","args":{"action":"0F0","stage":0,"micro_batch":0}},
-	// {"ph":"X","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"name":"backward, stage 0, micro-batch 0","cat":"backward","args":{"action":"0B0","stage":0,"micro_batch":0}}
+	// {"ph":"M","pid":1,"name":"process_name","args":{"name":"penstock"}}
+	// ,{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"worker 0 · cpu:0"}}
+	// ,{"ph":"M","pid":1,"tid":1,"name":"thread_sort_index","args":{"sort_index":0}}
+	// ,{"ph":"X","pid":1,"tid":1,"ts":0.000,"dur":1000.000,"name":"forward, stage 0, micro-batch 0","cat":"forward","args":{"action":"0F0","stage":0,"micro_batch":0}}
+	// ,{"ph":"X","pid":1,"tid":1,"ts":1000.000,"dur":1000.000,"name":"backward, stage 0, micro-batch 0","cat":"backward","args":{"action":"0B0","stage":0,"micro_batch":0}}
 	// ]}
 }

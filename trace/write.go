@@ -2,79 +2,22 @@ package trace
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
-	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 	"penstock.example/schedule"
 )
 
 // Options says what a trace shows besides the events. The zero Options is valid.
 type Options struct {
-	// Process names the whole. Empty means "penstock".
-	Process string
-
 	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker
 	// 0" and so on.
 	Workers []string
-}
-
-// ConfigError is a setting that is refused.
-type ConfigError = arg.ConfigError
-
-// Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline
-// that is not valid, for a time before zero, a *ConfigError for names that are not one per worker,
-// and the first error of w.
-func Write(w io.Writer, t schedule.Timeline, opts Options) error {
-	if err := arg.Given(w, "trace: Write: the writer", "what is to take the trace"); err != nil {
-		return err
-	}
-	if err := t.Validate(); err != nil {
-		return fmt.Errorf("trace: %w", err)
-	}
-	if opts.Workers != nil && len(opts.Workers) != t.Workers {
-		return &ConfigError{Of: "trace", Field: "Workers", Value: opts.Workers,
-			Problem: fmt.Sprintf("%d for %d workers", len(opts.Workers), t.Workers), Remedy: "want one for each worker, or none"}
-	}
-	out := &writer{w: bufio.NewWriter(w)}
-	out.text(`{"displayTimeUnit":"ms","traceEvents":[`)
-	writeNames(out, pid, t.Workers, opts)
-	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
-		writeNames(out, pidReductions, t.Workers, opts)
-	}
-	events := slices.Clone(t.Events)
-	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
-	writeEvents(out, events)
-	writeLive(out, events, opts)
-	out.text("\n]}\n")
-	if out.err == nil {
-		out.err = out.w.Flush()
-	}
-	if out.err != nil {
-		return fmt.Errorf("trace: %w", out.err)
-	}
-	return nil
-}
-
-// writeNames writes the metadata of a process: who it and the workers are, and that rows go by
-// number.
-func writeNames(out *writer, pid, workers int, opts Options) {
-	process := opts.Process
-	if process == "" {
-		process = "penstock"
-	}
-	if pid == pidReductions {
-		process += ", gradient reductions"
-	}
-	out.record(record{Phase: phaseMetadata, Pid: pid, Name: metaProcess, Args: &args{Name: process}})
-	for w := range workers {
-		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaThread, Args: &args{Name: opts.worker(w)}})
-		out.record(record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: metaSort, Args: &args{SortIndex: &w}})
-	}
 }
 
 // worker is the name of a worker.
@@ -85,84 +28,140 @@ func (o Options) worker(w int) string {
 	return fmt.Sprintf("worker %d", w)
 }
 
-// writeEvents writes events, which are sorted by start, each followed by its ends of arrows: a
-// viewer binds those to the slice that is open at their time, which is the last one that it has
-// read.
-func writeEvents(out *writer, events []schedule.Event) {
-	arrows := flows(events)
-	for i, e := range events {
-		out.record(complete(e))
-		for _, end := range arrows[i] {
-			out.record(end)
-		}
-	}
+// WriteFile writes the timeline to a file, as [Write] does. The file appears under its name when it
+// is complete: with an error, what was there before is still there, untouched. The folder must
+// exist.
+func WriteFile(path string, t schedule.Timeline, opts Options) error {
+	return disk.Write(path, func(w io.Writer) error { return Write(w, t, opts) })
 }
 
+// Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline
+// that is not valid, for a time before zero, for names that are not one per worker, and the first
+// error of w.
+func Write(w io.Writer, t schedule.Timeline, opts Options) error {
+	if err := t.Validate(); err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	if opts.Workers != nil && len(opts.Workers) != t.Workers {
+		return fmt.Errorf("trace: %d names for %d workers; want one for each, or none", len(opts.Workers), t.Workers)
+	}
+	records := names(pid, "penstock", t.Workers, opts)
+	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
+		records = append(records, names(pidReductions, "penstock, gradient reductions", t.Workers, opts)...)
+	}
+	events := slices.Clone(t.Events)
+	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	// An event is followed by its ends of arrows: a viewer binds those to the slice that is open at their time, which
+	// is the last one that it has read.
+	arrows := flows(events)
+	for i, e := range events {
+		records = append(append(records, complete(e)), arrows[i]...)
+	}
+	for _, e := range events {
+		if e.Live != 0 { // a curve for each worker
+			records = append(records, record{Phase: phaseCounter, Pid: pid, Ts: new(micros(e.End)),
+				Name: "bytes live, " + opts.worker(e.Worker), Args: &args{Bytes: &e.Live}})
+		}
+	}
+	out := bufio.NewWriter(w)
+	encoder := json.NewEncoder(out) // it ends each record with a line
+	encoder.SetEscapeHTML(false)    // 0>1F2 stays legible
+	fmt.Fprintln(out, `{"displayTimeUnit":"ms","traceEvents":[`)
+	for i, r := range records {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		if err := encoder.Encode(r); err != nil {
+			return fmt.Errorf("trace: %w", err)
+		}
+	}
+	fmt.Fprintln(out, "]}")
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	return nil
+}
+
+// record is one trace event of any type. Fields that a type does not have are absent.
+type record struct {
+	Phase string  `json:"ph"`
+	Pid   int     `json:"pid"`
+	Tid   int     `json:"tid,omitempty"`
+	Ts    *micros `json:"ts,omitempty"`
+	Dur   *micros `json:"dur,omitempty"`
+	Name  string  `json:"name"`
+	Cat   string  `json:"cat,omitempty"`
+	ID    int     `json:"id,omitempty"`
+	Bind  string  `json:"bp,omitempty"`
+	Args  *args   `json:"args,omitempty"`
+}
+
+// The values of record.Phase.
+const (
+	phaseMetadata = "M"
+	phaseComplete = "X" // a slice: start and duration
+	phaseCounter  = "C"
+	phaseFlowFrom = "s" // an arrow starts at the slice around this moment,
+	phaseFlowVia  = "t" // goes on through another,
+	phaseFlowTo   = "f" // and ends
+)
+
+// pid is the process of the workers, which are its threads. Reductions have one of their own with
+// the same threads, as they go on beside what their worker does, and slices of a thread must not
+// overlap. Perfetto takes a thread 0 for the kernel's idle thread, so worker 0 is thread 1.
+const (
+	pid           = 1
+	pidReductions = 2
+)
+
+func tid(worker int) int { return worker + 1 }
+
+// args holds the arguments of all types of records.
+type args struct {
+	Name       string `json:"name,omitempty"`
+	SortIndex  *int   `json:"sort_index,omitempty"`
+	Action     string `json:"action,omitempty"`
+	Stage      *int   `json:"stage,omitempty"`
+	MicroBatch *int   `json:"micro_batch,omitempty"`
+	Live       int64  `json:"live_bytes,omitempty"`
+	Bytes      *int64 `json:"bytes,omitempty"`
+}
+
+// micros is a time that JSON shows in microseconds, with three decimals for the nanoseconds.
+type micros time.Duration
+
+func (m micros) MarshalJSON() ([]byte, error) {
+	if m < 0 {
+		return nil, fmt.Errorf("negative time %v", time.Duration(m))
+	}
+	return fmt.Appendf(nil, "%d.%03d", m/1000, m%1000), nil
+}
+
+// names returns the metadata of a process: its name, and the names and the order of its workers.
+func names(pid int, process string, workers int, opts Options) []record {
+	out := []record{{Phase: phaseMetadata, Pid: pid, Name: "process_name", Args: &args{Name: process}}}
+	for w := range workers {
+		out = append(out,
+			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_name", Args: &args{Name: opts.worker(w)}},
+			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_sort_index", Args: &args{SortIndex: &w}})
+	}
+	return out
+}
+
+// complete returns the slice of an event.
 func complete(e schedule.Event) record {
 	a := e.Action
-	start, dur := micros(e.Start), micros(e.End-e.Start)
+	category := a.Kind.String() // what viewers filter and colour by
+	if a.Kind.Transfer() {
+		category = "transfer"
+	}
 	r := record{
-		Phase: phaseComplete,
-		Pid:   pid,
-		Tid:   tid(e.Worker),
-		Ts:    &start,
-		Dur:   &dur,
-		Name:  a.Words(),
-		Cat:   category(a.Kind),
-		Args:  &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
+		Phase: phaseComplete, Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)), Dur: new(micros(e.End - e.Start)),
+		Name: a.Words(), Cat: category,
+		Args: &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
 	}
 	if a.Kind == schedule.Reduce { // of all micro-batches
 		r.Pid, r.Args.MicroBatch = pidReductions, nil
 	}
 	return r
-}
-
-// category is what viewers filter and colour by.
-func category(k schedule.Kind) string {
-	if k.Transfer() {
-		return "transfer"
-	}
-	return k.String()
-}
-
-// writeLive writes a curve for each worker: the bytes that are live on its device after each event
-// that says so.
-func writeLive(out *writer, events []schedule.Event, opts Options) {
-	for _, e := range events {
-		if e.Live != 0 {
-			at := micros(e.End)
-			out.record(record{Phase: phaseCounter, Pid: pid, Ts: &at, Name: "bytes live, " + opts.worker(e.Worker),
-				Args: &args{Bytes: &e.Live}})
-		}
-	}
-}
-
-// writer writes records until the first error, which it keeps.
-type writer struct {
-	w    *bufio.Writer
-	some bool // a record has been written
-	err  error
-}
-
-func (out *writer) text(s string) {
-	if out.err == nil {
-		_, out.err = out.w.WriteString(s)
-	}
-}
-
-func (out *writer) record(r record) {
-	if out.err != nil {
-		return
-	}
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false) // 0>1F2 stays legible
-	if out.err = enc.Encode(r); out.err != nil {
-		return
-	}
-	if out.some {
-		out.text(",")
-	}
-	out.some = true
-	out.text("\n" + string(bytes.TrimSuffix(line.Bytes(), []byte("\n"))))
 }

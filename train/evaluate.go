@@ -40,10 +40,8 @@ type Evaluation struct {
 // Evaluate runs the pipe's model in evaluation mode on a set; it does not change. Its results depend on
 // Batch, and on the pipe's Chunks and Threads, in their last bits, and on neither stages nor devices.
 // If ctx ends first the error is ctx's. In a group all members call it, and get the same.
-func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation, error) {
-	if err := arg.Given(set, "train: Evaluate: the data set", "a data.Dataset"); err != nil {
-		return Evaluation{}, err
-	}
+func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
+	error) {
 	score, regression := right, set.Info().Task() == data.Regression
 	if regression {
 		score = squares
@@ -68,16 +66,6 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	return e, nil
 }
 
-// Accuracy is Evaluation.Accuracy, by batches of so many samples. See Evaluate.
-func Accuracy(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
-	return meanOf(ctx, "Accuracy", p, set, batch, right)
-}
-
-// MeanSquaredError is Evaluation.MSE, by batches of so many samples. See Evaluate.
-func MeanSquaredError(ctx context.Context, p *pipe.Pipe, set data.Dataset, batch int) (float64, error) {
-	return meanOf(ctx, "MeanSquaredError", p, set, batch, squares)
-}
-
 // scoring adds up how well outputs do.
 type scoring func(c *torch.Ctx, output, target *torch.Tensor) float64
 
@@ -89,19 +77,11 @@ func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
 	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
 }
 
-// meanOf is the mean of a score over a set's targets.
-func meanOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, batch int, score scoring) (float64, error) {
-	if err := arg.Given(set, "train: "+name+": the data set", "a data.Dataset"); err != nil {
-		return 0, err
-	}
-	s, err := sumsOf(ctx, name, p, set, EvaluateConfig{Batch: batch}, score)
-	return s.Score / float64(set.Len()*set.Info().Target.Size()), err
-}
-
 // sums are over a set, or a batch of it. A loss that is a mean counts once for each row.
 type sums struct{ Score, Loss float64 }
 
-func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, score scoring) (all sums, err error) {
+func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	score scoring) (all sums, err error) {
 	err = forEach(ctx, name, p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
 		target := tensorOf(c, at.Target)
 		all.Score += score(c, output, target)
@@ -118,7 +98,8 @@ func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, co
 		return sums{}, fmt.Errorf("train: evaluating: %w", err)
 	}
 	all = sums{}
-	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // each replica has evaluated the whole set
+	for _, s := range each[:len(each)/max(p.Config().Replicas,
+		1)] { // each replica has evaluated the whole set
 		all.Score, all.Loss = all.Score+s.Score, all.Loss+s.Loss
 	}
 	return all, nil
@@ -136,7 +117,8 @@ func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tens
 		}
 		mark := c.Mark()
 		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss,
-			[]*torch.Tensor{c.Narrow(output, 0, start, length)}, []*torch.Tensor{c.Narrow(target, 0, start, length)})
+			[]*torch.Tensor{c.Narrow(output, 0, start, length)}, []*torch.Tensor{c.Narrow(target, 0, start,
+				length)})
 		value := float64(torch.Item[float32](c.To(x, torch.Float32)))
 		if loss.Reduction() == torch.ReduceMean {
 			value *= float64(length)
@@ -156,8 +138,9 @@ type batchAt struct {
 
 // forEach runs a set through a model in evaluation mode, in its order, and calls f for each batch with
 // what the model gives, in the process of the last stage. What f makes on c lives until it returns.
-func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
-	if err := cmp.Or(arg.Context(ctx, "train"), arg.Given(p, "train: "+name+": the pipe", "one of pipe.New"), arg.AtLeast("train: "+name, "Batch", config.Batch, 1)); err != nil {
+func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+	if err := arg.AtLeast("train: "+name, "Batch", config.Batch, 1); err != nil {
 		return err
 	}
 	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: config.Batch, Prefetch: 1})
@@ -192,7 +175,8 @@ func trimLimited(p *pipe.Pipe) {
 	}
 }
 
-func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt,
+	f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
 	stages := p.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
 	defer first.Close()

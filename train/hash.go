@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding"
 	"encoding/binary"
@@ -11,8 +12,8 @@ import (
 	"io"
 	"slices"
 
+	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -28,13 +29,11 @@ import (
 // The model must be materialised and must not be trained meanwhile. A MiB at a time is copied
 // out.
 func ParamsSHA256(model nn.Module) string {
-	h := sha256.New()
-	for _, p := range byName(nn.State(model)) {
-		if err := addTo(h, p); err != nil {
-			panic(err)
-		}
+	sum, err := ParamsSHA256In(nil, model)
+	if err != nil {
+		panic(err)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return sum
 }
 
 // ParamsSHA256In is ParamsSHA256 of a model whose parameters exist in the processes of a group,
@@ -42,19 +41,15 @@ func ParamsSHA256(model nn.Module) string {
 // and all get the same hash. No parameter is sent: the members add theirs in turn to the state of
 // the hash.
 func ParamsSHA256In(g *group.Group, model nn.Module) (string, error) {
-	if err := arg.Given(model, "train: ParamsSHA256In: the model", "the run's"); err != nil {
-		return "", err
-	}
-	p, params := peers{g}, byName(nn.State(model))
-	sum, err := p.sha256(params)
+	sum, err := paramsSHA256(g, byName(nn.State(model)))
 	if err != nil {
 		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
 	}
 	return sum, nil
 }
 
-func (p peers) sha256(params []nn.NamedParam) (string, error) {
-	owners, err := p.owners(params)
+func paramsSHA256(g *group.Group, params []nn.NamedParam) (string, error) {
+	owners, err := owners(g, params)
 	if err != nil {
 		return "", err
 	}
@@ -63,14 +58,15 @@ func (p peers) sha256(params []nn.NamedParam) (string, error) {
 		owner, first := owners[at], at
 		var state []byte // after the owner's parameters
 		for ; at < len(params) && owners[at] == owner; at++ {
-			if owner == p.rank() && err == nil {
+			if owner == rankOf(g) && err == nil {
 				err = addTo(h, params[at])
 			}
 		}
-		if owner == p.rank() && err == nil {
+		if owner == rankOf(g) && err == nil {
 			state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
 		}
-		all, err := meet(p, fmt.Sprintf("the hash of %d parameters from the %d-th on", at-first, first), state, err)
+		all, err := group.Meet(context.Background(), g,
+			fmt.Sprintf("train: hash from parameter %d on", first), state, err)
 		if err != nil {
 			return "", err
 		}
@@ -95,5 +91,33 @@ func addTo(h hash.Hash, p nn.NamedParam) error {
 
 // byName returns the parameters in the order of their names.
 func byName(params []nn.NamedParam) []nn.NamedParam {
-	return slices.SortedFunc(slices.Values(params), func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(slices.Values(params),
+		func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Fingerprint tells data sets apart, for the settings of Recipe.Data. It is a hash of the set's
+// description, its length, and sixteen samples spread over it. It detects another file, another
+// window or another order. Equal fingerprints do not prove equal sets.
+func Fingerprint(set data.Dataset) (string, error) {
+	const samples = 16
+	var indices []int
+	for i := range min(samples, set.Len()) {
+		indices = append(indices, i*set.Len()/min(samples, set.Len()))
+	}
+	var batch data.Batch
+	if err := set.Fill(&batch, indices); err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	info := set.Info()
+	fmt.Fprintln(h, info.Name, info.Classes, info.Input.Kind, info.Input.Shape, info.Target.Kind,
+		info.Target.Shape, set.Len())
+	for _, a := range []data.Array{batch.Input, batch.Target} {
+		for _, numbers := range []any{a.Float32, a.Int64, a.Uint8} {
+			if err := binary.Write(h, binary.LittleEndian, numbers); err != nil {
+				return "", err
+			}
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }

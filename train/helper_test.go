@@ -7,6 +7,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -52,10 +53,7 @@ func loader(t testing.TB, start ...data.Position) *data.Loader {
 func loaderOf(t testing.TB, rows int, start data.Position) *data.Loader {
 	t.Helper()
 	training, _ := dataset(t)
-	l, err := data.NewLoader(training, data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(data.NewLoader(training, data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start}))(t)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -83,17 +81,11 @@ type rig struct {
 func newRig(t testing.TB, s setup) (*rig, func()) {
 	t.Helper()
 	model := network()
-	p, err := pipe.New(model, pipe.Config{Balance: s.balance, Devices: s.devices, Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, pipe.Config{Balance: s.balance, Devices: s.devices, Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas}))(t)
 	if s.optimizer == "" {
 		s.optimizer, s.config = "sgd", optim.Config{LR: 0.05, Momentum: 0.9}
 	}
-	o, err := optim.New(s.optimizer, s.config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Get(optim.New(s.optimizer, s.config))(t)
 	loader := loaderOf(t, cmp.Or(s.batch, batch), s.start.Position)
 	closed := false
 	closer := func() {
@@ -117,10 +109,7 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 // run runs a loop to its end and fails the test on an error.
 func (s *rig) run(t testing.TB) train.Result {
 	t.Helper()
-	r, err := s.Run(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(s.Run(context.Background()))(t)
 	return r
 }
 

@@ -3,18 +3,15 @@ package train
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/safetensors"
 )
 
-// Contents is what a checkpoint's index says.
+// Contents is the index of a checkpoint.
 type Contents struct {
 	Path    string `json:"path"`
 	Version int    `json:"version"` // of the format
@@ -43,24 +40,25 @@ type Tensor struct {
 
 // OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. Its
 // files are not looked at before they are read; Damage checks them. The error is *DamagedError if
-// the index is not what was written.
+// the index is damaged.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
 	st, err := readState(path)
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Path: path, Progress: st.Progress, state: st}
-	c.has = [][]bool{c.present()}
-	return c, nil
+	c := &Checkpoint{Path: path, state: st}
+	return c, c.fill()
 }
 
-// Contents returns what the index says. The caller owns it.
+// Contents returns the index. The caller owns it.
 func (c *Checkpoint) Contents() Contents {
-	out := Contents{Path: c.Path, Version: c.state.Version, Progress: c.Progress, Recipe: bytes.Clone(c.state.Recipe),
+	out := Contents{Path: c.Path, Version: c.state.Version, Progress: c.Progress,
+		Recipe:  bytes.Clone(c.state.Recipe),
 		Updates: maps.Clone(c.state.Updates)}
 	for _, name := range c.state.names() { // "model" is before "optimizer"
 		mark := c.state.Files[name]
-		f := File{Name: name, Optimizer: kindOf(name) == optimizerKind, Bytes: mark.Bytes, SHA256: mark.SHA256, Tensors: []Tensor{}}
+		f := File{Name: name, Optimizer: kindOf(name) == optimizerKind, Bytes: mark.Bytes,
+			SHA256: mark.SHA256, Tensors: []Tensor{}}
 		for _, tensor := range slices.Sorted(maps.Keys(mark.Tensors)) {
 			t := mark.Tensors[tensor]
 			size, _ := t.size() // which was checked as the index was read
@@ -71,33 +69,11 @@ func (c *Checkpoint) Contents() Contents {
 	return out
 }
 
-// FileError is what is wrong with a file of a checkpoint.
-type FileError struct {
-	Name    string
-	Missing bool
-	Problem error // names the file, and the layers in it
-}
-
-func (e *FileError) Error() string { return e.Problem.Error() }
-
-func (e *FileError) Unwrap() error { return e.Problem }
-
-// Missing returns which files are not in this process's directory, without reading any.
-func (c *Checkpoint) Missing() (missing []*FileError) {
-	for i, name := range c.state.names() {
-		if !c.present()[i] {
-			missing = append(missing, &FileError{name, true, c.state.Files[name].missing(name)})
-		}
-	}
-	return missing
-}
-
-// Damage checks every byte of the files in this process's directory against their hashes, and
-// returns what is wrong with each that is not as it was written.
-func (c *Checkpoint) Damage() (damage []*FileError) {
+// Damage checks every byte of the files against their hashes. It returns an error for each damaged file.
+func (c *Checkpoint) Damage() (damage []error) {
 	for _, name := range c.state.names() {
 		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			damage = append(damage, &FileError{name, errors.Is(err, fs.ErrNotExist), err})
+			damage = append(damage, err)
 		}
 	}
 	return damage
@@ -105,12 +81,8 @@ func (c *Checkpoint) Damage() (damage []*FileError) {
 
 // Merge calls write once with all parameters and buffers of the model, such as to write one file of
 // them by safetensors.WriteFile. Their elements are read while they are written, one tensor at a
-// time. The error is *MissingError if a file of the model is not there, and *DamagedError if one is not
-// what was written.
+// time. The error is *DamagedError if a file of the model is damaged.
 func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
-	if err := arg.Given(write, "train: Merge: the function", "what takes the model's tensors"); err != nil {
-		return err
-	}
 	if err := c.checkModel(); err != nil {
 		return err
 	}

@@ -3,17 +3,22 @@ package train_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -84,41 +89,6 @@ func TestStepLeavesNothing(t *testing.T) {
 		if l != after[0] {
 			t.Errorf("live bytes are %v after step %d, %v after step 1", l, i+1, after[0])
 		}
-	}
-}
-
-func TestStepInfo(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{balance: []int{4, 4}})
-	s.Steps = 6
-	s.LRSchedule = optim.Linear{From: 0.1, To: 0.2, Steps: 10}
-	var infos []train.StepInfo
-	s.OnStep = []train.Hook{func(i train.StepInfo) error { infos = append(infos, i); return nil }}
-	s.run(t)
-	for n, i := range infos {
-		wantSamples := batch
-		if n == 4 {
-			wantSamples = samples - 4*batch
-		}
-		if i.Epoch != n/5 || i.Samples != wantSamples || i.LR != s.LRSchedule.LR(n) || len(i.Peak) != 2 {
-			t.Errorf("step %d: %+v", n+1, i)
-		}
-		if i.Loss <= 0 || i.Duration <= 0 || math.Abs(i.SamplesPerSecond*i.Duration.Seconds()-float64(i.Samples)) > 1e-6 {
-			t.Errorf("step %d: %+v", n+1, i)
-		}
-	}
-}
-
-func TestEvery(t *testing.T) {
-	var got []int64
-	hook := train.Every(3, func(i train.StepInfo) error { got = append(got, i.Step); return nil })
-	for step := range int64(8) {
-		if err := hook(train.StepInfo{Step: step + 1}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := []int64{3, 6}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -335,65 +305,262 @@ func values(model *nn.Sequential) []float64 {
 	return out
 }
 
-func TestLearns(t *testing.T) {
+// Several batches of an update are one batch with all their rows and micro-batches: the weights, the
+// running statistics, the dropout, the norms and the learning rates are the same to the bit.
+func TestAccumulateIsOneBatch(t *testing.T) {
 	check(t)
-	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2)})
-	s.Epochs = 12
-	s.run(t)
-	training, _ := dataset(t)
-	accuracy, err := train.Accuracy(context.Background(), s.Pipe, training, 10)
-	if err != nil || accuracy < 0.9 {
-		t.Errorf("accuracy on the training set is %v, %v", accuracy, err)
+	for _, row := range []struct{ batch, chunks, n int }{{8, 4, 2}, {6, 3, 3}, {8, 2, 4}, {4, 2, 5}, {9, 1, 2}} {
+		for _, balance := range [][]int{nil, {2, 3, 3}} {
+			run := func(batch, chunks, n int) (losses []float64, all string) {
+				s, closer := newRig(t, setup{balance: balance, batch: batch, chunks: chunks, accumulate: n, optimizer: "adam", config: optim.Config{LR: 0.01}})
+				defer closer()
+				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3, optim.Linear{From: 0.1, To: 0.2, Steps: 3}
+				s.OnStep = []train.Hook{func(i train.StepInfo) error {
+					losses = append(losses, i.Loss)
+					all += fmt.Sprintln(i.Step, i.Epoch, i.LR, i.GradNorm, i.Samples)
+					return nil
+				}}
+				s.run(t)
+				return losses, all + train.ParamsSHA256(s.model)
+			}
+			want, wantAll := run(row.batch*row.n, row.chunks*row.n, 1)
+			got, all := run(row.batch, row.chunks, row.n)
+			if all != wantAll {
+				t.Errorf("%+v, balance %v: got\n%s\nwant\n%s", row, balance, all, wantAll)
+			}
+			if !slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) <= 1e-14*b }) {
+				t.Errorf("%+v, balance %v: losses %v, want %v", row, balance, got, want)
+			}
+		}
 	}
 }
 
-// echo answers with its input, so that the right answers are known.
-type echo struct{ nn.Base }
-
-func (*echo) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 1) }
-
-func TestAccuracy(t *testing.T) {
-	check(t)
-	training, _, err := data.Synthetic{Train: 50, Classes: 4, Height: 2, Width: 2}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	model := nn.NewSequential(nn.NewFlatten(1, -1), &echo{})
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	got, err := train.Accuracy(context.Background(), p, training, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all data.Batch
-	indices := make([]int, training.Len())
-	for i := range indices {
-		indices[i] = i
-	}
-	if err := training.Fill(&all, indices); err != nil {
-		t.Fatal(err)
-	}
-	right := 0
-	for row, label := range all.Target.Int64 {
-		best := 0
-		for class, v := range all.Input.Float32[4*row : 4*row+4] {
-			if v > all.Input.Float32[4*row+best] {
-				best = class
+// plainly trains the network without a pipe by gradient descent: a loop over the micro-batches of
+// all batches of an update, which ends at the end of an epoch.
+func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
+	t.Helper()
+	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
+	defer runtime.UnlockOSThread()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	model := network()
+	defer nn.Free(model)
+	nn.Materialise(c, nn.State(model), 7)
+	l := loader(t)
+	for step, batches := range updates {
+		var all []data.Batch
+		total := 0
+		for len(all) < batches {
+			b, err := l.Next(context.Background())
+			if err != nil { // the end of an epoch
+				continue
+			}
+			all, total = append(all, b), total+b.Rows
+		}
+		microBatch := 0
+		for _, b := range all {
+			x, y := torch.From(c, b.Input.Float32, b.Input.Shape...), torch.From(c, b.Target.Int64, b.Target.Shape...)
+			start := 0
+			for i := range chunks {
+				rows := b.Rows / chunks
+				if i < b.Rows%chunks {
+					rows++
+				}
+				c.SetGrad(true)
+				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: chunks, Seed: torch.Mix(7, uint64(step))})
+				loss := nn.CrossEntropy().Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, int64(start), int64(rows))), c.Narrow(y, 0, int64(start), int64(rows)))
+				c.SetGrad(false)
+				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), float64(rows)/float64(total))}, false)
+				microBatch, start = microBatch+1, start+rows
 			}
 		}
-		if int64(best) == label {
-			right++
+		for _, p := range nn.Params(model) {
+			c.Add_(p.Tensor(), c.GradOf(p.Tensor()), -rate)
+		}
+		nn.ZeroGrads(model)
+	}
+	return train.ParamsSHA256(model)
+}
+
+// Micro-batches of different sizes, a short batch and an epoch's last update of fewer batches give what a plain
+// loop gives. An epoch has 5 batches; the hook of its end is called after its last update.
+func TestAccumulateOverUnevenBatches(t *testing.T) {
+	check(t)
+	for _, row := range []struct {
+		n        int
+		updates  []int // batches of each
+		epochs   []int // of each update
+		samples  []int
+		finished string
+	}{
+		{2, []int{2, 2, 1, 2, 2}, []int{0, 0, 0, 1, 1}, []int{16, 16, 6, 16, 16}, "3 "},
+		{3, []int{3, 2, 3, 2}, []int{0, 0, 1, 1}, []int{24, 14, 24, 14}, "2 4 "},
+		{9, []int{5, 5}, []int{0, 1}, []int{38, 38}, "1 2 "},
+	} {
+		want := plainly(t, 3, row.n, row.updates, 0.05)
+		for _, balance := range [][]int{nil, {4, 4}} {
+			s, closer := newRig(t, setup{balance: balance, accumulate: row.n, optimizer: "sgd", config: optim.Config{LR: 0.05}})
+			var epochs, counts []int
+			finished := ""
+			s.OnStep = []train.Hook{func(i train.StepInfo) error {
+				epochs, counts = append(epochs, i.Epoch), append(counts, i.Samples)
+				if at := s.Progress(); i.Samples != samples && at.Position.Batch == 0 {
+					t.Errorf("%+v: after step %d the position is %+v", row, i.Step, at)
+				}
+				return nil
+			}}
+			s.OnEpoch = func(int) error { finished += fmt.Sprint(s.Step, " "); return nil }
+			if s.Steps = int64(len(row.updates)); row.finished != "3 " {
+				s.Steps, s.Epochs = 0, 2
+			}
+			s.run(t)
+			if !slices.Equal(epochs, row.epochs) || !slices.Equal(counts, row.samples) || finished != row.finished {
+				t.Errorf("%d batches an update: epochs %v, samples %v, epochs that ended after steps %s", row.n, epochs, counts, finished)
+			}
+			if train.ParamsSHA256(s.model) != want {
+				t.Errorf("%d batches an update, balance %v: other weights than a plain loop", row.n, balance)
+			}
+			closer()
 		}
 	}
-	if want := float64(right) / 50; got != want {
-		t.Errorf("got %v, want %v", got, want)
+}
+
+// cancelling is a data set that ends a context when it is read the n-th time.
+type cancelling struct {
+	data.Dataset
+	left   *int
+	cancel func()
+}
+
+func (d cancelling) Fill(b *data.Batch, indices []int) error {
+	if *d.left--; *d.left == 0 {
+		d.cancel()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := train.Accuracy(ctx, p, training, 7); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
+	return d.Dataset.Fill(b, indices)
+}
+
+// A run that is interrupted while it reads the batches of an update stands before all of them: it
+// goes on, or is resumed elsewhere, with the bits of a run that was not.
+func TestInterruptWhileBatchesAreRead(t *testing.T) {
+	check(t)
+	const n, steps = 3, 5
+	whole, closer := newRig(t, setup{accumulate: n})
+	whole.Steps = steps
+	whole.run(t)
+	want := train.ParamsSHA256(whole.model)
+	closer()
+	for reads := 1; reads <= 7; reads++ { // an update of 3 batches and one of 2 are an epoch
+		s, closer := newRig(t, setup{accumulate: n})
+		ctx, cancel := context.WithCancel(context.Background())
+		set, _ := dataset(t)
+		left := reads
+		l := must.Get(data.NewLoader(cancelling{set, &left, cancel}, data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true}))(t)
+		s.Loader, s.Steps = l, steps
+		r, err := s.Run(ctx)
+		cancel()
+		if err != nil || !r.Interrupted {
+			t.Fatalf("reading batch %d: %+v, %v", reads, r, err)
+		}
+		if at := s.Progress().Position; at.Batch != 5 && at.Batch%n != 0 {
+			t.Errorf("reading batch %d: the run stands at %+v, in the middle of an update", reads, at)
+		}
+		store := train.Store{Dir: filepath.Join(t.TempDir(), "out")}
+		must.Do(t, store.Prepare())
+		save(t, store, s)
+		next, closeNext := resume(t, store, setup{balance: []int{4, 4}, accumulate: n})
+		next.Steps = steps
+		next.run(t)
+		s.run(t)
+		if a, b := train.ParamsSHA256(s.model), train.ParamsSHA256(next.model); a != want || b != want {
+			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b, want)
+		}
+		l.Close()
+		closer()
+		closeNext()
+	}
+}
+
+// Processes and replicas give the same weights, losses and norms however they are spread.
+func TestAccumulateInAGroup(t *testing.T) {
+	check(t)
+	for _, replicas := range []int{1, 2} {
+		want := ""
+		for _, processes := range []int{1, 2, 3} {
+			said := make([]string, replicas*processes)
+			for rank, err := range inProcesses(replicas*processes, func(g *group.Group) error {
+				s, closer := newRig(t, setup{balance: []int{2, 3, 3}, batch: 10, accumulate: 3, chunks: 2, group: g, replicas: replicas})
+				defer closer()
+				s.Steps, s.ClipNorm = 5, 0.3
+				var b strings.Builder
+				s.OnStep = []train.Hook{func(i train.StepInfo) error {
+					_, err := fmt.Fprintln(&b, i.Step, i.Epoch, i.Loss, i.GradNorm, i.Samples)
+					return err
+				}}
+				if _, err := s.Run(context.Background()); err != nil {
+					return err
+				}
+				hash, err := train.ParamsSHA256In(g, s.model)
+				fmt.Fprintln(&b, hash)
+				said[g.Rank()] = b.String()
+				return err
+			}) {
+				if err != nil {
+					t.Fatalf("rank %d of %d replicas of %d processes: %v", rank, replicas, processes, err)
+				}
+			}
+			for rank, got := range said {
+				if want == "" {
+					want = got
+				}
+				if got != want {
+					t.Errorf("rank %d of %d replicas of %d processes saw\n%swant\n%s", rank, replicas, processes, got, want)
+				}
+			}
+		}
+		if replicas > 1 {
+			continue
+		}
+		s, closer := newRig(t, setup{batch: 10, accumulate: 3, chunks: 2})
+		s.Steps, s.ClipNorm = 5, 0.3
+		s.run(t)
+		if !strings.Contains(want, train.ParamsSHA256(s.model)) {
+			t.Error("processes have other weights than one alone")
+		}
+		closer()
+	}
+}
+
+// An epoch's last batch with fewer rows than replicas ends a run before its first step, unless the run
+// ends before that batch.
+func TestShortLastBatch(t *testing.T) {
+	check(t)
+	// the 38 samples are three batches of 12 and one of 2
+	for _, row := range []struct {
+		accumulate, epochs int
+		steps, from        int64
+		refused            bool
+	}{
+		{0, 1, 0, 0, true}, {0, 0, 4, 0, true}, {0, 0, 3, 0, false}, {0, 0, 4, 3, true},
+		{0, 0, 3, 2, false}, {4, 0, 1, 0, true}, {0, 0, 2, 2, false}, {2, 0, 1, 0, false},
+	} {
+		var all sync.WaitGroup
+		for _, g := range group.Local(3) {
+			start := train.Progress{Step: row.from}
+			start.Position.Batch = int(row.from)
+			all.Go(func() {
+				s, closer := newRig(t, setup{batch: 12, chunks: 1, group: g, replicas: 3, accumulate: row.accumulate, start: start})
+				s.Steps, s.Epochs = row.steps, row.epochs
+				defer closer()
+				r, err := s.Run(context.Background())
+				var within *train.StepError
+				switch {
+				case !row.refused && (err != nil || r.Step != row.steps):
+					t.Errorf("%+v: %+v, %v", row, r, err)
+				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from || !strings.Contains(err.Error(), "last batch has 2 rows for 3 replicas")):
+					t.Errorf("%+v: after step %d: %v", row, r.Step, err)
+				}
+			})
+		}
+		all.Wait()
 	}
 }

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,15 +14,14 @@ import (
 	"penstock.example/planner"
 )
 
-// PlanMemory plans before training what is recomputed (pipe.Optimal) for batches of so many rows of
-// a data set, and checks that updates fit in the limits of the devices. It returns a
+// PlanMemory plans recomputation (pipe.Optimal) before training, for batches of rows rows of a data
+// set, and checks that updates fit in the limits of the devices. It returns a
 // *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates
 // take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
 // (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
 // the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
-	if err := cmp.Or(arg.Context(ctx, "train"), l.complete(),
-		arg.Given(set, "train: PlanMemory: the data set", "a data.Dataset")); err != nil {
+	if err := l.complete(); err != nil {
 		return err
 	}
 	if set.Len() == 0 {
@@ -71,9 +69,9 @@ func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err er
 	return l.place(b, batch)
 }
 
-// Updates is the bytes on each device of this process while the parameters of its stages are updated together:
-// gradients and the optimizer's state count, and what is there now; the activations of a step are freed by
-// then, and a batch should be. The loop's Pipe and Optimizer must be set.
+// Updates is the bytes on each device of this process while the parameters of its stages are updated
+// together: gradients and the optimizer's state count, and what is there now; the activations of a step
+// are freed by then, and a batch should be. The loop's Pipe and Optimizer must be set.
 func (l *Loop) Updates() (list []planner.Update) {
 	stages := l.Pipe.Stages()
 	for i, d := range l.Pipe.Devices() {

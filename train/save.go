@@ -1,15 +1,14 @@
 package train
 
 import (
-	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 
-	"penstock.example/internal/arg"
+	"penstock.example/group"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/safetensors"
@@ -18,149 +17,62 @@ import (
 
 // Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the
 // checkpoints from before are untouched. Tensors are copied out one at a time, so that saving takes
-// the memory of the largest. A checkpoint of the same step that is there already is of the same run
-// and is left as it is.
+// the memory of the largest. An existing checkpoint of the same step is of the same run
+// and stays.
 //
 // In a group Save is collective. Each member writes the parameters and buffers that exist in its
-// process and the optimizer's state for them; what exists in several is written by the lowest rank.
-// Progress and recipe are those of rank 0.
+// process and the optimizer's state for them; the lowest rank writes what exists in several. Progress
+// and recipe are rank 0's.
 //
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
-	if err := cmp.Or(arg.Given(model, "train: Save: the model", "the run's"),
-		arg.Given(o, "train: Save: the optimizer", "the run's")); err != nil {
-		return "", err
-	}
 	path = s.Path(at.Step)
-	failed := func(err error) (string, error) { return "", fmt.Errorf("train: saving %s: %w", path, err) }
-	all, err := s.share()
-	if err := all.agree("who shares a directory to save in", err); err != nil {
-		return failed(err)
-	}
-	info, err := os.Lstat(path)
-	there, err := gather(all.peers, fmt.Sprintf("whether there is a checkpoint of step %d", at.Step), err == nil && info.IsDir())
-	if err != nil {
-		return failed(err)
-	}
-	if slices.Contains(there, true) {
+	exists, err := group.FromFirst(context.Background(), s.Group, "train: whether the checkpoint exists",
+		func() (bool, error) {
+			info, err := os.Lstat(path)
+			return err == nil && info.IsDir(), nil
+		})
+	if exists && err == nil {
 		return path, nil
 	}
-	if err := all.save(path, at, r, model, o); err != nil {
-		return failed(err)
+	if err == nil {
+		err = s.save(path, at, r, model, o)
 	}
-	if err := all.led("older checkpoints removed", func() error { return s.clean(at.Best) }); err != nil {
+	if err != nil {
+		return "", fmt.Errorf("train: saving %s: %w", path, err)
+	}
+	if err := s.onFirst("older checkpoints removed", func() error { return s.clean(at.Best) }); err != nil {
 		return "", fmt.Errorf("train: %s is saved, but older checkpoints cannot be removed: %w", path, err)
 	}
 	return path, nil
 }
 
-func (s shared) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) error {
-	temporary := s.temporary(at.Step)
-	abandon := func(err error) error {
-		s.lead(func() error { return s.remove(temporary) }) // the first error is the one to report
-		return err
-	}
-	err := s.led("directory made", func() error {
+func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) error {
+	temporary := s.temporary(at.Step, "")
+	err := s.onFirst("directory made", func() error {
 		if err := s.remove(temporary); err != nil {
 			return err
 		}
-		return s.mkdir(temporary)
+		if err := s.fault("mkdir", temporary); err != nil {
+			return err
+		}
+		return os.Mkdir(temporary, 0o777)
 	})
 	var index state
 	if err == nil {
 		index, err = s.writeShards(temporary, at, r, model, o)
 	}
-	if err != nil { // nobody renames before all are prepared
-		return abandon(err)
+	if err == nil {
+		err = s.onFirst("checkpoint renamed", func() error { return s.commit(temporary, path, index) })
 	}
-	err = s.led("checkpoint prepared", func() error { return s.prepareIndex(temporary, index) })
-	if err != nil {
-		if s.lost() && s.apart() {
-			return err // others may have renamed theirs
-		}
-		return abandon(err)
+	if err != nil && rankOf(s.Group) == 0 {
+		s.remove(temporary) // the first error is the one to report
 	}
-	return s.commit(temporary, path)
+	return err
 }
 
-// part is what a member adds to the index.
-type part struct {
-	Progress
-	Recipe  json.RawMessage
-	Updates map[string]int64
-	Files   map[string]fileMark
-}
-
-// writeShards writes this member's files and returns the index of the files of all.
-func (s shared) writeShards(temporary string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) (state, error) {
-	params := nn.State(model)
-	owners, err := s.owners(params)
-	if err != nil {
-		return state{}, err
-	}
-	mine, err := s.writePart(temporary, at, r, params, owners, o)
-	parts, err := meet(s.peers, fmt.Sprintf("files of step %d", at.Step), mine, err)
-	if err != nil {
-		return state{}, err
-	}
-	index := state{Version: formatVersion, Progress: parts[0].Progress, Recipe: parts[0].Recipe,
-		Updates: map[string]int64{}, Files: map[string]fileMark{}}
-	for _, p := range parts {
-		for name, mark := range p.Files {
-			index.Files[name] = mark
-		}
-		for name, n := range p.Updates {
-			index.Updates[name] = n
-		}
-	}
-	return index, nil
-}
-
-// writePart writes the files of the parameters and buffers that this member stands for.
-func (s shared) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int, o optim.Optimizer) (part, error) {
-	r.Kernels = torch.KernelNames()
-	recipe, err := json.Marshal(r)
-	if err != nil {
-		return part{}, err
-	}
-	p := part{Progress: at, Recipe: recipe, Updates: map[string]int64{}, Files: map[string]fileMark{}}
-	tensors := map[string][]safetensors.Tensor{modelKind: nil, optimizerKind: nil}
-	elsewhere := map[string]bool{}
-	for i, n := range params {
-		if owners[i] == s.rank() {
-			tensors[modelKind] = append(tensors[modelKind], n.FileTensor())
-			if !n.IsBuffer() {
-				p.Updates[n.Name] = 0 // of one that was always frozen the optimizer knows nothing
-			}
-		} else {
-			elsewhere[n.Name] = true
-		}
-	}
-	for _, t := range o.State() {
-		if !elsewhere[t.Param()] {
-			tensors[optimizerKind] = append(tensors[optimizerKind], torch.FileTensor(t.Name, t.Tensor))
-		}
-	}
-	for name, n := range o.Steps() {
-		if !elsewhere[name] {
-			p.Updates[name] = n
-		}
-	}
-	for _, kind := range []string{modelKind, optimizerKind} {
-		list, name := tensors[kind], shardName(kind, s.rank(), s.size())
-		mark, err := s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
-		if err != nil {
-			return part{}, err
-		}
-		mark.Tensors = marks(list)
-		p.Files[name] = mark
-	}
-	return p, nil
-}
-
-// prepareIndex writes the index, and returns when all of the checkpoint in this directory would
-// survive a loss of power.
-func (s shared) prepareIndex(temporary string, index state) error {
+// commit writes the index, forces the directory to disk and gives it its name.
+func (s Store) commit(temporary, path string, index state) error {
 	text, err := index.encode()
 	if err != nil {
 		return err
@@ -169,9 +81,137 @@ func (s shared) prepareIndex(temporary string, index state) error {
 		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
-	if err := s.syncDirectory(temporary); err != nil || !s.apart() {
+	if err := s.syncDirectory(temporary); err != nil {
 		return err
 	}
-	// Other directories rely on this one having it.
+	if err := s.rename(temporary, path); err != nil {
+		return err
+	}
 	return s.syncDirectory(s.Dir)
+}
+
+// part is a member's part of the index.
+type part struct {
+	Progress
+	Recipe  json.RawMessage
+	Updates map[string]int64
+	Files   map[string]fileEntry
+}
+
+// writeShards writes this member's files and returns the index of the files of all.
+func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module,
+	o optim.Optimizer) (state, error) {
+	params := nn.State(model)
+	owners, err := owners(s.Group, params)
+	if err != nil {
+		return state{}, err
+	}
+	mine, err := s.writePart(temporary, at, r, params, owners, o)
+	parts, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step),
+		mine, err)
+	if err != nil {
+		return state{}, err
+	}
+	index := state{Version: formatVersion, Progress: parts[0].Progress, Recipe: parts[0].Recipe,
+		Updates: map[string]int64{}, Files: map[string]fileEntry{}}
+	for _, p := range parts {
+		for name, entry := range p.Files {
+			index.Files[name] = entry
+		}
+		for name, n := range p.Updates {
+			index.Updates[name] = n
+		}
+	}
+	return index, nil
+}
+
+// writePart writes the files of the parameters and buffers that this member owns.
+func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int,
+	o optim.Optimizer) (part, error) {
+	r.Kernels = torch.KernelNames()
+	recipe, err := json.Marshal(r)
+	if err != nil {
+		return part{}, err
+	}
+	rank, size := rankOf(s.Group), sizeOf(s.Group)
+	p := part{Progress: at, Recipe: recipe, Updates: map[string]int64{}, Files: map[string]fileEntry{}}
+	tensors := map[string][]safetensors.Tensor{modelKind: nil, optimizerKind: nil}
+	foreign := map[string]bool{} // parameters that another member writes
+	for i, n := range params {
+		if foreign[n.Name] = owners[i] != rank; foreign[n.Name] {
+			continue
+		}
+		tensors[modelKind] = append(tensors[modelKind], n.FileTensor())
+		if !n.IsBuffer() {
+			p.Updates[n.Name] = 0 // the optimizer does not know a parameter that was always frozen
+		}
+	}
+	for _, t := range o.State() {
+		if !foreign[t.Param()] {
+			tensors[optimizerKind] = append(tensors[optimizerKind], torch.FileTensor(t.Name, t.Tensor))
+		}
+	}
+	for name, n := range o.Steps() {
+		if !foreign[name] {
+			p.Updates[name] = n
+		}
+	}
+	for _, kind := range []string{modelKind, optimizerKind} {
+		list, name := tensors[kind], shardName(kind, rank, size)
+		entry, err := s.writeFile(filepath.Join(temporary, name),
+			func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
+		if err != nil {
+			return part{}, err
+		}
+		entry.Tensors = make(map[string]tensorEntry, len(list))
+		for _, t := range list {
+			entry.Tensors[t.Name] = tensorEntry{t.DType, append([]int64{}, t.Shape...)}
+		}
+		p.Files[name] = entry
+	}
+	return p, nil
+}
+
+func rankOf(g *group.Group) int {
+	if g == nil {
+		return 0
+	}
+	return g.Rank()
+}
+
+func sizeOf(g *group.Group) int {
+	if g == nil {
+		return 1
+	}
+	return g.Size()
+}
+
+// owners returns the rank that stands for each parameter and buffer of a model: the lowest of those
+// in which it exists.
+func owners(g *group.Group, params []nn.NamedParam) ([]int, error) {
+	exist := make([]bool, len(params))
+	for i, n := range params {
+		exist[i] = n.Exists()
+	}
+	all, err := group.Meet(context.Background(), g, "train: which parameters exist", exist, nil)
+	if err != nil {
+		return nil, err
+	}
+	ranks := make([]int, len(params))
+	for i, n := range params {
+		ranks[i] = -1
+		for rank := len(all) - 1; rank >= 0; rank-- {
+			if len(all[rank]) != len(params) {
+				return nil, fmt.Errorf("the model has %d parameters and buffers on rank %d and %d on rank %d; want the same model on every rank",
+					len(params), rankOf(g), len(all[rank]), rank)
+			}
+			if all[rank][i] {
+				ranks[i] = rank
+			}
+		}
+		if ranks[i] < 0 {
+			return nil, fmt.Errorf("parameter %q exists in no process; place the model first", n.Name)
+		}
+	}
+	return ranks, nil
 }

@@ -1,12 +1,29 @@
 package train_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"penstock.example/data"
+	"penstock.example/internal/disk"
+	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
+	"penstock.example/internal/proctest"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -21,7 +38,7 @@ func TestSaveForcesToDisk(t *testing.T) {
 	exists := func(path string) bool { _, err := os.Lstat(path); return err == nil }
 	sizes := map[string]int64{}
 	var order []string
-	store := train.Store{Dir: dir}.WithBefore(func(operation, path string) error {
+	store := train.Store{Dir: dir}.WithFaults(func(operation, path string) error {
 		if operation != "sync" {
 			return nil
 		}
@@ -53,10 +70,7 @@ func TestSaveForcesToDisk(t *testing.T) {
 		t.Errorf("forced %q, want %q", order, want)
 	}
 	for _, name := range names(t, final) {
-		info, err := os.Stat(filepath.Join(final, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(filepath.Join(final, name)))(t)
 		if forced, ok := sizes[name]; !ok || forced != info.Size() {
 			t.Errorf("%s was forced with %d bytes of %d", name, forced, info.Size())
 		}
@@ -70,7 +84,7 @@ func TestSaveWithoutDisk(t *testing.T) {
 	boom := errors.New("boom")
 	for fails := range 5 {
 		n := 0
-		store := train.Store{Dir: t.TempDir()}.WithBefore(func(operation, _ string) error {
+		store := train.Store{Dir: t.TempDir()}.WithFaults(func(operation, _ string) error {
 			if operation != "sync" {
 				return nil
 			}
@@ -84,6 +98,370 @@ func TestSaveWithoutDisk(t *testing.T) {
 		}
 		if left := names(t, store.Dir); fails < 4 && len(left) > 0 {
 			t.Errorf("call %d fails, %q is left", fails, left)
+		}
+	}
+}
+
+// names lists a directory.
+func names(t testing.TB, dir string) []string {
+	t.Helper()
+	entries := must.Get(os.ReadDir(dir))(t)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	must.Do(t, os.WriteFile(path, []byte(content), 0o666))
+}
+
+func TestSaveKeepsTheNewest(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	for _, tt := range []struct {
+		keep int
+		want []string
+	}{
+		{0, []string{"notes.txt", "step-000009", "step-1000000"}},
+		{1, []string{"notes.txt", "step-1000000"}},
+		{3, []string{"notes.txt", "step-000002", "step-000009", "step-1000000"}},
+	} {
+		store := train.Store{Dir: filepath.Join(t.TempDir(), "made", "here[*]"), Keep: tt.keep}
+		must.Do(t, store.Prepare())
+		write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
+		must.Do(t, os.Mkdir(filepath.Join(store.Dir, ".step-000001.tmp"), 0o777))
+		for _, step := range []int64{1, 2, 9, 1000000} {
+			if _, err := store.Save(train.Progress{Step: step}, recipe(), s.model, s.Optimizer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := names(t, store.Dir); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("keep %d: got %q, want %q", tt.keep, got, tt.want)
+		}
+		if c := latest(t, store); c.Step != 1000000 {
+			t.Errorf("keep %d: the latest is %d", tt.keep, c.Step)
+		}
+	}
+}
+
+func TestSaveOfTheSameStepChangesNothing(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	s.Steps = 2
+	s.run(t)
+	store := train.Store{Dir: t.TempDir()}
+	path := save(t, store, s)
+	before := must.Get(os.Stat(filepath.Join(path, "model.safetensors")))(t)
+	if again := save(t, store, s); again != path {
+		t.Errorf("saved again as %s", again)
+	}
+	after, err := os.Stat(filepath.Join(path, "model.safetensors"))
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the file was replaced: %v", err)
+	}
+}
+
+func TestSaveFailsWhole(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	store := train.Store{Dir: t.TempDir()}
+	save(t, store, s)
+	r := recipe()
+	r.Model.Settings = func() {} // cannot be written
+	if _, err := store.Save(train.Progress{Step: 5}, r, s.model, s.Optimizer); err == nil || !strings.Contains(err.Error(), "step-000005") {
+		t.Errorf("got %v", err)
+	}
+	write(t, filepath.Join(store.Dir, "step-000006"), "a file of someone else, where the checkpoint would be")
+	if _, err := store.Save(train.Progress{Step: 6}, recipe(), s.model, s.Optimizer); err == nil {
+		t.Error("a file passed for a checkpoint")
+	}
+	if got, want := names(t, store.Dir), []string{"step-000000", "step-000006"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "")
+	for dir, want := range map[string]string{
+		file:                       "not a directory",
+		filepath.Join(file, "sub"): "not a directory",
+		"/proc/penstock":           "no such file", // nobody, not even root, makes directories there
+		"/proc":                    "cannot be kept in /proc",
+	} {
+		if err := (train.Store{Dir: dir}).Prepare(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", dir, err)
+		}
+	}
+}
+
+func TestLatestWithoutCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "step-000001"), "a file")
+	for _, name := range []string{"step-1", "step-x", "step-000002x", ".step-000003.tmp"} {
+		must.Do(t, os.Mkdir(filepath.Join(dir, name), 0o777))
+	}
+	for _, d := range []string{dir, filepath.Join(dir, "nowhere")} {
+		if _, err := (train.Store{Dir: d}).Latest(); !errors.Is(err, train.ErrNoCheckpoint) {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+	if _, err := (train.Store{Dir: filepath.Join(dir, "step-000001")}).Latest(); err == nil || errors.Is(err, train.ErrNoCheckpoint) {
+		t.Errorf("a file: %v", err)
+	}
+}
+
+// TestDamageIsFound changes a checkpoint in every way that a disk, a copy that was cut short or an
+// editor might.
+func TestDamageIsFound(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	s.Steps = 2
+	s.run(t)
+	model, optimizer, state := "model.safetensors", "optimizer.safetensors", "state.json"
+	edit := func(f func([]byte) []byte) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			content := must.Get(os.ReadFile(path))(t)
+			write(t, path, string(f(content)))
+		}
+	}
+	truncate := edit(func(b []byte) []byte { return b[:len(b)/2] })
+	empty := edit(func(b []byte) []byte { return nil })
+	extend := edit(func(b []byte) []byte { return append(b, 0) })
+	flip := edit(func(b []byte) []byte { b[len(b)*3/4] ^= 1; return b })
+	replace := func(from, to string) func(t *testing.T, path string) {
+		return edit(func(b []byte) []byte {
+			if !strings.Contains(string(b), from) {
+				t.Fatalf("%q is not in %s", from, b)
+			}
+			return []byte(strings.Replace(string(b), from, to, 1))
+		})
+	}
+	remove := func(t *testing.T, path string) {
+		must.Do(t, os.Remove(path))
+	}
+	tests := []struct {
+		what, file string
+		do         func(t *testing.T, path string)
+		want       string
+	}{
+		{"truncated", model, truncate, "model.safetensors has"},
+		{"truncated", optimizer, truncate, "optimizer.safetensors has"},
+		{"truncated", state, truncate, "state.json: unexpected end"},
+		{"empty", model, empty, "model.safetensors has 0 bytes"},
+		{"empty", state, empty, "state.json: unexpected end"},
+		{"longer", model, extend, "model.safetensors has"},
+		{"longer", state, extend, "state.json: invalid character"},
+		{"a bit flipped", model, flip, "model.safetensors: its content does not have the hash"},
+		{"a bit flipped", optimizer, flip, "optimizer.safetensors: its content does not have the hash"},
+		{"missing", state, remove, "state.json: no such file"},
+		{"missing", model, remove, "model.safetensors is missing"},
+		{"another step", state, replace(`"step": 2`, `"step": 3`), "does not have the hash that it says"},
+		{"another position", state, replace(`"batch": 2`, `"batch": 3`), "does not have the hash that it says"},
+		{"a member more", state, replace(`"recipe"`, `"x": 1, "recipe"`), "does not have the hash that it says"},
+		{"another hash", state, replace(`"sha256": "`, `"sha256": "0`), "does not have the hash that it says"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.file+" "+tt.what, func(t *testing.T) {
+			store := train.Store{Dir: t.TempDir()}
+			path := save(t, store, s)
+			tt.do(t, filepath.Join(path, tt.file))
+			_, err := store.Latest()
+			var damaged *train.DamagedError
+			if !errors.As(err, &damaged) || damaged.Path != path || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	t.Run("another version", func(t *testing.T) {
+		store := train.Store{Dir: t.TempDir()}
+		replace(`"version": 2`, `"version": 3`)(t, filepath.Join(save(t, store, s), state))
+		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "version 3") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("renamed", func(t *testing.T) {
+		store := train.Store{Dir: t.TempDir()}
+		must.Do(t, os.Rename(save(t, store, s), filepath.Join(store.Dir, "step-000077")))
+		if _, err := store.Latest(); err == nil || !strings.Contains(err.Error(), "is of step 2") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestFingerprint(t *testing.T) {
+	seen := map[string]int{}
+	for i, s := range []data.Synthetic{{}, {Seed: 1}, {Train: 1000}, {Classes: 9}, {Height: 27}, {Train: 3}} {
+		set, _, err := s.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := must.Get(train.Fingerprint(set))(t)
+		if other, ok := seen[f]; ok {
+			t.Errorf("sets %d and %d have the same fingerprint", other, i)
+		}
+		seen[f] = i
+		if again, err := train.Fingerprint(set); err != nil || again != f {
+			t.Errorf("set %d: %s and %s, %v", i, f, again, err)
+		}
+	}
+}
+
+func TestLock(t *testing.T) {
+	store := train.Store{Dir: t.TempDir()}
+	release, err := store.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Lock(); !errors.Is(err, train.ErrLocked) {
+		t.Errorf("a second lock: %v", err)
+	}
+	other, err := train.Store{Dir: t.TempDir()}.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	must.Do(t, errors.Join(other(), release()))
+	if release, err = store.Lock(); err != nil {
+		t.Fatalf("after its release: %v", err)
+	}
+	must.Do(t, release())
+	if left := names(t, store.Dir); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	if _, err := (train.Store{Dir: filepath.Join(store.Dir, "nowhere")}).Lock(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+}
+
+// A named pipe, a device or a hole of a terabyte in place of a checkpoint's file is damage, found
+// without waiting for it or reading it.
+func TestCheckpointsAreOfRegularFiles(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "state.json"} {
+		for what, put := range map[string]func(path string) error{
+			"named pipe": func(path string) error { return syscall.Mkfifo(path, 0o666) },
+			"device":     func(path string) error { return os.Symlink("/dev/zero", path) },
+			"directory":  func(path string) error { return os.Mkdir(path, 0o777) },
+		} {
+			store := train.Store{Dir: t.TempDir()}
+			path := filepath.Join(save(t, store, s), name)
+			must.Do(t, errors.Join(os.Remove(path), put(path)))
+			_, err := store.Latest()
+			var damaged *train.DamagedError
+			if !errors.As(err, &damaged) || !errors.Is(err, disk.ErrNotRegular) || !strings.Contains(err.Error(), what) {
+				t.Errorf("%s, a %s: error %v", name, what, err)
+			}
+		}
+		store := train.Store{Dir: t.TempDir()}
+		path := filepath.Join(save(t, store, s), name)
+		must.Do(t, os.Truncate(path, 1<<40))
+		_, err := store.Latest()
+		var damaged *train.DamagedError
+		if !errors.As(err, &damaged) || !strings.Contains(err.Error(), "has 1099511627776 bytes") {
+			t.Errorf("%s, a hole: error %v", name, err)
+		}
+	}
+}
+
+// What a killed run left is removed when the next one takes the lock, and no sooner; checkpoints
+// and others' files stay.
+func TestLockRemovesLeftovers(t *testing.T) {
+	store := train.Store{Dir: filepath.Join(t.TempDir(), "here[*]")}
+	leftover := filepath.Join(store.Dir, ".step-000007.tmp")
+	for _, dir := range []string{leftover, filepath.Join(store.Dir, "step-000005")} {
+		must.Do(t, os.MkdirAll(dir, 0o777))
+	}
+	write(t, filepath.Join(leftover, "model.safetensors"), "half")
+	write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
+	release := must.Get(store.Lock())(t)
+	if got := strings.Join(names(t, store.Dir), " "); got != "notes.txt step-000005" {
+		t.Errorf("there is %s", got)
+	}
+	must.Do(t, os.Mkdir(leftover, 0o777))
+	if _, err := store.Lock(); !errors.Is(err, train.ErrLocked) {
+		t.Errorf("a second lock: %v", err)
+	}
+	if _, err := os.Stat(leftover); err != nil {
+		t.Errorf("a run without the lock removed what another writes: %v", err)
+	}
+	must.Do(t, release())
+}
+
+// saveForever, a directory in the environment, makes this test binary a process that saves there
+// until it is killed.
+const saveForever = "PENSTOCK_TEST_SAVE_FOREVER"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(saveForever); dir != "" {
+		fmt.Println(saver(dir))
+		os.Exit(1)
+	}
+	if text := os.Getenv(saveTogether); text != "" {
+		fmt.Println(togetherSaver(text))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// saver saves one step after the other, and says so after each.
+func saver(dir string) error {
+	c := torch.NewCtx(torch.Options{})
+	model := network()
+	nn.Materialise(c, nn.State(model), 1)
+	o, err := optim.New("sgd", optim.Config{})
+	if err != nil {
+		return err
+	}
+	for step := int64(1); ; step++ {
+		if _, err := (train.Store{Dir: dir}).Save(train.Progress{Step: step}, recipe(), model, o); err != nil {
+			return err
+		}
+		fmt.Println(step)
+	}
+}
+
+// TestKilledWhileSaving kills a process at odd moments of its saving. What it said it had saved is
+// there, or the one after; and it is whole.
+func TestKilledWhileSaving(t *testing.T) {
+	kills := 2
+	if draws.Full {
+		kills = 4
+	}
+	for i := range kills {
+		dir := t.TempDir()
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), saveForever+"="+dir)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		must.Do(t, cmd.Start())
+		proctest.Watch(t, cmd, proctest.Limit)
+		lines := bufio.NewScanner(out)
+		said := int64(0)
+		for lines.Scan() {
+			if said, err = strconv.ParseInt(lines.Text(), 10, 64); err != nil {
+				t.Fatal(lines.Text())
+			}
+			if said == 2 {
+				time.AfterFunc(time.Duration(i*1900)*time.Microsecond, func() { cmd.Process.Kill() })
+			}
+		}
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) {
+			t.Fatalf("the process ended with %v", err)
+		}
+		c, err := train.Store{Dir: dir}.Latest()
+		if err != nil {
+			t.Fatalf("killed after step %d: %v", said, err)
+		}
+		if c.Step != said && c.Step != said+1 {
+			t.Errorf("killed after step %d, the latest checkpoint is %d", said, c.Step)
 		}
 	}
 }

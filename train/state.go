@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"penstock.example/data"
@@ -19,13 +21,38 @@ import (
 	"penstock.example/safetensors"
 )
 
-// formatVersion is the version of the checkpoint format that is written. It changes when an older
-// penstock could misread a newer checkpoint, or the other way round. Version 1, whose two files are
-// not listed with their tensors, is read as well.
+// formatVersion is the version of the checkpoint format. It changes when an older penstock could misread
+// a newer checkpoint, or the other way round.
 const formatVersion = 2
 
-// stateFile is the index of a checkpoint: what is in it besides tensors, and its other files.
+// stateFile is the name of a checkpoint's index.
 const stateFile = "state.json"
+
+// Kinds of a checkpoint's files of tensors. Names of tensors are unique within a kind.
+const (
+	modelKind     = "model"
+	optimizerKind = "optimizer"
+)
+
+// shardName is the name of the file that a rank writes, by the convention of Hugging Face for models in
+// several files. The index says which tensors are in it.
+func shardName(kind string, rank, ranks int) string {
+	if ranks == 1 {
+		return kind + ".safetensors"
+	}
+	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
+}
+
+var shardNames = regexp.MustCompile(`^(` + modelKind + `|` + optimizerKind +
+	`)(-\d{5,}-of-\d{5,})?\.safetensors$`)
+
+// kindOf is the kind of the file of this name, or "" if no checkpoint has one.
+func kindOf(name string) string {
+	if found := shardNames.FindStringSubmatch(name); found != nil {
+		return found[1]
+	}
+	return ""
+}
 
 // Progress is where a run stands between two steps.
 type Progress struct {
@@ -33,7 +60,7 @@ type Progress struct {
 	Position data.Position `json:"position"` // of the next batch
 	// Best is the best validation, nil before the first. The checkpoint of its step is kept.
 	Best *Best `json:"best,omitempty"`
-	// Scaler is that of the Loop, nil without one.
+	// Scaler is the Loop's, nil without one.
 	Scaler *optim.Scaler `json:"scaler,omitempty"`
 }
 
@@ -42,16 +69,58 @@ type state struct {
 	Version int `json:"version"`
 	Progress
 	// Recipe is as it was written; its settings may be of types that only the writer knows.
-	Recipe  json.RawMessage     `json:"recipe"`
-	Updates map[string]int64    `json:"updates"` // the optimizer's count for each parameter
-	Files   map[string]fileMark `json:"files"`
-	// SHA256 is of this file as it is with an empty SHA256: a flipped digit in a step is damage as
-	// much as one in a weight.
+	Recipe  json.RawMessage      `json:"recipe"`
+	Updates map[string]int64     `json:"updates"` // the optimizer's count for each parameter
+	Files   map[string]fileEntry `json:"files"`
+	// SHA256 is the hash of this file with an empty SHA256.
 	SHA256 string `json:"sha256"`
+}
+
+// fileEntry is a file in the index.
+type fileEntry struct {
+	Bytes   int64                  `json:"bytes"`
+	SHA256  string                 `json:"sha256"`
+	Tensors map[string]tensorEntry `json:"tensors,omitempty"` // by name
+}
+
+// tensorEntry is a tensor in the index, written as "F32[12 16]".
+type tensorEntry struct {
+	DType safetensors.DType
+	Shape []int64
+}
+
+func (t tensorEntry) String() string { return fmt.Sprintf("%s%v", t.DType, t.Shape) }
+
+func (t tensorEntry) size() (int64, error) {
+	return safetensors.Tensor{DType: t.DType, Shape: t.Shape}.Size()
+}
+
+// MarshalText makes JSON of a tensorEntry a string.
+func (t tensorEntry) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (t *tensorEntry) UnmarshalText(text []byte) error {
+	dtype, shape, ok := strings.Cut(string(text), "[")
+	shape, closed := strings.CutSuffix(shape, "]")
+	*t = tensorEntry{DType: safetensors.DType(dtype), Shape: []int64{}}
+	for _, size := range strings.Fields(shape) {
+		n, err := strconv.ParseInt(size, 10, 64)
+		ok = ok && err == nil
+		t.Shape = append(t.Shape, n)
+	}
+	if _, err := t.size(); err != nil || !ok || !closed {
+		return fmt.Errorf("%q is no type and shape of a tensor, such as F32[12 16]", text)
+	}
+	return nil
 }
 
 // names lists the checkpoint's files but for the index.
 func (s state) names() []string { return slices.Sorted(maps.Keys(s.Files)) }
+
+// of lists the files of a kind.
+func (s state) of(kind string) []string {
+	return slices.DeleteFunc(s.names(), func(name string) bool { return kindOf(name) != kind })
+}
 
 // encode returns the file's content, with its own hash in it.
 func (s state) encode() ([]byte, error) {
@@ -66,7 +135,7 @@ func (s state) encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// DamagedError says that a checkpoint is not what was written.
+// DamagedError is a checkpoint that was changed after it was written.
 type DamagedError struct {
 	Path    string // of the checkpoint
 	Problem error
@@ -78,73 +147,35 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Problem }
 
-// MissingError says that files of a checkpoint are in no directory that was looked at. Those that are
-// there need not be damaged: processes that share no file system have written each their own.
-type MissingError struct {
-	Path  string // of the checkpoint
-	Files []*FileError
-}
-
-func (e *MissingError) Error() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "train: checkpoint %s lacks files: ", e.Path)
-	for _, f := range e.Files {
-		text.WriteString(f.Error() + "; ")
-	}
-	return fmt.Sprintf("%scopy them into %s from the machine that wrote them", &text, e.Path)
-}
-
-func (e *MissingError) Unwrap() error { return fs.ErrNotExist }
-
 // readState reads and checks state.json of the checkpoint at path.
 func readState(path string) (state, error) {
 	content, err := disk.Read(filepath.Join(path, stateFile), disk.MaxJSON)
 	if err != nil {
 		return state{}, &DamagedError{path, err}
 	}
-	damaged := func(format string, args ...any) (state, error) {
-		return state{}, &DamagedError{path, fmt.Errorf(stateFile+": "+format, args...)}
-	}
 	var version struct{ Version int }
-	if err := json.Unmarshal(content, &version); err != nil {
-		return damaged("%w", err)
-	}
-	if version.Version < 1 || version.Version > formatVersion {
-		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock reads versions 1 to %d: resume it with the penstock that wrote it",
+	if err = json.Unmarshal(content, &version); err == nil && version.Version != formatVersion {
+		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock reads version %d: resume it with the penstock that wrote it",
 			path, version.Version, formatVersion)
 	}
 	var s state
-	if err := json.Unmarshal(content, &s); err != nil {
-		return damaged("%w", err)
+	if err == nil {
+		err = json.Unmarshal(content, &s)
 	}
-	again, err := s.encode()
+	var again []byte
+	if err == nil {
+		again, err = s.encode()
+	}
+	if err == nil && !bytes.Equal(again, content) {
+		err = errors.New("its content does not have the hash that it says")
+	}
+	if err == nil {
+		err = s.complete()
+	}
 	if err != nil {
-		return damaged("%w", err)
-	}
-	if !bytes.Equal(again, content) {
-		return damaged("its content does not have the hash that it says")
-	}
-	if err := s.complete(); err != nil {
-		return damaged("%w", err)
-	}
-	if s.Version == 1 {
-		s.listTensors(path)
+		return state{}, &DamagedError{path, fmt.Errorf(stateFile+": %w", err)}
 	}
 	return s, nil
-}
-
-// listTensors lists the tensors of files whose index does not. A file that cannot be read has none:
-// it is damaged, which its hash tells.
-func (s state) listTensors(path string) {
-	for name, mark := range s.Files {
-		file, err := safetensors.Open(filepath.Join(path, name))
-		if err != nil {
-			continue
-		}
-		mark.Tensors = marks(file.Tensors())
-		s.Files[name] = mark
-		file.Close() // it was only read
-	}
 }
 
 // complete returns an error unless the index can be that of a checkpoint.
@@ -153,23 +184,52 @@ func (s state) complete() error {
 		if len(s.of(kind)) == 0 {
 			return fmt.Errorf("%s is not listed", shardName(kind, 0, 1))
 		}
-		twice := map[string]bool{}
-		for _, name := range s.of(kind) {
-			for tensor := range s.Files[name].Tensors {
-				if twice[tensor] {
-					return fmt.Errorf("tensor %q is in two files", tensor)
-				}
-				twice[tensor] = true
-			}
-		}
 	}
+	seen := map[[2]string]bool{}
 	for _, name := range s.names() {
-		if kindOf(name) == "" {
+		kind := kindOf(name)
+		if kind == "" {
 			return fmt.Errorf("a file %q is listed, which no checkpoint has", name)
+		}
+		for tensor := range s.Files[name].Tensors {
+			if seen[[2]string{kind, tensor}] {
+				return fmt.Errorf("tensor %q is in two files", tensor)
+			}
+			seen[[2]string{kind, tensor}] = true
 		}
 	}
 	if s.Step < 0 {
 		return errors.New("the step is negative")
+	}
+	return nil
+}
+
+// check returns an error unless the file at path matches its entry.
+func (e fileEntry) check(path string) error {
+	name := filepath.Base(path)
+	f, err := disk.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is missing", name)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	n, h := info.Size(), sha256.New()
+	if n == e.Bytes { // a file of another size need not be read to be refused
+		n, err = f.WriteTo(h)
+	}
+	switch {
+	case err != nil:
+		return err
+	case n != e.Bytes:
+		return fmt.Errorf("%s has %d bytes, %d were written", name, n, e.Bytes)
+	case hex.EncodeToString(h.Sum(nil)) != e.SHA256:
+		return fmt.Errorf("%s: its content does not have the hash that was written", name)
 	}
 	return nil
 }

@@ -1,14 +1,22 @@
 package train
 
 import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"penstock.example/group"
 )
@@ -17,69 +25,50 @@ import (
 //
 //	DIR/step-000200/model.safetensors       parameters and buffers under their names in the model
 //	DIR/step-000200/optimizer.safetensors   the optimizer's state, under the parameters' names
-//	DIR/step-000200/state.json              the rest, and the other files: size, hash, tensors
-//	DIR/step-000150/...                     the one before
+//	DIR/step-000200/state.json              the index: progress, recipe, and each file's size, hash and tensors
+//	DIR/step-000150/...                     the checkpoint before
 //
-// In a group each process writes what it has, as model-00002-of-00004.safetensors and optimizer-...,
-// and the index lists the files of all. Which tensors are in which file depends on where they were;
-// their names, and what any process reads, do not. So a run goes on at another number of processes,
-// stages or with another schedule, and no process has the whole model.
+// In a group all processes share the directory. Each writes what exists in it, as
+// model-00002-of-00004.safetensors and optimizer-..., and the first writes the index. Any number of
+// processes with any cut can read the checkpoint.
 //
-// The newest is the one with the highest step. A checkpoint is written as DIR/.step-000200.tmp,
-// forced to disk, and renamed: the rename is atomic, so whenever a run dies every step-N is
-// complete. There is no pointer to the newest, which would have to agree with the directories.
-// Other files in DIR are left alone.
-//
-// Processes that do not share a file system have a directory each, with their own files and the same
-// index. All of them force their files to disk before one of them renames. If a run dies between the
-// renames, the next Lock completes them. What is not in a process's directory is sent to it.
-//
-// One run at a time may use a directory; Lock sees to it.
+// A checkpoint is written as DIR/.step-000200.tmp, forced to disk, and renamed. The rename is atomic,
+// so step-N is complete whenever a run dies. Other files in DIR are left alone.
 type Store struct {
 	Dir string
-	// Keep is how many checkpoints remain after a Save, besides that of the best validation
-	// (Progress.Best). 0 is 2: if the disk damages the newest there is another.
+	// Keep is the number of newest checkpoints that remain after a Save. The one of the best validation
+	// (Progress.Best) remains as well. 0 is 2, as the disk may damage the newest.
 	Keep int
-	// Group is the processes that train the model together, nil for this one alone. In a group
-	// Prepare, Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in
-	// the same order. They end on all members with the same outcome; an error on one is an error on
-	// all. They block until all members have called them, or the group has failed.
+	// Group is the processes that train the model together; nil is this process alone. In a group
+	// Prepare, Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in the
+	// same order, and an error on one is an error on all.
 	Group *group.Group
 
-	before func(operation, path string) error // in tests: may refuse an operation on a file
+	faultHook func(operation, path string) error // in tests: may refuse an operation on a file
 }
 
 // ErrNoCheckpoint is the error of Latest for a directory without checkpoints.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
-// Prepare makes the directory if there is none and finds out whether a checkpoint can be written to
-// it, so that a run does not fail at its first Save. It is collective in a group.
-func (s Store) Prepare() error { return peers{s.Group}.agree("checkpoints prepared", s.prepare()) }
+// ErrLocked is the error of Lock for a directory that another run uses.
+var ErrLocked = errors.New("another run uses it")
 
-func (s Store) prepare() error {
-	if info, err := os.Stat(s.Dir); err == nil && !info.IsDir() {
-		return fmt.Errorf("train: checkpoints cannot be kept in %s: it is not a directory", s.Dir)
-	}
-	if err := os.MkdirAll(s.Dir, 0o777); err != nil {
-		return fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
-	}
-	probe, err := os.MkdirTemp(s.Dir, temporaryPrefix+"probe-*"+temporarySuffix)
-	if err != nil {
-		return fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
-	}
-	if err := os.Remove(probe); err != nil && !errors.Is(err, fs.ErrNotExist) { // a run that saves here removes what it takes for leftovers
-		return fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
-	}
-	return nil
+// NotSharedError says that a process of a group does not see the directory that the first one uses.
+type NotSharedError struct {
+	Dir  string
+	Rank int
 }
 
-// Names of directories. What is being written or removed begins with a dot and is no checkpoint.
+func (e *NotSharedError) Error() string {
+	return fmt.Sprintf("train: rank %d does not see in %s what rank 0 writes there; want a directory that all processes share",
+		e.Rank, e.Dir)
+}
+
+// Names of directories. A directory that is being written or removed begins with a dot.
 const (
 	stepPrefix      = "step-"
 	temporaryPrefix = ".step-"
 	temporarySuffix = ".tmp"
-	removedSuffix   = ".removed" + temporarySuffix // of a checkpoint that is being removed
-	sharePrefix     = temporaryPrefix + "share-"   // of a file by which members find who shares a directory
 )
 
 // Path is where the checkpoint of a step is, or would be.
@@ -87,12 +76,87 @@ func (s Store) Path(step int64) string {
 	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d", stepPrefix, step))
 }
 
-func (s Store) temporary(step int64) string {
-	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d%s", temporaryPrefix, step, temporarySuffix))
+func (s Store) temporary(step int64, more string) string {
+	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d%s%s", temporaryPrefix, step, more, temporarySuffix))
 }
 
-// Steps lists the steps that there are checkpoints of in this process's directory, ascending. A
-// directory that does not exist has none.
+// onFirst runs f on rank 0 and returns its error on all ranks.
+func (s Store) onFirst(what string, f func() error) error {
+	_, err := group.FromFirst(context.Background(), s.Group, "train: "+what,
+		func() (int, error) { return 0, f() })
+	return err
+}
+
+// Prepare makes the directory if necessary, and returns an error unless a checkpoint can be
+// written to it. In a group it is collective. The error is a *NotSharedError if a process does not
+// see the directory of the first.
+func (s Store) Prepare() error {
+	probe, err := group.FromFirst(context.Background(), s.Group, "train: checkpoints prepared", s.makeProbe)
+	if err != nil {
+		return err
+	}
+	if _, unseen := os.Stat(filepath.Join(s.Dir, probe)); unseen != nil {
+		err = &NotSharedError{s.Dir, rankOf(s.Group)}
+	}
+	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)
+	if rankOf(s.Group) == 0 { // a run that saves here removes it as a leftover
+		if failed := os.Remove(filepath.Join(s.Dir, probe)); !errors.Is(failed, fs.ErrNotExist) {
+			err = cmp.Or(err, failed)
+		}
+	}
+	return err
+}
+
+// makeProbe makes the directory and a temporary in it, whose name it returns.
+func (s Store) makeProbe() (string, error) {
+	info, err := os.Stat(s.Dir)
+	if err == nil && !info.IsDir() {
+		return "", fmt.Errorf("train: checkpoints cannot be kept in %s: it is not a directory", s.Dir)
+	}
+	err = os.MkdirAll(s.Dir, 0o777)
+	var probe string
+	if err == nil {
+		probe, err = os.MkdirTemp(s.Dir, temporaryPrefix+"probe-*"+temporarySuffix)
+	}
+	if err != nil {
+		return "", fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
+	}
+	return filepath.Base(probe), nil
+}
+
+// Lock locks the directory, which must exist, against other runs until release is called or the
+// process ends in any way. It removes the leftovers of a killed run. On a file system without locks
+// it does neither. In a group it is collective.
+func (s Store) Lock() (release func() error, err error) {
+	var directory *os.File
+	release = func() error {
+		if directory == nil {
+			return nil
+		}
+		return directory.Close()
+	}
+	err = s.onFirst("checkpoints locked", func() (err error) {
+		// O_DIRECTORY refuses a named pipe, where opening would wait for its writer.
+		if directory, err = os.OpenFile(s.Dir, os.O_RDONLY|syscall.O_DIRECTORY, 0); err != nil {
+			return err
+		}
+		switch err := syscall.Flock(int(directory.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return ErrLocked
+		case err != nil: // a file system without locks
+			return nil
+		}
+		return s.removeLeftovers()
+	})
+	if err != nil {
+		release() // the first error is the one to report
+		return nil, fmt.Errorf("train: checkpoints in %s: %w", s.Dir, err)
+	}
+	return release, nil
+}
+
+// Steps lists the steps of the checkpoints in the directory, ascending. A directory that does not
+// exist has none.
 func (s Store) Steps() ([]int64, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,12 +167,8 @@ func (s Store) Steps() ([]int64, error) {
 	}
 	var steps []int64
 	for _, e := range entries {
-		digits, ok := strings.CutPrefix(e.Name(), stepPrefix)
-		if !ok || !e.IsDir() {
-			continue
-		}
-		step, err := strconv.ParseInt(digits, 10, 64)
-		if err == nil && filepath.Base(s.Path(step)) == e.Name() {
+		step, err := strconv.ParseInt(strings.TrimPrefix(e.Name(), stepPrefix), 10, 64)
+		if err == nil && e.IsDir() && filepath.Base(s.Path(step)) == e.Name() {
 			steps = append(steps, step)
 		}
 	}
@@ -116,15 +176,17 @@ func (s Store) Steps() ([]int64, error) {
 	return steps, nil
 }
 
-// removeLeftovers removes what a run that died has left half written or half removed.
+// removeLeftovers removes the temporary directories of a run that died.
 func (s Store) removeLeftovers() error {
-	leftovers, err := filepath.Glob(filepath.Join(globQuoted(s.Dir), temporaryPrefix+"*"+temporarySuffix))
+	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
 		return err
 	}
-	for _, path := range leftovers {
-		if err := s.remove(path); err != nil {
-			return err
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(), temporarySuffix) {
+			if err := s.remove(filepath.Join(s.Dir, e.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -147,9 +209,8 @@ func (s Store) clean(best *Best) error {
 		if best != nil && step == best.Step {
 			continue
 		}
-		// Renamed first: a removal that is cut short must not leave something that looks like a
-		// checkpoint.
-		removed := strings.TrimSuffix(s.temporary(step), temporarySuffix) + removedSuffix
+		// Renamed first: an interrupted removal must not leave what looks like a checkpoint.
+		removed := s.temporary(step, ".removed")
 		if err := s.rename(s.Path(step), removed); err != nil {
 			return err
 		}
@@ -160,7 +221,74 @@ func (s Store) clean(best *Best) error {
 	return nil
 }
 
-// globQuoted is a path as a pattern that matches only itself.
-func globQuoted(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+// All changes in the directory go through the methods below.
+
+func (s Store) fault(operation, path string) error {
+	if s.faultHook == nil {
+		return nil
+	}
+	return s.faultHook(operation, path)
+}
+
+func (s Store) rename(from, to string) error {
+	if err := s.fault("rename", from); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
+}
+
+// remove removes a file or a directory with all that is in it.
+func (s Store) remove(path string) error {
+	if err := s.fault("remove", path); err != nil {
+		return err
+	}
+	return os.RemoveAll(path)
+}
+
+// writeFile writes a new file, forces it to disk and returns its size and hash.
+func (s Store) writeFile(path string, write func(io.Writer) error) (entry fileEntry, err error) {
+	if err := s.fault("create", path); err != nil {
+		return fileEntry{}, err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return fileEntry{}, err
+	}
+	defer func() { err = cmp.Or(err, f.Close()) }()
+	w := &hashingWriter{Writer: bufio.NewWriterSize(f, 1<<20), hash: sha256.New()}
+	if err := cmp.Or(write(w), s.fault("write", path), w.Flush(), s.sync(f)); err != nil {
+		return fileEntry{}, err
+	}
+	return fileEntry{Bytes: w.bytes, SHA256: hex.EncodeToString(w.hash.Sum(nil))}, nil
+}
+
+// hashingWriter counts and hashes the bytes that it writes.
+type hashingWriter struct {
+	*bufio.Writer
+	hash  hash.Hash
+	bytes int64
+}
+
+func (w *hashingWriter) Write(b []byte) (int, error) {
+	n, err := w.Writer.Write(b)
+	w.hash.Write(b[:n])
+	w.bytes += int64(n)
+	return n, err
+}
+
+func (s Store) syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return s.sync(d)
+}
+
+// sync returns when a file, or a directory's list of names, would survive a loss of power.
+func (s Store) sync(f *os.File) error {
+	if err := s.fault("sync", f.Name()); err != nil {
+		return err
+	}
+	return f.Sync()
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"penstock.example/data"
-	"penstock.example/internal/arg"
 )
 
 // Validation says what a Loop evaluates at the end of each epoch, with the Loop's Loss, and once more
@@ -44,18 +43,10 @@ type Best struct {
 	Last  int64   `json:"last,omitempty"` // step of the last validation; 0 if an older penstock has saved it
 }
 
-// complete returns an error if a setting is missing or wrong. A nil Validation is complete.
-func (v *Validation) complete() error {
-	if v == nil {
-		return nil
-	}
-	return cmp.Or(arg.Given(v.Set, "train: Validation.Set", "a data.Dataset"), arg.AtLeast("train: Validation", "Batch", v.Batch, 0),
-		arg.AtLeast("train: Validation", "Patience", v.Patience, 0))
-}
-
 // stopped says that the run has ended for lack of progress.
 func (l *Loop) stopped() bool {
-	return l.Validation != nil && l.Validation.Patience > 0 && l.Best != nil && l.Best.Since >= l.Validation.Patience
+	return l.Validation != nil && l.Validation.Patience > 0 && l.Best != nil &&
+		l.Best.Since >= l.Validation.Patience
 }
 
 // validated says that the last validation was after the last step.
@@ -73,16 +64,19 @@ func (l *Loop) validateLast(ctx context.Context, at data.Position) error {
 // validate evaluates at the end of an epoch, or of a run within one, which Patience does not count.
 func (l *Loop) validate(ctx context.Context, epoch int, partial bool) error {
 	v := l.Validation
-	e, err := Evaluate(ctx, l.Pipe, v.Set, EvaluateConfig{Batch: cmp.Or(v.Batch, l.Loader.BatchSize()), Loss: l.Loss, OnBatch: v.OnBatch})
+	e, err := Evaluate(ctx, l.Pipe, v.Set, EvaluateConfig{Batch: cmp.Or(v.Batch, l.Loader.BatchSize()),
+		Loss: l.Loss, OnBatch: v.OnBatch})
 	if err != nil {
 		return err
 	}
 	if math.IsNaN(*e.Loss) || math.IsInf(*e.Loss, 0) {
-		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, epoch+1, *e.Loss, ErrDiverged)
+		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, epoch+1,
+			*e.Loss, ErrDiverged)
 	}
 	better := l.Best == nil || *e.Loss < l.Best.Loss
 	if v.OnResult != nil {
-		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: epoch, Evaluation: e, Better: better, Partial: partial}); err != nil {
+		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: epoch, Evaluation: e, Better: better,
+			Partial: partial}); err != nil {
 			return err
 		}
 	}

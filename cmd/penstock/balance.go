@@ -1,12 +1,13 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,11 +57,10 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	word(s, &f.optimizerName, "optimizer", "sgd",
 		"`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "), optim.Names()...)
 	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
-	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
-		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
+	threadsOfMeasuring(s, &f.threads)
+	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
-	word(s, &f.format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
+	formatFlag(s, &f.format)
 }
 
 func newBalance() *cobra.Command {
@@ -80,125 +80,156 @@ activations of as many micro-batches as the policy keeps.`,
   penstock balance --model resnet20 --stages 2
   penstock balance --model gpt --set depth=12 --stages 4 --by size --optimizer adamw --format json`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.plan(cmd.Flags())
-			if err != nil {
+		RunE: interruptible("layers were measured", func(cmd *cobra.Command, _ []string) error {
+			costs := flags.costs != nil
+			if costs == (flags.modelName != "") {
+				return badUsage("want --costs N,N,... to cut, or --model NAME to measure: one of the two")
+			}
+			if err := need(cmd, "stages"); err != nil {
 				return err
 			}
-			if p.costs != nil {
-				return p.cutCosts(cmd.OutOrStdout())
+			if costs {
+				return flags.cutCosts(cmd)
 			}
-			err = p.cutModel(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-			if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
-				return errors.New("interrupted while layers were measured; there is no balance yet")
-			}
-			return err
-		},
+			return flags.cutModel(cmd)
+		}),
 	}
 	flags.register(cmd)
 	return cmd
 }
 
+// balanceLine is the JSON of a balance. Its fields stay. Those of a stage are layers, first and last (names), cost and
+// the parts of the cost.
+type balanceLine struct {
+	Balance    []int            `json:"balance"`
+	Bottleneck float64          `json:"bottleneck"`
+	Unit       string           `json:"unit,omitempty"` // of a measured model: "s" for a micro-batch, or "bytes"
+	Stages     []map[string]any `json:"stages,omitempty"`
+}
+
+// costPart is a part of what a stage costs.
+type costPart struct {
+	name  string
+	value float64
+}
+
 // cutCosts cuts layers whose costs were given.
-func (p balancePlan) cutCosts(stdout io.Writer) error {
-	counts, err := balance.Partition(p.costs, p.stages)
+func (f *balanceFlags) cutCosts(cmd *cobra.Command) error {
+	counts, err := balance.Partition(f.costs, f.stages)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
-	sums, err := balance.Sums(p.costs, counts)
+	sums, err := balance.Sums(f.costs, counts)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
-	return showCosts(stdout, p.format, counts, sums)
+	line := balanceLine{Balance: counts, Bottleneck: slices.Max(sums)}
+	return printResult(cmd, f.format, line, func(w io.Writer) {
+		fmt.Fprintf(w, "--balance %s\n\n", numbers(counts))
+		row(w, "STAGE", "LAYERS", "COST", "OF BOTTLENECK")
+		for i, sum := range sums {
+			row(w, i, counts[i], sum, share(sum, line.Bottleneck))
+		}
+	})
 }
 
 // cutModel measures a model and cuts it.
-func (p balancePlan) cutModel(ctx context.Context, stdout, stderr io.Writer) error {
-	if err := checkOutput(stdout); err != nil {
-		return err
-	}
-	if p.chunks > p.batch {
-		fmt.Fprintln(stderr, fewerChunks(p.chunks, p.batch))
-	}
-	c := torch.NewCtx(torch.Options{Seed: p.seed})
-	defer c.Close()
-	var sample *torch.Tensor
-	if err := torch.Try(func() { sample = p.measured.sample(c, p.rows) }); err != nil {
-		return fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use more --chunks or a smaller --batch",
-			p.rows, err)
-	}
-	show := newLayerProgress(stderr)
-	measured, err := profile.Measure(ctx, p.measured.model, profile.Config{
-		Peer: torch.CPU(1), Beside: beside(torch.CPU(0), p.stages, p.threads), Threads: p.threads, MicroBatches: p.microBatches, Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast,
-		Clock: clock, BytesOnly: p.by == "size", Progress: show.layer,
-	}, sample)
-	show.end()
+func (f *balanceFlags) cutModel(cmd *cobra.Command) error {
+	m, err := newMeasuredModel(f.modelName, f.set)
 	if err != nil {
 		return err
 	}
-	warnOfTiming(stderr, measured.Timing, measureAgain)
-	if p.by == "time" {
-		counts, times, err := train.CutByTime(measured, p.policy, p.microBatches)
+	if layers := len(m.model.Layers()); f.stages > layers {
+		return badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages, f.modelName, layers)
+	}
+	policies, err := f.checkpoint.Stages(f.stages)
+	if err != nil {
+		return inFlags(cmd.Flags(), err)
+	}
+	microBatches := min(f.chunks, f.batch)
+	config := profile.Config{
+		Peer: torch.CPU(1), Devices: f.stages, Threads: f.threads, MicroBatches: microBatches,
+		Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock, BytesOnly: f.by == "size",
+	}
+	measured, err := m.measure(cmd, (f.batch+microBatches-1)/microBatches, config)
+	if err != nil {
+		return err
+	}
+	var line balanceLine
+	var parts [][]costPart // by stage
+	if f.by == "time" {
+		counts, times, err := train.CutByTime(measured, policies, microBatches)
 		if err != nil {
 			return err
 		}
-		return showTimes(stdout, p.format, measured.Layers, counts, times)
+		line.Balance, line.Unit = counts, "s"
+		for _, t := range times {
+			parts = append(parts, []costPart{{"forward", t.Forward}, {"backward", t.Backward}, {"recomputation", t.Recomputation},
+				{"activations", t.Activations}, {"gradients", t.Gradients}})
+		}
+	} else {
+		slots, err := optim.Slots(f.optimizerName, optim.Config{LR: 0.1,
+			Momentum: momentumOf(cmd.Flags(), f.optimizerName, f.momentum)})
+		if err != nil {
+			return inFlags(cmd.Flags(), err)
+		}
+		counts, sizes, err := train.CutBySize(measured, policies, microBatches, slots)
+		if err != nil {
+			return err
+		}
+		line.Balance, line.Unit = counts, "bytes"
+		for _, z := range sizes {
+			parts = append(parts, []costPart{{"parameters", float64(z.Parameters)}, {"gradients", float64(z.Gradients)},
+				{"state", float64(z.State)}, {"buffers", float64(z.Buffers)}, {"saved", float64(z.Saved)}, {"inputs", float64(z.Inputs)}})
+		}
 	}
-	counts, sizes, err := train.CutBySize(measured, p.policy, p.microBatches, p.slots)
-	if err != nil {
-		return err
+	layers := measured.Layers
+	for i, n := range line.Balance {
+		stage, cost := map[string]any{"layers": n, "first": layers[0].Name, "last": layers[n-1].Name}, 0.0
+		for _, p := range parts[i] {
+			stage[p.name] = p.value
+			cost += p.value
+		}
+		stage["cost"] = cost
+		line.Stages, line.Bottleneck, layers = append(line.Stages, stage), max(line.Bottleneck, cost), layers[n:]
 	}
-	return showSizes(stdout, p.format, measured.Layers, counts, sizes)
+	return printResult(cmd, f.format, line, func(w io.Writer) { line.show(w, parts) })
 }
 
-// layerProgress tells on stderr how far measuring is, as soon as it takes long: on a terminal in
-// place, elsewhere in a line now and then.
-type layerProgress struct {
-	w     io.Writer
-	what  string // of what the layers are, where they are measured several times, such as " of 8 rows"
-	live  bool   // on a terminal
-	next  time.Time
-	shown bool
-}
-
-func newLayerProgress(w io.Writer) *layerProgress {
-	_, live := terminalWidth(w)
-	p := &layerProgress{w: w, live: live}
-	p.next = time.Now().Add(p.every())
-	return p
-}
-
-func (p *layerProgress) every() time.Duration {
-	if p.live {
-		return barEvery
+func (l balanceLine) show(w io.Writer, parts [][]costPart) {
+	text := func(x float64) string { return micros(1e6 * x) }
+	if l.Unit == "bytes" {
+		text = func(x float64) string { return formatBytes(int64(x)) }
 	}
-	return lineEvery
+	fmt.Fprintf(w, "--balance %s\n\n", numbers(l.Balance))
+	head := []any{"STAGE", "LAYERS", "FROM", "TO"}
+	for _, p := range parts[0] {
+		head = append(head, strings.ToUpper(p.name))
+	}
+	row(w, append(head, "ALL", "OF BOTTLENECK")...)
+	for i, s := range l.Stages {
+		cells := []any{i, s["layers"], s["first"], s["last"]}
+		for _, p := range parts[i] {
+			cells = append(cells, text(p.value))
+		}
+		cost := s["cost"].(float64)
+		row(w, append(cells, text(cost), share(cost, l.Bottleneck))...)
+	}
 }
 
-func (p *layerProgress) layer(done, layers int) {
-	now := time.Now()
-	if now.Before(p.next) {
-		return
+// share is a stage's cost as a part of the bottleneck's.
+func share(cost, bottleneck float64) string {
+	if bottleneck == 0 {
+		return "100 %"
 	}
-	p.next = now.Add(p.every())
-	if p.live {
-		p.shown = true
-		fmt.Fprintf(p.w, "\r\x1b[Kmeasured %d of %d layers%s", done, layers, p.what)
-		return
-	}
-	fmt.Fprintf(p.w, "measured %d of %d layers%s\n", done, layers, p.what)
+	return fmt.Sprintf("%.0f %%", 100*cost/bottleneck)
 }
 
-// line writes a line that stays.
-func (p *layerProgress) line(text string) {
-	p.end()
-	fmt.Fprintln(p.w, text)
-}
-
-// end clears the line.
-func (p *layerProgress) end() {
-	if p.shown {
-		p.shown = false
-		fmt.Fprint(p.w, "\r\x1b[K")
+// cost reads what a layer costs.
+func cost(word string) (float64, error) {
+	x, err := strconv.ParseFloat(word, 64)
+	if err != nil || !(x >= 0) || math.IsInf(x, 0) {
+		return 0, errors.New("want finite numbers that are not negative, like 3,1,2.5")
 	}
+	return x, nil
 }

@@ -13,11 +13,9 @@ import (
 	"testing"
 
 	"penstock.example/group"
-	"penstock.example/internal/draws"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/safetensors"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -73,8 +71,7 @@ func TestCheckpointInspect(t *testing.T) {
 	step := filepath.Join(dir, "step-000012")
 	for _, name := range []string{dir, step} {
 		text := strings.Join(strings.Fields(must(t, "checkpoint", "inspect", name).stdout), " ")
-		for _, want := range []string{"checkpoint " + step, "step 12", "model 9 tensors of 176 B, 2 files", "optimizer 0 tensors of 0 B, 2 files",
-			"model.settings.classes 2", "model.name three", "seed 18446744073709551615", "model-00001-of-00002.safetensors",
+		for _, want := range []string{"checkpoint " + step, "step 12", `"classes": 2`, `"name": "three"`, `"seed": 18446744073709551615`, "model-00001-of-00002.safetensors",
 			"2.weight F32 [2 4] 32 model-00002-of-00002.safetensors", "1.num_batches_tracked I64 [] 8"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in %s", want, text)
@@ -139,14 +136,6 @@ func TestCheckpointMerge(t *testing.T) {
 		if got := must(t, "checkpoint", "merge", dir, "--out", "/dev/stdout").stdout; got != string(want) {
 			t.Errorf("%d processes: other bytes on standard output", processes)
 		}
-		c := torch.NewCtx(torch.Options{})
-		model := threeLayers()
-		if err := nn.Load(c, out, model); err != nil {
-			t.Error(err)
-		}
-		nn.Free(model)
-		c.Close()
-
 		if exec.Command("python3", "--version").Run() != nil {
 			continue // there is none
 		}
@@ -157,25 +146,7 @@ func TestCheckpointMerge(t *testing.T) {
 	}
 }
 
-// TestCheckpointOfARunIsMerged: the model of a training run, merged, is what its checkpoint has.
-func TestCheckpointOfARunIsMerged(t *testing.T) {
-	dir := t.TempDir()
-	out := filepath.Join(dir, "merged")
-	must(t, with(small, "--steps", "2", "--stages", "2", "--out", filepath.Join(dir, "out"))...)
-	must(t, "checkpoint", "verify", filepath.Join(dir, "out"))
-	must(t, "checkpoint", "merge", filepath.Join(dir, "out"), "--out", out)
-	file, err := safetensors.Open(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if n := len(file.Tensors()); n != 6 {
-		t.Errorf("%d tensors, want 6", n)
-	}
-}
-
-// TestCheckpointVerify: what is missing or changed is told with its layers, all of it, and neither
-// merged nor taken for a checkpoint.
+// TestCheckpointVerify: all that is missing or changed is told, and not merged.
 func TestCheckpointVerify(t *testing.T) {
 	dir := savedBy(t, 2)
 	if r := must(t, "checkpoint", "verify", dir); !strings.Contains(r.stdout, "step 12, 4 files") {
@@ -191,79 +162,17 @@ func TestCheckpointVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := command(t, "checkpoint", "verify", dir)
-	for _, want := range []string{"is damaged", "model-00001-of-00002.safetensors is missing; it is of the layers 0 and 1",
-		"model-00002-of-00002.safetensors: its content does not have the hash that was written; it is of the layers 1 and 2", "copy them here"} {
+	for _, want := range []string{"is damaged", "model-00001-of-00002.safetensors is missing",
+		"model-00002-of-00002.safetensors: its content does not have the hash that was written"} {
 		if r.code != exitFailed || r.stdout != "" || !strings.Contains(r.stderr, want) {
 			t.Errorf("%+v; want %q", r, want)
 		}
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if r := command(t, "checkpoint", "merge", dir, "--out", out); r.code != exitFailed || !strings.Contains(r.stderr, "lacks files: model-00001") {
+	if r := command(t, "checkpoint", "merge", dir, "--out", out); r.code != exitFailed || !strings.Contains(r.stderr, "model-00001") {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a damaged checkpoint was merged: %v", err)
-	}
-	for _, format := range []string{"text", "json"} {
-		r := command(t, "checkpoint", "inspect", dir, "--format", format)
-		if want := "lacks files:\n  * model-00001-of-00002.safetensors is missing; it is of the layers 0 and 1\nA process"; r.code != exitFailed || !strings.Contains(r.stderr, want) || !strings.Contains(r.stdout, "model-00002-of-00002.safetensors") {
-			t.Errorf("%+v; want %s", r, want)
-		}
-	}
-	if !draws.Full { // package train resumes by several members that lack a file
-		return
-	}
-	args := with(small, "--steps", "2", "--balance", "3,3", "--out", filepath.Join(t.TempDir(), "run"))
-	p := begin(t, nil, launched(2, args...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
-	}
-	run := args[len(args)-1]
-	if err := os.Remove(filepath.Join(run, "step-000002", "model-00002-of-00002.safetensors")); err != nil {
-		t.Fatal(err)
-	}
-	p = begin(t, nil, launched(2, with(args, "--steps", "3", "--resume")...)...)
-	if code := p.end(t); code != exitUsage {
-		t.Errorf("exit code %d", code)
-	}
-	for rank := range 2 {
-		if want := "lacks files: model-00002-of-00002.safetensors is missing; it is of the layers fc and fc2; "; !strings.Contains(p.said(rank), want) {
-			t.Errorf("rank %d says %q, without %q", rank, p.said(rank), want)
-		}
-	}
-}
-
-func TestCheckpointRefuses(t *testing.T) {
-	dir, file, empty := savedBy(t, 1), textFile(t, "file", ""), t.TempDir()
-	model := filepath.Join(dir, "step-000012", "model.safetensors")
-	for _, row := range []struct {
-		args []string
-		code int
-		want string
-	}{
-		{[]string{"checkpoint", "nope"}, exitUsage, `unknown command "nope"`},
-		{[]string{"checkpoint", "inspect"}, exitUsage, "DIR is missing"},
-		{[]string{"checkpoint", "inspect", ""}, exitUsage, "DIR is an empty name"},
-		{[]string{"checkpoint", "verify", dir, dir}, exitUsage, "unexpected argument"},
-		{[]string{"checkpoint", "inspect", dir, "--format", "xml"}, exitUsage, "--format"},
-		{[]string{"checkpoint", "merge", dir}, exitUsage, "--out is needed"},
-		{[]string{"checkpoint", "merge", dir, "--out", model}, exitUsage, "would be overwritten"},
-		{[]string{"checkpoint", "merge", dir, "--out", filepath.Join(dir, "none", "m")}, exitUsage, "there is no folder "},
-		{[]string{"checkpoint", "inspect", filepath.Join(dir, "none")}, exitUsage, "no such directory"},
-		{[]string{"checkpoint", "inspect", file}, exitUsage, "is a file"},
-		{[]string{"checkpoint", "verify", empty}, exitUsage, "no checkpoint there"},
-	} {
-		r := command(t, row.args...)
-		if r.code != row.code || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {
-			t.Errorf("%q: %+v; want exit code %d and %q", row.args, r, row.code, row.want)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "step-000012", "state.json"), []byte("{"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for _, verb := range []string{"inspect", "verify"} {
-		if r := command(t, "checkpoint", verb, dir); r.code != exitFailed || !strings.Contains(r.stderr, "is damaged: state.json") {
-			t.Errorf("%+v", r)
-		}
 	}
 }

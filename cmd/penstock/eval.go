@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -44,10 +43,8 @@ directory of --out, whose newest checkpoint is meant, or a checkpoint.
 Data, batch, micro-batches and threads are those of the run unless flags say others;
 the numbers are then those that the run itself has printed, to the bit, whatever the
 stages, devices and limit. Samples of --data must have the shape that the model was
-trained with, and as many classes. They are normalised by the numbers of the run, which
-it says where --data-set has others; rows of a csv are standardised by those of the run,
-and their columns are found by the names of the run's. Another tokenizer is refused.
---data starts anew: --data-dir, --data-set and --window of the run do not count then.
+trained with, and as many classes, and are normalised as in training. With --data the
+run's --data-dir, --data-set and --window do not count.
 
 One process evaluates, also a checkpoint of several. A model that is too large for a
 device is cut: --stages over --devices, each under --memory-limit.`,
@@ -55,12 +52,12 @@ device is cut: --stages over --devices, each under --memory-limit.`,
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
 		Args: filesNamed("DIR"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: interruptible("evaluating", func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(cmd.OutOrStdout()); err != nil {
 				return err
 			}
 			return f.run(cmd, args[0])
-		},
+		}),
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -68,7 +65,7 @@ device is cut: --stages over --devices, each under --memory-limit.`,
 		partTest, partTrain, partValidation, partAll)
 	f.dataFlags.register(s, " (default: the run's data)")
 	f.trainedFlags.register(s)
-	word(s, &f.format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
+	formatFlag(s, &f.format)
 	return cmd
 }
 
@@ -96,29 +93,19 @@ func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
 	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch, Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
 	progress.end()
 	if err != nil {
-		return endedBy(cmd, withFlags(err, remedyForTest))
+		return withFlags(err, remedyForTest)
 	}
 	c := t.checkpoint
-	if f.format == "json" {
-		return asJSON(cmd, evalLine{c.Path, c.Step, name, f.part, e})
-	}
-	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step, counted(e.Samples, "sample"), name, f.part)
-	fmt.Fprintf(out, "loss      %.6g\n", *e.Loss)
-	if e.MSE != nil {
-		_, err = fmt.Fprintf(out, "error     %.6g (mean squared)\n", *e.MSE)
-	} else {
-		_, err = fmt.Fprintf(out, "accuracy  %.2f %%\n", 100**e.Accuracy)
-	}
-	return err
-}
-
-// endedBy is the error of a verb that a signal may have ended.
-func endedBy(cmd *cobra.Command, err error) error {
-	if cmd.Context().Err() != nil && errors.Is(err, cmd.Context().Err()) {
-		return errors.New("interrupted; nothing was written")
-	}
-	return err
+	return printResult(cmd, f.format, evalLine{c.Path, c.Step, name, f.part, e}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step,
+			counted(e.Samples, "sample"), name, f.part)
+		fmt.Fprintf(w, "loss\t%.6g\n", *e.Loss)
+		if e.MSE != nil {
+			fmt.Fprintf(w, "error\t%.6g (mean squared)\n", *e.MSE)
+		} else {
+			fmt.Fprintf(w, "accuracy\t%.2f %%\n", 100**e.Accuracy)
+		}
+	})
 }
 
 // data opens the data of the run, or those that flags say, and checks that they are what the model was
@@ -128,15 +115,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	p.data.OnText, p.data.Like = showText(cmd.ErrOrStderr()), t.recipe.Samples
-	if was := t.recipe.Samples; was != nil && p.dataName == "csv" {
-		switch said := assigned(p.dataSettings)["standardise"]; {
-		case said == "0" && was.Mean != nil:
-			return nil, "", badUsage("--data-set standardise=0: the model was trained with columns that are standardised, and others are so by the same numbers; want it left out")
-		case said == "1" && was.Source == data.Float32 && was.Mean == nil:
-			return nil, "", badUsage("--data-set standardise=1: the model was trained with columns as they are; want it left out")
-		}
-	}
+	p.data.OnText, p.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
 	torch.TrimProcess() // reading took more than what was read
 	if err != nil {
@@ -149,7 +128,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	case partAll:
 		set = data.Join(training, test)
 	default:
-		kept, held, err := p.held(training)
+		kept, held, err := p.splitValidation(training)
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -169,14 +148,14 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 }
 
 // runData is what a run's flags say of its data, with those of the command line in front.
-func runData(cmd *cobra.Command, t *trained) (*plan, error) {
+func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	typed := cmd.Flags()
 	from, flags, err := t.flags()
 	switch {
 	case typed.Changed("data"): // it starts anew
 		from, flags = trainingFlags()
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on; want one of %s", t.configFile(), strings.Join(data.Names(), ", "))
+		return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on", t.configFile())
 	case err != nil:
 		return nil, err
 	}
@@ -198,7 +177,7 @@ func runData(cmd *cobra.Command, t *trained) (*plan, error) {
 			}
 		}
 	}
-	p := &plan{trainFlags: *flags}
+	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
 	return p, p.modelFlags.check(from.Flags())
 }
@@ -219,7 +198,7 @@ func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
 	fmt.Fprintf(stderr, "the data are %s, and the model was trained %s\n", is, trained)
 }
 
-// fitsTrained returns an error if samples are not what a model was trained on.
+// fitsTrained returns an error if samples are not what a model was trained on. other says that --data is given.
 func fitsTrained(info data.Info, t *trained, other bool) error {
 	was := t.recipe.Samples
 	if was == nil { // a checkpoint that does not say it
@@ -229,22 +208,24 @@ func fitsTrained(info data.Info, t *trained, other bool) error {
 	if other {
 		flag = "--data"
 	}
-	refuse := func(what string, was, is any) error {
-		return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like those of the run", flag, what, is, was)
-	}
-	switch {
-	case info.Task() != was.Task():
-		return refuse("the task", was.Task(), info.Task())
-	case info.Input.Kind != was.Input.Kind || !slices.Equal(info.Input.Shape, was.Input.Shape):
-		return refuse("inputs", fmt.Sprint(was.Input.Kind, " ", was.Input.Shape), fmt.Sprint(info.Input.Kind, " ", info.Input.Shape))
-	case info.Task() == data.NextToken && (info.Source == data.Uint8) != (was.Source == data.Uint8):
-		text := map[bool]string{true: "text as bytes", false: "tokens"}
-		return fmt.Errorf("%s: the data have %s, and the model was trained with %s; want data like those of the run",
-			flag, text[info.Source == data.Uint8], text[was.Source == data.Uint8])
-	case info.Outputs() != was.Outputs():
-		return refuse("outputs", was.Outputs(), info.Outputs())
-	case len(info.ClassNames) > 0 && len(was.ClassNames) > 0 && !reflect.DeepEqual(info.ClassNames, was.ClassNames):
-		return refuse("the classes", strings.Join(was.ClassNames, ", "), strings.Join(info.ClassNames, ", "))
+	ofBytes := func(i *data.Info) bool { return i.Task() == data.NextToken && i.Source == data.Uint8 }
+	for _, c := range []struct {
+		what    string
+		is, was any
+	}{
+		{"the task", info.Task(), was.Task()},
+		{"inputs", fmt.Sprint(info.Input.Kind, " ", info.Input.Shape), fmt.Sprint(was.Input.Kind, " ", was.Input.Shape)},
+		{"text as bytes", ofBytes(&info), ofBytes(was)},
+		{"outputs", info.Outputs(), was.Outputs()},
+		{"the classes", info.ClassNames, was.ClassNames},
+	} {
+		if c.what == "the classes" && (len(info.ClassNames) == 0 || len(was.ClassNames) == 0) {
+			continue
+		}
+		if !reflect.DeepEqual(c.is, c.was) {
+			return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like those of the run",
+				flag, c.what, c.is, c.was)
+		}
 	}
 	return nil
 }

@@ -1,14 +1,21 @@
 package main
 
 import (
-	"math/rand/v2"
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock.example/data"
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/profile"
 	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // measuredModel is a model that a verb measures on made-up samples. Its weights do not exist yet.
@@ -81,29 +88,44 @@ func usualSamples(info models.Info, o models.Options) data.Info {
 // loss is what the model will be trained with.
 func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
-// sample makes up an input of rows samples.
-func (m measuredModel) sample(c *torch.Ctx, rows int) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, m.samples.Input.Shape...)
-	if m.samples.Input.Kind != data.Int64 {
-		return c.Randn(shape...)
+// measure measures the model on a made-up micro-batch of so many rows, on the device of the configuration.
+func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
+	if err := checkOutput(cmd.OutOrStdout()); err != nil {
+		return profile.Profile{}, err
 	}
-	tokens := make([]int64, rows*m.samples.Input.Size())
-	for i := range tokens {
-		tokens[i] = int64(i % m.samples.Classes)
+	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
+	config.Progress = show.at
+	measured, err := m.measureOn(cmd.Context(), rows, config)
+	show.end()
+	if err == nil {
+		warnOfTiming(cmd.ErrOrStderr(), measured.Timing, measureAgain)
 	}
-	return torch.From(c, tokens, shape...)
+	return measured, err
 }
 
-// target makes up what the model is to answer on rows samples: a class for each image, pixel or token, or
-// the numbers of regression.
-func (m measuredModel) target(c *torch.Ctx, rows int, seed uint64) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, m.samples.Target.Shape...)
-	if m.samples.Target.Kind == data.Float32 {
-		return c.Randn(shape...)
+func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.Config) (out profile.Profile, err error) {
+	c := torch.NewCtx(torch.Options{Device: config.Device, Seed: config.Seed})
+	defer c.Close()
+	var sample *torch.Tensor
+	if err := torch.Try(func() {
+		sample = train.RandomInput(c, m.samples, rows)
+		if config.Loss != nil {
+			config.Target = []*torch.Tensor{train.RandomTarget(c, m.samples, rows, config.Seed)}
+		}
+	}); err != nil {
+		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch", rows, err)
 	}
-	list, r := make([]int64, rows*m.samples.Target.Size()), rand.New(rand.NewPCG(seed, 0))
-	for i := range list {
-		list[i] = r.Int64N(int64(m.samples.Classes))
-	}
-	return torch.From(c, list, shape...)
+	return profile.Measure(ctx, m.model, config, sample)
+}
+
+// auxiliaryWeight is the weight of the losses of auxiliary classifiers.
+const auxiliaryWeight = 0.3
+
+func threadsOfMeasuring(s *pflag.FlagSet, to *int) {
+	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+}
+
+func repeatsFlag(s *pflag.FlagSet, to *int) {
+	count(s, to, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts "+
+		"(default 5, or fewer, at least 2, where they take long)")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,30 +42,23 @@ for each, in their order:
 
 A file is a picture (PNG, JPEG, GIF) for a model that was trained on pictures or bytes, text
 for one that was trained on text, whose last bytes count, or an .npy of what the model was
-trained on, for any model: one input, or several with a dimension in front. Inputs are
-resized and normalised as in training, and not augmented. Names are there where the data
-have them.
+trained on: one input, or several with a dimension in front. Inputs are resized and
+normalised as in training.
 
 DIR is the directory of --out of penstock train, whose newest checkpoint is meant, or a
-checkpoint, of any number of processes; one predicts, with --stages over --devices for
-a model that is too large for one. The data of the run are not needed. If a file cannot be read or is no input of
-the model, nothing is written.`,
+checkpoint. The data of the run are not needed. If a file is no input of the model, nothing
+is written.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'
   penstock predict out/shakespeare line.txt
   penstock predict out/table x.npy`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return badUsage("%s is missing for %q; see %s --help", []string{"DIR", "FILE"}[len(args)], cmd.CommandPath(), cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: atLeast("DIR", "FILE"),
+		RunE: interruptible("predicting", func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(cmd.OutOrStdout()); err != nil {
 				return err
 			}
 			return f.run(cmd, args[0], args[1:])
-		},
+		}),
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -93,8 +87,8 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	var inputs *data.Inputs
 	t, err := f.open(cmd, dir, func(t *trained) (err error) {
 		if t.recipe.Samples == nil {
-			return fmt.Errorf("checkpoint %s does not say what its model reads: it was saved by a Go program without Recipe.Samples, or before there were any; want train.Predict in Go",
-				t.checkpoint.Path)
+			return fmt.Errorf("checkpoint %s does not say what its model reads, as it was saved by a Go program without "+
+				"Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 		}
 		tokens, err := f.openTokenizer(t)
 		if err != nil {
@@ -123,7 +117,7 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	})
 	progress.end()
 	if err != nil {
-		return endedBy(cmd, withFlags(err, remedyForTest))
+		return withFlags(err, remedyForTest)
 	}
 	_, err = cmd.OutOrStdout().Write(all.Bytes())
 	return err
@@ -140,22 +134,14 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 	}
 	if path == "" {
 		_, flags, err := t.flags()
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		case flags.dataName != "text":
+		if errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
 			return nil, nil
 		}
 		var o data.Options
-		if err := data.Set(flags.dataName, &o, flags.dataSettings); err != nil {
+		if err = cmp.Or(err, data.Set("text", &o, flags.dataSettings)); err != nil {
 			return nil, err
 		}
 		path = o.Tokenizer
-	}
-	if path == "" {
-		return nil, nil
 	}
 	opened, err := tokenizer.Open(path)
 	if err != nil {

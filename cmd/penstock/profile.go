@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -12,10 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/models"
-	"penstock.example/pipe"
+	"penstock.example/nn"
 	"penstock.example/profile"
+	"penstock.example/remat"
 	"penstock.example/remat/planfile"
-
+	"penstock.example/remat/solver"
 	"penstock.example/torch"
 )
 
@@ -25,9 +24,7 @@ type profileFlags struct {
 	set       []string
 	size      int
 	batch     int
-	lossName  string
 	autocast  torch.Autocast
-	maxUnits  int
 	threads   int
 	devices   int
 	repeats   int
@@ -41,20 +38,16 @@ func (f *profileFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
 	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
-	s.IntVar(&f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
+	count(s, &f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
-	word(s, &f.lossName, "loss", "cross-entropy", "`LOSS` after the last layer: cross-entropy or none", "cross-entropy", "none")
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
-	count(s, &f.maxUnits, "max-units", 2000, "`N` layers of the chain at most; beyond that layers of the model are joined")
-	whole(s, &f.threads, "threads", 1, 1, pipe.MaxThreads,
-		fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
-	whole(s, &f.devices, "devices", 0, 1, torch.MaxCPU,
-		"`N` devices with as many threads each that work while a layer is timed, as far as there are cores (default: as many as there are cores for)")
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
+	threadsOfMeasuring(s, &f.threads)
+	whole(s, &f.devices, "devices", 0, 1, torch.MaxCPU, "`N` devices with as many threads each that work while a layer is "+
+		"timed, as far as there are cores (default: as many as there are cores for)")
+	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
 	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
-	word(s, &f.format, "format", "table",
-		"`FORMAT` of standard output: table, or json for the chain as --out has it", "table", "json")
+	formatFlag(s, &f.format)
 }
 
 func newProfile() *cobra.Command {
@@ -66,108 +59,120 @@ func newProfile() *cobra.Command {
 of its forward, with and without gradients, and of its backward, and the bytes of its
 output, of what it saves, and of temporaries and gradients, to the byte. The result is
 a chain, which penstock remat plans for. Layers of which a plan would gain nothing by
-keeping them apart are joined, and count as one. They are timed in the order of a
-step, as many together as fit in 256 MiB; beyond that only one at a time has to fit.
+keeping them apart are joined, and count as one.
 
-Bytes are the same on every run. Times are those of this machine, with so many threads:
-the lower quartile of the timed runs, and how much longer the median took. With one
-thread they are its processor time, to which other programs add little. While a layer
-is timed the other cores work on other layers, as the stages of a pipeline do: a plan
-for one device alone is measured with --devices 1.`,
+Times are the lower quartile of the timed runs. While a layer is timed the other cores
+work on other layers, as the stages of a pipeline do: a plan for one device alone is
+measured with --devices 1.`,
 		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
   penstock profile --model gpt --set depth=12 --batch 8
   penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.plan(cmd.Flags())
-			if err != nil {
+		RunE: interruptible("layers were measured", func(cmd *cobra.Command, _ []string) error {
+			if err := need(cmd, "model"); err != nil {
 				return err
 			}
-			err = p.run(cmd)
-			if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
-				return errors.New("interrupted while layers were measured; nothing is written")
-			}
-			return err
-		},
+			return flags.run(cmd)
+		}),
 	}
 	flags.register(cmd)
 	return cmd
 }
 
 // run measures, and writes what was found.
-func (p profilePlan) run(cmd *cobra.Command) error {
-	stdout, toFile := cmd.OutOrStdout(), p.out != "" && p.out != "-"
-	if err := checkOutput(stdout); err != nil {
-		return err
+func (f profileFlags) run(cmd *cobra.Command) error {
+	stdout, toFile := cmd.OutOrStdout(), f.out != "" && f.out != "-"
+	if f.size > 0 {
+		f.set = append(f.set, fmt.Sprint("size=", f.size))
 	}
-	if toFile {
-		if err := probeOut(cmd, p.out); err != nil {
-			return err
-		}
-	}
-	chain, err := p.measure(cmd.Context(), cmd.ErrOrStderr())
+	m, err := newMeasuredModel(f.modelName, f.set)
 	if err != nil {
 		return err
 	}
+	if toFile {
+		if err := probeOut(cmd, f.out); err != nil {
+			return err
+		}
+	}
+	measured, err := m.measure(cmd, f.batch, profile.Config{
+		Threads: f.threads, Devices: cmp.Or(f.devices, runtime.NumCPU()),
+		Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock,
+		Balance: []int{len(m.model.Layers())}, MostUnits: 2000, Split: true, Loss: m.loss(),
+	})
+	if err != nil {
+		return err
+	}
+	chain := measured.Chains[0]
+	if len(chain.Layers) == 0 {
+		return fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", m.name)
+	}
 	of := &chain.Chain
-	of.Spread, of.Model, of.Rows, of.Threads = chain.Timing.Spread, strings.Join(append([]string{p.name}, p.set...), " "), p.batch, p.threads
-	of.Devices = chain.Timing.Devices
+	of.Model, of.Rows, of.Threads = strings.Join(append([]string{m.name}, f.set...), " "), f.batch, f.threads
+	of.Spread, of.Devices = chain.Timing.Spread, chain.Timing.Devices
 	text, err := planfile.FormatChain(chain.Chain)
 	if err != nil {
 		return err
 	}
-	report := profileReport{profilePlan: p, chain: chain}
-	if p.format == "table" { // before the file is there: finding the limits may still be interrupted
-		if err := report.findLimits(); err != nil {
-			return err
-		}
-	}
 	if toFile {
-		if err := writeOut(cmd, p.out, text); err != nil {
+		if err := writeOut(cmd, f.out, text); err != nil {
 			return err
 		}
 	}
-	if p.format == "json" {
+	if f.format == "json" || f.out == "-" {
 		_, err = stdout.Write(text)
 		return err
 	}
-	return report.show(stdout)
+	plain, err := remat.Check(chain.Chain, remat.None(len(chain.Layers)))
+	if err != nil {
+		return err
+	}
+	least, err := solver.ExplainLeast(chain.Chain)
+	if err != nil {
+		return err
+	}
+	return printTable(stdout, func(w io.Writer) {
+		showChain(w, chain)
+		fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", m.name, f.batch, m.samples.Input.Shape, len(m.model.Layers()))
+		for _, j := range chain.Merged {
+			fmt.Fprintf(w, "%s is joined with the one before (%s)\n", j.Layer, j.Reason)
+		}
+		if chain.Prologue > 0 {
+			fmt.Fprintf(w, "the first %d units have no backward, are run once, and are not in the chain; they need %s\n",
+				chain.Prologue, formatBytes(chain.ProloguePeak))
+		}
+		fmt.Fprintf(w, "\nloss\t%s, and %s for a moment\n", micros(chain.Loss.Backward), formatBytes(chain.Loss.Tmp))
+		fmt.Fprintf(w, "step\t%s if nothing is computed again\n", micros(chain.Once()))
+		fmt.Fprintf(w, "timed\twhile %s worked, with %s each\n", counted(of.Devices, "device"), counted(f.threads, "thread"))
+		showLeast(w, chain.Chain, least)
+		fmt.Fprintf(w, "greatest\t%s (%d bytes), from which on nothing is computed again\n", formatBytes(plain.Peak), plain.Peak)
+		fmt.Fprintf(w, "state\t%s of parameters and buffers, which limits of a chain do not count\n",
+			formatBytes(stateBytes(m.model)))
+	})
 }
 
-// auxiliaryWeight is the weight of the losses of auxiliary classifiers. What is measured does not
-// depend on it.
-const auxiliaryWeight = 0.3
+func showChain(w io.Writer, c profile.Chain) {
+	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "SPREAD", "OUTPUT", "SAVED", "TEMPORARY", "GRADIENT", "WEIGHTS")
+	line := func(number any, name string, l remat.Layer, spread string) {
+		row(w, number, name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward), spread, formatBytes(l.Output),
+			formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
+			formatBytes(l.Gradient), formatBytes(l.WeightGradient))
+	}
+	var all remat.Layer // the greatest of the temporaries, and sums of the others
+	for i, l := range c.Layers {
+		s := c.Spread[i]
+		line(i, l.Name, l, fmt.Sprintf("%.0f %%", 100*max(s.Forward, s.ForwardNoGrad, s.Backward)))
+		all.Forward, all.ForwardNoGrad = all.Forward+l.Forward, all.ForwardNoGrad+l.ForwardNoGrad
+		all.Backward, all.Output, all.Saved = all.Backward+l.Backward, all.Output+l.Output, all.Saved+l.Saved
+		all.Gradient, all.WeightGradient = all.Gradient+l.Gradient, all.WeightGradient+l.WeightGradient
+		all.BackwardTmp = max(all.BackwardTmp, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)
+	}
+	line("", fmt.Sprint("all ", len(c.Layers)), all, "")
+}
 
-// measure measures the model in one stage.
-func (p profilePlan) measure(ctx context.Context, stderr io.Writer) (profile.Chain, error) {
-	c := torch.NewCtx(torch.Options{Seed: p.seed})
-	defer c.Close()
-	config := profile.Config{
-		Threads: p.threads, Beside: beside(torch.CPU(0), cmp.Or(p.devices, runtime.NumCPU()), p.threads), Repeats: p.repeats, Seed: p.seed, Autocast: p.autocast, Clock: clock,
-		Balance: []int{len(p.model.Layers())}, MostUnits: p.maxUnits, Split: true,
+// stateBytes is the bytes of all parameters and buffers.
+func stateBytes(model nn.Layer) (sum int64) {
+	for _, s := range nn.State(model) {
+		sum += s.Bytes()
 	}
-	var sample *torch.Tensor
-	err := torch.Try(func() {
-		sample = p.sample(c, p.batch)
-		if p.lossName != "none" {
-			config.Loss = p.loss()
-			config.Target = []*torch.Tensor{p.target(c, p.batch, p.seed)}
-		}
-	})
-	if err != nil {
-		return profile.Chain{}, fmt.Errorf("not enough memory for a batch of %d samples: %w; use a smaller --batch", p.batch, err)
-	}
-	show := newLayerProgress(stderr)
-	config.Progress = show.layer
-	measured, err := profile.Measure(ctx, p.model, config, sample)
-	show.end()
-	if err != nil {
-		return profile.Chain{}, err
-	}
-	chain := measured.Chains[0]
-	warnOfTiming(stderr, chain.Timing, measureAgain)
-	if len(chain.Layers) == 0 {
-		return chain, fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", p.name)
-	}
-	return chain, nil
+	return sum
 }

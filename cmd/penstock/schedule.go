@@ -1,20 +1,27 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"penstock.example/balance"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/draw"
+	"penstock.example/planner"
+	"penstock.example/remat"
 	"penstock.example/schedule"
-	"penstock.example/schedule/draw"
 )
 
 func newSchedule() *cobra.Command {
@@ -36,12 +43,9 @@ parts 0I2, the gradient of the stage's input, and 0W2, those of its weights. Wit
 what its device does next.
 
 Times are those of one stage on one micro-batch, in any unit; a whole backward takes
-i and w together, and r is that of a reduction. What a device holds is counted in
-micro-batches of a stage, from forward to the end of backward, the running one
-included. Links between devices cost nothing, unless --latency or --bandwidth says so;
-times are milliseconds then. A value takes the latency and its bytes over the bandwidth;
-a link moves one at a time, and no device waits for what it has sent unless --capacity
-says so.
+i and w together, and r is that of a reduction. With --latency or --bandwidth they are
+milliseconds, and a link moves one value at a time. What a device holds is counted in
+micro-batches of a stage, the running one included.
 
   text   the program, with what is sent and received; schedule check reads it
   grid   the time of each action, to the right
@@ -52,7 +56,7 @@ says so.
   penstock schedule interleaved --stages 4 --virtual 2 --chunks 8 --format grid
   penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg
   penstock schedule 1f1b --stages 4 --chunks 8 --times f=10,i=14,w=6 --latency 1ms --bandwidth 1.25GB/s --activation 4MiB`,
-		Args: scheduleNamed,
+		Args: filesNamed("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := schedule.Named(args[0])
 			if err != nil {
@@ -61,26 +65,32 @@ says so.
 			if most := 1 << 18; (format == "grid" || format == "svg") && shape.devices > most/max(shape.chunks*max(shape.virtual, 2), 1) {
 				return badUsage("--format %s: %d devices with %d micro-batches are too many to draw; see --format json", format, shape.devices, shape.chunks)
 			}
-			p, err := shape.program(s)
+			if err := shape.check(cmd); err != nil {
+				return err
+			}
+			p, err := shape.program(s, shape.virtual, shape.times.of)
 			if err != nil {
 				return err
 			}
-			var text []byte
+			var text string
 			switch format {
 			case "text":
-				text = []byte(p.String())
+				text = p.String()
 			case "csv":
-				text, err = scheduleCSV(p)
+				text, err = p.CSV()
 			case "json":
-				text, err = shape.json(s.Name, p)
+				line, err := shape.line(s.Name, p)
+				if err != nil {
+					return err
+				}
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(line)
 			default:
 				width, _ := terminalWidth(cmd.OutOrStdout())
 				text, err = shape.drawn(s.Name, p, format, width)
 			}
-			if err != nil {
-				return err
+			if err == nil {
+				_, err = io.WriteString(cmd.OutOrStdout(), text)
 			}
-			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		},
 	}
@@ -111,66 +121,38 @@ func scheduleList() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-func scheduleNamed(cmd *cobra.Command, args []string) error {
-	switch len(args) {
-	case 0:
-		return badUsage("NAME is missing for %q: want a schedule such as 1f1b; see %s --help", cmd.CommandPath(), cmd.CommandPath())
-	case 1:
-		return nil
-	}
-	return badUsage("unexpected argument %q for %q; see %s --help", args[1], cmd.CommandPath(), cmd.CommandPath())
-}
-
 // scheduleShape is what a schedule is made for.
 type scheduleShape struct {
-	devices, virtual, chunks int
-	times                    scheduleTimes
-	replicas                 int
+	devices, virtual, chunks, replicas int
+	times                              scheduleTimes
 	linkFlags
-}
-
-// complete says what is missing.
-func (s *scheduleShape) complete() error {
-	switch {
-	case s.devices == 0:
-		return badUsage("--stages is needed: the number of devices of the pipeline, such as 4")
-	case s.chunks == 0:
-		return badUsage("--chunks is needed: the number of micro-batches, such as 8")
-	}
-	_, err := s.links()
-	return err
 }
 
 func (s *scheduleShape) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	flags.SortFlags = false
 	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline, with one stage each or with --virtual of them")
 	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device (default: 2 for schedules of several, 1 otherwise)")
 	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
 	count(flags, &s.replicas, "replicas", 1, "`R` copies of the pipeline, which sum their gradients at the end of a step")
 	s.times = usualTimes
 	flags.Var(&value{text: "f=1,i=1,w=1", read: s.times.read}, "times",
-		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch, and with --replicas of a reduction, r")
+		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch, "+
+			"and with --replicas of a reduction, r")
 	s.register(flags)
 }
 
-// program makes the program of a schedule.
-func (s *scheduleShape) program(of schedule.Schedule) (*schedule.Program, error) {
-	if err := s.complete(); err != nil {
-		return nil, err
-	}
-	p, err := of.Program(s.devices, s.virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: s.times.of})
+// program makes the program of a schedule, for devices of so many stages whose actions take so long.
+func (s *scheduleShape) program(of schedule.Schedule, virtual int, takes func(schedule.Action) time.Duration) (
+	*schedule.Program, error) {
+	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: takes})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
-	return s.replicated(p), nil
-}
-
-// replicated is the program of each replica.
-func (s *scheduleShape) replicated(p *schedule.Program) *schedule.Program {
 	if s.replicas > 1 {
-		return schedule.AddReduce(p)
+		p = schedule.AddReduce(p)
 	}
-	return p
+	return p, nil
 }
 
 // scheduleTimes is how long the computations of a stage on a micro-batch take, and the reduction of
@@ -185,18 +167,14 @@ const scheduleUnit = time.Millisecond
 // read reads times such as f=10,i=14,w=6. What is left out is 1.
 func (t *scheduleTimes) read(text string) error {
 	*t = usualTimes
-	given := map[string]bool{}
+	to := map[string]*float64{"f": &t.forward, "i": &t.input, "w": &t.weight, "r": &t.reduction}
 	for word := range strings.SplitSeq(text, ",") {
 		name, number, _ := strings.Cut(strings.TrimSpace(word), "=")
-		to, known := map[string]*float64{"f": &t.forward, "i": &t.input, "w": &t.weight, "r": &t.reduction}[name]
 		x, err := strconv.ParseFloat(number, 64)
-		switch {
-		case !known || err != nil || given[name]:
-			return fmt.Errorf("%q: want times such as f=10,i=14,w=6, each once", word)
-		case !(x >= 0 && x <= 1e4):
-			return fmt.Errorf("%q: want a time from 0 to 10000", word)
+		if to[name] == nil || err != nil || !(x >= 0 && x <= 1e4) {
+			return fmt.Errorf("%q: want times from 0 to 10000 such as f=10,i=14,w=6", word)
 		}
-		*to, given[name] = x, true
+		*to[name] = x
 	}
 	if t.forward+t.input+t.weight == 0 {
 		return errors.New("want a time above 0")
@@ -206,26 +184,16 @@ func (t *scheduleTimes) read(text string) error {
 
 // of is the duration of an action.
 func (t scheduleTimes) of(a schedule.Action) time.Duration {
-	var x float64
-	switch a.Kind {
-	case schedule.Forward, schedule.Recompute:
-		x = t.forward
-	case schedule.Backward:
-		x = t.input + t.weight
-	case schedule.BackwardInput:
-		x = t.input
-	case schedule.BackwardWeight:
-		x = t.weight
-	case schedule.Reduce:
-		x = t.reduction
-	}
+	x := map[schedule.Kind]float64{
+		schedule.Forward: t.forward, schedule.Recompute: t.forward, schedule.Backward: t.input + t.weight,
+		schedule.BackwardInput: t.input, schedule.BackwardWeight: t.weight, schedule.Reduce: t.reduction,
+	}[a.Kind]
 	return time.Duration(math.Round(x * float64(scheduleUnit)))
 }
 
-// inUnits says a virtual time in the unit of the times.
-func inUnits(d time.Duration) float64 { return float64(d) / float64(scheduleUnit) }
-
-func unitText(d time.Duration) string { return strconv.FormatFloat(inUnits(d), 'g', 6, 64) }
+func unitText(d time.Duration) string {
+	return strconv.FormatFloat(float64(d)/float64(scheduleUnit), 'g', 6, 64)
+}
 
 // scheduleLine is the JSON of a schedule. Its fields stay.
 type scheduleLine struct {
@@ -236,21 +204,9 @@ type scheduleLine struct {
 	Bubble   float64    `json:"bubble"` // share of the makespan in which devices are idle, on average
 }
 
-// predict is what a step takes, and the share of it in which devices are idle.
-func (s *scheduleShape) predict(p *schedule.Program) (makespan time.Duration, idle float64, err error) {
-	links, err := s.links()
-	if err != nil {
-		return 0, 0, err
-	}
-	return links.Predict(p, s.times.of)
-}
-
-func (s *scheduleShape) json(name string, p *schedule.Program) ([]byte, error) {
-	makespan, bubble, err := s.predict(p)
-	if err != nil {
-		return nil, err
-	}
-	line := scheduleLine{Schedule: name, Makespan: inUnits(makespan), Bubble: bubble}
+func (s *scheduleShape) line(name string, p *schedule.Program) (scheduleLine, error) {
+	makespan, bubble, err := s.links.Predict(p, s.times.of)
+	line := scheduleLine{Schedule: name, Makespan: float64(makespan) / float64(scheduleUnit), Bubble: bubble}
 	for w, held := range schedule.InFlight(p, nil) {
 		line.Held = append(line.Held, int(held))
 		list := []string{}
@@ -261,50 +217,357 @@ func (s *scheduleShape) json(name string, p *schedule.Program) ([]byte, error) {
 		}
 		line.Workers = append(line.Workers, list)
 	}
-	text, err := json.Marshal(line)
-	return append(text, '\n'), err
-}
-
-func scheduleCSV(p *schedule.Program) ([]byte, error) {
-	text, err := p.CSV(false)
-	return []byte(text), err
+	return line, err
 }
 
 // drawn draws a program as a picture, or as a grid of so many characters.
-func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, width int) ([]byte, error) {
-	links, err := s.links()
+func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, width int) (string, error) {
+	timeline, err := s.links.Simulate(p, s.times.of)
 	if err != nil {
-		return nil, err
-	}
-	timeline, err := links.Simulate(p, s.times.of)
-	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if format == "svg" {
 		title := fmt.Sprintf("%s: %d devices", name, len(p.Workers))
 		if v := p.Stages / len(p.Workers); v > 1 {
 			title += fmt.Sprintf(" with %d stages each", v)
 		}
-		title += fmt.Sprintf(", %d micro-batches%s", p.MicroBatches, s.text())
-		return draw.SVG(timeline, draw.Options{Title: title, Time: unitText}), nil
+		title += fmt.Sprintf(", %s%s", counted(p.MicroBatches, "micro-batch"), s.text())
+		return string(draw.SVG(timeline, draw.Options{Title: title, Time: unitText})), nil
 	}
 	idle := 0.0
 	for w := range timeline.Workers {
 		idle += timeline.Idle(w) / float64(timeline.Workers)
 	}
-	var b bytes.Buffer
 	_, grid, _ := strings.Cut(timeline.GridWidth(width), "\n") // the unit of time is whatever the times are in
-	fmt.Fprintf(&b, "%s%s: a step takes %s, of which devices are idle for %.1f %%\n", name, s.text(), unitText(timeline.Makespan()), 100*idle)
-	b.WriteString(grid)
-	scheduleHeld(&b, p)
-	return b.Bytes(), nil
+	return fmt.Sprintf("%s%s: a step takes %s, of which devices are idle for %.1f %%\n%s%s", name, s.text(),
+		unitText(timeline.Makespan()), 100*idle, grid, heldText(p)), nil
 }
 
-// scheduleHeld says what each device holds.
-func scheduleHeld(w io.Writer, p *schedule.Program) {
-	fmt.Fprint(w, "held at most:")
+// heldText says what each device holds.
+func heldText(p *schedule.Program) string {
+	text := "held at most:"
 	for _, n := range schedule.InFlight(p, nil) {
-		fmt.Fprintf(w, " %d", int(n))
+		text += fmt.Sprintf(" %d", int(n))
 	}
-	fmt.Fprintln(w)
+	return text + "\n"
+}
+
+func newScheduleCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Check that a program of a pipeline can run",
+		Long: `Check that the program in a file can run to its end and gives bit-equal results:
+every computation is there once, sends and receives match, nothing comes before what
+it needs, gradients are summed in ascending order, and no device waits for ever; and
+whether it can where links hold no values, and where they keep order.
+
+FILE is what penstock schedule --format text prints, or a CSV of
+torch.distributed.pipelining, or - for standard input. The exit code is 1 if the
+program cannot run, and 2 if the file is no program.`,
+		Example: `  penstock schedule check program.txt
+  penstock schedule zb-h1 --stages 4 --chunks 8 --format csv | penstock schedule check -`,
+		Args: filesNamed("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program, error) { return schedule.Load(string(text)) })
+			if err != nil {
+				return err
+			}
+			if err := schedule.Check(p, schedule.Limits{}); err != nil {
+				return fmt.Errorf("%s: %s", inputName(args[0]), message(err))
+			}
+			links := "on links of any kind"
+			switch meet, order := schedule.Check(p, schedule.Limits{Meet: true}), schedule.Check(p, schedule.Limits{InOrder: true}); {
+			case meet != nil && order != nil:
+				links = "on links that hold values and name them, not on links that meet, nor on links in order"
+			case meet != nil:
+				links = "on links that hold values, not on links that meet"
+			case order != nil:
+				links = "on links that name what they carry, not on links in order"
+			}
+			reduced := ""
+			if p.Reduces() {
+				reduced = ", gradients reduced over replicas"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run %s: %d stages on %d devices, %d micro-batches%s\n%s",
+				links, p.Stages, len(p.Workers), p.MicroBatches, reduced, heldText(p))
+			return err
+		},
+	}
+}
+
+func newScheduleCompare() *cobra.Command {
+	var shape scheduleShape
+	var profile, format string
+	cmd := &cobra.Command{
+		Use:   "compare --stages P --chunks M [flags]",
+		Short: "Compare all schedules at one number of devices and micro-batches",
+		Long: `Compare what all schedules take on P devices with M micro-batches: the time of a step,
+the share of it that devices are idle, and the most that a device holds. The
+fastest come first, and of these the one that holds least.
+
+Times are those of a device's whole share of the model on one micro-batch: a schedule
+with V stages on each device cuts that share in V, and not what it sends.
+
+With --profile the layers of a chain (penstock profile) are cut evenly by time, and the
+peak of each device is planned from the bytes of the chain, with nothing recomputed.
+Weights count as much as their gradients; targets, buffers, weights that are not trained
+and the optimizer's state are not counted.`,
+		Example: `  penstock schedule compare --stages 4 --chunks 16
+  penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
+  penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := shape.check(cmd); err != nil {
+				return err
+			}
+			var chain *remat.Chain
+			if profile != "" {
+				switch {
+				case cmd.Flags().Changed("times"):
+					return badUsage("--times and --profile: want one of them")
+				case shape.replicas > 1:
+					return badUsage("--replicas %d: a profile does not say how long a reduction takes; want --times with it",
+						shape.replicas)
+				}
+				c, err := readChain(cmd, profile)
+				if err != nil {
+					return err
+				}
+				if chain = &c; shape.devices > len(c.Layers) {
+					return badUsage("--stages %d: the chain has %d layers; want at most as many", shape.devices, len(c.Layers))
+				}
+			}
+			lines, err := shape.compare(cmd, chain)
+			if err != nil {
+				return err
+			}
+			return printResult(cmd, format, lines, func(w io.Writer) { showSchedules(w, lines) })
+		},
+	}
+	shape.flags(cmd)
+	path(cmd.Flags(), &profile, "profile", "`FILE` of the chain of a model, which penstock profile writes")
+	formatFlag(cmd.Flags(), &format)
+	return cmd
+}
+
+// comparedSchedule is the JSON of one schedule among others. Its fields stay.
+type comparedSchedule struct {
+	Schedule string    `json:"schedule"`
+	Virtual  int       `json:"virtual"`
+	Makespan float64   `json:"makespan"` // in microseconds of a chain
+	Bubble   float64   `json:"bubble"`
+	Held     []float64 `json:"held"`              // by device: micro-batches of its share; of a chain the bytes saved for backward
+	Peak     []int64   `json:"peak,omitempty"`    // by device, of a chain
+	Balance  []int     `json:"balance,omitempty"` // by stage: layers of a chain
+}
+
+// compare lists all schedules, the best first. A chain takes the place of times; schedules that have more stages
+// than it has layers are left out, and stderr says so.
+func (s *scheduleShape) compare(cmd *cobra.Command, chain *remat.Chain) (lines []comparedSchedule, err error) {
+	for _, of := range schedule.Schedules() {
+		virtual := of.Usual()
+		if of.Virtual == 0 {
+			virtual = cmp.Or(s.virtual, virtual)
+		}
+		if chain != nil && s.devices*virtual > len(chain.Layers) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name, len(chain.Layers))
+			continue
+		}
+		costs := stageCosts{unit: scheduleUnit, share: float64(virtual), time: func(a schedule.Action) time.Duration {
+			return time.Duration(math.Round(float64(s.times.of(a)) / float64(virtual)))
+		}}
+		if chain != nil {
+			if costs, err = chainCosts(chain, s.devices*virtual); err != nil {
+				return nil, err
+			}
+		}
+		p, err := s.program(of, virtual, costs.time)
+		if err != nil {
+			return nil, err
+		}
+		makespan, idle, err := s.links.Predict(p, costs.time)
+		if err != nil {
+			return nil, err
+		}
+		line := comparedSchedule{Schedule: of.Name, Virtual: virtual, Makespan: float64(makespan) / float64(costs.unit),
+			Bubble: idle, Balance: costs.layers}
+		for _, n := range schedule.InFlight(p, costs.held) {
+			line.Held = append(line.Held, float64(n)/costs.share)
+		}
+		if chain != nil {
+			if line.Peak, err = chainPeaks(cmd.Context(), chain, costs.layers, p); err != nil {
+				return nil, fmt.Errorf("%s: %w", of.Name, err)
+			}
+		}
+		lines = append(lines, line)
+	}
+	slices.SortStableFunc(lines, func(a, b comparedSchedule) int {
+		held := cmp.Compare(slices.Max(a.Held), slices.Max(b.Held))
+		if chain != nil {
+			held = cmp.Compare(slices.Max(a.Peak), slices.Max(b.Peak))
+		}
+		return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), held)
+	})
+	return lines, nil
+}
+
+// stageCosts is what the stages of a schedule cost.
+type stageCosts struct {
+	time   func(schedule.Action) time.Duration
+	unit   time.Duration         // of the times that are printed
+	held   func(stage int) int64 // bytes that a chain saves of a micro-batch in flight; nil counts micro-batches
+	share  float64               // in how many parts what a device holds of a micro-batch is cut
+	layers []int                 // of a chain, by stage
+}
+
+// chainCosts cuts a chain evenly by time into stages, of which it has at least as many layers.
+func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
+	var times []float64
+	for _, l := range chain.Layers {
+		times = append(times, l.Forward+l.Backward)
+	}
+	if out.layers, err = balance.Partition(times, stages); err != nil {
+		return out, err
+	}
+	all, weights, at := make([]remat.Layer, stages), make([]float64, stages), 0
+	for stage, n := range out.layers {
+		for i := at; i < at+n; i++ {
+			l, sum := chain.Layers[i], &all[stage]
+			sum.Forward, sum.Backward, sum.Saved = sum.Forward+l.Forward, sum.Backward+l.Backward, sum.Saved+l.Saved
+			weights[stage] += chain.Second(i)
+		}
+		at += n
+	}
+	out.unit, out.share, out.held = time.Microsecond, 1, func(stage int) int64 { return all[stage].Saved }
+	out.time = func(a schedule.Action) time.Duration {
+		t := all[a.Stage]
+		us := map[schedule.Kind]float64{
+			schedule.Forward: t.Forward, schedule.Recompute: t.Forward, schedule.Backward: t.Backward,
+			schedule.BackwardInput: t.Backward - weights[a.Stage], schedule.BackwardWeight: weights[a.Stage],
+		}[a.Kind]
+		return time.Duration(us * float64(time.Microsecond))
+	}
+	return out, nil
+}
+
+// chainPeaks returns the most bytes that each device holds in a step of a program whose stages are so many layers
+// of a chain each, if nothing is recomputed.
+func chainPeaks(ctx context.Context, chain *remat.Chain, layers []int, p *schedule.Program) (peaks []int64, err error) {
+	problem := planner.FromChain(*chain, layers, p.Placement(), p.MicroBatches)
+	problem.Schedule = schedule.Fixed(p)
+	plan, err := planner.Solve(ctx, problem) // without a limit it keeps everything
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range plan.Devices {
+		peaks = append(peaks, d.Peak)
+	}
+	return peaks, nil
+}
+
+// showSchedules prints a table, of a chain with the highest peak.
+func showSchedules(w io.Writer, lines []comparedSchedule) {
+	title := "HELD AT MOST"
+	if len(lines) > 0 && lines[0].Peak != nil {
+		title = "HIGHEST PEAK"
+	}
+	row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
+	for _, l := range lines {
+		step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", slices.Max(l.Held))
+		if l.Peak != nil {
+			most := slices.Max(l.Peak)
+			step, held = micros(l.Makespan), fmt.Sprintf("%s on device %d", formatBytes(most), slices.Index(l.Peak, most))
+		}
+		row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
+	}
+}
+
+// linkFlags say what links between devices cost.
+type linkFlags struct {
+	latency    time.Duration
+	bandwidth  float64 // bytes a second; 0 is no bound
+	activation int64   // bytes that move between neighbours for a micro-batch
+	transport  string
+	capacity   int            // values that may wait on a link; 0 is any number
+	links      schedule.Links // which check makes
+}
+
+func (l *linkFlags) register(s *pflag.FlagSet) {
+	latencyFlag(s, &l.latency)
+	bandwidthFlag(s, &l.bandwidth)
+	size(s, &l.activation, "activation",
+		"bytes of a stage's output for a micro-batch, and of its gradient, as a `SIZE` such as 4MiB")
+	s.Var(&value{read: func(text string) (err error) {
+		if l.capacity = schedule.Meet; text == "meet" {
+			return nil
+		}
+		if l.capacity, err = strconv.Atoi(text); err != nil || l.capacity < 1 {
+			return errors.New("want meet, or a number of values from 1")
+		}
+		return nil
+	}}, "capacity", "`N` values that may wait on a link, sent and not received, or meet for none (default any number)")
+	word(s, &l.transport, "transport", "buffer", "`NAME` of how links carry values: buffer, rendezvous (a value leaves "+
+		"when its receive was posted, as with Gloo), or fifo (in order too, as with NCCL)", "buffer", "rendezvous", "fifo")
+}
+
+func latencyFlag(s *pflag.FlagSet, to *time.Duration) {
+	s.Var(&value{read: func(text string) (err error) {
+		if *to, err = time.ParseDuration(text); err != nil || *to < 0 || *to > time.Hour {
+			return errors.New("want a time such as 1ms or 50us, at most 1h")
+		}
+		return nil
+	}}, "latency", "`TIME` that a value is on its way between two devices, such as 1ms (default none)")
+}
+
+func bandwidthFlag(s *pflag.FlagSet, to *float64) {
+	s.Var(&value{read: func(text string) (err error) {
+		*to, err = parseRate(text)
+		return err
+	}}, "bandwidth", "`RATE` of a link between two devices, such as 1.25GB/s or 10Gbit/s (default no bound)")
+}
+
+// parseRate reads bytes, or bits, a second.
+func parseRate(text string) (float64, error) {
+	amount, found := strings.CutSuffix(text, "/s")
+	bits := 1.0
+	if number, ok := strings.CutSuffix(amount, "bit"); ok {
+		amount, bits = number+"B", 8
+	}
+	n, err := arg.ParseBytes(amount)
+	if !found || err != nil || n < 1 {
+		return 0, errors.New("want a rate such as 1.25GB/s or 10Gbit/s")
+	}
+	return float64(n) / bits, nil
+}
+
+// check refuses flags that lack others, and makes the links.
+func (s *scheduleShape) check(cmd *cobra.Command) error {
+	if err := need(cmd, "stages", "chunks"); err != nil {
+		return err
+	}
+	asked := s.latency > 0 || s.bandwidth > 0
+	transport, err := schedule.ParseTransport(s.transport)
+	switch {
+	case err != nil:
+		return err
+	case !asked && s.transport != "buffer":
+		return badUsage("--transport %s: links cost nothing; want --latency or --bandwidth with it", s.transport)
+	case (s.bandwidth > 0) != (s.activation > 0):
+		return badUsage("want --bandwidth and --activation, the bytes that a stage sends for a micro-batch, or none of them")
+	case asked:
+		s.links = schedule.Uniform(transport, s.latency, s.bandwidth, func(schedule.Action) int64 { return s.activation })
+	}
+	return nil
+}
+
+// text says what the links are, or nothing where they cost nothing.
+func (l *linkFlags) text() string {
+	if l.latency == 0 && l.bandwidth == 0 {
+		return ""
+	}
+	out := fmt.Sprintf(", links of %v", l.latency)
+	if l.bandwidth > 0 {
+		out += fmt.Sprintf(" and %.3g GB/s", l.bandwidth/1e9)
+	}
+	return out
 }

@@ -83,64 +83,14 @@ held at most: 2 1
 	}
 }
 
-func TestScheduleRefuses(t *testing.T) {
+func TestScheduleCheck(t *testing.T) {
 	stuck := textFile(t, "stuck.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n")
+	refuses(t, []string{"schedule", "check", stuck}, exitFailed, "stuck.csv: the program cannot run", "deadlock: worker 0, action 3, 1>0B0: it waits for 1B0>0 on worker 1")
 	broken := textFile(t, "broken.txt", "program whole stages=2 micro-batches=1\nworker 0: 0F0 0X0\n")
-	for _, test := range []struct {
-		args []string
-		code int
-		want []string
-	}{
-		{[]string{"schedule"}, exitUsage, []string{"NAME is missing"}},
-		{[]string{"schedule", "gpip", "--stages", "2", "--chunks", "2"}, exitUsage, []string{`no schedule "gpip"; did you mean gpipe? want one of gpipe, 1f1b`}},
-		{[]string{"schedule", "gpipe", "more"}, exitUsage, []string{`unexpected argument "more"`}},
-		{[]string{"schedule", "gpipe", "--chunks", "2"}, exitUsage, []string{"--stages is needed"}},
-		{[]string{"schedule", "gpipe", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
-		{[]string{"schedule", "gpipe", "--stages", "0", "--chunks", "2"}, exitUsage, []string{"--stages 0: want at least 1"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "-1"}, exitUsage, []string{"--chunks -1: want at least 1"}},
-		{[]string{"schedule", "bfs", "--stages", "2", "--chunks", "2", "--virtual", "0"}, exitUsage, []string{"--virtual 0: want at least 1"}},
-		{[]string{"schedule", "zb-v", "--stages", "2", "--chunks", "2", "--virtual", "3"}, exitUsage, []string{"zb-v: 3 stages on each device, want 2"}},
-		{[]string{"schedule", "1f1b", "--stages", "2", "--chunks", "2", "--virtual", "2"}, exitUsage, []string{"1f1b: 2 stages on each device, want 1"}},
-		{[]string{"schedule", "gpipe", "--stages", "2147483647", "--chunks", "2147483647", "--format", "json"}, exitUsage, []string{"are more than"}},
-		{[]string{"schedule", "gpipe", "--stages", "4000", "--chunks", "1000", "--format", "svg"}, exitUsage, []string{"--format svg", "too many to draw"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--format", "png"}, exitUsage, []string{`"png"`, "text, grid, json, svg, csv"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=1,f=2"}, exitUsage, []string{`"f=2": want times such as f=10,i=14,w=6, each once`}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "b=1"}, exitUsage, []string{`"b=1": want times`}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=-1"}, exitUsage, []string{"want a time from 0 to 10000"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=NaN"}, exitUsage, []string{"want a time from 0 to 10000"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--times", "f=0,i=0,w=0"}, exitUsage, []string{"want a time above 0"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--latency", "1"}, exitUsage, []string{"--latency 1: want a time such as 1ms"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--latency", "-1ms"}, exitUsage, []string{"want a time such as 1ms"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "1GB"}, exitUsage, []string{`--bandwidth "1GB": want a rate such as 1.25GB/s or 10Gbit/s`}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "-1Gbit/s"}, exitUsage, []string{"want a rate"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--bandwidth", "1GB/s"}, exitUsage, []string{"--bandwidth needs --activation"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--activation", "1MB"}, exitUsage, []string{"--activation 1000000: bytes take no time on links without --bandwidth"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--transport", "fifo"}, exitUsage, []string{"--transport fifo: links cost nothing; want --latency or --bandwidth"}},
-		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--transport", "tcp"}, exitUsage, []string{`--transport "tcp": want one of buffer, rendezvous, fifo`}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--capacity", "0"}, exitUsage, []string{"--capacity 0: want meet, or a number of values from 1"}},
-		{[]string{"schedule", "gpipe", "--stages", "2", "--chunks", "2", "--replicas", "0"}, exitUsage, []string{"--replicas 0: want at least 1"}},
-		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--replicas", "2", "--profile", chainFile(t)}, exitUsage, []string{"--replicas 2: a profile does not say"}},
-		{[]string{"schedule", "compare", "--stages", "2"}, exitUsage, []string{"--chunks is needed"}},
-		{[]string{"schedule", "compare", "--stages", "2", "--chunks", "2", "--times", "f=1", "--profile", "chain.json"}, exitUsage, []string{"--times and --profile: want one of them"}},
-		{[]string{"schedule", "compare", "--stages", "9", "--chunks", "2", "--profile", chainFile(t)}, exitUsage, []string{"--stages 9: the chain has 6 layers; want at most as many"}},
-		{[]string{"schedule", "check"}, exitUsage, []string{"FILE is missing"}},
-		{[]string{"schedule", "check", "missing.csv"}, exitUsage, []string{"missing.csv", "no such file"}},
-		{[]string{"schedule", "check", "."}, exitUsage, []string{"penstock: .: not a regular file but a directory"}},
-		{[]string{"schedule", "check", broken}, exitUsage, []string{`broken.txt: line 2, word 4: action "0X0"`}},
-		{[]string{"schedule", "check", stuck}, exitFailed, []string{"stuck.csv: the program cannot run", "deadlock: worker 0, action 3, 1>0B0: it waits for 1B0>0 on worker 1"}},
-	} {
-		got := command(t, test.args...)
-		if got.code != test.code || got.stdout != "" {
-			t.Errorf("%v: code %d, want %d; %q", test.args, got.code, test.code, got.stdout)
-		}
-		for _, want := range test.want {
-			if !strings.Contains(got.stderr, want) {
-				t.Errorf("%v: %q, want %q", test.args, got.stderr, want)
-			}
-		}
-	}
+	refuses(t, []string{"schedule", "check", broken}, exitUsage, `broken.txt: line 2, word 4: action "0X0"`)
 	// Links that meet or keep order ask for more than links that hold values by name.
-	got := piped(t, "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n", "schedule", "check", "-")
+	got := piped(t, "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\n"+
+		"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n", "schedule", "check", "-")
 	if got.code != exitDone || !strings.HasPrefix(got.stdout, "the program can run on links that hold values, not on links that meet: 2 stages") {
 		t.Errorf("%+v", got)
 	}
@@ -157,7 +107,6 @@ func TestScheduleRefuses(t *testing.T) {
 // before it sends B0, so that links may meet: at 810. So B0 arrives at 1210, and B1 at 1610.
 func TestScheduleLinks(t *testing.T) {
 	args := []string{"schedule", "1f1b", "--stages", "2", "--chunks", "2", "--times", "f=10,i=14,w=6"}
-	free := must(t, with(args, "--format", "json")...).stdout
 	for _, tt := range []struct {
 		flags []string
 		want  float64
@@ -174,15 +123,9 @@ func TestScheduleLinks(t *testing.T) {
 		if math.Abs(line.Makespan-tt.want) > 1e-9 || math.Abs(line.Bubble-(1-120/(2*tt.want))) > 1e-9 {
 			t.Errorf("%v: %v ms, bubble %v, want %v", tt.flags, line.Makespan, line.Bubble, tt.want)
 		}
-		if tt.flags == nil && got != free {
-			t.Errorf("%s, want %s", got, free)
-		}
 	}
 	flags := []string{"--latency", "1ms", "--bandwidth", "1.25GB/s", "--activation", "5MB"}
 	if got := must(t, with(args, flags...)...).stdout; !strings.HasPrefix(got, "1f1b, links of 1ms and 1.25 GB/s: a step takes 100, of which devices are idle for 40.0 %\n") {
-		t.Error(got)
-	}
-	if got := must(t, with(with(args, flags...), "--format", "svg")...).stdout; !strings.Contains(got, "1f1b: 2 devices, 2 micro-batches, links of 1ms and 1.25 GB/s") {
 		t.Error(got)
 	}
 	// One value waits on each link, or none.
@@ -202,18 +145,6 @@ func TestScheduleLinks(t *testing.T) {
 			t.Errorf("capacity %s: %v, want %v", capacity, line.Makespan, want)
 		}
 	}
-	// Where links are slow, twice the forwards in advance pay.
-	var lines []comparedSchedule
-	if err := json.Unmarshal([]byte(must(t, with([]string{"schedule", "compare", "--stages", "4", "--chunks", "16", "--times", "f=10,i=14,w=6", "--format", "json", "--latency", "5ms"})...).stdout), &lines); err != nil {
-		t.Fatal(err)
-	}
-	took := map[string]float64{}
-	for _, l := range lines {
-		took[l.Schedule] = l.Makespan
-	}
-	if took["1f1b-2x"] >= took["1f1b"] || took["1f1b"] <= 570 {
-		t.Errorf("%v", took)
-	}
 }
 
 // Replicas reduce the gradients of each stage after its last backward, beside what its device does
@@ -221,10 +152,6 @@ func TestScheduleLinks(t *testing.T) {
 // reduction takes 4.
 func TestScheduleReplicas(t *testing.T) {
 	args := []string{"schedule", "gpipe", "--stages", "2", "--chunks", "2"}
-	one := must(t, with(args, "--format", "json")...).stdout
-	if got := must(t, with(args, "--format", "json", "--replicas", "1")...).stdout; got != one {
-		t.Errorf("%s, want %s", got, one)
-	}
 	replicas := with(args, "--replicas", "4", "--times", "r=4")
 	var line scheduleLine
 	if err := json.Unmarshal([]byte(must(t, with(replicas, "--format", "json")...).stdout), &line); err != nil {
@@ -246,27 +173,6 @@ held at most: 2 2
 	text := must(t, with(replicas, "--format", "text")...).stdout
 	if got := piped(t, text, "schedule", "check", "-"); got.code != exitDone || !strings.Contains(strings.ReplaceAll(got.stdout, "\n", " "), "2 micro-batches, gradients reduced over replicas held at most:") {
 		t.Errorf("%+v", got)
-	}
-	if got := piped(t, strings.Replace(text, " 1RED", "", 1), "schedule", "check", "-"); got.code != exitFailed || !strings.Contains(got.stderr, "missing: worker 1, action 7, 1B1: no 1RED follows") {
-		t.Errorf("%+v", got)
-	}
-	if got := must(t, with(replicas, "--format", "csv")...).stdout; strings.Contains(got, "REDUCE") { // torch adds its own to computations
-		t.Error(got)
-	}
-}
-
-// Every schedule is explained.
-func TestScheduleHelp(t *testing.T) {
-	help := must(t, "schedule", "--help").stdout
-	for _, s := range schedule.Schedules() {
-		if !strings.Contains(help, "\n  "+s.Name+" ") {
-			t.Errorf("%s is not explained", s.Name)
-		}
-	}
-	for _, line := range strings.Split(scheduleList(), "\n") {
-		if len(strings.Fields(line)) < 3 {
-			t.Errorf("%q says nothing", line)
-		}
 	}
 }
 
@@ -308,8 +214,8 @@ func TestScheduleCompare(t *testing.T) {
 	}
 	// Of six layers four devices have one stage each and no more; what is left out is said.
 	got := must(t, "schedule", "compare", "--stages", "4", "--chunks", "3", "--profile", chainFile(t))
-	if want := "left out, as the chain has 6 layers: bfs, interleaved, interleaved-zb, zb-v, dualpipe-v\n"; got.stderr != want || strings.Count(got.stdout, "\n") != 6 {
-		t.Errorf("%q, want %q\n%s", got.stderr, want, got.stdout)
+	if !strings.HasPrefix(got.stderr, "bfs is left out, as the chain has 6 layers\n") || strings.Count(got.stderr, "\n") != 5 || strings.Count(got.stdout, "\n") != 6 {
+		t.Errorf("%+v", got)
 	}
 	table := must(t, "schedule", "compare", "--stages", "2", "--chunks", "3").stdout
 	if !strings.HasPrefix(table, "SCHEDULE") || strings.Count(table, "\n") != len(schedule.Schedules())+1 {

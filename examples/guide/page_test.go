@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,71 +17,42 @@ import (
 const page = "../../docs/guide.md"
 
 // fenced is a block of the page between ``` and ```.
-type fenced struct {
-	line     int
-	language string
-	text     string // each line with its end
-}
+type fenced struct{ language, text string }
 
-// read returns the page's blocks, and the page without them.
+// read returns the page's blocks, and its text without them.
 func read(t *testing.T) (blocks []fenced, prose string) {
 	t.Helper()
 	data, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rest strings.Builder
-	open := false
-	for i, line := range strings.SplitAfter(string(data), "\n") {
-		language, fence := strings.CutPrefix(strings.TrimRight(line, "\n"), "```")
-		switch {
-		case fence && !open:
-			blocks = append(blocks, fenced{line: i + 1, language: language})
-			open = true
-		case fence:
-			open = false
-		case open:
-			blocks[len(blocks)-1].text += line
-		default:
-			rest.WriteString(line)
+	check(err)
+	for i, part := range regexp.MustCompile("(?m)^```").Split(string(data), -1) {
+		if i%2 == 0 {
+			prose += part
+			continue
 		}
+		language, text, _ := strings.Cut(part, "\n")
+		blocks = append(blocks, fenced{language, text})
 	}
-	if open {
-		t.Fatalf("%s:%d: the block does not end", page, blocks[len(blocks)-1].line)
-	}
-	return blocks, rest.String()
+	return blocks, prose
 }
 
-// source is this folder's code, file by file.
-func source(t *testing.T) map[string]string {
-	t.Helper()
+// source returns this folder's code.
+func source() (code string) {
 	names, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
+	check(err)
 	for _, name := range names {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[name] = "\n" + string(data)
+		check(err)
+		code += "\n" + string(data)
 	}
-	return out
+	return code
 }
 
-// prefixed puts a prefix before every line that is not empty, as gofmt indents.
+// prefixed puts a prefix before every line that is not empty.
 func prefixed(text, prefix string) string {
-	lines := strings.SplitAfter(text, "\n")
-	for i, line := range lines {
-		if strings.TrimSpace(line) != "" {
-			lines[i] = prefix + line
-		}
-	}
-	return strings.Join(lines, "")
+	return regexp.MustCompile(`(?m)^(.*\S)`).ReplaceAllString(text, prefix+"$1")
 }
 
-// occurs says whether the lines are in the code as they are, or further in: out of a function, or of a loop within it.
+// occurs reports whether the lines are in the code, perhaps further indented.
 func occurs(code, lines string) bool {
 	for range 4 {
 		if strings.Contains(code, "\n"+lines) {
@@ -91,87 +63,63 @@ func occurs(code, lines string) bool {
 	return false
 }
 
-// comment is the output that an example must have, as its code says it.
+// comment returns an output as the example's code states it.
 func comment(output string) string { return "\t// Output:\n" + prefixed(output, "\t// ") + "}\n" }
 
 // A block of Go is a run of whole lines of the code; a block of text is the whole output of an example.
 func TestPageShowsCodeThatRuns(t *testing.T) {
-	code := ""
-	for _, text := range source(t) {
-		code += text
-	}
+	code, count := source(), map[string]int{}
 	blocks, _ := read(t)
-	count := map[string]int{}
 	for _, b := range blocks {
 		count[b.language]++
-		switch b.language {
-		case "go":
-			if !occurs(code, b.text) {
-				t.Errorf("%s:%d: no file here has these lines:\n%s", page, b.line, b.text)
-			}
-		case "text":
-			if !strings.Contains(code, "\n"+comment(b.text)) {
-				t.Errorf("%s:%d: no example here has this output:\n%s", page, b.line, b.text)
-			}
-		case "sh":
-		default:
-			t.Errorf("%s:%d: a block of %q; want go, text (an example's output) or sh", page, b.line, b.language)
+		switch {
+		case b.language == "go" && !occurs(code, b.text):
+			t.Errorf("no file here has these lines:\n%s", b.text)
+		case b.language == "text" && !strings.Contains(code, "\n"+comment(b.text)):
+			t.Errorf("no example here has this output:\n%s", b.text)
+		case !slices.Contains([]string{"go", "text", "sh", "console"}, b.language):
+			t.Errorf("a block of %q", b.language)
 		}
 	}
 	if count["go"] < 20 || count["text"] < 10 {
-		t.Errorf("%s has %v blocks: they are not found", page, count)
+		t.Errorf("%v blocks: they are not found", count)
 	}
 }
 
-// Every example is run, which takes an output to compare with, and is on the page.
+// Every example has an output to compare with, and is on the page.
 func TestPageShowsEveryExample(t *testing.T) {
 	blocks, _ := read(t)
-	for name, text := range source(t) {
-		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+	files, err := parser.ParseDir(token.NewFileSet(), ".", nil, parser.ParseComments)
+	check(err)
+	code := source()
+	for _, file := range files["guide_test"].Files {
 		for _, example := range doc.Examples(file) {
-			if example.Output == "" {
-				t.Errorf("%s: Example%s has no output and is only compiled", name, example.Name)
-			}
-			_, body, _ := strings.Cut(text, "\nfunc Example"+example.Name+"() {\n")
+			_, body, _ := strings.Cut(code, "\nfunc Example"+example.Name+"() {\n")
 			body, _, _ = strings.Cut(body, "\n}\n")
 			body = "\n" + body + "\n}\n"
-			if !slices.ContainsFunc(blocks, func(b fenced) bool { return occurs(body, b.text) || strings.HasSuffix(body, "\n"+comment(b.text)) }) {
-				t.Errorf("%s: nothing of Example%s is on the page", name, example.Name)
+			shown := func(b fenced) bool { return occurs(body, b.text) || strings.HasSuffix(body, "\n"+comment(b.text)) }
+			if example.Output == "" || !slices.ContainsFunc(blocks, shown) {
+				t.Errorf("Example%s has no output, or nothing of it is on the page", example.Name)
 			}
 		}
 	}
 }
 
-var (
-	codeSpan = regexp.MustCompile("`([^`]+)`")
-	goName   = regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
-	link     = regexp.MustCompile(`\]\(([^)]+)\)`)
-	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
-)
-
-// What the prose calls by name, as `pipe.Config.Chunks`, exists.
+// What the prose calls by name, such as `pipe.Config.Chunks`, exists.
 func TestPageNamesWhatExists(t *testing.T) {
 	_, prose := read(t)
-	known := map[string]map[string]bool{}
-	count := 0
-	for _, span := range codeSpan.FindAllStringSubmatch(prose, -1) {
-		for _, name := range goName.FindAllStringSubmatch(span[1], -1) {
+	known, count := map[string]map[string]bool{}, 0
+	for _, span := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(prose, -1) {
+		for _, name := range regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*(?:\.[A-Z]\w*)?)`).FindAllStringSubmatch(span[1], -1) {
 			folder := filepath.Join("../..", name[1])
 			if _, err := os.Stat(folder); err != nil {
-				continue // no package of ours: another language's, or a variable
+				continue // a variable, or a name of another language
 			}
 			if known[name[1]] == nil {
-				known[name[1]] = exported(t, folder)
+				known[name[1]] = exported(folder)
 			}
-			full := name[2]
-			if name[3] != "" {
-				full += "." + name[3]
-			}
-			if count++; !known[name[1]][full] {
-				t.Errorf("%s: `%s`: package %s has no %s", page, span[1], name[1], full)
+			if count++; !known[name[1]][name[2]] {
+				t.Errorf("`%s`: package %s has no %s", span[1], name[1], name[2])
 			}
 		}
 	}
@@ -180,97 +128,107 @@ func TestPageNamesWhatExists(t *testing.T) {
 	}
 }
 
-// exported lists a package's exported names: functions, values, types, and the types' fields and methods as Type.Name.
-func exported(t *testing.T, folder string) map[string]bool {
-	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+// exported returns the names that a package declares, fields and methods as Type.Name.
+func exported(folder string) map[string]bool {
+	packages, err := parser.ParseDir(token.NewFileSet(), folder, nil, parser.SkipObjectResolution)
+	check(err)
 	out := map[string]bool{}
-	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range file.Decls {
-			switch d := d.(type) {
+	for _, p := range packages {
+		ast.Inspect(p, func(n ast.Node) bool {
+			switch n := n.(type) {
 			case *ast.FuncDecl:
 				prefix := ""
-				if d.Recv != nil {
-					prefix = receiver(d.Recv.List[0].Type) + "."
+				if n.Recv != nil {
+					ast.Inspect(n.Recv.List[0].Type, func(n ast.Node) bool {
+						if id, ok := n.(*ast.Ident); ok && prefix == "" {
+							prefix = id.Name + "."
+						}
+						return true
+					})
 				}
-				out[prefix+d.Name.Name] = true
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					declared(out, s)
+				out[prefix+n.Name.Name] = true
+				return false
+			case *ast.ValueSpec:
+				for _, id := range n.Names {
+					out[id.Name] = true
 				}
+			case *ast.TypeSpec:
+				out[n.Name.Name] = true
+				ast.Inspect(n.Type, func(m ast.Node) bool {
+					if f, ok := m.(*ast.Field); ok {
+						for _, id := range f.Names {
+							out[n.Name.Name+"."+id.Name] = true
+						}
+					}
+					return true
+				})
 			}
-		}
+			return true
+		})
 	}
 	return out
 }
 
-func receiver(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.StarExpr:
-		return receiver(e.X)
-	case *ast.IndexExpr:
-		return receiver(e.X)
-	case *ast.Ident:
-		return e.Name
+// The verbs and flags of the commands on the page exist.
+func TestPageShowsCommandsThatExist(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "penstock")
+	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/penstock").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	return ""
-}
-
-func declared(out map[string]bool, s ast.Spec) {
-	switch s := s.(type) {
-	case *ast.ValueSpec:
-		for _, n := range s.Names {
-			out[n.Name] = true
+	help, count := map[string]string{}, 0
+	words := regexp.MustCompile(`\bpenstock ([a-z]+)((?: [a-z]+\b)?)([^\n]*)`)
+	flags := regexp.MustCompile(`--[a-z][a-z0-9-]+`)
+	blocks, prose := read(t)
+	for _, span := range regexp.MustCompile("`(penstock [^`]+)`").FindAllStringSubmatch(prose, -1) {
+		blocks = append(blocks, fenced{"sh", span[1]})
+	}
+	for _, b := range blocks {
+		if b.language != "sh" && b.language != "console" {
+			continue
 		}
-	case *ast.TypeSpec:
-		out[s.Name.Name] = true
-		var members *ast.FieldList
-		switch body := s.Type.(type) {
-		case *ast.StructType:
-			members = body.Fields
-		case *ast.InterfaceType:
-			members = body.Methods
-		default:
-			return
-		}
-		for _, m := range members.List {
-			for _, n := range m.Names {
-				out[s.Name.Name+"."+n.Name] = true
+		for _, m := range words.FindAllStringSubmatch(strings.ReplaceAll(b.text, "\\\n", " "), -1) {
+			verb := []string{m[1]}
+			if slices.Contains([]string{"schedule", "remat", "checkpoint", "plan"}, m[1]) && m[2] != "" {
+				verb = append(verb, strings.TrimSpace(m[2]))
+			}
+			key := strings.Join(verb, " ")
+			if help[key] == "" {
+				out, _ := exec.Command(binary, append(verb, "--help")...).Output()
+				help[key] = string(out)
+				if m[1] == "launch" { // takes the flags of train
+					out, _ := exec.Command(binary, "train", "--help").Output()
+					help[key] += string(out)
+				}
+			}
+			if !strings.Contains(help[key], "penstock "+m[1]) {
+				t.Errorf("penstock %s: no such verb", key)
+			}
+			for _, flag := range flags.FindAllString(m[3], -1) {
+				if count++; !regexp.MustCompile(flag + `\b`).MatchString(help[key]) {
+					t.Errorf("penstock %s has no %s", key, flag)
+				}
 			}
 		}
+	}
+	if count < 50 {
+		t.Errorf("%d flags were checked: they are not found", count)
 	}
 }
 
 // Links lead to files of the repository, or to headings of the page.
 func TestPageLinksLeadSomewhere(t *testing.T) {
 	_, prose := read(t)
+	prose = regexp.MustCompile("`[^`]+`").ReplaceAllString(prose, "code")
 	anchors := map[string]bool{}
-	for _, h := range heading.FindAllStringSubmatch(prose, -1) {
+	for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose, -1) {
 		slug := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(h[1]), "")
 		anchors["#"+strings.ReplaceAll(slug, " ", "-")] = true
 	}
-	for _, l := range link.FindAllStringSubmatch(prose, -1) {
-		switch target := l[1]; {
-		case strings.HasPrefix(target, "https://"):
-		case strings.HasPrefix(target, "#"):
-			if !anchors[target] {
-				t.Errorf("%s: no heading for %s", page, target)
-			}
-		default:
-			file, _, _ := strings.Cut(target, "#")
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), file)); err != nil {
-				t.Errorf("%s: %v", page, err)
-			}
+	for _, l := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(prose, -1) {
+		file, _, _ := strings.Cut(l[1], "#")
+		_, err := os.Stat(filepath.Join(filepath.Dir(page), file))
+		if !strings.HasPrefix(l[1], "https://") && (strings.HasPrefix(l[1], "#") && !anchors[l[1]] || err != nil) {
+			t.Errorf("%s leads nowhere", l[1])
 		}
 	}
 }

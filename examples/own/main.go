@@ -13,23 +13,26 @@ import (
 )
 
 func main() {
-	model := nn.NewSequential(nn.NewLinear(64, 512), nn.NewReLU(), nn.NewLinear(512, 512), nn.NewReLU(), nn.NewLinear(512, 1))
-	defer nn.Free(model)
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4}) // 2 layers on cpu:0, 3 on cpu:1
-	check(err)
-	defer func() { check(p.Close()) }()
-	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
-	check(err)
-	defer sgd.Close()
+	ctx := context.Background()
 	c := torch.NewCtx(torch.Options{Seed: 1}) // owns the batch
 	defer c.Close()
-	x, y := c.Randn(128, 64), c.Randn(128, 1)
+	x, y := pipe.Rows(c.Randn(128, 64)), pipe.Rows(c.Randn(128, 1))
+
+	model := nn.NewSequential(nn.NewLinear(64, 512), nn.NewReLU(), nn.NewLinear(512, 512), nn.NewReLU(), nn.NewLinear(512, 1))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4}) // 2 layers on cpu:0, 3 on cpu:1
+	check(err)
+	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
+	check(err)
 	for step := range int64(5) {
-		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: step}, nn.MSE())
-		check(err)                                 // such as: pipe: stage 1, micro-batch 2, layer "4", backward: ...
-		check(p.Update(context.Background(), sgd)) // all stages or none
+		result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: step}, nn.MSE())
+		check(err) // such as: pipe: stage 1, micro-batch 2, layer "4", backward: ...
+		check(p.Update(ctx, sgd))
 		fmt.Printf("step %d  loss %.3f\n", step, result.Loss)
 	}
+
+	sgd.Close()
+	check(p.Close())
+	nn.Free(model)
 }
 
 func check(err error) {

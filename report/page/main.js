@@ -256,9 +256,8 @@ function numbers() {
 // --- time over memory ---
 
 function memory() {
-  const step = data.step && data.step.best ? [{ ...data.step, title: "The whole step, each device within a limit", once: data.step.best.at(-1).us, chosen: [data.step.chosen] }] : [];
   const stages = (data.curves || []).map(c => ({ ...c, title: `Stage ${c.stage}, ${count(c.layers, "unit")}: one micro-batch` }));
-  const list = [...step, ...stages].filter(c => c.best && c.best.length);
+  const list = stages.filter(c => c.best && c.best.length);
   byId("memory").hidden = !list.length;
   byId("memory-charts").replaceChildren(...list.map(c => {
     const x = c.best.map(p => p.bytes), y = c.best.map(p => p.us * 1000);

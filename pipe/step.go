@@ -1,0 +1,371 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"penstock.example/internal/arg"
+	"penstock.example/internal/link"
+	"penstock.example/nn"
+	"penstock.example/segment"
+	"penstock.example/torch"
+)
+
+// run is a mini-batch on its way through the stages, in one or several passes. The state of a
+// micro-batch on a stage is used by the worker of the stage alone. All that moves between stages goes
+// over the link.
+type run struct {
+	p        *Pipe
+	training bool
+	back     bool // backward will follow
+	retain   bool // the backward that runs is not the last
+	gathers  bool // the pass ends with gathering the outputs
+	batch    Batch
+	inputs   []Value
+	targets  []Value
+	// inputGrad says that an input wants its gradient. noGrad has the inputs that want one and had none
+	// when the pass began. inputGrads are those of a batch within a layer.
+	inputGrad  bool
+	noGrad     []Value
+	inputGrads []*torch.Tensor
+	loss       nn.Loss
+	// grads are the gradients of the whole outputs, for a backward without a loss; nil where an
+	// output has none.
+	grads   []*torch.Tensor
+	outputs []*torch.Tensor // gathered, kept
+	// joined has the rows of each output, by micro-batch, in the whole output. They may be other
+	// rows than those of the input.
+	joined [][]rows
+	parts  []rows // of this replica
+	first  int    // micro-batches of the update so far, and of the replicas before
+	total  int64
+	plan   *prepared // nil without a backward
+	// available is the memory of all stages, for the policy Optimal.
+	available []available
+	states    [][]microBatch // [stage][micro-batch]
+	link      link.Link
+	deferred  []*nn.Deferred // by stage, or nil
+
+	// The last stage's worker owns these.
+	wanted     [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
+	lossGrad   *torch.Tensor     // the gradient of a micro-batch's loss: lossWeight
+	lossWeight float64
+	lossType   torch.DType
+
+	*pass // that goes on
+}
+
+// newRun checks a batch and splits it. With training unset nothing is recorded for a backward.
+func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, error) {
+	if err := cmp.Or(arg.Context(ctx, "pipe"), p.ownReplicas(b), p.updateModes()); err != nil {
+		return nil, err
+	}
+	if len(b.Input) == 0 {
+		return nil, errNoInput
+	}
+	total, err := countRows("input", b.Input, b.Within != nil)
+	if err != nil {
+		return nil, err
+	}
+	if total == 0 && training {
+		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", b.Input[0].Tensor)
+	}
+	if err := cmp.Or(checkKind("input", b.Input, "first", p.stages[0]), b.checkPlace(total)); err != nil {
+		return nil, err
+	}
+	if b.Within != nil {
+		b.Extras = b.Within.Extras()
+	}
+	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, inputGrad: back && requiresGrad(b.Input), total: total}
+	if r.parts, r.first, err = p.share(total, back); err != nil {
+		return nil, err
+	}
+	r.first += b.FirstMicroBatch
+	r.states, _ = p.spare.Get().([][]microBatch)
+	if len(r.states) == 0 || len(r.states[0]) != len(r.parts) {
+		r.states = make([][]microBatch, len(p.stages))
+		for s := range r.states {
+			r.states[s] = make([]microBatch, len(r.parts))
+			for i := range r.states[s] {
+				r.states[s][i].init(p.stages[s])
+			}
+		}
+	}
+	for s := range r.states {
+		r.bind(s, p.stages[s].oneUnit)
+	}
+	r.wanted = make([][]*torch.Tensor, len(r.parts))
+	if p.cfg.DeferredBatchNorm && training {
+		for range p.stages {
+			r.deferred = append(r.deferred, nn.NewDeferred())
+		}
+	}
+	return r, nil
+}
+
+// share is the micro-batches of a batch of so many rows. In training each replica has some of the
+// rows, and before is the number of micro-batches of those before it. Without a backward each has
+// all.
+func (p *Pipe) share(total int64, graph bool) (parts []rows, before int, err error) {
+	count, index := p.cfg.replicas()
+	if !graph || count == 1 {
+		return split(total, p.cfg.Chunks), 0, nil
+	}
+	if total < int64(count) {
+		return nil, 0, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+	}
+	for k, of := range split(total, count) {
+		parts = split(of.length, p.cfg.Chunks)
+		for i := range parts {
+			parts[i].start += of.start
+		}
+		if k == index {
+			break
+		}
+		before += len(parts)
+	}
+	return parts, before, nil
+}
+
+// MicroBatches is into how many micro-batches a batch of so many rows is split in training, in all
+// replicas together. It is 0 for fewer rows than there are replicas.
+func (p *Pipe) MicroBatches(rows int64) (n int) {
+	count, _ := p.cfg.replicas()
+	if rows < int64(count) {
+		return 0
+	}
+	for _, of := range split(rows, count) {
+		n += len(split(of.length, p.cfg.Chunks))
+	}
+	return n
+}
+
+// open makes the link of the run of a plan. Its backward goes over the link of its forward.
+func (r *run) open(plan *prepared) {
+	if r.link == nil {
+		r.link = r.p.openLink(plan.plan.Program)
+	}
+}
+
+// bind prepares the executions of a stage's micro-batches for a segment.
+func (r *run) bind(stage int, s *segment.Segment) {
+	for i := range r.states[stage] {
+		r.states[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
+	}
+}
+
+// setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
+func (r *run) setLoss(loss nn.Loss) error {
+	r.loss, r.targets = loss, r.batch.Target
+	if len(r.targets) == 0 {
+		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
+	}
+	total, err := countRows("target", r.targets, false)
+	if err != nil {
+		return err
+	}
+	if total != r.total {
+		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
+	}
+	last := r.p.last()
+	r.bind(len(r.p.stages)-1, last.oneUnitWithLoss)
+	return checkKind("target", r.targets, "last", last)
+}
+
+// operations is what a stage does with a micro-batch.
+func (r *run) operations(stage, microBatch int) operations {
+	if !r.back {
+		return forwardOnly
+	}
+	return r.plan.operations[stage][microBatch]
+}
+
+// free frees the states, the link and the views of targets.
+func (r *run) free() {
+	for i := range r.parts {
+		torch.FreeAll(r.wanted[i])
+		r.wanted[i] = nil
+	}
+	r.lossGrad.Free()
+	r.lossGrad = nil
+	torch.FreeAll(r.inputGrads)
+	r.inputGrads = nil
+	for s := range r.states {
+		for i := range r.states[s] {
+			r.states[s][i].free()
+		}
+	}
+	if r.link != nil {
+		r.link.Free()
+	}
+	for _, d := range r.deferred {
+		d.Free()
+	}
+	if r.states != nil {
+		r.p.spare.Put(r.states)
+		r.states = nil
+	}
+}
+
+// last says whether a stage is the last one.
+func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
+
+// microBatch is what a stage holds of a micro-batch between actions. Only the worker of the
+// stage uses it. All tensors are kept (torch.Ctx.Keep). A tensor that is in a tuple twice is the
+// same pointer twice.
+type microBatch struct {
+	execution segment.Execution
+	// in is what the stage has received, until the execution takes it. On the first stage it has
+	// views of the batch.
+	in segment.Arrival
+	// sent is the output of a forward without a graph, until it is sent to the next stage or
+	// gathered.
+	sent []*torch.Tensor
+	// out is the output or the loss, with the graph for backward. It belongs to the execution.
+	out     []*torch.Tensor
+	outGrad []*torch.Tensor // by output; nil where there is none
+	inGrad  []*torch.Tensor // by input
+	skips   []skipState     // by skip of the stage
+	ties    []tieState      // by tie of the stage
+	loss    float64
+	reading *torch.Tensor // the loss on its way from a GPU, until the run has ended
+}
+
+// skipState is what a stage holds of a skip that leaves or enters it.
+type skipState struct {
+	in    *torch.Tensor     // what was received, until the execution takes it
+	wants bool              // a gradient of it is wanted
+	sent  *torch.Tensor     // stashed here without a graph, until it is sent
+	left  int               // number of stages that it is still to be sent to
+	out   *torch.Tensor     // stashed here with its graph; belongs to the execution
+	grads [][]*torch.Tensor // by stage that pops it: the gradients, in the order of the pops
+	back  []*torch.Tensor   // gradients of the pops here, until they are sent
+}
+
+// tieState is what a stage holds of the gradient of a parameter that several stages use.
+type tieState struct {
+	later *torch.Tensor // sum over the uses on later stages
+	back  *torch.Tensor // later and the uses on this stage, until it is sent
+}
+
+func (c *microBatch) init(s *Stage) {
+	if n := len(s.skips); n > 0 {
+		c.skips = make([]skipState, n)
+		for i, p := range s.skips {
+			c.skips[i].grads = make([][]*torch.Tensor, len(p.to))
+		}
+	}
+	if n := len(s.ties); n > 0 {
+		c.ties = make([]tieState, n)
+	}
+}
+
+// free frees everything. The loss stays.
+func (c *microBatch) free() {
+	c.execution.Free()
+	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
+		torch.FreeAll(list)
+	}
+	for i := range c.skips {
+		p := &c.skips[i]
+		p.in.Free()
+		p.sent.Free()
+		torch.FreeAll(p.back)
+		for k := range p.grads {
+			torch.FreeAll(p.grads[k])
+			p.grads[k] = nil
+		}
+		*p = skipState{grads: p.grads}
+	}
+	c.reading.Free()
+	c.reading = nil
+	for _, t := range c.ties {
+		t.later.Free()
+		t.back.Free()
+	}
+	clear(c.ties)
+	c.in, c.sent, c.out, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil, nil
+}
+
+// context makes the context in which a unit runs its layers on a micro-batch.
+func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
+	if around := r.batch.Within; around != nil {
+		return around.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+	}
+	cfg := nn.Config{
+		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
+		Checkpointing: run.More, Recomputing: run.Again,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
+	}
+	if r.deferred != nil {
+		cfg.Deferred = r.deferred[stage]
+	}
+	if r.loss != nil && r.last(stage) {
+		cfg.Loss, cfg.Target = r.loss, r.targetsOf(c, microBatch)
+	}
+	return nn.NewCtx(c, cfg)
+}
+
+// viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
+func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
+	c.SetGrad(false)
+	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
+	for i, v := range r.inputs {
+		if k := slices.Index(r.inputs[:i], v); k >= 0 {
+			in.Tensors[i] = in.Tensors[k]
+		} else {
+			in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
+		}
+		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
+	}
+	r.states[0][microBatch].in = in
+}
+
+// targetsOf returns a micro-batch's part of the targets: views of its rows.
+func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
+	if r.wanted[microBatch] == nil {
+		list := make([]*torch.Tensor, len(r.targets))
+		for i, v := range r.targets {
+			list[i] = c.Keep(r.parts[microBatch].part(c, v))
+		}
+		r.wanted[microBatch] = list
+	}
+	return r.wanted[microBatch]
+}
+
+// begin notes what a training run may change on a worker's stages, before the first action there.
+func (r *run) begin(worker int) {
+	if !r.training {
+		return
+	}
+	for _, s := range r.p.stages {
+		if s.worker == worker {
+			s.remember()
+		}
+	}
+	if worker == r.p.stages[0].worker && r.inputGrad {
+		r.noGrad = nil
+		for _, v := range r.inputs {
+			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
+				r.noGrad = append(r.noGrad, v)
+			}
+		}
+	}
+}
+
+// undo restores what a failed pass has changed on a worker's stages.
+func (r *run) undo(worker int) {
+	for _, s := range r.p.stages {
+		if s.worker == worker {
+			s.restore()
+		}
+	}
+	if worker == r.p.stages[0].worker {
+		for _, v := range r.noGrad {
+			v.Tensor.SetGradOf(nil)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"penstock.example/torch"
+)
+
+// Bytes are read from the account of the device that measures. So nobody else may use that device meanwhile. Nobody waits
+// for another to end: a layer that is measured may itself run a pipe that measures.
+
+var (
+	reserving sync.Mutex
+	reserved  = map[torch.Device]bool{}
+)
+
+// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is none. release gives
+// the device back. An error says that there is no such device.
+func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
+	reserving.Lock()
+	defer reserving.Unlock()
+	for i := torch.MaxCPU - 1; i >= 0; i-- {
+		d := torch.CPU(i)
+		if m := d.Memory(); reserved[d] || m.Live > 0 || m.Limit > 0 {
+			continue
+		}
+		reserved[d] = true
+		d.SetLimit(limit)
+		return d, func() {
+			d.SetLimit(0)
+			reserving.Lock()
+			defer reserving.Unlock()
+			delete(reserved, d)
+		}, nil
+	}
+	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages, or measure one model after the other", torch.MaxCPU)
+}
+
+// cores is how many threads run at once. Tests replace it.
+var cores = runtime.NumCPU
+
+// reserveOthers reserves the devices that work while Device does: as many as there are cores for. Each has the limit of Device.
+// A clock of the caller times one layer at a time.
+func (p *prober) reserveOthers() (release func()) {
+	var releases []func()
+	if p.Device.Kind == torch.KindCPU && p.Clock == nil {
+		for range min(p.Devices, cores()/p.Threads) - 1 {
+			d, release, err := IdleDevice(p.Device.Memory().Limit)
+			if err != nil {
+				break
+			}
+			p.others, releases = append(p.others, d), append(releases, release)
+		}
+	}
+	return func() {
+		for i, release := range releases {
+			p.others[i].Trim()
+			release()
+		}
+		p.others = nil
+	}
+}
+
+// isFull reports whether a limit of the device that measures is the reason of an error.
+func (p *prober) isFull(err error) bool {
+	return errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0
+}

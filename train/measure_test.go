@@ -1,0 +1,428 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.example/group"
+	"penstock.example/internal/must"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// fakeClock goes on by a tick whenever it is read, and by what layers take.
+type fakeClock struct{ now time.Duration }
+
+func (k *fakeClock) read() time.Duration {
+	k.now += time.Microsecond
+	return k.now
+}
+
+// slow is a layer that takes its time on a clock.
+type slow struct {
+	nn.Base
+	clock *fakeClock
+	time  time.Duration
+}
+
+func (s *slow) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	s.clock.now += s.time
+	return c.MulScalar(x, 1)
+}
+
+func TestBalanceByTime(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	clock := &fakeClock{}
+	taking := func(d time.Duration) nn.Layer { return &slow{clock: clock, time: d} }
+	model := nn.NewSequential(taking(0), taking(0), taking(20*time.Millisecond), taking(0), taking(20*time.Millisecond))
+	config := train.BalanceConfig{Stages: 2, Batch: 8, Chunks: 2, Checkpoint: pipe.Always, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
+	cut := must.Get(train.BalanceByTime(context.Background(), model, set, config))(t)
+	counts, times := cut.Counts, cut.Times
+	// The fast layer between the slow ones may go to either side.
+	if counts[0]+counts[1] != 5 || counts[0] != 3 && counts[0] != 4 {
+		t.Errorf("got %v", counts)
+	}
+	for stage, s := range times {
+		if s.Forward < 0.02 || s.Recomputation != s.Forward || s.Total() < 0.04 {
+			t.Errorf("stage %d is to take %+v; its slow layer takes 0.02 s, twice", stage, s)
+		}
+	}
+	if times[1].Activations <= 0 {
+		t.Errorf("the second stage receives nothing: %+v", times[1])
+	}
+	config.Checkpoint = "never,always"
+	if cut, err := train.BalanceByTime(context.Background(), model, set, config); err != nil || cut.Times[0].Recomputation != 0 || cut.Times[1].Recomputation != cut.Times[1].Forward {
+		t.Errorf("policies of their own: %+v, %v", cut, err)
+	}
+	for _, change := range []func(c *train.BalanceConfig){
+		func(c *train.BalanceConfig) { c.Stages = 6 }, func(c *train.BalanceConfig) { c.Batch = 0 }, func(c *train.BalanceConfig) { c.Chunks = -1 },
+	} {
+		wrong := config
+		change(&wrong)
+		if cut, err := train.BalanceByTime(context.Background(), model, set, wrong); err == nil {
+			t.Errorf("%+v gives %+v", wrong, cut)
+		}
+	}
+}
+
+// counted is a layer that counts its forwards.
+type counted struct {
+	nn.Base
+	runs *int
+}
+
+func (l *counted) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	*l.runs++
+	return c.MulScalar(x, 1)
+}
+
+// TestMeasuredOnce: what a balance was found by is not measured again for a plan: layers are not
+// timed, and only their units' bytes are read.
+func TestMeasuredOnce(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	planning := func(known bool, batch int) (runs int) {
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs}, nn.NewTanh(), nn.NewLinear(8, 3))
+		defer nn.Free(model)
+		loss := nn.CrossEntropy()
+		cut := must.Get(train.BalanceByTime(context.Background(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Checkpoint: pipe.Optimal, Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
+		config := pipe.Config{Balance: cut.Counts, Chunks: 3, Checkpoint: pipe.Optimal}
+		if known {
+			config.Profile = &cut.Profile
+		}
+		p := must.Get(pipe.New(model, config))(t)
+		defer p.Close()
+		runs = 0
+		optimizer := must.Get(optim.New("sgd", optim.Config{LR: 0.1}))(t)
+		l := train.Loop{Pipe: p, Loss: loss, Optimizer: optimizer}
+		must.Do(t, l.PlanMemory(context.Background(), set, batch))
+		return runs
+	}
+	// A sweep runs a layer once for what it saves, three times in each of six passes, and once to
+	// give its output on. Several micro-batches in flight take more of these.
+	const sweep = 1 + 3*(1+5) + 1
+	alone, known, other := planning(false, 6), planning(true, 6), planning(true, 9)
+	if known <= 0 || alone < known+sweep {
+		t.Errorf("with what is known a layer runs %d times, without %d times; want %d fewer", known, alone, sweep)
+	}
+	if other < known+sweep {
+		t.Errorf("for other micro-batches a layer runs %d times, with what is known %d; want %d more", other, known, sweep)
+	}
+}
+
+// In a group rank 0 measures, and all have its numbers and its failure.
+func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	const device = 5
+	var runs [2]int
+	cutAll := func() (cuts [2]train.Balance, errs [2]error) {
+		members := group.Local(2)
+		var wg sync.WaitGroup
+		for rank, g := range members {
+			wg.Go(func() {
+				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
+				cuts[rank], errs[rank] = train.BalanceByTime(t.Context(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Group: g,
+					Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
+			})
+		}
+		wg.Wait()
+		for _, g := range members {
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		return cuts, errs
+	}
+	cuts, errs := cutAll()
+	if errs[0] != nil || errs[1] != nil || runs[0] == 0 || runs[1] != 0 {
+		t.Fatalf("%v; a layer ran %d times", errs, runs)
+	}
+	if !slices.Equal(cuts[0].Counts, cuts[1].Counts) || cuts[0].Times[0] != cuts[1].Times[0] || cuts[0].Times[1] != cuts[1].Times[1] || cuts[0].Timing != cuts[1].Timing {
+		t.Errorf("rank 0 has %+v, rank 1 %+v", cuts[0], cuts[1])
+	}
+	torch.CPU(device).SetLimit(100)
+	defer torch.CPU(device).SetLimit(0)
+	if _, errs = cutAll(); !errors.Is(errs[0], torch.ErrOutOfMemory) || !errors.Is(errs[1], torch.ErrOutOfMemory) || !strings.Contains(errs[1].Error(), "rank 0: ") {
+		t.Errorf("got %v", errs)
+	}
+}
+
+// byThreads is a layer that takes a time for each number of threads on a clock.
+type byThreads struct {
+	nn.Base
+	clock *fakeClock
+	times map[int]time.Duration
+	runs  *int
+}
+
+func (l *byThreads) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	*l.runs++
+	took := l.times[c.Threads()]
+	if *l.runs%29 == 0 { // something else has the processor
+		took *= 3
+	}
+	l.clock.now += took
+	return c.MulScalar(x, 1)
+}
+
+// The number of threads is the largest that is clearly faster than a smaller one, or 1.
+func TestThreadsByTime(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		most      int
+		times     map[int]time.Duration
+		n, tried  int
+		faster    float64 // about
+		something bool    // is run
+	}{
+		{1, nil, 1, 1, 1, false},
+		{2, map[int]time.Duration{1: 100 * ms, 2: 60 * ms}, 2, 2, 1.67, true},
+		{2, map[int]time.Duration{1: 100 * ms, 2: 95 * ms}, 1, 2, 1.05, true},
+		{2, map[int]time.Duration{1: 100 * ms, 2: 300 * ms}, 1, 2, 0.33, true},
+		{4, map[int]time.Duration{1: 100 * ms, 2: 60 * ms, 4: 59 * ms}, 2, 2, 1.67, true},
+		{3, map[int]time.Duration{1: 100 * ms, 2: 110 * ms, 3: 50 * ms}, 3, 3, 2, true},
+	} {
+		runs := 0
+		layer := &byThreads{clock: &fakeClock{}, times: tt.times, runs: &runs}
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: layer.clock.read}}))(t)
+		if got.N != tt.n || got.Tried != tt.tried || got.Faster < tt.faster*0.95 || got.Faster > tt.faster*1.05 || runs > 0 != tt.something {
+			t.Errorf("at most %d threads, %v: got %+v, want %d; %d runs", tt.most, tt.times, got, tt.n, runs)
+		}
+		nn.Free(model)
+	}
+}
+
+// It takes some seconds also where one thread takes many times as long as all of them, and where a layer
+// takes long with any number it takes three rounds of it.
+func TestTimeOfThreads(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	shared := map[int]time.Duration{}
+	for n := 1; n <= 8; n *= 2 {
+		shared[n] = 50 * time.Millisecond / time.Duration(n)
+	}
+	for _, tt := range []struct {
+		name   string
+		layers int
+		times  map[int]time.Duration
+		most   int
+		n      int
+		longer time.Duration
+	}{
+		{"eight threads share layers out", 64, shared, 8, 8, 4200 * time.Millisecond},
+		{"a layer takes a second", 1, map[int]time.Duration{1: time.Second, 2: time.Second}, 2, 1, 15 * time.Second},
+	} {
+		runs := 0
+		clock := &fakeClock{}
+		layers := []nn.Layer{nn.NewFlatten(1, -1), nn.NewLinear(16, 4)}
+		for range tt.layers {
+			layers = append(layers, &byThreads{clock: clock, times: tt.times, runs: &runs})
+		}
+		model := nn.NewSequential(layers...)
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}}))(t)
+		if got.N != tt.n || clock.now > tt.longer {
+			t.Errorf("%s: %+v after %v; want %d within %v", tt.name, got, clock.now, tt.n, tt.longer)
+		}
+		nn.Free(model)
+	}
+}
+
+// In a group rank 0 measures, and all have its number. Nothing of the model changes.
+func TestThreadsOfAGroup(t *testing.T) {
+	check(t)
+	set, _ := dataset(t)
+	members := group.Local(2)
+	var runs [2]int
+	var got [2]train.Threads
+	var wg sync.WaitGroup
+	for rank, g := range members {
+		wg.Go(func() {
+			layer := &byThreads{clock: &fakeClock{}, times: map[int]time.Duration{1: time.Second, 2: time.Second / 2}, runs: &runs[rank]}
+			model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
+			var err error
+			if got[rank], err = train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: 2, Batch: 8, Group: g, Profile: profile.Config{Clock: layer.clock.read, Device: torch.CPU(5)}}); err != nil {
+				t.Error(err)
+			}
+			for _, p := range nn.State(model) {
+				if p.Exists() {
+					t.Errorf("rank %d: %s exists", rank, p.Name)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, g := range members {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if runs[0] == 0 || runs[1] != 0 || got[0] != got[1] || got[0].N != 2 {
+		t.Errorf("%v runs, %+v", runs, got)
+	}
+}
+
+// budgeted makes a loop over a network under a limit for each device, by the policy optimal, with
+// Adam. The pipe is not placed.
+func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64, clip float64) *train.Loop {
+	t.Helper()
+	o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
+	t.Cleanup(o.Close)
+	p := must.Get(pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
+		Optimizer: o}))(t)
+	t.Cleanup(func() {
+		p.Close()
+		nn.Free(model)
+	})
+	return &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: clip}
+}
+
+// TestPlanMemory: what PlanMemory says is the least that will do trains, the second update with all
+// of Adam's state included, and no device holds more; with one byte less for a stage it names that
+// stage. Stages whose step needs the most and stages whose update does are in one error. Nothing is
+// placed meanwhile.
+func TestPlanMemory(t *testing.T) {
+	training, _ := dataset(t)
+	for _, row := range []struct {
+		reason  string
+		model   func() *nn.Sequential
+		balance []int
+		clip    float64
+		batches int      // of an update
+		set     []string // what sets the least of each stage; "" is a layer
+	}{
+		{"one stage", network, []int{8}, 0, 1, []string{""}},
+		{"one stage, and batches that find gradients", network, []int{8}, 0, 2, []string{""}},
+		{"two stages, and batches that find gradients", network, []int{4, 4}, 0, 2, []string{"", ""}},
+		{"the step of one stage, the update of the other", func() *nn.Sequential {
+			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40), nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40, 300), nn.NewReLU(), nn.NewLinear(300, 3))
+		}, []int{6, 3}, 0, 1, []string{"", "the optimizer's update"}},
+		{"clipping", network, []int{4, 4}, 0.1, 1, []string{"the optimizer's update", "the optimizer's update"}},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			check(t)
+			stages := len(row.balance)
+			plan := func(limits ...int64) (*train.Loop, []planner.Shortage) {
+				l := budgeted(t, row.model(), row.balance, limits, row.clip)
+				l.Accumulate = row.batches
+				err := l.PlanMemory(context.Background(), training, batch)
+				var short *planner.MemoryError
+				if err != nil && !errors.As(err, &short) {
+					t.Fatal(err)
+				}
+				for i := range stages {
+					if live := torch.CPU(i).Memory().Live; live != 0 {
+						t.Errorf("planning with %v bytes left %d on %v", limits, live, torch.CPU(i))
+					}
+				}
+				if err == nil {
+					return l, nil
+				}
+				l.Pipe.Close()
+				return l, short.Stages
+			}
+			_, short := plan(slices.Repeat([]int64{1}, stages)...)
+			var least []int64
+			for i, s := range short {
+				if s.Stage != i || s.Limit != 1 || (row.set[i] == "") != (s.SetBy != "the optimizer's update") {
+					t.Errorf("shortage %d is %+v", i, s)
+				}
+				least = append(least, s.Least)
+			}
+			if len(least) != stages {
+				t.Fatalf("short are %v, want all of %d stages", short, stages)
+			}
+			for i := range least {
+				less := slices.Clone(least)
+				less[i]--
+				if _, short := plan(less...); len(short) != 1 || short[0].Stage != i || short[0].Least != least[i] {
+					t.Errorf("with %v bytes: short are %v", less, short)
+				}
+			}
+			l, short := plan(least...)
+			if short != nil {
+				t.Fatalf("with %v bytes: short are %v", least, short)
+			}
+			must.Do(t, l.Pipe.Place())
+			l.Loader, l.Steps = loader(t), 3
+			if row.batches > 1 {
+				l.Steps = 2 // later batches are short and measured anew
+			}
+			l.OnStep = []train.Hook{func(s train.StepInfo) error {
+				for i, peak := range s.Peak {
+					if peak > least[i] || s.Step > 1 && row.set[i] != "" && peak != least[i] {
+						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i), least[i])
+					}
+				}
+				return nil
+			}}
+			if _, err := l.Run(context.Background()); err != nil {
+				t.Errorf("with %v bytes: %v", least, err)
+			}
+		})
+	}
+}
+
+// TestPlanMemoryOfASharedDevice: stages of one device are updated together, and what that takes is
+// counted together. The least trains, and the second update takes it to the byte.
+func TestPlanMemoryOfASharedDevice(t *testing.T) {
+	check(t)
+	training, _ := dataset(t)
+	plan := func(limit int64) (*train.Loop, *planner.MemoryError) {
+		o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
+		t.Cleanup(o.Close)
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(), nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
+		p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{3, 3}, Devices: make([]torch.Device, 2), Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal,
+			Budget: []int64{limit}, Optimizer: o}))(t)
+		t.Cleanup(func() {
+			p.Close()
+			nn.Free(model)
+		})
+		l := &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: 0.1}
+		var short *planner.MemoryError
+		if err := l.PlanMemory(context.Background(), training, batch); err != nil && !errors.As(err, &short) {
+			t.Fatal(err)
+		}
+		if short != nil {
+			p.Close()
+		}
+		return l, short
+	}
+	_, short := plan(1)
+	if short == nil || len(short.Stages) != 1 || !slices.Equal(short.Stages[0].Others, []int{1}) || short.Stages[0].SetBy != "the optimizer's update" {
+		t.Fatalf("with a byte: %v", short)
+	}
+	least := short.Least()
+	if _, again := plan(least - 1); again == nil || again.Least() != least {
+		t.Errorf("with a byte less than %d: %v", least, again)
+	}
+	l, short := plan(least)
+	if short != nil {
+		t.Fatalf("with %d bytes: %v", least, short)
+	}
+	must.Do(t, l.Pipe.Place())
+	l.Loader, l.Steps = loader(t), 3
+	l.OnStep = []train.Hook{func(s train.StepInfo) error {
+		if peak := s.Peak[0]; peak > least || s.Step > 1 && peak != least {
+			t.Errorf("step %d: %d bytes, planned at most %d", s.Step, peak, least)
+		}
+		return nil
+	}}
+	if _, err := l.Run(context.Background()); err != nil {
+		t.Errorf("with %d bytes: %v", least, err)
+	}
+}
