@@ -212,7 +212,7 @@ func TestPlansOfMissingDataRefuse(t *testing.T) {
 
 // What is no chain is wrong input.
 func TestPlanRefusesWhatIsNoChain(t *testing.T) {
-	for path, want := range map[string]string{filepath.Join(t.TempDir(), "none.json"): "no such file", textFile(t, "x.json", "{"): "the file ends here", textFile(t, "y.json", `{"version":1}`): "input_bytes"} {
+	for path, want := range map[string]string{filepath.Join(t.TempDir(), "none.json"): "no such file", textFile(t, "x.json", "{"): "unexpected EOF", textFile(t, "y.json", `{"version":1}`): "input_bytes"} {
 		got := command(t, "plan", path, "--stages", "2", "--chunks", "2")
 		if got.code != exitUsage || !strings.Contains(got.stderr, path) || !strings.Contains(got.stderr, want) || strings.Count(got.stderr, "\n") != 1 {
 			t.Errorf("%s: %+v, want %q", path, got, want)
