@@ -27,7 +27,7 @@ func TestSchedulesThatDropRecomputations(t *testing.T) {
 			p.Close()
 			nn.Free(model)
 		}
-		if refused := err != nil && strings.Contains(err.Error(), "a recomputation that is asked for"); refused != (policy != pipe.Never) {
+		if refused := err != nil && strings.Contains(err.Error(), "the program has other recomputations"); refused != (policy != pipe.Never) {
 			t.Errorf("%v: %v", policy, err)
 		}
 	}
