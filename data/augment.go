@@ -45,18 +45,18 @@ func (a Augment) check(of string, set Dataset) error {
 	return nil
 }
 
-// view is what is seen of a sample's image.
+// view is a random change of a sample's image.
 type view struct {
 	down, right int
 	flip        bool
 	crop        *crop // of a picture; nil is its largest square in the middle
 }
 
-// crop is a rectangle: of which share of the area and aspect ratio, and where between the edges,
-// each from 0 to 1. The first that fits into a picture counts, or else the largest square.
+// crop is a rectangle: its share of the area, its aspect ratio, and its place between the edges, each
+// from 0 to 1. The first that fits into a picture counts, or else the largest square.
 type crop [10]struct{ area, aspect, x, y float64 }
 
-// views draws what is seen of samples in an epoch. It is nil without augmentation.
+// views draws the changes of samples in an epoch. It is nil without augmentation.
 func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 	if a == (Augment{}) {
 		return nil
@@ -106,7 +106,7 @@ func (p *crop) rectangle(width, height int) (x, y, w, h int) {
 	return (width - side) / 2, (height - side) / 2, side, side
 }
 
-// cropper is a data set that is read from pictures, of which it can take a crop.
+// cropper is a data set that is read from pictures and can crop them.
 type cropper interface {
 	fillViews(batch *Batch, indices []int, views []view) error
 	pictures() bool
@@ -136,7 +136,7 @@ func apply(views []view, batch *Batch, info Info) {
 	}
 }
 
-// shift writes to `to` what is in `from`, moved so that its pixel (down, right) comes to (0, 0), and
+// shift copies from to to, moved so that its pixel (down, right) comes to (0, 0), and
 // then mirrored if flip.
 func shift(to, from []float32, info Info, down, right int, flip bool) {
 	height, width := int(info.Input.Shape[1]), int(info.Input.Shape[2])

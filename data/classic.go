@@ -20,7 +20,7 @@ type classic struct {
 	decode    func(paths []string) (images, labels Array, err error)
 }
 
-// Mean and standard deviation are those of all training pixels over 255, as the usual recipes round
+// Mean and standard deviation are of all training pixels over 255, as the usual recipes round
 // them (PyTorch's examples/mnist/main.py has MNIST's). A test computes Fashion-MNIST's from the
 // files.
 var (
@@ -41,7 +41,7 @@ var mnistParts = [2][]string{
 	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
 }
 
-// cifar10 is CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) with so many images in a
+// cifar10 is CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) with records images in a
 // file. Some recipes have the deviation 0.2023, 0.1994, 0.2010: the mean of the images' own deviations, which
 // is something else. The names are those of batches.meta.txt.
 func cifar10(records int) classic {

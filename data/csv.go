@@ -19,7 +19,7 @@ import (
 
 // CSV says how a file of comma-separated values (RFC 4180) is read: a sample a line, a target in one
 // column and finite numbers in the others, which are an image of one pixel with a channel for each,
-// [columns 1 1]. The zero value finds out what it can.
+// [columns 1 1]. The zero value guesses from the file.
 type CSV struct {
 	// Target is the column of the targets, by its name in the header or its number from 1. "" means
 	// the last.
@@ -99,7 +99,7 @@ func openCSV(path string, o Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
-// table is what a file says.
+// table is the content of a file.
 type table struct {
 	columns int      // without the target's
 	names   []string // of the columns, the target's last; nil without a header
@@ -239,8 +239,8 @@ func (c CSV) target(first []string, header bool) (int, error) {
 	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header", c.Target, len(first))
 }
 
-// task is what the targets are, and the names of the classes: whole numbers by value if all are, otherwise text
-// as it sorts.
+// task returns the task and the names of the classes, sorted by value if all are whole numbers, and as text
+// otherwise.
 func (t *table) task(asked Task) (Task, []string, error) {
 	numbers, whole, different := true, true, map[string]bool{}
 	for _, text := range t.targets {
@@ -303,8 +303,8 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	return set, nil
 }
 
-// meanAndDeviation are those of each column in the samples of train, which are of whole. The deviation of a
-// column of one value is 1.
+// meanAndDeviation returns the mean and the deviation of each column in the samples of train, a part of whole.
+// The deviation of a constant column is 1.
 func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }
@@ -330,8 +330,8 @@ func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32
 	return means, deviations
 }
 
-// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing where there are not as
-// many means as columns.
+// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing without a mean for each
+// column.
 func (a *Arrays) standardise(means, deviations []float32) {
 	columns := a.info.Input.Size()
 	if len(means) != columns || len(deviations) != columns {

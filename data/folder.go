@@ -86,8 +86,7 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, "images", sets)
 }
 
-// folderParts are the directories whose directories are classes: that to train with, and that to
-// test with if there is one.
+// folderParts returns the directory of classes to train with, and the one to test with if it exists.
 func folderParts(directory string) ([]string, error) {
 	const want = "a directory with a directory of pictures for each class"
 	if directory == "" {
@@ -128,7 +127,7 @@ func classNames(directory string) ([]string, error) {
 	return names, nil
 }
 
-// visible lists what is in a directory, links followed, but for names that begin with a dot.
+// visible lists a directory without names that begin with a dot. Links are followed.
 func visible(directory string, which func(fs.FileInfo) bool) ([]string, error) {
 	entries, err := os.ReadDir(directory) // sorted
 	if err != nil {

@@ -185,7 +185,7 @@ func (x *Inputs) addArray(path string, a Array) error {
 	return nil
 }
 
-// rowsOf is how many samples of a shape an array has: one, or as many as a dimension in front says.
+// rowsOf is the number of samples in an array: 1, or its first dimension.
 // Dimensions of 1 do not count.
 func rowsOf(array, sample []int64) (int, bool) {
 	one := func(n int64) bool { return n == 1 }

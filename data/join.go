@@ -94,7 +94,7 @@ func (j *joined) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-// copyRow copies a row of so many numbers.
+// copyRow copies a row of size numbers.
 func copyRow(to *Array, row int, from Array, index, size int) {
 	switch to.Kind {
 	case Float32:

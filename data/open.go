@@ -65,7 +65,7 @@ type Options struct {
 	Synthetic Synthetic
 }
 
-// normalisation returns the mean and the deviation of images whose set has these.
+// normalisation returns the mean and the deviation to use in place of a set's own.
 func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 	if t := o.TrainedOn; t != nil && t.Source == Uint8 && len(t.Mean) == len(mean) {
 		mean, std = t.Mean, t.Std
@@ -150,8 +150,7 @@ func Files(name, directory string, o Options) ([]string, error) {
 	return s.files(directory, o)
 }
 
-// Tasks lists what a data set may ask of a model. Which of them it is, follows from its files and
-// its options; Info.Task says it.
+// Tasks lists the tasks that a data set may have. Files and options decide; Info.Task says which it is.
 func Tasks(name string) ([]Task, error) {
 	s, err := find(name)
 	return slices.Clone(s.tasks), err

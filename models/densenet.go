@@ -113,7 +113,7 @@ func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	return l
 }
 
-// Forward is aten::cat of x and what the layers make of it.
+// Forward is aten::cat of x and the layers' output.
 func (l *denseLayer) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Cat([]*torch.Tensor{x, c.Run(x, l.layers...)}, 1)

@@ -106,8 +106,8 @@ type Setting struct {
 }
 
 // Settings lists every option of a model as New would take o, those that have a name of the model's
-// own first. Its errors are those of New, except about options that do not go together and images
-// that are too small.
+// own first. It returns New's errors, except about options that depend on each other and
+// images that are too small.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
 	if err != nil {

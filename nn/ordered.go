@@ -25,7 +25,7 @@ func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tenso
 }
 
 // resized resizes images [N, C, H, W] by two products: a matrix times each image times a matrix. along
-// resizes one dimension alone, 0 or 1. What it makes of the identity is that dimension's matrix.
+// resizes one dimension alone, 0 or 1. Applied to the identity it gives that dimension's matrix.
 func resized(c *Ctx, x *torch.Tensor, along func(image *torch.Tensor, dim int) *torch.Tensor) *torch.Tensor {
 	defer c.SetAutocast(c.SetAutocast(torch.AutocastOff))
 	mark, dtype := c.Mark(), x.DType()

@@ -48,7 +48,7 @@ func (o *optimizer) isClosed() bool {
 	return o.of == nil
 }
 
-// fits checks that the saved state is that of exactly these parameters under this rule.
+// fits checks that the saved state has exactly these parameters under this rule.
 func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, places []Placement) error {
 	unknownSteps, unknown := maps.Clone(steps), maps.Clone(saved)
 	seen := map[string]bool{}
@@ -91,7 +91,7 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 	return nil
 }
 
-// read adds the memories of one place's parameters to of, those of a failed call too.
+// read adds the state of one place's parameters to of, also in a call that fails.
 func (o *optimizer) read(of map[string]*memory, saved map[string]SavedTensor, steps map[string]int64, place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})
 	defer c.Close()

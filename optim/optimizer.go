@@ -10,7 +10,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Optimizer is an update rule, its learning rate, and what it remembers of each parameter.
+// Optimizer is an update rule, its learning rate, and its state for each parameter.
 //
 // Step and Prepare may be called concurrently for different parameters; all other methods are for
 // the time between steps.

@@ -26,7 +26,7 @@ func Convert(t Tensor, to DType) (Tensor, error) {
 }
 
 // Converting is Convert as the tensor is written: its data, or what its Load gives, are converted piece by
-// piece, and an error is that of writing.
+// piece. Errors come from writing.
 func Converting(t Tensor, to DType) Tensor {
 	from := t
 	t.DType, t.Data = to, nil

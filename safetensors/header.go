@@ -73,7 +73,7 @@ func (h *headerReader) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return err
 }
 
-// parseHeader returns the header's tensors in the order in which it names them, and its metadata, nil if there is none.
+// parseHeader returns the header's tensors in the order in which it names them, and its metadata or nil.
 // It checks the header by itself, not yet that the spans fill the file.
 func parseHeader(header []byte) ([]span, map[string]string, error) {
 	var h headerReader

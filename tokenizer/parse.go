@@ -43,8 +43,7 @@ type file struct {
 	} `json:"model"`
 }
 
-// otherTokenizersAdvice says what to do with a tokenizer that is not read here, such as one of WordPiece, of Unigram, or
-// of SentencePiece's byte-pair encoding.
+// otherTokenizersAdvice is the advice for other tokenizers, such as WordPiece, Unigram and SentencePiece.
 const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
 
 // step is a normalizer or a pre-tokenizer, or several in a row.
@@ -253,7 +252,7 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 	return nil
 }
 
-// tokens are those of a merge: ["a", "b"], or "a b" in older files.
+// tokens are the two tokens of a merge: ["a", "b"], or "a b" in older files.
 type tokens [2]string
 
 func (p *tokens) UnmarshalJSON(content []byte) error {
@@ -304,7 +303,7 @@ func parseMerges(content []byte) (all []tokens, err error) {
 	return all, nil
 }
 
-// unmarshal reads JSON in which no name is there twice; its errors say the line.
+// unmarshal reads JSON and refuses a name that appears twice. Errors say the line.
 func unmarshal(content []byte, v any) error {
 	err := json.Unmarshal(content, v)
 	var syntax *jsontext.SyntacticError

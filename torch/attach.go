@@ -11,14 +11,14 @@ type Node interface {
 	// grad off. It is closed when Backward returns.
 	//
 	// A panic or Goexit ends the Backward that was called first. The sequence number of an *Error
-	// becomes that of the node.
+	// becomes the node's.
 	Backward(c *Ctx, arrival *Arrival)
 	// Forget is called once, on any thread, when Backward will not be called again: a backward that
 	// did not keep the graph is over, or the graph was freed. It must not use a context.
 	Forget()
 }
 
-// Arrival is what a node's backward is given, and what it returns.
+// Arrival is the input and the result of a node's backward.
 type Arrival struct {
 	// Grads are the gradients of the outputs, nil where there is none. They are kept tensors that
 	// nobody else holds, so freeing one in Node.Backward frees its memory. The rest are freed when

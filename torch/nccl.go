@@ -95,7 +95,7 @@ func (n *NCCL) Transfer(moves []Move) error {
 	return ncclFailed(shim.TransferNCCL(comms, tensors, streams, &n.stop))
 }
 
-// Err is what has failed since a transfer was queued, such as the connection, or nil. NCCL does not
+// Err is a failure since a transfer was queued, such as a broken connection, or nil. NCCL does not
 // notice that the other process is gone where both are on one machine. It does not wait for Close, which
 // may wait for ever until Abort is called: while communicators are opened or closed it is nil.
 func (n *NCCL) Err() error {

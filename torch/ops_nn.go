@@ -93,7 +93,7 @@ func (c *Ctx) LayerNorm(input *Tensor, shape []int64, weight, bias *Tensor, eps 
 	return c.begin(opLayerNorm).t(input).is(shape).t(weight).t(bias).f(eps).one()
 }
 
-// GroupNorm is aten::group_norm of input [N, C, ...] in so many groups of channels; weight and bias
+// GroupNorm is aten::group_norm of input [N, C, ...] in groups of channels; weight and bias
 // [C] may be nil.
 func (c *Ctx) GroupNorm(input *Tensor, groups int64, weight, bias *Tensor, eps float64) *Tensor {
 	return c.begin(opGroupNorm).t(input).i(groups).t(weight).t(bias).f(eps).one()

@@ -94,8 +94,8 @@ var changeable = []string{"optimizer.settings.lr", "optimizer.settings.LR", "sch
 // told are the fields of a Recipe that are not compared.
 var told = []string{"threads", "replicas", "processes", "balance", "plan", "kernels", "samples"}
 
-// compare finds the fields in which two recipes differ: the first of those that must not, in the order
-// of names, and all that may.
+// compare finds the fields in which two recipes differ: the first that must be the same, in the order
+// of names, and all that may change.
 func compare(saved json.RawMessage, given Recipe) (wrong *Change, changes []Change, err error) {
 	a, err := generic(saved)
 	if err != nil {

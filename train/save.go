@@ -17,8 +17,8 @@ import (
 
 // Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the
 // checkpoints from before are untouched. Tensors are copied out one at a time, so that saving takes
-// the memory of the largest. A checkpoint of the same step that is there already is of the same run
-// and is left as it is.
+// the memory of the largest. An existing checkpoint of the same step is of the same run
+// and stays.
 //
 // In a group Save is collective. Each member writes the parameters and buffers that exist in its
 // process and the optimizer's state for them; the lowest rank writes what exists in several. Progress
@@ -88,7 +88,7 @@ func (s Store) commit(temporary, path string, index state) error {
 	return s.syncDirectory(s.Dir)
 }
 
-// part is what a member adds to the index.
+// part is a member's part of the index.
 type part struct {
 	Progress
 	Recipe  json.RawMessage

@@ -25,7 +25,7 @@ import (
 // a newer checkpoint, or the other way round.
 const formatVersion = 2
 
-// stateFile is the index of a checkpoint: what is in it besides tensors, and its other files.
+// stateFile is the name of a checkpoint's index.
 const stateFile = "state.json"
 
 // Kinds of a checkpoint's files of tensors. Names of tensors are unique within a kind.
@@ -134,7 +134,7 @@ func (s state) encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// DamagedError says that a checkpoint is not what was written.
+// DamagedError is a checkpoint that was changed after it was written.
 type DamagedError struct {
 	Path    string // of the checkpoint
 	Problem error

@@ -14,7 +14,7 @@ import (
 	"penstock.example/torch"
 )
 
-// ThreadsConfig says for what a number of threads is chosen.
+// ThreadsConfig describes the training for which a number of threads is chosen.
 type ThreadsConfig struct {
 	Most   int // threads that each device may have, such as the cores of the process divided by its devices
 	Batch  int // rows
@@ -23,8 +23,8 @@ type ThreadsConfig struct {
 	Profile profile.Config
 	// Loss is measured with the layers. Nil is none.
 	Loss nn.Loss
-	// Group is the processes that train the model together. Rank 0 measures, and all take what it has
-	// found. Nil is this process alone.
+	// Group is the processes that train the model together. Rank 0 measures for all. Nil is this process
+	// alone.
 	Group *group.Group
 }
 
@@ -83,7 +83,6 @@ func timeThreads(ctx context.Context, model *nn.Sequential, sample data.Batch, c
 // clearly is how many times as fast a larger number of threads has to be.
 const clearly = 1.1
 
-// chooseThreads goes from one number of threads to a larger one that is clearly faster.
 func chooseThreads(t profile.ThreadTimes) (out Threads) {
 	best := 0
 	median := func(i int) float64 { r := t.Faster(i, 0); return r[len(r)/2] }

@@ -39,12 +39,12 @@ func TestSyntheticFitsEveryModel(t *testing.T) {
 		if err := cmd.ParseFlags(with(dataFor(name), "--model", name, "--data", "synthetic")); err != nil {
 			t.Fatal(err)
 		}
-		p, err := flags.plan(cmd.Flags(), os.Getenv)
+		p, err := flags.check(cmd.Flags(), os.Getenv)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		j := &job{plan: p.members()[0]}
+		j := &job{runOptions: p.members()[0]}
 		if err := j.openData(t.Context(), io.Discard); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -130,7 +130,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	case partAll:
 		set = data.Join(training, test)
 	default:
-		kept, held, err := p.held(training)
+		kept, held, err := p.splitValidation(training)
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -150,7 +150,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 }
 
 // runData is what a run's flags say of its data, with those of the command line in front.
-func runData(cmd *cobra.Command, t *trained) (*plan, error) {
+func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	typed := cmd.Flags()
 	from, flags, err := t.flags()
 	switch {
@@ -179,7 +179,7 @@ func runData(cmd *cobra.Command, t *trained) (*plan, error) {
 			}
 		}
 	}
-	p := &plan{trainFlags: *flags}
+	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
 	return p, p.modelFlags.check(from.Flags())
 }

@@ -19,7 +19,8 @@ import (
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
 // readInput reads a chain, a plan or a machine: a regular file, standard input, or a descriptor that a
-// shell has opened, as for <(command). A file that cannot be read is wrong input, a usage error that names it.
+// shell has opened, as for <(command). A file that cannot be read is wrong input, a usage error that
+// names it.
 func readInput(cmd *cobra.Command, path string) ([]byte, error) {
 	text, err := openInput(cmd, path)
 	if err == nil {
@@ -91,7 +92,8 @@ func probeOut(cmd *cobra.Command, path string) error {
 func probe(flag, path string) error {
 	err := disk.Probe(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another path", flag, path, filepath.Dir(path))
+		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another "+
+			"path", flag, path, filepath.Dir(path))
 	}
 	return wrongInput(unwritable(flag, path, err))
 }

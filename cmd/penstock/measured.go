@@ -93,8 +93,8 @@ func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Conf
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return profile.Profile{}, err
 	}
-	show := newLayerProgress(cmd.ErrOrStderr())
-	config.Progress = show.layer
+	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
+	config.Progress = show.at
 	measured, err := m.measureOn(cmd.Context(), rows, config)
 	show.end()
 	if err == nil {

@@ -209,7 +209,7 @@ func TestRematCurve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"memory, MiB", "time on top", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "none", "all"} {
+	for _, want := range []string{"memory, MiB", "extra time", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "none", "all"} {
 		if !strings.Contains(string(svg), want) {
 			t.Errorf("no %q in the picture", want)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/balance"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
 	"penstock.example/planner"
 	"penstock.example/remat"
@@ -541,7 +542,7 @@ func parseRate(text string) (float64, error) {
 	if number, ok := strings.CutSuffix(amount, "bit"); ok {
 		amount, bits = number+"B", 8
 	}
-	n, err := parseBytes(amount)
+	n, err := arg.ParseBytes(amount)
 	if !found || err != nil || n < 1 {
 		return 0, errors.New("want a rate such as 1.25GB/s or 10Gbit/s")
 	}

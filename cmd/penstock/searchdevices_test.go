@@ -226,14 +226,14 @@ func TestRunsPlanForNamedDevices(t *testing.T) {
 	}
 	for _, test := range []struct{ devices, steps, want string }{
 		{"cpu:1,cpu:0", "2", "--plan auto: as before, "},
-		{"cpu:2,cpu:1,cpu:0", "3", "--plan auto: planned again for --devices cpu:2,cpu:1,cpu:0 instead of cpu:1,cpu:0: "},
+		{"cpu:2,cpu:1,cpu:0", "3", "--plan auto: planned again for --devices cpu:2,cpu:1,cpu:0 instead of cpu:1,cpu:0, --stages 3 instead of 2: "},
 	} {
 		if r := must(t, with(run, "--devices", test.devices, "--steps", test.steps, "--resume")...); !strings.Contains(r.stderr, test.want) {
 			t.Errorf("--devices %s: no %q in\n%s", test.devices, test.want, r.stderr)
 		}
 	}
 	last := must(t, with(run, "--steps", "4", "--resume")...)
-	if want := "planned again for --devices any instead of cpu:2,cpu:1,cpu:0: "; !strings.Contains(last.stderr, want) {
+	if want := "planned again for --devices any instead of cpu:2,cpu:1,cpu:0, --stages any instead of 3: "; !strings.Contains(last.stderr, want) {
 		t.Errorf("no %q in\n%s", want, last.stderr)
 	}
 	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4", "--threads", "1", "--steps", "4")
@@ -322,20 +322,20 @@ func TestPlanForUnequalDevices(t *testing.T) {
 // Plans in files whose devices make no sense are refused.
 func TestPlansWithWrongDevices(t *testing.T) {
 	for _, test := range []struct{ devices, want string }{
-		{`"devices":["cpu:0","cpu:1","cpu:2"]`, "2 stages are not 1 on each of 3 devices"},
-		{`"devices":["cpu:0","cpu:1"],"bytes":[1]`, "bytes is [1]; want a number from 1 for each of devices"},
-		{`"devices":["cpu:0","cpu:1"],"bytes":[1,0]`, "bytes is [1,0]; want a number from 1 for each of devices"},
-		{`"bytes":[]`, "bytes is []; want a number from 1 for each of devices"},
-		{`"bytes":[1,1]`, "bytes is [1,1]; want a number from 1 for each of devices"},
-		{`"devices":["cpu/0","cpu/1"],"bytes":[1,1]`, "bytes is [1,1]; want a number from 1 for each of devices"},
-		{`"devices":["cpu:0","cpu:0"]`, `devices is ["cpu:0","cpu:0"]; want each of them once`},
+		{`"devices":["cpu:0","cpu:1","cpu:2"]`, "devices is [cpu:0 cpu:1 cpu:2]; want each device once"},
+		{`"devices":["cpu:0","cpu:1"],"bytes":[1]`, "want a number from 1 for each of devices"},
+		{`"devices":["cpu:0","cpu:1"],"bytes":[1,0]`, "want a number from 1 for each of devices"},
+		{`"bytes":[]`, "want a number from 1 for each of devices"},
+		{`"bytes":[1,1]`, "want a number from 1 for each of devices"},
+		{`"devices":["cpu/0","cpu/1"],"bytes":[1,1]`, "want a number from 1 for each of devices"},
+		{`"devices":["cpu:0","cpu:0"]`, "want each device once"},
 	} {
 		file := textFile(t, "plan.json", fmt.Sprintf(`{"balance":[3,3],"schedule":"gpipe","chunks":4,"model":"mlp","batch":64,"optimizer":"sgd",%s}`, test.devices))
 		refuses(t, []string{"train", "--plan", file, "--data", "synthetic"}, exitUsage, test.want)
 	}
 	gone := torch.CUDA(torch.CUDADevices()).String()
 	text := fmt.Sprintf(`{"balance":[6],"schedule":"gpipe","chunks":4,"model":"mlp","batch":64,"optimizer":"sgd","devices":["%s"]}`, gone)
-	refuses(t, []string{"train", "--plan", textFile(t, "gpu.json", text), "--data", "synthetic"}, exitUsage, `gpu.json: devices is ["`+gone+`"]: `, "here cannot use "+gone)
+	refuses(t, []string{"train", "--plan", textFile(t, "gpu.json", text), "--data", "synthetic"}, exitUsage, "gpu.json has --devices "+gone+": ", "here cannot use "+gone)
 	if _, err := os.Stat("out"); err == nil {
 		t.Error("something was written")
 	}

@@ -69,7 +69,7 @@ more bytes, and with links of twice the bandwidth.`,
 }
 
 // explain finds the best plan, and explains it as it was found.
-func (j *searchJob) explain(ctx context.Context, show *planProgress) (found *search.Result, plan *search.Plan, e *search.Explanation, err error) {
+func (j *searchJob) explain(ctx context.Context, show *progress) (found *search.Result, plan *search.Plan, e *search.Explanation, err error) {
 	if found, err = j.searchTold(ctx, show); err != nil {
 		return nil, nil, nil, err
 	}

@@ -234,7 +234,7 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 	}
 	job.title, job.model, job.machine, job.elsewhere = m.name, m, machine, f.machine != ""
 	job.wishes = search.Wishes{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, State: slots, Plans: modelPlans}
-	show := newLayerProgress(stderr)
+	show := newCounter(stderr, "measuring", "layers")
 	defer show.end()
 	m.profiles = map[[2]int]*profile.Profile{}
 	var timing profile.Timing
@@ -245,13 +245,13 @@ func (f *searchFlags) measure(ctx context.Context, stderr io.Writer, m *modelSea
 		for t, n := range threads {
 			profiles := make([]profile.Profile, len(kinds))
 			for k, kind := range kinds {
-				show.what = fmt.Sprintf(" for micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
+				show.doing = fmt.Sprintf("measuring micro-batches of %s with %s", counted(rows, "row"), counted(n, "thread"))
 				if all := len(sizes) * len(threads) * len(kinds); all > 1 {
 					atMost := ""
 					if machine.Largest(f.limit) > 0 && i+1 < len(sizes) {
 						atMost = "at most "
 					}
-					show.what += fmt.Sprintf(", measurement %d of %s%d", (i*len(threads)+t)*len(kinds)+k+1, atMost, all)
+					show.doing += fmt.Sprintf(", measurement %d of %s%d", (i*len(threads)+t)*len(kinds)+k+1, atMost, all)
 				}
 				if profiles[k], err = m.measured(ctx, m.device(kind), rows, n, show); err != nil {
 					return job, err
@@ -362,11 +362,11 @@ func (m *modelSearch) device(k deviceKind) torch.Device {
 }
 
 // measured measures the model on micro-batches of so many rows.
-func (m *modelSearch) measured(ctx context.Context, on torch.Device, rows, threads int, show *layerProgress) (profile.Profile, error) {
+func (m *modelSearch) measured(ctx context.Context, on torch.Device, rows, threads int, show *progress) (profile.Profile, error) {
 	c := torch.NewCtx(torch.Options{Device: on, Seed: m.seed})
 	defer c.Close()
 	config := profile.Config{Device: on, Peer: on, Devices: m.atWork, Threads: threads, MicroBatches: m.batch / rows, Repeats: m.repeats, Seed: m.seed, Autocast: m.autocast, Clock: clock,
-		Balance: []int{len(m.model.Layers())}, Split: true, FirstOnly: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.layer}
+		Balance: []int{len(m.model.Layers())}, Split: true, FirstOnly: true, DeferredBatchNorm: m.deferredBatchNorm, Loss: m.loss(), Progress: show.at}
 	if threads > 1 {
 		config.Clock = nil // the time of day
 	}
@@ -544,8 +544,8 @@ func (j *searchJob) search(ctx context.Context, stderr io.Writer) (*search.Resul
 }
 
 // searchTold is search that tells how far it is, with whatever is searched after it.
-func (j *searchJob) searchTold(ctx context.Context, show *planProgress) (*search.Result, error) {
-	j.wishes.Progress = show.at
+func (j *searchJob) searchTold(ctx context.Context, show *progress) (*search.Result, error) {
+	j.wishes.Progress = show.searching
 	light := j.lighter()
 	found, err := j.fitting(ctx, show.line)
 	var short *planner.MemoryError
