@@ -13,7 +13,6 @@ import (
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/planfile"
 )
 
@@ -102,7 +101,7 @@ func TestRematSolve(t *testing.T) {
 	}
 	// At the peak of plain training, to the byte, nothing is computed again; one byte less,
 	// something is.
-	plain, err := remat.Check(c, baselines.None(6))
+	plain, err := remat.Check(c, remat.None(6))
 	if err != nil {
 		t.Fatal(err)
 	}
