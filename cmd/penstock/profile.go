@@ -13,9 +13,8 @@ import (
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
-	"penstock.example/remat/explain"
 	"penstock.example/remat/planfile"
+	"penstock.example/remat/solver"
 	"penstock.example/torch"
 )
 
@@ -123,11 +122,11 @@ func (f profileFlags) run(cmd *cobra.Command) error {
 		_, err = stdout.Write(text)
 		return err
 	}
-	plain, err := remat.Check(chain.Chain, baselines.None(len(chain.Layers)))
+	plain, err := remat.Check(chain.Chain, remat.None(len(chain.Layers)))
 	if err != nil {
 		return err
 	}
-	least, err := explain.ExplainLeast(chain.Chain)
+	least, err := solver.ExplainLeast(chain.Chain)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/planfile"
 )
 
@@ -102,7 +101,7 @@ func TestRematSolve(t *testing.T) {
 	}
 	// At the peak of plain training, to the byte, nothing is computed again; one byte less,
 	// something is.
-	plain, err := remat.Check(c, baselines.None(6))
+	plain, err := remat.Check(c, remat.None(6))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +133,7 @@ func TestRematPipes(t *testing.T) {
 	if r := piped(t, strings.Replace(solved.stdout, `"peak_bytes":`, `"peak_bytes":1`, 1), "remat", "check", chain, "-"); r.code != exitFailed || !strings.Contains(r.stderr, "the plan does not hold: the peak is") {
 		t.Errorf("%+v", r)
 	}
-	if r := piped(t, "{}", "remat", "explain", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, `standard input: chain, byte 2: the field "version" is missing`) {
+	if r := piped(t, "{}", "remat", "explain", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, `standard input: chain, the field "version" is missing`) {
 		t.Errorf("%+v", r)
 	}
 }

@@ -10,9 +10,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
-
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/solver"
 )
 
@@ -33,7 +31,7 @@ var curveColour = color.NRGBA{0, 114, 178, 255}
 
 // drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each,
 // since a plan is the best under every limit from its peak to the next one's.
-func drawCurve(title string, c remat.Chain, points []solver.Point, usual []baselines.Baseline) ([]byte, error) {
+func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
 	const highest = 120 // per cent: plans and strategies that take longer do not press the rest to the ground
 	unit, name := 1.0, "bytes"
 	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {

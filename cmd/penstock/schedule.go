@@ -18,10 +18,10 @@ import (
 
 	"penstock.example/balance"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/draw"
 	"penstock.example/planner"
 	"penstock.example/remat"
 	"penstock.example/schedule"
-	"penstock.example/schedule/draw"
 )
 
 func newSchedule() *cobra.Command {
@@ -77,7 +77,7 @@ micro-batches of a stage, the running one included.
 			case "text":
 				text = p.String()
 			case "csv":
-				text, err = p.CSV(false)
+				text, err = p.CSV()
 			case "json":
 				line, err := shape.line(s.Name, p)
 				if err != nil {

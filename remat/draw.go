@@ -1,12 +1,10 @@
-package explain
+package remat
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"penstock.example/remat"
 )
 
 // DrawConfig says how large a drawing is.
@@ -15,8 +13,7 @@ type DrawConfig struct {
 	Rows  int // of layers at most; 0: 60. Where a chain has more layers, a row is of several
 }
 
-// Draw draws what is computed and what is kept when, as text, one row per layer, time from left to
-// right:
+// Draw draws a plan as text, with a row for each layer, and time from left to right:
 //
 //	0 l0    Koooooos##B
 //	1 l1    oF      sB
@@ -26,18 +23,18 @@ type DrawConfig struct {
 //	memory  23589X75896
 //
 // A letter is an operation: F forward, K forward_keep, S forward_save, L loss, B backward; f, k and
-// s are those that a layer has run before. Between them # is where the layer's X is there, o where
-// its input is there by itself, and blank where neither is. The last row is the memory during the
+// s are repetitions. Between them # is a layer whose X is kept, o one whose input is kept by
+// itself, and blank one of which nothing is kept. The last row is the memory during the
 // operation in tenths of the peak. Where there are more operations than columns, a column is
 // several, and shows the last letter of a row. Operations that are not allowed are an error as in
-// [remat.Check].
-func Draw(c remat.Chain, ops []remat.Op, d DrawConfig) (string, error) {
-	report, err := remat.Check(c, ops)
+// [Check].
+func Draw(c Chain, ops []Op, d DrawConfig) (string, error) {
+	report, err := Check(c, ops)
 	if err != nil {
 		return "", err
 	}
 	g := newDrawing(c, len(ops), d)
-	r := remat.NewReplay(c)
+	r := NewReplay(c)
 	for at, o := range ops {
 		took, _ := r.Do(o)
 		g.turn(at * g.columns / len(ops))
@@ -68,7 +65,7 @@ type drawing struct {
 	ran    []bool // by layer
 }
 
-func newDrawing(c remat.Chain, ops int, d DrawConfig) *drawing {
+func newDrawing(c Chain, ops int, d DrawConfig) *drawing {
 	if d.Width == 0 {
 		d.Width = 100
 	}
@@ -104,12 +101,12 @@ func (g *drawing) turn(column int) {
 }
 
 // keeps draws what is there. A row of several layers shows the most that one of them keeps.
-func (g *drawing) keeps(r *remat.Replay) {
+func (g *drawing) keeps(r *Replay) {
 	for row := range g.names[:len(g.names)-2] {
 		if g.letter[row] {
 			continue
 		}
-		most := remat.KeepsNothing
+		most := KeepsNothing
 		for i := row * g.perRow; i < min((row+1)*g.perRow, len(g.ran)); i++ {
 			most = max(most, r.Keeps(i))
 		}
@@ -118,11 +115,11 @@ func (g *drawing) keeps(r *remat.Replay) {
 }
 
 // runs draws the operation.
-func (g *drawing) runs(o remat.Op) {
+func (g *drawing) runs(o Op) {
 	row, letter := len(g.names)-2, o.String()[0]
-	if o.Kind != remat.LossStep {
+	if o.Kind != LossStep {
 		row = o.Layer / g.perRow
-		if o.Kind != remat.Backward && g.ran[o.Layer] {
+		if o.Kind != Backward && g.ran[o.Layer] {
 			letter += 'a' - 'A'
 		}
 		g.ran[o.Layer] = true
@@ -131,7 +128,7 @@ func (g *drawing) runs(o remat.Op) {
 }
 
 // holds draws the memory.
-func (g *drawing) holds(took remat.Cost, peak int64) {
+func (g *drawing) holds(took Cost, peak int64) {
 	tenths := 0
 	if peak > 0 {
 		tenths = int(10 * float64(took.Peak()) / float64(peak))

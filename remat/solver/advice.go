@@ -9,11 +9,11 @@ type adviser interface {
 	nograd(i, j int) float64
 }
 
-// write adds a plan of (i, l, m) to p, m >= least(i, l). At every interval it chooses what the
-// adviser finds cheapest for the bytes that are really left, among the choices that exact bounds
-// say can be finished. So the plan stays under m whatever the adviser says. What rounding has left
-// at one interval serves the next. With an achievable grid the plan costs at most what the grid
-// says of (i, l, m).
+// write adds a plan of (i, l, m) to p; m must be at least the least of (i, l). At every interval it
+// makes the choice that the adviser finds cheapest for the bytes that are really left, among those
+// that the bounds say can be finished. So the plan stays within m whatever the adviser says, and
+// bytes lost by rounding at one interval serve the next. With an achievable grid the plan costs at
+// most what the grid says of (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)
@@ -60,8 +60,15 @@ func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 	return best
 }
 
-// hopeful is an achievable grid that guesses where it has no time although there are enough bytes:
-// a bit more than the time of the first slot that has one.
+// sparing advises to save a layer rather than keep an input, and to sweep as few layers as possible.
+type sparing struct{}
+
+func (sparing) at(int, int, int64) float64 { return 0 }
+
+func (sparing) nograd(i, j int) float64 { return float64(j - i) }
+
+// hopeful is a grid that guesses where it has no time although there are enough bytes: a bit more
+// than the time of the first slot that has one.
 type hopeful struct{ *grid }
 
 func (h hopeful) at(i, l int, m int64) float64 {
@@ -73,6 +80,13 @@ func (h hopeful) at(i, l int, m int64) float64 {
 }
 
 func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
+
+// known is a grid that does not guess: for one that leaves out what cannot be part of a better plan.
+type known struct{ *grid }
+
+func (k known) at(i, l int, m int64) float64 { return float64(k.grid.at(i, l, m)) }
+
+func (k known) nograd(i, j int) float64 { return float64(k.grid.nograd(i, j)) }
 
 // guess is a time for fewer bytes than the first slot of r that has one. once is the time of all
 // its layers without gradients.
@@ -87,17 +101,3 @@ func (r *row) guess(once float32) float32 {
 	}
 	return 4 * once
 }
-
-// halfway is the mean of an achievable and an optimistic grid. Where the first has no time, it is a
-// bit more than the second.
-type halfway struct{ above, below *grid }
-
-func (b halfway) at(i, l int, m int64) float64 {
-	above, below := float64(b.above.at(i, l, m)), float64(b.below.at(i, l, m))
-	if math.IsInf(above, 1) {
-		return 1.2 * below
-	}
-	return (above + below) / 2
-}
-
-func (b halfway) nograd(i, j int) float64 { return float64(b.above.nograd(i, j)) }

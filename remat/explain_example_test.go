@@ -1,12 +1,10 @@
-package explain_test
+package remat_test
 
 import (
 	"fmt"
 	"log"
 
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
-	"penstock.example/remat/explain"
 )
 
 // A plan is drawn: o is a forward that keeps nothing, s one that saves what backward needs, K one that
@@ -17,11 +15,11 @@ func ExampleDraw() {
 		chain.Layers = append(chain.Layers, remat.Layer{Name: fmt.Sprint("l", i),
 			Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 1, Saved: 3, Gradient: 1})
 	}
-	ops, err := baselines.Sequential(4, 2)
+	ops, err := remat.Sequential(4, 2)
 	if err != nil {
 		log.Fatal(err)
 	}
-	text, err := explain.Draw(chain, ops, explain.DrawConfig{Width: 80})
+	text, err := remat.Draw(chain, ops, remat.DrawConfig{Width: 80})
 	if err != nil {
 		log.Fatal(err)
 	}

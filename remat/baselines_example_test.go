@@ -1,4 +1,4 @@
-package baselines_test
+package remat_test
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"log"
 
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/solver"
 )
 
@@ -17,11 +16,11 @@ func ExampleCompare() {
 		chain.Layers = append(chain.Layers, remat.Layer{Name: fmt.Sprint("l", i),
 			Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 1, Saved: 4, Gradient: 1})
 	}
-	list, err := baselines.Baselines(chain)
+	list, err := remat.Baselines(chain)
 	if err != nil {
 		log.Fatal(err)
 	}
-	compared, err := baselines.Compare(context.Background(), list, func(ctx context.Context, limit int64) (remat.Plan, error) {
+	compared, err := remat.Compare(context.Background(), list, func(ctx context.Context, limit int64) (remat.Plan, error) {
 		return solver.Solve(ctx, chain, limit, solver.Options{})
 	})
 	if err != nil {

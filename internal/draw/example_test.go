@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"penstock.example/internal/draw"
 	"penstock.example/schedule"
-	"penstock.example/schedule/draw"
 )
 
 // A step is simulated and drawn.

@@ -9,13 +9,16 @@ import (
 // colour is red, green and blue.
 type colour [3]float64
 
-// kinds has the name and the colour of each kind. The colours suit people with colour blindness
-// (Okabe and Ito, "Color Universal Design", 2008). All transfers have one.
-var kinds = []struct {
+// style is how actions of a kind are drawn.
+type style struct {
 	kind   schedule.Kind
 	name   string
 	colour colour
-}{
+}
+
+// styles has each kind. The colours suit people with colour blindness (Okabe and Ito, "Color
+// Universal Design", 2008). All transfers have the last one.
+var styles = []style{
 	{schedule.Forward, "forward", colour{0, 114, 178}},
 	{schedule.Recompute, "recomputation", colour{110, 110, 110}},
 	{schedule.Backward, "backward", colour{213, 94, 0}},
@@ -25,13 +28,13 @@ var kinds = []struct {
 	{schedule.SendActivation, "transfer", colour{190, 100, 155}},
 }
 
-func colourOf(k schedule.Kind) colour {
-	for _, known := range kinds {
-		if known.kind == k {
-			return known.colour
+func styleOf(k schedule.Kind) style {
+	for _, s := range styles {
+		if s.kind == k {
+			return s
 		}
 	}
-	return kinds[len(kinds)-1].colour
+	return styles[len(styles)-1]
 }
 
 // mixed is the colour with a share of white, as SVG writes it.
