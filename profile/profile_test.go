@@ -128,8 +128,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestMeasuringUnderALimit: where a limit has no room it is lifted if that is wanted, and as little as possible is held. With
-// a limit of so much measuring keeps it. Progress takes nothing back.
+// TestMeasuringUnderALimit: where a limit has no room it is lifted if that is wanted, and as little
+// as possible is held. With a limit of so much measuring keeps it. Progress takes nothing back.
 func TestMeasuringUnderALimit(t *testing.T) {
 	c := newCtx(t)
 	var layers []nn.Layer
