@@ -290,6 +290,9 @@ func TestStops(t *testing.T) {
 		if runs++; runs == 3 {
 			cancel(nil)
 		}
+		if !c.Training {
+			t.Error("it is not run as in training")
+		}
 		return c.MulScalar(x, 2)
 	}))
 	if _, err := profile.Measure(ctx, model, profile.Config{Repeats: 100}, vectors(c)); !errors.Is(err, context.Canceled) || runs != 3 {
