@@ -15,8 +15,8 @@ type Arrays struct {
 	tables        [][256]float32 // of Uint8 inputs: by channel, or one for all
 }
 
-// NewArrays returns the data set of inputs [n, ...] and targets [n, ...], both of which it keeps.
-// What it is for follows from their kinds (Info.Task):
+// NewArrays returns the data set of inputs [n, ...] and targets [n, ...]. It keeps both. Their kinds say
+// the task (Info.Task):
 //
 //	inputs                           targets              task
 //	Float32 or Uint8 [n, ...]        Int64 [n]            classification
@@ -24,9 +24,9 @@ type Arrays struct {
 //	Float32 or Uint8 [n, ...]        Float32 [n, k]       regression
 //	Int64 [n, t]                     Int64 [n, t]         next token
 //
-// Classes is how many there are; 0 means one more than the greatest target, or token. It returns an
-// error, with the number of the sample, if there are no samples, shapes do not go together, a class
-// is not in [0, classes), a number is not finite, or there is only one class.
+// classes is the number of classes; 0 means one more than the greatest target or token. An error names
+// the sample: no samples, shapes that do not match, a class that is not in [0, classes), a number that is
+// not finite, or a single class.
 func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	a := &Arrays{input: input, target: target, tables: [][256]float32{byteValues}}
 	fail := func(format string, args ...any) (*Arrays, error) {
@@ -38,7 +38,8 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	if input.Shape[0] != target.Shape[0] {
 		return fail("%d inputs and %d targets; want a target for each input", input.Shape[0], target.Shape[0])
 	}
-	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
+	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]},
+		Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 	}
@@ -59,7 +60,8 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	for i, what := range []string{"target", "input"} {
 		for k, label := range labels[i] {
 			if label < 0 || label >= int64(a.info.Classes) {
-				return fail("%s %d has class %d; want 0 to %d", what, k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
+				return fail("%s %d has class %d; want 0 to %d", what,
+					k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
 			}
 		}
 	}
@@ -142,11 +144,12 @@ func (a *Arrays) normalise(mean, std []float32) error {
 	return nil
 }
 
-// normalised is the value of each byte in each channel. It returns an error unless there is a finite
-// mean and a deviation above 0 for each.
+// normalised returns the value of each byte in each channel. Each channel needs a finite mean and a
+// deviation above 0.
 func normalised(name string, mean, std []float32, channels int) ([][256]float32, error) {
 	if len(mean) != channels || len(std) != channels {
-		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels", name, mean, std, channels)
+		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels",
+			name, mean, std, channels)
 	}
 	tables := make([][256]float32, channels)
 	for c := range tables {

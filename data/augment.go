@@ -36,27 +36,30 @@ func (a Augment) check(of string, set Dataset) error {
 	case a == Augment{}:
 		return nil
 	case a.Scale > 0 && !hasPictures(set):
-		return refuse("the images have their size already", "want a Scale of 0, or a set that is read from pictures")
+		return refuse("the images have their size already",
+			"want a Scale of 0, or a set that is read from pictures")
 	}
-	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 || int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
-		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape, info.Pad, info.Target.Shape),
+	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 ||
+		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
+		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape,
+			info.Pad, info.Target.Shape),
 			"want images, float32 [channels height width] with a pad per channel and targets that are no images, or no augmentation")
 	}
 	return nil
 }
 
-// view is what is seen of a sample's image.
+// view is a random change of a sample's image.
 type view struct {
 	down, right int
 	flip        bool
 	crop        *crop // of a picture; nil is its largest square in the middle
 }
 
-// crop is a rectangle: of which share of the area and aspect ratio, and where between the edges,
-// each from 0 to 1. The first that fits into a picture counts, or else the largest square.
+// crop is a rectangle: its share of the area, its aspect ratio, and its place between the edges, each
+// from 0 to 1. The first that fits into a picture counts, or else the largest square.
 type crop [10]struct{ area, aspect, x, y float64 }
 
-// views draws what is seen of samples in an epoch. It is nil without augmentation.
+// views draws the changes of samples in an epoch. It is nil without augmentation.
 func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 	if a == (Augment{}) {
 		return nil
@@ -106,7 +109,7 @@ func (p *crop) rectangle(width, height int) (x, y, w, h int) {
 	return (width - side) / 2, (height - side) / 2, side, side
 }
 
-// cropper is a data set that is read from pictures, of which it can take a crop.
+// cropper is a data set that is read from pictures and can crop them.
 type cropper interface {
 	fillViews(batch *Batch, indices []int, views []view) error
 	pictures() bool
@@ -136,7 +139,7 @@ func apply(views []view, batch *Batch, info Info) {
 	}
 }
 
-// shift writes to `to` what is in `from`, moved so that its pixel (down, right) comes to (0, 0), and
+// shift copies from to to, moved so that its pixel (down, right) comes to (0, 0), and
 // then mirrored if flip.
 func shift(to, from []float32, info Info, down, right int, flip bool) {
 	height, width := int(info.Input.Shape[1]), int(info.Input.Shape[2])

@@ -39,12 +39,12 @@ type Info struct {
 	Mean   []float32 `json:"mean,omitempty"`
 	Std    []float32 `json:"std,omitempty"`
 
-	// Columns are the names of a table's columns: those of the inputs in their order, and the target's
-	// last. It is nil for what is no table, and for tables without a header.
+	// Columns are the names of a table's columns: the inputs' in their order, and the target's last. Nil
+	// is no table, or a table without a header.
 	Columns []string `json:"columns,omitempty"`
 
-	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is "" where
-	// there was none, or it is not known.
+	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is
+	// "" where there was none, or it is not known.
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
 }
 
@@ -64,7 +64,7 @@ func (i Info) checkTokenizer(sum string) error {
 		sum, i.Tokenizer)
 }
 
-// Task is what a data set asks of a model.
+// Task is the kind of answer that a data set trains a model for.
 type Task string
 
 // The tasks.
@@ -79,7 +79,7 @@ const (
 	NextToken Task = "next token"
 )
 
-// Task says what the set asks of a model, by the kinds and shapes of inputs and targets.
+// Task follows from the kinds and shapes of inputs and targets.
 func (i Info) Task() Task {
 	switch {
 	case i.Target.Kind == Float32:
@@ -92,8 +92,8 @@ func (i Info) Task() Task {
 	return Classification
 }
 
-// Outputs is how many numbers a model gives for each target: one for each class, or, for
-// regression, those of the target.
+// Outputs is the number of a model's outputs for each target: the classes, or for regression the
+// target's numbers.
 func (i Info) Outputs() int {
 	if i.Task() == Regression {
 		return i.Target.Size()
@@ -124,7 +124,8 @@ func (b *Batch) resize(set Dataset, indices []int) error {
 func checkIndices(name string, length int, indices []int) error {
 	for _, index := range indices {
 		if index < 0 || index >= length {
-			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index, length-1)
+			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index,
+				length-1)
 		}
 	}
 	return nil

@@ -1,5 +1,5 @@
 // Package data reads data sets and hands them out in batches, as Go slices: what becomes of them on
-// a device is the caller's. There is no tensor here, and no download.
+// a device is the caller's. It has no tensors and downloads nothing.
 //
 //	train, test, err := data.Open("fashion-mnist", "", data.Options{})
 //	loader, err := data.NewLoader(train, data.LoaderConfig{BatchSize: 64, Seed: 1, Shuffle: true, Prefetch: 2})
@@ -14,7 +14,7 @@
 //		}
 //	}
 //
-// What a Loader delivers follows from the data, the seed and the position alone. Prefetching
+// The data, the seed and the position alone decide what a Loader delivers. Prefetching
 // changes nothing but the time, and a run that is resumed at a saved Position sees the batches that
 // it would have seen.
 package data

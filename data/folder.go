@@ -55,7 +55,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	if channels != 1 && channels != 3 {
-		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels, Remedy: "want 3 for colours, or 1 for the brightness"}
+		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels,
+			Remedy: "want 3 for colours, or 1 for the brightness"}
 	}
 	mean, std := o.normalisation(imageNetMean[channels], imageNetStd[channels])
 	tables, err := normalised("images", mean, std, channels)
@@ -71,7 +72,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	shape := []int64{int64(channels), int64(size), int64(size)}
-	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape}, Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
+	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape},
+		Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
 	for _, table := range tables {
 		info.Pad = append(info.Pad, table[0])
 	}
@@ -86,8 +88,7 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, "images", sets)
 }
 
-// folderParts are the directories whose directories are classes: that to train with, and that to
-// test with if there is one.
+// folderParts returns the directory of classes to train with, and the one to test with if it exists.
 func folderParts(directory string) ([]string, error) {
 	const want = "a directory with a directory of pictures for each class"
 	if directory == "" {
@@ -128,7 +129,7 @@ func classNames(directory string) ([]string, error) {
 	return names, nil
 }
 
-// visible lists what is in a directory, links followed, but for names that begin with a dot.
+// visible lists a directory without names that begin with a dot. Links are followed.
 func visible(directory string, which func(fs.FileInfo) bool) ([]string, error) {
 	entries, err := os.ReadDir(directory) // sorted
 	if err != nil {
@@ -162,7 +163,8 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 	}
 	for _, name := range found {
 		if !slices.Contains(classes, name) {
-			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s", filepath.Join(directory, name), strings.Join(classes, ", "))
+			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s",
+				filepath.Join(directory, name), strings.Join(classes, ", "))
 		}
 	}
 	var files []pictureFile
@@ -193,7 +195,8 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 		}
 	}
 	if files == nil {
-		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory, strings.Join(classes, ", "))
+		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory,
+			strings.Join(classes, ", "))
 	}
 	return files, nil
 }

@@ -12,11 +12,11 @@ import (
 
 // decodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
 // content. The format (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind,
-// of which 8, unsigned bytes, is the one read here, a byte for the number of dimensions, the
+// (8, unsigned bytes), a byte for the number of dimensions, the
 // dimensions as 32-bit big-endian integers, and the numbers.
 //
 // It returns an error for anything else, for data cut short and for bytes that follow. Memory grows
-// with the data that there is, not with what the dimensions claim.
+// with the data, not with the dimensions of the header.
 func decodeIDX(r io.Reader) (Array, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	start, err := buffered.Peek(2)
@@ -105,7 +105,8 @@ func readExactly(r io.Reader, size int64) ([]byte, error) {
 // truncated says how much there was if err is an early end, and is err otherwise.
 func truncated(err error, found, expected int64, what string) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected, io.ErrUnexpectedEOF)
+		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected,
+			io.ErrUnexpectedEOF)
 	}
 	return err
 }

@@ -28,9 +28,11 @@ func testSamples(name string, samples int, share float64) (int, error) {
 	}
 	switch {
 	case !(share > 0 && share < 1):
-		return 0, &ConfigError{Of: "data: " + name, Field: "Holdout", Value: share, Remedy: "want a share between 0 and 1"}
+		return 0, &ConfigError{Of: "data: " + name, Field: "Holdout", Value: share,
+			Remedy: "want a share between 0 and 1"}
 	case samples < 2:
-		return 0, fmt.Errorf("data: %s: %d samples; want at least 2, one to train and one to test with", name, samples)
+		return 0, fmt.Errorf("data: %s: %d samples; want at least 2, one to train and one to test with",
+			name, samples)
 	}
 	return min(int(math.Ceil(share*float64(samples))), samples-1), nil
 }
@@ -94,7 +96,7 @@ func (j *joined) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-// copyRow copies a row of so many numbers.
+// copyRow copies a row of size numbers.
 func copyRow(to *Array, row int, from Array, index, size int) {
 	switch to.Kind {
 	case Float32:

@@ -73,10 +73,12 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 		return nil, errors.New(of + ": there are no samples; want a set with at least one")
 	case p.batches() == 0:
 		return nil, &ConfigError{Of: of, Field: "BatchSize", Value: c.BatchSize,
-			Problem: fmt.Sprintf("%d samples make no whole batch", set.Len()), Remedy: "want smaller batches, or DropLast off"}
+			Problem: fmt.Sprintf("%d samples make no whole batch",
+				set.Len()), Remedy: "want smaller batches, or DropLast off"}
 	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > p.batches():
-		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start, Problem: "the position is of another data set or batch size",
-			Remedy: fmt.Sprintf("want a batch from 0 to %d", p.batches())}
+		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start,
+			Problem: "the position is of another data set or batch size",
+			Remedy:  fmt.Sprintf("want a batch from 0 to %d", p.batches())}
 	}
 
 	l := &Loader{producer: p, position: c.Start, done: make(chan struct{})}
@@ -88,7 +90,7 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	return l, nil
 }
 
-// Next returns the next batch, which is the caller's to keep and change. After the last batch of
+// Next returns the next batch. The caller owns it. After the last batch of
 // each epoch it returns io.EOF once, and then goes on with the next epoch. A Position that was
 // taken before that io.EOF leads to it again, so that what a caller does at the end of an epoch is
 // neither lost nor done twice when a run is resumed.
@@ -156,7 +158,7 @@ func (l *Loader) LastBatch() int {
 	return min(l.producer.config.BatchSize, l.producer.set.Len()-last*l.producer.config.BatchSize)
 }
 
-// BatchSize returns that of the configuration.
+// BatchSize returns the configuration's.
 func (l *Loader) BatchSize() int { return l.producer.config.BatchSize }
 
 // Close stops prefetching and waits until the background goroutine has ended. It may be called more

@@ -18,8 +18,7 @@ import (
 // become Float32, uint8 Uint8, and int32 and int64 Int64, all little-endian and in C order.
 //
 // It returns an error for anything else, for a header that is not exactly such a one, for data cut
-// short and for bytes that follow. Memory grows with the data that there is, not with what the
-// header claims.
+// short and for bytes that follow. Memory grows with the data, not with the header's shape.
 func decodeNPY(r io.Reader) (Array, error) {
 	buffered := bufio.NewReaderSize(r, 1<<16)
 	header, err := readNPYHeader(buffered)
@@ -41,7 +40,7 @@ func decodeNPY(r io.Reader) (Array, error) {
 	return array, nil
 }
 
-// maxNPYHeader is the longest header that is read. Those of arrays of numbers have 118 bytes.
+// maxNPYHeader is the longest header that is read. Arrays of numbers have headers of 118 bytes.
 const maxNPYHeader = 1 << 16
 
 // readNPYHeader reads magic number, version and length, and returns the text that they announce.
@@ -59,7 +58,8 @@ func readNPYHeader(r io.Reader) (string, error) {
 		width = 2
 	case [2]byte{2, 0}, [2]byte{3, 0}:
 	default:
-		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0], version[1])
+		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
+			version[1])
 	}
 	length := make([]byte, 4)
 	if n, err := io.ReadFull(r, length[:width]); err != nil {
@@ -119,10 +119,12 @@ func (a *Array) readNPY(r io.Reader, descr string, size int64) error {
 	switch descr {
 	case "<f4":
 		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 4, func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
+		return readNumbers(r, &a.Float32, size, 4,
+			func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
 	case "<f8":
 		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 8, func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
+		return readNumbers(r, &a.Float32, size, 8,
+			func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
 	case "<i4":
 		a.Kind = Int64
 		return readNumbers(r, &a.Int64, size, 4, func(b []byte) int64 { return int64(int32(little.Uint32(b))) })
@@ -136,8 +138,7 @@ func (a *Array) readNPY(r io.Reader, descr string, size int64) error {
 	return errors.New("want float32, float64, int32, int64 or uint8, little-endian: save x.astype('float32'), or astype('int64') for classes")
 }
 
-// readNumbers reads size numbers of so many bytes, and then the end of r. The slice grows with what
-// there is.
+// readNumbers reads size numbers of width bytes, and then the end of r. The slice grows with the data.
 func readNumbers[N any](r io.Reader, to *[]N, size int64, width int, number func([]byte) N) error {
 	block := make([]byte, 1<<16)
 	for left := size; left > 0; {

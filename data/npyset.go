@@ -9,7 +9,7 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// npyFiles lists inputs and targets to train with, and those to test with if there are any.
+// npyFiles lists inputs and targets to train with, and to test with if they exist.
 func npyFiles(directory string, _ Options) (paths []string, err error) {
 	const want = "a directory with x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy"
 	if directory == "" {
@@ -81,10 +81,11 @@ func openNPY(directory string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, "npy", sets)
 }
 
-// asTrained normalises the inputs by the options, or as those that a model was trained on.
+// asTrained normalises the inputs by the options, or as Options.TrainedOn says.
 func (a *Arrays) asTrained(o Options) error {
 	mean, std := o.Mean, o.Std
-	if t := o.TrainedOn; mean == nil && std == nil && t != nil && t.Source == a.input.Kind && slices.Equal(t.Input.Shape, a.info.Input.Shape) {
+	if t := o.TrainedOn; mean == nil && std == nil && t != nil && t.Source == a.input.Kind &&
+		slices.Equal(t.Input.Shape, a.info.Input.Shape) {
 		if mean, std = t.Mean, t.Std; t.Source == Float32 {
 			a.standardise(mean, std)
 			return nil

@@ -65,7 +65,7 @@ type Options struct {
 	Synthetic Synthetic
 }
 
-// normalisation returns the mean and the deviation of images whose set has these.
+// normalisation returns the mean and the deviation to use in place of a set's own.
 func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 	if t := o.TrainedOn; t != nil && t.Source == Uint8 && len(t.Mean) == len(mean) {
 		mean, std = t.Mean, t.Std
@@ -92,10 +92,11 @@ var sets = map[string]set{
 	"fashion-mnist": fashionMNIST.set(),
 	"cifar10":       cifar10(10_000).set(),
 	"images":        {classes, folderSettings, folderFiles, openFolder},
-	"npy":           {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles, openNPY},
-	"csv":           {[]Task{Classification, Regression}, csvSettings, partFiles("csv", "csv"), openCSV},
-	"tokens":        {[]Task{NextToken}, tokenSettings, partFiles("tokens", "bin"), openTokens},
-	"text":          {[]Task{NextToken}, textSettings, textFiles, openText},
+	"npy": {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles,
+		openNPY},
+	"csv":    {[]Task{Classification, Regression}, csvSettings, partFiles("csv", "csv"), openCSV},
+	"tokens": {[]Task{NextToken}, tokenSettings, partFiles("tokens", "bin"), openTokens},
+	"text":   {[]Task{NextToken}, textSettings, textFiles, openText},
 	"synthetic": {[]Task{Classification, Segmentation, NextToken}, syntheticSettings, noFiles,
 		func(_ string, o Options) (train, test Dataset, err error) { return o.Synthetic.Open() }},
 }
@@ -150,8 +151,7 @@ func Files(name, directory string, o Options) ([]string, error) {
 	return s.files(directory, o)
 }
 
-// Tasks lists what a data set may ask of a model. Which of them it is, follows from its files and
-// its options; Info.Task says it.
+// Tasks lists the tasks that a data set may have. Files and options decide; Info.Task says which it is.
 func Tasks(name string) ([]Task, error) {
 	s, err := find(name)
 	return slices.Clone(s.tasks), err
@@ -189,7 +189,8 @@ func partFiles(name, extension string) func(path string, _ Options) ([]string, e
 		if err != nil {
 			return nil, fmt.Errorf("data: %s: %w: name %s", name, err, want)
 		}
-		if test, err = locate([]string{path}, "val."+extension, "test."+extension); errors.Is(err, fs.ErrNotExist) {
+		test, err = locate([]string{path}, "val."+extension, "test."+extension)
+		if errors.Is(err, fs.ErrNotExist) {
 			return []string{train}, nil
 		}
 		return []string{train, test}, err
@@ -208,7 +209,8 @@ func locate(directories []string, names ...string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), strings.Join(directories, " or "), fs.ErrNotExist)
+	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), strings.Join(directories, " or "),
+		fs.ErrNotExist)
 }
 
 // trainAndTest returns the sets of a path's one or two parts, and holds samples out if there is no part to
@@ -217,7 +219,8 @@ func trainAndTest[D Dataset](o Options, name string, sets []D) (train, test Data
 	if len(sets) == 1 {
 		return Split(sets[0], o.Holdout, o.Seed)
 	}
-	if a, b := sets[0].Info(), sets[1].Info(); fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
+	a, b := sets[0].Info(), sets[1].Info()
+	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
 		return nil, nil, fmt.Errorf("data: %s: samples to train with are %v and %v, to test with %v and %v; want the same shapes and kinds",
 			name, a.Input, a.Target, b.Input, b.Target)
 	}

@@ -17,8 +17,7 @@ import (
 // maxPixels is the most pixels of a picture that is decoded. A small file can claim any number.
 const maxPixels = 1 << 27
 
-// readPicture decodes a file: PNG, JPEG or GIF, of which it takes the first image, told apart by
-// content.
+// readPicture decodes a PNG, a JPEG, or the first image of a GIF. The content says which it is.
 func readPicture(path string) (image.Image, error) {
 	file, err := disk.Open(path)
 	if err != nil {
@@ -38,7 +37,8 @@ func decodePicture(file *os.File) (image.Image, error) {
 		return nil, err
 	}
 	if config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height {
-		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width, config.Height, maxPixels)
+		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
+			config.Height, maxPixels)
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, err

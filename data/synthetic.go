@@ -21,7 +21,7 @@ type Synthetic struct {
 	Test    int // samples; 0 means 256
 	Classes int // 0 means 10
 
-	// A dimension of 0 means that of Fashion-MNIST's images: 1, 28, 28. Width is also the length of
+	// A dimension of 0 means Fashion-MNIST's: 1, 28, 28. Width is also the length of
 	// a text, which has no other dimension.
 	Channels, Height, Width int
 }
@@ -63,12 +63,14 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		info.Input, info.Target, info.Source, info.Pad, sample = spec, spec, Int64, nil, Info.followed
 	default:
 		return nil, nil, &ConfigError{Of: "data: synthetic", Field: "Task", Value: c.Task,
-			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation), string(NextToken)})}
+			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation),
+				string(NextToken)})}
 	}
-	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test, sample}, nil
+	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test,
+		sample}, nil
 }
 
-// synthetic is the samples [first, first+length) of those that a seed makes.
+// synthetic is the samples [first, first+length) of a seed.
 type synthetic struct {
 	info          Info
 	seed          uint64

@@ -67,7 +67,6 @@ func newText(t *Text, window int) (*Text, error) {
 func (t *Text) window() int { return int(t.info.Input.Shape[0]) }
 func (t *Text) size() int   { return max(len(t.bytes), len(t.tokens)) }
 
-// sizeText says how much there is.
 func (t *Text) sizeText() string {
 	if t.tokens != nil {
 		return fmt.Sprintf("%d tokens", len(t.tokens))

@@ -45,7 +45,7 @@ func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-// inceptionAuxiliary is that of Inception v3.
+// inceptionAuxiliary is Inception v3's auxiliary classifier.
 func inceptionAuxiliary(in, classes int64) *auxiliary {
 	return newAuxiliary("AuxLogits").
 		add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
@@ -95,9 +95,9 @@ func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): that of the
-// network's own logits, and weight times that of each classifier's, against one target. In
-// evaluation there are none. GoogLeNet's authors weigh by 0.3.
+// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): the loss of the
+// network's own logits plus weight times each classifier's, against one target. In evaluation there
+// are no classifiers. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
 	l := &auxiliaryLoss{loss, weight}
 	return nn.TupleLoss(l, l.forward)
@@ -119,5 +119,5 @@ func (l *auxiliaryLoss) forward(c *nn.Ctx, logits, targets []*torch.Tensor) *tor
 	return sum
 }
 
-// Reduction is that of the loss.
+// Reduction is the loss's.
 func (l *auxiliaryLoss) Reduction() torch.Reduction { return l.loss.Reduction() }

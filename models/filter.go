@@ -16,7 +16,7 @@ func conv(name string, out, height, width int64) filter {
 	return filter{name: name, out: out, size: nn.Pair{height, width}}
 }
 
-// halve is a filter of 3x3 that halves the size, and leaves off what does not fill a window.
+// halve is a filter of 3x3 that halves the size, and ignores an incomplete window.
 func halve(name string, out int64) filter {
 	return filter{name: name, out: out, size: nn.Square(3), stride: 2, unpadded: true}
 }

@@ -21,7 +21,7 @@ type mixed struct {
 	out      int64
 }
 
-// branch is layers, then several side by side on what those give, or none.
+// branch is layers, then perhaps several in parallel on their output.
 type branch struct{ path, ends []nn.Layer }
 
 // arm describes a branch.
@@ -37,7 +37,7 @@ func path(filters ...filter) arm { return arm{path: filters} }
 // pooled is a pool, and filters if any.
 func pooled(pool nn.Layer, filters ...filter) arm { return arm{pool: pool, path: filters} }
 
-// fork ends the arm in filters that each read what it gives.
+// fork ends the arm in filters that each read its output.
 func (a arm) fork(ends ...filter) arm {
 	a.ends = ends
 	return a
@@ -80,7 +80,7 @@ func (l *mixed) filter(f filter, in int64, relu bool) nn.Layer {
 	return u
 }
 
-// Forward is aten::cat of what the branches give, and aten::relu_.
+// Forward is aten::cat of the branches' outputs, and aten::relu_.
 func (l *mixed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	var ys []*torch.Tensor

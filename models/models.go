@@ -17,7 +17,7 @@ type Kind string
 const (
 	// reads float32 [N, channels, height, width], and answers with logits [N, classes]
 	Image Kind = "image"
-	// reads the same, and answers with logits [N, classes, height, width], those of each pixel
+	// reads the same, and answers with logits [N, classes, height, width], for each pixel
 	Segmentation Kind = "segmentation"
 	// reads int64 [N, T], T <= Context, and answers with logits [N, classes, T]
 	Text Kind = "text"
@@ -29,7 +29,7 @@ type Info struct {
 	Summary string // one line
 	Kind    Kind
 	Input   []int64 // of one sample by default: [channels, height, width], or [T]
-	// Defaults is what a zero in Options stands for. What is zero here is no option of the model,
+	// Defaults are the values that zeros in Options stand for. A zero here is no option of the model,
 	// except perhaps Dropout.
 	Defaults Options
 }
@@ -57,8 +57,7 @@ func Names() []string {
 	return names
 }
 
-// Describe describes a model. It returns an error that lists the names if there is none of this
-// name.
+// Describe describes a model. The error for an unknown name lists the names.
 func Describe(name string) (Info, error) {
 	m, err := find(name)
 	if err != nil {
@@ -69,7 +68,7 @@ func Describe(name string) (Info, error) {
 	return info, nil
 }
 
-// New makes a model. It returns an error if there is none of this name, or an option is not one of
+// New makes a model. It returns an error if the name is unknown, or an option is not one of
 // the model's or has a value it cannot have.
 func New(name string, o Options) (*nn.Sequential, error) {
 	m, err := find(name)
@@ -80,15 +79,20 @@ func New(name string, o Options) (*nn.Sequential, error) {
 		return nil, err
 	}
 	if o.Size < m.least {
-		return nil, refuse(m.Name, "Size", o.Size, "want at least %d, or nothing is left of the image on the way", m.least)
+		return nil, refuse(m.Name, "Size", o.Size,
+			"want at least %d, or nothing is left of the image on the way", m.least)
 	}
 	return m.build(o)
 }
 
 func find(name string) (model, error) {
-	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
+	i := slices.IndexFunc(registry, func(m model) bool {
+		return m.Name == name ||
+			slices.Contains(m.also, name)
+	})
 	if i < 0 {
-		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name, Remedy: arg.OneOf(name, Names())}
+		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
+			Remedy: arg.OneOf(name, Names())}
 	}
 	return registry[i], nil
 }

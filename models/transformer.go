@@ -7,7 +7,7 @@ import (
 	"penstock.example/torch"
 )
 
-// What the transformers that have others' names of parameters are made of.
+// Parts of the transformers with the parameter names of other libraries.
 
 // namedPart is a part of a block, with its name in it.
 type namedPart struct {
@@ -31,7 +31,7 @@ func residualPaths(norm nn.LayerNormConfig, width int64, parts ...namedPart) *nn
 	return s
 }
 
-// addDropout adds a layer of dropout where there is any.
+// addDropout adds a layer of dropout unless p is 0.
 func addDropout(s *nn.Sequential, name string, dropout float64) {
 	if dropout != 0 {
 		s.Add(name, nn.NewDropout(dropout))

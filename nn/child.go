@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -19,7 +18,6 @@ type child struct {
 // Child declares a module inside this one: its parameters are listed under the name, and Ctx.Run
 // may run it. A module has one parent.
 func (b *Base) Child(name string, m Module) {
-	require(!arg.Missing(m), "Child: the module %q is nil; make it before it is declared", name)
 	b.mustBeFree(name)
 	n := m.node()
 	if n.parent != nil {
@@ -68,9 +66,6 @@ func (b *Base) declares(n *Base, deep bool) bool {
 // module. There a layer without a parent counts as a model. A Ctx runs one such model: a second one
 // would have no name of its own.
 func (c *Ctx) mustRun(l Layer, deep bool) {
-	if arg.Missing(l) {
-		c.refuseRun("a layer is nil (%T); make it before it is run", l)
-	}
 	n := l.node()
 	if c.running == nil {
 		if !deep {
@@ -83,15 +78,12 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 	}
 	who := typeOf(c.running)
 	if loss, ok := c.running.(*lossLayer); ok {
-		c.refuseRun("%s is run by the loss %T, which is no module; embed nn.Base in the loss and %s", typeOf(l),
+		c.refuseRun("%s is run by the loss %T, which is no module; embed nn.Base in the loss and %s",
+			typeOf(l),
 			cmp.Or(loss.loss, c.loss), callChild(l, "loss"))
 	}
-	by := fmt.Sprintf("of %s, layer %q, which runs it", who, c.Path())
-	if n.parent == nil {
-		c.refuseRun("%s is no declared child %s; %s", typeOf(l), by, callChild(l, who))
-	}
-	c.refuseRun("%s is no child %s, but %q of the module %q; run that one with Run instead of calling its Forward, and declare it with Child if it is not",
-		typeOf(l), by, n.name, n.parent.name)
+	c.refuseRun("%s is no declared child of %s, layer %q, which runs it; %s, and run it with Run instead of calling its Forward",
+		typeOf(l), who, c.Path(), callChild(l, who))
 }
 
 // mustBeModel refuses a layer without a parent, run outside of all modules, that is not the model
@@ -132,4 +124,21 @@ func typeOf(m Module) string {
 		return typeOf(w.Layer)
 	}
 	return fmt.Sprintf("%T", m)
+}
+
+// A constructor that is called with values no layer can have panics: it is a mistake in the
+// program, and the stack shows where. The message names the value and says what would do.
+
+func require(ok bool, format string, args ...any) {
+	if !ok {
+		panic("nn: " + fmt.Sprintf(format, args...))
+	}
+}
+
+func requirePositive(layer, what string, n int64) {
+	require(n > 0, "%s: %s is %d; it must be at least 1", layer, what, n)
+}
+
+func requireProbability(layer, what string, p float64) {
+	require(p >= 0 && p <= 1, "%s: %s is %v; it must be from 0 to 1", layer, what, p)
 }

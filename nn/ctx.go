@@ -6,8 +6,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Ctx is the context of a forward: a torch.Ctx for the operators, and what a layer may ask about
-// the run. It belongs to one goroutine.
+// Ctx is the context of a forward: a torch.Ctx for the operators, and the state of the run. It belongs
+// to one goroutine.
 type Ctx struct {
 	*torch.Ctx
 
@@ -152,7 +152,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	in := xs
 	if c.skips != nil {
-		in = c.skips.apart(c, l.Layer, xs)
+		in = c.skips.copyIfNeeded(c, l.Layer, xs)
 	}
 	training := c.Training
 	c.Training = training && !l.node().eval
@@ -163,7 +163,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	if overwrites(l.Layer) {
 		given = nil
 	}
-	ys = c.border(given, ys)
+	ys = c.denseOutputs(given, ys)
 	c.kept()
 	if c.trace {
 		name := l.Name
@@ -182,9 +182,9 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// border makes the output of a layer what it is behind any cut: dense. A tensor that stands there twice
+// denseOutputs makes the outputs of a layer dense, as they are after any cut. A tensor that is there twice
 // stays one. given are inputs that the layer may have returned unchanged.
-func (c *Ctx) border(given, ys []*torch.Tensor) []*torch.Tensor {
+func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 	var copied []*torch.Tensor
 	for i, y := range ys {
 		if slices.Contains(ys[:i], y) {
@@ -214,4 +214,50 @@ func (c *Ctx) write(s string) {
 	for i := 0; i < len(s); i++ {
 		c.hash = (c.hash ^ uint64(s[i])) * fnvPrime
 	}
+}
+
+// Fork configures a fork of a context. Flags are added to the context's.
+type Fork struct {
+	Checkpointing, Recomputing bool
+	Spans                      bool
+	Skips                      *SkipStore // of the layers that will run
+}
+
+// Fork is a context for running the layers of the module that runs, at once or inside of Backward:
+// on t, with c's place in the model, seed, extras and statistics. It does not change with c
+// afterwards. Wrappers that run layers when they choose use it to be transparent; see FailedAt.
+func (c *Ctx) Fork(t *torch.Ctx, f Fork) *Ctx {
+	if c.failed == nil {
+		c.failed = new(string)
+	}
+	n := *c
+	n.Ctx, n.path = t, slices.Clone(c.path)
+	n.spans, n.trace, n.skips = nil, f.Spans, f.Skips
+	n.Checkpointing, n.Recomputing = c.Checkpointing || f.Checkpointing, c.Recomputing || f.Recomputing
+	return &n
+}
+
+// FailedAt makes path, of a fork that has failed, what Path says.
+func (c *Ctx) FailedAt(path string) {
+	if len(c.path) > 0 {
+		c.path = append(c.path[:0], path...)
+	}
+	if c.failed == nil {
+		c.failed = new(string)
+	}
+	*c.failed = path
+}
+
+// SharedBeyond lists the parameters, each once, that modules of m share with modules that are not
+// in m.
+func SharedBeyond(m Module) []*Param {
+	uses := map[*Param]int{}
+	var order []*Param
+	for _, p := range Shared(m) {
+		owner := p.Owner()
+		if uses[owner]++; uses[owner] == 1 {
+			order = append(order, owner)
+		}
+	}
+	return slices.DeleteFunc(order, func(p *Param) bool { return uses[p] > p.ties })
 }

@@ -20,7 +20,7 @@ type Deferred struct {
 	of     map[*BatchNorm]*moments
 }
 
-// moments are those of the rows seen so far, float64 [channels], kept.
+// moments has the moments of the rows seen so far, float64 [channels], kept.
 type moments struct {
 	count     float64       // values for each channel
 	mean, sum *torch.Tensor // sum is of the squared distances from the mean
@@ -72,7 +72,7 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	})
 }
 
-// Commit moves the running statistics of all layers that were run, and forgets what was gathered.
+// Commit moves the running statistics of all layers that were run, and forgets the gathered moments.
 // If memory runs out none has moved.
 func (d *Deferred) Commit(c *Ctx) {
 	c.NoGrad(func() {
@@ -104,7 +104,7 @@ func (p *Param) towards(c *Ctx, value *torch.Tensor, share float64) *torch.Tenso
 	return c.Add_(c.MulScalar(p.Tensor(), 1-share), c.To(value, p.DType()), share)
 }
 
-// Free forgets what was gathered.
+// Free forgets the gathered moments.
 func (d *Deferred) Free() {
 	for _, m := range d.of {
 		m.mean.Free()

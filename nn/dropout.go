@@ -1,6 +1,10 @@
 package nn
 
-import "penstock.example/torch"
+import (
+	"fmt"
+
+	"penstock.example/torch"
+)
 
 // Dropout, in training, zeroes each element with probability p and scales the others by 1/(1-p)
 // (Srivastava et al. 2014). In evaluation, or with p = 0, it returns its input itself. What it
@@ -23,4 +27,36 @@ func (l *Dropout) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		return x
 	}
 	return c.Dropout(x, l.p)
+}
+
+// Dropout2d, in training, zeroes each channel of each sample with probability p and scales the
+// others by 1/(1-p): [N, C, H, W] to the same (Tompson et al. 2015, "Efficient Object Localization
+// Using Convolutional Networks", section 3.2). All else is as for Dropout.
+type Dropout2d struct {
+	Base
+	p float64
+}
+
+// NewDropout2d makes a Dropout2d. PyTorch's default for p is 0.5.
+func NewDropout2d(p float64) *Dropout2d {
+	requireProbability("Dropout2d", "p", p)
+	return &Dropout2d{p: p}
+}
+
+// Forward multiplies by a torch.Ctx.Dropout of ones, one for each channel of each sample.
+func (l *Dropout2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	if !c.Training || l.p == 0 {
+		return x
+	}
+	shape := x.Shape()
+	if len(shape) != 4 {
+		panic(&torch.Error{Op: "Dropout2d", Args: []string{x.String()}, Device: c.Device(),
+			Message: fmt.Sprintf("expected an input of 4 dimensions, [N, C, H, W], got %d", len(shape))})
+	}
+	mark := c.Mark()
+	var mask *torch.Tensor
+	c.NoGrad(func() { mask = c.Dropout(c.Ones(x.DType(), shape[0], shape[1], 1, 1), l.p) })
+	y := c.Mul(x, mask)
+	c.Release(mark, y)
+	return y
 }

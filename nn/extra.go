@@ -25,7 +25,7 @@ type Extra struct {
 	value any
 }
 
-// NewExtra makes a key. Two keys are different, even of the same name, which is for messages.
+// NewExtra makes a key. Two keys of one name are different: the name is for messages.
 func NewExtra[T any](name string) *ExtraKey[T] { return &ExtraKey[T]{name} }
 
 // With is a value under the key.

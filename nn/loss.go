@@ -30,9 +30,8 @@ func (sum reduction) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
-// Targeted is a Loss that can make targets to measure it with where there are none yet: of the
-// types and shapes that go with such outputs, with values that it takes. The losses of this package
-// are.
+// Targeted is a Loss that can make targets to measure it with: valid values of the types and shapes that
+// go with the outputs. The losses of this package are Targeted.
 type Targeted interface {
 	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
 }

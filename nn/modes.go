@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"penstock.example/torch"
 )
 
-// What is set on a part of a model for all runs that follow: constants, and layers that run as in
-// evaluation. Everything here is called between runs. Where several processes share a model, all
-// set the same.
+// Modes of a part of a model: frozen parameters, and layers that run as in evaluation. They are set
+// between runs, and alike in all processes that share the model.
 
 // Freeze makes the parameters of m constants: they have no gradients, which are dropped, and no
 // update changes them. A tied parameter is frozen wherever it is used. Batch norms of m still move
@@ -32,7 +33,7 @@ func Unfreeze(m Module) {
 // TrainOnly trains the layers of m, by their full names (Layers), that one of the patterns matches, in
 // which * stands for any text. All others are frozen and run as in evaluation, as Freeze and Eval do; a
 // parameter that is tied to a trained layer's is trained. It returns an error, and changes nothing,
-// where there are no patterns, or one has no layer with parameters.
+// without patterns, or if one matches no layer with parameters.
 func TrainOnly(m *Sequential, patterns ...string) error {
 	if len(patterns) == 0 {
 		return errors.New("nn: TrainOnly: no layers are named; want those that are trained")
@@ -57,9 +58,11 @@ func TrainOnly(m *Sequential, patterns ...string) error {
 		}
 		switch {
 		case named == 0:
-			return fmt.Errorf("nn: TrainOnly: no layer is named %q; there are %s, and the last is %s", pattern, some(names), names[len(names)-1])
+			return fmt.Errorf("nn: TrainOnly: no layer is named %q; there are %s, and the last is %s",
+				pattern, some(names), names[len(names)-1])
 		case parameters == 0:
-			return fmt.Errorf("nn: TrainOnly: the layers of %q have no parameters; want some that have", pattern)
+			return fmt.Errorf("nn: TrainOnly: the layers of %q have no parameters; want some that have",
+				pattern)
 		}
 	}
 	Freeze(m)
@@ -120,4 +123,58 @@ func modesOf(m Module, seen []bool) []bool {
 		seen = modesOf(c.m, seen)
 	}
 	return seen
+}
+
+// BufferCopy is a copy of buffers, such as running statistics. A run that fails restores them from
+// it. The copy lies in Go's memory: no device's account counts it and no limit refuses it. The zero
+// value is empty. Take reuses the memory of the copy before. It belongs to one goroutine at a time.
+type BufferCopy struct {
+	buffers []NamedParam
+	values  [][]byte
+}
+
+// Take copies the buffers that exist and forgets the copy before. Nobody may change them meanwhile.
+func (b *BufferCopy) Take(buffers []NamedParam) {
+	b.buffers = b.buffers[:0]
+	for _, p := range buffers {
+		if !p.Exists() {
+			continue
+		}
+		at, size := len(b.buffers), int(p.Bytes())
+		if at == len(b.values) {
+			b.values = append(b.values, nil)
+		}
+		if len(b.values[at]) != size {
+			b.values[at] = make([]byte, size)
+		}
+		torch.BytesInto(b.values[at], p.value())
+		b.buffers = append(b.buffers, p)
+	}
+}
+
+// Restore gives the buffers the values that were copied. Autograd does not see it.
+func (b *BufferCopy) Restore() {
+	for i, p := range b.buffers {
+		if err := torch.SetBytes(p.value(), b.values[i]); err != nil {
+			panic("nn: putting back the buffer " + p.Name + ": " + err.Error())
+		}
+	}
+}
+
+// OrRestore runs f. If f panics or ends its goroutine, the buffers of m get the values back that
+// they had before, to the bit, whoever changed them. Use it for forwards and steps outside of a
+// pipe; a pipe's runs do this by themselves:
+//
+//	err := torch.Try(func() { nn.OrRestore(model, func() { step(model) }) })
+func OrRestore(m Module, f func()) {
+	var before BufferCopy
+	before.Take(Buffers(m))
+	done := false
+	defer func() {
+		if !done {
+			before.Restore()
+		}
+	}()
+	f()
+	done = true
 }

@@ -12,7 +12,7 @@ type Module interface {
 // Layer is a module that turns one tensor into another. Tuple makes one of several tensors.
 //
 // Forward must depend on nothing but x, the parameters and c: it is called again, on the same
-// input, when activations are recomputed. It must not keep x or what it returns, nor start
+// input, when activations are recomputed. It must not keep x or its result, nor start
 // goroutines that use c. Operators that fail panic; the caller adds coordinates and makes it an
 // error.
 type Layer interface {
@@ -82,8 +82,8 @@ func State(m Module) []NamedParam {
 	return out
 }
 
-// Shared lists what is in m of parameters that several modules use, handle by handle, as State
-// does. The other modules need not be in m.
+// Shared lists m's handles on parameters that several modules use, in State's order. The other modules
+// need not be in m.
 func Shared(m Module) []NamedParam {
 	var out []NamedParam
 	walk(m, "", func(name string, p *Param) {
@@ -124,9 +124,8 @@ func walk(m Module, prefix string, visit func(name string, p *Param)) {
 	}
 }
 
-// join is the full name of what has a name in a module. An empty name adds nothing: a parameter may
-// have the name of its module, and a child that of its parent, so that a layer can have the names of
-// parameters that others know, whatever layers there are here.
+// join is the full name of a name in a module. An empty name adds nothing, so that a parameter can have
+// its module's name and a child its parent's.
 func join(module, name string) string {
 	if module == "" || name == "" {
 		return module + name

@@ -18,14 +18,15 @@ var unordered = func(c *Ctx) bool { return c.Device().Kind == torch.KindCUDA }
 // [N, C, ...] as rows [M, C] and its target as [M].
 func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tensor) {
 	shape := output.Shape()
-	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(), slices.Delete(slices.Clone(shape), 1, 2)) {
+	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(),
+		slices.Delete(slices.Clone(shape), 1, 2)) {
 		return output, target
 	}
 	return c.Flatten(c.Transpose(c.Flatten(output, 2, -1), 1, 2), 0, 1), c.Flatten(target, 0, -1)
 }
 
 // resized resizes images [N, C, H, W] by two products: a matrix times each image times a matrix. along
-// resizes one dimension alone, 0 or 1. What it makes of the identity is that dimension's matrix.
+// resizes one dimension alone, 0 or 1. Applied to the identity it gives that dimension's matrix.
 func resized(c *Ctx, x *torch.Tensor, along func(image *torch.Tensor, dim int) *torch.Tensor) *torch.Tensor {
 	defer c.SetAutocast(c.SetAutocast(torch.AutocastOff))
 	mark, dtype := c.Mark(), x.DType()

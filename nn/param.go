@@ -69,7 +69,7 @@ func (p *Param) Numel() int64 {
 	return n
 }
 
-// Bytes is what the parameter takes when it exists.
+// Bytes is the size of the value.
 func (p *Param) Bytes() int64 { return p.Numel() * p.DType().Size() }
 
 // IsBuffer reports whether the parameter is saved but never trained.
@@ -134,7 +134,8 @@ func (p *Param) SetTensor(t *torch.Tensor) {
 }
 
 func (p *Param) mustHold(t *torch.Tensor) {
-	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(), "a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
+	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(),
+		"a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
 }
 
 // Free frees the value and its gradient. The parameter can be materialised again.
@@ -197,8 +198,8 @@ func Free(m Module) {
 	}
 }
 
-// ZeroGrads drops the gradients of m's parameters and frees their memory. It does not drop those of
-// replicas.
+// ZeroGrads drops the gradients of m's parameters and frees their memory. Replicas
+// keep theirs.
 func ZeroGrads(m Module) {
 	for _, p := range Params(m) {
 		if value := p.Owner().value; value != nil {

@@ -24,7 +24,7 @@ func NewSequential(layers ...Layer) *Sequential {
 	return s
 }
 
-// Add appends a layer under a name and returns s. With an empty name it has that of s.
+// Add appends a layer under a name and returns s. With an empty name it has s's.
 func (s *Sequential) Add(name string, l Layer) *Sequential {
 	s.Child(name, l)
 	s.layers = append(s.layers, l)
@@ -34,7 +34,7 @@ func (s *Sequential) Add(name string, l Layer) *Sequential {
 // Replace puts a layer in place of the one with a name, which has dots where it is in a Sequential in
 // s, and returns the old one. That is no part of the model any more: its parameters are the caller's
 // to Free, except those that layers of the model share. Call it before a pipe or a plan is made of the
-// model. It panics, as Child does, where there is no such name or the new layer has a parent.
+// model. It panics, as Child does, if no layer has the name or the new layer has a parent.
 func (s *Sequential) Replace(name string, l Layer) Layer {
 	for i, old := range s.layers {
 		of := old.node().name
@@ -86,9 +86,11 @@ func (s *Sequential) has(name string) bool {
 // parameters through one of the two does so for both. Layers may be added to it, such as another head
 // behind a body.
 func (s *Sequential) Slice(from, to int) *Sequential {
-	require(from >= 0 && from <= to && to <= len(s.layers), "Slice: from %d to %d of %d children; want 0 <= from <= to <= %[3]d",
+	require(from >= 0 && from <= to && to <= len(s.layers),
+		"Slice: from %d to %d of %d children; want 0 <= from <= to <= %[3]d",
 		from, to, len(s.layers))
-	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])}, layers: slices.Clone(s.layers[from:to])}
+	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])},
+		layers: slices.Clone(s.layers[from:to])}
 }
 
 // Len is the number of children.

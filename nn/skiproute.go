@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// SkipRoute is a skip of a model: from the flattened layer that stashes it to those that pop it.
+// SkipRoute is a skip of a model: from the flattened layer that stashes it to the layers that pop it.
 type SkipRoute struct {
 	Key   SkipKey
 	Stash int // index in Layers
@@ -32,7 +32,7 @@ func VerifySkips(model *Sequential) error {
 }
 
 // SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the
-// order of declaration. Its error is that of VerifySkips.
+// order of declaration. It returns VerifySkips' error.
 func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 	v := verifier{stash: map[SkipKey]*declaration{}}
 	v.containers("", s)
@@ -109,7 +109,8 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it",
 				first.path, path, k)
 		} else {
-			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin, route: SkipRoute{Key: k, Stash: layer}}
+			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin,
+				route: SkipRoute{Key: k, Stash: layer}}
 			v.stashes = append(v.stashes, v.stash[k])
 		}
 	}

@@ -16,8 +16,8 @@ type SkipStore struct {
 	held   map[SkipKey]*heldSkip
 	given  map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
 
-	// Memory that is not given to a layer that overwrites it: of tensors that are there as long as it
-	// is needed (Guard), and of others (guard).
+	// Memory that a layer must not overwrite: of tensors that live as long as it is needed (Guard), and
+	// of others (guard).
 	guarded [][]*torch.Tensor
 	memory  []uintptr
 }
@@ -92,7 +92,7 @@ func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	return h.t
 }
 
-// Free frees what the store still holds.
+// Free frees the tensors that the store holds.
 func (s *SkipStore) Free() {
 	for _, h := range s.held {
 		h.t.Free()
@@ -152,8 +152,8 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 	}
 }
 
-// apart gives a layer that overwrites its input copies of what is still to be popped, or guarded.
-func (s *SkipStore) apart(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
+// copyIfNeeded gives a layer that overwrites its input copies of tensors that will be popped or are guarded.
+func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
 	if len(s.held)+len(s.given)+len(s.guarded)+len(s.memory) == 0 || !overwrites(l) {
 		return xs
 	}
@@ -183,7 +183,7 @@ func (s *SkipStore) awaits(x *torch.Tensor) bool {
 }
 
 // Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers
-// that declare InPlace get copies of it. The caller neither changes xs nor frees what is needed.
+// that declare InPlace get copies of it. The caller neither changes xs nor frees its tensors.
 func (s *SkipStore) Guard(xs []*torch.Tensor) {
 	if len(xs) > 0 {
 		s.guarded = append(s.guarded, xs)

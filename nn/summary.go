@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"strings"
+	"text/tabwriter"
 )
 
 // LayerSummary describes a layer, as far as it is known without an input.
@@ -10,8 +11,7 @@ type LayerSummary struct {
 	Name   string   // full dotted name
 	Type   string   // the Go type, without its package
 	Shapes []string // of each parameter: "weight [512 64]"
-	// Parameters counts trainable elements; those of a shared parameter count in the first layer
-	// that has it
+	// Parameters counts trainable elements. A shared parameter counts in the first layer that has it
 	Parameters int64
 	Bytes      int64 // of parameters and buffers, counted alike
 }
@@ -26,44 +26,22 @@ func Summary(m Module) []LayerSummary {
 // of parameters and buffers. A model prints itself: fmt.Println(model).
 func (b *Base) String() string {
 	total := LayerSummary{}
-	table := [][]string{{"layer", "type", "shapes", "parameters", "bytes"}}
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "layer\ttype\tshapes\tparameters\tbytes")
 	layers := b.summary()
 	for _, l := range layers {
 		shapes := strings.Join(l.Shapes, ", ")
 		if len(l.Shapes) > 3 {
 			shapes = fmt.Sprintf("%d tensors", len(l.Shapes))
 		}
-		table = append(table, []string{l.Name, l.Type, shapes, fmt.Sprint(l.Parameters), fmt.Sprint(l.Bytes)})
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", l.Name, l.Type, shapes, l.Parameters, l.Bytes)
 		total.Parameters += l.Parameters
 		total.Bytes += l.Bytes
 	}
-	count := fmt.Sprintf("%d layers", len(layers))
-	if len(layers) == 1 {
-		count = "1 layer"
-	}
-	return aligned(append(table, []string{"", count, "", fmt.Sprint(total.Parameters), fmt.Sprint(total.Bytes)}))
-}
-
-// aligned sets words to the left and numbers, which are the last two columns, to the right.
-func aligned(table [][]string) string {
-	width := make([]int, len(table[0]))
-	for _, row := range table {
-		for i, cell := range row {
-			width[i] = max(width[i], len(cell))
-		}
-	}
-	lines := make([]string, len(table))
-	for k, row := range table {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			if i < len(row)-2 {
-				width[i] = -max(width[i], -width[i])
-			}
-			cells[i] = fmt.Sprintf("%*s", width[i], cell)
-		}
-		lines[k] = strings.Join(cells, "  ")
-	}
-	return strings.Join(lines, "\n")
+	fmt.Fprintf(w, "\t%d layers\t\t%d\t%d", len(layers), total.Parameters, total.Bytes)
+	w.Flush()
+	return text.String()
 }
 
 func (b *Base) summary() []LayerSummary {
@@ -97,7 +75,7 @@ func (s *summary) layers(name string, m Module) {
 	s.add(LayerSummary{Name: name, Type: of[strings.LastIndexByte(of, '.')+1:]}, params)
 }
 
-// add counts what a layer has for the first time.
+// add counts a layer's parameters that came in no layer before.
 func (s *summary) add(l LayerSummary, params []named) {
 	for _, n := range params {
 		owner := n.p.Owner()

@@ -9,9 +9,9 @@ import (
 )
 
 // Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said
-// of Layer.Forward holds for it: it takes what the layer before gives, and may return an element of
-// xs, but not xs itself. Names, parameters, children and skips are those of m, whose method it
-// usually is:
+// of Layer.Forward holds for it: it takes the previous layer's output, and may return an element of
+// xs, but not xs itself. Names, parameters, children and skips are m's, and forward is
+// usually its method:
 //
 //	func NewFork(n int64) nn.Layer {
 //		l := &fork{linear: nn.NewLinear(n, n)}

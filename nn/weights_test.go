@@ -132,8 +132,6 @@ func TestLoadWeightsRefuses(t *testing.T) {
 	whole := state("", 4)
 	integers := f32("fc.bias", 4)
 	integers.DType = safetensors.I32
-	large := safetensors.Tensor{Name: "fc.bias", DType: safetensors.F64, Shape: []int64{4}, Data: make([]byte, 32)}
-	binary.LittleEndian.PutUint64(large.Data, math.Float64bits(1e300))
 	for _, row := range []struct {
 		reason string
 		file   []safetensors.Tensor
@@ -144,7 +142,7 @@ func TestLoadWeightsRefuses(t *testing.T) {
 		{"a prefix of all", state("module.", 4), nn.WeightsConfig{}, []string{`names in the file have "module" before them, as "module.body.0.weight", and in the model "body.0.weight"; rename module=`}, 2},
 		{"a prefix of nearly all", append(state("a.b.", 4)[1:], f32("x", 1)), nn.WeightsConfig{}, []string{`names in the file have "a.b" before them`}, 2},
 		{"other names", []safetensors.Tensor{f32("x", 1), f32("y", 1)}, nn.WeightsConfig{},
-			[]string{`8 not in the file: "body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias" and 4 more; rename`, `2 not in the model: "x", "y"; rename or skip them, or load in part`}, 3},
+			[]string{`8 not in the file: body.0.weight, body.0.bias, body.1.weight, body.1.bias and 4 more; rename`, `2 not in the model: x, y; rename or skip them, or load in part`}, 3},
 		{"another head", state("", 7), nn.WeightsConfig{}, []string{`2 of another shape: "fc.weight" is [7 3] in the file and [4 3] in the model, "fc.bias" is [7] in the file and [4] in the model; skip them`}, 2},
 		{"in part, with another head", state("", 7), nn.WeightsConfig{Partial: true}, []string{`"fc.bias" is [7] in the file`}, 2},
 		{"a name twice", append(state("", 4), f32("net.fc.bias", 4)), nn.WeightsConfig{Rename: []nn.Rename{{Old: "net"}}}, []string{`1 names twice: "fc.bias" and "net.fc.bias" both become "fc.bias"; rename them apart, or neither`}, 2},
@@ -152,7 +150,6 @@ func TestLoadWeightsRefuses(t *testing.T) {
 			[]string{`2 rules that match no name: nett=, fcs.*; want them left out, or names that are there`}, 3},
 		{"integers", append(whole[:7:7], integers), nn.WeightsConfig{}, []string{`"fc.bias" is I32 in the file and F32 in the model; skip them`}, 2},
 		{"nothing of it", []safetensors.Tensor{f32("x", 1)}, nn.WeightsConfig{Partial: true}, []string{"none of its 1 tensors is one of the model's 9"}, 2},
-		{"too large for the model", append(whole[:7:7], large), nn.WeightsConfig{}, []string{`loading "fc.bias"`, "element 0 is 1e+300, which F32 has no number for"}, 1},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
@@ -203,27 +200,13 @@ func TestLoadWeightsOfTiedParameters(t *testing.T) {
 		first := nn.NewLinearNoBias(2, 2)
 		return nn.NewSequential().Add("in", first).Add("out", nn.NewLinearShared(first.Weight, false))
 	}
-	other := f32("out.weight", 2, 2)
-	other.Data[0]++
-	for _, row := range []struct {
-		reason string
-		file   []safetensors.Tensor
-		want   string // in the error
-	}{
-		{"once", []safetensors.Tensor{f32("in.weight", 2, 2)}, ""},
-		{"by the other name", []safetensors.Tensor{f32("out.weight", 2, 2)}, ""},
-		{"twice", []safetensors.Tensor{f32("in.weight", 2, 2), f32("out.weight", 2, 2)}, ""},
-		{"two", []safetensors.Tensor{f32("in.weight", 2, 2), other}, `"out.weight" has other values in the file, and is the same parameter in the model`},
+	for name, file := range map[string][]safetensors.Tensor{
+		"once": {f32("in.weight", 2, 2)}, "by the other name": {f32("out.weight", 2, 2)}, "twice": {f32("in.weight", 2, 2), f32("out.weight", 2, 2)},
 	} {
 		m := tied()
-		report, err := nn.LoadWeights(c, write(t, row.file...), m, nn.WeightsConfig{})
-		switch {
-		case row.want != "":
-			if err == nil || !strings.Contains(err.Error(), row.want) || nn.State(m)[0].Exists() {
-				t.Errorf("%s: got %v", row.reason, err)
-			}
-		case err != nil || report.String() != "loaded 1 of 1" || !bytes.Equal(torch.Bytes(nn.State(m)[0].Tensor()), f32("", 2, 2).Data):
-			t.Errorf("%s: %v, %v", row.reason, report, err)
+		report, err := nn.LoadWeights(c, write(t, file...), m, nn.WeightsConfig{})
+		if err != nil || report.String() != "loaded 1 of 1" || !bytes.Equal(torch.Bytes(nn.State(m)[0].Tensor()), f32("", 2, 2).Data) {
+			t.Errorf("%s: %v, %v", name, report, err)
 		}
 		nn.Free(m)
 	}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"penstock.example/internal/arg"
+	"penstock.example/nn"
 )
 
 // ConfigError is a setting that is refused.
@@ -53,7 +55,8 @@ func (o Config) check(optimizer string, takes ...string) error {
 		{"LR", o.LR, o.LR != 0, isSize(o.LR), size},
 		{"WeightDecay", o.WeightDecay, o.WeightDecay != 0, isSize(o.WeightDecay), size},
 		{"Momentum", o.Momentum, o.Momentum != 0, isSize(o.Momentum), size},
-		{"Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) && !math.IsInf(o.Dampening, 0), "a finite number"},
+		{"Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) &&
+			!math.IsInf(o.Dampening, 0), "a finite number"},
 		{"Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
 			fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening)},
 		{"Betas[0]", o.Betas[0], o.Betas[0] != 0, isPart(o.Betas[0]), part},
@@ -67,7 +70,8 @@ func (o Config) check(optimizer string, takes ...string) error {
 				Problem: "it is no setting of " + optimizer, Remedy: "want it left out"}
 		}
 		if !s.valid {
-			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " + s.want}
+			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " +
+				s.want}
 		}
 	}
 	return o.checkGroups(optimizer)
@@ -83,4 +87,87 @@ func orElse(v, otherwise float64) float64 {
 		return otherwise
 	}
 	return v
+}
+
+// Group is parameters that are updated with another rate, or another weight decay, such as the body of a
+// network whose head is new, or biases without decay. As a parameter group of torch.optim it follows
+// the schedule of the learning rate.
+type Group struct {
+	// Params is the pattern of the parameters' full names (nn.Match).
+	Params string
+	// Scale is what the learning rate is multiplied by; 0 stands for 1. For none at all see nn.Freeze.
+	Scale float64
+	// WeightDecay replaces the Config's; nil leaves it.
+	WeightDecay *float64
+}
+
+// String is the group as a flag has it: "*.bias:scale=0.1,weight-decay=0".
+func (g Group) String() string {
+	var parts []string
+	if g.Scale != 0 {
+		parts = append(parts, fmt.Sprintf("scale=%v", g.Scale))
+	}
+	if g.WeightDecay != nil {
+		parts = append(parts, fmt.Sprintf("weight-decay=%v", *g.WeightDecay))
+	}
+	return g.Params + ":" + strings.Join(parts, ",")
+}
+
+// checkGroups returns an error for the first group that is wrong.
+func (o Config) checkGroups(optimizer string) error {
+	for _, g := range o.Groups {
+		want := ""
+		switch {
+		case g.Params == "":
+			want = "a pattern of names, such as *.bias"
+		case !isSize(g.Scale):
+			want = "a Scale that is a finite number and not negative"
+		case g.WeightDecay != nil && !isSize(*g.WeightDecay):
+			want = "a WeightDecay that is a finite number and not negative"
+		default:
+			continue
+		}
+		return &ConfigError{Of: "optim: " + optimizer, Field: "Groups", Value: g, Remedy: "want " + want}
+	}
+	return nil
+}
+
+// groupRule is the rule for the parameters of a group.
+type groupRule struct {
+	params string
+	scale  float64
+	rule   rule
+}
+
+func grouped(o Config, make func(Config) rule) (all []groupRule) {
+	for _, g := range o.Groups {
+		own := o
+		if g.WeightDecay != nil {
+			own.WeightDecay = *g.WeightDecay
+		}
+		all = append(all, groupRule{g.Params, orElse(g.Scale, 1), make(own)})
+	}
+	return all
+}
+
+// ruleOf returns the rule for a parameter, which is its first group's, and the factor of the rate. All rules
+// keep the same slots.
+func (o *optimizer) ruleOf(name string) (rule, float64) {
+	for _, g := range o.groups {
+		if nn.Match(g.params, name) {
+			return g.rule, g.scale
+		}
+	}
+	return o.rule, 1
+}
+
+// Slots is how many tensors of a parameter's size an optimizer by this name keeps for each
+// parameter: none for plain SGD, one with momentum, two for Adam. Its errors are those of New.
+func Slots(name string, config Config) (int, error) {
+	o, err := New(name, config)
+	if err != nil {
+		return 0, err
+	}
+	defer o.Close()
+	return len(o.(*optimizer).rule.slots()), nil
 }

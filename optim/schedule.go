@@ -1,6 +1,13 @@
 package optim
 
-import "math"
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"penstock.example/internal/arg"
+)
 
 // Schedule gives the learning rate in force during a step, counted from 0. Schedules are values
 // without state: resuming needs the number of the step and nothing else. They agree with PyTorch's
@@ -88,4 +95,87 @@ func (s Warmup) LR(step int) float64 {
 		return Linear{s.From, s.Then.LR(0), s.Steps}.LR(step)
 	}
 	return s.Then.LR(step - s.Steps)
+}
+
+// ScheduleConfig describes a schedule as a command's flags do.
+type ScheduleConfig struct {
+	// LR is the highest rate, which must be above 0.
+	LR float64
+	// WarmupSteps is how many steps rise to LR, evenly from LR/(WarmupSteps+1), before the schedule
+	// proper begins; 0 is none.
+	WarmupSteps int
+	// TotalSteps is the length of the run, warm-up included. A cosine needs it; a step schedule
+	// needs it or StepSize.
+	TotalSteps int
+	// StepSize is the number of steps between the drops of a step schedule; 0 stands for a third of
+	// what follows the warm-up.
+	StepSize int
+	// Gamma is the factor of each drop of a step schedule; 0 stands for 0.1.
+	Gamma float64
+	// MinLR is where a cosine ends.
+	MinLR float64
+}
+
+// ScheduleNames lists what NewSchedule knows.
+func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
+
+// NewSchedule makes a schedule by its name.
+func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
+	if !slices.Contains(ScheduleNames(), name) {
+		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
+			Remedy: arg.OneOf(name, ScheduleNames())}
+	}
+	if err := o.check(name); err != nil {
+		return nil, err
+	}
+	var s Schedule
+	after := o.TotalSteps - o.WarmupSteps
+	switch name {
+	case "constant":
+		s = Constant(o.LR)
+	case "cosine":
+		s = Cosine{Base: o.LR, Min: o.MinLR, Steps: after}
+	case "step":
+		every := o.StepSize
+		if every == 0 {
+			every = max(1, after/3)
+		}
+		s = Step{Base: o.LR, Every: every, Gamma: orElse(o.Gamma, 0.1)}
+	}
+	if o.WarmupSteps > 0 {
+		s = Warmup{Steps: o.WarmupSteps, From: o.LR / float64(o.WarmupSteps+1), Then: s}
+	}
+	return s, nil
+}
+
+func (o ScheduleConfig) check(name string) error {
+	of := "optim: " + name + " schedule"
+	refuse := func(field string, value any, remedy string, args ...any) error {
+		return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
+	}
+	switch {
+	case !(o.LR > 0) || !isSize(o.LR):
+		return refuse("LR", o.LR, "want a finite number above 0")
+	case name != "step" && o.StepSize != 0:
+		return refuse("StepSize", o.StepSize, "want it left out; it is for the step schedule")
+	case name != "step" && o.Gamma != 0:
+		return refuse("Gamma", o.Gamma, "want it left out; it is for the step schedule")
+	case name != "cosine" && o.MinLR != 0:
+		return refuse("MinLR", o.MinLR, "want it left out; it is for the cosine schedule")
+	case !isSize(o.MinLR) || o.MinLR > o.LR:
+		return refuse("MinLR", o.MinLR, "want a number from 0 to LR, %v", o.LR)
+	}
+	err := cmp.Or(arg.AtLeast(of, "WarmupSteps", o.WarmupSteps, 0),
+		arg.AtLeast(of, "TotalSteps", o.TotalSteps, 0), arg.AtLeast(of, "StepSize", o.StepSize,
+			0), arg.Finite(of, "Gamma", o.Gamma))
+	switch {
+	case err != nil:
+		return err
+	case name == "cosine" && o.TotalSteps <= o.WarmupSteps:
+		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up", o.WarmupSteps)
+	case name == "step" && o.StepSize == 0 && o.TotalSteps <= o.WarmupSteps:
+		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up, or a StepSize",
+			o.WarmupSteps)
+	}
+	return nil
 }

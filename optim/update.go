@@ -120,7 +120,7 @@ func (u *prepared) Apply() {
 	}
 }
 
-// check panics if the update is no longer what was prepared.
+// check panics if parameters have changed since Prepare.
 func (u *prepared) check() {
 	for _, p := range u.parts {
 		switch now := u.o.known(p.Name); {

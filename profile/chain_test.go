@@ -11,7 +11,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/segment"
 	"penstock.example/torch"
 )
@@ -109,10 +108,10 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 	defer runtime.UnlockOSThread()
 	chain := chainOf(t, d, model, sample)
 	n := len(chain.Layers)
-	plans := map[string][]remat.Op{"none": baselines.None(n), "all": baselines.All(n)}
+	plans := map[string][]remat.Op{"none": remat.None(n), "all": remat.All(n)}
 	for _, k := range []int{2, 3} {
 		if k <= n {
-			ops, err := baselines.Sequential(n, k)
+			ops, err := remat.Sequential(n, k)
 			if err != nil {
 				t.Fatal(err)
 			}

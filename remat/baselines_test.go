@@ -1,19 +1,15 @@
 package remat_test
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/baselines"
 )
 
 func TestBaselines(t *testing.T) {
 	sequential := func(layers, segments int) []remat.Op {
-		list, err := baselines.Sequential(layers, segments)
+		list, err := remat.Sequential(layers, segments)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,16 +20,14 @@ func TestBaselines(t *testing.T) {
 		got    []remat.Op
 		want   string
 	}{
-		{"save everything", baselines.None(3), "S0 S1 S2 L B2 B1 B0"},
-		{"of one layer", baselines.None(1), "S0 L B0"},
-		{"keep the input", baselines.All(3), "K0 F1 F2 L K0 F1 S2 B2 K0 S1 B1 S0 B0"},
-		{"keep the input, one layer", baselines.All(1), "K0 L S0 B0"},
+		{"save everything", remat.None(3), "S0 S1 S2 L B2 B1 B0"},
+		{"of one layer", remat.None(1), "S0 L B0"},
+		{"keep the input", remat.All(3), "K0 F1 F2 L K0 F1 S2 B2 K0 S1 B1 S0 B0"},
+		{"keep the input, one layer", remat.All(1), "K0 L S0 B0"},
 		{"one segment, which is the last", sequential(3, 1), "S0 S1 S2 L B2 B1 B0"},
 		{"two segments of 2 and 3 layers", sequential(5, 2), "K0 F1 S2 S3 S4 L B4 B3 B2 S0 S1 B1 B0"},
 		{"three segments of 2, 2 and 3", sequential(7, 3), "K0 F1 K2 F3 S4 S5 S6 L B6 B5 B4 S2 S3 B3 B2 S0 S1 B1 B0"},
 		{"a layer a segment", sequential(3, 3), "K0 K1 S2 L B2 S1 B1 S0 B0"},
-		{"the root of 7 is 3", baselines.SequentialSqrt(7), remat.FormatOps(sequential(7, 3))},
-		{"the root of 1", baselines.SequentialSqrt(1), "S0 L B0"},
 	} {
 		if got := remat.FormatOps(test.got); got != test.want {
 			t.Errorf("%s: got %s, want %s", test.reason, got, test.want)
@@ -47,7 +41,7 @@ func TestBaselines(t *testing.T) {
 		}
 	}
 	for _, segments := range []int{-1, 0, 4} {
-		if list, err := baselines.Sequential(3, segments); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
+		if list, err := remat.Sequential(3, segments); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
 			t.Errorf("%d segments: %v, error %v", segments, list, err)
 		}
 	}
@@ -64,13 +58,13 @@ func TestBaselineCosts(t *testing.T) {
 			}
 		}
 		n := int64(layers)
-		check("none", baselines.None(layers), 1+3*n+2, 0) // x0, all X, and at the last layer's backward y(n) and y(n-1)
+		check("none", remat.None(layers), 1+3*n+2, 0) // x0, all X, and at the last layer's backward y(n) and y(n-1)
 		alone := int64(0)
 		if layers > 1 {
 			alone = 1 // x(n-1), which in a chain of one layer is x0
 		}
-		check("all", baselines.All(layers), 1+alone+3+2, layers*(layers+1)/2)
-		runs := mustCheck(t, c, baselines.All(layers)).Layers
+		check("all", remat.All(layers), 1+alone+3+2, layers*(layers+1)/2)
+		runs := mustCheck(t, c, remat.All(layers)).Layers
 		for i, r := range runs {
 			// rotor with its least memory counts the batches of its batch norms so: on 11 layers 12 in the first and 2 in the last.
 			if r.NoGrad+r.Grad != layers+1-i {
@@ -78,7 +72,7 @@ func TestBaselineCosts(t *testing.T) {
 			}
 		}
 		for segments := 1; segments <= layers; segments++ {
-			list, err := baselines.Sequential(layers, segments)
+			list, err := remat.Sequential(layers, segments)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +107,7 @@ func TestRevolveComputesLeastAgain(t *testing.T) {
 				best = min(best, j+fewest[layers-j][min(checkpoints-1, layers-j)]+fewest[j][min(checkpoints, j)])
 			}
 			fewest[layers][checkpoints] = best
-			ops, err := baselines.Revolve(layers, checkpoints)
+			ops, err := remat.Revolve(layers, checkpoints)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,33 +130,8 @@ func TestRevolveComputesLeastAgain(t *testing.T) {
 		}
 	}
 	for _, checkpoints := range []int{-1, 0, 4} {
-		if _, err := baselines.Revolve(3, checkpoints); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
+		if _, err := remat.Revolve(3, checkpoints); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
 			t.Errorf("%d checkpoints: error %v", checkpoints, err)
 		}
 	}
-}
-
-// random is a chain as those on which solvers are measured elsewhere: times of 1 to 10 ms, backwards twice as long, outputs of 1 to 10 MB, saved bytes up to four times as many, temporaries up to the
-// output.
-func random(layers int, seed uint64) remat.Chain {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	c := remat.Chain{Input: 4e6, InputGradient: 4e6}
-	for i := range layers {
-		f, a := 1000+9000*rng.Float64(), int64(1e6+9e6*rng.Float64())
-		tmp := func() int64 { return rng.Int64N(a + 1) }
-		l := remat.Layer{Name: fmt.Sprint("l", i), Forward: f, ForwardNoGrad: f, Backward: f * (1.8 + 0.4*rng.Float64()), Output: a, Saved: int64(float64(a) * (1 + 3*rng.Float64())), Gradient: a,
-			ForwardTmp: tmp(), BackwardTmp: tmp()}
-		l.ForwardNoGradTmp = l.ForwardTmp
-		c.Layers = append(c.Layers, l)
-	}
-	return c
-}
-
-func BenchmarkCheck(b *testing.B) {
-	c := random(339, 1)
-	all := baselines.All(339)
-	for b.Loop() {
-		mustCheck(b, c, all)
-	}
-	b.ReportMetric(float64(len(all)), "ops")
 }

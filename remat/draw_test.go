@@ -8,28 +8,24 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/remat"
-
-	"penstock.example/remat/baselines"
-
-	"penstock.example/remat/explain"
 )
 
 func TestDrawIsGolden(t *testing.T) {
 	long := plain(70, 4)
-	segments, err := baselines.Sequential(70, 8)
+	eight, err := remat.Sequential(70, 8)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct {
 		chain  remat.Chain
 		ops    []remat.Op
-		config explain.DrawConfig
+		config remat.DrawConfig
 	}{
-		"draw_sample.txt":   {sample(), parseOps(t, "K0 F1 F2 F3 F4 L S0 K1 F2 F3 S4 B4 K1 F2 S3 B3 K1 S2 B2 S1 B1 B0"), explain.DrawConfig{}},
-		"draw_segments.txt": {long, segments, explain.DrawConfig{Width: 80, Rows: 20}},
-		"draw_all.txt":      {long, baselines.All(70), explain.DrawConfig{Width: 120}},
+		"draw_sample.txt":   {sample(), parseOps(t, "K0 F1 F2 F3 F4 L S0 K1 F2 F3 S4 B4 K1 F2 S3 B3 K1 S2 B2 S1 B1 B0"), remat.DrawConfig{}},
+		"draw_segments.txt": {long, eight, remat.DrawConfig{Width: 80, Rows: 20}},
+		"draw_all.txt":      {long, remat.All(70), remat.DrawConfig{Width: 120}},
 	} {
-		text, err := explain.Draw(test.chain, test.ops, test.config)
+		text, err := remat.Draw(test.chain, test.ops, test.config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,10 +37,10 @@ func TestDrawIsGolden(t *testing.T) {
 func TestDrawFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(9).Draw(t, "chain")
-		d := explain.DrawConfig{Width: rapid.IntRange(40, 120).Draw(t, "width"), Rows: rapid.IntRange(1, 10).Draw(t, "rows")}
+		d := remat.DrawConfig{Width: rapid.IntRange(40, 120).Draw(t, "width"), Rows: rapid.IntRange(1, 10).Draw(t, "rows")}
 		n := len(c.Layers)
-		ops := rapid.SampledFrom([][]remat.Op{baselines.None(n), baselines.All(n), baselines.SequentialSqrt(n)}).Draw(t, "ops")
-		text, err := explain.Draw(c, ops, d)
+		ops := rapid.SampledFrom([][]remat.Op{remat.None(n), remat.All(n), segments(n)}).Draw(t, "ops")
+		text, err := remat.Draw(c, ops, d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +60,7 @@ func TestDrawFits(t *testing.T) {
 }
 
 func TestDrawRefuses(t *testing.T) {
-	if _, err := explain.Draw(plain(2, 2), parseOps(t, "S0 S1 L B0"), explain.DrawConfig{}); err == nil || !strings.Contains(err.Error(), "operation 3") {
+	if _, err := remat.Draw(plain(2, 2), parseOps(t, "S0 S1 L B0"), remat.DrawConfig{}); err == nil || !strings.Contains(err.Error(), "operation 3") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -2,6 +2,8 @@ package remat_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -9,25 +11,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/strict"
 	"penstock.example/remat"
-
 	"penstock.example/remat/planfile"
 )
 
-// ops generates lists of operations, of which few are allowed anywhere.
-func ops() *rapid.Generator[[]remat.Op] {
-	return rapid.SliceOf(rapid.Custom(func(t *rapid.T) remat.Op {
+// roundTrip writes a value, reads it and writes it again.
+func roundTrip[T any](t rapid.TB, v T, format func(T) ([]byte, error), parse func([]byte) (T, error)) {
+	t.Helper()
+	text, err := format(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parse(text)
+	if diff := cmp.Diff(v, got); err != nil || diff != "" {
+		t.Fatalf("%v %s", err, diff)
+	}
+	if again, err := format(got); err != nil || !bytes.Equal(again, text) {
+		t.Fatalf("%v: written again:\n%s\nbefore:\n%s", err, again, text)
+	}
+}
+
+// plans generates plans of any operations, few of which are allowed anywhere.
+func plans() *rapid.Generator[remat.Plan] {
+	ops := rapid.SliceOf(rapid.Custom(func(t *rapid.T) remat.Op {
 		kind := remat.Kind(rapid.IntRange(int(remat.Forward), int(remat.Backward)).Draw(t, "kind"))
 		if kind == remat.LossStep {
 			return remat.Op{Kind: kind}
 		}
 		return remat.Op{Kind: kind, Layer: rapid.OneOf(rapid.IntRange(0, 3), rapid.IntRange(0, math.MaxInt32)).Draw(t, "layer")}
 	}))
-}
-
-func plans() *rapid.Generator[remat.Plan] {
 	return rapid.Custom(func(t *rapid.T) remat.Plan {
-		list := ops().Draw(t, "ops")
+		list := ops.Draw(t, "ops")
 		if len(list) == 0 {
 			list = nil
 		}
@@ -38,110 +53,148 @@ func plans() *rapid.Generator[remat.Plan] {
 	})
 }
 
-func TestPlanFileRoundTrip(t *testing.T) {
+func TestFilesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := plans().Draw(t, "plan")
-		text, err := planfile.FormatPlan(p)
+		c := chains(6).Draw(t, "chain")
+		c.Model, c.Rows, c.Threads = rapid.SampledFrom([]string{"", "gpt", "gpt depth=2"}).Draw(t, "model"), rapid.IntRange(0, 9).Draw(t, "rows"), rapid.IntRange(0, 9).Draw(t, "threads")
+		c.Devices = rapid.IntRange(0, 9).Draw(t, "devices")
+		roundTrip(t, c, planfile.FormatChain, planfile.ParseChain)
+		roundTrip(t, plans().Draw(t, "plan"), planfile.FormatPlan, planfile.ParsePlan)
+	})
+}
+
+func TestFilesAreGolden(t *testing.T) {
+	plan := remat.Plan{Feasible: true, Limit: 9, Peak: 8, Time: 11.5, LowerBound: 11,
+		Ops: parseOps(t, "K0 F1 S2 L B2 S0 S1 B1 B0"), Chain: plain(3, 2).Fingerprint()}
+	for name, format := range map[string]func() ([]byte, error){
+		"sample.json": func() ([]byte, error) { return planfile.FormatChain(sample()) },
+		"plain.json":  func() ([]byte, error) { return planfile.FormatChain(plain(3, 2)) },
+		"plan.json":   func() ([]byte, error) { return planfile.FormatPlan(plan) },
+	} {
+		text, err := format()
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := planfile.ParsePlan(text)
-		if err != nil {
-			t.Fatal(err)
+		golden(t, name, string(text))
+	}
+}
+
+const (
+	chainText = `{"version":1,"input_bytes":9,"layers":[{"name":"a","forward_us":3,"backward_us":4e0,"output_bytes":5,"saved_bytes":6,` +
+		`"forward_tmp_bytes":7,"backward_tmp_bytes":8}],"loss":{"tmp_bytes":1,"backward_us":2}}`
+	planText = `{"version":1,"feasible":true,"limit_bytes":9,"peak_bytes":8,"time_us":7,"lower_bound_us":6,` +
+		`"ops":[{"op":"forward_save","layer":0},{"op":"loss"},{"op":"backward","layer":0}]}`
+)
+
+// TestChainFileDefaults: what may be left out, and what it is then.
+func TestChainFileDefaults(t *testing.T) {
+	got, err := planfile.ParseChain([]byte(chainText))
+	want := remat.Chain{Input: 9, InputGradient: 9, Loss: remat.Loss{Backward: 2, Tmp: 1}, Layers: []remat.Layer{{Name: "a", Forward: 3, ForwardNoGrad: 3, Backward: 4, Output: 5, Saved: 6, ForwardTmp: 7, ForwardNoGradTmp: 7, BackwardTmp: 8, Gradient: 5}}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+}
+
+// TestFilesRefuse: package strict tests what no file may have.
+func TestFilesRefuse(t *testing.T) {
+	for _, test := range []struct{ reason, old, new, path, want string }{
+		{"other version", `"version":1`, `"version":2`, "version", "want 1"},
+		{"no layers", `"layers":`, `"layer":`, "layer", "unknown field"},
+		{"no saved bytes", `"saved_bytes":6,`, ``, "layers[0]", `"saved_bytes" is missing`},
+		{"other case", `"saved_bytes"`, `"Saved_Bytes"`, "layers[0].Saved_Bytes", "unknown"},
+		{"twice", `"name":"a"`, `"name":"a","n\u0061me":"b"`, "layers[0].name", "duplicate"},
+		{"null", `"forward_us":3`, `"forward_us":null`, "layers[0].forward_us", "null"},
+		{"bytes with a fraction", `"output_bytes":5`, `"output_bytes":5.5`, "layers[0].output_bytes", "5.5"},
+		{"bytes as text", `"output_bytes":5`, `"output_bytes":"5"`, "layers[0].output_bytes", "whole number"},
+		{"negative bytes", `"output_bytes":5`, `"output_bytes":-5`, "layers[0].output_bytes", "-5 bytes"},
+		{"no feasible", `"feasible":true,`, ``, "", `"feasible" is missing`},
+		{"not feasible with operations", `true`, `false`, "feasible", "false with 3 operations"},
+		{"fingerprint", `"feasible"`, `"chain":"ABC","feasible"`, "chain", "32 hexadecimal"},
+		{"unknown operation", `"forward_save"`, `"Forward_save"`, "ops[0].op", "forward_keep"},
+		{"no layer", `"forward_save","layer":0`, `"forward_save"`, "ops[0]", "want a layer"},
+		{"no operation", `"op":"forward_save",`, ``, "ops[0]", `"op" is missing`},
+		{"loss of a layer", `"loss"}`, `"loss","layer":0}`, "ops[1]", "unless it is the loss"},
+		{"a layer beyond any", `"backward","layer":0`, `"backward","layer":4294967296`, "ops[2].layer", "4294967296"},
+		{"negative time", `"time_us":7`, `"time_us":-7`, "time_us", "-7"},
+	} {
+		text, plan := chainText, strings.Contains(planText, test.old) && !strings.Contains(chainText, test.old)
+		if plan {
+			text = planText
 		}
-		if diff := cmp.Diff(p, got); diff != "" {
-			t.Fatal(diff)
+		bad := []byte(strings.Replace(text, test.old, test.new, 1))
+		_, err := planfile.ParseChain(bad)
+		if plan {
+			_, err = planfile.ParsePlan(bad)
 		}
-		if again, err := planfile.FormatPlan(got); err != nil || !bytes.Equal(again, text) {
-			t.Fatalf("%v: written again:\n%s\nbefore:\n%s", err, again, text)
+		path := ""
+		var fault *strict.Error
+		var chain *remat.ChainError
+		if errors.As(err, &fault) {
+			path = fault.Path
+		} else if errors.As(err, &chain) {
+			path = chain.Path
+		}
+		if err == nil || path != test.path || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "remat: ") {
+			t.Errorf("%s: %v; want the path %q and %q", test.reason, err, test.path, test.want)
+		}
+	}
+	for n := range chainText {
+		if _, err := planfile.ParseChain([]byte(chainText[:n])); err == nil {
+			t.Fatalf("the first %d bytes are read", n)
+		}
+	}
+	for reason, p := range map[string]remat.Plan{ // what could not be read again
+		"NaN":            {Time: math.NaN()},
+		"negative peak":  {Peak: -1},
+		"feasible":       {Feasible: true},
+		"unknown kind":   {Feasible: true, Ops: []remat.Op{{Kind: 5}}},
+		"negative layer": {Feasible: true, Ops: []remat.Op{{Kind: remat.Backward, Layer: -1}}},
+	} {
+		if text, err := planfile.FormatPlan(p); err == nil {
+			t.Errorf("%s is written: %s", reason, text)
+		}
+	}
+}
+
+// FuzzParse: what is read is valid JSON, and comes out the same when it is written and read again.
+// Chains and plans can be checked, and plans that hold can be drawn.
+func FuzzParse(f *testing.F) {
+	for _, name := range []string{"sample.json", "plain.json", "plan.json"} {
+		f.Add(readTestdata(f, name))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, notChain := planfile.ParseChain(data)
+		p, notPlan := planfile.ParsePlan(data)
+		if notChain == nil {
+			roundTrip(t, c, planfile.FormatChain, planfile.ParseChain)
+			if len(c.Layers) < 100 {
+				mustCheck(t, c, remat.None(len(c.Layers)))
+			}
+		}
+		if notPlan == nil {
+			roundTrip(t, p, planfile.FormatPlan, planfile.ParsePlan)
+			_ = p.String()
+			if c := plain(3, 2); remat.CheckPlan(c, p) == nil && p.Feasible {
+				if _, err := remat.Draw(c, p.Ops, remat.DrawConfig{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if (notChain == nil || notPlan == nil) && !json.Valid(data) {
+			t.Fatal("it is no JSON")
 		}
 	})
 }
 
-func TestPlanFileIsGolden(t *testing.T) {
-	list, err := remat.ParseOps("K0 F1 S2 L B2 S0 S1 B1 B0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := remat.Plan{Feasible: true, Limit: 9, Peak: 8, Time: 11.5, LowerBound: 11, Ops: list, Chain: plain(3, 2).Fingerprint()}
-	text, err := planfile.FormatPlan(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "plan.json", string(text))
-}
-
-func TestPlanFileRefuses(t *testing.T) {
-	good := `{"version":1,"feasible":true,"limit_bytes":9,"peak_bytes":8,"time_us":7,"lower_bound_us":6,"ops":[{"op":"forward_save","layer":0},{"op":"loss"},{"op":"backward","layer":0}]}`
-	if _, err := planfile.ParsePlan([]byte(good)); err != nil {
-		t.Fatal(err)
-	}
-	swap := func(old, new string) string {
-		if strings.Count(good, old) != 1 {
-			t.Fatalf("%d of %s in %s", strings.Count(good, old), old, good)
+// FuzzParseOps: what is read is written the same but for white space.
+func FuzzParseOps(f *testing.F) {
+	f.Add("K0 F1 S2 L B2 S0 S1 B1 B0")
+	f.Add("\tL  S10\n")
+	f.Add("S01 S-1 s1 L0 F")
+	f.Fuzz(func(t *testing.T, s string) {
+		list, err := remat.ParseOps(s)
+		if err == nil && remat.FormatOps(list) != strings.Join(strings.Fields(s), " ") {
+			t.Fatalf("%q becomes %q", s, remat.FormatOps(list))
 		}
-		return strings.Replace(good, old, new, 1)
-	}
-	for _, test := range []struct {
-		reason, text, path string
-		want               []string
-	}{
-		{"no feasible", swap(`"feasible":true,`, ``), "", []string{`"feasible" is missing`}},
-		{"no limit", swap(`"limit_bytes":9,`, ``), "", []string{`"limit_bytes" is missing`}},
-		{"no lower bound", swap(`"lower_bound_us":6,`, ``), "", []string{`"lower_bound_us" is missing`}},
-		{"feasible as number", swap(`true`, `1`), "feasible", []string{"1", "true or false"}},
-		{"not feasible with operations", swap(`true`, `false`), "", []string{"false with 3 operations"}},
-		{"feasible without operations", good[:strings.Index(good, "[")] + "[]}", "", []string{"true with 0 operations"}},
-		{"fingerprint", swap(`"version":1`, `"version":1,"chain":"ABC"`), "chain", []string{`"ABC"`, "32 hexadecimal"}},
-		{"unknown operation", swap(`"forward_save"`, `"Fall"`), "ops[0].op", []string{`"Fall"`, "forward_keep"}},
-		{"operation in other case", swap(`"forward_save"`, `"Forward_save"`), "ops[0].op", []string{"forward_save"}},
-		{"operation in short", swap(`{"op":"forward_save","layer":0}`, `"S0"`), "ops[0]", []string{`"S0"`, "an object"}},
-		{"no layer", swap(`"forward_save","layer":0`, `"forward_save"`), "ops[0]", []string{"forward_save has no layer"}},
-		{"no operation", swap(`"op":"forward_save",`, ``), "ops[0]", []string{`"op" is missing`}},
-		{"loss of a layer", swap(`"loss"`, `"loss","layer":0`), "ops[1]", []string{"the loss has a layer"}},
-		{"negative layer", swap(`"backward","layer":0`, `"backward","layer":-1`), "ops[2].layer", []string{"-1"}},
-		{"a layer beyond any", swap(`"backward","layer":0`, `"backward","layer":4294967296`), "ops[2].layer", []string{"4294967296"}},
-		{"negative time", swap(`"time_us":7`, `"time_us":-7`), "time_us", []string{"-7"}},
-		{"trailing", good + " x", "", []string{"follows the plan"}},
-	} {
-		p, err := planfile.ParsePlan([]byte(test.text))
-		path, reason := where(t, err)
-		if path != test.path {
-			t.Errorf("%s: path %q, want %q: %v", test.reason, path, test.path, err)
-		}
-		for _, want := range test.want {
-			if !strings.Contains(reason, want) {
-				t.Errorf("%s: no %q in %v", test.reason, want, err)
-			}
-		}
-		if p.Ops != nil {
-			t.Errorf("%s: there is a plan", test.reason)
-		}
-	}
-	for n := range good {
-		if _, err := planfile.ParsePlan([]byte(good[:n])); err == nil {
-			t.Fatalf("the first %d of %d bytes are read without an error", n, len(good))
-		}
-	}
-}
-
-// TestPlanFileIsNotWritten: what could not be read again.
-func TestPlanFileIsNotWritten(t *testing.T) {
-	for reason, p := range map[string]remat.Plan{
-		"NaN":                 {Time: math.NaN()},
-		"no bound":            {LowerBound: math.Inf(1)},
-		"negative limit":      {Limit: -1},
-		"negative peak":       {Peak: -1},
-		"feasible":            {Feasible: true},
-		"not feasible":        {Ops: []remat.Op{{Kind: remat.LossStep}}},
-		"unknown kind":        {Feasible: true, Ops: []remat.Op{{Kind: 5}}},
-		"negative kind":       {Feasible: true, Ops: []remat.Op{{Kind: -1}}},
-		"negative layer":      {Feasible: true, Ops: []remat.Op{{Kind: remat.Backward, Layer: -1}}},
-		"no fingerprint":      {Chain: "x"},
-		"a long layer number": {Feasible: true, Ops: []remat.Op{{Layer: math.MaxInt}}},
-	} {
-		if text, err := planfile.FormatPlan(p); err == nil || !strings.HasPrefix(err.Error(), "remat: ") {
-			t.Errorf("%s: %s, %v", reason, text, err)
-		}
-	}
+	})
 }

@@ -1,8 +1,11 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"strconv"
+	"strings"
 )
 
 // Kind is a kind of action. The zero Kind is none.
@@ -35,31 +38,39 @@ const (
 	Reduce
 )
 
+// kindTexts has, by kind, its words and its letter in the text form. A transfer has the letter of the
+// direction it belongs to.
+var kindTexts = [...]struct {
+	words  string
+	letter byte
+}{
+	{"", '?'},
+	Forward:           {"forward", 'F'},
+	Recompute:         {"recompute", 'R'},
+	Backward:          {"backward", 'B'},
+	BackwardInput:     {"backward of the input", 'I'},
+	BackwardWeight:    {"backward of the weights", 'W'},
+	SendActivation:    {"send activation", 'F'},
+	ReceiveActivation: {"receive activation", 'F'},
+	SendGradient:      {"send gradient", 'B'},
+	ReceiveGradient:   {"receive gradient", 'B'},
+	Reduce:            {"gradient reduction", '?'},
+}
+
 // String returns the kind in lower-case words.
 func (k Kind) String() string {
-	switch k {
-	case Forward:
-		return "forward"
-	case Recompute:
-		return "recompute"
-	case Backward:
-		return "backward"
-	case BackwardInput:
-		return "backward of the input"
-	case BackwardWeight:
-		return "backward of the weights"
-	case SendActivation:
-		return "send activation"
-	case ReceiveActivation:
-		return "receive activation"
-	case SendGradient:
-		return "send gradient"
-	case ReceiveGradient:
-		return "receive gradient"
-	case Reduce:
-		return "gradient reduction"
+	if k == 0 || int(k) >= len(kindTexts) {
+		return fmt.Sprintf("kind(%d)", uint8(k))
 	}
-	return fmt.Sprintf("kind(%d)", uint8(k))
+	return kindTexts[k].words
+}
+
+// letter is the kind's letter in the text form.
+func (k Kind) letter() byte {
+	if int(k) >= len(kindTexts) {
+		return '?'
+	}
+	return kindTexts[k].letter
 }
 
 // Transfer reports whether actions of the kind move data between stages rather than compute.
@@ -76,24 +87,6 @@ func (k Kind) forward() bool { return k == Forward || k == SendActivation || k =
 
 // gradients reports whether actions of the kind make what [SendGradient] sends.
 func (k Kind) gradients() bool { return k == Backward || k == BackwardInput }
-
-// letter is the kind's letter in the text form; a transfer has the letter of the direction it
-// belongs to.
-func (k Kind) letter() byte {
-	switch k {
-	case Forward, SendActivation, ReceiveActivation:
-		return 'F'
-	case Recompute:
-		return 'R'
-	case Backward, SendGradient, ReceiveGradient:
-		return 'B'
-	case BackwardInput:
-		return 'I'
-	case BackwardWeight:
-		return 'W'
-	}
-	return '?'
-}
 
 // Action is one step of one worker. Actions are comparable: within a program, equal means the same
 // step.
@@ -157,3 +150,70 @@ func (a Action) Matching() Action {
 
 // distance is the number of stages that a transfer passes, its own included: 1 between neighbours.
 func (a Action) distance() int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }
+
+// ParseAction reads the text form of an action, strictly as [Action.String] writes it. Numbers are
+// decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0F2>3,
+// 0>3F2), but an activation only moves to a later stage and a gradient only to an earlier one. The
+// error quotes the text.
+func ParseAction(text string) (Action, error) {
+	a, err := parseAction(text)
+	if err != nil {
+		return Action{}, fmt.Errorf("schedule: %w", err)
+	}
+	return a, nil
+}
+
+var (
+	actionForm  = regexp.MustCompile(`^(?:(\d+)>)?(\d+)([FRBIW])(\d+)(?:>(\d+))?$`)
+	actionKinds = map[string]Kind{"F": Forward, "R": Recompute, "B": Backward, "I": BackwardInput, "W": BackwardWeight}
+)
+
+func parseAction(text string) (Action, error) {
+	bad := func(reason string) (Action, error) { return Action{}, fmt.Errorf("action %q: %s", text, reason) }
+	numbers := func(a Action, texts ...string) (Action, error) {
+		for i, into := range []*int{&a.Stage, &a.MicroBatch, &a.Peer} {
+			var err error
+			if *into, err = parseNumber(cmp.Or(texts[i], "0")); err != nil {
+				return bad(err.Error())
+			}
+		}
+		return a, nil
+	}
+	if stage, found := strings.CutSuffix(text, reduceWord); found && stage != "" {
+		return numbers(Action{Kind: Reduce}, stage, "", "")
+	}
+	form := actionForm.FindStringSubmatch(text)
+	if form == nil || form[1] != "" && form[5] != "" {
+		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, 0>1F2 if it receives; or 0RED")
+	}
+	from, stage, kind, to := form[1], form[2], actionKinds[form[3]], form[5]
+	a, err := numbers(Action{Kind: kind}, stage, form[4], from+to)
+	switch {
+	case err != nil || from+to == "":
+		return a, err
+	case kind != Forward && kind != Backward:
+		return bad("what is sent and received is F or B")
+	case (kind == Forward) != (a.Stage < a.Peer == (to != "")) || a.Stage == a.Peer:
+		return bad("an activation moves to a later stage, a gradient to an earlier one")
+	}
+	switch {
+	case kind == Forward && to != "":
+		a.Kind = SendActivation
+	case kind == Forward:
+		a.Kind = ReceiveActivation
+	case to != "":
+		a.Kind = SendGradient
+	default:
+		a.Kind = ReceiveGradient
+	}
+	return a, nil
+}
+
+// parseNumber reads the one way that a number is written in the text form.
+func parseNumber(digits string) (int, error) {
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || strconv.FormatUint(n, 10) != digits {
+		return 0, fmt.Errorf("%q is not a decimal number below 2^31 without leading zeros", digits)
+	}
+	return int(n), nil
+}

@@ -3,9 +3,66 @@ package schedule
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"penstock.example/internal/arg"
 )
+
+// Rule is a rule that a program violates.
+type Rule string
+
+const (
+	// RuleHeader: the numbers of stages and micro-batches are positive and sane, the phase is
+	// known; skips are within the stages, run from an earlier to a later stage, not to its
+	// neighbour, and are sorted, each once.
+	RuleHeader Rule = "header"
+	// RuleUnknown: every action is well formed and belongs to the program's stages, micro-batches,
+	// skips and phase.
+	RuleUnknown Rule = "unknown"
+	// RuleDuplicate: no action occurs twice, and no backward both whole and in parts.
+	RuleDuplicate Rule = "duplicate"
+	// RuleMissing: every stage, skip and micro-batch has its forward, its backward or both parts of
+	// it, its sends and receives; and every stage has a reduction, if one has.
+	RuleMissing Rule = "missing"
+	// RulePlacement: all actions of a stage are on one worker.
+	RulePlacement Rule = "placement"
+	// RuleOrder: a worker performs every action after its dependencies on the same worker. As a
+	// forward and a backward need the ones of the micro-batch before, both ascend on every stage,
+	// and so does either part of a backward. A reduction follows all of them.
+	RuleOrder Rule = "order"
+	// RuleInOrder: each worker receives from each other in the order of its sends.
+	RuleInOrder Rule = "in order"
+	// RuleDeadlock: workers that wait for each other get to the end.
+	RuleDeadlock Rule = "deadlock"
+)
+
+// Violation is one thing that is wrong with a program.
+type Violation struct {
+	Rule     Rule
+	Worker   int    // that performs the action
+	Position int    // of the action in the worker's list, counted from 1; zero for what is not about an action that is there
+	Action   Action // if Position is not zero
+	Reason   string
+}
+
+func (v Violation) Error() string {
+	if v.Position == 0 {
+		return fmt.Sprintf("%s: %s", v.Rule, v.Reason)
+	}
+	return fmt.Sprintf("%s: worker %d, action %d, %v: %s", v.Rule, v.Worker, v.Position, v.Action, v.Reason)
+}
+
+// Violations is the error that [Check] returns: the faults of a program, one per line.
+type Violations []Violation
+
+func (vs Violations) Error() string {
+	var b strings.Builder
+	b.WriteString("schedule: the program cannot run:")
+	for _, v := range vs {
+		b.WriteString("\n\t" + v.Error())
+	}
+	return b.String()
+}
 
 // Limits says on which links a program is to run. The zero value is links that name their values
 // and hold any number of them, or up to the program's capacity.
@@ -43,11 +100,7 @@ func newChecker(p *Program) (*checker, error) {
 		return nil, err
 	}
 	c := &checker{Program: p}
-	c.header()
-	if len(c.found) == 0 {
-		c.enough()
-	}
-	if len(c.found) > 0 {
+	if c.header(); len(c.found) > 0 {
 		return nil, c.found
 	}
 	c.numbered = p.numbered()
@@ -90,18 +143,17 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 // reportAt adds a violation by an action.
 func (c *checker) reportAt(rule Rule, id int, format string, args ...any) {
 	if len(c.found) < mostViolations {
-		w := int(c.worker[id])
-		c.found = append(c.found,
-			Violation{rule, w, id - c.first[w] + 1, c.action(id), fmt.Sprintf(format, args...)})
+		c.found = append(c.found, Violation{rule, int(c.worker[id]), c.at(id) + 1, c.action(id), fmt.Sprintf(format, args...)})
 	}
 }
 
 // place says where an action is.
 func (c *checker) place(id int) string {
-	w := int(c.worker[id])
-	return fmt.Sprintf("worker %d, action %d", w, id-c.first[w]+1)
+	return fmt.Sprintf("worker %d, action %d", c.worker[id], c.at(id)+1)
 }
 
+// header checks what has no action. A program with a large header must have an action for each
+// forward or backward before memory is taken for all of them.
 func (c *checker) header() {
 	if err := checkSize(c.Stages, len(c.Skips), c.MicroBatches); err != nil {
 		c.report(RuleHeader, "%v", err)
@@ -117,17 +169,12 @@ func (c *checker) header() {
 			c.report(RuleHeader, "%v", err)
 		}
 	}
-}
-
-// enough finds out whether a program with a large header has at least one action for each forward
-// or backward, before memory is taken for all of them.
-func (c *checker) enough() {
 	const large = 1 << 16
 	actions := 0
 	for _, list := range c.Workers {
 		actions += len(list)
 	}
-	if n := c.Stages * c.MicroBatches; n > large && actions < n {
+	if n := c.Stages * c.MicroBatches; len(c.found) == 0 && n > large && actions < n {
 		c.report(RuleMissing, "%d actions in all, want at least one for each of %d stages and %d micro-batches", actions, c.Stages, c.MicroBatches)
 	}
 }
@@ -139,7 +186,7 @@ func (c *checker) known() {
 		if reason := c.foreign(a); reason != "" {
 			c.reportAt(RuleUnknown, id, "%s", reason)
 		}
-		if first, _ := c.index.find(a); first != id {
+		if first, _ := c.find(a); first != id {
 			c.reportAt(RuleDuplicate, id, "it is there already: %s", c.place(first))
 		}
 	}
@@ -175,9 +222,11 @@ func (c *checker) foreign(a Action) string {
 // missing finds actions that the program lacks. Recomputations are optional, and a backward may be
 // in two parts.
 func (c *checker) missing() {
-	want := func(a Action) {
-		if _, ok := c.index.find(a); !ok {
-			c.report(RuleMissing, "%v is on no worker", a)
+	want := func(actions ...Action) {
+		for _, a := range actions {
+			if _, ok := c.find(a); !ok {
+				c.report(RuleMissing, "%v is on no worker", a)
+			}
 		}
 	}
 	for s := range c.Stages {
@@ -188,27 +237,49 @@ func (c *checker) missing() {
 		if s < c.Stages-1 {
 			after = append(after, s+1)
 		}
-		half := func(i int, computation, receive, send Kind, from, to []int) {
-			for _, peer := range from {
-				want(Action{receive, s, i, peer})
-			}
-			want(Action{computation, s, i, 0})
-			for _, peer := range to {
-				want(Action{send, s, i, peer})
-			}
-		}
 		for i := range c.MicroBatches {
 			if len(c.found) == mostViolations {
 				return
 			}
 			if c.Phase.forward() {
-				half(i, Forward, ReceiveActivation, SendActivation, before, after)
+				for _, peer := range before {
+					want(Action{ReceiveActivation, s, i, peer})
+				}
+				want(Action{Forward, s, i, 0})
+				for _, peer := range after {
+					want(Action{SendActivation, s, i, peer})
+				}
 			}
 			if c.Phase.backward() {
-				half(i, c.backward(s, i), ReceiveGradient, SendGradient, after, before)
+				for _, peer := range after {
+					want(Action{ReceiveGradient, s, i, peer})
+				}
+				want(c.backwards(s, i)...)
+				for _, peer := range before {
+					want(Action{SendGradient, s, i, peer})
+				}
 			}
 		}
 	}
+}
+
+// backwards returns the actions that a backward must have: both parts if one is there, otherwise
+// the whole. It reports parts of a backward that is whole too.
+func (c *checker) backwards(stage, microBatch int) []Action {
+	action := Action{Backward, stage, microBatch, 0}
+	whole, has := c.find(action)
+	parts := []Action{{BackwardInput, stage, microBatch, 0}, {BackwardWeight, stage, microBatch, 0}}
+	some := false
+	for _, a := range parts {
+		part, ok := c.find(a)
+		if some = some || ok; ok && has {
+			c.reportAt(RuleDuplicate, part, "it is a part of %v: %s", action, c.place(whole))
+		}
+	}
+	if has || !some {
+		return []Action{action}
+	}
+	return parts
 }
 
 // reductions finds stages without a reduction where others have one.
@@ -217,37 +288,15 @@ func (c *checker) reductions() {
 		return
 	}
 	for s := range c.Stages {
-		if _, ok := c.index.find(Action{Kind: Reduce, Stage: s}); ok {
+		if _, ok := c.find(Action{Kind: Reduce, Stage: s}); ok {
 			continue
 		}
 		for _, kind := range []Kind{Backward, BackwardWeight} {
-			if last, ok := c.index.find(Action{kind, s, c.MicroBatches - 1, 0}); ok {
-				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one",
-					Action{Kind: Reduce, Stage: s})
+			if last, ok := c.find(Action{kind, s, c.MicroBatches - 1, 0}); ok {
+				c.reportAt(RuleMissing, last, "no %v follows, and other stages have one", Action{Kind: Reduce, Stage: s})
 			}
 		}
 	}
-}
-
-// backward returns the kind of action that makes the gradients of a micro-batch on a stage. It
-// reports incomplete parts, and parts of a backward that is whole too.
-func (c *checker) backward(stage, microBatch int) Kind {
-	whole, has := c.index.find(Action{Backward, stage, microBatch, 0})
-	input, first := c.index.find(Action{BackwardInput, stage, microBatch, 0})
-	weight, second := c.index.find(Action{BackwardWeight, stage, microBatch, 0})
-	if has && first {
-		c.reportAt(RuleDuplicate, input, "it is a part of %v: %s", c.action(whole), c.place(whole))
-	}
-	if has && second {
-		c.reportAt(RuleDuplicate, weight, "it is a part of %v: %s", c.action(whole), c.place(whole))
-	}
-	switch {
-	case has || !first && !second:
-		return Backward
-	case first && !second:
-		c.report(RuleMissing, "%v is on no worker", Action{BackwardWeight, stage, microBatch, 0})
-	}
-	return BackwardInput
 }
 
 // placement finds actions that are elsewhere than most of their stage.
@@ -265,11 +314,9 @@ func (c *checker) placement() {
 			}
 		}
 	}
-	for w, actions := range c.Workers {
-		for at, a := range actions {
-			if want := homes[a.Stage].worker; w != want {
-				c.reportAt(RulePlacement, c.first[w]+at, "stage %d is on worker %d", a.Stage, want)
-			}
+	for id := range c.size() {
+		if want := homes[c.action(id).Stage].worker; int(c.worker[id]) != want {
+			c.reportAt(RulePlacement, id, "stage %d is on worker %d", c.action(id).Stage, want)
 		}
 	}
 }
@@ -278,14 +325,11 @@ func (c *checker) placement() {
 // for those.
 func (c *checker) order() {
 	var deps []int
-	for w, actions := range c.Workers {
-		for at := range actions {
-			id := c.first[w] + at
-			deps = c.deps(deps[:0], w, at, false)
-			for _, dep := range deps {
-				if dep >= id && c.on(dep, w) {
-					c.reportAt(RuleOrder, id, "it comes before %v, which it needs", c.action(dep))
-				}
+	for id := range c.size() {
+		deps = c.deps(deps[:0], id, false)
+		for _, dep := range deps {
+			if dep >= id && c.on(dep, int(c.worker[id])) {
+				c.reportAt(RuleOrder, id, "it comes before %v, which it needs", c.action(dep))
 			}
 		}
 	}
@@ -293,26 +337,20 @@ func (c *checker) order() {
 
 // inOrder finds receives that come after one of the same worker's values that was sent later.
 func (c *checker) inOrder() {
-	latest := make([]int, len(c.Workers)) // by sender: the id of the last send, in its order, that was received so far
-	for w, actions := range c.Workers {
-		for from := range latest {
-			latest[from] = -1
+	latest := map[[2]int32]int{} // by sender and receiver: the id of the last send, in its order, that was received so far
+	for id := range c.size() {
+		if !c.action(id).Kind.Receive() {
+			continue
 		}
-		for at, a := range actions {
-			if !a.Kind.Receive() {
-				continue
-			}
-			sent, ok := c.index.find(a.Matching())
-			if !ok || int(c.worker[sent]) == w {
-				continue
-			}
-			last := &latest[c.worker[sent]]
-			if sent < *last {
-				c.reportAt(RuleInOrder, c.first[w]+at, "it comes after %v, which worker %d sends later",
-					c.action(*last).Matching(), c.worker[sent])
-			}
-			*last = max(*last, sent)
+		sent, ok := c.find(c.action(id).Matching())
+		if !ok || c.worker[sent] == c.worker[id] {
+			continue
 		}
+		way := [2]int32{c.worker[sent], c.worker[id]}
+		if last, some := latest[way]; some && sent < last {
+			c.reportAt(RuleInOrder, id, "it comes after %v, which worker %d sends later", c.action(last).Matching(), c.worker[sent])
+		}
+		latest[way] = max(latest[way], sent)
 	}
 }
 
@@ -325,11 +363,11 @@ func (c *checker) progress(meet bool) {
 		if id == c.first[w+1] {
 			continue
 		}
-		deps = c.deps(deps[:0], w, id-c.first[w], meet)
+		deps = c.deps(deps[:0], id, meet)
 		for _, dep := range deps {
 			if on := int(c.worker[dep]); on != w && dep >= stuck[on] {
 				c.reportAt(RuleDeadlock, id, "it waits for %v on worker %d, which is stuck at %v, action %d",
-					c.action(dep), on, c.action(stuck[on]), stuck[on]-c.first[on]+1)
+					c.action(dep), on, c.action(stuck[on]), c.at(stuck[on])+1)
 			}
 		}
 	}

@@ -25,22 +25,12 @@ func (g Generator) Make(c Config) (*Program, error) {
 		return nil, err
 	}
 	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase ||
-		!slices.Equal(p.Skips, want.Skips) {
-		return nil, fmt.Errorf("schedule: a %v program for %d stages, %d micro-batches and skips %v, want a %v one for %d, %d and %v",
-			p.Phase, p.Stages, p.MicroBatches, p.Skips, want.Phase, want.Stages, want.MicroBatches, want.Skips)
+		!slices.Equal(p.Skips, want.Skips) || !slices.Equal(p.Placement(), placement) {
+		return nil, fmt.Errorf("schedule: a %v program for %d micro-batches, skips %v and stages on the workers %v; want a %v one for %d, %v and %v",
+			p.Phase, p.MicroBatches, p.Skips, p.Placement(), want.Phase, want.MicroBatches, want.Skips, placement)
 	}
-	for w, actions := range p.Workers {
-		for _, a := range actions {
-			if placement[a.Stage] != w {
-				return nil, fmt.Errorf("schedule: stage %d is on worker %d of the program, want worker %d", a.Stage, w, placement[a.Stage])
-			}
-		}
-	}
-	if s, i, asked, ok := p.recomputesElse(c); ok {
-		if asked {
-			return nil, fmt.Errorf("schedule: the program lacks %dR%d, a recomputation that is asked for", s, i)
-		}
-		return nil, fmt.Errorf("schedule: the program has %dR%d, a recomputation that is not asked for", s, i)
+	if other := p.otherRecomputation(c); other != "" {
+		return nil, fmt.Errorf("schedule: the program has other recomputations: %s", other)
 	}
 	return p, nil
 }
@@ -103,26 +93,17 @@ func (c Config) placement() ([]int, error) {
 		return nil, err
 	}
 	if c.Worker == nil {
-		own := make([]int, c.Stages)
-		for s := range own {
-			own[s] = s
-		}
-		return own, nil
-	}
-	if len(c.Worker) != c.Stages {
-		return nil, fmt.Errorf("workers are given for %d stages, want %d", len(c.Worker), c.Stages)
+		return Loop(c.Stages, c.Stages)
 	}
 	used := make([]bool, c.Stages)
 	for s, w := range c.Worker {
-		if w < 0 || w >= c.Stages {
-			return nil, fmt.Errorf("stage %d is on worker %d, want 0 to %d", s, w, c.Stages-1)
+		if w < 0 || w >= c.Stages || len(c.Worker) != c.Stages {
+			return nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of %d stages", s, w, c.Stages-1, c.Stages)
 		}
 		used[w] = true
 	}
-	for w := range slices.Max(c.Worker) {
-		if !used[w] {
-			return nil, fmt.Errorf("worker %d has no stage, want workers without gaps", w)
-		}
+	if len(c.Worker) == 0 || slices.Contains(used[:slices.Max(c.Worker)], false) {
+		return nil, fmt.Errorf("stages are on the workers %v; want workers without gaps", c.Worker)
 	}
 	return c.Worker, nil
 }

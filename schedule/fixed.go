@@ -1,8 +1,8 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"penstock.example/internal/arg"
@@ -39,28 +39,21 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case p.Phase != Whole:
-		return nil, fmt.Errorf("it is %v, want one of a whole step", p.Phase)
-	case p.Stages != c.Stages:
-		return nil, fmt.Errorf("it has %d stages, and %d are asked for", p.Stages, c.Stages)
-	case p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it has %d micro-batches, and %d are asked for", p.MicroBatches,
-			c.MicroBatches)
+	case p.Phase != Whole || p.Stages != c.Stages || p.MicroBatches < c.MicroBatches:
+		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and %d or more",
+			p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
 	}
-	if out.Capacity == 0 {
-		out.Capacity = p.Capacity
-	}
+	out.Capacity = cmp.Or(out.Capacity, p.Capacity)
 	given := p.Fewer(c.MicroBatches)
-	workers, err := renumbered(given, placement)
-	if err != nil {
+	if given.Workers, err = renumbered(given, placement); err != nil {
 		return nil, err
 	}
-	given.Workers, given.Capacity = workers, out.Capacity
-	if slices.Equal(given.Skips, out.Skips) && given.recomputesAs(c) && Check(given, Limits{}) == nil {
+	given.Capacity = out.Capacity
+	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" && Check(given, Limits{}) == nil {
 		return given, nil
 	}
-	order, recomputed := make(order, len(workers)), given.recomputed()
-	for w, actions := range workers {
+	order, recomputed := make(order, len(given.Workers)), given.recomputed()
+	for w, actions := range given.Workers {
 		for _, a := range actions {
 			recompute := Action{Recompute, a.Stage, a.MicroBatch, 0}
 			switch wants := c.recomputes(a.Stage, a.MicroBatch); {
@@ -77,24 +70,18 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	return out, nil
 }
 
-// renumbered returns the workers' lists of a program in the order that a placement gives them.
+// renumbered returns the workers' lists of a program in the order that a placement gives them. All
+// stages of a worker must be on one worker of the placement, and no others.
 func renumbered(p *Program, placement []int) ([][]Action, error) {
 	out := make([][]Action, slices.Max(placement)+1)
-	from := map[int]int{} // by worker of the placement: that of the program
-	for w, actions := range p.Workers {
-		for _, a := range actions {
-			to := placement[a.Stage]
-			if was, known := from[to]; known && was != w {
-				return nil, fmt.Errorf("stage %d is on worker %d of it, and shares worker %d with stages of its worker %d", a.Stage, w, to, was)
-			}
-			from[to] = w
+	from, to := map[int]int{}, map[int]int{} // by worker of the placement: that of the program, and back
+	for s, w := range p.Placement() {
+		known, had := from[placement[s]]
+		other, has := to[w]
+		if had && known != w || has && other != placement[s] {
+			return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", p.Placement(), placement)
 		}
-	}
-	if len(slices.Compact(slices.Sorted(maps.Values(from)))) < len(from) {
-		return nil, fmt.Errorf("it has stages on one worker that are asked for on several: %v", placement)
-	}
-	for to, w := range from {
-		out[to] = p.Workers[w]
+		from[placement[s]], to[w], out[placement[s]] = w, placement[s], p.Workers[w]
 	}
 	return out, nil
 }
@@ -112,22 +99,17 @@ func (p *Program) recomputed() map[Action]bool {
 	return out
 }
 
-// recomputesAs reports whether the program recomputes as a config asks.
-func (p *Program) recomputesAs(c Config) bool {
-	_, _, _, found := p.recomputesElse(c)
-	return !found
-}
-
-// recomputesElse finds a micro-batch on a stage that the program recomputes and the config does not
-// ask for, or the other way round.
-func (p *Program) recomputesElse(c Config) (stage, microBatch int, asked, found bool) {
+// otherRecomputation says which recomputation the program has and the config does not ask for, or
+// the other way round; nothing if there is none.
+func (p *Program) otherRecomputation(c Config) string {
 	recomputed := p.recomputed()
 	for s := range p.Stages {
 		for i := range p.MicroBatches {
-			if asked := c.recomputes(s, i); recomputed[Action{Recompute, s, i, 0}] != asked {
-				return s, i, asked, true
+			a := Action{Recompute, s, i, 0}
+			if asked := c.recomputes(s, i); recomputed[a] != asked {
+				return fmt.Sprintf("%v is there: %t, and asked for: %t", a, !asked, asked)
 			}
 		}
 	}
-	return 0, 0, false, false
+	return ""
 }

@@ -99,11 +99,11 @@ func TestFixedRefuses(t *testing.T) {
 		config  schedule.Config
 		want    string
 	}{
-		{program(), schedule.Config{Stages: 2, MicroBatches: 4}, "it has 3 stages, and 2 are asked for"},
-		{program(), schedule.Config{Stages: 3, MicroBatches: 5}, "it has 4 micro-batches, and 5 are asked for"},
-		{program(), schedule.Config{Stages: 3, MicroBatches: 4, Worker: []int{0, 1, 0}}, "stage 2 is on worker 2 of it, and shares worker 0 with stages of its worker 0"},
-		{program(0, 1, 0), schedule.Config{Stages: 3, MicroBatches: 4}, "it has stages on one worker that are asked for on several: [0 1 2]"},
-		{program().Part(schedule.ForwardOnly), schedule.Config{Stages: 3, MicroBatches: 4}, "it is forward-only, want one of a whole step"},
+		{program(), schedule.Config{Stages: 2, MicroBatches: 4}, "it is whole, for 3 stages and 4 micro-batches; want a whole one for 2 and 4 or more"},
+		{program(), schedule.Config{Stages: 3, MicroBatches: 5}, "want a whole one for 3 and 5 or more"},
+		{program(), schedule.Config{Stages: 3, MicroBatches: 4, Worker: []int{0, 1, 0}}, "its stages are on the workers [0 1 2], and [0 1 0] are asked for"},
+		{program(0, 1, 0), schedule.Config{Stages: 3, MicroBatches: 4}, "its stages are on the workers [0 1 0], and [0 1 2] are asked for"},
+		{program().Part(schedule.ForwardOnly), schedule.Config{Stages: 3, MicroBatches: 4}, "it is forward-only"},
 		{broken, schedule.Config{Stages: 3, MicroBatches: 4}, "missing: 0>1F0 is on no worker"},
 	} {
 		_, err := schedule.Fixed(tt.program)(tt.config)

@@ -26,11 +26,28 @@ import (
 //
 // The timeline must be valid.
 func (t Timeline) Grid() string {
-	start, end := t.bounds()
-	column := t.column(end - start)
+	column := t.column()
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
-	return t.lines(fmt.Sprintf("1 column = %v", column), rows,
-		func(spans []span) string { return row(spans, columns, width) })
+	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string {
+		var b strings.Builder
+		at := 0
+		idle := func(until int) {
+			for ; at < until; at++ {
+				fmt.Fprintf(&b, " %-*s", width, ".")
+			}
+		}
+		for _, s := range spans {
+			idle(s.from)
+			text := s.text
+			if more := s.to - s.from - 1; more > 0 { // the columns of a span are joined
+				text += strings.Repeat("-", more*(width+1)+width-len(text))
+			}
+			fmt.Fprintf(&b, " %-*s", width, text)
+			at = s.to
+		}
+		idle(columns)
+		return b.String()
+	})
 }
 
 // GridWidth is Grid if that fits a number of characters. Otherwise it is drawn more densely, a
@@ -43,40 +60,37 @@ func (t Timeline) Grid() string {
 // Here a computation takes at least the characters of its text, and a transfer is drawn if it has
 // room for its own. Rows with too many texts end in "…".
 func (t Timeline) GridWidth(characters int) string {
-	if grid := t.Grid(); widest(grid) <= characters {
+	grid, widest := t.Grid(), 0
+	for line := range strings.Lines(grid) {
+		widest = max(widest, len(line)-len("\n"))
+	}
+	if widest <= characters {
 		return grid
 	}
-	start, end := t.bounds()
+	makespan := t.Makespan()
 	room := max(1, characters-t.nameWidth()-len("  "))
-	column := max(1, (end-start)/time.Duration(room))
-	for {
-		rows, columns, _ := t.rows(column, func(text string) int { return len(text) })
-		if columns > room && column < end-start {
-			column += column/32 + 1
-			continue
-		}
-		return t.lines(fmt.Sprintf("1 character = %v", threeDigits(column)), rows,
-			func(spans []span) string { return denseRow(spans, columns, room) })
+	column := max(1, makespan/time.Duration(room))
+	rows, columns, _ := t.rows(column, func(text string) int { return len(text) })
+	for columns > room && column < makespan {
+		column += column/32 + 1
+		rows, columns, _ = t.rows(column, func(text string) int { return len(text) })
 	}
-}
-
-// threeDigits is a duration with three digits that count.
-func threeDigits(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for 1000*unit <= d {
+	unit := time.Duration(1) // of three digits
+	for 1000*unit <= column {
 		unit *= 10
 	}
-	return d.Round(unit)
-}
-
-// widest returns the number of characters in the longest line of a grid. All are ASCII but for a µ
-// in the first line, a short one.
-func widest(grid string) int {
-	n := 0
-	for line := range strings.Lines(grid) {
-		n = max(n, len(line)-len("\n"))
-	}
-	return n
+	return t.lines(fmt.Sprintf("1 character = %v", column.Round(unit)), rows, func(spans []span) string {
+		var b strings.Builder
+		for _, s := range spans {
+			b.WriteString(strings.Repeat(".", s.from-b.Len()))
+			b.WriteString(s.text + strings.Repeat("-", s.to-s.from-len(s.text)))
+		}
+		b.WriteString(strings.Repeat(".", columns-b.Len()))
+		if columns > room {
+			return " " + b.String()[:room-1] + "…"
+		}
+		return " " + b.String()
+	})
 }
 
 // lane is the actions of a worker one after the other, and its reductions meanwhile.
@@ -137,42 +151,6 @@ type span struct {
 	text     string
 }
 
-// row draws every column as a blank and width characters. The columns of a span are joined.
-func row(spans []span, columns, width int) string {
-	var b strings.Builder
-	at := 0
-	idle := func(until int) {
-		for ; at < until; at++ {
-			fmt.Fprintf(&b, " %-*s", width, ".")
-		}
-	}
-	for _, s := range spans {
-		idle(s.from)
-		rest := strings.Repeat("-", (s.to-s.from-1)*(width+1))
-		if rest != "" {
-			rest += strings.Repeat("-", width-len(s.text))
-		}
-		fmt.Fprintf(&b, " %-*s", width, s.text+rest)
-		at = s.to
-	}
-	idle(columns)
-	return b.String()
-}
-
-// denseRow draws every column as one character, after a blank, up to the width of the room.
-func denseRow(spans []span, columns, room int) string {
-	var b strings.Builder
-	for _, s := range spans {
-		b.WriteString(strings.Repeat(".", s.from-b.Len()))
-		b.WriteString(s.text + strings.Repeat("-", s.to-s.from-len(s.text)))
-	}
-	b.WriteString(strings.Repeat(".", columns-b.Len()))
-	if columns > room {
-		return " " + b.String()[:room-1] + "…"
-	}
-	return " " + b.String()
-}
-
 // labels returns how the actions of this timeline are called.
 func (t Timeline) labels() func(Action) string {
 	stages := make(map[int]int) // by worker
@@ -207,8 +185,9 @@ func (t Timeline) labels() func(Action) string {
 // column chooses the time that a column stands for. Rows get at least minColumns if the times ask
 // for it, and up to four columns per computation of the busiest worker. This is enough for any mix
 // of computations, with the longest a few times as long as the shortest.
-func (t Timeline) column(makespan time.Duration) time.Duration {
+func (t Timeline) column() time.Duration {
 	const minColumns = 64
+	makespan := t.Makespan()
 	computations := make([]int, t.Workers)
 	var shortest time.Duration
 	for _, e := range t.Events {

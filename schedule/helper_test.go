@@ -127,15 +127,6 @@ func drawSkips(t *rapid.T, stages int) []schedule.Edge {
 	}), 0, 5).Draw(t, "skips")
 }
 
-// drawSkipped draws a program that has skips, or a phase of one.
-func drawSkipped(t *rapid.T) *schedule.Program {
-	p := drawProgram(t)
-	if len(p.Skips) == 0 {
-		t.Skip("no skips")
-	}
-	return p
-}
-
 // drawPlacement puts the stages on any number of workers, in any order, each worker having at least
 // one.
 func drawPlacement(t *rapid.T, stages int) []int {

@@ -74,13 +74,10 @@ func (m *meeting) foresee() {
 	if m.start != nil {
 		return
 	}
-	m.before = make([]int32, m.size())
-	m.start = make([]time.Duration, m.size())
-	m.simulation().Run(m.duration, Links{},
-		func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
+	m.before, m.start = make([]int32, m.size()), make([]time.Duration, m.size())
+	m.simulation().Run(m.duration, Links{}, func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
 	for w, actions := range m.Workers {
-		computations := int32(0)
-		next := time.Duration(math.MaxInt64)
+		computations, next := int32(0), time.Duration(math.MaxInt64)
 		computes := func(a Action) bool { return !a.Kind.Transfer() && a.Kind != Reduce }
 		for at, a := range actions {
 			m.before[m.first[w]+at] = computations
@@ -98,8 +95,8 @@ func (m *meeting) foresee() {
 	}
 }
 
-// at returns the action that a worker is at, or false if it has ended.
-func (m *meeting) at(w int) (Action, bool) {
+// current returns the action that a worker is at, or false if it has ended.
+func (m *meeting) current(w int) (Action, bool) {
 	for m.next[w] < m.first[w+1] && m.ahead[m.next[w]] {
 		m.next[w]++
 	}
@@ -121,94 +118,80 @@ func (m *meeting) run(w int) {
 	ready := []int{w}
 	for len(ready) > 0 {
 		w, ready = ready[len(ready)-1], ready[:len(ready)-1]
-		for {
-			a, ok := m.at(w)
-			if !ok {
-				break
-			}
+		for a, ok := m.current(w); ok; a, ok = m.current(w) {
 			other := m.home[a.Peer]
 			if !a.Kind.Transfer() || other == w {
 				m.do(w, a)
 				continue
 			}
-			b, ok := m.at(other)
-			if ok && b == a.Matching() {
+			b, ok := m.current(other)
+			switch {
+			case ok && b == a.Matching():
 				m.do(w, a)
 				m.do(other, b)
-				ready = append(ready, other)
-				continue
+			case ok && a.Kind.Send() && b.Kind.Send() && m.home[b.Peer] == w: // each has something for the other
+				m.receiveEarly(m.cheaper(a, b))
+			default:
+				other = -1
 			}
-			if ok && a.Kind.Send() && b.Kind.Send() && m.home[b.Peer] == w { // each has something for the other
-				m.takeAhead(m.better(a, b))
-				ready = append(ready, other)
-				continue
+			if other < 0 {
+				break
 			}
-			break
+			ready = append(ready, other)
 		}
 	}
 }
 
-// wanted returns the number of computations of the receiver before it wants a sent value.
-func (m *meeting) wanted(send Action) int32 {
-	return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]]
-}
-
-// better returns the better of two sends to receive ahead.
-func (m *meeting) better(a, b Action) Action {
+// cheaper returns the send of two that costs its receiver less to receive ahead: the one that holds it
+// up less, and then the one that it wants after fewer computations.
+func (m *meeting) cheaper(a, b Action) Action {
 	m.foresee()
 	late := func(send Action) time.Duration { // by how much the receiver would go on later
-		return max(0, m.made(send)-m.due(m.home[send.Peer]))
+		w := m.home[send.Peer]
+		due := m.start[m.next[w]] // when it would send or compute next if nothing held it up
+		if a, ok := m.current(w); ok && a.Kind.Send() {
+			due = m.made(a)
+		}
+		return max(0, m.made(send)-due)
 	}
-	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(m.wanted(a), m.wanted(b)),
-		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
+	wanted := func(send Action) int32 { return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]] }
+	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(wanted(a), wanted(b)), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
 		return b
 	}
 	return a
-}
-
-// due is when a worker would send or compute next if nothing held it up.
-func (m *meeting) due(w int) time.Duration {
-	if a, ok := m.at(w); ok && a.Kind.Send() {
-		return m.made(a)
-	}
-	return m.start[m.next[w]]
 }
 
 // made returns when the value of a send is made.
 func (m *meeting) made(send Action) time.Duration {
 	for _, kind := range []Kind{Forward, Backward, BackwardInput} {
 		maker := Action{kind, send.Stage, send.MicroBatch, 0}
-		if id, ok := m.index.find(maker); ok && kind.forward() == send.Kind.forward() {
+		if id, ok := m.find(maker); ok && kind.forward() == send.Kind.forward() {
 			return m.start[id] + m.duration(maker)
 		}
 	}
 	return 0
 }
 
+// receiveOf is the receive of a send.
 func (m *meeting) receiveOf(send Action) int {
-	id, ok := m.index.find(send.Matching())
+	id, ok := m.find(send.Matching())
 	if !ok {
-		w := m.home[send.Stage]
-		panic(fmt.Sprintf("schedule: an order that cannot run: %s, which never receives it",
-			m.waits(w, send)))
+		m.fail([]Action{send})
 	}
 	return id
 }
 
-func (m *meeting) waits(w int, a Action) string {
-	return fmt.Sprintf("worker %d, at %v, waits for worker %d", w, a, m.home[a.Peer])
-}
-
-func (m *meeting) allWait(path []Action) string {
+// fail panics with what workers are at that wait for what never comes.
+func (m *meeting) fail(at []Action) {
 	var list []string
-	for _, a := range path {
-		list = append(list, m.waits(m.home[a.Stage], a))
+	for _, a := range at {
+		list = append(list, fmt.Sprintf("worker %d, at %v, waits for worker %d", m.home[a.Stage], a, m.home[a.Peer]))
 	}
-	return strings.Join(list, "; ")
+	panic("schedule: an order that cannot run: " + strings.Join(list, "; "))
 }
 
-// takeAhead performs a send that its worker is at, and has it received where the receiver is.
-func (m *meeting) takeAhead(send Action) {
+// receiveEarly performs a send that its worker is at, and has it received where the receiver is.
+func (m *meeting) receiveEarly(send Action) {
 	receive := send.Matching()
 	m.ahead[m.receiveOf(send)] = true
 	m.out[m.home[receive.Stage]] = append(m.out[m.home[receive.Stage]], receive)
@@ -221,12 +204,12 @@ func (m *meeting) breakCircle(w int) {
 	var path []Action // what each worker on the way is at
 	seen := map[int]int{}
 	for {
-		a, ok := m.at(w)
-		if !ok {
-			if len(path) == 0 {
-				return
-			}
-			panic(fmt.Sprintf("schedule: an order that cannot run: %s, which has ended", m.allWait(path)))
+		a, ok := m.current(w)
+		if !ok && len(path) == 0 {
+			return
+		}
+		if !ok { // the last one waits for a worker that has ended
+			m.fail(path)
 		}
 		if at, ok := seen[w]; ok {
 			path = path[at:]
@@ -236,20 +219,15 @@ func (m *meeting) breakCircle(w int) {
 		path = append(path, a)
 		w = m.home[a.Peer]
 	}
-	var best Action
-	for _, a := range path {
-		switch {
-		case !a.Kind.Send():
-		case best.Kind == 0:
-			best = a
-		default:
-			best = m.better(best, a)
-		}
+	sends := slices.DeleteFunc(slices.Clone(path), func(a Action) bool { return !a.Kind.Send() })
+	if len(sends) == 0 {
+		m.fail(path)
 	}
-	if best.Kind == 0 {
-		panic(fmt.Sprintf("schedule: an order that cannot run: workers wait for values in a circle, and none has one to send: %s", m.allWait(path)))
+	best := sends[0]
+	for _, a := range sends[1:] {
+		best = m.cheaper(best, a)
 	}
-	m.takeAhead(best)
+	m.receiveEarly(best)
 	m.run(m.home[best.Stage])
 	m.run(m.home[best.Peer])
 }

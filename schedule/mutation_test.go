@@ -56,103 +56,54 @@ func mustBreak(t *rapid.T, p *schedule.Program, rules ...schedule.Rule) {
 	}
 }
 
-func TestDropIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
-		s := drawSite(t, p, required)
-		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
-		mustBreak(t, p, schedule.RuleMissing)
-	})
+// isSkip reports whether the action moves something past a stage.
+func isSkip(a schedule.Action) bool { return a.Kind.Transfer() && hops(a) > 1 }
+
+// drop removes an action.
+func drop(p *schedule.Program, s site) {
+	p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
 }
 
-// Without its recomputation a micro-batch on a stage is one whose graph is kept.
-func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
-		s := drawSite(t, p, func(a schedule.Action) bool { return a.Kind == schedule.Recompute })
-		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
-		if err := schedule.Check(p, schedule.Limits{}); err != nil {
-			t.Fatalf("%v\n%v", err, p)
-		}
-	})
-}
-
-func TestDuplicateIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
+// mutations change a valid program so that it breaks one of the rules. Some suit only programs with skips.
+var mutations = []struct {
+	name   string
+	skips  bool
+	mutate func(t *rapid.T, p *schedule.Program)
+	rules  []schedule.Rule
+}{
+	{"an action is dropped", false, func(t *rapid.T, p *schedule.Program) { drop(p, drawSite(t, p, required)) }, []schedule.Rule{schedule.RuleMissing}},
+	{"a skip is dropped", true, func(t *rapid.T, p *schedule.Program) { drop(p, drawSite(t, p, isSkip)) }, []schedule.Rule{schedule.RuleMissing}},
+	{"an action is there twice", false, func(t *rapid.T, p *schedule.Program) {
 		from := drawSite(t, p, anyAction)
-		a := p.Workers[from.worker][from.at]
 		to := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "to worker")
 		at := rapid.IntRange(0, len(p.Workers[to])).Draw(t, "to")
-		p.Workers[to] = slices.Insert(p.Workers[to], at, a)
-		mustBreak(t, p, schedule.RuleDuplicate)
-	})
-}
-
-func TestReplacedActionIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
+		p.Workers[to] = slices.Insert(p.Workers[to], at, p.Workers[from.worker][from.at])
+	}, []schedule.Rule{schedule.RuleDuplicate}},
+	{"an action is another", false, func(t *rapid.T, p *schedule.Program) {
 		s := drawSite(t, p, required)
 		other := drawAction(t)
 		if other == p.Workers[s.worker][s.at] {
 			t.Skip("no change")
 		}
 		p.Workers[s.worker][s.at] = other
-		mustBreak(t, p, schedule.RuleMissing)
-	})
-}
-
-// isSkip reports whether the action moves something past a stage.
-func isSkip(a schedule.Action) bool { return a.Kind.Transfer() && hops(a) > 1 }
-
-func TestDroppedSkipIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawSkipped(t)
+	}, []schedule.Rule{schedule.RuleMissing}},
+	{"a skip comes from another stage", true, func(t *rapid.T, p *schedule.Program) {
 		s := drawSite(t, p, isSkip)
-		p.Workers[s.worker] = slices.Delete(p.Workers[s.worker], s.at, s.at+1)
-		mustBreak(t, p, schedule.RuleMissing)
-	})
-}
-
-// A skip transfer that comes from another stage is missing, and twice there or unknown.
-func TestRedirectedSkipIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawSkipped(t)
-		s := drawSite(t, p, isSkip)
-		a := &p.Workers[s.worker][s.at]
 		peer := rapid.IntRange(0, p.Stages-1).Draw(t, "peer")
-		if peer == a.Peer {
+		if peer == p.Workers[s.worker][s.at].Peer {
 			t.Skip("no change")
 		}
-		a.Peer = peer
-		mustBreak(t, p, schedule.RuleMissing)
-		mustBreak(t, p, schedule.RuleDuplicate, schedule.RuleUnknown)
-	})
-}
-
-func TestUndeclaredSkipIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawSkipped(t)
+		p.Workers[s.worker][s.at].Peer = peer
+	}, []schedule.Rule{schedule.RuleDuplicate, schedule.RuleUnknown}},
+	{"a skip is not declared", true, func(t *rapid.T, p *schedule.Program) {
 		at := rapid.IntRange(0, len(p.Skips)-1).Draw(t, "skip")
 		p.Skips = slices.Delete(p.Skips, at, at+1)
-		mustBreak(t, p, schedule.RuleUnknown)
-	})
-}
-
-// An edge more is one without transfers, unless the list is no longer what it has to be.
-func TestDeclaredSkipIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
+	}, []schedule.Rule{schedule.RuleUnknown}},
+	{"a skip more is declared", false, func(t *rapid.T, p *schedule.Program) {
 		edge := schedule.Edge{From: rapid.IntRange(-1, p.Stages).Draw(t, "from"), To: rapid.IntRange(-1, p.Stages).Draw(t, "to")}
 		p.Skips = slices.Insert(p.Skips, rapid.IntRange(0, len(p.Skips)).Draw(t, "at"), edge)
-		mustBreak(t, p, schedule.RuleMissing, schedule.RuleHeader)
-	})
-}
-
-// A skip that is received after its use is caught, wherever its worker performs it.
-func TestSkipAfterItsUseIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawSkipped(t)
+	}, []schedule.Rule{schedule.RuleMissing, schedule.RuleHeader}},
+	{"a skip is received after its use", true, func(t *rapid.T, p *schedule.Program) {
 		s := drawSite(t, p, func(a schedule.Action) bool { return isSkip(a) && a.Kind.Receive() })
 		list := p.Workers[s.worker]
 		a := list[s.at]
@@ -161,13 +112,8 @@ func TestSkipAfterItsUseIsCaught(t *testing.T) {
 		})
 		to := rapid.IntRange(use, len(list)-1).Draw(t, "to")
 		p.Workers[s.worker] = slices.Insert(slices.Delete(list, s.at, s.at+1), to, a)
-		mustBreak(t, p, schedule.RuleOrder)
-	})
-}
-
-func TestMovedActionIsCaught(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
+	}, []schedule.Rule{schedule.RuleOrder}},
+	{"an action is on another worker", false, func(t *rapid.T, p *schedule.Program) {
 		if len(p.Workers) == 1 {
 			t.Skip("there is no other worker")
 		}
@@ -180,9 +126,34 @@ func TestMovedActionIsCaught(t *testing.T) {
 		a := p.Workers[from.worker][from.at]
 		to := (from.worker + rapid.IntRange(1, len(p.Workers)-1).Draw(t, "by")) % len(p.Workers)
 		at := rapid.IntRange(0, len(p.Workers[to])).Draw(t, "to")
-		p.Workers[from.worker] = slices.Delete(p.Workers[from.worker], from.at, from.at+1)
+		drop(p, from)
 		p.Workers[to] = slices.Insert(p.Workers[to], at, a)
-		mustBreak(t, p, schedule.RulePlacement)
+	}, []schedule.Rule{schedule.RulePlacement}},
+}
+
+func TestMutationsAreCaught(t *testing.T) {
+	for _, m := range mutations {
+		t.Run(m.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				p := drawProgram(t)
+				if m.skips && len(p.Skips) == 0 {
+					t.Skip("no skips")
+				}
+				m.mutate(t, p)
+				mustBreak(t, p, m.rules...)
+			})
+		})
+	}
+}
+
+// Without its recomputation a micro-batch on a stage is one whose graph is kept.
+func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawProgram(t)
+		drop(p, drawSite(t, p, func(a schedule.Action) bool { return a.Kind == schedule.Recompute }))
+		if err := schedule.Check(p, schedule.Limits{}); err != nil {
+			t.Fatalf("%v\n%v", err, p)
+		}
 	})
 }
 

@@ -67,7 +67,7 @@ func TestOneFOneBHoldsLess(t *testing.T) {
 
 func TestOneFOneBErrors(t *testing.T) {
 	_, err := schedule.OneFOneB(schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}})
-	if want := "schedule: 1f1b: worker 0 has the stages 0 and 2 and none between them, want consecutive stages on a worker"; err == nil || err.Error() != want {
+	if want := "schedule: 1f1b: stages are on the workers [0 1 0], want consecutive stages on a worker"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if _, err := schedule.OneFOneB(schedule.Config{Stages: 3}); err == nil || !strings.HasPrefix(err.Error(), "schedule: 1f1b: 0 micro-batches") {

@@ -37,6 +37,48 @@ func Parse(text string) (*Program, error) {
 	return p, nil
 }
 
+// headerOptions are the words of the header that need not be there, in their order.
+var headerOptions = []struct {
+	name   string
+	format func(p *Program) string // "" leaves it out
+	parse  func(p *Program, text string) error
+}{
+	{"skips=", func(p *Program) string {
+		words := make([]string, len(p.Skips))
+		for i, e := range p.Skips {
+			words[i] = e.String()
+		}
+		return strings.Join(words, ",")
+	}, func(p *Program, text string) error {
+		for pair := range strings.SplitSeq(text, ",") {
+			from, to, _ := strings.Cut(pair, ">")
+			f, wrong := parseNumber(from)
+			t, err := parseNumber(to)
+			if wrong != nil || err != nil {
+				return fmt.Errorf("%q is not a pair of stages, want skips such as skips=0>2,0>3", pair)
+			}
+			p.Skips = append(p.Skips, Edge{f, t})
+		}
+		return nil
+	}},
+	{"capacity=", func(p *Program) string {
+		switch p.Capacity {
+		case 0:
+			return ""
+		case Meet:
+			return "meet"
+		}
+		return fmt.Sprint(p.Capacity)
+	}, func(p *Program, text string) (err error) {
+		if p.Capacity = Meet; text != "meet" {
+			if p.Capacity, err = parseNumber(text); err != nil || p.Capacity == 0 {
+				return fmt.Errorf("%q, want meet or the number of values that may wait, from 1", text)
+			}
+		}
+		return nil
+	}},
+}
+
 // parseHeader reads the words of the first line. With an error it returns the index of the word at
 // fault.
 func parseHeader(words []string) (*Program, int, error) {
@@ -48,8 +90,7 @@ func parseHeader(words []string) (*Program, int, error) {
 		{"program", func(word string) bool { return word == "program" }},
 		{"whole, forward-only or backward-only", p.Phase.parse},
 		{"stages= and a number", func(word string) bool { return parseField(word, "stages=", &p.Stages) }},
-		{"micro-batches= and a number",
-			func(word string) bool { return parseField(word, "micro-batches=", &p.MicroBatches) }},
+		{"micro-batches= and a number", func(word string) bool { return parseField(word, "micro-batches=", &p.MicroBatches) }},
 	}
 	for i, field := range fields {
 		if i == len(words) {
@@ -59,38 +100,22 @@ func parseHeader(words []string) (*Program, int, error) {
 			return nil, i, fmt.Errorf("%q, want %s", words[i], field.want)
 		}
 	}
-	if at, err := p.parseOptions(words[len(fields):]); err != nil {
-		return nil, len(fields) + at, err
+	at := len(fields)
+	for _, o := range headerOptions {
+		if at == len(words) {
+			break
+		}
+		if text, found := strings.CutPrefix(words[at], o.name); found {
+			if err := o.parse(p, text); err != nil {
+				return nil, at, err
+			}
+			at++
+		}
+	}
+	if at < len(words) {
+		return nil, at, fmt.Errorf("%q after the header", words[at])
 	}
 	return p, 2, checkSize(p.Stages, len(p.Skips), p.MicroBatches)
-}
-
-// parseOptions reads those words of the header that need not be there. With an error it returns the
-// index of the word at fault.
-func (p *Program) parseOptions(words []string) (int, error) {
-	at := 0
-	if at < len(words) {
-		if list, found := strings.CutPrefix(words[at], skipsPrefix); found {
-			var err error
-			if p.Skips, err = parseSkips(list); err != nil {
-				return at, err
-			}
-			at++
-		}
-	}
-	if at < len(words) {
-		if text, found := strings.CutPrefix(words[at], capacityPrefix); found {
-			var err error
-			if p.Capacity, err = parseCapacity(text); err != nil {
-				return at, err
-			}
-			at++
-		}
-	}
-	if at < len(words) {
-		return at, fmt.Errorf("%q after the header", words[at])
-	}
-	return at, nil
 }
 
 // parse sets the phase that the word names, or reports false.
@@ -114,15 +139,9 @@ func parseField(word, name string, into *int) bool {
 // parseWorker reads the words of one worker's line. With an error it returns the index of the word
 // at fault.
 func (p *Program) parseWorker(words []string) (int, error) {
-	if words[0] != "worker" {
-		return 0, fmt.Errorf("%q, want worker", words[0])
-	}
 	label := fmt.Sprintf("%d:", len(p.Workers))
-	if len(words) == 1 {
-		return 1, fmt.Errorf("the line ends, want %s", label)
-	}
-	if words[1] != label {
-		return 1, fmt.Errorf("%q, want %s as workers are numbered in order", words[1], label)
+	if words[0] != "worker" || len(words) == 1 || words[1] != label {
+		return min(1, len(words)-1), fmt.Errorf("%q, want worker %s as workers are numbered in order", strings.Join(words[:min(2, len(words))], " "), label)
 	}
 	var actions []Action
 	for i, word := range words[2:] {

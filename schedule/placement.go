@@ -1,6 +1,9 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Loop returns the worker of each stage where stages go round: stage s is on worker s mod devices.
 // It fails if a device would have no stage.
@@ -50,12 +53,8 @@ func (p *Program) Placement() []int {
 // one divides stages into one chunk for each worker. All stages of a worker must be consecutive.
 func one(placement []int) ([]chunk, error) {
 	chunks := blocks(placement)
-	last := map[int]chunk{} // by worker
-	for _, c := range chunks {
-		if before, again := last[c.worker]; again {
-			return nil, fmt.Errorf("worker %d has the stages %d and %d and none between them, want consecutive stages on a worker", c.worker, before.to-1, c.from)
-		}
-		last[c.worker] = c
+	if len(chunks) > slices.Max(placement)+1 {
+		return nil, fmt.Errorf("stages are on the workers %v, want consecutive stages on a worker", placement)
 	}
 	return chunks, nil
 }
@@ -76,35 +75,20 @@ func blocks(placement []int) []chunk {
 // looped divides stages into chunks that go round: chunk c is on the worker of chunk c mod workers.
 func looped(placement []int) ([]chunk, error) {
 	chunks := blocks(placement)
-	workers := 0
-	for _, c := range chunks {
-		workers = max(workers, c.worker+1)
-	}
+	workers := slices.Max(placement) + 1
 	for at, c := range chunks {
-		if want := chunks[at%workers].worker; c.worker != want {
-			return nil, fmt.Errorf("stage %d is on worker %d, want %d as stages go round (schedule.Loop)", c.from, c.worker, want)
+		if c.worker != chunks[at%workers].worker || len(chunks)%workers != 0 {
+			return nil, fmt.Errorf("stages are on the workers %v, want as many blocks on each, that go round (schedule.Loop)", placement)
 		}
-	}
-	if len(chunks)%workers != 0 {
-		return nil, fmt.Errorf("%d blocks of stages go round %d workers, want as many on each",
-			len(chunks), workers)
 	}
 	return chunks, nil
 }
 
 // folded divides stages into two chunks of one stage for each worker, that go to and fro.
-func folded(placement []int) ([]chunk, error) {
-	workers := 0
-	for _, w := range placement {
-		workers = max(workers, w+1)
-	}
-	if len(placement) != 2*workers {
-		return nil, fmt.Errorf("%d stages on %d workers, want two on each", len(placement), workers)
-	}
-	var chunks []chunk
+func folded(placement []int) (chunks []chunk, err error) {
 	for s, w := range placement {
-		if want := placement[min(s, len(placement)-1-s)]; w != want {
-			return nil, fmt.Errorf("stage %d is on worker %d, want %d as stages go to and fro (schedule.V)", s, w, want)
+		if w != placement[len(placement)-1-s] || len(placement) != 2*(slices.Max(placement)+1) {
+			return nil, fmt.Errorf("stages are on the workers %v, want two on each, that go to and fro (schedule.V)", placement)
 		}
 		chunks = append(chunks, chunk{w, s, s + 1})
 	}

@@ -61,29 +61,6 @@ type Program struct {
 // value was received.
 const Meet = -1
 
-// capacityPrefix begins the word of the header that says how many values may wait on a link.
-const capacityPrefix = "capacity="
-
-// capacityWord is the header's word for a capacity other than zero.
-func capacityWord(capacity int) string {
-	if capacity == Meet {
-		return capacityPrefix + "meet"
-	}
-	return fmt.Sprint(capacityPrefix, capacity)
-}
-
-// parseCapacity reads what [capacityWord] writes, after its prefix.
-func parseCapacity(text string) (int, error) {
-	if text == "meet" {
-		return Meet, nil
-	}
-	n, err := parseNumber(text)
-	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q, want meet or the number of values that may wait, from 1", text)
-	}
-	return n, nil
-}
-
 // maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand
 // micro-batches are below it; beyond lies a slip in a header, which would ask for tens of
 // gigabytes.
@@ -119,11 +96,10 @@ func checkSize(stages, skips, microBatches int) error {
 func (p *Program) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "program %v stages=%d micro-batches=%d", p.Phase, p.Stages, p.MicroBatches)
-	if len(p.Skips) > 0 {
-		b.WriteString(" " + skipsWord(p.Skips))
-	}
-	if p.Capacity != 0 {
-		b.WriteString(" " + capacityWord(p.Capacity))
+	for _, o := range headerOptions {
+		if text := o.format(p); text != "" {
+			b.WriteString(" " + o.name + text)
+		}
 	}
 	b.WriteByte('\n')
 	for w, actions := range p.Workers {

@@ -199,13 +199,13 @@ func TestGenerateErrors(t *testing.T) {
 		config schedule.Config
 		want   string
 	}{
-		{"1f1b", schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}, "worker 0 has the stages 0 and 2 and none between them, want consecutive stages on a worker"},
-		{"zb-h2", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}, "worker 0 has the stages 0 and 3"},
-		{"interleaved", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}, "3 blocks of stages go round 2 workers, want as many on each"},
-		{"interleaved", schedule.Config{Stages: 6, MicroBatches: 2, Worker: []int{0, 1, 2, 1, 0, 2}}, "stage 3 is on worker 1, want 0 as stages go round (schedule.Loop)"},
-		{"bfs", schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}, "3 blocks of stages go round 2 workers, want as many on each"},
-		{"zb-v", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}}, "stage 2 is on worker 0, want 1 as stages go to and fro (schedule.V)"},
-		{"zb-v", schedule.Config{Stages: 4, MicroBatches: 2}, "4 stages on 4 workers, want two on each"},
+		{"1f1b", schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}, "workers [0 1 0], want consecutive stages on a worker"},
+		{"zb-h2", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}, "workers [0 1 1 0]"},
+		{"interleaved", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}, "want as many blocks on each, that go round (schedule.Loop)"},
+		{"interleaved", schedule.Config{Stages: 6, MicroBatches: 2, Worker: []int{0, 1, 2, 1, 0, 2}}, "workers [0 1 2 1 0 2], want as many blocks on each, that go round (schedule.Loop)"},
+		{"bfs", schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}, "want as many blocks on each, that go round (schedule.Loop)"},
+		{"zb-v", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}}, "workers [0 1 0 1], want two on each, that go to and fro (schedule.V)"},
+		{"zb-v", schedule.Config{Stages: 4, MicroBatches: 2}, "want two on each"},
 		{"dualpipe-v", schedule.Config{Stages: 2, MicroBatches: 0, Worker: []int{0, 0}}, "0 micro-batches, want at least 1"},
 		{"interleaved-zb", schedule.Config{Stages: 0, MicroBatches: 1}, "0 stages, want at least 1"},
 		{"zb-h1", schedule.Config{Stages: 1, MicroBatches: 1, Capacity: -2}, "a capacity of -2 values on a link"},

@@ -1,11 +1,6 @@
 package schedule
 
-import (
-	"fmt"
-	"time"
-
-	"penstock.example/internal/arg"
-)
+import "time"
 
 // Unit is the duration of an action if all computations take equally long and transfers take no
 // time.
@@ -75,10 +70,10 @@ func (n *numbered) simulation() *Simulation {
 	place := make([]int32, n.size()) // by id: the place in the order, from 1
 	ways := map[[2]int32]int32{}
 	n.advance(false, func(id, w int, deps []int) {
-		a := n.Workers[w][id-n.first[w]]
-		e := simulated{worker: int32(w), at: int32(id - n.first[w])}
+		a := n.action(id)
+		e := simulated{worker: int32(w), at: int32(n.at(id))}
 		if a.Kind.Transfer() {
-			if other, ok := n.index.find(a.Matching()); ok && a.Kind.Send() && !n.on(other, w) {
+			if other, ok := n.find(a.Matching()); ok && a.Kind.Send() && !n.on(other, w) {
 				way := [2]int32{int32(w), n.worker[other]}
 				if ways[way] == 0 {
 					ways[way] = int32(len(ways) + 1)
@@ -165,8 +160,7 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 }
 
 // Simulate returns the timeline of a program with a duration for each action, if moving a value
-// takes no time; see [Simulation]. duration is called once for each action and must not return less
-// than zero.
+// takes no time; see [Simulation]. duration is called once for each action.
 //
 // Each event comes after the events that it depends on. It fails with the error of [Check] for a
 // program that cannot run.
@@ -177,66 +171,35 @@ func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error)
 // Simulate is the function [Simulate] on these links. Events are actions of workers; a value on its
 // way is none. A program that FIFO links cannot run is refused too.
 func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
-	var t Timeline
-	_, err := l.run("Simulate", p, duration, func(w, at int, start, end time.Duration) {
-		t.Events = append(t.Events, Event{Worker: w, Action: p.Workers[w][at], Start: start, End: end})
-	})
+	s, err := newSimulation(p, Limits{InOrder: l.Transport == FIFO})
 	if err != nil {
 		return Timeline{}, err
 	}
-	t.Workers = len(p.Workers)
+	t := Timeline{Workers: len(p.Workers)}
+	s.Run(duration, l, func(w, at int, start, end time.Duration) {
+		t.Events = append(t.Events, Event{Worker: w, Action: p.Workers[w][at], Start: start, End: end})
+	})
 	return t, nil
-}
-
-// run simulates a program for a function of that name.
-func (l Links) run(name string, p *Program, duration func(Action) time.Duration,
-	visit func(w, at int, start, end time.Duration)) (makespan time.Duration, err error) {
-	if err := arg.Given(duration, "schedule: "+name+": the function of durations",
-		"one such as Unit"); err != nil {
-		return 0, err
-	}
-	s, err := newSimulation(p, Limits{InOrder: l.Transport == FIFO})
-	if err != nil {
-		return 0, err
-	}
-	if cost := l.Cost; cost != nil {
-		l.Cost = func(send Action) Transfer {
-			t := cost(send)
-			if (t.Latency < 0 || t.Bytes < 0) && err == nil {
-				err = fmt.Errorf("schedule: simulate: the value of %v takes %v and %v, want no less than zero", send, t.Latency, t.Bytes)
-			}
-			return t
-		}
-	}
-	makespan = s.Run(func(a Action) time.Duration {
-		d := duration(a)
-		if d < 0 && err == nil {
-			err = fmt.Errorf("schedule: simulate: %v takes %v, want no less than zero", a, d)
-		}
-		return d
-	}, l, visit)
-	return makespan, err
 }
 
 // Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
 // in which workers are idle, on average. It keeps no timeline.
-func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64,
-	err error) {
+func Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
 	return Links{}.Predict(p, duration)
 }
 
 // Predict is the function [Predict] on these links.
-func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration,
-	idle float64, err error) {
+func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+	s, err := newSimulation(p, Limits{InOrder: l.Transport == FIFO})
+	if err != nil {
+		return 0, 0, err
+	}
 	var busy float64
-	makespan, err = l.run("Predict", p, duration, func(w, at int, start, end time.Duration) {
+	makespan = s.Run(duration, l, func(w, at int, start, end time.Duration) {
 		if p.Workers[w][at].Kind != Reduce {
 			busy += float64(end - start)
 		}
 	})
-	if err != nil {
-		return 0, 0, err
-	}
 	if makespan > 0 {
 		idle = max(0, 1-busy/(float64(makespan)*float64(len(p.Workers))))
 	}

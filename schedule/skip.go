@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Edge is a pair of stages between which something moves directly, past the stages in between: a
@@ -91,38 +90,4 @@ func fanOf(skips []Edge) fan {
 		f.to[e.From] = append(f.to[e.From], e.To)
 	}
 	return f
-}
-
-// skipsPrefix begins the word of the header that declares the skips.
-const skipsPrefix = "skips="
-
-// skipsWord is the header's word for at least one skip.
-func skipsWord(skips []Edge) string {
-	words := make([]string, len(skips))
-	for i, e := range skips {
-		words[i] = e.String()
-	}
-	return skipsPrefix + strings.Join(words, ",")
-}
-
-// parseSkips reads what [skipsWord] writes, after its prefix, in whatever order the edges are.
-func parseSkips(list string) ([]Edge, error) {
-	var skips []Edge
-	for text := range strings.SplitSeq(list, ",") {
-		from, to, found := strings.Cut(text, ">")
-		if !found {
-			return nil, fmt.Errorf("%q is not a pair of stages, want skips such as %s0>2,0>3", text,
-				skipsPrefix)
-		}
-		var e Edge
-		var err error
-		if e.From, err = parseNumber(from); err != nil {
-			return nil, fmt.Errorf("skip %q: %w", text, err)
-		}
-		if e.To, err = parseNumber(to); err != nil {
-			return nil, fmt.Errorf("skip %q: %w", text, err)
-		}
-		skips = append(skips, e)
-	}
-	return skips, nil
 }

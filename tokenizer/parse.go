@@ -43,8 +43,7 @@ type file struct {
 	} `json:"model"`
 }
 
-// otherTokenizersAdvice says what to do with a tokenizer that is not read here, such as one of WordPiece, of Unigram, or
-// of SentencePiece's byte-pair encoding.
+// otherTokenizersAdvice is the advice for other tokenizers, such as WordPiece, Unigram and SentencePiece.
 const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
 
 // step is a normalizer or a pre-tokenizer, or several in a row.
@@ -89,7 +88,8 @@ func parse(content []byte) (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown, byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
+	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown,
+		byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
 	if m.UnknownToken != "" {
 		id, ok := m.Vocab[m.UnknownToken]
 		if !ok {
@@ -130,9 +130,11 @@ func (t *Tokenizer) normalise(s *step) error {
 		}
 		return nil
 	}
-	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}[s.Type]
+	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC,
+		"NFKD": norm.NFKD}[s.Type]
 	if !ok || t.form != nil {
-		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type, otherTokenizersAdvice)
+		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type,
+			otherTokenizersAdvice)
 	}
 	t.form = &form
 	return nil
@@ -185,10 +187,12 @@ func (t *Tokenizer) split(s *step) error {
 		case s.Behavior == "Removed":
 			matches, gaps = s.Invert, !s.Invert
 		default:
-			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed", s.Behavior)
+			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed",
+				s.Behavior)
 		}
 	default:
-		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s", s.Type, otherTokenizersAdvice)
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s",
+			s.Type, otherTokenizersAdvice)
 	}
 	one, err := newSplit(pattern, matches, gaps)
 	if err != nil {
@@ -204,7 +208,8 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 	all := maps.Clone(t.model.vocabulary)
 	for token, id := range t.added {
 		if known, ok := all[token]; ok && known != id {
-			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number", token, known, id)
+			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number",
+				token, known, id)
 		}
 		all[token] = id
 	}
@@ -234,7 +239,8 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 		}
 		pair := [2]int32{ids[0], ids[1]}
 		if first, ok := t.model.merges[pair]; ok {
-			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+1, m[0], m[1])
+			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+
+				1, m[0], m[1])
 		}
 		t.model.merges[pair] = merge{rank, ids[2]}
 	}
@@ -253,7 +259,7 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 	return nil
 }
 
-// tokens are those of a merge: ["a", "b"], or "a b" in older files.
+// tokens are the two tokens of a merge: ["a", "b"], or "a b" in older files.
 type tokens [2]string
 
 func (p *tokens) UnmarshalJSON(content []byte) error {
@@ -304,7 +310,7 @@ func parseMerges(content []byte) (all []tokens, err error) {
 	return all, nil
 }
 
-// unmarshal reads JSON in which no name is there twice; its errors say the line.
+// unmarshal reads JSON and refuses a name that appears twice. Errors say the line.
 func unmarshal(content []byte, v any) error {
 	err := json.Unmarshal(content, v)
 	var syntax *jsontext.SyntacticError
@@ -318,5 +324,6 @@ func unmarshal(content []byte, v any) error {
 	case errors.As(err, &wrong):
 		offset = wrong.ByteOffset
 	}
-	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+bytes.Count(content[:offset], []byte("\n")), err)
+	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+
+		bytes.Count(content[:offset], []byte("\n")), err)
 }

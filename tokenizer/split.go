@@ -19,8 +19,8 @@ type split struct {
 }
 
 // Of a longer text a window is searched at a time, as searching takes four bytes a character and
-// more. A match is taken if it ends well before the window does, so that what the pattern looks
-// ahead at is there too: it is the one that is found in the whole text.
+// more. A match is taken if it ends well before the window does, so that the window has the text that
+// the pattern looks ahead at. Searching the whole text would find the same match.
 const (
 	usualWindow = 1 << 20
 	lookahead   = 1 << 8

@@ -2,8 +2,13 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -27,7 +32,7 @@ type Tokenizer struct {
 // the classes of its head.
 func (t *Tokenizer) Len() int { return len(t.tokens) }
 
-// Encode returns the numbers of the text's tokens, none of which stands for anything but the text.
+// Encode returns the numbers of the text's tokens. It adds no special tokens.
 // The error says the line and the column, from 1, of a byte that is not UTF-8, or of a character that
 // the vocabulary lacks, where there is no token for the unknown.
 func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
@@ -41,12 +46,13 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 	return ids, nil
 }
 
-// EncodeParts is Encode for texts whose tokens are not wanted at once: yield is given them in order, some
-// thousands at a time, with about how many bytes of the text are done. The slice is yield's until it returns;
+// EncodeParts is Encode in parts: yield is given the tokens in order, some thousands at a time, with the
+// approximate number of bytes that are done. The slice is yield's until it returns;
 // an error that it returns ends the encoding, and is returned.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
 	if at := invalid(text); at >= 0 {
-		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it", place(string(text[:at])), text[at])
+		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it",
+			place(string(text[:at])), text[at])
 	}
 	e := encoder{Tokenizer: t, known: map[string][]int32{}, yield: yield}
 	whole, from := string(text), 0
@@ -106,7 +112,7 @@ const mostKnown = 1 << 16
 // partSize is about how many tokens yield is given at a time.
 const partSize = 1 << 14
 
-// segment encodes what is between two added tokens.
+// segment encodes the text between two added tokens.
 func (e *encoder) segment(whole string, from, to int) error {
 	text := whole[from:to]
 	if text == "" {
@@ -143,7 +149,7 @@ func (e *encoder) segment(whole string, from, to int) error {
 	})
 }
 
-// pieces gives what the splits leave of the text, which begins at byte at of its segment.
+// pieces yields the pieces of a text that begins at byte at of its segment.
 func (e *encoder) pieces(text string, at int, splits []split, yield func(piece string, at int) error) error {
 	if len(splits) == 0 {
 		return yield(text, at)
@@ -166,7 +172,8 @@ func (e *encoder) unknown(before string, r rune) error {
 // place says where a text ends.
 func place(before string) string {
 	line := strings.LastIndexByte(before, '\n') + 1
-	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"), 1+utf8.RuneCountInString(before[line:]))
+	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"), 1+
+		utf8.RuneCountInString(before[line:]))
 }
 
 // invalid is where the first byte is that is not UTF-8, or -1.
@@ -181,4 +188,63 @@ func invalid(text []byte) int {
 		}
 		at += n
 	}
+}
+
+// Sum returns the SHA-256 of the vocabulary and the merges as 64 hexadecimal digits: the tokens by their
+// numbers, and the merges in their order. It is the same for a tokenizer.json and for the vocab.json and
+// merges.txt of the same tokenizer. How text is split and normalised is not in it.
+func (t *Tokenizer) Sum() string {
+	h := sha256.New()
+	for id, token := range t.tokens {
+		fmt.Fprintf(h, "%d %q\n", id, token)
+	}
+	merges := t.model.merges
+	pairs := slices.SortedFunc(maps.Keys(merges), func(a,
+		b [2]int32) int {
+		return cmp.Compare(merges[a].rank, merges[b].rank)
+	})
+	for _, pair := range pairs {
+		fmt.Fprintf(h, "%d %d\n", pair[0], pair[1])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// The byte alphabet of GPT-2 has a visible character for each byte. Bytes that are visible in Latin-1
+// stand for themselves. The others are U+0100 and up, so that a space is Ġ.
+var (
+	charOf [256]rune
+	byteOf = map[rune]byte{}
+)
+
+func init() {
+	next := rune(256)
+	for b := range rune(256) {
+		char := b
+		if !('!' <= b && b <= '~' || '¡' <= b && b <= '¬' || '®' <= b && b <= 'ÿ') {
+			char = next
+			next++
+		}
+		charOf[b], byteOf[char] = char, byte(b)
+	}
+}
+
+// toByteLevel writes each byte of a text as its character.
+func toByteLevel(text string) string {
+	var out strings.Builder
+	for i := range len(text) {
+		out.WriteRune(charOf[text[i]])
+	}
+	return out.String()
+}
+
+// fromByteLevel is the bytes of a token; characters of no byte stand for themselves.
+func fromByteLevel(token string) (out []byte) {
+	for _, r := range token {
+		if b, ok := byteOf[r]; ok {
+			out = append(out, b)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
 }

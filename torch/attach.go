@@ -11,14 +11,14 @@ type Node interface {
 	// grad off. It is closed when Backward returns.
 	//
 	// A panic or Goexit ends the Backward that was called first. The sequence number of an *Error
-	// becomes that of the node.
+	// becomes the node's.
 	Backward(c *Ctx, arrival *Arrival)
 	// Forget is called once, on any thread, when Backward will not be called again: a backward that
 	// did not keep the graph is over, or the graph was freed. It must not use a context.
 	Forget()
 }
 
-// Arrival is what a node's backward is given, and what it returns.
+// Arrival is the input and the result of a node's backward.
 type Arrival struct {
 	// Grads are the gradients of the outputs, nil where there is none. They are kept tensors that
 	// nobody else holds, so freeing one in Node.Backward frees its memory. The rest are freed when
@@ -39,12 +39,14 @@ type Arrival struct {
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
 // outputs. Elements may be nil. Outputs whose type has no gradients stay outside of the graph.
 func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
-	return c.ownAll(c.attach("attach", false, inputs, outputs, func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
+	return c.ownAll(c.attach("attach", false, inputs, outputs,
+		func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
 }
 
 func arrive(c *Ctx, r *shim.Recomputation, n Node) {
 	a := &Arrival{
-		Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor, len(r.InputGrads)),
+		Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor,
+			len(r.InputGrads)),
 	}
 	arrived := make([]*Tensor, len(r.Grads))
 	for i, h := range r.Grads {
@@ -74,19 +76,20 @@ func (c *Ctx) attach(op string, hold bool, inputs, outputs []*Tensor,
 	run func(c *Ctx, r *shim.Recomputation), forget func(),
 ) []shim.Handle {
 	options := Options{Device: c.device, Threads: int(c.mode.Threads), Autocast: c.Autocast()}
-	attached, err := shim.Checkpoint(&c.mode, hold, handlesOf(inputs), handlesOf(outputs), func(r *shim.Recomputation) {
-		c := NewCtx(options)
-		defer c.Close()
-		defer func() {
-			if p := recover(); p != nil {
-				if e, ok := p.(*Error); ok {
-					e.Sequence = r.Sequence
+	attached, err := shim.Checkpoint(&c.mode, hold, handlesOf(inputs), handlesOf(outputs),
+		func(r *shim.Recomputation) {
+			c := NewCtx(options)
+			defer c.Close()
+			defer func() {
+				if p := recover(); p != nil {
+					if e, ok := p.(*Error); ok {
+						e.Sequence = r.Sequence
+					}
+					panic(p)
 				}
-				panic(p)
-			}
-		}()
-		run(c, r)
-	}, forget)
+			}()
+			run(c, r)
+		}, forget)
 	if err != nil {
 		panic(c.failed(op, inputs, err))
 	}

@@ -36,7 +36,7 @@ func (a Autocast) String() string {
 	return autocastNames[a]
 }
 
-// MarshalJSON writes the name; that of bfloat16, which was the only type once, is true.
+// MarshalJSON writes the name, and true for bfloat16, which was once the only type.
 func (a Autocast) MarshalJSON() ([]byte, error) {
 	switch a {
 	case AutocastOff, AutocastBFloat16:

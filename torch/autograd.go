@@ -23,7 +23,7 @@ func (c *Ctx) GradOf(t *Tensor) *Tensor {
 	return c.own(h)
 }
 
-// TakeGrad takes t's gradient away from it. The context owns it; nil if there is none.
+// TakeGrad takes t's gradient away from it. The context owns it; nil is none.
 func (c *Ctx) TakeGrad(t *Tensor) *Tensor {
 	h := shim.TakeGrad(t.given("grad"))
 	if h == 0 {
@@ -47,11 +47,11 @@ func (t *Tensor) SetGradOf(grad *Tensor) {
 }
 
 // Backward runs the graph of outputs, starting from grads, and adds to the gradients of the leaves.
-// There is one of grads for each output; nil stands for one, and is for scalars only. The graph is
+// grads has a gradient for each output; nil stands for one, and is for scalars only. The graph is
 // freed unless keepGraph is set.
 //
 // It runs on the calling goroutine and returns when all is done. No two goroutines may add to the
-// gradient of one leaf at a time: what each adds lies in the other's way. A function that Checkpoint runs
+// gradient of one leaf at a time. A function that Checkpoint runs
 // again may panic: Backward then panics with the same value.
 func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	if len(outputs) != len(grads) {
@@ -68,7 +68,6 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	c.backwardFailed(shim.Backward(&c.mode, handles[:n], handles[n:], keepGraph))
 }
 
-// backwardFailed panics, or ends the goroutine, if there is an error.
 func (c *Ctx) backwardFailed(err *shim.Error) {
 	if err == nil {
 		return
@@ -123,8 +122,8 @@ func (c *Ctx) prepared(handle uint64, first *Prepared) *Prepared {
 // a weight that both kinds use. If nothing leads to a gate, p does nothing.
 //
 // Both parts together compute what p would have computed, to the bit, and multiply as often. After
-// p the result holds of each product what it has saved and the gradient that has come, and nothing
-// else of the graph. Freeing the result leaves those weights without their gradients.
+// p the result holds each product's saved tensors and its gradient, and nothing else of the
+// graph. Freeing the result leaves those weights without their gradients.
 func (p *Prepared) Split(first ...*Tensor) *Prepared {
 	if p.handle == 0 || p.first != nil {
 		panic("torch: Split of a backward that was run, freed or split before")

@@ -62,7 +62,7 @@ func (g *Gloo) Send(t *Tensor, to, tag int) (*Transfer, error) {
 	return &Transfer{h}, nil
 }
 
-// Receive begins to fill the memory of a dense tensor with what another process sends.
+// Receive begins to fill the memory of a dense tensor with another process's bytes.
 func (g *Gloo) Receive(t *Tensor, from, tag int) (*Transfer, error) {
 	h, err := shim.Receive(g.h, t.given("receive"), from, tag)
 	if err != nil {

@@ -204,7 +204,7 @@ func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
 // found caches operators called by name.
 var found sync.Map // name -> *operator
 
-// Schema returns the schema of an operator in the linked libtorch, or an error if there is none.
+// Schema returns the schema of an operator in the linked libtorch, or an error.
 func Schema(name, overload string) (string, error) {
 	_, _, _, schema, err := shim.Find(name, overload)
 	if err != nil {
@@ -213,7 +213,7 @@ func Schema(name, overload string) (string, error) {
 	return schema, nil
 }
 
-// Arg values for Call beside Go's own types.
+// More arguments for Call than Go's own types.
 type (
 	// Rand passes a generator with this seed.
 	Rand uint64
@@ -239,7 +239,8 @@ func (c *Ctx) Call(name, overload string, args ...any) []any {
 	e := c.begin(o.(*operator))
 	for i, a := range args {
 		if !e.any(a) {
-			panic(&Error{Op: key, Device: c.device, Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
+			panic(&Error{Op: key, Device: c.device,
+				Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
 		}
 	}
 	return c.results(e.run())

@@ -14,7 +14,7 @@ import (
 // f runs at once, with grad off. A backward through its result runs f again, inside that call, on a
 // new context with the same device, threads, autocast and state of Draws, with grad on. Ctx.Grad
 // tells the runs apart. The inputs then share the memory of in, outside of the graph. f must
-// compute the same again. Its gradients are added to those of the parameters and passed on to in.
+// compute the same again. Gradients are added to the parameters' and passed on to in.
 //
 // Where grad is off, Checkpoint only calls f. It also does where neither an input needs a gradient
 // nor, by trained, a parameter that f uses.
@@ -24,14 +24,15 @@ import (
 // of in and of the result may be nil, or of types without gradients. What f returns without needing
 // a gradient in the second run gets none. The result belongs to c, which frees the rest.
 //
-// Gradients of parameters that f uses are added during f's second run, before those of other uses.
+// Gradients of parameters that f uses are added during f's second run, before the gradients of other uses.
 // Parameters that are also used outside of f are passed as shared. The graph then sums all uses,
 // latest first, as if there were no checkpoint. No other backward through them may run at the same
 // time.
 //
 // A panic or Goexit of f in backward ends the Backward that was called first. The sequence number
-// of an *Error is that of the outermost checkpoint.
-func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool, shared ...*Tensor) []*Tensor {
+// of an *Error is the outermost checkpoint's.
+func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool,
+	shared ...*Tensor) []*Tensor {
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
 		return f(c, in)
 	}
@@ -59,7 +60,7 @@ func handlesOf(list []*Tensor) []shim.Handle {
 	return out
 }
 
-// checkpoint is what a node needs to run f again.
+// checkpoint runs f again for a node.
 type checkpoint struct {
 	f           func(*Ctx, []*Tensor) []*Tensor
 	shared      []*Tensor // the last inputs of the node, which f is not given

@@ -47,7 +47,7 @@ type Ctx struct {
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// NewCtx returns an open context. The caller must Close it. It panics with an *Error whose Err is a
+// NewCtx returns an open context. The caller must Close it. It panics with an *Error of a
 // *ConfigError if Options.Threads is not from 0 to MaxThreads.
 func NewCtx(o Options) *Ctx {
 	if err := arg.Between("torch", "Threads", o.Threads, 0, MaxThreads); err != nil {

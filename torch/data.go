@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"penstock.example/internal/shim"
+	"penstock.example/safetensors"
 )
 
 // From copies data, row-major, into a new tensor of the given shape on the context's device, which
@@ -41,12 +42,14 @@ func Scalar[T Element](c *Ctx, v T) *Tensor {
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	for _, s := range shape {
 		if s < 0 {
-			panic(&Error{Op: "from", Device: c.device, Message: fmt.Sprintf("negative size in shape %v", shape)})
+			panic(&Error{Op: "from", Device: c.device,
+				Message: fmt.Sprintf("negative size in shape %v", shape)})
 		}
 	}
 	if want := product(shape) * dtype.Size(); want != int64(len(data)) || dtype.Size() == 0 {
 		panic(&Error{Op: "from", Device: c.device,
-			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want, len(data))})
+			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want,
+				len(data))})
 	}
 	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
 	if err != nil {
@@ -75,7 +78,8 @@ func mustBe[T Element](t *Tensor) {
 // if T is not its type.
 func Item[T Element](t *Tensor) T {
 	if n := t.Numel(); n != 1 {
-		panic(&Error{Op: "item", Args: []string{t.String()}, Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
+		panic(&Error{Op: "item", Args: []string{t.String()},
+			Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
 	}
 	mustBe[T](t)
 	var out [1]T
@@ -152,4 +156,37 @@ func bytesOf[T Element](s []T) []byte {
 		return nil
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
+}
+
+// fileDTypes is how files spell element types.
+var fileDTypes = map[DType]safetensors.DType{
+	Float64: safetensors.F64, Float32: safetensors.F32, BFloat16: safetensors.BF16,
+	Int64: safetensors.I64, Int32: safetensors.I32, Uint8: safetensors.U8, Bool: safetensors.Bool,
+}
+
+// FileTensor returns a tensor to be written to a safetensors file. Its elements are copied out
+// piece by piece while it is written, so t must live until then.
+func FileTensor(name string, t *Tensor) safetensors.Tensor {
+	load := func(write func([]byte) error) error { return Pieces(t, write) }
+	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: load}
+}
+
+// FileDType returns the name of an element type in a file. The writer refuses a type that files do
+// not have.
+func FileDType(d DType) safetensors.DType {
+	if spelt, ok := fileDTypes[d]; ok {
+		return spelt
+	}
+	return safetensors.DType(d.String())
+}
+
+// DTypeOfFile returns the element type for a name in a file, or an error if penstock does not have
+// it.
+func DTypeOfFile(spelt safetensors.DType) (DType, error) {
+	for d, s := range fileDTypes {
+		if s == spelt {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("elements of %s, which penstock does not have", spelt)
 }

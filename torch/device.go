@@ -2,6 +2,7 @@ package torch
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,17 +108,17 @@ func (d Device) unavailable() string {
 	return fmt.Sprintf("the last one is %v", Device{d.Kind, n - 1})
 }
 
-// Hardware is what a device is made of. A CPU device has the zero value: all of them are one machine.
+// Hardware describes a device. CPU devices have the zero value: all of them are one machine.
 type Hardware struct {
 	Model string // of a GPU; see Device.Model
-	// Free is the highest limit that a GPU can keep: the bytes that nobody has taken and those that
-	// this process keeps for reuse, less 512 MiB for what is on no account: kernels, which are loaded
+	// Free is the highest limit that a GPU can keep: its free bytes and the process's cached
+	// bytes, less 512 MiB for what is on no account: kernels, which are loaded
 	// when they are first used, the workspaces of workers (see Ctx.PrepareProducts), and gaps between
 	// blocks.
 	Free int64
 }
 
-// Hardware reads what the device is made of. It fails for a GPU that cannot be used.
+// Hardware describes the device. It fails for a GPU that cannot be used.
 func (d Device) Hardware() (Hardware, error) {
 	if err := d.Usable(); err != nil || d.Kind == KindCPU {
 		return Hardware{}, err
@@ -208,10 +209,10 @@ func (d Device) Memory() Memory {
 // ErrOutOfMemory as well.
 func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.account(), bytes) }
 
-// ResetPeak lowers the peak to what is live now.
+// ResetPeak lowers the peak to the live bytes.
 func (d Device) ResetPeak() { shim.ResetPeak(d.account()) }
 
-// RaisePeak raises the peak to at least so many bytes. Code that has reset the peak to measure a
+// RaisePeak raises the peak to at least that. Code that has reset the peak to measure a
 // part of a longer measurement restores the longer one's peak with it.
 func (d Device) RaisePeak(bytes int64) { shim.RaisePeak(d.account(), bytes) }
 
@@ -279,4 +280,76 @@ func (n *gpuNumerics) tell() {
 func UnattributedMemory() Memory {
 	a := shim.GetAccount(0)
 	return Memory{Live: a.Live, Peak: a.Peak, Cached: a.Cached, Taken: a.Taken}
+}
+
+// A tensor is lent while it waits for another device's worker to copy and free it. How long it
+// waits depends on timing, so package pipe counts lent bytes apart from the rest.
+
+// Lend marks the memory of a tensor as lent. It returns a number for EndLoan, and the bytes. Both
+// are 0 where the memory is not charged to the device. Freeing the memory ends the loan too. Memory
+// that is lent already keeps its number.
+func (d Device) Lend(t *Tensor) (loan uint64, bytes int64) {
+	return shim.Lend(d.account(), t.given("Lend"))
+}
+
+// EndLoan ends a loan; the memory need not be freed.
+func (d Device) EndLoan(loan uint64) { shim.EndLoan(d.account(), loan) }
+
+// OwnPeak returns the peak of live bytes without those lent, since its last call or since the
+// process began.
+func (d Device) OwnPeak() int64 { return shim.OwnPeak(d.account()) }
+
+// restrictions are those in force on the accounts of devices. Like the accounts, they belong to
+// the process.
+var restrictions struct {
+	mu sync.Mutex
+	of map[Device]*restricted
+}
+
+// restricted is the restrictions of one device.
+type restricted struct {
+	was    int64 // the limit before the first restriction; 0 is none
+	limits []*int64
+}
+
+// Restrict limits the live bytes of a device, to more than 0, until release is
+// called. Restrictions may overlap and be released in any order, and release may be called again.
+// The limit in force is the lowest of all restrictions and of the limit before them, which returns
+// when the last is released. A SetLimit in between holds until the next Restrict or release.
+//
+// It is tempting to let each restriction restore the limit that it found. But the first to come
+// need not be the last to go, and the limit of one that has gone would stay.
+func (d Device) Restrict(bytes int64) (release func()) {
+	limit := &bytes
+	r := &restrictions
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of[d] == nil {
+		if r.of == nil {
+			r.of = map[Device]*restricted{}
+		}
+		r.of[d] = &restricted{was: d.Memory().Limit}
+	}
+	r.of[d].limits = append(r.of[d].limits, limit)
+	r.of[d].enforce(d)
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		now := r.of[d]
+		now.limits = slices.DeleteFunc(now.limits, func(l *int64) bool { return l == limit })
+		now.enforce(d)
+		if len(now.limits) == 0 {
+			delete(r.of, d)
+		}
+	})
+}
+
+func (r *restricted) enforce(d Device) {
+	lowest := r.was
+	for _, l := range r.limits {
+		if lowest == 0 || *l < lowest {
+			lowest = *l
+		}
+	}
+	d.SetLimit(lowest)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strings"
 
 	"penstock.example/internal/shim"
@@ -13,8 +14,8 @@ import (
 // has. The error found with errors.As is a *MemoryError.
 var ErrOutOfMemory = errors.New("out of memory")
 
-// ErrDeviceLost is the failure of a kernel after which CUDA refuses all work of this process, such as an index
-// out of range. CUDA tells of it later, in another operator or at the end of a run.
+// ErrDeviceLost is the failure of a kernel after which CUDA refuses all work of this process, such as
+// an index out of range. CUDA tells of it later, in another operator or at the end of a run.
 var ErrDeviceLost = errors.New("the GPU is lost to this process")
 
 // lost is how CUDA says so.
@@ -29,9 +30,11 @@ type MemoryError struct {
 // Error names device, limit, live and requested bytes.
 func (e *MemoryError) Error() string {
 	if e.Limit == 0 {
-		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)", e.Device, e.Live, e.Requested)
+		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)",
+			e.Device, e.Live, e.Requested)
 	}
-	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit, e.Live, e.Requested)
+	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit,
+		e.Live, e.Requested)
 }
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.
@@ -114,4 +117,29 @@ func Describe(tensors []*Tensor) []string {
 		out[i] = t.String()
 	}
 	return out
+}
+
+// PanicError is a panic of Go code, such as a user's layer, that is not an operator's failure.
+type PanicError struct {
+	Value any
+	Stack []byte // of the goroutine that panicked, as runtime.Stack gives it, cut off at 16 KiB
+}
+
+// Error returns the panic's value without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap is the panic's value where that is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Caught makes an error of a value from recover. An *Error stays as it is.
+// Anything else becomes a *PanicError with the stack of the calling goroutine.
+func Caught(p any) error {
+	if e, ok := p.(*Error); ok {
+		return e
+	}
+	stack := make([]byte, 16<<10)
+	return &PanicError{Value: p, Stack: stack[:runtime.Stack(stack, false)]}
 }

@@ -29,7 +29,8 @@ const (
 
 var (
 	mklVariables    = []string{"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"}
-	oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"} // names of one variable, the newer first
+	oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA",
+		"DNNL_MAX_CPU_ISA"} // names of one variable, the newer first
 )
 
 // corrected says that init has chosen the BLAS's kernels.
@@ -50,15 +51,18 @@ func init() {
 
 // KernelsInUse lists the kernels of BLAS, ATen and oneDNN, in this order.
 func KernelsInUse() []Kernels {
-	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(), By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
+	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(),
+		By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
 	switch {
 	case strings.HasPrefix(blas.Version, "MKL "):
 		blas.By = chosenBy("MKL", mklVariables...)
 	case corrected:
 		blas.By = "penstock"
 	}
-	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable), Best: shim.BetterATenKernels()}
-	dnn := Kernels{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()), By: chosenBy("oneDNN", oneDNNVariables...)}
+	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable),
+		Best: shim.BetterATenKernels()}
+	dnn := Kernels{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()),
+		By: chosenBy("oneDNN", oneDNNVariables...)}
 	if better := shim.BetterOneDNNISA(); better != 0 {
 		dnn.Best = oneDNNName(better)
 	}
@@ -106,15 +110,14 @@ func (k Kernels) Slow() string {
 		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
 
-// LinearBy returns what computes a linear layer from `in` to `out` values for so many rows of
+// LinearBy returns what computes a linear layer from `in` to `out` values for a number of rows of
 // float32: "Penstock", by kernels of its own, "oneDNN" or "BLAS".
 func LinearBy(rows, out, in int) string { return shim.LinearBy(rows, out, in) }
 
 // BLASCore returns the name of the BLAS kernels in use, "" when the BLAS does not tell.
 func BLASCore() string { return shim.BLASCore() }
 
-// KernelNames returns the names of the kernels in use, by library, without those that are not
-// known.
+// KernelNames returns the names of the kernels in use, by library, without unknown ones.
 func KernelNames() map[string]string {
 	names := map[string]string{}
 	for _, k := range KernelsInUse() {

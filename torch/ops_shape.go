@@ -171,7 +171,7 @@ func (c *Ctx) Mailed(value *Tensor) (mailbox, behind *Tensor) {
 // handle on t.
 func (c *Ctx) Branch(t *Tensor) *Tensor { return c.begin(opBranch).t(t).one() }
 
-// Border is t as a layer hands it on to another one: t itself if it is dense ([Dense]), and else a copy.
+// Border is t as a layer gives it to another one: t itself if it is dense ([Dense]), and else a copy.
 // A gradient that comes back to it is made dense in the same way before it goes on. Where t is one of
 // the layer's inputs, what made that is left as it is: if it does not expect dense gradients, t becomes
 // a Branch.
@@ -213,7 +213,8 @@ func (c *Ctx) Transpose(a *Tensor, i, j int64) *Tensor {
 	return c.begin(opTranspose).t(a).i(i).i(j).one()
 }
 
-// Narrow is penstock::narrow, which is aten::narrow and quicker without a graph: length entries of a dimension from start, a view.
+// Narrow is penstock::narrow, an aten::narrow that is quicker without a graph: a view of length entries of
+// a dimension from start.
 func (c *Ctx) Narrow(a *Tensor, dim, start, length int64) *Tensor {
 	return c.begin(opNarrow).t(a).i(dim).i(start).i(length).one()
 }
@@ -232,7 +233,7 @@ func (c *Ctx) Pad(a *Tensor, pad []int64, value float64) *Tensor {
 	return c.begin(opPad).t(a).is(pad).f(value).one()
 }
 
-// Triu is aten::triu: what lies on and above a diagonal.
+// Triu is aten::triu: the elements on and above a diagonal.
 func (c *Ctx) Triu(a *Tensor, diagonal int64) *Tensor { return c.begin(opTriu).t(a).i(diagonal).one() }
 
 // Contiguous is aten::contiguous: row-major, the same memory if it already is.

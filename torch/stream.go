@@ -16,7 +16,7 @@ type Stream struct {
 }
 
 // NewStream returns a stream of the device that is not open already, as long as there is one among
-// the 32 that libtorch has of each device. CloseStream gives it back. That of a CPU device is the host's.
+// the 32 that libtorch has of each device. CloseStream gives it back. A CPU device's is the host's.
 // It panics with *Error if the device cannot be used.
 func (d Device) NewStream() stream.Stream {
 	if d.Kind == KindCPU {
@@ -38,7 +38,7 @@ func CloseStream(s stream.Stream) {
 	}
 }
 
-// streams are those of CUDA devices that are open.
+// streams are the open streams of CUDA devices.
 var streams streamPool
 
 // streamPool knows which of the streams that libtorch gives in turn are open.
@@ -109,7 +109,8 @@ func (s Stream) Wait(e stream.Event, _ stream.Reason) {
 		e.Synchronize()
 		return
 	}
-	s.device.streamFailed("wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind), s.device.Index, s.id))
+	s.device.streamFailed("wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind),
+		s.device.Index, s.id))
 }
 
 // event is one of a CUDA device.
@@ -142,7 +143,7 @@ type gpuStream interface{ gpu() Stream }
 
 func (s Stream) gpu() Stream { return s }
 
-// Stream is what the context works on, to which the memory of its tensors belongs.
+// Stream is the context's stream, which the memory of its tensors belongs to.
 func (c *Ctx) Stream() stream.Stream {
 	if c.on == nil {
 		return c.device.DefaultStream()
@@ -181,7 +182,7 @@ func (c *Ctx) ToHost(a *Tensor) *Tensor {
 	return out
 }
 
-// Synchronize blocks until the work of the context's stream is done. That of a CPU always is.
+// Synchronize blocks until the work of the context's stream is done. A CPU's always is.
 func (c *Ctx) Synchronize() {
 	if c.device.Kind == KindCPU {
 		return
@@ -215,7 +216,7 @@ func (m Moment) Since(earlier Moment) time.Duration {
 	return time.Duration(s * float64(time.Second))
 }
 
-// Free frees what the moment takes. It is no moment afterwards.
+// Free frees the moment.
 func (m Moment) Free() {
 	if m.event != nil {
 		m.event.Free()

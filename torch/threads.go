@@ -2,6 +2,9 @@ package torch
 
 import (
 	"fmt"
+	"syscall"
+	"time"
+	"unsafe"
 
 	"penstock.example/internal/shim"
 	_ "penstock.example/internal/shim/timers" // less work for the runtime's monitor
@@ -41,3 +44,17 @@ func Library() string { return shim.Library() }
 // FMAPeak measures one core's rate of fused multiply-adds, in float32 operations per second, as a
 // bound on the rate of matrix products. It is 0 if unknown. It takes a fraction of a second.
 func FMAPeak() float64 { return shim.FMAPeak() }
+
+// ThreadTime returns the processor time that the calling thread has used so far, in user and system
+// mode (clock_gettime with CLOCK_THREAD_CPUTIME_ID). Time in which the thread waits does not count,
+// nor does the work of other threads. Only differences between calls on one thread are meaningful:
+// the goroutine must be locked to it.
+func ThreadTime() time.Duration {
+	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID
+	var t syscall.Timespec
+	if _, _, failure := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock,
+		uintptr(unsafe.Pointer(&t)), 0); failure != 0 {
+		panic("torch: reading the thread's clock: " + failure.Error()) // Linux has had it since 2.6
+	}
+	return time.Duration(t.Nano())
+}

@@ -18,7 +18,7 @@ type Fact struct {
 	Name, Value string
 }
 
-// DisagreementError says in what the processes of a run differ.
+// DisagreementError is a difference between the processes of a run.
 type DisagreementError struct {
 	Differences []Difference
 }

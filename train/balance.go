@@ -20,7 +20,7 @@ import (
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// BalanceConfig says what is cut, and how it will be trained.
+// BalanceConfig describes the cut and the training.
 type BalanceConfig struct {
 	Stages     int
 	Batch      int // rows
@@ -30,8 +30,8 @@ type BalanceConfig struct {
 	// Loss is measured with the layers, for plans by the profile (pipe.Config.Profile). It does not
 	// count in the cut. Nil is none.
 	Loss nn.Loss
-	// Group is the processes that train the model together. Rank 0 measures, and all cut by what it
-	// has found. Nil is this process alone.
+	// Group is the processes that train the model together. Rank 0 measures for all. Nil is this process
+	// alone.
 	Group *group.Group
 }
 
@@ -51,7 +51,8 @@ type Balance struct {
 //
 // In a group all members call it. The Profile of all but rank 0 lacks what pipe.Config.Profile needs
 // to spare a measurement.
-func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
+func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset,
+	config BalanceConfig) (Balance, error) {
 	if set.Len() == 0 {
 		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
 	}
@@ -83,16 +84,18 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	return out, err
 }
 
-// measureLayers measures the model's layers on a micro-batch of so many.
-func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, chunks int, config BalanceConfig) (profile.Profile, error) {
-	return onSample("timing layers", sample, config.Profile, config.Loss, func(measure profile.Config, input *torch.Tensor) (profile.Profile, error) {
-		measure.MicroBatches = chunks
-		return profile.Measure(ctx, model, measure, input)
-	})
+func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, chunks int,
+	config BalanceConfig) (profile.Profile, error) {
+	return onSample("timing layers", sample, config.Profile, config.Loss,
+		func(measure profile.Config, input *torch.Tensor) (profile.Profile, error) {
+			measure.MicroBatches = chunks
+			return profile.Measure(ctx, model, measure, input)
+		})
 }
 
-// onSample measures with the tensors of a sample, which it frees, and a loss, if there is one.
-func onSample[T any](what string, sample data.Batch, config profile.Config, loss nn.Loss, measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
+// onSample measures with the tensors of a sample, and a loss unless it is nil. It frees the tensors.
+func onSample[T any](what string, sample data.Batch, config profile.Config, loss nn.Loss,
+	measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
 	c := torch.NewCtx(torch.Options{Device: config.Device, Threads: besideStages})
 	defer c.Close()
 	var input *torch.Tensor
@@ -108,13 +111,13 @@ func onSample[T any](what string, sample data.Batch, config profile.Config, loss
 	return out, err
 }
 
-// CutByTime cuts measured layers into a stage for each policy, and says what each stage is to take
-// for one of so many micro-batches. The error is that of balance.ByTime.
-func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime, error) {
+// CutByTime cuts measured layers into a stage for each policy. It returns the layers of each stage and
+// its time for a micro-batch. Errors are balance.ByTime's.
+func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime,
+	error) {
 	return balance.ByTime(p.Layers, len(policies), timesOf(p, policies, microBatches))
 }
 
-// timesOf is what stages with these policies take beside their layers.
 func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) balance.TimeConfig {
 	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
@@ -123,10 +126,11 @@ func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ba
 	return config
 }
 
-// CutBySize cuts measured layers into a stage for each policy so that the stage that holds most
-// holds least, and says what each holds, with so many micro-batches and an optimizer that keeps so
-// many tensors of each parameter's size (optim.Slots). The error is that of balance.BySize.
-func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int, []balance.StageSize, error) {
+// CutBySize cuts measured layers into a stage for each policy so that the largest stage is as small as
+// possible. It returns the layers of each stage and its size. slots is the optimizer's number of tensors
+// for each parameter (optim.Slots). Errors are balance.BySize's.
+func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int,
+	[]balance.StageSize, error) {
 	config := balance.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
 		graphs, inputs := planner.Policy(k).Held(microBatches)

@@ -22,7 +22,7 @@ func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 	panic(fmt.Sprintf("train: a batch of %v", a.Kind))
 }
 
-// firstRows are those of a data set.
+// firstRows returns the first n rows of a data set.
 func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	indices := make([]int, n)
 	for i := range indices {
@@ -31,8 +31,8 @@ func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	return out, set.Fill(&out, indices)
 }
 
-// besideStages is how many threads work has that is done outside of a pipe's workers. OpenMP starts the threads of
-// each OS thread anew, and where there are more than cores, all of them sleep between operators.
+// besideStages is the number of threads of work outside of a pipe's workers. OpenMP starts threads for
+// each OS thread, and with more threads than cores all of them sleep between operators.
 const besideStages = 1
 
 // place makes a batch's tensors, for b, on the first and the last device. Call free in any case: it

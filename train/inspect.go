@@ -11,7 +11,7 @@ import (
 	"penstock.example/safetensors"
 )
 
-// Contents is what a checkpoint's index says.
+// Contents is the index of a checkpoint.
 type Contents struct {
 	Path    string `json:"path"`
 	Version int    `json:"version"` // of the format
@@ -40,7 +40,7 @@ type Tensor struct {
 
 // OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. Its
 // files are not looked at before they are read; Damage checks them. The error is *DamagedError if
-// the index is not what was written.
+// the index is damaged.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
 	st, err := readState(path)
 	if err != nil {
@@ -50,13 +50,15 @@ func OpenCheckpoint(path string) (*Checkpoint, error) {
 	return c, c.fill()
 }
 
-// Contents returns what the index says. The caller owns it.
+// Contents returns the index. The caller owns it.
 func (c *Checkpoint) Contents() Contents {
-	out := Contents{Path: c.Path, Version: c.state.Version, Progress: c.Progress, Recipe: bytes.Clone(c.state.Recipe),
+	out := Contents{Path: c.Path, Version: c.state.Version, Progress: c.Progress,
+		Recipe:  bytes.Clone(c.state.Recipe),
 		Updates: maps.Clone(c.state.Updates)}
 	for _, name := range c.state.names() { // "model" is before "optimizer"
 		mark := c.state.Files[name]
-		f := File{Name: name, Optimizer: kindOf(name) == optimizerKind, Bytes: mark.Bytes, SHA256: mark.SHA256, Tensors: []Tensor{}}
+		f := File{Name: name, Optimizer: kindOf(name) == optimizerKind, Bytes: mark.Bytes,
+			SHA256: mark.SHA256, Tensors: []Tensor{}}
 		for _, tensor := range slices.Sorted(maps.Keys(mark.Tensors)) {
 			t := mark.Tensors[tensor]
 			size, _ := t.size() // which was checked as the index was read
@@ -67,8 +69,7 @@ func (c *Checkpoint) Contents() Contents {
 	return out
 }
 
-// Damage checks every byte of the files against their hashes, and returns what is wrong with each that is
-// not as it was written.
+// Damage checks every byte of the files against their hashes. It returns an error for each damaged file.
 func (c *Checkpoint) Damage() (damage []error) {
 	for _, name := range c.state.names() {
 		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
@@ -80,7 +81,7 @@ func (c *Checkpoint) Damage() (damage []error) {
 
 // Merge calls write once with all parameters and buffers of the model, such as to write one file of
 // them by safetensors.WriteFile. Their elements are read while they are written, one tensor at a
-// time. The error is *DamagedError if a file of the model is not what was written.
+// time. The error is *DamagedError if a file of the model is damaged.
 func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
 	if err := c.checkModel(); err != nil {
 		return err

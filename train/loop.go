@@ -35,8 +35,8 @@ type Loop struct {
 	ClipNorm float64
 
 	// Scaler chooses the factor of the loss, for forwards in float16 (torch.AutocastFloat16). A step whose
-	// gradients are not finite updates nothing, and counts. Nil is none. A resumed run begins with that of
-	// the checkpoint; Run keeps it up.
+	// gradients are not finite updates nothing, and counts. Nil is none. A resumed run begins with the
+	// checkpoint's Scaler; Run updates it.
 	Scaler *optim.Scaler
 
 	// Accumulate is how many batches of the Loader an update takes; 0 is 1. Their gradients are added
@@ -51,21 +51,20 @@ type Loop struct {
 	// digits may be others.
 	Accumulate int
 
-	// Steps and Epochs end the run, whichever comes first, once Step steps and so many epochs are
-	// done in total, counting those before a resumed run began. 0 is no limit.
+	// Steps and Epochs are the steps and epochs after which the run ends, whichever comes first. They
+	// include those before a resumed run began. 0 is no limit.
 	Steps  int64
 	Epochs int
 
-	// Validation is what is evaluated at the end of each epoch, before OnEpoch, and where Steps ends the
-	// run. Nil is nothing.
+	// Validation is evaluated at the end of each epoch, before OnEpoch, and where Steps ends the run. Nil is
+	// none.
 	Validation *Validation
 
-	// Best is the best validation so far, nil before the first. It starts as that of the checkpoint in
-	// a resumed run, and Run keeps it up.
+	// Best is the best validation so far, nil before the first. A resumed run begins with the
+	// checkpoint's; Run updates it.
 	Best *Best
 
-	// Step is the number of steps taken. It starts at that of the checkpoint in a resumed run, and
-	// Run counts it up.
+	// Step is the number of steps taken. A resumed run begins with the checkpoint's; Run counts it up.
 	Step int64
 
 	// OnStep is called in order after each step, OnEpoch after the last step of each epoch, before
@@ -74,9 +73,9 @@ type Loop struct {
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	pending pending        // the step that is read, runs, or has failed and is to be taken again
-	ended   *data.Position // the end of an epoch that is still to be validated
-	before  nn.BufferCopy  // the step that runs
+	pending       pending        // the step that is read, runs, or has failed and is to be taken again
+	ended         *data.Position // the end of an epoch that is still to be validated
+	buffersBefore nn.BufferCopy  // the step that runs
 }
 
 // pending is the batches of a step that was not taken yet.
@@ -156,7 +155,8 @@ func (e *StepError) Unwrap() error { return e.Err }
 func (l *Loop) complete() error {
 	if l.Scaler != nil {
 		if err := l.Scaler.Validate(); err != nil {
-			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(), Remedy: "want the zero Scaler, or that of a checkpoint"}
+			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(),
+				Remedy: "want the zero Scaler, or that of a checkpoint"}
 		}
 	}
 	return cmp.Or(arg.Finite("train", "ClipNorm", l.ClipNorm), arg.AtLeast("train", "Steps", l.Steps, 0),
@@ -183,8 +183,8 @@ func (l *Loop) position() data.Position {
 	return l.Loader.Position()
 }
 
-// next is the batches of the next step: those of a failed step, or the loader's next. An error loses
-// none that was read.
+// next returns the batches of the next step: a failed step's again, or the loader's next. After an error
+// the batches that were read are kept.
 func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 	for {
 		at, n := l.Loader.Position(), len(l.pending.batches)
@@ -203,9 +203,9 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 }
 
 // Run takes steps until Steps or Epochs are reached, Validation ends it, a step or a hook fails, or ctx
-// ends. In the last case the running step is finished, so that the run can be saved and resumed, and Run returns
-// a Result with Interrupted set and no error. The failure of a step is a *StepError. It leaves the
-// run as it was before that step, running statistics included, unless StepError.Half says
+// ends. In the last case the running step is finished, so that the run can be saved and resumed, and
+// Run returns a Result with Interrupted set and no error. The failure of a step is a *StepError. It
+// leaves the run as it was before that step, running statistics included, unless StepError.Half says
 // otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
 // without failures. After any other error the run stands between two steps as well. A run that would
 // come to an epoch's last batch with fewer rows than there are replicas takes no step.
@@ -233,13 +233,14 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			return Result{Step: l.Step}, nil
 		}
 		if l.Steps > 0 && l.Step >= l.Steps {
-			return l.between(ctx, l.validateLast(loading, at))
+			return l.endBetweenSteps(ctx, l.validateLast(loading, at))
 		}
 		if l.stopped() {
 			return Result{Step: l.Step, Stopped: true}, nil
 		}
 		start := time.Now()
-		interrupted, err := group.Meet(context.Background(), g, "train: whether to go on", ctx.Err() != nil, nil)
+		interrupted, err := group.Meet(context.Background(), g, "train: whether to go on", ctx.Err() != nil,
+			nil)
 		if err != nil {
 			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
 		}
@@ -256,16 +257,17 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			if err = l.endEpoch(loading, at); err == nil {
 				continue
 			}
-			return l.between(ctx, err)
+			return l.endBetweenSteps(ctx, err)
 		}
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return Result{Step: l.Step, Interrupted: true}, nil
 		case err != nil:
-			return Result{Step: l.Step}, l.alone("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
+			return Result{Step: l.Step}, l.failGroup("loading a batch",
+				fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
 
-		info, part, err := l.take(context.WithoutCancel(ctx), batches)
+		info, part, err := l.takeStep(context.WithoutCancel(ctx), batches)
 		if err != nil {
 			return Result{Step: l.Step}, &StepError{l.Step + 1, part, err}
 		}
@@ -276,26 +278,25 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		info.SamplesPerSecond = float64(info.Samples) / info.Duration.Seconds()
 		for _, hook := range l.OnStep {
 			if err := hook(info); err != nil {
-				return Result{Step: l.Step}, l.alone("after a step", err)
+				return Result{Step: l.Step}, l.failGroup("after a step", err)
 			}
 		}
 	}
 }
 
-// between is how a run ends after the last step of an epoch or of the run, with the error of what was
-// done then.
-func (l *Loop) between(ctx context.Context, err error) (Result, error) {
+// endBetweenSteps is the result of a run that ends between two steps with err.
+func (l *Loop) endBetweenSteps(ctx context.Context, err error) (Result, error) {
 	switch {
 	case err == nil:
 		return Result{Step: l.Step}, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Result{Step: l.Step, Interrupted: true}, nil
 	}
-	return Result{Step: l.Step}, l.alone("after an epoch", err)
+	return Result{Step: l.Step}, l.failGroup("after an epoch", err)
 }
 
-// endEpoch is what is done at the end of an epoch. Before the validation is complete the run stands at the
-// epoch's end, so that it is neither lost nor done twice.
+// endEpoch validates and calls OnEpoch. Until the validation is complete the run stands at the epoch's end,
+// so that the validation is neither lost nor done twice.
 func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
 	if l.Validation != nil && !l.validated() {
 		l.ended = &at
@@ -310,17 +311,17 @@ func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
 	return l.OnEpoch(at.Epoch)
 }
 
-// take takes one step. After an error, part is the part that failed, and running statistics are as
+// takeStep takes one step. After an error, part is the part that failed, and running statistics are as
 // before.
-func (l *Loop) take(ctx context.Context, batches []data.Batch) (info StepInfo, part Part, err error) {
+func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInfo, part Part, err error) {
 	devices := l.Pipe.Devices()
 	for _, d := range devices {
 		d.ResetPeak()
 	}
-	l.before.Take(nn.Buffers(l.Pipe.Model()))
+	l.buffersBefore.Take(nn.Buffers(l.Pipe.Model()))
 	defer func() {
 		if err != nil {
-			l.before.Restore()
+			l.buffersBefore.Restore()
 			nn.ZeroGrads(l.Pipe.Model())
 		}
 	}()
@@ -354,8 +355,8 @@ func (l *Loop) take(ctx context.Context, batches []data.Batch) (info StepInfo, p
 	return info, Updating, nil
 }
 
-// alone tells the other processes of a failure that they cannot know of, and returns it.
-func (l *Loop) alone(action string, err error) error {
+// failGroup tells the other processes of a failure that they cannot know of, and returns it.
+func (l *Loop) failGroup(action string, err error) error {
 	if g := l.Pipe.Config().Group; g != nil {
 		g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
 	}
@@ -380,12 +381,36 @@ func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 
 // gradients runs a batch through the pipe, at its place in the step. The batch's tensors live on the
 // first and the last device, and are gone when it returns: the update finds their memory free.
-func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (result pipe.Result, part Part, err error) {
+func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (result pipe.Result,
+	part Part, err error) {
 	free, err := l.place(&b, batch)
 	defer free()
 	if err != nil {
-		return result, Placing, l.alone("placing a batch", fmt.Errorf("placing the batch: %w", err))
+		return result, Placing, l.failGroup("placing a batch", fmt.Errorf("placing the batch: %w", err))
 	}
 	result, err = l.Pipe.Step(ctx, b, l.Loss)
 	return result, Computing, err
+}
+
+// EndsEpoch reports whether a run that has taken batch batches of an epoch, counted from 0, takes the
+// epoch's last batch before Steps or Epochs end it. An epoch has batches batches.
+func (l *Loop) EndsEpoch(epoch, batch, batches int) bool {
+	if batch >= batches { // its end is still to come
+		epoch, batch = epoch+1, 0
+	}
+	each := max(l.Accumulate, 1)
+	updates := int64((batches - batch + each - 1) / each)
+	return (l.Epochs == 0 || epoch < l.Epochs) && (l.Steps == 0 || updates <= l.Steps-l.Step)
+}
+
+// checkLastBatch returns an error if the run comes to an epoch's last batch, and that has fewer rows
+// than there are replicas.
+func (l *Loop) checkLastBatch() error {
+	rows, at := l.Loader.LastBatch(), l.position()
+	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.stopped() ||
+		!l.EndsEpoch(at.Epoch, at.Batch, l.Loader.Batches()) {
+		return nil
+	}
+	return fmt.Errorf("train: an epoch's last batch has %d rows for %d replicas; want another batch size, or LoaderConfig.DropLast",
+		rows, l.Pipe.Config().Replicas)
 }

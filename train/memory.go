@@ -14,8 +14,8 @@ import (
 	"penstock.example/planner"
 )
 
-// PlanMemory plans before training what is recomputed (pipe.Optimal) for batches of so many rows of
-// a data set, and checks that updates fit in the limits of the devices. It returns a
+// PlanMemory plans recomputation (pipe.Optimal) before training, for batches of rows rows of a data
+// set, and checks that updates fit in the limits of the devices. It returns a
 // *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates
 // take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
 // (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
@@ -69,9 +69,9 @@ func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err er
 	return l.place(b, batch)
 }
 
-// Updates is the bytes on each device of this process while the parameters of its stages are updated together:
-// gradients and the optimizer's state count, and what is there now; the activations of a step are freed by
-// then, and a batch should be. The loop's Pipe and Optimizer must be set.
+// Updates is the bytes on each device of this process while the parameters of its stages are updated
+// together: gradients and the optimizer's state count, and what is there now; the activations of a step
+// are freed by then, and a batch should be. The loop's Pipe and Optimizer must be set.
 func (l *Loop) Updates() (list []planner.Update) {
 	stages := l.Pipe.Stages()
 	for i, d := range l.Pipe.Devices() {

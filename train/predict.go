@@ -10,7 +10,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Predict calls each with what the pipe's model says of every sample of a set, in its order:
+// Predict calls each with the model's output for every sample of a set, in its order:
 //
 //	classification  the probability of each class: [classes]
 //	next token      the probability of each token to follow the last one: [classes]. Of data.Inputs it is
@@ -18,42 +18,42 @@ import (
 //	segmentation    the probability of each class at each pixel: [classes, height, width]
 //	regression      the numbers
 //
-// in row-major order, in a slice of its own. The task is that of set.Info. The model runs in
-// evaluation mode; EvaluateConfig.Loss does not count. The error is that of each, or of the first batch
-// that fails; then the samples before it have been told. If ctx ends first the error is ctx's. In a
-// group all members call it, and each is called where the last stage is.
-func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, each func(sample int, output []float32) error) error {
+// in row-major order, in a slice of its own. set.Info says the task. The model runs in evaluation mode, and
+// EvaluateConfig.Loss is not used. The error is each's, or the first failing batch's. If ctx ends first
+// the error is ctx's. In a group all members call it, and each is called where the last stage is.
+func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	each func(sample int, output []float32) error) error {
 	info := set.Info()
 	task := info.Task()
 	tokens, _ := set.(interface{ Length(index int) int })
-	return forEach(ctx, "Predict", p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
-		all := torch.Values[float32](c.To(output, torch.Float32))
-		size := len(all) / at.Rows
-		for row := range at.Rows {
-			out := all[row*size:][:size:size]
-			if task == data.NextToken {
-				last := info.Input.Size()
-				if tokens != nil {
-					last = tokens.Length(at.first + row)
+	return forEach(ctx, "Predict", p, set, config,
+		func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+			all := torch.Values[float32](c.To(output, torch.Float32))
+			size := len(all) / at.Rows
+			for row := range at.Rows {
+				out := all[row*size:][:size:size]
+				if task == data.NextToken {
+					last := info.Input.Size()
+					if tokens != nil {
+						last = tokens.Length(at.first + row)
+					}
+					out = column(out, info.Input.Size(), last-1)
 				}
-				out = column(out, info.Input.Size(), last-1)
+				switch task { // the model may have more classes than the set
+				case data.Regression:
+				case data.Segmentation:
+					softmax(out, info.Target.Size())
+				default:
+					softmax(out, 1)
+				}
+				if err := each(at.first+row, slices.Clone(out)); err != nil {
+					return err
+				}
 			}
-			switch task { // the model may have more classes than the set
-			case data.Regression:
-			case data.Segmentation:
-				softmax(out, info.Target.Size())
-			default:
-				softmax(out, 1)
-			}
-			if err := each(at.first+row, slices.Clone(out)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+			return nil
+		})
 }
 
-// column is a column of a matrix with so many of them.
 func column(matrix []float32, columns, index int) (out []float32) {
 	for i := index; i < len(matrix); i += columns {
 		out = append(out, matrix[i])
@@ -78,7 +78,7 @@ func softmax(x []float32, positions int) {
 }
 
 // Likely are the indices of the k greatest probabilities, the greatest first; of equal ones the lower
-// index comes first. There are fewer if there are fewer probabilities.
+// index comes first.
 func Likely(probabilities []float32, k int) []int {
 	order := make([]int, len(probabilities))
 	for i := range order {

@@ -33,7 +33,7 @@ type Checkpoint struct {
 }
 
 // Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
-// ErrNoCheckpoint if there is none, and *DamagedError if it is not what was written. A damaged
+// ErrNoCheckpoint if there is none, and *DamagedError if it is damaged. A damaged
 // checkpoint is not skipped: remove it to resume from the one before. In a group Latest is
 // collective, and the members check a part of the files each.
 func (s Store) Latest() (*Checkpoint, error) {
@@ -99,14 +99,15 @@ func (c *Checkpoint) Files() []string {
 }
 
 // Changes are the settings in which a run of this recipe goes on otherwise than the checkpoint was
-// trained, as it may: see Recipe. What the checkpoint does not say is none.
+// trained, as it may: see Recipe.
 func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
 	_, changes, err := compare(c.state.Recipe, r)
 	if err != nil {
 		return nil, &DamagedError{c.Path, err}
 	}
 	return slices.DeleteFunc(changes, func(d Change) bool {
-		return d.Saved == "absent" && slices.Contains([]string{"steps", "epochs", "save_every"}, d.Field) // it was written before these were
+		return d.Saved == "absent" && slices.Contains([]string{"steps", "epochs", "save_every"},
+			d.Field) // it was written before these were
 	}), nil
 }
 
@@ -168,7 +169,7 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 
 // RestoreModel puts the checkpoint's weights on the pipe's devices, one tensor at a time, for a pipe that
 // evaluates and does not train. Every byte of the model's files is checked first. The error is
-// *DamagedError if a file is not what was written, and *MismatchError if the model is another than the
+// *DamagedError if a file is damaged, and *MismatchError if the model is another than the
 // checkpoint's. After an error while tensors are read the model is unusable. In a group it is collective.
 func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
 	err := cmp.Or(c.checkTensors(p.Model()), c.checkModel())
@@ -252,7 +253,9 @@ func (r *reader) readOptimizer(model nn.Module, places []optim.Placement, o opti
 	}
 	here := make([]optim.Placement, len(places))
 	for i, place := range places {
-		here[i] = optim.Placement{Device: place.Device, Params: slices.DeleteFunc(slices.Clone(place.Params), func(p nn.NamedParam) bool { return !p.Exists() })}
+		here[i] = optim.Placement{Device: place.Device,
+			Params: slices.DeleteFunc(slices.Clone(place.Params),
+				func(p nn.NamedParam) bool { return !p.Exists() })}
 	}
 	updates := maps.Clone(r.state.Updates)
 	maps.DeleteFunc(updates, func(name string, _ int64) bool { return foreign[name] })

@@ -17,8 +17,8 @@ import (
 
 // Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the
 // checkpoints from before are untouched. Tensors are copied out one at a time, so that saving takes
-// the memory of the largest. A checkpoint of the same step that is there already is of the same run
-// and is left as it is.
+// the memory of the largest. An existing checkpoint of the same step is of the same run
+// and stays.
 //
 // In a group Save is collective. Each member writes the parameters and buffers that exist in its
 // process and the optimizer's state for them; the lowest rank writes what exists in several. Progress
@@ -27,10 +27,11 @@ import (
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
 	path = s.Path(at.Step)
-	exists, err := group.FromFirst(context.Background(), s.Group, "train: whether the checkpoint exists", func() (bool, error) {
-		info, err := os.Lstat(path)
-		return err == nil && info.IsDir(), nil
-	})
+	exists, err := group.FromFirst(context.Background(), s.Group, "train: whether the checkpoint exists",
+		func() (bool, error) {
+			info, err := os.Lstat(path)
+			return err == nil && info.IsDir(), nil
+		})
 	if exists && err == nil {
 		return path, nil
 	}
@@ -76,7 +77,8 @@ func (s Store) commit(temporary, path string, index state) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.writeFile(filepath.Join(temporary, stateFile), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if _, err := s.writeFile(filepath.Join(temporary, stateFile),
+		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
 	if err := s.syncDirectory(temporary); err != nil {
@@ -88,7 +90,7 @@ func (s Store) commit(temporary, path string, index state) error {
 	return s.syncDirectory(s.Dir)
 }
 
-// part is what a member adds to the index.
+// part is a member's part of the index.
 type part struct {
 	Progress
 	Recipe  json.RawMessage
@@ -97,14 +99,16 @@ type part struct {
 }
 
 // writeShards writes this member's files and returns the index of the files of all.
-func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) (state, error) {
+func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module,
+	o optim.Optimizer) (state, error) {
 	params := nn.State(model)
 	owners, err := owners(s.Group, params)
 	if err != nil {
 		return state{}, err
 	}
 	mine, err := s.writePart(temporary, at, r, params, owners, o)
-	parts, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step), mine, err)
+	parts, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step),
+		mine, err)
 	if err != nil {
 		return state{}, err
 	}
@@ -122,7 +126,8 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Mod
 }
 
 // writePart writes the files of the parameters and buffers that this member owns.
-func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int, o optim.Optimizer) (part, error) {
+func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int,
+	o optim.Optimizer) (part, error) {
 	r.Kernels = torch.KernelNames()
 	recipe, err := json.Marshal(r)
 	if err != nil {
@@ -153,7 +158,8 @@ func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.Na
 	}
 	for _, kind := range []string{modelKind, optimizerKind} {
 		list, name := tensors[kind], shardName(kind, rank, size)
-		entry, err := s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
+		entry, err := s.writeFile(filepath.Join(temporary, name),
+			func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
 		if err != nil {
 			return part{}, err
 		}

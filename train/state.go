@@ -25,7 +25,7 @@ import (
 // a newer checkpoint, or the other way round.
 const formatVersion = 2
 
-// stateFile is the index of a checkpoint: what is in it besides tensors, and its other files.
+// stateFile is the name of a checkpoint's index.
 const stateFile = "state.json"
 
 // Kinds of a checkpoint's files of tensors. Names of tensors are unique within a kind.
@@ -43,7 +43,8 @@ func shardName(kind string, rank, ranks int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
 }
 
-var shardNames = regexp.MustCompile(`^(` + modelKind + `|` + optimizerKind + `)(-\d{5,}-of-\d{5,})?\.safetensors$`)
+var shardNames = regexp.MustCompile(`^(` + modelKind + `|` + optimizerKind +
+	`)(-\d{5,}-of-\d{5,})?\.safetensors$`)
 
 // kindOf is the kind of the file of this name, or "" if no checkpoint has one.
 func kindOf(name string) string {
@@ -134,7 +135,7 @@ func (s state) encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// DamagedError says that a checkpoint is not what was written.
+// DamagedError is a checkpoint that was changed after it was written.
 type DamagedError struct {
 	Path    string // of the checkpoint
 	Problem error

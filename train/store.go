@@ -36,8 +36,8 @@ import (
 // so step-N is complete whenever a run dies. Other files in DIR are left alone.
 type Store struct {
 	Dir string
-	// Keep is how many checkpoints remain after a Save, besides that of the best validation
-	// (Progress.Best). 0 is 2: if the disk damages the newest there is another.
+	// Keep is the number of newest checkpoints that remain after a Save. The one of the best validation
+	// (Progress.Best) remains as well. 0 is 2, as the disk may damage the newest.
 	Keep int
 	// Group is the processes that train the model together; nil is this process alone. In a group
 	// Prepare, Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in the
@@ -64,7 +64,7 @@ func (e *NotSharedError) Error() string {
 		e.Rank, e.Dir)
 }
 
-// Names of directories. What is being written or removed begins with a dot and is no checkpoint.
+// Names of directories. A directory that is being written or removed begins with a dot.
 const (
 	stepPrefix      = "step-"
 	temporaryPrefix = ".step-"
@@ -82,11 +82,12 @@ func (s Store) temporary(step int64, more string) string {
 
 // onFirst runs f on rank 0 and returns its error on all ranks.
 func (s Store) onFirst(what string, f func() error) error {
-	_, err := group.FromFirst(context.Background(), s.Group, "train: "+what, func() (int, error) { return 0, f() })
+	_, err := group.FromFirst(context.Background(), s.Group, "train: "+what,
+		func() (int, error) { return 0, f() })
 	return err
 }
 
-// Prepare makes the directory if there is none, and returns an error unless a checkpoint can be
+// Prepare makes the directory if necessary, and returns an error unless a checkpoint can be
 // written to it. In a group it is collective. The error is a *NotSharedError if a process does not
 // see the directory of the first.
 func (s Store) Prepare() error {
@@ -124,8 +125,8 @@ func (s Store) makeProbe() (string, error) {
 }
 
 // Lock locks the directory, which must exist, against other runs until release is called or the
-// process ends in any way. It removes what a killed run left half written. On a file system without
-// locks it does neither. In a group it is collective.
+// process ends in any way. It removes the leftovers of a killed run. On a file system without locks
+// it does neither. In a group it is collective.
 func (s Store) Lock() (release func() error, err error) {
 	var directory *os.File
 	release = func() error {
@@ -175,7 +176,7 @@ func (s Store) Steps() ([]int64, error) {
 	return steps, nil
 }
 
-// removeLeftovers removes what a run that died has left half written or half removed.
+// removeLeftovers removes the temporary directories of a run that died.
 func (s Store) removeLeftovers() error {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
@@ -261,7 +262,7 @@ func (s Store) writeFile(path string, write func(io.Writer) error) (entry fileEn
 	return fileEntry{Bytes: w.bytes, SHA256: hex.EncodeToString(w.hash.Sum(nil))}, nil
 }
 
-// hashingWriter counts and hashes what is written.
+// hashingWriter counts and hashes the bytes that it writes.
 type hashingWriter struct {
 	*bufio.Writer
 	hash  hash.Hash

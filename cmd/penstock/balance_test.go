@@ -137,7 +137,7 @@ func TestPlanProgress(t *testing.T) {
 		p := newPlanProgress(&log, "planning")
 		p.live = live
 		p.tell(p.began.Add(3 * time.Second))
-		p.at("1f1b", 1, 4)
+		p.searching("1f1b", 1, 4)
 		p.tell(p.began.Add(5 * time.Second))
 		p.line("kept")
 		p.end()

@@ -19,7 +19,8 @@ import (
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
 // readInput reads a chain, a plan or a machine: a regular file, standard input, or a descriptor that a
-// shell has opened, as for <(command). A file that cannot be read is wrong input, a usage error that names it.
+// shell has opened, as for <(command). A file that cannot be read is wrong input, a usage error that
+// names it.
 func readInput(cmd *cobra.Command, path string) ([]byte, error) {
 	text, err := openInput(cmd, path)
 	if err == nil {
@@ -77,8 +78,7 @@ func writeOut(cmd *cobra.Command, path string, text []byte) error {
 	return unwritable("out", path, disk.Write(path, write))
 }
 
-// probeOut finds out whether --out can be written, before minutes are spent on what is to be
-// written.
+// probeOut finds out before minutes are spent whether --out can be written.
 func probeOut(cmd *cobra.Command, path string) error {
 	if standardOutput(cmd, path) != nil {
 		return nil
@@ -86,12 +86,13 @@ func probeOut(cmd *cobra.Command, path string) error {
 	return probe("out", path)
 }
 
-// probe finds out whether the file that a flag names can be written. A folder that is not there,
-// what is no file and what one may not write to are wrong input.
+// probe finds out whether the file of a flag can be written. A missing folder, a directory, and missing
+// permissions are wrong input.
 func probe(flag, path string) error {
 	err := disk.Probe(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another path", flag, path, filepath.Dir(path))
+		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another "+
+			"path", flag, path, filepath.Dir(path))
 	}
 	return wrongInput(unwritable(flag, path, err))
 }

@@ -181,7 +181,6 @@ func TestChangesAreTold(t *testing.T) {
 		{with(small, "--steps", "1", "--batch", "100000"), []string{"--batch 100000: there are 1024 samples to train with, so each step takes all of them\n"}},
 		{with(small, "--steps", "1", "--batch", "3"), []string{"--chunks 4: a batch has 3 samples, so it is cut into 3 micro-batches\n"}},
 		{with(small, "--steps", "1", "--batch", "4"), nil},
-		{[]string{"balance", "--model", "mlp", "--stages", "2", "--by", "size", "--batch", "3", "--chunks", "4"}, []string{"--chunks 4: a batch has 3 samples"}},
 	} {
 		r := must(t, with(row.args, "--format", "json")...)
 		if row.want == nil && r.stderr != "" {

@@ -15,7 +15,7 @@ import (
 )
 
 // groupOf is the plan of a command line of train in an environment.
-func groupOf(t *testing.T, environment map[string]string, args ...string) (plan, error) {
+func groupOf(t *testing.T, environment map[string]string, args ...string) (runOptions, error) {
 	t.Helper()
 	var flags trainFlags
 	cmd := &cobra.Command{Use: "train"}
@@ -23,7 +23,7 @@ func groupOf(t *testing.T, environment map[string]string, args ...string) (plan,
 	if err := cmd.ParseFlags(append(slices.Clone(small[1:]), args...)); err != nil {
 		t.Fatal(err)
 	}
-	return flags.plan(cmd.Flags(), func(name string) string { return environment[name] })
+	return flags.check(cmd.Flags(), func(name string) string { return environment[name] })
 }
 
 // threeOf4 is what torchrun says to the last of four processes.
@@ -128,9 +128,7 @@ func TestTheManifestForKubernetes(t *testing.T) {
 	if !found || !strings.Contains(string(text), "replicas: 1\n") || !strings.Contains(string(text), "replicas: 3\n") {
 		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
 	}
-	var launcher launchFlags
-	launcher.processes = 4
-	if err := launcher.checkTraining(strings.Fields(args)); err != nil {
+	if err := checkTraining(strings.Fields(args), 4); err != nil {
 		t.Errorf("%s: %v", args, err)
 	}
 }

@@ -28,7 +28,7 @@ func TestGarbageIsTheUsersChoice(t *testing.T) {
 	}{{"", false}, {"77", true}} {
 		t.Setenv("GOGC", tt.variable)
 		t.Setenv("GOMEMLIMIT", "")
-		restore := sparingly()
+		restore := limitGarbage()
 		if got := current(); (got == 77) != tt.user || got > 77 {
 			t.Errorf("GOGC=%s: %d percent during a run", tt.variable, got)
 		}

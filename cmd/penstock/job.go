@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"penstock.example/data"
@@ -21,9 +22,9 @@ import (
 	"penstock.example/train"
 )
 
-// job is a plan with everything it needs: found, made, restored.
+// job is a training run with everything it needs: found, made, restored.
 type job struct {
-	plan
+	runOptions
 	group          *group.Group // nil: this process alone
 	training, test data.Dataset
 	heldOut        data.Dataset // of training, for validation; nil is none
@@ -34,42 +35,55 @@ type job struct {
 	from           *train.Checkpoint // nil: from the beginning
 	pipe           *pipe.Pipe
 	loop           train.Loop
-	show           reporter
+	show           *reporter
 	peaks          highest
 	trace          stepTrace
 	measures       measures
 	dashboard      dashboard
-	kept           *report.Run  // what the page of the run shows, since a step was recorded
+	page           *report.Run  // of the recorded step; nil before it
 	unsaved        bool         // saving failed
-	together       bool         // all processes of the group end here, and nobody waits
-	told           bool         // that measured times are uncertain
+	endedWithPeers bool         // all processes of the group end here, and nobody waits
+	hookError      error        // of a hook that ended the run
+	timingWarned   bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
-	made           []string     // directories that this run has made for --out, the innermost first
+	createdDirs    []string     // that this run has made for --out, the innermost first
 }
 
-// openJob makes a job. What can fail is tried in the order of its cost: data, checkpoints and the
-// files for results come before what takes memory and time. So a slip is not found after minutes.
-// The caller closes the job.
-func openJob(ctx context.Context, p plan, stderr io.Writer) (*job, error) {
-	j := &job{plan: p}
-	if p.member.Rank > 0 { // what all processes would say is said once
-		stderr = io.Discard
-	}
-	for _, open := range []func(ctx context.Context, stderr io.Writer) error{
-		j.openGroup, j.openData, j.planSteps, j.agree, j.matchInitEarly, j.checkDirectories, j.openStore, j.checkLastBatch, j.matchInit, j.openTrace, j.choosePlan, j.checkFree, telling("measuring", j.chooseThreads), j.tellChanges, j.tellResumed, j.limitMemory, telling("measuring", j.findBalance),
-		j.openPipe, j.openLoop, telling("planning", j.planMemory), telling("placing the model", j.placePipe), j.openMeasures, j.serveDashboard,
+// openJob opens a run. Checks that cost little come first: data, checkpoints and output files before anything
+// that takes memory and time. The caller closes the job.
+func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
+	j := &job{runOptions: o}
+	_, live := terminalWidth(stderr)
+	for _, open := range []struct {
+		doing string // shown on a terminal as soon as it takes long
+		run   func(ctx context.Context, stderr io.Writer) error
+	}{
+		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree}, {"", j.checkDirectories},
+		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace},
+		{"", j.applyAutoPlan}, {"", j.checkFree}, {"measuring", j.chooseThreads}, {"", j.tellChanges},
+		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
+		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
+		{"", j.serveDashboard},
 	} {
-		if err := open(ctx, stderr); err != nil {
-			j.tellGroup(err)
+		err := func() error {
+			if open.doing == "" || !live {
+				return open.run(ctx, stderr)
+			}
+			p := newPlanProgress(stderr, open.doing)
+			defer p.end()
+			return open.run(ctx, p)
+		}()
+		if err != nil {
+			j.failGroup(err)
 			err = errors.Join(overLimit(err), j.close())
-			j.removeMade()
+			j.removeCreated()
 			return nil, err
 		}
 	}
 	return j, nil
 }
 
-// close frees what the job holds, as far as it was opened.
+// close frees all that openJob has opened.
 func (j *job) close() error {
 	if j.loop.Loader != nil {
 		j.loop.Loader.Close()
@@ -95,8 +109,7 @@ func (j *job) close() error {
 	return err
 }
 
-// openData reads the data set, makes the model that fits it, and writes down what describes the
-// two.
+// openData reads the data set, makes the model that fits it, and writes down what describes the two.
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	sets, err := j.read()
 	if err != nil {
@@ -122,7 +135,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
-	if j.training, j.heldOut, err = j.held(j.training); err != nil {
+	if j.training, j.heldOut, err = j.splitValidation(j.training); err != nil {
 		return err
 	}
 	if j.heldOut != nil {
@@ -131,26 +144,61 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if chosen := assigned(j.dataSettings); len(chosen) > 0 {
 		described["chosen"] = chosen
 	}
-	j.recipe = train.Recipe{
-		Model: train.Choice{Name: j.modelName, Settings: settings},
-		Data:  train.Choice{Name: j.dataName, Settings: described},
-		Batch: j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm, Threads: j.config.Threads, Replicas: j.config.Replicas,
-		DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast, TrainOnly: j.weights.trainOnly,
-		Optimizer: train.Choice{Name: j.optimizerName, Settings: map[string]any{
-			"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay,
-		}},
-	}
+	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum,
+		"nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay}
 	if len(j.groups) > 0 {
-		j.recipe.Optimizer.Settings.(map[string]any)["group"] = j.groups
+		optimizer["group"] = j.groups
 	}
-	if err := j.checkGroups(); err != nil {
-		return err
+	j.recipe = train.Recipe{
+		Model:     train.Choice{Name: j.modelName, Settings: settings},
+		Data:      train.Choice{Name: j.dataName, Settings: described},
+		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
+		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
+		Threads: j.config.Threads, Replicas: j.config.Replicas, Autocast: j.config.Autocast,
+		DeferredBatchNorm: j.config.DeferredBatchNorm, TrainOnly: j.weights.trainOnly,
+		Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, Samples: &info,
 	}
 	if j.accumulate > 1 {
 		j.recipe.Accumulate = j.accumulate
 	}
-	j.recipe.Steps, j.recipe.Epochs, j.recipe.SaveEvery, j.recipe.Samples = j.steps, j.epochs, j.saveEvery, &info
+	params := nn.Params(j.model)
+	for _, g := range j.update.Groups {
+		if !slices.ContainsFunc(params, func(p nn.NamedParam) bool { return nn.Match(g.Params, p.Name) }) {
+			return badUsage("--group %v: no parameter of %s has such a name, of which there are %d "+
+				"from %s to "+
+				"%s; want a pattern of some",
+				g, j.modelName, len(params), params[0].Name, params[len(params)-1].Name)
+		}
+	}
 	return nil
+}
+
+// assigned is what assignments such as "B=6,C=12" say, the last one for a name.
+func assigned(lists []string) map[string]any {
+	out := map[string]any{}
+	for _, list := range lists {
+		for assignment := range strings.SplitSeq(list, ",") {
+			name, value, _ := strings.Cut(assignment, "=")
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// splitValidation splits the training samples into samples to train with and samples for validation, nil
+// without.
+func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.Dataset, err error) {
+	if o.validate == "" || o.validate == partTest {
+		return training, nil, nil
+	}
+	share, err := strconv.ParseFloat(o.validate, 64)
+	if err == nil {
+		kept, heldOut, err = data.Split(training, share, o.config.Seed)
+	}
+	if err != nil {
+		err = fmt.Errorf("--validate %s: %w", o.validate, err)
+	}
+	return kept, heldOut, err
 }
 
 // planSteps finds the last step and the learning rate's schedule up to it.
@@ -163,6 +211,65 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	}
 	j.schedule, j.recipe.LRSchedule, err = j.scheduled(j.last)
 	return err
+}
+
+// checkLastBatch refuses a run that comes to an epoch's last batch, if that has fewer rows than there
+// are replicas: it would end there, after all the epoch's other steps.
+func (j *job) checkLastBatch(context.Context, io.Writer) error {
+	samples := j.training.Len()
+	rest := samples % j.batch
+	if rest == 0 || rest >= j.replicas {
+		return nil
+	}
+	run := j.loop // at the step of the checkpoint
+	run.Steps, run.Epochs, run.Accumulate = j.steps, j.epochs, j.accumulate
+	epoch, batch := 0, 0
+	if j.from != nil {
+		epoch, batch = j.from.Position.Epoch, j.from.Position.Batch
+	}
+	if !run.EndsEpoch(epoch, batch, (samples+j.batch-1)/j.batch) {
+		return nil
+	}
+	remedy := fmt.Sprintf("--replicas %d", rest)
+	for _, by := range []int{-1, 1} { // the next smaller and the next larger batch that will do
+		for n := j.batch + by; n >= j.replicas && n <= samples; n += by {
+			if rest := samples % n; rest == 0 || rest >= j.replicas {
+				remedy += fmt.Sprintf(", or --batch %d in a new run", n)
+				break
+			}
+		}
+	}
+	return badUsage("--batch %d: an epoch's last batch has %d of the %d samples, for --replicas %d; want %s",
+		j.batch, rest, samples, j.replicas, remedy)
+}
+
+// tellChanges prints how a run differs from its flags, because of the data or of other flags, and from
+// the run
+// that saved the checkpoint.
+func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
+	rows := j.batch
+	if n := j.training.Len(); rows > n {
+		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of "+
+			"them\n",
+			rows, n)
+		rows = n
+	}
+	if j.config.Chunks > rows {
+		fmt.Fprintln(stderr, fewerChunks(j.config.Chunks, rows))
+	}
+	// the step after the warm-up is the first at the rate that was asked for
+	if j.warmup > 0 && int64(j.warmup) >= j.last {
+		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n",
+			j.warmup, j.last, j.update.LR)
+	}
+	j.tellResumed(stderr)
+	return nil
+}
+
+// fewerChunks says that a batch has too few samples for the micro-batches that were asked for.
+func fewerChunks(chunks, rows int) string {
+	return fmt.Sprintf("--chunks %d: a batch has %d samples, so it is cut into %d micro-batches", chunks,
+		rows, rows)
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
@@ -181,16 +288,21 @@ func (j *job) setLimits(on bool) {
 	}
 }
 
-// findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints the cut.
+// findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints
+// the cut.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
+	optimal := slices.Contains(j.policy, pipe.Optimal)
 	config := train.BalanceConfig{
-		Group: j.group, Stages: j.stages, Batch: (j.batch + j.replicas - 1) / j.replicas, Chunks: j.config.Chunks, Checkpoint: j.config.Checkpoint, Loss: trainingLoss(j.training.Info().Task()),
+		Group: j.group, Stages: j.stages, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
+		Checkpoint: j.config.Checkpoint,
+		Loss:       trainingLoss(j.training.Info().Task()),
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed, Autocast: j.config.Autocast, Clock: clock,
-			LiftLimit: slices.Contains(j.policy, pipe.Optimal)}, // what limit would do can only be said when the cut is known
+			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed,
+			Autocast: j.config.Autocast, Clock: clock,
+			LiftLimit: optimal}, // the limit that would do can only be said when the cut is known
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if err != nil {
@@ -199,10 +311,10 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	remedy := cutAgain
-	if slices.Contains(j.policy, pipe.Optimal) { // whose plans are made by the same times
+	if optimal { // plans use the same times
 		remedy = bothAgain
 	}
-	j.told = warnOfTiming(stderr, cut.Timing, remedy)
+	j.timingWarned = warnOfTiming(stderr, cut.Timing, remedy)
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, ms(t.Total()))
@@ -212,18 +324,16 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// trainingLoss is cross entropy, or the squared error for regression, plus that of auxiliary
-// classifiers if the model has some.
+// rowsOfEach returns how many rows of a batch each replica has.
+func (j *job) rowsOfEach() int { return (j.batch + j.replicas - 1) / j.replicas }
+
+// trainingLoss is cross entropy, or the squared error for regression, plus the losses of auxiliary
+// classifiers.
 func trainingLoss(task data.Task) nn.Loss {
 	if task == data.Regression {
 		return models.NewAuxiliaryLoss(nn.MSE(), auxiliaryWeight)
 	}
 	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
-}
-
-// numbers is a balance as the flag takes it.
-func numbers(balance []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(balance), " ", ","), "[]")
 }
 
 // openPipe cuts the model and makes the optimizer. Nothing is on a device yet.
@@ -241,31 +351,25 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 // placePipe puts model and optimizer on their devices, as they were if the run is resumed,
 // and with the weights of --init if it begins.
 func (j *job) placePipe(context.Context, io.Writer) error {
-	if err := j.pipe.Place(); err != nil {
-		return withFlags(err, remedyForModel)
+	err := j.pipe.Place()
+	switch {
+	case err != nil:
+	case j.from != nil:
+		err = j.from.Restore(j.pipe, j.loop.Optimizer)
+	case j.weights.init != "":
+		err = j.loadInit()
 	}
-	if j.from != nil {
-		return withFlags(j.from.Restore(j.pipe, j.loop.Optimizer), remedyForModel)
-	}
-	if j.weights.init != "" {
-		return withFlags(j.loadInit(), remedyForModel)
-	}
-	return nil
+	return withFlags(err, remedyForModel)
 }
 
 // openLoop completes the loop.
 func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
-	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true, Augment: j.data.Augment, Prefetch: 2}
+	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true,
+		Augment: j.data.Augment, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
-		changed, err := j.changedRecipe()
-		if err != nil {
+		if err := j.tellStart(stderr); err != nil {
 			return err
-		}
-		if end := j.beyond(); end != "" {
-			fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond %s: nothing to do\n", j.from.Step, end)
-		} else {
-			fmt.Fprintf(stderr, "going on from %s%s%s\n", j.from.Path, j.changed(), changed)
 		}
 	}
 	l := &j.loop
@@ -277,15 +381,22 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}
 	}
-	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.keepRun}
+	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.recordStep}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}
 	if j.saveEvery > 0 {
-		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { _, err := j.save(); return err }))
+		save := func(train.StepInfo) error { _, err := j.save(); return err }
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, save))
 	}
 	if l.Validation = j.validation(); l.Validation != nil || j.saveEvery == 0 {
-		l.OnEpoch = j.saveAfterEpoch
+		l.OnEpoch = func(int) error { // the best is saved whatever --save-every says
+			if j.saveEvery > 0 && (l.Best == nil || l.Best.Step != l.Step) {
+				return nil
+			}
+			_, err := j.save()
+			return err
+		}
 	}
 	return nil
 }

@@ -16,11 +16,8 @@ import (
 	"penstock.example/internal/launch"
 )
 
-// launchFlags is the command line of penstock launch up to "train", or to "--" before that.
-type launchFlags struct{ processes, restarts int }
-
 func newLaunch() *cobra.Command {
-	var flags launchFlags
+	var processes, restarts int
 	cmd := &cobra.Command{
 		Use:   "launch --processes N [flags] -- train ...",
 		Short: "Start the processes of a training run on this machine",
@@ -43,16 +40,19 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
   penstock launch --processes 4 --restarts 3 -- train --model gpt --data text --data-dir shakespeare.txt --out out/gpt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] != "train" {
-				return badUsage("launch starts penstock train: want penstock launch --processes %d -- train ...; see penstock launch --help", flags.processes)
+				return badUsage("launch starts penstock train: want penstock launch --processes %d -- "+
+					"train ...; "+
+					"see penstock launch --help", processes)
 			}
-			return flags.run(cmd, args)
+			return launchRun(cmd, processes, restarts, args)
 		},
 	}
 	s := cmd.Flags()
 	s.SetInterspersed(false) // what follows train is train's, also without "--"
 	s.SortFlags = false
-	count(s, &flags.processes, "processes", 1, "`N` processes")
-	whole(s, &flags.restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times (default not)")
+	count(s, &processes, "processes", 1, "`N` processes")
+	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times "+
+		"(default not)")
 	return cmd
 }
 
@@ -63,11 +63,13 @@ const token = "PENSTOCK_TOKEN"
 // how to go on.
 const launchedBy = "PENSTOCK_LAUNCHED_BY"
 
-// run starts the processes with the command line of train, and again after failures.
-func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
-	err := f.checkTraining(train[1:])
+// launchRun starts the processes with the command line of train, and again after failures.
+func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
+	err := checkTraining(train[1:], processes)
 	if errors.Is(err, pflag.ErrHelp) {
-		return newHelp().RunE(cmd, []string{"train"})
+		about, _, _ := cmd.Root().Find([]string{"train"}) // train exists
+		about.InitDefaultHelpFlag()
+		return about.Help()
 	}
 	if err != nil {
 		return err
@@ -82,13 +84,16 @@ func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
 		return fmt.Errorf("finding the program to start: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
-	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: f.restarts, OnRestart: func(restart int, after *launch.Failure) {
-		fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after), restart, f.restarts)
-	}}
-	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()), launchedBy+"="+shellQuoted(os.Args))
-	for rank := range f.processes {
+	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
+		OnRestart: func(restart int, after *launch.Failure) {
+			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
+				restart, restarts)
+		}}
+	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()),
+		launchedBy+"="+shellQuoted(os.Args))
+	for rank := range processes {
 		environment := slices.Clone(common)
-		for name, value := range f.environment(rank, port.Number) {
+		for name, value := range rankEnvironment(rank, processes, port.Number) {
 			environment = append(environment, name+"="+value)
 		}
 		job.Processes = append(job.Processes, launch.Process{Path: program, Args: train, Env: environment})
@@ -101,23 +106,22 @@ func (f *launchFlags) run(cmd *cobra.Command, train []string) error {
 
 // checkTraining refuses a command line of train that its processes would refuse, so that it is said once.
 // The error of --help is pflag.ErrHelp.
-func (f *launchFlags) checkTraining(args []string) error {
-	var flags trainFlags
-	train := &cobra.Command{Use: "train"}
+func checkTraining(args []string, processes int) error {
+	train, flags := trainingFlags()
 	(&cobra.Command{Use: "penstock"}).AddCommand(train)
-	flags.register(configurable(train))
 	s := train.Flags()
 	if err := s.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return err
 	} else if err != nil {
-		return unread(train, err)
+		return flagError(train, err)
 	}
 	if err := noArguments(train, s.Args()); err != nil {
 		return err
 	}
 	for _, name := range []string{"rank", "processes", "rendezvous"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: launch says which process is which; want it left out after train", name, s.Lookup(name).Value)
+			return badUsage("--%s %s: launch says which process is which; want it left out after train", name,
+				s.Lookup(name).Value)
 		}
 	}
 	if err := readConfig(train); err != nil {
@@ -126,18 +130,14 @@ func (f *launchFlags) checkTraining(args []string) error {
 	if err := flags.takePlan(train); err != nil {
 		return err
 	}
-	for rank := range f.processes {
-		environment := f.environment(rank, 1)
-		if _, err := flags.plan(s, func(name string) string { return environment[name] }); err != nil {
-			return err
-		}
-	}
-	return nil
+	environment := rankEnvironment(0, processes, 1)
+	_, err := flags.check(s, func(name string) string { return environment[name] })
+	return flags.inPlan(err)
 }
 
-// environment is how torchrun tells a process which one it is. An agent's store is at another address.
-func (f *launchFlags) environment(rank, port int) map[string]string {
-	r, n := strconv.Itoa(rank), strconv.Itoa(f.processes)
+// rankEnvironment is how torchrun tells a process which one it is. An agent's store is at another address.
+func rankEnvironment(rank, processes, port int) map[string]string {
+	r, n := strconv.Itoa(rank), strconv.Itoa(processes)
 	return map[string]string{
 		"RANK": r, "WORLD_SIZE": n, "LOCAL_RANK": r, "LOCAL_WORLD_SIZE": n,
 		"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": strconv.Itoa(port), "TORCHELASTIC_USE_AGENT_STORE": "",

@@ -3,29 +3,179 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"regexp"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"penstock.example/internal/arg"
+	"penstock.example/internal/launch"
+	"penstock.example/internal/shim"
+	"penstock.example/torch"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for an orderly end. From then on signals do what they do to any
-	// process: the second one ends it at once.
+	// The first signal asks for an orderly end. The second one ends the process at once.
 	context.AfterFunc(ctx, stop)
-	// Whoever reads stdout may stop reading: that is an error to write, which ends a run in order,
-	// not a reason to be killed.
+	// A closed stdout is an error to write, which ends a run in order, and no reason to be killed.
 	signal.Ignore(syscall.SIGPIPE)
 	if err := keepClosed(); err != nil {
 		fmt.Fprintln(os.Stderr, "penstock:", err)
 		os.Exit(exitFailed)
 	}
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	// Some file systems tell only now that what was written has no place.
+	// Some file systems report a failed write only here.
 	if err := os.Stdout.Close(); err != nil && code == exitDone {
 		fmt.Fprintln(os.Stderr, "penstock:", err)
 		code = exitFailed
 	}
 	os.Exit(code)
+}
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1            // something went wrong, or a signal ended the run early
+	exitUsage  = launch.Usage // the command line or its input is wrong: a chain, data, a checkpoint
+)
+
+// run runs a command line and returns its exit code. Results go to stdout, everything else to
+// stderr. When ctx ends, a training run finishes its step, saves and returns.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &output{to: stdout}
+	root := newRoot(args)
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = out.err
+	}
+	if err == nil {
+		return exitDone
+	}
+	tell(stderr, err)
+	var usage *usageError
+	var launched interface{ ExitCode() int } // of a process of launch
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &launched) && launched.ExitCode() > 0:
+		return launched.ExitCode()
+	}
+	return exitFailed
+}
+
+// tell writes an error as one line. The stack of a panic follows.
+func tell(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, "penstock:", message(err))
+	var p *torch.PanicError
+	if errors.As(err, &p) {
+		fmt.Fprintf(stderr, "\n%s", p.Stack)
+	}
+}
+
+var packages = regexp.MustCompile(`^(train|pipe|data|models|optim|torch|trace|balance|profile|remat|schedule|search|` +
+	`planner|group|launch|metrics|report): `)
+
+// message is an error without the name of a package in front.
+func message(err error) string {
+	text := err.Error()
+	for packages.MatchString(text) {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	return text
+}
+
+// newRoot makes the command for a command line.
+func newRoot(args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "penstock",
+		Short: "Train neural networks as pipelines of micro-batches",
+		Long: `Penstock cuts a network into stages, puts each on a device with a core and a
+memory limit of its own, and trains it as a pipeline of micro-batches. The
+result does not depend on the cut, to the bit.
+
+Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       ownVersion(),
+		Args:          noArguments,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.SetVersionTemplate("penstock {{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(),
+		configurable(newBalance()),
+		configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(),
+		newCheckpoint(),
+		newModels(), newLaunch(), newVersion())
+	// cobra never frees completions
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		completeValues(root)
+	}
+	return root
+}
+
+// noArguments refuses arguments. In a command with verbs an argument is an unknown verb.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	what, remedy := "unexpected argument", ""
+	if cmd.HasSubCommands() {
+		what = "unknown command"
+		var verbs []string
+		for _, c := range cmd.Commands() {
+			verbs = append(verbs, c.Name())
+		}
+		remedy = arg.Meant(args[0], verbs)
+	}
+	return badUsage("%s %q for %q; %ssee %s --help", what, args[0], cmd.CommandPath(), remedy,
+		cmd.CommandPath())
+}
+
+// output is standard output with its first error: a verb has failed if its results did not arrive.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.to.Write(p)
+	if o.err == nil && len(p) > 0 {
+		o.err = err
+	}
+	return n, err
+}
+
+// checkOutput finds out before minutes are spent on results whether standard output is open.
+func checkOutput(stdout io.Writer) error {
+	if _, err := stdout.Write(nil); errors.Is(err, syscall.EBADF) {
+		return err
+	}
+	return nil
+}
+
+// keepClosed makes standard output as closed as it was when the process began. Go has put /dev/null
+// there, which takes every result without an error; closing it would give its number to the next
+// file that is opened.
+func keepClosed() error {
+	if !shim.ClosedAtStart(syscall.Stdout) {
+		return nil
+	}
+	unwritable, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer unwritable.Close()
+	return syscall.Dup3(int(unwritable.Fd()), syscall.Stdout, 0)
 }

@@ -67,9 +67,7 @@ func verbLines(t *testing.T) map[string][]string {
 func verbs(t *testing.T) (paths []string) {
 	t.Helper()
 	root := newRoot(nil)
-	if err := addCompletion(root); err != nil {
-		t.Fatal(err)
-	}
+	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -185,32 +183,5 @@ func TestClosedAtStart(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != row.code || !strings.Contains(stderr.String(), row.want) {
 			t.Errorf("%s %q: exit code %d, want %d; stderr %q", row.shell, row.args, code, row.code, stderr.String())
 		}
-	}
-}
-
-// What is asked of help and completion has to be there.
-func TestHelpRefuses(t *testing.T) {
-	for _, row := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"help", "nope"}, `unknown command "nope"`},
-		{[]string{"help", "remat", "nope"}, `unknown command "remat nope"`},
-		{[]string{"help", "train", "extra"}, `unknown command "train extra"`},
-		{[]string{"completion", "tcsh"}, `unknown shell "tcsh"`},
-		{[]string{"completion", "bash", "extra"}, `unexpected argument "extra"`},
-	} {
-		r := command(t, row.args...)
-		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {
-			t.Errorf("%q: %+v", row.args, r)
-		}
-	}
-	for _, args := range [][]string{{"help"}, {"help", "remat", "solve"}, {"completion"}, {"completion", "zsh"}} {
-		if r := command(t, args...); r.code != exitDone || r.stdout == "" || r.stderr != "" {
-			t.Errorf("%q: exit code %d, %d bytes, stderr %q", args, r.code, len(r.stdout), r.stderr)
-		}
-	}
-	if r := must(t, "help", "remat", "solve"); !slices.Contains(strings.Fields(r.stdout), "--limit") || r.stdout != must(t, "remat", "solve", "--help").stdout {
-		t.Errorf("help remat solve is not what --help says: %s", r.stdout)
 	}
 }

@@ -92,7 +92,7 @@ func percent(a, b float64) string {
 
 // counted is a number of things: "1 file", "2 files", "2 micro-batches".
 func counted(n int, thing string) string {
-	if n != 1 && strings.HasSuffix(thing, "ch") {
+	if n != 1 && (strings.HasSuffix(thing, "ch") || strings.HasSuffix(thing, "ss")) {
 		thing += "e"
 	}
 	if n != 1 {

@@ -245,28 +245,6 @@ func TestProcessesOfOtherLaunchers(t *testing.T) {
 	}
 }
 
-// The launchers of several machines count restarts by themselves. A run is one that was started again
-// if any of them says so.
-func TestRestartsOfSeveralLaunchers(t *testing.T) {
-	args, out := with(inThree, "--steps", "2"), filepath.Join(t.TempDir(), "out")
-	for _, to := range []string{"1", "3"} { // from the beginning, and from a checkpoint
-		host, port, _ := strings.Cut(proctest.Address(t), ":")
-		var all []*process
-		for rank := range 2 {
-			all = append(all, begin(t, []string{"WORLD_SIZE=2", "MASTER_ADDR=" + host, "MASTER_PORT=" + port,
-				fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("TORCHELASTIC_RESTART_COUNT=%d", rank)}, with(args, "--out", out, "--steps", to)...))
-		}
-		for rank, p := range all {
-			if code := p.end(t); code != exitDone {
-				t.Fatalf("to step %s: rank %d: exit code %d, stderr:\n%s", to, rank, code, p.stderr)
-			}
-		}
-		if _, done := lines(t, all[0].stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", to)...) {
-			t.Errorf("to step %s: other weights than one process", to)
-		}
-	}
-}
-
 // All finish the step together and save; going on gives the bits of a run that was not cut short.
 func TestASignalToALauncher(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
@@ -532,34 +510,6 @@ func TestProcessesThatDiffer(t *testing.T) {
 	for rank, p := range []*process{start(0), start(1, "--seed", "7", "--momentum", "0"), start(2)} {
 		if code := p.end(t); code != exitUsage || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "rank 1 has --seed 7, ranks 0 and 2 have 1") || !strings.Contains(p.stderr.String(), "rank 1 has --momentum 0, ranks 0 and 2 have none") {
 			t.Errorf("rank %d: exit code %d, stdout %q, stderr %q", rank, code, p.stdout, p.stderr)
-		}
-	}
-}
-
-// Files of flags and programs may lie elsewhere for each process. What stands in them counts.
-func TestProcessesWithFiles(t *testing.T) {
-	both := func(first, second []string, variables ...string) (a, b *process) {
-		address := proctest.Address(t)
-		start := func(rank string, more, environment []string) *process {
-			return begin(t, append([]string{token + "=a"}, environment...), append([]string{"train", "--data", "synthetic", "--batch", "32", "--chunks", "4", "--balance", "3,3", "--steps", "2", "--format", "json",
-				"--processes", "2", "--rendezvous", address, "--rank", rank}, more...)...)
-		}
-		return start("0", first, nil), start("1", second, variables)
-	}
-	program := func(name string) string {
-		return textFile(t, "program.txt", must(t, "schedule", name, "--stages", "2", "--chunks", "4", "--format", "text").stdout)
-	}
-	config := func() string { return textFile(t, "flags.toml", "model = \"mlp\"\n") }
-	spaced := textFile(t, "spaced.txt", strings.ReplaceAll(must(t, "schedule", "gpipe", "--stages", "2", "--chunks", "4", "--format", "text").stdout, " ", "  ")) // the same program
-	a, b := both([]string{"--config", config(), "--schedule", program("gpipe")}, []string{"--config", config(), "--schedule", spaced}, "OPENBLAS_CORETYPE=Nehalem")
-	hasNone := !strings.HasPrefix(torch.KernelsInUse()[0].Version, "OpenBLAS ") // with MKL the variable changes nothing
-	if a.end(t) != exitDone || b.end(t) != exitDone || !hasNone && !strings.Contains(a.stderr.String(), ", rank 1 has Nehalem: the last bits") {
-		t.Errorf("%s\n%s", a.stderr, b.stderr)
-	}
-	a, b = both([]string{"--model", "mlp", "--schedule", program("gpipe")}, []string{"--model", "mlp", "--schedule", program("1f1b")})
-	for _, p := range []*process{a, b} {
-		if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), "rank 0 has --schedule a program with the SHA-256 ") {
-			t.Errorf("exit code %d, %s", code, p.stderr)
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"penstock.example/internal/torchtest"
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/planfile"
 )
 
@@ -147,7 +146,7 @@ func TestProfileOfEveryModel(t *testing.T) {
 		{"googlenet", "--size", "64", "--set", "aux=1,classes=5"},
 	} {
 		c := chainOf(t, with([]string{"profile", "--batch", "2", "--repeats", "1", "--out", "-", "--model"}, args...)...)
-		if _, err := remat.Check(c, baselines.All(len(c.Layers))); err != nil {
+		if _, err := remat.Check(c, remat.All(len(c.Layers))); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

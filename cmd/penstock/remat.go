@@ -9,10 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
-	"penstock.example/remat/explain"
 	"penstock.example/remat/planfile"
 	"penstock.example/remat/solver"
 )
@@ -109,7 +106,7 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64) (remat.Plan, er
 	if err != nil || p.Feasible {
 		return p, err
 	}
-	least, err := explain.ExplainLeast(c)
+	least, err := solver.ExplainLeast(c)
 	if err != nil {
 		return p, err
 	}
@@ -122,11 +119,11 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err != nil {
 		return err
 	}
-	var size explain.DrawConfig // its own width, where there is no terminal
+	var size remat.DrawConfig // its own width, where there is no terminal
 	if width, live := terminalWidth(w); live {
 		size.Width = width
 	}
-	drawing, err := explain.Draw(c, p.Ops, size)
+	drawing, err := remat.Draw(c, p.Ops, size)
 	if err != nil {
 		return err
 	}
@@ -170,7 +167,11 @@ what 10 MB, 100 MB and 1 GB more would save.`,
 			solve := func(ctx context.Context, limit int64) (remat.Plan, error) {
 				return solver.Solve(ctx, c, limit, solver.Options{})
 			}
-			e, err := explain.Explain(cmd.Context(), c, p, explainedBytes, solve)
+			least, err := solver.ExplainLeast(c)
+			if err != nil {
+				return err
+			}
+			e, err := remat.Explain(cmd.Context(), c, p, least, explainedBytes, solve)
 			if err != nil {
 				return err
 			}
@@ -216,7 +217,7 @@ type moreLine struct {
 	Saved float64 `json:"saved_us"`
 }
 
-func explanationOf(c remat.Chain, e explain.Explanation) explanationLine {
+func explanationOf(c remat.Chain, e remat.Explanation) explanationLine {
 	line := explanationLine{
 		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra,
 		Recomputed: e.Report.Recomputed, Least: e.Least.Bytes, LeastLayer: e.Least.Op.Layer,
@@ -234,7 +235,7 @@ func explanationOf(c remat.Chain, e explain.Explanation) explanationLine {
 	return line
 }
 
-func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) {
+func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) {
 	extra := func(us float64) string {
 		if us < 0 {
 			return "-" + micros(-us)
@@ -260,7 +261,7 @@ func showExplanation(w io.Writer, c remat.Chain, e explain.Explanation) {
 	}
 }
 
-func showLeast(w io.Writer, c remat.Chain, least explain.LeastLimit) {
+func showLeast(w io.Writer, c remat.Chain, least remat.LeastLimit) {
 	fmt.Fprintf(w, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(least.Bytes), least.Bytes,
 		opName(c, least.Op), partsOf(least.Parts))
 }
@@ -289,7 +290,7 @@ what penstock remat solve finds.`,
 			if err != nil {
 				return err
 			}
-			usual, err := baselines.Baselines(c)
+			usual, err := remat.Baselines(c)
 			if err != nil {
 				return err
 			}
@@ -297,7 +298,7 @@ what penstock remat solve finds.`,
 			if err != nil {
 				return err
 			}
-			compared, err := baselines.Compare(cmd.Context(), usual, solve)
+			compared, err := remat.Compare(cmd.Context(), usual, solve)
 			if err != nil {
 				return err
 			}
@@ -342,7 +343,7 @@ type comparedLine struct {
 	Gain            float64 `json:"gain"`
 }
 
-func comparedLines(c remat.Chain, compared []baselines.Compared) []comparedLine {
+func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
 	once := c.Once()
 	over := func(us float64) float64 { return part(us-once, once) / 100 }
 	lines := []comparedLine{}
@@ -396,7 +397,7 @@ take (see penstock remat compare), up to 120 % longer. The picture is an SVG.`,
 			if err != nil {
 				return err
 			}
-			usual, err := baselines.Baselines(c)
+			usual, err := remat.Baselines(c)
 			if err != nil {
 				return err
 			}

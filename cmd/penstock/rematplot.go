@@ -10,9 +10,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
-
 	"penstock.example/remat"
-	"penstock.example/remat/baselines"
 	"penstock.example/remat/solver"
 )
 
@@ -33,7 +31,7 @@ var curveColour = color.NRGBA{0, 114, 178, 255}
 
 // drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each,
 // since a plan is the best under every limit from its peak to the next one's.
-func drawCurve(title string, c remat.Chain, points []solver.Point, usual []baselines.Baseline) ([]byte, error) {
+func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
 	const highest = 120 // per cent: plans and strategies that take longer do not press the rest to the ground
 	unit, name := 1.0, "bytes"
 	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -42,9 +40,10 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []basel
 		}
 		unit, name = 1024*unit, larger
 	}
+	plot.DefaultFont.Variant = "Sans"
 	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "memory, "+name, "% of time on top of computing everything once"
-	p.Legend.Top = true
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "memory, "+name, "extra time, %"
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, 6.7*vg.Inch, vg.Points(3)
 	p.Add(plotter.NewGrid())
 	at := func(peak int64, time float64) plotter.XY {
 		return plotter.XY{X: float64(peak) / unit, Y: part(time-c.Once(), c.Once())}
@@ -92,7 +91,7 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []basel
 	// Add has widened them
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = max(0, least.X-(right-most)), right, -top/40, 1.06*top
 	canvas := vgsvg.New(10*vg.Inch, 5*vg.Inch)
-	p.Draw(draw.New(canvas))
+	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(8), vg.Points(8), -vg.Points(8)))
 	var svg bytes.Buffer
 	if _, err := canvas.WriteTo(&svg); err != nil {
 		return nil, fmt.Errorf("drawing: %w", err)

@@ -2,11 +2,11 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -21,8 +21,8 @@ func step(n int64) train.StepInfo {
 	return train.StepInfo{Step: n, Loss: 1.5, Samples: 10, Duration: 20 * time.Millisecond, SamplesPerSecond: 500, Peak: []int64{1 << 20, 3 << 20}}
 }
 
-func textReport(stdout, stderr *bytes.Buffer) *textReporter {
-	return &textReporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
+func textReport(stdout, stderr *bytes.Buffer) *reporter {
+	return &reporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
 }
 
 func TestTextReport(t *testing.T) {
@@ -66,11 +66,7 @@ checkpoint     out/step-000009
 func TestBar(t *testing.T) {
 	var stderr bytes.Buffer
 	r := textReport(nil, &stderr)
-	r.bar, r.width = newBar(&stderr, 80, 7, 9), func() int { return 80 }
-	r.endSteps() // a run without steps
-	if stderr.Len() > 0 {
-		t.Errorf("a bar without steps: %q", &stderr)
-	}
+	r.bar, r.width = newBar(&stderr, 120, 2), func() int { return 120 }
 	for n := int64(8); n <= 9; n++ {
 		if err := r.step(step(n)); err != nil {
 			t.Fatal(err)
@@ -87,23 +83,29 @@ func TestBar(t *testing.T) {
 	}
 }
 
-// A bar is there before the first step, which may take long, and follows the width of the terminal.
-func TestBarBeforeTheFirstStep(t *testing.T) {
-	for width, want := range map[int]string{80: "step 8 of 9 for 0 s", 30: "step 8 of 9"} {
+// A bar is there before the first step, which may take long. No row is wider than the terminal.
+func TestBarFits(t *testing.T) {
+	for width, want := range map[int]string{
+		80: "step 8 of 9 for 0 s", 30: "step 8 of 9", 200: "9/9  loss 1.5000  500 samples/s  cpu:4 1.0 MiB  cpu:5 3.0 MiB", 10: "100% |",
+	} {
 		var stderr bytes.Buffer
 		r := textReport(nil, &stderr)
-		r.taken, r.bar, r.width = 7, newBar(&stderr, width, 7, 9), func() int { return width }
+		r.taken, r.bar, r.width = 7, newBar(&stderr, width, 2), func() int { return width }
 		r.begin()
+		for n := int64(8); n <= 9; n++ {
+			if err := r.step(step(n)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		r.endSteps()
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("width %d: no %q in %q", width, want, &stderr)
 		}
-	}
-	var stderr bytes.Buffer
-	r := textReport(nil, &stderr)
-	r.taken, r.bar, r.width = 9, newBar(&stderr, 80, 9, 9), func() int { return 80 }
-	if r.begin(); stderr.Len() > 0 {
-		t.Errorf("a bar without steps: %q", &stderr)
+		for row := range strings.FieldsFuncSeq(stderr.String(), func(c rune) bool { return c == '\r' || c == '\n' }) {
+			if n := utf8.RuneCountInString(row); n > max(width, 17) { // a bar alone takes 17
+				t.Errorf("width %d: a row of %d: %q", width, n, row)
+			}
+		}
 	}
 }
 
@@ -121,55 +123,6 @@ func TestToldWhileOpening(t *testing.T) {
 	}
 }
 
-func TestPlainNumber(t *testing.T) {
-	for x, want := range map[float64]string{11834.2: "11830", 20: "20", 9999.7: "10000", 0.0123456: "0.01235", 1234567: "1235000"} {
-		if got := plainNumber(x, 4); got != want {
-			t.Errorf("%v: got %s, want %s", x, got, want)
-		}
-	}
-}
-
-// TestBarFits: no row of the bar is wider than the terminal, whatever the number of devices.
-func TestBarFits(t *testing.T) {
-	devices := []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(2), torch.CPU(3)}
-	for _, d := range devices {
-		d.SetLimit(512 << 20)
-		defer d.SetLimit(0)
-	}
-	for width, want := range map[int]string{
-		200: "cpu:0 8.7 MiB of 512.0 MiB  cpu:1 128.0 KiB of 512.0 MiB",
-		80:  "cpu:0 8.7M/512M cpu:1 128K/512M cpu:2 0B/512M cpu:3 142.6K/512M\n",
-		40:  "cpu:0 8.7M/512M cpu:1 128K/512M cpu:2 …\n",
-		10:  "cpu:0 8.…\n",
-	} {
-		var stderr bytes.Buffer
-		r := textReport(nil, &stderr)
-		r.devices, r.names = devices, []string{"cpu:0", "cpu:1", "cpu:2", "cpu:3"}
-		r.bar, r.width = newBar(&stderr, width, 7, 300), func() int { return width }
-		for n := int64(8); n <= 300; n++ {
-			s := step(n)
-			s.Peak = []int64{87 << 20 / 10, 128 << 10, 0, 146_000}
-			r.shown = time.Time{}
-			if err := r.step(s); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r.endSteps()
-		text := stderr.String()
-		if !strings.Contains(text, want) {
-			t.Errorf("width %d: no %q in %q", width, want, text[:min(len(text), 500)])
-		}
-		for row := range strings.FieldsFuncSeq(escapes.ReplaceAllString(text, "\n"), func(c rune) bool { return c == '\r' || c == '\n' }) {
-			if n := utf8.RuneCountInString(row); n > max(width, 17) { // a bar alone takes 17
-				t.Errorf("width %d: a row of %d: %q", width, n, row)
-			}
-		}
-	}
-}
-
-// escapes are the control sequences of terminals.
-var escapes = regexp.MustCompile("\x1b\\[[0-9]*[A-Z]")
-
 func TestTerminalWidth(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/file")
 	if err != nil {
@@ -184,14 +137,6 @@ func TestTerminalWidth(t *testing.T) {
 	for _, w := range []io.Writer{file, null, &bytes.Buffer{}} {
 		if width, ok := terminalWidth(w); ok || width != 80 {
 			t.Errorf("%v: %d, %t; it is no terminal", w, width, ok)
-		}
-	}
-}
-
-func TestBriefBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1536: "1.5K", 512 << 20: "512M", 3 << 29: "1.5G", 10 << 10: "10K"} {
-		if got := briefBytes(n); got != want {
-			t.Errorf("%d: got %s, want %s", n, got, want)
 		}
 	}
 }
@@ -219,24 +164,6 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for _, tt := range []struct {
-		ms   []int
-		want float64
-	}{{[]int{7}, 7}, {[]int{9, 1, 5}, 5}, {[]int{4, 1, 9, 2}, 3}} {
-		var d durations
-		for _, ms := range tt.ms {
-			d.add(time.Duration(ms) * time.Millisecond)
-		}
-		if got, ok := d.median(); !ok || got != tt.want {
-			t.Errorf("%v: got %v, %v", tt.ms, got, ok)
-		}
-	}
-	if _, ok := (durations{}).median(); ok {
-		t.Error("no steps have a median")
-	}
-}
-
 func TestShellQuoted(t *testing.T) {
 	for want, words := range map[string][]string{
 		`penstock train --out a/b.c --balance 5,6`: {"penstock", "train", "--out", "a/b.c", "--balance", "5,6"},
@@ -248,40 +175,20 @@ func TestShellQuoted(t *testing.T) {
 	}
 }
 
-// TestFlagOf: what a checkpoint of another run differs in is told by the name of a flag that
-// exists.
-func TestFlagOf(t *testing.T) {
-	cmd := newTrain(nil)
-	for field, want := range map[string]string{
-		"batch": "--batch", "chunks": "--chunks", "seed": "--seed", "clip_norm": "--clip-norm", "model.name": "--model", "model.settings.classes": "--data",
-		"data.name": "--data", "data.settings.samples": "--data-dir", "optimizer.name": "--optimizer", "optimizer.settings.weight-decay": "--weight-decay",
-		"schedule.name": "--lr-schedule", "schedule.settings.schedule-steps": "--schedule-steps", `tensor "fc.weight"`: "--model",
-	} {
-		if got := flagOf(field); got != want || cmd.Flags().Lookup(strings.TrimPrefix(got, "--")) == nil {
-			t.Errorf("%s: got %s, want %s", field, got, want)
-		}
-	}
-}
-
-// TestJSONReportOfEvaluations: on a terminal an evaluation is seen while it runs, as a bar that is gone
-// when it ends; elsewhere nothing is said of it but its line.
+// TestJSONReportOfEvaluations: on a terminal an evaluation is seen while it runs; elsewhere nothing is said of it
+// but its line.
 func TestJSONReportOfEvaluations(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	quiet := newJSONReporter(&stdout, &stderr)
-	quiet.evaluating("validating", 0, 10)
-	if quiet.evaluations.counter != nil {
+	r := &reporter{lines: json.NewEncoder(&stdout)}
+	if r.evaluating("validating", 0, 10); r.apart.now != nil {
 		t.Error("what is no terminal has a counter")
 	}
-	r := newJSONReporter(&stdout, &stderr)
-	r.evaluations = counters{w: &stderr, of: "samples"}
+	r.apart = counters{w: &stderr, unit: "samples"}
 	r.evaluating("validating", 0, 10)
-	r.evaluations.counter.width, r.evaluations.counter.next = 80, time.Time{}
+	r.apart.now.live, r.apart.now.next = true, time.Time{}
 	r.evaluating("validating", 4, 10)
-	if !strings.Contains(stderr.String(), "validating  40%") {
-		t.Errorf("%q", &stderr)
-	}
 	r.evaluating("validating", 10, 10)
-	if r.evaluations.counter != nil || !strings.HasSuffix(stderr.String(), "\r") || stdout.Len() > 0 {
+	if want := "\r\x1b[Kvalidating for 0 s: 4 of 10 samples\r\x1b[K"; r.apart.now != nil || stderr.String() != want || stdout.Len() > 0 {
 		t.Errorf("%q, %q", &stderr, &stdout)
 	}
 	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7, Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
@@ -299,7 +206,7 @@ func TestReserved(t *testing.T) {
 	}
 	var stdout, lines bytes.Buffer
 	o := outcome{test: score{accuracy: new(0.5)}, reserved: []torch.Memory{{}, {Live: 5 << 20, Cached: 2 << 20, Taken: 8 << 20}}}
-	if err := errors.Join(textReport(&stdout, nil).done(o), newJSONReporter(&lines, io.Discard).done(o)); err != nil {
+	if err := errors.Join(textReport(&stdout, nil).done(o), (&reporter{lines: json.NewEncoder(&lines)}).done(o)); err != nil {
 		t.Fatal(err)
 	}
 	if text := stdout.String(); !strings.Contains(text, "reserved       cpu:5 8.0 MiB, of which 1.0 MiB are lost to fragmentation\n") || strings.Count(text, "reserved") != 1 {

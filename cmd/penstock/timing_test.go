@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"penstock.example/planner"
 )
 
 // setClock has layers timed by a clock that goes on by a step whenever it is read.
@@ -70,21 +68,6 @@ func TestTrainTellsOfUncertainPlans(t *testing.T) {
 		if noisy && (told != 1 || !strings.Contains(r.stderr, bothAgain)) || !noisy && told != 0 {
 			t.Errorf("noisy %v: %s", noisy, r.stderr)
 		}
-	}
-}
-
-// TestUncertainPlansAreTold: the worst of the stages is told, once.
-func TestUncertainPlansAreTold(t *testing.T) {
-	stage := func(spread float64) planner.DevicePlan { return planner.DevicePlan{Spread: spread} }
-	var told strings.Builder
-	warnOfPlans(&told, []planner.DevicePlan{{}, stage(0.3), stage(0.8), stage(0.1)})
-	if want := "measured times are uncertain: the median run took 80 % longer than the lower quartile; " + planAgain + "\n"; told.String() != want {
-		t.Errorf("got %q, want %q", &told, want)
-	}
-	told.Reset()
-	warnOfPlans(&told, []planner.DevicePlan{{}, stage(0.1)})
-	if told.String() != "" {
-		t.Errorf("got %q", &told)
 	}
 }
 

@@ -78,7 +78,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 			if err != nil {
 				return wrongInput(err)
 			}
-			progress := counters{w: cmd.ErrOrStderr(), of: "bytes"}
+			progress := counters{w: cmd.ErrOrStderr(), unit: "bytes"}
 			err = t.EncodeParts(text, func(ids []int32, done int) error {
 				if err := cmd.Context().Err(); err != nil {
 					return err

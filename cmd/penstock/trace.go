@@ -8,9 +8,9 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/draw"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
-	"penstock.example/schedule/draw"
 	"penstock.example/trace"
 	"penstock.example/train"
 )

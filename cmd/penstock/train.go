@@ -7,6 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,70 +25,48 @@ func newTrain(args []string) *cobra.Command {
 		Short: "Train a model",
 		Long: `Train a model as a pipeline of micro-batches.
 
-The weights that come out depend on the flags that describe the training and on
---threads, not on --stages, --balance, --devices, --schedule, --virtual, --checkpoint
-and --memory-limit.
+The trained weights do not depend on --stages, --balance, --devices, --schedule,
+--virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
+Without --threads a run measures whether more threads are faster, prints the
+number and keeps it when it is resumed.
 
 Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says how
 to go on, and exits with 1. A second one ends the process at once. A run that an
-error ends saves as well, also where a step failed, which then counts as not
-taken. Not so several processes or --replicas, which end at once where one of
-them fails, and after a loss that is not a number: there the last checkpoint is
-the one to go on from (--save-every).
+error ends saves as well. After a loss that is not a number, or where one of
+several processes or replicas fails, go on from the last checkpoint
+(--save-every).
 
---init starts from the weights of a file, and says what it has loaded. The names
-in it are made the model's by --init-rename, which replaces parts of names, and what
-is not to be loaded, such as the head for other classes, is left out by --init-skip.
-With --resume the checkpoint's weights count.
+--init starts from the weights of a file. --init-rename replaces parts of its
+names, --init-skip leaves tensors out, such as the head for other classes.
 
 Several processes share a run if penstock launch, torchrun, srun or mpirun has
 started them, or with --processes, --rank and --rendezvous. Each has some of the
-stages. All must have the same command line, data and program. --replicas has the
-pipeline several times, in as many processes as there are, or in one.
+stages. All must have the same command line, data and program.
 
-Without --threads a run measures for some seconds, unless it is short, whether more
-than one thread on each device is faster, says what it takes and writes it down: a run
-that is resumed has the same. The last bits of the weights depend on it.
-
-With --plan auto a run measures the model, and what values take from process to process,
-and plans itself, with a device for each process at least. With --devices one process
-plans for these, each once. Resumed in the same world it keeps its plan, and in another,
-with other processes, cores, devices, flags or limits, it plans again and says what has
-changed.
-
-With --checkpoint optimal the run says first, for each stage, how many bytes it
-will hold, how many forwards it runs again, and how much time that takes.`,
-		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --epochs 3 --out out/fashion
-  penstock train --model gpt --data text --data-dir shakespeare.txt --optimizer adamw --steps 500
-  penstock train --model resnet20 --data synthetic --stages 2 --memory-limit 64MiB --steps 20 --format json
-  penstock train --plan plan.json
-  penstock train --model resnet20 --data synthetic --chunks 1 --batch 128 --memory-limit 100MiB --checkpoint optimal --steps 5`,
+With --plan auto a run measures the model and plans itself, with a device for
+each process at least. Resumed with the same processes, cores, limit and flags it
+keeps its plan; otherwise it plans again and says what has changed.`,
+		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
+  penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
+  penstock train --plan plan.json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := flags.prepare(cmd, args)
+			o, err := flags.prepare(cmd, args)
 			if err != nil {
 				return err
 			}
-			if p.listener != nil {
-				defer p.listener.Close()
+			if o.listener != nil {
+				defer o.listener.Close()
 			}
-			err = together(p.members(), func(p plan) error { return runTraining(cmd, p) })
-			if p.member.Rank > 0 { // rank 0 says what is to be done now
-				return withRemedy(err)
-			}
-			var stopped *interruptedError
-			if errors.As(err, &stopped) && stopped.saved != "" {
-				return fmt.Errorf("%w. %s", err, p.resumption(args))
-			}
-			err = withRemedy(err)
+			err = withRemedy(runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) }))
 			var failed *failedError
-			switch {
-			case !errors.As(err, &failed) || failed.kept == "":
+			if o.member.Rank > 0 || !errors.As(err, &failed) { // rank 0 tells how to go on
 				return err
-			case failed.more:
-				return fmt.Errorf("%w\n%s. %s", err, failed.kept, p.resumption(args))
 			}
-			return fmt.Errorf("%w\n%s", err, failed.kept)
+			if err = fmt.Errorf("%w%s", err, failed.saved); failed.resumable {
+				err = fmt.Errorf("%w. %s", err, o.resumption(args))
+			}
+			return err
 		},
 	}
 	flags.register(cmd)
@@ -95,37 +76,52 @@ will hold, how many forwards it runs again, and how much time that takes.`,
 	return cmd
 }
 
-// prepare is what a process does before it meets the others.
-func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (p plan, err error) {
+// prepare checks the command line before a process meets the others.
+func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, err error) {
 	if err := f.takePlan(cmd); err != nil {
-		return p, err
+		return o, err
 	}
-	if p, err = f.plan(cmd.Flags(), os.Getenv); err != nil {
-		return p, err
+	if o, err = f.check(cmd.Flags(), os.Getenv); err != nil {
+		return o, err
 	}
-	p.args, p.effective = args, effectiveConfig(cmd)
-	p.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	p.decide = func(line searchLine) (plan, error) {
+	o.args, o.effective = args, effectiveConfig(cmd)
+	o.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	o.decide = func(line searchLine) (runOptions, error) {
 		if err := f.take(cmd.Flags(), line); err != nil {
-			return plan{}, err
+			return runOptions{}, err
 		}
 		f.decided = true
-		return f.plan(cmd.Flags(), os.Getenv)
+		return f.check(cmd.Flags(), os.Getenv)
 	}
-	if p.member.Rank == 0 { // the others write nothing
-		p.data.OnText = showText(cmd.ErrOrStderr())
+	if o.member.Rank == 0 { // the others write nothing
+		o.data.OnText = showText(cmd.ErrOrStderr())
 		if err := checkOutput(cmd.OutOrStdout()); err != nil {
-			return p, err
+			return o, err
 		}
 	}
-	p.listener, err = p.listen()
-	return p, err
+	o.listener, err = o.listen()
+	return o, err
 }
 
-// runTraining does what a plan asks for, as a member of the group.
-func runTraining(cmd *cobra.Command, p plan) (err error) {
+// afterStep is a hook of tests. Nil is none.
+var afterStep train.Hook
+
+// announce says as soon as a signal ends ctx that the run will end in order, until stop is called.
+// Only a file is told: other writers need not allow calls from several goroutines.
+func announce(ctx context.Context, stderr io.Writer) (stop func() bool) {
+	to, ok := stderr.(*os.File)
+	if !ok {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(ctx, func() {
+		fmt.Fprint(to, "\nfinishing the step; Ctrl-C again ends at once\n")
+	})
+}
+
+// runTraining trains, as a member of the group.
+func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if p.member.Rank > 0 { // what one process would say is said by rank 0
+	if o.member.Rank > 0 { // rank 0 speaks for all
 		stdout, stderr = io.Discard, io.Discard
 	}
 	defer announce(ctx, stderr)()
@@ -134,8 +130,8 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 			fmt.Fprintln(stderr, slow)
 		}
 	}
-	p.numerics.apply()
-	j, err := openJob(ctx, p, stderr)
+	o.numerics.apply()
+	j, err := openJob(ctx, o, stderr)
 	if ctx.Err() != nil && err != nil {
 		return errors.New("interrupted before the first step; nothing is lost")
 	}
@@ -143,74 +139,99 @@ func runTraining(cmd *cobra.Command, p plan) (err error) {
 		return err
 	}
 	defer func() {
-		if !j.together {
-			j.tellGroup(err)
+		if !j.endedWithPeers {
+			j.failGroup(err)
 		}
-		err = errors.Join(err, j.keepEnd(err), j.close())
+		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
-
-	var show reporter
-	if p.format == "json" {
-		show = newJSONReporter(stdout, stderr)
-	} else {
-		show = newTextReporter(stdout, stderr, j)
-	}
-	j.show = show
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	j.loop.OnStep = append([]train.Hook{j.inOrder(show.step, stop), j.inOrder(j.measures.step, stop), func(s train.StepInfo) error { j.peaks.add(s); return nil }}, j.loop.OnStep...)
-	if afterStep != nil {
-		j.loop.OnStep = append(j.loop.OnStep, afterStep)
-	}
-	if p.within == nil || p.member.Rank == 0 {
-		defer sparingly()()
-	}
-	show.begin()
-	result, err := j.loop.Run(ctx)
-	show.endSteps()
+	j.show = newReporter(stdout, stderr, j)
+	result, err := j.takeSteps(ctx)
 	if err != nil {
-		return j.keep(j.remedyInRun(err))
+		return j.saveAfterFailure(j.remedyInRun(err))
 	}
 	if result.Stopped {
-		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, after step %d\n", j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
+		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, "+
+			"after step %d\n",
+			j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
 	}
 	saved, err := j.save()
-	if err != nil {
-		return j.keep(err)
+	if err == nil {
+		err = j.trace.finish(j.pipe, stderr)
 	}
-	if err := j.trace.finish(j.pipe, stderr); err != nil {
-		return j.keep(err)
+	if err != nil {
+		return j.saveAfterFailure(err)
 	}
 	if result.Interrupted {
-		j.together = true
-		return j.interruption(ctx, result.Step, saved)
+		j.endedWithPeers = true
+		return j.interruption(result.Step, saved)
 	}
-	for _, d := range j.pipe.Devices() {
-		d.ResetPeak()
-	}
-	tested, err := j.score(ctx)
-	if ctx.Err() != nil {
-		return &interruptedError{result.Step, saved}
-	}
-	if err != nil {
-		return j.keep(withFlags(err, remedyForTest))
-	}
-	if err := j.measures.test(result.Step, tested); err != nil {
-		return j.keep(err)
-	}
-	sum, err := train.ParamsSHA256In(j.group, j.model)
-	if err != nil {
-		return j.keep(err)
-	}
-	o := outcome{result.Step, tested, j.peaks.safeLimit(j.pipe), torch.ProcessMemory{}, reservedOn(j.pipe.Devices()), sum, saved, p.traceFile}
-	o.memory = torch.ReadProcessMemory() // of all that was done
-	if err := show.done(o); err != nil {
-		return j.keep(err)
+	err = j.finish(ctx, result.Step, saved)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return j.interruption(result.Step, saved)
+	case err != nil:
+		return j.saveAfterFailure(err)
 	}
 	return nil
 }
 
-// reservedOn is the memory of devices of which some are GPUs; nil if none is. Those of CPUs have nothing.
+// takeSteps trains. In a group an error of a hook ends the run as a signal does: all processes finish
+// the step
+// and save.
+func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	together := func(hook train.Hook) train.Hook {
+		if j.group == nil {
+			return hook
+		}
+		return func(s train.StepInfo) error {
+			if err := hook(s); err != nil {
+				stop(err)
+			}
+			return nil
+		}
+	}
+	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
+	j.loop.OnStep = append([]train.Hook{together(j.measures.step), together(j.show.step), peaks},
+		j.loop.OnStep...)
+	if afterStep != nil {
+		j.loop.OnStep = append(j.loop.OnStep, afterStep)
+	}
+	if j.within == nil || j.member.Rank == 0 {
+		defer limitGarbage()()
+	}
+	j.show.begin()
+	defer j.show.endSteps()
+	result, err := j.loop.Run(ctx)
+	if cause := context.Cause(ctx); result.Interrupted && !errors.Is(cause, ctx.Err()) {
+		j.hookError = cause
+	}
+	return result, err
+}
+
+// finish tests the trained model and reports the outcome.
+func (j *job) finish(ctx context.Context, step int64, saved string) error {
+	for _, d := range j.pipe.Devices() {
+		d.ResetPeak()
+	}
+	tested, err := j.score(ctx)
+	if err != nil {
+		return withFlags(err, remedyForTest)
+	}
+	if err := j.measures.test(step, tested); err != nil {
+		return err
+	}
+	sum, err := train.ParamsSHA256In(j.group, j.model)
+	if err != nil {
+		return err
+	}
+	return j.show.done(outcome{step, tested, j.peaks.safeLimit(j.pipe), torch.ReadProcessMemory(),
+		reservedOn(j.pipe.Devices()),
+		sum, saved, j.traceFile})
+}
+
+// reservedOn returns the allocators' memory of GPUs; nil without a GPU.
 func reservedOn(devices []torch.Device) (list []torch.Memory) {
 	for i, d := range devices {
 		if d.Kind == torch.KindCPU {
@@ -224,70 +245,116 @@ func reservedOn(devices []torch.Device) (list []torch.Memory) {
 	return list
 }
 
-// inOrder is a hook whose error, in a group, ends the run as a signal does: all processes finish the
-// step and save. Otherwise the others would wait for this one.
-func (j *job) inOrder(hook train.Hook, stop context.CancelCauseFunc) train.Hook {
-	if j.group == nil {
-		return hook
+// failedError is an error that ended a run which could take steps.
+type failedError struct {
+	err       error
+	saved     string // where the run is saved, as the end of the text of err
+	resumable bool   // whether to go on with the same flags is of use
+}
+
+func (e *failedError) Error() string { return e.err.Error() }
+func (e *failedError) Unwrap() error { return e.err }
+
+var errInterrupted = errors.New("interrupted")
+
+// interruption is the error of a run that a signal, or a hook of one of its processes, ended.
+func (j *job) interruption(step int64, saved string) error {
+	switch {
+	case j.hookError != nil && saved == "":
+		return &failedError{err: j.hookError}
+	case j.hookError != nil:
+		return &failedError{j.hookError, fmt.Sprintf("\nstep %d is saved in %s", step, saved), true}
+	case saved == "":
+		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
 	}
-	return func(s train.StepInfo) error {
-		if err := hook(s); err != nil {
-			stop(err)
+	return &failedError{err: fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved),
+		resumable: true}
+}
+
+// saveAfterFailure saves where a failed run stands. A step that failed left it as before the step. A run that
+// diverged, or that a step left half done, is not saved: the last checkpoint is then the one to go
+// on from. The same holds if saving itself failed.
+func (j *job) saveAfterFailure(failure error) error {
+	noMemory := errors.Is(failure, torch.ErrOutOfMemory)
+	diverged := errors.Is(failure, train.ErrDiverged)
+	// With the same flags it would fail again.
+	f := &failedError{err: failure, resumable: j.out != "" && !noMemory && !diverged}
+	if j.out == "" {
+		return f
+	}
+	advice := ""
+	if noMemory {
+		advice = "; change the flags as said and add --resume to go on from there"
+	}
+	var within *train.StepError
+	inStep := errors.As(failure, &within)
+	lost := diverged || inStep && within.Half() ||
+		// what fails outside of a step fails in one process
+		j.group != nil && (j.group.Err() != nil || !inStep)
+	if !lost && !j.unsaved && j.loop.Step > 0 {
+		path, err := j.save()
+		if path != "" {
+			f.saved, j.endedWithPeers = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path,
+				advice), true
+			return f
 		}
-		return nil
+		f.err = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-}
-
-// interruption is the error of a run that ctx ended.
-func (j *job) interruption(ctx context.Context, step int64, saved string) error {
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
-		return &failedError{err: cause, kept: keptAt(step, saved), more: saved != ""}
+	steps, err := j.store().Steps()
+	if err != nil || len(steps) == 0 {
+		f.saved, f.resumable = "\nthere is no checkpoint in "+j.out, false
+		return f
 	}
-	return &interruptedError{step, saved}
-}
-
-// interruptedError says that a signal ended a run early.
-type interruptedError struct {
-	step  int64
-	saved string // the checkpoint; "" without --out
-}
-
-func (e *interruptedError) Error() string {
-	if e.saved == "" {
-		return fmt.Sprintf("interrupted after step %d; nothing was saved, as there is no --out", e.step)
-	}
-	return fmt.Sprintf("interrupted after step %d; saved in %s", e.step, e.saved)
+	f.saved = fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, steps[len(steps)-1], advice)
+	return f
 }
 
 // resumption says how to resume a run.
-func (p *plan) resumption(args []string) string {
-	command := p.getenv(launchedBy)
+func (o *runOptions) resumption(args []string) string {
+	command := o.getenv(launchedBy)
 	switch {
-	case command == "" && p.member.Size > p.here:
+	case command == "" && o.member.Size > o.here:
 		return "To go on, start all processes again with --resume"
 	case command == "":
 		command = shellQuoted(append([]string{os.Args[0]}, args...))
 	}
-	if !p.resume && !p.autoresume {
+	if !o.resume && !o.autoresume {
 		command += " --resume"
 	}
 	return "To go on:\n  " + command
 }
 
-// withRemedy adds to an error of the library which flags help.
-func withRemedy(err error) error {
-	var mismatch *train.MismatchError
-	var damaged *train.DamagedError
-	switch {
-	case errors.As(err, &mismatch):
-		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err, flagOf(mismatch.Field))
-	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start anew with another --out",
-			err, damaged.Path)
-	case errors.Is(err, train.ErrNoCheckpoint):
-		return fmt.Errorf("%w; leave --resume out to start anew", err)
-	case errors.Is(err, train.ErrDiverged):
-		return fmt.Errorf("%w: a smaller --lr, or --clip-norm", err)
+// shellQuoted is words as a shell takes them.
+func shellQuoted(words []string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/+@%"
+	var out []string
+	for _, w := range words {
+		if w == "" || strings.Trim(w, plain) != "" {
+			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		out = append(out, w)
 	}
-	return err
+	return strings.Join(out, " ")
 }
+
+// garbage is the most bytes of garbage in Go's heap during training, unless the heap is smaller. By
+// Go's default
+// used batches may need as much memory as the data set, which is on the heap. It has no pointers, so that
+// frequent collections cost little.
+const garbage = 16 << 20
+
+// limitGarbage keeps Go's heap small until restore is called, unless the user has said how large it
+// may get. What reading data and planning have left goes back to the system.
+func limitGarbage() (restore func()) {
+	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
+		return func() {}
+	}
+	torch.TrimProcess()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	was := debug.SetGCPercent(percentFor(int64(m.HeapAlloc)))
+	return func() { debug.SetGCPercent(was) }
+}
+
+// percentFor returns Go's GC percentage for a heap with this many bytes in use.
+func percentFor(heap int64) int { return int(min(max(100*garbage/max(heap, 1), 5), 100)) }

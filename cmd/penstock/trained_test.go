@@ -385,9 +385,9 @@ func TestValidate(t *testing.T) {
 		code int
 		part string
 	}{
-		{[]string{"--validate", "1"}, exitUsage, "--validate 1: want a share of the samples to train with between 0 and 1, such as 0.1, or test"},
-		{[]string{"--patience", "2"}, exitUsage, "--patience 2: it counts epochs of --validate"},
-		{[]string{"--keep", "2"}, exitUsage, "--keep 2: it is for checkpoints in --out"},
+		{[]string{"--validate", "1"}, exitUsage, "--validate 1: want a share of the training samples between 0 and 1, such as 0.1, or test"},
+		{[]string{"--patience", "2"}, exitUsage, "--patience 2: it needs --validate"},
+		{[]string{"--keep", "2"}, exitUsage, "--keep 2: it needs --out DIR"},
 		{[]string{"--data-set", "train=1", "--validate", "0.5"}, exitFailed, "--validate 0.5: "},
 	} {
 		refuses(t, with(with(small, "--steps", "1"), row.args...), row.code, row.part)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,27 +15,21 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
+	"penstock.example/models"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
-// value is a flag whose text is read, and refused, when the command line is parsed. read stores
-// what the text says.
+// value is a flag with a reader. read stores the value of a text, or refuses the text.
 type value struct {
 	text  string
 	read  func(text string) error
-	words []string      // what it may be, where that is one of some words
-	path  bool          // it names a file or a directory
-	shown func() string // what is said of it, if not the text
+	words []string // the only ones; nil is any text
+	path  bool     // it names a file or a directory
 }
 
-func (v *value) String() string {
-	if v.shown != nil {
-		return v.shown()
-	}
-	return v.text
-}
-func (v *value) Type() string { return "" }
+func (v *value) String() string { return v.text }
+func (v *value) Type() string   { return "" }
 func (v *value) Set(text string) error {
 	err := v.read(text)
 	if err == nil {
@@ -71,24 +67,36 @@ func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage strin
 		x, err := strconv.ParseFloat(text, 64)
 		switch {
 		case err == nil && x >= 0 && x < end:
+			*to = x
+			return nil
 		case math.IsInf(end, 0):
 			return errors.New("want a finite number that is not negative")
-		default:
-			return fmt.Errorf("want a number from 0 to below %v", end)
 		}
-		*to = x
-		return nil
+		return fmt.Errorf("want a number from 0 to below %v", end)
 	}}, name, usage)
 }
 
 // duration is a flag of a time above 0.
 func duration(s *pflag.FlagSet, to *time.Duration, name, usage string) {
-	s.Var(&value{read: func(text string) error {
-		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
+	s.Var(&value{read: func(text string) (err error) {
+		if *to, err = time.ParseDuration(text); err != nil || *to <= 0 {
 			return errors.New("want a time with its unit, such as 90s or 10m")
 		}
-		*to = d
+		return nil
+	}}, name, usage)
+}
+
+// address is a flag of a host and a port. With a usual host, the flag may leave the host out, and the
+// port may be 0.
+func address(s *pflag.FlagSet, to *string, name, usualHost, usage string) {
+	s.Var(&value{read: func(text string) error {
+		host, port, err := net.SplitHostPort(text)
+		host = cmp.Or(host, usualHost)
+		n, bad := net.LookupPort("tcp", port)
+		if err != nil || bad != nil || port == "" || !arg.IsHost(host) || n == 0 && usualHost == "" {
+			return errors.New("want HOST:PORT, such as 10.0.0.1:29500")
+		}
+		*to = net.JoinHostPort(host, port)
 		return nil
 	}}, name, usage)
 }
@@ -105,43 +113,10 @@ func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...
 	}}, name, usage)
 }
 
-// gpuFlags say how GPUs compute. Verbs that train on them and verbs that measure for that have the same.
-type gpuFlags struct{ deterministic, tf32 bool }
-
-func (f *gpuFlags) register(s *pflag.FlagSet) {
-	s.BoolVar(&f.deterministic, "deterministic", true, "have GPUs compute the same bits each time, which costs speed; CPUs always do")
-	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32, which is faster and has 10 bits of mantissa")
-}
-
-// apply comes before anything is computed.
-func (f gpuFlags) apply() {
-	torch.SetDeterministic(f.deterministic)
-	torch.SetTF32(f.tf32)
-}
-
-// autocastFlag is --autocast, which alone is bfloat16.
-func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
-	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(), torch.AutocastFloat16.String()}
-	s.Var(&value{words: words, shown: func() string { return to.String() }, read: func(text string) (err error) {
-		switch text {
-		case "true":
-			*to = torch.AutocastBFloat16
-		case "false":
-			*to = torch.AutocastOff
-		default:
-			if *to, err = torch.ParseAutocast(text); err != nil {
-				return errors.New(arg.OneOf(text, words))
-			}
-		}
-		return nil
-	}}, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
-	s.Lookup("autocast").NoOptDefVal = torch.AutocastBFloat16.String()
-}
-
 // size is a flag of a number of bytes above 0.
 func size(s *pflag.FlagSet, to *int64, name, usage string) {
 	s.Var(&value{read: func(text string) (err error) {
-		if *to, err = parseBytes(text); err == nil && *to < 1 {
+		if *to, err = arg.ParseBytes(text); err == nil && *to < 1 {
 			err = errors.New("want more than 0 bytes, such as 700MiB")
 		}
 		return err
@@ -165,11 +140,11 @@ func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 		words := strings.Split(text, ",")
 		for i, word := range words {
 			x, err := read(strings.TrimSpace(word))
-			if err != nil && len(words) == 1 {
-				return err
+			if err != nil && len(words) > 1 {
+				err = fmt.Errorf("%q, element %d: %w", word, i, err)
 			}
 			if err != nil {
-				return fmt.Errorf("%q, element %d: %w", word, i, err)
+				return err
 			}
 			*to = append(*to, x)
 		}
@@ -177,47 +152,12 @@ func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 	}}, name, usage)
 }
 
-// several is a flag that may be given several times, of an element each time.
-func several[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(text string) (T, error)) {
-	s.Var(&repeated{read: func(text string) error {
-		x, err := read(text)
-		if err == nil {
-			*to = append(*to, x)
-		}
-		return err
-	}, clear: func() { *to = nil }}, name, usage)
+// texts is a flag that may be given several times.
+func texts(s *pflag.FlagSet, to *[]string, name, usage string) {
+	s.StringArrayVar(to, name, nil, usage)
 }
 
-// repeated is the value of a flag that may be given several times.
-type repeated struct {
-	texts []string
-	read  func(text string) error // adds an element
-	clear func()                  // removes all
-}
-
-func (r *repeated) String() string { return strings.Join(r.texts, ",") }
-func (r *repeated) Type() string   { return repeatedType }
-func (r *repeated) Append(text string) error {
-	err := r.read(text)
-	if err == nil {
-		r.texts = append(r.texts, text)
-	}
-	return err
-}
-func (r *repeated) Set(text string) error { return r.Append(text) }
-func (r *repeated) GetSlice() []string    { return r.texts }
-func (r *repeated) Replace(texts []string) error {
-	r.texts = nil
-	r.clear()
-	for _, text := range texts {
-		if err := r.Append(text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// repeatedType is the type of flags that may be given several times, of package pflag's own too.
+// repeatedType is the type of flags that may be given several times.
 const repeatedType = "stringArray"
 
 // layers reads the number of layers of a stage.
@@ -241,17 +181,56 @@ func device(word string) (torch.Device, error) {
 	return d, nil
 }
 
-// unread is the usage error of a flag that could not be read.
-func unread(cmd *cobra.Command, err error) error {
+// gpuFlags say how GPUs compute. Verbs that train on them and verbs that measure for that have the same.
+type gpuFlags struct{ deterministic, tf32 bool }
+
+func (f *gpuFlags) register(s *pflag.FlagSet) {
+	s.BoolVar(&f.deterministic, "deterministic", true,
+		"have GPUs compute the same bits each time, which costs speed; CPUs always do")
+	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32: faster, with 10 "+
+		"bits of mantissa")
+}
+
+// apply comes before anything is computed.
+func (f gpuFlags) apply() {
+	torch.SetDeterministic(f.deterministic)
+	torch.SetTF32(f.tf32)
+}
+
+// autocastFlag is --autocast, which alone is bfloat16.
+func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
+	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
+		torch.AutocastFloat16.String()}
+	v := &value{text: words[0], words: words}
+	v.read = func(text string) (err error) {
+		switch text {
+		case "true":
+			text = words[1]
+		case "false":
+			text = words[0]
+		}
+		if *to, err = torch.ParseAutocast(text); err != nil {
+			return errors.New(arg.OneOf(text, words))
+		}
+		return nil
+	}
+	s.Var(v, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
+	s.Lookup("autocast").NoOptDefVal = words[1]
+}
+
+// flagError is the usage error of a flag that could not be read.
+func flagError(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	if errors.As(err, &value) {
 		cause := errors.Unwrap(value)
 		var number *strconv.NumError
 		if errors.As(cause, &number) { // flags of package pflag's own types
 			cause = map[string]error{"ParseBool": errors.New("want true or false"),
-				"ParseInt": errors.New("want a whole number"), "ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
+				"ParseInt":  errors.New("want a whole number"),
+				"ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
 		}
-		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause, cmd.CommandPath())
+		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause,
+			cmd.CommandPath())
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -266,44 +245,58 @@ func unread(cmd *cobra.Command, err error) error {
 
 // quoted is a flag's value as it was typed, in quotes if it is a word.
 func quoted(text string) string {
-	if strings.Trim(text, "0123456789.,:+-eE") == "" && text != "" || strings.Contains(text, ",") || strings.Contains(text, ":") {
-		return text
-	}
-	if _, err := strconv.ParseFloat(text, 64); err == nil {
+	if _, err := strconv.ParseFloat(text, 64); err == nil || strings.ContainsAny(text, ",:") ||
+		text != "" && strings.Trim(text, "0123456789.+-eE") == "" {
 		return text
 	}
 	return strconv.Quote(text)
 }
 
-// flagOfSetting is the flag that sets a field of a configuration.
-var flagOfSetting = map[string]string{
-	"Balance": "balance", "Devices": "devices", "Chunks": "chunks", "Checkpoint": "checkpoint", "Threads": "threads",
-	"Optimizer": "optimizer", "LR": "lr", "Momentum": "momentum", "Nesterov": "nesterov", "WeightDecay": "weight-decay",
-	"Schedule": "schedule", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps", "Repeats": "repeats",
-	"MostUnits": "max-units", "Stages": "stages", "Batch": "batch",
+// completeValues lets shells complete the values of all flags, and arguments that are names.
+func completeValues(cmd *cobra.Command) {
+	const only = cobra.ShellCompDirectiveNoFileComp
+	var complete cobra.CompletionFunc
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		v, ok := f.Value.(*value)
+		switch {
+		case f.Name == "schedule":
+			complete = cobra.FixedCompletions(scheduleNames(), cobra.ShellCompDirectiveDefault) // or a file
+		case f.Name == "plan":
+			complete = cobra.FixedCompletions([]string{auto}, cobra.ShellCompDirectiveDefault) // or a file
+		case f.Name == "checkpoint":
+			complete = cobra.FixedCompletions([]string{string(pipe.Never), string(pipe.ExceptLast),
+				string(pipe.Always),
+				string(pipe.Optimal)}, only)
+		case f.Name == "set":
+			complete = modelSettings
+		case !ok || v.path:
+			return // the shell completes files
+		default:
+			complete = cobra.FixedCompletions(v.words, only)
+		}
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // the only error is a second registration
+	})
+	if cmd.Name() == "models" {
+		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), only)
+	}
+	for _, child := range cmd.Commands() {
+		completeValues(child)
+	}
 }
 
-// inFlags turns the refusal of a setting into a usage error that names the flag in place of the
-// field. Other errors stay as they are.
-func inFlags(s *pflag.FlagSet, err error) error {
-	var e *pipe.ConfigError
-	if !errors.As(err, &e) {
-		return err
+// modelSettings completes the options of the model that the command line names.
+func modelSettings(cmd *cobra.Command, args []string, _ string) (all []string, _ cobra.ShellCompDirective) {
+	name := ""
+	if flag := cmd.Flags().Lookup("model"); flag != nil {
+		name = flag.Value.String()
+	} else if len(args) > 0 {
+		name = args[0]
 	}
-	flag := s.Lookup(flagOfSetting[e.Field])
-	if flag == nil {
-		return badUsage("%s", message(err))
+	settings, err := models.Settings(name, models.Options{})
+	if err == nil { // an unknown model has no options
+		for _, s := range settings {
+			all = append(all, s.Name+"=")
+		}
 	}
-	value := flag.Value.String()
-	advice := e.Remedy
-	if e.Problem != "" {
-		problem := message(errors.New(e.Problem)) // a schedule says its own name, which is the value
-		advice = strings.TrimPrefix(problem, value+": ") + "; " + e.Remedy
-	}
-	advice = strings.Replace(advice, "balance.Partition finds a balance", "left out, layers are timed and cut evenly", 1)
-	advice = strings.Replace(advice, "other Balance, Devices or Chunks", "other --stages, --balance, --devices or --chunks", 1)
-	if value == "" {
-		value = "left out"
-	}
-	return badUsage("--%s %s: %s", flag.Name, value, advice)
+	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }

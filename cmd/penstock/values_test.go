@@ -14,7 +14,7 @@ import (
 // text has a row in anyText, with where its value is checked.
 func TestFlagsRefuseWhatTheyCannotRead(t *testing.T) {
 	anyText := map[string]string{
-		"set": "by the model", "checkpoint": "with the number of stages", "data-dir": "a path", "init": "a path", "init-skip": "by the weights", "train-only": "by the model", "data-set": "by the data set", "schedule": "a name or a path", "profile": "a path", "tensorboard": "a path", "out": "a path", "config": "a path", "machine": "a path", "plan": "a path", "group": "with the others", "tokenizer": "a path", "trace": "a path", "help": "cobra's",
+		"set": "by the model", "checkpoint": "with the number of stages", "data-dir": "a path", "init": "a path", "init-rename": "with --init", "init-skip": "by the weights", "train-only": "by the model", "data-set": "by the data set", "schedule": "a name or a path", "profile": "a path", "tensorboard": "a path", "out": "a path", "config": "a path", "machine": "a path", "plan": "a path", "group": "with the others", "tokenizer": "a path", "trace": "a path", "help": "cobra's",
 	}
 	var walk func(path []string, cmd *cobra.Command)
 	walk = func(path []string, cmd *cobra.Command) {

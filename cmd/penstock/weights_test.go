@@ -123,14 +123,14 @@ func TestInitRefuses(t *testing.T) {
 	}{
 		{[]string{"--init", file, "--init-rename", "a=b", "--init-skip", "fc.bais"}, exitDone, []string{"loaded 6 of 6; rules that match no name: a=b, fc.bais"}},
 		{[]string{"--init", torch}, exitUsage, []string{"penstock: --init " + torch + ": it is a file of PyTorch; want", "safetensors.torch.save_file("}},
-		{[]string{"--init", run}, exitUsage, []string{"penstock: --init " + run + ": it is a directory; want the file that penstock export " + run + " --out FILE.safetensors writes, or a model's file in " + filepath.Join(run, "step-000001")}},
+		{[]string{"--init", run}, exitUsage, []string{"penstock: --init " + run + ": it is a directory; want a safetensors file, such as penstock export " + run + " --out FILE writes"}},
 		{[]string{"--init", filepath.Dir(text)}, exitUsage, []string{"penstock: --init " + filepath.Dir(text) + ": it is a directory; want a safetensors file"}},
 		{[]string{"--init", prefixed}, exitUsage, []string{"penstock: --init " + prefixed + " is not of this model", `names in the file have "module" before them`, "--init-rename"}},
 		{[]string{"--init", headless}, exitUsage, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
 		{[]string{"--init", text}, exitUsage, []string{"penstock: --init " + text + ": "}},
 		{[]string{"--init", text + "x"}, exitUsage, []string{"penstock: --init " + text + "x: no such file; want a safetensors file"}},
-		{[]string{"--init-partial"}, exitUsage, []string{"--init-partial: it is for --init FILE"}},
-		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip: it is for --init FILE"}},
+		{[]string{"--init-partial"}, exitUsage, []string{"--init-partial true: it needs --init FILE"}},
+		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip fc.*: it needs --init FILE"}},
 		{[]string{"--init", file, "--init-rename", "a"}, exitUsage, []string{"--init-rename", "want OLD=NEW"}},
 		{[]string{"--init", file, "--init-rename", "fc.weight=fc.bias"}, exitUsage, []string{`"fc.bias" and "fc.weight" both become "fc.bias"`}},
 	} {

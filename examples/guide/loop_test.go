@@ -75,13 +75,13 @@ func Example_module() {
 		adam.Step(c, nn.Params(model))
 		predicted, measured := m.Predicted(), torch.CPU(0).Memory().Peak
 		if step > 0 { // the first step has measured the loss
-			fmt.Println("within the limit:", predicted <= 16<<20, "as predicted:", measured <= predicted)
+			fmt.Println("within the limit:", predicted <= 16<<20, "at most as predicted:", measured <= predicted)
 		}
 		nn.ZeroGrads(model)
 		c.Release(mark)
 	}
 	// Output:
-	// within the limit: true as predicted: true
+	// within the limit: true at most as predicted: true
 }
 
 func Example_failure() {

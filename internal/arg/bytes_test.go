@@ -16,3 +16,18 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+func TestParseBytes(t *testing.T) {
+	for s, want := range map[string]int64{
+		"0": 0, "1048576": 1 << 20, "512MiB": 512 << 20, "1.5GiB": 3 << 29, "512MB": 512e6, "2 kib": 2048, "7B": 7, "1TB": 1e12, ".5KiB": 512, "1.9": 1,
+	} {
+		if got, err := arg.ParseBytes(s); err != nil || got != want {
+			t.Errorf("%q: got %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "MiB", "-1", "+1", "1e3", "0x10", "1_000", "1.2.3", "5 apples", "512M", "NaN", "Inf", "1MiB1", "9999999TiB", "."} {
+		if got, err := arg.ParseBytes(s); err == nil {
+			t.Errorf("%q: got %d", s, got)
+		}
+	}
+}

@@ -90,10 +90,10 @@ func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}
-	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("%w but a %s", ErrNotRegular, kind(info.Mode()))}
+	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("%w but a %s", ErrNotRegular,
+		kind(info.Mode()))}
 }
 
-// kind says what is in place of a regular file.
 func kind(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():

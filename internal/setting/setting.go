@@ -26,13 +26,12 @@ type Setting struct {
 	//	*float64             a number above 0 and below 1
 	//	*bool                0, 1, false, true
 	//	*[]float32           numbers with colons between them
-	//	func(string) error   any text; the error says what is wanted instead
+	//	func(string) error   any text; the error names the wanted form
 	Value any
 }
 
 // Set reads assignments. One may hold several with commas between them, each name once; the last
-// assignment of a name counts. The error says what is wanted, and which options there are of what they
-// are the options of. After an error some are set.
+// assignment of a name counts. The error lists the options, of is their owner. After an error some are set.
 func Set(of string, settings []Setting, assignments []string) error {
 	var names []string
 	for _, s := range settings {
@@ -77,7 +76,7 @@ func List(settings []Setting) string {
 	return strings.Join(all, ", ")
 }
 
-// Read reads the value, or returns an error that says what is wanted.
+// Read reads the value. The error names the wanted form.
 func (s Setting) Read(text string) error {
 	if s.Words != nil && !slices.Contains(s.Words, text) {
 		return errors.New(strings.Join(s.Words, " or "))

@@ -1,225 +1,160 @@
 package planfile
 
 import (
+	"fmt"
+
+	"penstock.example/internal/strict"
 	"penstock.example/remat"
 )
 
-// The file of a chain, as JSON. Times are in microseconds, sizes in bytes:
-//
-//	{"version":1,"input_bytes":N,
-//	"layers":[
-//	{"name":"..","forward_us":F,"backward_us":F,"output_bytes":N,"saved_bytes":N,"forward_tmp_bytes":N,"backward_tmp_bytes":N},
-//	...],
-//	"loss":{"backward_us":F,"tmp_bytes":N}}
-//
-// Fields that may be left out, and what they are then: of a layer forward_nograd_us (forward_us),
-// backward_later_us (backward_us),
-// forward_nograd_tmp_bytes (forward_tmp_bytes), gradient_bytes (output_bytes),
-// weight_gradient_bytes and backward_early_bytes (0); of the chain input_gradient_bytes
-// (input_bytes), model, rows, threads and devices ("" and 0, not known), spread (0, not known), carries and gradient_carries, lists of {"from":-1,"to":3,"bytes":N} (none).
-// A layer may have "deferred":{"bytes":N,"input":true,"output":false,"gradient":true,
-// "input_gradient":false,"share":0.5,"longer_us":0.1}, as [remat.Deferred] says it, of which all fields may be left
-// out. Where one layer has it, those that have none defer nothing; where none has it, it is not known.
-
-// ParseChain reads a chain that [FormatChain] or a program of another make has written. The whole
-// text is to be one chain as [remat.Chain.Check] wants it, without fields that it does not have:
-// what is wrong is a [*SyntaxError], with the field's path, or a [*remat.ChainError]. ParseChain is
-// safe on text from anywhere.
-func ParseChain(data []byte) (remat.Chain, error) {
-	var c remat.Chain
-	err := readFile("chain", data, func(r *reader) error {
-		seen, err := r.object([]field{
-			{"version", false, (*reader).version},
-			{"input_bytes", false, into((*reader).bytes, &c.Input)},
-			{"input_gradient_bytes", true, into((*reader).bytes, &c.InputGradient)},
-			{"layers", false, func(r *reader) error { return r.array(func(r *reader) error { return readLayer(r, &c) }) }},
-			{"loss", false, func(r *reader) error {
-				_, err := r.object([]field{{"backward_us", false, into((*reader).time, &c.Loss.Backward)}, {"tmp_bytes", false, into((*reader).bytes, &c.Loss.Tmp)}})
-				return err
-			}},
-			{"model", true, into(func(r *reader) (string, error) { return r.text("the model's name") }, &c.Model)},
-			{"rows", true, into(func(r *reader) (int, error) { return r.count("the rows of the batch") }, &c.Rows)},
-			{"threads", true, into(func(r *reader) (int, error) { return r.count("the threads that it was measured with") }, &c.Threads)},
-			{"devices", true, into(func(r *reader) (int, error) { return r.count("the devices that worked while it was measured") }, &c.Devices)},
-			{"spread", true, into((*reader).time, &c.Spread)},
-			{"carries", true, func(r *reader) error { return readCarries(r, &c.Carries) }},
-			{"gradient_carries", true, func(r *reader) error { return readCarries(r, &c.GradientCarries) }},
-		})
-		if err == nil && !seen["input_gradient_bytes"] {
-			c.InputGradient = c.Input
-		}
-		return err
-	})
-	if err == nil {
-		err = c.Check()
-	}
-	if err != nil {
-		return remat.Chain{}, err
-	}
-	return c, nil
+// chainFile is the file of a chain. Times are in microseconds, sizes in bytes. What is tagged
+// omitzero may be left out: a forward without gradients is then as one with gradients, gradients
+// are as large as outputs, and the rest is 0 or not known. Where one layer has deferred, those that
+// have none defer nothing.
+type chainFile struct {
+	Version         int         `json:"version"`
+	Input           int64       `json:"input_bytes"`
+	InputGradient   *int64      `json:"input_gradient_bytes,omitzero"`
+	Layers          []layerFile `json:"layers"`
+	Loss            lossFile    `json:"loss"`
+	Model           string      `json:"model,omitzero"`
+	Rows            int         `json:"rows,omitzero"`
+	Threads         int         `json:"threads,omitzero"`
+	Devices         int         `json:"devices,omitzero"`
+	Spread          float64     `json:"spread,omitzero"`
+	Carries         []carryFile `json:"carries,omitzero"`
+	GradientCarries []carryFile `json:"gradient_carries,omitzero"`
 }
 
-func readLayer(r *reader, c *remat.Chain) error {
-	var l remat.Layer
-	var d remat.Deferred
-	seen, err := r.object([]field{
-		{"name", false, into(func(r *reader) (string, error) { return r.text("the layer's name") }, &l.Name)},
-		{"forward_us", false, into((*reader).time, &l.Forward)},
-		{"forward_nograd_us", true, into((*reader).time, &l.ForwardNoGrad)},
-		{"backward_us", false, into((*reader).time, &l.Backward)},
-		{"backward_later_us", true, into((*reader).time, &l.BackwardLater)},
-		{"output_bytes", false, into((*reader).bytes, &l.Output)},
-		{"saved_bytes", false, into((*reader).bytes, &l.Saved)},
-		{"forward_tmp_bytes", false, into((*reader).bytes, &l.ForwardTmp)},
-		{"forward_nograd_tmp_bytes", true, into((*reader).bytes, &l.ForwardNoGradTmp)},
-		{"backward_tmp_bytes", false, into((*reader).bytes, &l.BackwardTmp)},
-		{"backward_early_bytes", true, into((*reader).bytes, &l.BackwardEarly)},
-		{"gradient_bytes", true, into((*reader).bytes, &l.Gradient)},
-		{"weight_gradient_bytes", true, into((*reader).bytes, &l.WeightGradient)},
-		{"deferred", true, func(r *reader) error {
-			_, err := r.object([]field{
-				{"bytes", true, into((*reader).bytes, &d.Bytes)},
-				{"input", true, into((*reader).truth, &d.Input)}, {"output", true, into((*reader).truth, &d.Output)},
-				{"gradient", true, into((*reader).truth, &d.Gradient)}, {"input_gradient", true, into((*reader).truth, &d.InputGradient)},
-				{"share", true, into((*reader).time, &d.Share)},
-				{"longer_us", true, into((*reader).time, &d.Longer)},
-			})
-			return err
-		}},
-	})
-	if err != nil {
-		return err
-	}
-	if !seen["forward_nograd_us"] {
-		l.ForwardNoGrad = l.Forward
-	}
-	if !seen["forward_nograd_tmp_bytes"] {
-		l.ForwardNoGradTmp = l.ForwardTmp
-	}
-	if !seen["gradient_bytes"] {
-		l.Gradient = l.Output
-	}
-	if seen["deferred"] && c.Deferred == nil {
-		c.Deferred = make([]remat.Deferred, len(c.Layers))
-	}
-	if c.Layers = append(c.Layers, l); c.Deferred != nil {
-		c.Deferred = append(c.Deferred, d)
-	}
-	return nil
+type layerFile struct {
+	Name             string        `json:"name"`
+	Forward          float64       `json:"forward_us"`
+	ForwardNoGrad    *float64      `json:"forward_nograd_us,omitzero"`
+	Backward         float64       `json:"backward_us"`
+	BackwardLater    float64       `json:"backward_later_us,omitzero"`
+	Output           int64         `json:"output_bytes"`
+	Saved            int64         `json:"saved_bytes"`
+	ForwardTmp       int64         `json:"forward_tmp_bytes"`
+	ForwardNoGradTmp *int64        `json:"forward_nograd_tmp_bytes,omitzero"`
+	BackwardTmp      int64         `json:"backward_tmp_bytes"`
+	BackwardEarly    int64         `json:"backward_early_bytes,omitzero"`
+	Gradient         *int64        `json:"gradient_bytes,omitzero"`
+	WeightGradient   int64         `json:"weight_gradient_bytes,omitzero"`
+	Deferred         *deferredFile `json:"deferred,omitzero"`
 }
 
-func readCarries(r *reader, list *[]remat.Carry) error {
-	layer := func(r *reader) (int, error) {
-		n, err := r.integer("the number of a layer, or -1")
-		if err == nil && int64(int(n)) != n {
-			return 0, r.fail("%d; want the number of a layer, or -1", n)
-		}
-		return int(n), err
-	}
-	return r.array(func(r *reader) error {
-		var c remat.Carry
-		_, err := r.object([]field{{"from", false, into(layer, &c.From)}, {"to", false, into(layer, &c.To)}, {"bytes", false, into((*reader).bytes, &c.Bytes)}})
-		*list = append(*list, c)
-		return err
-	})
+type deferredFile struct {
+	Bytes         int64   `json:"bytes,omitzero"`
+	Input         bool    `json:"input,omitzero"`
+	Output        bool    `json:"output,omitzero"`
+	Gradient      bool    `json:"gradient,omitzero"`
+	InputGradient bool    `json:"input_gradient,omitzero"`
+	Share         float64 `json:"share,omitzero"`
+	Longer        float64 `json:"longer_us,omitzero"`
 }
 
-// layerJSON, lossJSON and carryJSON are the order of fields in a file.
-type layerJSON struct {
-	Name             string   `json:"name"`
-	Forward          float64  `json:"forward_us"`
-	ForwardNoGrad    *float64 `json:"forward_nograd_us,omitempty"`
-	Backward         float64  `json:"backward_us"`
-	BackwardLater    float64  `json:"backward_later_us,omitempty"`
-	Output           int64    `json:"output_bytes"`
-	Saved            int64    `json:"saved_bytes"`
-	ForwardTmp       int64    `json:"forward_tmp_bytes"`
-	ForwardNoGradTmp *int64   `json:"forward_nograd_tmp_bytes,omitempty"`
-	BackwardTmp      int64    `json:"backward_tmp_bytes"`
-	BackwardEarly    int64    `json:"backward_early_bytes,omitempty"`
-	Gradient         *int64   `json:"gradient_bytes,omitempty"`
-	WeightGradient   int64    `json:"weight_gradient_bytes,omitempty"`
-
-	Deferred *deferredJSON `json:"deferred,omitempty"`
-}
-
-type deferredJSON struct {
-	Bytes         int64   `json:"bytes,omitempty"`
-	Input         bool    `json:"input,omitempty"`
-	Output        bool    `json:"output,omitempty"`
-	Gradient      bool    `json:"gradient,omitempty"`
-	InputGradient bool    `json:"input_gradient,omitempty"`
-	Share         float64 `json:"share,omitempty"`
-	Longer        float64 `json:"longer_us,omitempty"`
-}
-
-type lossJSON struct {
+type lossFile struct {
 	Backward float64 `json:"backward_us"`
 	Tmp      int64   `json:"tmp_bytes"`
 }
 
-type carryJSON struct {
+type carryFile struct {
 	From  int   `json:"from"`
 	To    int   `json:"to"`
 	Bytes int64 `json:"bytes"`
 }
 
-// FormatChain writes a chain as [ParseChain] reads it: a layer a line, and what may be left out
-// only where it differs from what it is then. It refuses what [remat.Chain.Check] does.
+// ParseChain reads a chain that [FormatChain] or another program has written. The whole text is to
+// be one chain as [remat.Chain.Check] wants it. It is safe on text from anywhere.
+func ParseChain(data []byte) (remat.Chain, error) {
+	var f chainFile
+	if err := parse("chain", data, &f, &f.Version); err != nil {
+		return remat.Chain{}, err
+	}
+	c := remat.Chain{
+		Input: f.Input, InputGradient: given(f.InputGradient, f.Input), Loss: remat.Loss(f.Loss),
+		Model: f.Model, Rows: f.Rows, Threads: f.Threads, Devices: f.Devices, Spread: f.Spread,
+		Carries:         converted(f.Carries, func(k carryFile) remat.Carry { return remat.Carry(k) }),
+		GradientCarries: converted(f.GradientCarries, func(k carryFile) remat.Carry { return remat.Carry(k) }),
+	}
+	for i, l := range f.Layers {
+		c.Layers = append(c.Layers, remat.Layer{
+			Name: l.Name, Forward: l.Forward, ForwardNoGrad: given(l.ForwardNoGrad, l.Forward),
+			Backward: l.Backward, BackwardLater: l.BackwardLater, Output: l.Output, Saved: l.Saved,
+			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: given(l.ForwardNoGradTmp, l.ForwardTmp),
+			BackwardTmp: l.BackwardTmp, BackwardEarly: l.BackwardEarly,
+			Gradient: given(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
+		})
+		if l.Deferred != nil {
+			if c.Deferred == nil {
+				c.Deferred = make([]remat.Deferred, len(f.Layers))
+			}
+			c.Deferred[i] = remat.Deferred(*l.Deferred)
+		}
+	}
+	if err := c.Check(); err != nil {
+		return remat.Chain{}, err
+	}
+	return c, nil
+}
+
+// FormatChain writes a chain as [ParseChain] reads it. It refuses what [remat.Chain.Check] does.
 func FormatChain(c remat.Chain) ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	var w writer
-	w.field("version", 1)
-	w.field("input_bytes", c.Input)
-	if c.InputGradient != c.Input {
-		w.field("input_gradient_bytes", c.InputGradient)
+	f := chainFile{
+		Version: 1, Input: c.Input, InputGradient: unless(c.InputGradient, c.Input), Loss: lossFile(c.Loss),
+		Model: c.Model, Rows: c.Rows, Threads: c.Threads, Devices: c.Devices, Spread: c.Spread,
+		Carries:         converted(c.Carries, func(k remat.Carry) carryFile { return carryFile(k) }),
+		GradientCarries: converted(c.GradientCarries, func(k remat.Carry) carryFile { return carryFile(k) }),
 	}
-	w.list("layers", len(c.Layers), func(i int) any {
-		l := c.Layers[i]
-		var deferred *deferredJSON
+	for i, l := range c.Layers {
+		f.Layers = append(f.Layers, layerFile{
+			Name: l.Name, Forward: l.Forward, ForwardNoGrad: unless(l.ForwardNoGrad, l.Forward),
+			Backward: l.Backward, BackwardLater: l.BackwardLater, Output: l.Output, Saved: l.Saved,
+			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: unless(l.ForwardNoGradTmp, l.ForwardTmp),
+			BackwardTmp: l.BackwardTmp, BackwardEarly: l.BackwardEarly,
+			Gradient: unless(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
+		})
 		if c.Deferred != nil {
-			d := deferredJSON(c.Deferred[i])
-			deferred = &d
-		}
-		return layerJSON{
-			l.Name, l.Forward, unless(l.ForwardNoGrad, l.Forward), l.Backward, l.BackwardLater, l.Output, l.Saved,
-			l.ForwardTmp, unless(l.ForwardNoGradTmp, l.ForwardTmp), l.BackwardTmp, l.BackwardEarly, unless(l.Gradient, l.Output), l.WeightGradient,
-			deferred,
-		}
-	})
-	w.field("loss", lossJSON(c.Loss))
-	if c.Model != "" {
-		w.field("model", c.Model)
-	}
-	if c.Rows > 0 {
-		w.field("rows", c.Rows)
-	}
-	if c.Threads > 0 {
-		w.field("threads", c.Threads)
-	}
-	if c.Devices > 0 {
-		w.field("devices", c.Devices)
-	}
-	if c.Spread > 0 {
-		w.field("spread", c.Spread)
-	}
-	for _, list := range []struct {
-		name    string
-		carries []remat.Carry
-	}{{"carries", c.Carries}, {"gradient_carries", c.GradientCarries}} {
-		if len(list.carries) > 0 {
-			w.list(list.name, len(list.carries), func(i int) any { return carryJSON(list.carries[i]) })
+			d := deferredFile(c.Deferred[i])
+			f.Layers[i].Deferred = &d
 		}
 	}
-	return w.end()
+	return strict.Lines(f)
 }
 
-// unless is v, or nil where it is what a reader takes when nothing is written.
-func unless[T comparable](v, taken T) *T {
-	if v == taken {
+// parse reads a file and checks its version.
+func parse(what string, data []byte, file any, version *int) error {
+	if err := strict.Unmarshal(data, file); err != nil {
+		return fmt.Errorf("remat: %s, %w", what, err)
+	}
+	if *version != 1 {
+		return fmt.Errorf("remat: %s, %w", what, &strict.Error{Path: "version", Reason: fmt.Sprintf("%d; want 1", *version)})
+	}
+	return nil
+}
+
+// given is a field, or its default where it is left out.
+func given[T any](field *T, otherwise T) T {
+	if field == nil {
+		return otherwise
+	}
+	return *field
+}
+
+// unless is a field to write: nothing where it has its default.
+func unless[T comparable](v, otherwise T) *T {
+	if v == otherwise {
 		return nil
 	}
 	return &v
+}
+
+func converted[A, B any](list []A, convert func(A) B) (out []B) {
+	for _, a := range list {
+		out = append(out, convert(a))
+	}
+	return out
 }

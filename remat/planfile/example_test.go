@@ -21,9 +21,9 @@ func ExampleFormatChain() {
 	}
 	fmt.Println(chain.Layers[0].Name, chain.Layers[0].Backward)
 
-	_, err = planfile.ParseChain([]byte(`{"layers": [{"name": "linear", "forward_us": 1, "backward_us": -1}]}`))
+	_, err = planfile.ParseChain([]byte(`{"version": 1, "input_bytes": 4, "Layers": []}`))
 	fmt.Println(err)
 	// Output:
 	// linear 20
-	// remat: chain, byte 65: layers[0].backward_us: -1; want a time in microseconds, 0 or more
+	// remat: chain, Layers: unknown field; want one of the file's format, in its case
 }

@@ -5,126 +5,101 @@ import (
 	"math"
 	"strings"
 
+	"penstock.example/internal/strict"
 	"penstock.example/remat"
 )
 
-// The file of a plan, as JSON:
-//
-//	{"version":1,"chain":"0123..","feasible":true,"limit_bytes":N,"peak_bytes":N,"time_us":F,"lower_bound_us":F,
-//	"ops":[
-//	{"op":"forward_keep","layer":0},
-//	{"op":"loss"},
-//	...]}
-//
-// The fingerprint of the chain may be left out.
+// planFile is the file of a plan. The fingerprint of the chain may be left out.
+type planFile struct {
+	Version    int      `json:"version"`
+	Chain      string   `json:"chain,omitzero"`
+	Feasible   bool     `json:"feasible"`
+	Limit      int64    `json:"limit_bytes"`
+	Peak       int64    `json:"peak_bytes"`
+	Time       float64  `json:"time_us"`
+	LowerBound float64  `json:"lower_bound_us"`
+	Ops        []opFile `json:"ops"`
+}
 
-// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan, without
-// fields that it does not have; what is wrong is a [*SyntaxError], with the field's path. Whether
+// opFile is an operation. The loss has no layer.
+type opFile struct {
+	Op    string `json:"op"`
+	Layer *int   `json:"layer,omitzero"`
+}
+
+// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan. Whether
 // the operations make sense, and cost what the plan says, only [remat.CheckPlan] can tell.
 // ParsePlan is safe on text from anywhere.
 func ParsePlan(data []byte) (remat.Plan, error) {
-	var p remat.Plan
-	err := readFile("plan", data, func(r *reader) error {
-		_, err := r.object([]field{
-			{"version", false, (*reader).version},
-			{"chain", true, into((*reader).fingerprint, &p.Chain)},
-			{"feasible", false, into((*reader).truth, &p.Feasible)},
-			{"limit_bytes", false, into((*reader).bytes, &p.Limit)},
-			{"peak_bytes", false, into((*reader).bytes, &p.Peak)},
-			{"time_us", false, into((*reader).time, &p.Time)},
-			{"lower_bound_us", false, into((*reader).time, &p.LowerBound)},
-			{"ops", false, func(r *reader) error {
-				return r.array(func(r *reader) error {
-					op, err := r.op()
-					p.Ops = append(p.Ops, op)
-					return err
-				})
-			}},
-		})
-		if err == nil && p.Feasible != (len(p.Ops) > 0) {
-			return r.fail("feasible is %t with %d operations; want operations in a feasible plan, and none in another", p.Feasible, len(p.Ops))
-		}
-		return err
-	})
-	if err != nil {
+	var f planFile
+	if err := parse("plan", data, &f, &f.Version); err != nil {
 		return remat.Plan{}, err
+	}
+	p := remat.Plan{Feasible: f.Feasible, Limit: f.Limit, Peak: f.Peak, Time: f.Time, LowerBound: f.LowerBound, Chain: f.Chain}
+	refuse := func(path, format string, args ...any) (remat.Plan, error) {
+		return remat.Plan{}, fmt.Errorf("remat: plan, %w", &strict.Error{Path: path, Reason: fmt.Sprintf(format, args...)})
+	}
+	for _, n := range []struct {
+		path  string
+		value float64
+	}{{"limit_bytes", float64(f.Limit)}, {"peak_bytes", float64(f.Peak)}, {"time_us", f.Time}, {"lower_bound_us", f.LowerBound}} {
+		if n.value < 0 {
+			return refuse(n.path, "%v; want 0 or more", n.value)
+		}
+	}
+	if f.Chain != "" && !remat.IsFingerprint(f.Chain) {
+		return refuse("chain", "%q; want %d hexadecimal digits", strict.Shown(f.Chain), remat.FingerprintDigits)
+	}
+	for i, o := range f.Ops {
+		path := fmt.Sprintf("ops[%d]", i)
+		kind, ok := kindNamed(o.Op)
+		switch {
+		case !ok:
+			return refuse(path+".op", "%q; want %s", strict.Shown(o.Op), kindNames())
+		case (kind == remat.LossStep) != (o.Layer == nil):
+			return refuse(path, "%v with a layer, or without one; want a layer, unless it is the loss", kind)
+		case o.Layer == nil:
+			p.Ops = append(p.Ops, remat.Op{Kind: kind})
+		case *o.Layer < 0 || *o.Layer > math.MaxInt32:
+			return refuse(path+".layer", "%d; want the number of a layer", *o.Layer)
+		default:
+			p.Ops = append(p.Ops, remat.Op{Kind: kind, Layer: *o.Layer})
+		}
+	}
+	if p.Feasible != (len(p.Ops) > 0) {
+		return refuse("feasible", "%t with %d operations; want operations in a feasible plan alone", p.Feasible, len(p.Ops))
 	}
 	return p, nil
 }
 
-func (r *reader) fingerprint() (string, error) {
-	want := fmt.Sprintf("the fingerprint of a chain, %d hexadecimal digits", remat.FingerprintDigits)
-	text, err := r.text(want)
-	if err == nil && !remat.IsFingerprint(text) {
-		return "", r.fail("%s; want %s", describe(text), want)
+func kindNamed(name string) (remat.Kind, bool) {
+	for k := remat.Forward; k <= remat.Backward; k++ {
+		if k.String() == name {
+			return k, true
+		}
 	}
-	return text, err
+	return 0, false
 }
 
-func (r *reader) op() (remat.Op, error) {
-	var op remat.Op
-	seen, err := r.object([]field{
-		{"op", false, into((*reader).kind, &op.Kind)},
-		{"layer", true, into(func(r *reader) (int, error) {
-			n, err := r.integer("the number of a layer")
-			if err == nil && (n < 0 || n > math.MaxInt32) {
-				return 0, r.fail("layer %d; want the number of a layer", n)
-			}
-			return int(n), err
-		}, &op.Layer)},
-	})
-	switch {
-	case err != nil:
-		return remat.Op{}, err
-	case op.Kind == remat.LossStep && seen["layer"]:
-		return remat.Op{}, r.fail("the loss has a layer; want none, it is of the whole chain")
-	case op.Kind != remat.LossStep && !seen["layer"]:
-		return remat.Op{}, r.fail("%v has no layer; want one", op.Kind)
-	}
-	return op, nil
-}
-
-func (r *reader) kind() (remat.Kind, error) {
-	text, err := r.text("the name of an operation")
-	if err != nil {
-		return 0, err
-	}
+func kindNames() string {
 	var names []string
 	for k := remat.Forward; k <= remat.Backward; k++ {
-		if k.String() == text {
-			return k, nil
-		}
 		names = append(names, k.String())
 	}
-	return 0, r.fail("%s; want %s", describe(text), strings.Join(names, ", "))
+	return strings.Join(names, ", ")
 }
 
-type opJSON struct {
-	Op    string `json:"op"`
-	Layer *int   `json:"layer,omitempty"`
-}
-
-// FormatPlan writes a plan as [ParsePlan] reads it, an operation a line. It refuses what ParsePlan
-// would.
+// FormatPlan writes a plan as [ParsePlan] reads it. It refuses what ParsePlan would.
 func FormatPlan(p remat.Plan) ([]byte, error) {
-	var w writer
-	w.field("version", 1)
-	if p.Chain != "" {
-		w.field("chain", p.Chain)
-	}
-	w.field("feasible", p.Feasible)
-	w.field("limit_bytes", p.Limit)
-	w.field("peak_bytes", p.Peak)
-	w.field("time_us", p.Time)
-	w.field("lower_bound_us", p.LowerBound)
-	w.list("ops", len(p.Ops), func(i int) any {
-		o := opJSON{Op: p.Ops[i].Kind.String()}
-		if p.Ops[i].Kind != remat.LossStep {
-			o.Layer = &p.Ops[i].Layer
+	f := planFile{1, p.Chain, p.Feasible, p.Limit, p.Peak, p.Time, p.LowerBound, nil}
+	for _, o := range p.Ops {
+		written := opFile{Op: o.Kind.String()}
+		if o.Kind != remat.LossStep {
+			written.Layer = &o.Layer
 		}
-		return o
-	})
-	text, err := w.end()
+		f.Ops = append(f.Ops, written)
+	}
+	text, err := strict.Lines(f)
 	if err == nil {
 		_, err = ParsePlan(text)
 	}

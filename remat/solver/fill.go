@@ -7,63 +7,44 @@ import (
 	"sync/atomic"
 )
 
-// Rows are computed in tiles of consecutive i and consecutive l, so that a row that has come from
-// memory serves all of a tile: (i, l) needs the rows (i, j-1) and (j, l) of all j between, which is
-// all that there is in its row and column of the table. The tiles of one diagonal need nothing of
-// each other and are shared out among the processors.
-
-// tileCells is how many float32 of results a tile has at most, to stay in a core's own cache (half
-// of 1 MiB) with what it reads.
-const tileCells = 128 << 10
-
-// maxTile is the most rows and columns of a tile: reading is an eighth of what it would be then,
-// and no longer what matters.
-const maxTile = 8
-
-// fill computes all rows. It returns ctx.Err() when ctx ends first.
+// fill computes all rows, those of short intervals first: the row of (i, l) needs those within it,
+// and rows of one length need nothing of each other. It returns ctx.Err() when ctx ends first.
 func (g *grid) fill(ctx context.Context) error {
 	g.makeRows()
-	longest := 1
-	for k := range g.rows {
-		longest = max(longest, g.rows[k].n)
-	}
-	side := 2
-	for side < maxTile && 4*side*side*longest <= tileCells {
-		side *= 2
-	}
-	blocks := (g.b.w + side - 1) / side
-	for d := range blocks {
-		var next atomic.Int64
-		var wait sync.WaitGroup
-		work := func() {
-			tile := newTile(g, side)
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i+d >= blocks {
-					return
-				}
-				tile.fill(i*side, (i+d)*side)
-			}
-		}
-		for range min(runtime.GOMAXPROCS(0), blocks-d) - 1 {
-			wait.Go(work)
-		}
-		work()
-		wait.Wait()
-		if err := ctx.Err(); err != nil {
+	for length := range g.b.w {
+		if err := parallel(ctx, g.b.w-length, func(i int) { g.fillRow(i, i+length) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tile is the intervals (i, l) with top <= i < bottom and left <= l < right that a worker is
-// computing.
-type tile struct {
-	g                        *grid
-	side                     int
-	top, bottom, left, right int
-	cells                    []cell // of one column after the other
+// parallel calls do for 0 to n-1, by all processors. It returns ctx.Err() when ctx ends first.
+func parallel(ctx context.Context, n int, do func(k int)) error {
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), n) {
+		wait.Go(func() {
+			for k := int(next.Add(1)) - 1; k < n && ctx.Err() == nil; k = int(next.Add(1)) - 1 {
+				do(k)
+			}
+		})
+	}
+	wait.Wait()
+	return ctx.Err()
+}
+
+// fillRow computes the row of (i, l).
+func (g *grid) fillRow(i, l int) {
+	r := &g.rows[i*g.b.w+l]
+	if r.n == 0 {
+		return
+	}
+	r.clear()
+	c := cell{row: r, i: i, l: l, start: r.lo, swept: -1, end: r.hi()}
+	c.saveFirst(g)
+	c.extend(g, i+1, l)
+	r.close()
 }
 
 // cell is an interval that is being computed.
@@ -76,54 +57,6 @@ type cell struct {
 	// end is the slot from which on the row costs no more than the sweep to the last j alone. Times
 	// do not grow with m, and a sweep's with j: from there on no later j can win.
 	end int
-}
-
-func newTile(g *grid, side int) *tile {
-	return &tile{g: g, side: side, cells: make([]cell, 0, side*side)}
-}
-
-// fill computes the tile at (top, left).
-func (t *tile) fill(top, left int) {
-	t.top, t.bottom, t.left, t.right = top, min(top+t.side, t.g.b.w), left, min(left+t.side, t.g.b.w)
-	t.open()
-	if top < left {
-		// What is between the tile's rows and its columns is final; what lies in the tile is not,
-		// so what needs that is done twice. The first time gives times that are possible, if not
-		// the best, which tells cells early which sweeps can no longer win.
-		for k := range t.cells {
-			c := &t.cells[k]
-			c.saveFirst(t.g)
-			c.extend(t.g, c.i+1, t.bottom-1)
-		}
-		for j := t.bottom; j <= t.left; j++ {
-			for k := range t.cells {
-				t.cells[k].extend(t.g, j, j)
-			}
-		}
-	}
-	for k := range t.cells {
-		c := &t.cells[k]
-		c.saveFirst(t.g)
-		c.start, c.swept, c.end = c.lo, -1, c.hi()
-		c.extend(t.g, c.i+1, min(t.bottom-1, c.l))
-		c.extend(t.g, max(t.left, t.bottom-1)+1, c.l)
-		c.close()
-	}
-}
-
-// open lists the tile's cells, each after all that lie within it.
-func (t *tile) open() {
-	t.cells = t.cells[:0]
-	for l := t.left; l < t.right; l++ {
-		for i := min(l, t.bottom-1); i >= t.top; i-- {
-			r := &t.g.rows[i*t.g.b.w+l]
-			if r.n == 0 {
-				continue
-			}
-			r.clear()
-			t.cells = append(t.cells, cell{row: r, i: i, l: l, start: r.lo, swept: -1, end: r.hi()})
-		}
-	}
 }
 
 // saveFirst improves the row by what running layer i with gradients first gives.
@@ -222,5 +155,27 @@ func (r *row) clear() {
 func (r *row) close() {
 	if r.tail != 0 && r.n > 0 {
 		r.tail = r.v[r.n-1]
+	}
+}
+
+// minPlusTwo sets out[k] to the least of out[k] and a[k] + b[k] + c. a and b are as long as out, or
+// longer. A branch that is hardly ever taken is cheaper than min of floats, which has NaN and -0 to
+// see to.
+func minPlusTwo(out, a, b []float32, c float32) {
+	a, b = a[:len(out)], b[:len(out)]
+	for k, was := range out {
+		if sum := a[k] + b[k] + c; sum < was {
+			out[k] = sum
+		}
+	}
+}
+
+// minPlusOne sets out[k] to the least of out[k] and a[k] + c. a is as long as out, or longer.
+func minPlusOne(out, a []float32, c float32) {
+	a = a[:len(out)]
+	for k, was := range out {
+		if sum := a[k] + c; sum < was {
+			out[k] = sum
+		}
 	}
 }

@@ -3,6 +3,7 @@ package solver
 import (
 	"cmp"
 	"math"
+	"sort"
 )
 
 // rounding says on which side of the optimum a grid's times lie.
@@ -39,7 +40,7 @@ type grid struct {
 	moves    []int     // at i*w+j, see move
 	cost     []float64 // nograd of the layers before i, in units of scale: all layers' together, so that float32 holds them whatever they are
 	scale    float64   // microseconds
-	worth    float32   // times above it are not looked for; see narrow
+	worth    float32   // times above it are not looked for, in units of scale; see narrow
 }
 
 // row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
@@ -203,3 +204,30 @@ func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) 
 // small: half a unit in the last place for each of the at most two additions per layer on the way
 // down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }
+
+// narrow excludes from g, which is not filled yet, what no plan with a time below cost can pass,
+// because the interval alone costs more in an optimistic grid by. What is excluded counts as
+// infinite, so where a time of g is above cost, cost is the bound. cost is in units of scale.
+func (g *grid) narrow(by *grid, cost float32) {
+	w := g.b.w
+	g.worth = cost
+	for i := range w {
+		for l := i; l < w; l++ {
+			worth := cost
+			if l < g.t.n {
+				worth -= g.nograd(i, l+1) // to come back to x(i) there was a sweep from it, beyond l
+			}
+			r, coarse := &g.rows[i*w+l], &by.rows[i*w+l]
+			k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
+			if k == coarse.n && coarse.tail > worth {
+				r.lo, r.n, r.tail = r.hi(), 0, infinite
+				continue
+			}
+			// The slot before this one says that it is not worth it, or holds less than least, for all
+			// bytes up to its own.
+			if lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l); lo > r.lo {
+				r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
+			}
+		}
+	}
+}

@@ -2,273 +2,205 @@ package solver
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	. "penstock.example/remat"
 )
 
-// blocks is a chain of layers that repeat after so many, times apart, which differ by a part of noise.
-func blocks(layers, period int, noise float64, seed uint64) Chain {
-	c := measured(period, seed)
-	r := rand.New(rand.NewPCG(seed, 5))
-	for i := range layers {
-		l := c.Layers[i%period]
-		factor := 1 + noise*(2*r.Float64()-1)
-		l.Forward, l.ForwardNoGrad, l.Backward = l.Forward*factor, l.ForwardNoGrad*factor, l.Backward*factor
-		c.Layers = append(c.Layers, l)
-	}
-	c.Layers = c.Layers[period:]
-	return c
-}
-
-// TestLongChainsAreSolved: chains of hundreds of layers, alike or not, have plans under their
-// limits within a hundredth of the bound.
-func TestLongChainsAreSolved(t *testing.T) {
-	for name, c := range map[string]Chain{"any": measured(300, 1), "blocks": blocks(280, 14, 0.05, 2), "equal blocks": blocks(270, 9, 0, 3), "alike": alikes(260)} {
-		greatest, err := Greatest(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, share := range []float64{0.3, 0.7} {
-			limit := int64(share * float64(greatest))
-			p, err := Solve(context.Background(), c, limit, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := CheckPlan(c, p); err != nil {
-				t.Fatalf("%s, limit %v: %v", name, share, err)
-			}
-			gap := p.Time/p.LowerBound - 1
-			if t.Logf("%s, limit %v: overhead %.3f %%, gap %.3f %%", name, share, 100*(p.Time/c.Once()-1), 100*gap); !p.Feasible || gap > 0.01 {
-				t.Errorf("%s, limit %v: a gap of %.3f %%", name, share, 100*gap)
-			}
-		}
-	}
-}
-
-// TestLongChainsNearTheLeast: at the least limit there is a plan, below it there is none.
-func TestLongChainsNearTheLeast(t *testing.T) {
-	c := measured(longChain, 4)
-	least, _, err := Least(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for limit, feasible := range map[int64]bool{least.Peak: true, least.Peak + 1000: true, least.Peak - 1: false} {
-		p, err := Solve(context.Background(), c, limit, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := CheckPlan(c, p); err != nil || p.Feasible != feasible {
-			t.Errorf("limit %d, least %d: feasible %v, %v", limit, least.Peak, p.Feasible, err)
-		}
-	}
-}
-
-// TestLongChainsStopWithTheirContext: a search that has been given up returns the context's error.
-func TestLongChainsStopWithTheirContext(t *testing.T) {
-	c := measured(longChain, 4)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := Solve(ctx, c, shareOf(t, c, 0.5), Options{}); err != context.Canceled {
-		t.Errorf("error %v", err)
-	}
-}
-
-// small is a chain of few layers with all that chains can have.
-func small(r *rand.Rand) Chain {
-	size := func() int64 { return r.Int64N([]int64{2, 20, 1e6}[r.IntN(3)]) }
-	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: 1, Tmp: size()}}
-	layers := 1 + r.IntN(14)
+// measured is a chain without regularity: forwards of 1 to 10 ms and backwards of twice that;
+// outputs of 1 to 10 MB, of which once to four times as much is saved; temporaries up to an
+// output's size.
+func measured(layers int, seed uint64) Chain {
+	r := rand.New(rand.NewPCG(seed, 339))
+	between := func(a, b float64) float64 { return a + (b-a)*r.Float64() }
+	input := int64(between(1e6, 10e6))
+	c := Chain{Input: input, InputGradient: input}
 	for range layers {
+		forward, output := between(1000, 10000), between(1e6, 10e6)
 		l := Layer{
-			Forward: float64(r.IntN(20)), ForwardNoGrad: float64(r.IntN(20)), Backward: float64(r.IntN(20)),
-			Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size(), WeightGradient: size(),
+			Forward: forward, ForwardNoGrad: forward, Backward: 2 * forward,
+			Output: int64(output), Saved: int64(output * between(1, 4)), Gradient: int64(output),
+			ForwardTmp: int64(between(0, output)), BackwardTmp: int64(between(0, output)),
 		}
-		l.Saved = l.Output + size()
-		if r.IntN(3) == 0 {
-			l.BackwardEarly = r.Int64N(l.Saved + 1)
-		}
+		l.ForwardNoGradTmp = l.ForwardTmp
 		c.Layers = append(c.Layers, l)
-	}
-	for from := range layers {
-		if to := from + 1 + r.IntN(layers-from); r.IntN(3) == 0 {
-			c.Carries = append(c.Carries, Carry{From: from, To: to, Bytes: c.Layers[from].Output / 2})
-			c.GradientCarries = append(c.GradientCarries, Carry{From: from, To: to, Bytes: c.Layers[to-1].Gradient / 4})
-		}
 	}
 	return c
 }
 
-// TestBeamAndBoundHoldTheOptimum compares, on small chains of few cells, with the step functions:
-// the bound is never above the optimum, plans keep their limits and are never below it, and most of
-// them are it. What cells know of bytes is enough for a plan.
-func TestBeamAndBoundHoldTheOptimum(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 12))
-	plans, best := 0, 0
-	for range 1500 {
-		c := small(r)
-		t1 := newTerms(c)
-		b := newBounds(t1)
-		s, err := newSteps(context.Background(), t1, b, math.MaxInt64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		count := 1 + r.IntN(t1.n)
-		cells, err := newCells(context.Background(), t1, count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for e := 1; e <= cells.ends(); e++ {
-			l := cells.end(e)
-			for i := range l + 1 {
-				least, all := cells.of(i, l)
-				exactLeast, exactAll := b.of(i, l)
-				if all != exactAll || least < exactLeast || count == t1.n && least != exactLeast {
-					t.Fatalf("(%d, %d) of %+v in %d cells: %d to %d bytes; want %d to %d", i, l, c, count, least, all, exactLeast, exactAll)
-				}
-			}
-		}
-		relaxed, err := newRelaxation(context.Background(), cells)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, step := range s.whole() {
-			optimum := s.microseconds(step.price)
-			if bound := relaxed.bound(step.bytes); bound > optimum*(1+1e-9) {
-				t.Fatalf("%d bytes of %+v in %d cells: bound %v, optimum %v", step.bytes, c, count, bound, optimum)
-			}
-			if step.bytes < cells.least(0, t1.n) {
-				continue
-			}
-			p := newPath(t1)
-			(&beam{relaxation: relaxed, width: 1 + r.IntN(40)}).write(p, 0, t1.n, step.bytes)
-			report, err := Check(c, p.ops)
-			if err != nil || report.Peak != p.peak || report.Peak > c.Input+step.bytes || p.extra < optimum*(1-1e-9) {
-				t.Fatalf("%d bytes of %+v in %d cells: peak %d, %v beyond once, optimum %v, %v", step.bytes, c, count, p.peak, p.extra, optimum, err)
-			}
-			plans++
-			if p.extra <= optimum*(1+1e-9) {
-				best++
-			}
-		}
-	}
-	if t.Logf("%d of %d plans are the fastest", best, plans); best*10 < plans*8 {
-		t.Errorf("%d of %d plans are the fastest", best, plans)
-	}
-}
-
-// TestConvexIsBelow compares the operations on convex functions with what they stand for, at every
-// number of bytes.
-func TestConvexIsBelow(t *testing.T) {
-	functions := rapid.Custom(func(t *rapid.T) (f convex) {
-		for range rapid.IntRange(0, 300).Draw(t, "vertices") {
-			f = append(f, vertex{float64(rapid.IntRange(0, 400).Draw(t, "bytes")), float64(rapid.IntRange(0, 900).Draw(t, "time"))})
-		}
-		return convex{}.lower(nil, f.hull(), 0, 0, math.Inf(-1))
-	})
-	rapid.Check(t, func(t *rapid.T) {
-		f, g := functions.Draw(t, "f"), functions.Draw(t, "g")
-		bytes, time, from := float64(rapid.IntRange(0, 50).Draw(t, "bytes")), float64(rapid.IntRange(0, 50).Draw(t, "time")), float64(rapid.IntRange(0, 300).Draw(t, "from"))
-		lower, sum := f.lower(nil, g, bytes, time, from), f.plus(nil, g)
-		simple := append(convex(nil), lower...).simple()
-		for m := -1.0; m < 500; m++ {
-			moved := math.Inf(1)
-			if m >= from {
-				moved = g.at(m-bytes) + time
-			}
-			check := func(what string, got, most float64) {
-				if got > most+1e-6 {
-					t.Fatalf("%s at %v: %v, want at most %v", what, m, got, most)
-				}
-			}
-			check("lower", lower.at(m), min(f.at(m), moved))
-			check("plus", sum.at(m), f.at(m)+g.at(m))
-			check("plus, from below", f.at(m)+g.at(m), sum.at(m))
-			check("simple", simple.at(m), lower.at(m))
-		}
-		for k := range simple {
-			if k > 0 && (simple[k].bytes <= simple[k-1].bytes || simple[k].time >= simple[k-1].time) {
-				t.Fatal(fmt.Sprint(simple))
-			}
-		}
-		if len(simple) > 2*mostVertices {
-			t.Fatalf("%d vertices", len(simple))
-		}
-	})
-}
-
-// hull is the greatest convex function below vertices in any order.
-func (f convex) hull() (out convex) {
-	for _, v := range f {
-		out = out.lower(nil, convex{v}, 0, 0, math.Inf(-1))
-	}
-	return out
-}
-
-// TestLongChainsOfAnyKind: sizes and times of nothing, very large ones, and memory that inputs share.
-func TestLongChainsOfAnyKind(t *testing.T) {
-	r := rand.New(rand.NewPCG(9, 2))
-	for _, kind := range []struct {
-		reason      string
-		bytes, time float64
-		carries     int
-	}{{"no bytes", 0, 1, 0}, {"no times", 1, 0, 0}, {"neither", 0, 0, 0}, {"up to 2^58 bytes", 1e8, 1, 0}, {"up to 10^17 us", 1, 1e10, 0}, {"shared inputs", 1, 1, 60}} {
-		c := measured(longChain+5, 8)
-		for i := range c.Layers {
-			l := &c.Layers[i]
-			for _, size := range []*int64{&l.Output, &l.Saved, &l.Gradient, &l.ForwardTmp, &l.ForwardNoGradTmp, &l.BackwardTmp} {
-				*size = int64(float64(*size) * kind.bytes)
-			}
-			l.Forward, l.ForwardNoGrad, l.Backward = l.Forward*kind.time, l.ForwardNoGrad*kind.time, l.Backward*kind.time
-		}
-		for range kind.carries {
-			from := r.IntN(len(c.Layers) - 100)
-			c.Carries = append(c.Carries, Carry{From: from, To: from + 2 + r.IntN(90), Bytes: c.Layers[from].Output / 64})
-		}
-		least, _, err := Least(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := Solve(context.Background(), c, least.Peak+int64(0.4*float64(shareOf(t, c, 1)-least.Peak)), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := CheckPlan(c, p); err != nil || !p.Feasible || p.Time > 1.01*p.LowerBound {
-			t.Errorf("%s: feasible %v, %v us, at least %v, %v", kind.reason, p.Feasible, p.Time, p.LowerBound, err)
-		}
-	}
-}
-
-// TestTableOfALongChain: the points of its curve are plans under their limits, each with more bytes
-// and less time than the one before, from the least limit to no recomputation.
-func TestTableOfALongChain(t *testing.T) {
-	c := measured(longChain, 6)
-	table, err := NewTable(context.Background(), c, 0, Options{})
+// limits are the least limit of a chain, and the peak without recomputation.
+func limits(t testing.TB, c Chain) (least, greatest int64) {
+	t.Helper()
+	p, _, err := Least(c)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if greatest, err = Greatest(c); err != nil {
+		t.Fatal(err)
+	}
+	return p.Peak, greatest
+}
+
+// TestLongChains: layers of long chains are joined, and yet there is a plan from the least limit on,
+// and none below it. The more bytes, the less time; plans of a joined chain are near the best.
+func TestLongChains(t *testing.T) {
+	c := measured(mostLayers+50, 4)
+	least, greatest := limits(t, c)
+	table, err := NewTable(context.Background(), c, 0, Options{Slots: 100})
+	if err != nil || table.Exact() {
+		t.Fatal(err, table.Exact())
+	}
+	for _, test := range []struct {
+		limit    int64
+		overhead float64 // at most; 0 is any
+	}{{least - 1, 0}, {least, 0}, {least + (greatest-least)/5, 0.23}, {least + (greatest-least)/2, 0.12}, {greatest, 1e-9}} {
+		p, err := Solve(context.Background(), c, test.limit, Options{Gap: 0.01})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckPlan(c, p); err != nil {
+			t.Fatalf("limit %d: %v", test.limit, err)
+		}
+		if p.Feasible != (test.limit >= least) || !p.Feasible && p.Peak != least {
+			t.Errorf("limit %d: feasible %v, peak %d; the least is %d", test.limit, p.Feasible, p.Peak, least)
+		}
+		overhead := p.Time/c.Once() - 1
+		if t.Logf("limit %d: overhead %.4f", test.limit, overhead); test.overhead > 0 && overhead > test.overhead {
+			t.Errorf("limit %d: overhead %.3f; want at most %v", test.limit, overhead, test.overhead)
+		}
+		if q := table.Plan(test.limit); CheckPlan(c, q) != nil || test.overhead > 0 && q.Time > 1.05*p.Time {
+			t.Errorf("limit %d: the table's plan takes %v us, want about %v; %v", test.limit, q.Time, p.Time, CheckPlan(c, q))
+		}
 	}
 	curve := table.Curve()
-	if last := curve[len(curve)-1]; len(curve) < pointsOfLongChain/2 || last.Time != table.t.once || last.Peak != shareOf(t, c, 1) {
-		t.Fatalf("%d points, the last %+v", len(curve), last)
-	}
 	for k, point := range curve {
 		if k > 0 && (point.Peak <= curve[k-1].Peak || point.Time >= curve[k-1].Time) {
 			t.Errorf("%+v after %+v", point, curve[k-1])
 		}
-		if k%10 > 0 {
-			continue
+	}
+	if last := curve[len(curve)-1]; len(curve) < 50 || last.Peak != greatest || math.Abs(last.Time-c.Once()) > 1 {
+		t.Errorf("%d points, the last %+v", len(curve), last)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Solve(ctx, c, (least+greatest)/2, Options{}); err != context.Canceled {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestPlansOfJoinedLayersAreExact: a plan of a joined chain has the same bytes and time on the
+// layers that were joined.
+func TestPlansOfJoinedLayersAreExact(t *testing.T) {
+	for seed := range 3000 {
+		r := rand.New(rand.NewPCG(uint64(seed), 12))
+		c := uneven(r, 2+r.IntN(14))
+		whole := newTerms(c)
+		j := join(whole, 1+r.IntN(whole.n))
+		if err := j.chain.Check(); err != nil {
+			t.Fatalf("%+v joined at %v: %v", c, j.first, err)
 		}
-		p := table.Plan(point.Limit)
-		if err := CheckPlan(c, p); err != nil || p.Peak != point.Peak || p.Time != point.Time || p.LowerBound > p.Time {
-			t.Errorf("%+v: peak %d, %v us, at least %v, %v", point, p.Peak, p.Time, p.LowerBound, err)
+		least, greatest := limits(t, j.chain)
+		if same, err := Greatest(c); err != nil || same != greatest {
+			t.Fatalf("%+v joined at %v: %d bytes at most, want %d, %v", c, j.first, greatest, same, err)
+		}
+		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain), least+r.Int64N(greatest-least+1), Options{Steps: 1 << 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := Check(c, j.path(whole, p).ops)
+		if time := whole.once + p.extra; err != nil || report.Peak != p.peak || math.Abs(report.Time-time) > 1e-9*time {
+			t.Fatalf("%+v joined at %v: peak %d, want %d; %v us, want %v; %v", c, j.first, report.Peak, p.peak, report.Time, time, err)
 		}
 	}
-	if p := table.Plan(1); p.Feasible || p.Peak <= 1 {
-		t.Errorf("under 1 byte: feasible %v, least %d", p.Feasible, p.Peak)
+}
+
+// TestLeastIsThatOfTheRecurrence compares the least of intervals with the recurrence, and replays
+// the plans that take no more.
+func TestLeastIsThatOfTheRecurrence(t *testing.T) {
+	for seed := range 2000 {
+		r := rand.New(rand.NewPCG(uint64(seed), 10))
+		c := uneven(r, 1+r.IntN(40))
+		terms := newTermsOf(c, r.IntN(2) == 0)
+		want, b := leastOfAll(terms), newBounds(terms)
+		for l := range terms.n + 1 {
+			for i := range l + 1 {
+				least, all := b.of(i, l)
+				if least != want[[2]int{i, l}] {
+					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least, want[[2]int{i, l}])
+				}
+				w := newPath(terms)
+				m := least + r.Int64N(all-least+1)
+				if w.write(b, sparing{}, i, l, m); w.peak > max(c.Input+m, 0) {
+					t.Fatalf("(%d, %d) of chain %d, %+v: a plan of %d bytes; want at most %d", i, l, seed, c, w.peak-c.Input, m)
+				}
+			}
+		}
+		p, at, err := Least(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := Check(c, p.Ops)
+		if err != nil || report.Peak != p.Peak || report.PeakOp != at || p.Limit != p.Peak {
+			t.Fatalf("chain %d, %+v: peak %d at operation %d, replayed %d at %d, %v", seed, c, p.Peak, at, report.Peak, report.PeakOp, err)
+		}
 	}
+}
+
+// leastOfAll is the least of every interval, as the recurrence says it, without a thought of time.
+func leastOfAll(t *terms) map[[2]int]int64 {
+	least := map[[2]int]int64{}
+	for l := range t.n + 1 {
+		for i := l; i >= 0; i-- {
+			need := t.saving(i, l)
+			if i < l {
+				need = max(need, t.saved[i]+least[[2]int{i + 1, l}])
+			}
+			for j := i + 1; j <= l; j++ {
+				need = min(need, max(t.sweeping(i, j, l), t.kept(i, j)+least[[2]int{j, l}], t.weights(j, l)+least[[2]int{i, j - 1}]))
+			}
+			least[[2]int{i, l}] = need
+		}
+	}
+	return least
+}
+
+// uneven is a chain whose sizes are of all magnitudes, so that forwards and gradients of some
+// layers exceed all others.
+func uneven(r *rand.Rand, layers int) Chain {
+	spread := 1 + 9*r.Float64()
+	size := func() int64 { return int64(math.Exp(spread * r.Float64())) }
+	weights := r.IntN(3)
+	c := Chain{Input: size(), InputGradient: size() * r.Int64N(2), Loss: Loss{Backward: 1, Tmp: size()}}
+	for range layers {
+		l := Layer{
+			Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(),
+			Gradient: size(),
+		}
+		l.Saved = l.Output
+		if r.IntN(3) > 0 {
+			l.Saved += size()
+		}
+		if r.IntN(3) == 0 {
+			l.BackwardEarly = r.Int64N(l.Saved + 1)
+		}
+		if r.IntN(3) < weights {
+			l.WeightGradient = size()
+		}
+		c.Layers = append(c.Layers, l)
+	}
+	for range r.IntN(5) {
+		from := r.IntN(layers)
+		to := from + 1 + r.IntN(layers-from)
+		// A layer's output is shared by one carry, and so is a gradient.
+		if share := (Carry{From: from, To: to, Bytes: r.Int64N(c.Layers[from].Output + 1)}); !slices.ContainsFunc(c.Carries, func(k Carry) bool { return k.From == from }) {
+			c.Carries = append(c.Carries, share)
+		}
+		if share := (Carry{From: from, To: to, Bytes: r.Int64N(c.Layers[to-1].Gradient + 1)}); !slices.ContainsFunc(c.GradientCarries, func(k Carry) bool { return k.To == to }) {
+			c.GradientCarries = append(c.GradientCarries, share)
+		}
+	}
+	return c
 }

@@ -14,20 +14,15 @@ import (
 type Options struct {
 	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly. 0
 	// is 32 Mi, which takes some tenths of a second and is enough for 60 layers, or for 100 that
-	// are alike. Chains of up to 250 layers that need more, and all such chains if it is negative,
-	// are solved by tables.
+	// are alike. Chains that need more, and all if it is negative, are solved by tables.
 	Steps int64
 	// Slots is how many numbers of bytes below the limit a table distinguishes; 0 is 500. Solve
-	// begins with an eighth of them, and continues with finer tables, finer than this too, until
-	// Gap is reached.
+	// begins with an eighth of them, and continues with finer tables until Gap is reached or a
+	// table takes 128 MiB.
 	Slots int
 	// Gap is how far the time of a plan may be above the lower bound, as a part of it; 0 is 0.001.
 	// A negative one asks for one pair of tables with Slots.
 	Gap float64
-	// MaxTable is the most bytes that a table of Solve may take; 0 is 512 MiB. The first table is
-	// made in any case. Where MaxTable stops the refining, Plan.LowerBound says how far it has
-	// come.
-	MaxTable int64
 	// NoBound leaves out the lower bound of the plans of a device with several micro-batches, which takes
 	// most of the time: DevicePlan.LowerBound is the time without recomputation.
 	NoBound bool
@@ -36,22 +31,15 @@ type Options struct {
 	Rough bool
 }
 
-const (
-	defaultSteps    = 32 << 20
-	defaultSlots    = 500 // as rotor
-	defaultGap      = 0.001
-	defaultMaxTable = 512 << 20
-)
-
 func (o Options) withDefaults() (Options, error) {
-	if err := cmp.Or(arg.AtLeast("remat", "Slots", o.Slots, 0), arg.AtLeast("remat", "MaxTable", o.MaxTable, 0)); err != nil {
+	if err := arg.AtLeast("remat", "Slots", o.Slots, 0); err != nil {
 		return o, err
 	}
 	if math.IsNaN(o.Gap) {
 		return o, &arg.ConfigError{Of: "remat", Field: "Gap", Value: o.Gap,
 			Remedy: "want a part of the time, such as 0.001, or less than 0 for one pair of tables"}
 	}
-	o.Steps, o.Slots, o.Gap, o.MaxTable = cmp.Or(o.Steps, defaultSteps), cmp.Or(o.Slots, defaultSlots), cmp.Or(o.Gap, defaultGap), cmp.Or(o.MaxTable, defaultMaxTable)
+	o.Steps, o.Slots, o.Gap = cmp.Or(o.Steps, 32<<20), cmp.Or(o.Slots, 500), cmp.Or(o.Gap, 0.001)
 	return o, nil
 }
 
@@ -60,29 +48,20 @@ func (o Options) withDefaults() (Options, error) {
 //
 // Up to some 60 layers, where Options.Steps suffice, the plan is the fastest; of the fastest plans
 // it has the fewest recomputations, and of those the least peak. Up to 250 layers tables are
-// refined until the plan is within Options.Gap of the bound. Longer chains are solved by beam
-// search, and the options do not count. In any case the peak never exceeds the limit, and no plan
-// is faster than Plan.LowerBound. If no plan stays under the limit, which is no error, the result
-// is not feasible and its Peak is the least limit that has one.
+// refined until the plan is within Options.Gap of the bound. Layers of longer chains are joined
+// until there are 250, and plan.LowerBound is the time of running everything once. In any case the
+// peak never exceeds the limit, and no plan is faster than Plan.LowerBound. If no plan stays under
+// the limit, which is no error, the result is not feasible and its Peak is the least limit that has
+// one.
 //
 // Plans are those that keep what they have kept until its backward (see the recurrence in
 // terms.go). Solve returns an error for a chain that makes no sense, and ctx.Err() when ctx ends
 // first.
 func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
-	if err := arg.Context(ctx, "remat"); err != nil {
-		return remat.Plan{}, err
-	}
-	o, err := o.withDefaults()
+	t, o, err := prepare(ctx, c, limit, o)
 	if err != nil {
 		return remat.Plan{}, err
 	}
-	if err := c.Check(); err != nil {
-		return remat.Plan{}, err
-	}
-	if limit < 0 {
-		return remat.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
-	}
-	t := newTerms(c)
 	p, bound, least, err := solveTerms(ctx, t, limit, o)
 	switch {
 	case err != nil:
@@ -93,6 +72,18 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 	return p.plan(limit, t.once+bound), nil
 }
 
+// prepare checks what Solve and NewTable are given, and returns the chain's terms.
+func prepare(ctx context.Context, c remat.Chain, limit int64, o Options) (*terms, Options, error) {
+	o, wrong := o.withDefaults()
+	if err := cmp.Or(arg.Context(ctx, "remat"), wrong, c.Check()); err != nil {
+		return nil, o, err
+	}
+	if limit < 0 {
+		return nil, o, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
+	}
+	return newTerms(c), o, nil
+}
+
 // solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once,
 // or, if there is none under the limit, nil and the least limit that has one.
 func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64, err error) {
@@ -100,28 +91,24 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 	if p.all(0, t.n); limit == 0 || limit >= p.peak {
 		return p, 0, 0, nil
 	}
+	b := newBounds(t)
 	m := limit - t.chain.Input
-	if t.n >= longChain {
-		b, err := newBeam(ctx, t)
-		if err != nil {
-			return nil, 0, 0, err
-		}
-		if m >= b.least(0, t.n) {
-			p := newPath(t)
-			b.write(p, 0, t.n, m)
-			return p, b.bound(m), 0, ctx.Err()
-		}
-	}
-	exact := newLeasts(t)
-	if least = exact.least(0, t.n); m < least {
+	if least, _ = b.of(0, t.n); m < least {
 		return nil, 0, t.chain.Input + least, nil
 	}
-	if t.n >= longChain { // and the limit so close to the least that cells cannot tell
-		w := newPath(t)
-		exact.write(w, 0, t.n, m)
-		return w, 0, 0, nil
+	if t.n > mostLayers {
+		j := join(t, mostLayers)
+		o.Gap = -1 // joining costs more
+		if p, _, _, err = solveTerms(ctx, newTerms(j.chain), limit, o); err != nil {
+			return nil, 0, 0, err
+		}
+		if p == nil { // the limit is too close to the least for layers that are joined
+			p = newPath(t)
+			p.write(b, sparing{}, 0, t.n, m)
+			return p, 0, 0, nil
+		}
+		return j.path(t, p), 0, 0, nil
 	}
-	b := newBounds(t)
 	s, err := newSteps(ctx, t, b, o.Steps)
 	switch {
 	case err != nil:
@@ -133,7 +120,44 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 	return p, bound, 0, err
 }
 
-// better says that p is faster than q, or as fast with fewer recomputations, or with less memory.
+// better reports whether p is faster than q, or as fast with fewer recomputations, or with less memory.
 func (p *path) better(q *path) bool {
 	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed), cmp.Compare(p.peak, q.peak)) < 0
+}
+
+// Least is a plan of the least peak that there is, exactly, and the first operation at that peak,
+// as an index into its Ops: what must shrink for less to be enough. Its limit is its peak; it does
+// not try to be fast, as [Solve] does at that limit. The error is a [*remat.ChainError].
+func Least(c remat.Chain) (p remat.Plan, peakOp int, err error) {
+	if err := c.Check(); err != nil {
+		return remat.Plan{}, 0, err
+	}
+	t := newTerms(c)
+	b := newBounds(t)
+	least, _ := b.of(0, t.n)
+	w := newPath(t)
+	w.write(b, sparing{}, 0, t.n, least)
+	return w.plan(w.peak, t.once), w.peakOp, nil
+}
+
+// Greatest is the peak of the plan that recomputes nothing, in bytes: the limit from which on there
+// is nothing to win. The error is a [*remat.ChainError].
+func Greatest(c remat.Chain) (int64, error) {
+	if err := c.Check(); err != nil {
+		return 0, err
+	}
+	p := newPath(newTerms(c))
+	p.all(0, p.t.n)
+	return p.peak, nil
+}
+
+// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a
+// [*remat.ChainError].
+func ExplainLeast(c remat.Chain) (remat.LeastLimit, error) {
+	p, at, err := Least(c)
+	if err != nil {
+		return remat.LeastLimit{}, err
+	}
+	report, err := remat.Check(c, p.Ops)
+	return remat.LeastLimit{Bytes: p.Peak, Op: p.Ops[at], Parts: report.AtPeak}, err
 }

@@ -103,11 +103,3 @@ func (f front) at(bytes int64) float64 {
 	}
 	return float64(f[k-1].price)
 }
-
-// size is the bytes of the fronts.
-func (s *steps) size() (sum int64) {
-	for _, f := range s.fronts {
-		sum += int64(len(f))
-	}
-	return 16 * sum
-}

@@ -94,7 +94,7 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 			if err := CheckPlan(c, got); err != nil {
 				t.Fatal(err)
 			}
-			other, err := Solve(context.Background(), c, limit, Options{Steps: -1, Slots: 4000, MaxTable: 32 << 20})
+			other, err := Solve(context.Background(), c, limit, Options{Steps: -1, Slots: 4000})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/group"
+	"penstock.example/planner/search"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// With --plan auto a run plans itself when its processes have met and its checkpoint has been found: rank 0
+// measures the model, searches, and sends the plan to all. Checkpoints keep the plan and its circumstances.
+// Resumed under the same circumstances the run keeps its plan, so that its results are those of an
+// uninterrupted run. Otherwise it plans again.
+
+// planWorld is the circumstances of a plan.
+type planWorld struct {
+	Processes int   `json:"processes"`
+	Cores     int   `json:"cores"` // of each process, where one has fewest
+	Limit     int64 `json:"memory_limit,omitempty"`
+	// Devices is --devices with their models; "" is any.
+	Devices string `json:"devices,omitempty"`
+	// From the flags; zero is any.
+	Stages   int    `json:"stages,omitempty"`
+	Chunks   int    `json:"chunks,omitempty"`
+	Threads  int    `json:"threads,omitempty"`
+	Schedule string `json:"schedule,omitempty"`
+}
+
+// devices returns how many devices the plan is to have; 0 is any number.
+func (w planWorld) devices() int {
+	if w.Stages == 0 && w.Processes > 1 {
+		return w.Processes
+	}
+	return w.Stages
+}
+
+// differences lists how two worlds differ: "--stages 2 instead of any".
+func (w planWorld) differences(from planWorld) string {
+	values := func(w planWorld) []any {
+		return []any{w.Processes, w.Cores, w.Limit, w.Devices, w.Stages, w.Chunks, w.Threads, w.Schedule}
+	}
+	names := []string{"processes", "cores of each process", "--memory-limit", "--devices", "--stages",
+		"--chunks", "--threads", "--schedule"}
+	given := func(value any) string {
+		if text := fmt.Sprint(value); text != "0" && text != "" {
+			return text
+		}
+		return "any"
+	}
+	var list []string
+	was := values(from)
+	for i, now := range values(w) {
+		if now != was[i] {
+			list = append(list, fmt.Sprintf("%s %s instead of %s", names[i], given(now), given(was[i])))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// madePlan is a plan as checkpoints keep it.
+type madePlan struct {
+	World planWorld       `json:"world"`
+	Plan  json.RawMessage `json:"plan"` // a searchLine
+}
+
+// auto as the value of --plan has the run make its plan.
+const auto = "auto"
+
+// decidedByAuto are the flags that --plan auto decides. keptByAuto are flags that it plans by if they
+// are given.
+var (
+	decidedByAuto = []string{"balance", "virtual", "checkpoint"}
+	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
+		"memory-limit", "chunks",
+		"threads", "schedule"}
+)
+
+// checkAuto checks the flags beside --plan auto and notes the circumstances of the plan. The plan decides
+// which stages the devices get.
+func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
+	if o.planned != auto || o.decided {
+		return nil
+	}
+	given := o.config.Devices
+	switch {
+	case s.Changed("replicas"):
+		return badUsage("--replicas %d: --plan auto plans one pipeline; want one of the two left out",
+			o.replicas)
+	case o.allThreads:
+		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the " +
+			"two left out")
+	case given != nil && o.grouped:
+		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
+			"out, or one process, or a plan of penstock plan", deviceNames(given))
+	case given != nil && s.Changed("stages") && o.stages != len(given):
+		return badUsage("--stages %d and --devices %s: --plan auto has each device once; want --stages left "+
+			"out, or %d",
+			o.stages, deviceNames(given), len(given))
+	}
+	for _, name := range decidedByAuto {
+		if s.Changed(name) {
+			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name,
+				s.Lookup(name).Value)
+		}
+	}
+	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
+		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
+	}
+	o.world = planWorld{Processes: max(o.member.Size, 1), Limit: o.limit, Schedule: o.schedule}
+	for name, n := range map[string]struct{ to, from *int }{"stages": {&o.world.Stages, &o.stages},
+		"chunks": {&o.world.Chunks, &o.config.Chunks}, "threads": {&o.world.Threads, &o.config.Threads}} {
+		if s.Changed(name) {
+			*n.to = *n.from
+		}
+	}
+	if given == nil {
+		return nil
+	}
+	if err := checkNamed(given); err != nil {
+		return err
+	}
+	list, err := readDevices(given)
+	o.named, o.config.Devices = given, nil
+	o.world.Devices, o.world.Stages = describeDevices(list), len(given)
+	return err
+}
+
+// applyAutoPlan takes the plan of the checkpoint, if it was made for the same, or has one made. All processes
+// get the same.
+func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
+	if j.planned != auto {
+		return nil
+	}
+	var err error
+	if j.world.Cores, err = j.coresOfEach(ctx); err != nil {
+		return err
+	}
+	was, old := j.savedPlan()
+	line, again := old, "as before, "
+	if was.World != j.world {
+		if again = ""; old.Model != "" {
+			again = fmt.Sprintf("planned again for %s: ", j.world.differences(was.World))
+		}
+		var between search.Link
+		if j.world.Processes > 1 {
+			if between, err = measureLinks(ctx, j.group); err != nil {
+				return err
+			}
+			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",
+				micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
+		}
+		line, err = group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) {
+			return j.findPlan(ctx,
+				stderr, between)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step", again, line.inFlags(), micros(line.Step))
+	if again != "" && line.inFlags() != old.inFlags() {
+		fmt.Fprintf(stderr, "; it was %s", old.inFlags())
+	}
+	fmt.Fprintln(stderr)
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	kept, err := json.Marshal(madePlan{j.world, text})
+	if err != nil {
+		return err
+	}
+	next, err := j.decide(line)
+	if err != nil {
+		return err
+	}
+	own := j.runOptions
+	next.args, next.listener, next.member, next.within, next.read = own.args, own.listener, own.member,
+		own.within, own.read
+	next.common, next.decide, next.world, next.effective = own.common, own.decide, own.world, own.effective
+	next.config.Group, next.config.Replicas = own.config.Group, own.config.Replicas
+	j.runOptions = next
+	j.recipe.Chunks, j.recipe.Threads, j.recipe.Plan = j.config.Chunks, j.config.Threads, string(kept)
+	return nil
+}
+
+// inFlags is a plan in the words of flags.
+func (l searchLine) inFlags() string {
+	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance),
+		l.Chunks, max(l.Threads, 1))
+}
+
+// savedPlan returns the plan in the checkpoint, or zero values without one of this version.
+func (j *job) savedPlan() (was madePlan, line searchLine) {
+	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil {
+		return madePlan{}, searchLine{}
+	}
+	line, err := parsePlan(was.Plan)
+	if err != nil {
+		return madePlan{}, searchLine{}
+	}
+	return was, line
+}
+
+// coresOfEach returns the smallest number of cores of a process. Processes of a machine share its cores.
+func (j *job) coresOfEach(ctx context.Context) (int, error) {
+	type host struct {
+		Name  string
+		Cores int
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		name = fmt.Sprint("rank ", j.member.Rank)
+	}
+	own := host{name, runtime.NumCPU()}
+	if j.group == nil {
+		return own.Cores, nil
+	}
+	all, err := group.Meet(ctx, j.group, "cores", own, nil)
+	if err != nil {
+		return 0, err
+	}
+	on := map[string]int{}
+	for _, h := range all {
+		on[h.Name]++
+	}
+	least := own.Cores
+	for _, h := range all {
+		least = min(least, max(h.Cores/on[h.Name], 1))
+	}
+	return least, nil
+}
+
+// busyDevices returns how many devices work at once on a machine with that number of cores.
+func (w planWorld) busyDevices(cores int) int {
+	if w.devices() == 0 {
+		return cores
+	}
+	return (w.devices() + w.Processes - 1) / w.Processes * min(max(cores/w.Cores, 1), w.Processes)
+}
+
+// linkedMachine returns a machine of equal devices with links between them.
+func linkedMachine(name string, devices, threads int, links ...search.Link) search.Machine {
+	m := search.Machine{Links: links}
+	for i := range devices {
+		m.Devices = append(m.Devices, search.Device{Name: fmt.Sprint(name, i), Threads: threads})
+	}
+	return m
+}
+
+// machine returns the machine of the plan: the cores of one process, or processes with links between them.
+func (w planWorld) machine(threads []int, between search.Link) search.Machine {
+	most := slices.Max(threads)
+	if w.Processes == 1 {
+		return thisMachine(max(w.Cores, w.Stages*most))
+	}
+	each := (w.devices() + w.Processes - 1) / w.Processes
+	return linkedMachine("process ", w.Processes, max(w.Cores, each*most), between)
+}
+
+// findPlan plans the model for training by processes with these links.
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine,
+	err error) {
+	w := j.world
+	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
+		devices: j.named, chunks: w.Chunks,
+		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly,
+			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
+	if w.Schedule != "" {
+		f.schedules = []string{w.Schedule}
+	}
+	m, err := measuredOn(&j.modelFlags, j.training.Info())
+	if err != nil {
+		return line, err
+	}
+	show := newPlanProgress(stderr, "planning")
+	defer show.end()
+	threads := f.modelThreads(w.Cores * w.Processes)
+	found, err := f.planModel(ctx, show, m, planRequest{update: j.update,
+		deferredBatchNorm: j.config.DeferredBatchNorm, machine: w.machine(threads, between),
+		threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
+	if err != nil {
+		return line, err
+	}
+	torch.TrimProcess()
+	return found.line(), nil
+}

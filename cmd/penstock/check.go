@@ -1,0 +1,392 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/disk"
+	"penstock.example/internal/setting"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// runOptions is a checked command line of penstock train, as far as it can be checked without looking at
+// the disk.
+type runOptions struct {
+	trainFlags
+	args      []string // the whole command line
+	effective []byte   // the flags as a file
+	// listener is the address of --dashboard, nil without it and in other processes than the first.
+	listener net.Listener
+	getenv   func(string) string
+	member   group.Config // the place of this process, or of a replica in it, in the group
+	grouped  bool         // the group has several members
+	here     int          // of them in this process
+	within   *group.Group // the group, where all of it is in this process
+	read     func() (datasets, error)
+	common   []train.Fact      // what its members must have in common
+	program  string            // that the file of --schedule holds
+	policy   []pipe.Checkpoint // by stage
+	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
+	sideBySide int
+	// For --plan auto: the circumstances of the plan, --devices, and the options after planning.
+	world  planWorld
+	named  []torch.Device // of --devices
+	decide func(searchLine) (runOptions, error)
+}
+
+// check checks flags against each other and against the environment. Its errors are usage errors of one
+// line with the flag, its value and a remedy.
+func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
+	o := runOptions{trainFlags: f, getenv: getenv}
+	o.anyThreads = !s.Changed("threads")
+	for _, check := range []func(*pflag.FlagSet) error{
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkPrecision,
+		o.checkOptimizer,
+		o.checkPairs,
+	} {
+		if err := check(s); err != nil {
+			return runOptions{}, err
+		}
+	}
+	if o.epochs == 0 && o.steps == 0 {
+		o.epochs = 1
+	}
+	if o.grouped {
+		o.common = o.facts(s)
+	}
+	return o, nil
+}
+
+func (o *runOptions) checkNames(s *pflag.FlagSet) (err error) {
+	switch {
+	case o.modelName == "":
+		return badUsage("--model is needed: one of %s", strings.Join(models.Names(), ", "))
+	case o.dataName == "":
+		return badUsage("--data is needed: one of %s", strings.Join(data.Names(), ", "))
+	}
+	return o.modelFlags.check(s)
+}
+
+// checkPairs refuses a flag if another flag that it needs is missing.
+func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
+	const dir, file = "--out DIR, the directory of the run", "--init FILE"
+	for _, pair := range []struct {
+		flag, needs string
+		there       bool
+	}{
+		{"resume", dir, o.out != ""}, {"autoresume", dir, o.out != ""}, {"save-every", dir, o.out != ""},
+		{"keep", dir, o.out != ""}, {"patience", "--validate", o.validate != ""},
+		{"schedule-steps", "--lr-schedule cosine or step", o.lrSchedule != "constant"},
+		{"init-rename", file, o.weights.init != ""}, {"init-skip", file, o.weights.init != ""},
+		{"init-partial", file, o.weights.init != ""},
+	} {
+		if s.Changed(pair.flag) && !pair.there {
+			value := strings.Trim(s.Lookup(pair.flag).Value.String(), "[]")
+			return badUsage("--%s %s: it needs %s", pair.flag, value, pair.needs)
+		}
+	}
+	o.weights.rules.Rename = nil
+	for _, text := range o.weights.rename {
+		r, err := nn.ParseRename(text)
+		if err != nil {
+			return badUsage("--init-rename %q: want OLD=NEW, parts of names with dots between them; module= "+
+				"takes a prefix off", text)
+		}
+		o.weights.rules.Rename = append(o.weights.rules.Rename, r)
+	}
+	return nil
+}
+
+// checkCut checks stages, balance, devices and policies against each other and against the model.
+func (o *runOptions) checkCut(s *pflag.FlagSet) error {
+	model, err := models.New(o.modelName, o.options)
+	if err != nil {
+		return badUsage("--set %s: %s", strings.Join(o.settings, ","), ofModel(o.modelName, err))
+	}
+	if err := o.checkSchedule(s); err != nil {
+		return err
+	}
+	all, cut, asked := len(model.Layers()), o.config, fmt.Sprintf("--stages %d", o.stages/o.virtual)
+	if o.grouped && !s.Changed("stages") {
+		asked += fmt.Sprintf(", one for each of %d processes", o.member.Size)
+	}
+	if o.virtual > 1 {
+		asked += fmt.Sprintf(" with %d on each device", o.virtual)
+	}
+	switch {
+	case s.Changed("balance"):
+	case o.stages > all:
+		return badUsage("%s: %s has %d layers; want at most as many stages", asked, o.modelName, all)
+	case !s.Changed("devices") && o.stages/o.virtual > torch.MaxCPU:
+		return badUsage("%s: there are %d CPU devices; want fewer stages, or --devices that name one more "+
+			"than once",
+			asked, torch.MaxCPU)
+	default: // any cut: that by time is still to be found
+		cut.Balance = append(slices.Repeat([]int{1}, o.stages-1), all-o.stages+1)
+		if o.stages == 1 {
+			o.config.Balance = cut.Balance
+		}
+	}
+	if err := o.checkProcesses(); err != nil {
+		return err
+	}
+	if err := o.asMember(cut).Check(model); err != nil {
+		return inFlags(s, err)
+	}
+	if o.config.Devices == nil {
+		for i := range o.stages {
+			o.config.Devices = append(o.config.Devices, torch.CPU(i))
+		}
+	}
+	o.config.Devices = o.config.Devices[:o.stages]
+	if each := o.pipelineProcesses(); o.config.Ranks == nil && distinct(o.config.Devices) < each {
+		o.config.Ranks = pipe.DefaultRanks(o.config.Devices, each)
+	}
+	o.policy, err = cut.Checkpoint.Stages(o.stages)
+	return err
+}
+
+func (o *runOptions) checkPrecision(*pflag.FlagSet) error {
+	for _, d := range o.config.Devices {
+		if o.config.Autocast == torch.AutocastFloat16 && d.Kind == torch.KindCPU &&
+			strings.HasPrefix(torch.Version(), "1.") {
+			return badUsage("--autocast=%v: libtorch %s has no products in float16 on a CPU, and %v is one; "+
+				"want bfloat16, or CUDA devices",
+				o.config.Autocast, torch.Version(), d)
+		}
+	}
+	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
+		return badUsage("--accumulate %d: --plan %s with a limit does not count gradients between "+
+			"batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
+	}
+	return nil
+}
+
+func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
+	if s.Changed("lr") && o.update.LR == 0 {
+		return badUsage("--lr 0: want a number above 0")
+	}
+	if !s.Changed("lr") {
+		o.update.LR = 0.001
+		if usual, ok := map[string]float64{"sgd": 0.1, "rmsprop": 0.01}[o.optimizerName]; ok {
+			o.update.LR = usual
+		}
+	}
+	o.update.Momentum = momentumOf(s, o.optimizerName, o.update.Momentum)
+	if o.update.Nesterov && o.optimizerName == "sgd" && o.update.Momentum == 0 {
+		return badUsage("--nesterov with --momentum 0: want a momentum above 0 with it")
+	}
+	o.update.Groups = nil
+	for _, text := range o.groups {
+		g, ok := readGroup(text)
+		if !ok {
+			return badUsage("--group %q: want PATTERN:scale=X,weight-decay=W with one of the two or both, "+
+				"finite and not negative, such as '*.bias:weight-decay=0'", text)
+		}
+		o.update.Groups = append(o.update.Groups, g)
+	}
+	made, err := optim.New(o.optimizerName, o.update)
+	if err != nil {
+		return inFlags(s, err)
+	}
+	made.Close()
+	return nil
+}
+
+// readGroup reads a group of parameters. A scale of 0 is refused: --train-only freezes parameters.
+func readGroup(text string) (g optim.Group, ok bool) {
+	i := strings.LastIndexByte(text, ':')
+	rate := func(set func(float64)) func(string) error {
+		return func(text string) error {
+			x, err := strconv.ParseFloat(text, 64)
+			if set(x); err == nil && (x < 0 || math.IsInf(x, 0) || math.IsNaN(x)) {
+				err = strconv.ErrRange
+			}
+			return err
+		}
+	}
+	err := setting.Set("a group", []setting.Setting{
+		{Name: "scale", Value: rate(func(x float64) { g.Scale = x })},
+		{Name: "weight-decay", Value: rate(func(x float64) { g.WeightDecay = &x })},
+	}, []string{text[i+1:]})
+	g.Params = text[:max(i, 0)]
+	return g, err == nil && i > 0 && (g.Scale > 0 || !strings.Contains(text[i:], "scale="))
+}
+
+// momentumOf is --momentum, or the usual one where it is left out.
+func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
+	if s.Changed("momentum") {
+		return momentum
+	}
+	return usualMomentum(optimizer)
+}
+
+// usualMomentum is the momentum of an optimizer unless --momentum says another.
+func usualMomentum(optimizer string) float64 {
+	if optimizer == "sgd" {
+		return 0.9
+	}
+	return 0
+}
+
+// scheduled makes the learning rate's schedule for a run of total steps, and its entry in the recipe.
+func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error) {
+	config := optim.ScheduleConfig{LR: o.update.LR, WarmupSteps: o.warmup}
+	settings := map[string]any{"warmup": o.warmup}
+	if o.lrSchedule != "constant" { // a constant schedule has no length
+		config.TotalSteps = int(total)
+		if o.scheduleSteps > 0 {
+			config.TotalSteps = o.scheduleSteps
+		}
+		if config.TotalSteps <= o.warmup {
+			return nil, train.Choice{}, badUsage("--warmup %d: the %s schedule has only %d steps; want a "+
+				"shorter warm-up, or "+
+				"more --steps, --epochs or --schedule-steps", o.warmup, o.lrSchedule, config.TotalSteps)
+		}
+		settings["schedule-steps"] = config.TotalSteps
+	}
+	s, err := optim.NewSchedule(o.lrSchedule, config)
+	return s, train.Choice{Name: o.lrSchedule, Settings: settings}, err
+}
+
+// checkSchedule finds the schedule of the pipeline and places the stages on devices. Afterwards o.stages
+// counts the stages of all devices, and o.virtual the stages of one device.
+func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
+	name := o.schedule
+	if name == "" {
+		name = "gpipe"
+	}
+	named, err := schedule.Named(name)
+	if err != nil {
+		return o.readProgram(s, err)
+	}
+	if o.virtual == 0 {
+		o.virtual = named.Usual()
+	}
+	switch n := len(o.config.Balance); {
+	case !s.Changed("balance"):
+		o.stages *= o.virtual
+	case n%o.virtual != 0:
+		return badUsage("--balance %s: %d stages are not %d on each device; want a multiple of %[3]d",
+			numbers(o.config.Balance), n, o.virtual)
+	case s.Changed("stages") && n != o.stages*o.virtual:
+		return badUsage("--stages %d and --balance %s, which has %d: want %d, or one of the two left out",
+			o.stages, numbers(o.config.Balance), n, o.stages*o.virtual)
+	default:
+		o.stages = n
+	}
+	if o.schedule == "" && o.virtual == 1 {
+		return nil
+	}
+	devices := o.stages / o.virtual
+	workers, err := named.Workers(devices, o.virtual)
+	if err != nil {
+		return badUsage("--virtual %d: %s", o.virtual, message(err))
+	}
+	o.config.Schedule = named.Generate
+	o.placeStages(workers, devices)
+	return nil
+}
+
+// readProgram reads the program in the file that --schedule names. unknown says that no schedule has
+// this name.
+func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
+	refuse := func(format string, args ...any) error {
+		return badUsage("--schedule %s: %s", o.schedule, fmt.Sprintf(format, args...))
+	}
+	text, err := disk.Read(o.schedule, disk.MaxJSON)
+	var at *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return badUsage("--schedule %q: %s, or a file with a program; there is no such file (the learning "+
+			"rate's schedule is --lr-schedule)",
+			o.schedule, message(unknown))
+	case errors.Is(err, disk.ErrNotRegular) && errors.As(err, &at):
+		return refuse("%v; want a schedule's name, such as 1f1b, or a file with a program", at.Err)
+	case err != nil:
+		return err
+	}
+	program, err := schedule.Load(string(text))
+	if err == nil {
+		err = schedule.Check(program, schedule.Limits{})
+	}
+	var found schedule.Violations
+	switch {
+	case errors.As(err, &found):
+		return refuse("the program cannot run: %v; penstock schedule check lists all that is wrong", found[0])
+	case err != nil:
+		return refuse("%s", message(err))
+	}
+	devices, n := len(program.Workers), len(o.config.Balance)
+	switch {
+	case o.virtual > 0:
+		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the "+
+			"two out",
+			o.virtual, o.schedule)
+	case s.Changed("stages") && o.stages != devices:
+		return badUsage("--stages %d: the program in --schedule %s is for %d devices; want --stages %[3]d, "+
+			"or leave it out",
+			o.stages, o.schedule, devices)
+	case s.Changed("balance") && n != program.Stages:
+		return badUsage("--balance %s: it has %d stages, and the program in --schedule %s has %d",
+			numbers(o.config.Balance), n, o.schedule, program.Stages)
+	}
+	o.program, o.stages, o.virtual = program.String(), program.Stages, max(program.Stages/devices, 1)
+	if !s.Changed("chunks") {
+		o.config.Chunks = program.MicroBatches
+	}
+	o.config.Schedule = schedule.Fixed(program.WithoutReduce()) // reductions are for replicas
+	o.placeStages(program.Placement(), devices)
+	return nil
+}
+
+// placeStages gives each stage the device of its worker, unless --devices names one for each stage. Of a
+// device that several processes name alike each has its own: workers are then shared out over them.
+func (o *runOptions) placeStages(workers []int, count int) {
+	given := o.config.Devices
+	if len(given) != 0 && (len(given) != count || count == o.stages) {
+		return
+	}
+	o.sideBySide, o.config.Devices, o.config.Ranks = count, nil, nil
+	each := o.pipelineProcesses()
+	for _, w := range workers {
+		d := torch.CPU(w)
+		if given != nil {
+			d = given[w]
+		}
+		o.config.Devices = append(o.config.Devices, d)
+		if given != nil && distinct(given) < each {
+			o.config.Ranks = append(o.config.Ranks, w*each/count)
+		}
+	}
+}
+
+// distinct counts different devices.
+func distinct(devices []torch.Device) int {
+	seen := map[torch.Device]bool{}
+	for _, d := range devices {
+		seen[d] = true
+	}
+	return len(seen)
+}
+
+// numbers is a balance as the flag has it.
+func numbers(balance []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(balance), " ", ","), "[]")
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// usageError is the error of a wrong command line, or of input that would be refused again.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// badUsage makes a usage error of one line.
+func badUsage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// remedyError is an error with another text.
+type remedyError struct {
+	error
+	text string
+}
+
+func (e *remedyError) Error() string { return e.text }
+func (e *remedyError) Unwrap() error { return e.error }
+
+// wrongInput turns err into a usage error: the same run would fail again. Failures of the system, such as a
+// server that does not answer, lack of memory and nil stay as they are.
+func wrongInput(err error) error {
+	var errno syscall.Errno
+	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, syscall.ENOTDIR)
+	if err == nil || errors.Is(err, torch.ErrOutOfMemory) || errors.As(err, &errno) && !missing {
+		return err
+	}
+	return &usageError{err}
+}
+
+// overLimit is err as a usage error if a run that has not begun does not fit into --memory-limit. Lack of
+// the system's memory, other errors and nil stay as they are.
+func overLimit(err error) error {
+	var planned *planner.MemoryError
+	var measured *torch.MemoryError
+	if errors.As(err, &planned) || errors.As(err, &measured) && measured.Limit > 0 {
+		return &usageError{err}
+	}
+	return err
+}
+
+// optionOf names the flags of fields of configurations and of a train.Recipe. Others have the name of the
+// field, or of its last part.
+var optionOf = map[string]string{
+	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
+	"MostUnits": "max-units",
+
+	"schedule.name": "lr-schedule", "model.name": "model", "data.name": "data", "optimizer.name": "optimizer",
+	"model.settings.classes": "data", "model.settings.channels": "data", "model.settings.size": "data",
+	"model.settings.context": "data", "data.settings.validation": "validate",
+	"data.settings.fingerprint": "data-dir",
+	"data.settings.samples":     "data-dir", "the SHA-256 of the tokenizer": "data-set",
+}
+
+// flagOf returns the flag that sets a field of a train.Recipe, such as "optimizer.settings.lr".
+func flagOf(field string) string {
+	name, known := optionOf[field]
+	switch {
+	case known:
+	case strings.HasPrefix(field, "tensor "):
+		name = "model"
+	case strings.HasPrefix(field, "model.settings."):
+		name = "set"
+	case strings.HasPrefix(field, "data.settings."):
+		name = "data-set"
+	default:
+		name = strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
+	}
+	return "--" + name
+}
+
+// inFlags turns the refusal of a setting into a usage error that names the flag in place of the
+// field. Other errors stay as they are.
+func inFlags(s *pflag.FlagSet, err error) error {
+	var e *pipe.ConfigError
+	if !errors.As(err, &e) {
+		return err
+	}
+	name, known := optionOf[e.Field]
+	if !known {
+		name = strings.ToLower(e.Field)
+	}
+	flag := s.Lookup(name)
+	if flag == nil {
+		return badUsage("%s", message(err))
+	}
+	value := flag.Value.String()
+	advice := e.Remedy
+	if e.Problem != "" {
+		problem := message(errors.New(e.Problem)) // a schedule repeats its name, the value
+		advice = strings.TrimPrefix(problem, value+": ") + "; " + e.Remedy
+	}
+	advice = strings.NewReplacer("balance.Partition finds a balance",
+		"left out, layers are timed and cut evenly",
+		"other Balance, Devices or Chunks",
+		"other --stages, --balance, --devices or --chunks").Replace(advice)
+	if value == "" {
+		value = "left out"
+	}
+	return badUsage("--%s %s: %s", flag.Name, value, advice)
+}
+
+// Remedies for lack of memory, by phase.
+const (
+	remedyForModel  = "more --stages, or a larger --memory-limit"
+	remedyForTiming = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
+	remedyForBatch  = "a smaller --batch, or a larger --memory-limit"
+	remedyForStep   = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
+	// or for a step that recomputes all
+	remedyForTest = "more --chunks, more --stages, or a larger --memory-limit"
+)
+
+// remedyInRun adds the remedy for lack of memory to an error of a run.
+func (j *job) remedyInRun(err error) error {
+	var step *train.StepError
+	var said *remedyError
+	remedy := remedyForStep
+	switch {
+	case errors.As(err, &said): // by a hook
+		return err
+	case errors.As(err, &step) && step.Part == train.Placing:
+		remedy = remedyForBatch
+	case errors.As(err, &step) && step.Part == train.Updating:
+		remedy = remedyForModel
+	case step == nil, !slices.ContainsFunc(j.policy,
+		func(k pipe.Checkpoint) bool { return k != pipe.Always }):
+		remedy = remedyForTest
+	}
+	return withLimit(err, remedy)
+}
+
+// withLimit names the limit that will do, if the error says which stages need how much. For any
+// other lack of memory it is withFlags.
+func withLimit(err error, remedy string) error {
+	var short *planner.MemoryError
+	if !errors.As(err, &short) {
+		return withFlags(err, remedy)
+	}
+	least, more := short.Least(), "more --chunks, more --stages, or an --optimizer with less state"
+	if short.OneLayer() {
+		more = "more --chunks, or an --optimizer with less state; more --stages do not help a device " +
+			"of one layer"
+	}
+	return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use %s",
+		short.Shortages(), least, formatBytes(least), more)}
+}
+
+// libraryRemedy is what errors of the library advise.
+var libraryRemedy = regexp.MustCompile(`[:;] use .*`)
+
+// withFlags adds a remedy to lack of memory, in flags instead of the library's words. Other errors,
+// and nil, stay as they are.
+func withFlags(err error, remedy string) error {
+	if !errors.Is(err, torch.ErrOutOfMemory) {
+		return err
+	}
+	text := libraryRemedy.ReplaceAllString(err.Error(), "")
+	var short *planner.MemoryError
+	if errors.As(err, &short) {
+		if text = short.Shortages(); short.OneLayer() {
+			remedy = strings.Replace(remedy, "more --stages, or ", "", 1)
+		}
+	}
+	return &remedyError{err, text + "; use " + remedy}
+}
+
+// withRemedy adds to an error of the library which flags help.
+func withRemedy(err error) error {
+	var mismatch *train.MismatchError
+	var damaged *train.DamagedError
+	switch {
+	case errors.As(err, &mismatch):
+		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err,
+			flagOf(mismatch.Field))
+	case errors.As(err, &damaged):
+		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start "+
+			"anew with another --out",
+			err, damaged.Path)
+	case errors.Is(err, train.ErrNoCheckpoint):
+		return fmt.Errorf("%w; leave --resume out to start anew", err)
+	case errors.Is(err, train.ErrDiverged):
+		return fmt.Errorf("%w: a smaller --lr, or --clip-norm", err)
+	}
+	return err
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// clock times layers; nil is the profile's own clock. Tests set another.
+var clock func() time.Duration
+
+// Remedies for uncertain times.
+const (
+	measureAgain = "measure again when nothing else runs, or with more --repeats"
+	profileAgain = "penstock profile again when nothing else runs, or with more --repeats"
+	cutAgain     = "the balance may not be the best; train when nothing else runs, or give a --balance"
+	bothAgain    = "the balance may not be the best, and more than needed may be recomputed; limits hold; " +
+		"train when nothing else runs"
+	searchAgain = "limits hold, but another plan may be faster; plan when nothing else runs, or with " +
+		"more --repeats"
+	planAgain = "limits hold, but more than needed may be recomputed; train when nothing else runs"
+)
+
+// warnOfTiming prints a warning and a remedy if measured times are uncertain.
+func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (warned bool) {
+	text := t.Warning()
+	if text != "" {
+		fmt.Fprintf(w, "measured times are uncertain: %s; %s\n", text, remedy)
+	}
+	return text != ""
+}
+
+// threadsFlag is --threads N, or all for a share of the cores. The default is a word of help.
+func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
+	whole(s, to, "threads", 1, 1, pipe.MaxThreads, "`N` threads within an operator, on each stage; or "+
+		"all, as many as there are cores for each device (default: "+otherwise+")")
+	flag := s.Lookup("threads")
+	flag.DefValue = "0" // pflag shows no default of 0
+	number := flag.Value.(*value)
+	read := number.read
+	number.read = func(text string) error {
+		if *every = text == "all"; *every {
+			return nil
+		}
+		if err := read(text); err != nil {
+			return errors.New(err.Error() + ", or all")
+		}
+		return nil
+	}
+}
+
+// fewMicroBatches is how many a run has at most for which threads are not timed, as that would take a
+// good part
+// of the time that they can save. It has one thread on each device. Tests have all runs so, as bits
+// depend on it.
+var fewMicroBatches int64 = 100
+
+// chooseThreads chooses the threads of each device for --threads all, or if --threads is left out: the
+// number of
+// the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all are asked
+// for, or if it is clearly faster than one. All processes use the same number.
+func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
+	if !j.allThreads && !j.anyThreads {
+		return nil
+	}
+	cores, err := j.coresOfEach(ctx)
+	if err != nil {
+		return err
+	}
+	most := coresFor(cores, j.devicesOfEach())
+	gpus := slices.ContainsFunc(j.config.Devices,
+		func(d torch.Device) bool { return d.Kind != torch.KindCPU })
+	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
+	switch {
+	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
+		most = max(j.from.Recipe.Threads, 1)
+		if most > 1 || j.allThreads {
+			fmt.Fprintf(stderr, "--threads %d, as before\n", most)
+		}
+	case j.allThreads:
+		fmt.Fprintf(stderr, "--threads all: %s on each device\n", counted(most, "thread"))
+	case most == 1 || gpus || microBatches <= fewMicroBatches:
+		return nil
+	default:
+		if most, err = j.timeThreads(ctx, stderr, most); err != nil {
+			return err
+		}
+	}
+	j.config.Threads, j.recipe.Threads = most, most
+	return nil
+}
+
+// timeThreads returns the number of threads that is fastest, and writes it down.
+func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int, error) {
+	device := j.config.Devices[0]
+	t, err := train.ThreadsByTime(ctx, j.model, j.training, train.ThreadsConfig{
+		Group: j.group, Most: most, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
+		Loss: trainingLoss(j.training.Info().Task()),
+		Profile: profile.Config{Device: device, Peer: device, Seed: j.config.Seed,
+			Autocast: j.config.Autocast,
+			Clock:    clock},
+	})
+	if err != nil {
+		return 0, withFlags(err, remedyForTiming)
+	}
+	device.ResetPeak()
+	j.effective = fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
+	fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried, t.Faster)
+	return t.N, nil
+}
+
+// coresFor returns the threads of each device in an equal share of the cores.
+func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
+
+// devicesOfEach returns how many devices a process has, where one has most.
+func (j *job) devicesOfEach() int {
+	devices := j.stages / max(j.virtual, 1)
+	if given := j.config.Devices; len(given) > 0 {
+		devices = len(j.config.DeviceNames())
+	}
+	members := max(j.member.Size, 1)
+	return (devices*max(j.replicas, 1) + members - 1) / members
+}
+
+// highest is the most bytes of each device in any step.
+type highest []int64
+
+func (h *highest) add(s train.StepInfo) {
+	if *h == nil {
+		*h = make(highest, len(s.Peak))
+	}
+	for i, peak := range s.Peak {
+		(*h)[i] = max((*h)[i], peak)
+	}
+}
+
+// safeLimit is, by device, the lowest limit under which the run cannot fail: the most that steps,
+// updates and the test have taken, and what values that wait on a device may add in other runs.
+func (h highest) safeLimit(p *pipe.Pipe) []int64 {
+	if h == nil {
+		return nil
+	}
+	out := p.SafeLimit()
+	for i, d := range p.Devices() {
+		if out[i] = max(out[i], h[i]); p.DeviceHere(i) {
+			out[i] = max(out[i], d.Memory().Peak)
+		}
+	}
+	return out
+}
+
+// planMemory plans and prints before training which activations are recomputed.
+func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
+	if !slices.Contains(j.policy, pipe.Optimal) {
+		return nil
+	}
+	err := j.loop.PlanMemory(ctx, j.training, j.batch)
+	bytes, limit := j.pipe.MeasuredBeyond()
+	tellBeyond(stderr, bytes, limit)
+	if err != nil {
+		return withLimit(err, remedyForModel)
+	}
+	plan := j.pipe.Plan()
+	spread := 0.0
+	for _, d := range plan.Devices {
+		spread = max(spread, d.Spread)
+	}
+	if !j.timingWarned {
+		warnOfTiming(stderr, profile.Timing{Spread: spread}, planAgain)
+	}
+	for i := range plan.Devices {
+		if text := planned(plan, i); text != "" {
+			fmt.Fprintln(stderr, text)
+		}
+	}
+	if j.limit == 0 && j.bytes == nil {
+		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
+	}
+	return nil
+}
+
+// tellBeyond prints a note if measuring held more bytes than the limit.
+func tellBeyond(w io.Writer, bytes, limit int64) {
+	if limit > 0 && bytes > limit {
+		fmt.Fprintf(w, "measuring held %s for a while, and the limit is %s: a layer that is measured takes "+
+			"more than it\n",
+			formatBytes(bytes), formatBytes(limit))
+	}
+}
+
+// planned describes the planned memory and recomputation of a device; "" without a plan.
+func planned(p *planner.Plan, device int) string {
+	again, units := 0, 0
+	var stages []string
+	for i, s := range p.Stages {
+		if s.Device == device && s.Policy == planner.Optimal {
+			stages = append(stages, strconv.Itoa(i))
+			again, units = again+s.Recomputed(), units+len(s.Units)-s.Prologue
+		}
+	}
+	if stages == nil {
+		return ""
+	}
+	d, name, are := p.Devices[device], "stage ", "are"
+	if len(stages) > 1 {
+		name = "stages "
+	}
+	text := fmt.Sprintf("%s%s: at most %s", name, strings.Join(stages, ", "), formatBytes(d.Peak))
+	if d.Limit > 0 {
+		text += " of " + formatBytes(d.Limit)
+	}
+	if again == 0 {
+		return text + ", nothing recomputed"
+	}
+	if again == 1 {
+		are = "is"
+	}
+	return fmt.Sprintf("%s; of %s in %s, %s %s run again: %.1f %% more time", text, counted(p.MicroBatches(),
+		"micro-batch"),
+		counted(units, "unit"), counted(again, "forward"), are, 100*max(d.Time-d.Once, 0)/d.Once)
+}

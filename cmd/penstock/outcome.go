@@ -1,0 +1,343 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// outcome is the result of a complete run.
+type outcome struct {
+	steps      int64
+	test       score
+	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
+	memory     torch.ProcessMemory
+	reserved   []torch.Memory // by device; nil without GPUs
+	sha256     string
+	checkpoint string // "" without --out
+	trace      string // "" without --trace
+}
+
+// Lines of JSON keep their fields.
+
+type stepLine struct {
+	Step             int64   `json:"step"`
+	Loss             float64 `json:"loss"`
+	SamplesPerSecond float64 `json:"samples_per_s"`
+	PeakBytes        []int64 `json:"peak_bytes"`
+}
+
+type doneLine struct {
+	Done         bool     `json:"done"`
+	Steps        int64    `json:"steps"`
+	TestAccuracy float64  `json:"test_accuracy"`
+	ParamsSHA256 string   `json:"params_sha256"`
+	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
+	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
+	// however far stages run ahead. Null if a resumed run had no step left to take.
+	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
+	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
+	ResidentBytes     int64 `json:"resident_bytes"`
+	PeakResidentBytes int64 `json:"peak_resident_bytes"`
+	// By device, for GPUs: bytes that libtorch's allocator has reserved, and the bytes lost to fragmentation.
+	ReservedBytes      []int64 `json:"reserved_bytes,omitempty"`
+	FragmentationBytes []int64 `json:"fragmentation_bytes,omitempty"`
+}
+
+// regressionLine is a doneLine of regression: the mean squared error is in place of the accuracy.
+type regressionLine struct {
+	doneLine
+	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
+	TestMSE      float64  `json:"test_mse"`
+}
+
+// validationLine is a line after the last step of an epoch or of the run, with --validate.
+type validationLine struct {
+	Epoch    int      `json:"epoch"` // counted from 0
+	Step     int64    `json:"step"`
+	Loss     float64  `json:"validation_loss"`
+	Accuracy *float64 `json:"validation_accuracy,omitempty"`
+	MSE      *float64 `json:"validation_mse,omitempty"`
+	Better   bool     `json:"best"`              // so far
+	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
+}
+
+// durations collects how long steps took.
+type durations []time.Duration
+
+func (d *durations) add(t time.Duration) { *d = append(*d, t) }
+
+// median returns milliseconds, and false without steps.
+func (d durations) median() (ms float64, ok bool) {
+	if len(d) == 0 {
+		return 0, false
+	}
+	sorted := slices.Sorted(slices.Values(d))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]).Seconds() / 2 * 1000, true
+}
+
+// reporter shows the progress of a run on stderr, as a bar on a terminal and as a line now and then
+// elsewhere, and
+// the outcome on stdout. With --format json each step, each validation and the outcome are a line on stdout.
+type reporter struct {
+	stdout, stderr io.Writer
+	lines          *json.Encoder // nil is text
+	title          string        // "resnet20 on fashion-mnist"
+	devices        []torch.Device
+	names          []string // of devices
+	taken, last    int64    // the number of steps before the run, and of its last step
+
+	bar     *progressbar.ProgressBar // nil without a terminal
+	width   func() int               // of the terminal, which may change
+	waiting func()                   // stops the clock of the first step; nil without one
+	apart   counters                 // of evaluations without a bar
+	shown   time.Time                // when progress was shown last
+	samples int
+	peaks   highest
+	durations
+}
+
+func newReporter(stdout, stderr io.Writer, j *job) *reporter {
+	r := &reporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
+		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), taken: j.loop.Step, last: j.last}
+	width, live := terminalWidth(stderr)
+	if j.format == "json" {
+		r.lines = json.NewEncoder(stdout)
+	} else if live && r.taken < r.last {
+		r.bar = newBar(stderr, width, r.last-r.taken)
+		r.width = func() int { width, _ := terminalWidth(stderr); return width }
+	}
+	if live || r.lines == nil {
+		r.apart = counters{w: stderr, unit: "samples"}
+	}
+	return r
+}
+
+// narrow is the width below which a bar is short and shows no times.
+const narrow = 72
+
+func newBar(w io.Writer, width int, steps int64) *progressbar.ProgressBar {
+	wide := width >= narrow
+	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(barCells(width)),
+		progressbar.OptionSetPredictTime(wide), progressbar.OptionSetElapsedTime(wide),
+		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
+}
+
+func barCells(width int) int {
+	if width < narrow {
+		return 5
+	}
+	return 20
+}
+
+// describe shows next to the bar the first text that fits the terminal. Wider rows would wrap.
+func (r *reporter) describe(texts ...string) {
+	width := r.width()
+	room := width - barCells(width) - len(" 100% ||    ")
+	if width >= narrow {
+		room -= len(" [59m59s:59m59s]")
+	}
+	for _, text := range texts {
+		if len(text) <= room {
+			r.bar.Describe(text)
+			return
+		}
+	}
+	r.bar.Describe(texts[len(texts)-1][:max(room, 0)])
+}
+
+// begin shows a bar, and the time of the first step, which may take long as it also measures and plans.
+func (r *reporter) begin() {
+	if r.bar == nil {
+		return
+	}
+	began, count := time.Now(), fmt.Sprintf("step %d of %d", r.taken+1, r.last)
+	tell := func(now time.Time) {
+		r.describe(fmt.Sprintf("%s for %.0f s", count, now.Sub(began).Seconds()), count)
+	}
+	tell(began)
+	r.waiting = repeat(tickEvery, tell)
+}
+
+func (r *reporter) begun() {
+	if r.waiting != nil {
+		r.waiting()
+	}
+}
+
+func (r *reporter) step(s train.StepInfo) error {
+	r.begun()
+	r.add(s.Duration)
+	r.samples += s.Samples
+	r.peaks.add(s)
+	if r.lines != nil {
+		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
+	}
+	every := lineEvery
+	if r.bar != nil {
+		every = barEvery
+	}
+	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
+		r.shown = now
+		brief := fmt.Sprintf("%d/%d  loss %.4f", s.Step, r.last, s.Loss)
+		text := fmt.Sprintf("%s  %.0f samples/s", brief, s.SamplesPerSecond)
+		whole := text + "  " + r.memory(s.Peak)
+		if r.bar != nil {
+			r.describe(whole, text, brief)
+		} else if _, err := fmt.Fprintln(r.stderr, "step "+whole); err != nil {
+			return err
+		}
+	}
+	if r.bar != nil {
+		return r.bar.Add(1)
+	}
+	return nil
+}
+
+func (r *reporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
+
+func (r *reporter) evaluating(what string, done, all int) {
+	r.begun()
+	if r.running() {
+		r.describe(fmt.Sprintf("%s %d/%d", what, done, all), what)
+		return
+	}
+	r.apart.at(what, done, all)
+}
+
+func (r *reporter) validated(v train.ValidationInfo) error {
+	if r.lines != nil {
+		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
+			v.Partial})
+	}
+	if r.running() {
+		if err := r.bar.Clear(); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(r.stderr, validationText(v))
+	return err
+}
+
+func validationText(r train.ValidationInfo) string {
+	text := fmt.Sprintf("epoch %d: validation loss %.4f", r.Epoch+1, *r.Loss)
+	if r.Partial {
+		text = fmt.Sprintf("epoch %d, ended after step %d: validation loss %.4f", r.Epoch+1, r.Step, *r.Loss)
+	}
+	if r.Accuracy != nil {
+		text += fmt.Sprintf(", accuracy %.2f %%", 100**r.Accuracy)
+	}
+	if r.MSE != nil {
+		text += fmt.Sprintf(", mean squared error %.4g", *r.MSE)
+	}
+	if r.Better {
+		text += ", the best so far"
+	}
+	return text
+}
+
+func (r *reporter) endSteps() {
+	r.begun()
+	if r.running() { // a run that ended early goes on below the bar
+		_ = r.bar.Exit() // which ends the line; an error of stderr has nowhere to be told
+		r.bar = nil
+	}
+}
+
+// memory shows the bytes of each device, against its limit if it has one.
+func (r *reporter) memory(bytes []int64) string {
+	var parts []string
+	for i, d := range r.devices {
+		part := fmt.Sprintf("%s %s", r.names[i], formatBytes(bytes[i]))
+		if limit := d.Memory().Limit; limit > 0 {
+			part += " of " + formatBytes(limit)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "  ")
+}
+
+// plainNumber writes a number with that number of digits and no exponent.
+func plainNumber(x float64, digits int) string {
+	// which it has written itself
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', digits, 64), 64)
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
+}
+
+// doneJSON writes the outcome as a line.
+func (r *reporter) doneJSON(o outcome) error {
+	line := doneLine{
+		Done: true, Steps: o.steps, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
+		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
+	}
+	for _, m := range o.reserved {
+		line.ReservedBytes = append(line.ReservedBytes, m.Taken)
+		line.FragmentationBytes = append(line.FragmentationBytes, m.Fragmentation())
+	}
+	if m, ok := r.median(); ok {
+		line.StepMedian = &m
+	}
+	if o.test.mse != nil {
+		return r.lines.Encode(regressionLine{doneLine: line, TestMSE: *o.test.mse})
+	}
+	line.TestAccuracy = *o.test.accuracy
+	return r.lines.Encode(line)
+}
+
+func (r *reporter) done(o outcome) error {
+	if r.lines != nil {
+		return r.doneJSON(o)
+	}
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-15s"+format+"\n", append([]any{name}, args...)...)
+	}
+	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.steps)
+	if o.test.mse != nil {
+		line("test error", "%.4g (mean squared)", *o.test.mse)
+	} else {
+		line("test accuracy", "%.2f %%", 100**o.test.accuracy)
+	}
+	if ms, ok := r.median(); ok {
+		var total time.Duration
+		for _, d := range r.durations {
+			total += d
+		}
+		line("speed", "%.0f samples/s, %s ms a step (median)", float64(r.samples)/total.Seconds(),
+			plainNumber(ms, 4))
+		line("peak memory", "%s", r.memory(r.peaks))
+	}
+	if o.safeLimit != nil {
+		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead", slices.Max(o.safeLimit))
+	}
+	for i, m := range o.reserved {
+		if m.Taken > 0 {
+			line("reserved", "%s %s, of which %s are lost to fragmentation", r.names[i], formatBytes(m.Taken),
+				formatBytes(m.Fragmentation()))
+		}
+	}
+	if o.memory.Peak > 0 {
+		line("process", "%s resident, at most %s", formatBytes(o.memory.Resident), formatBytes(o.memory.Peak))
+	}
+	line("params sha256", "%s", o.sha256)
+	if o.checkpoint != "" {
+		line("checkpoint", "%s", o.checkpoint)
+	}
+	if o.trace != "" {
+		line("trace", "%s", o.trace)
+	}
+	_, err := io.WriteString(r.stdout, b.String())
+	return err
+}

@@ -1,0 +1,346 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"penstock.example/metrics"
+	"penstock.example/report"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// measures writes the numbers of each step to files, and to who looks at the run. Its zero value
+// writes nothing. In a group rank 0 has it.
+type measures struct {
+	writers []metrics.Writer
+	clipped bool // gradients have a norm
+	epoch   int  // of the last step
+}
+
+// checkDirectories refuses an --out or a --tensorboard that is no directory, before anything is made.
+func (j *job) checkDirectories(context.Context, io.Writer) error {
+	err := checkDirectory("out", j.out)
+	if err == nil && j.member.Rank == 0 {
+		err = checkDirectory("tensorboard", j.tensorboard)
+	}
+	return err
+}
+
+// checkDirectory refuses a path that cannot be a directory. "" is no path.
+func checkDirectory(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
+		switch info, err := os.Stat(dir); {
+		case err == nil && info.IsDir() || dir == filepath.Dir(dir):
+			return nil
+		case err == nil:
+			return badUsage("--%s %s: %s is no directory; want one, or a name that there is not", flag,
+				path, dir)
+		}
+	}
+}
+
+// openMeasures opens the files that get a line for each step.
+func (j *job) openMeasures(context.Context, io.Writer) error {
+	if j.member.Rank > 0 {
+		return nil
+	}
+	m := &j.measures
+	m.clipped = j.clipNorm > 0
+	if j.from != nil {
+		m.epoch = j.from.Position.Epoch
+	}
+	if j.out != "" {
+		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
+		if err != nil {
+			return unwritable("out", j.out, err)
+		}
+		m.writers = append(m.writers, log)
+		if err := j.keepConfig(); err != nil {
+			return err
+		}
+	}
+	if j.tensorboard != "" {
+		events, err := metrics.OpenEvents(j.tensorboard, j.config.DeviceNames(), j.loop.Step)
+		if err != nil {
+			return unwritable("tensorboard", j.tensorboard, err)
+		}
+		m.writers = append(m.writers, events)
+	}
+	return nil
+}
+
+// step is a train.Hook.
+func (m *measures) step(s train.StepInfo) error {
+	m.epoch = s.Epoch
+	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss,
+		LR:               s.LR,
+		SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
+	if m.clipped {
+		out.GradNorm = &s.GradNorm
+	}
+	return m.each(func(w metrics.Writer) error { return w.Step(out) })
+}
+
+// validation writes a validation.
+func (m *measures) validation(r train.ValidationInfo) error {
+	out := metrics.Test{Step: r.Step, Epoch: r.Epoch, Time: metrics.Seconds(time.Now()),
+		Accuracy: r.Accuracy, MSE: r.MSE,
+		TestLoss: r.Loss, Validation: true}
+	return m.each(func(w metrics.Writer) error { return w.Test(out) })
+}
+
+// test writes the score after a step.
+func (m *measures) test(step int64, s score) error {
+	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: s.accuracy,
+		MSE: s.mse}
+	return m.each(func(w metrics.Writer) error { return w.Test(out) })
+}
+
+func (m *measures) sync() error  { return m.each(metrics.Writer.Sync) }
+func (m *measures) close() error { return m.each(metrics.Writer.Close) }
+
+func (m *measures) each(f func(metrics.Writer) error) error {
+	var errs []error
+	for _, w := range m.writers {
+		errs = append(errs, f(w))
+	}
+	return errors.Join(errs...)
+}
+
+// score is how well the model does on the test data: one of the two.
+type score struct{ accuracy, mse *float64 }
+
+// score tests the model.
+func (j *job) score(ctx context.Context) (s score, err error) {
+	e, err := train.Evaluate(ctx, j.pipe, j.test, train.EvaluateConfig{Batch: j.batch,
+		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
+	return score{e.Accuracy, e.MSE}, err
+}
+
+// testing is the hook of --test-every. A signal ends the test: the run then saves and ends, as it does
+// anyway. In a group all end after the same step, so the test is finished.
+func (j *job) testing(ctx context.Context) train.Hook {
+	if j.group != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return train.Every(j.testEvery, func(s train.StepInfo) error {
+		if s.Step == j.last { // tested at the end
+			return nil
+		}
+		tested, err := j.score(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case errors.Is(err, torch.ErrOutOfMemory):
+			return withFlags(err, remedyForTest)
+		case err != nil:
+			return fmt.Errorf("testing after step %d: %w", s.Step, err)
+		}
+		return j.measures.test(s.Step, tested)
+	})
+}
+
+// validation returns the validation after each epoch and at the end; nil without --validate.
+func (j *job) validation() *train.Validation {
+	set := j.heldOut
+	if j.validate == partTest {
+		set = j.test
+	}
+	if set == nil {
+		return nil
+	}
+	v := &train.Validation{Set: set, Batch: j.batch, Patience: j.patience}
+	v.OnBatch = func(done, all int) { j.show.evaluating("validating", done, all) }
+	v.OnResult = func(r train.ValidationInfo) error {
+		j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
+		if err := j.show.validated(r); err != nil {
+			return err
+		}
+		return j.measures.validation(r)
+	}
+	return v
+}
+
+// dashboard serves the page of the run while it goes on. Its zero value serves nothing.
+type dashboard struct {
+	live   *report.Live
+	server *http.Server
+	over   chan struct{} // closed when the server has ended
+}
+
+// listen opens the address of the dashboard before anything is opened or created. The caller closes it. It is
+// nil without a dashboard.
+func (o *runOptions) listen() (net.Listener, error) {
+	if o.dashboardAt == "" || o.member.Rank > 0 {
+		return nil, nil
+	}
+	listener, err := net.Listen("tcp", o.dashboardAt)
+	if err != nil {
+		var at *net.OpError
+		if errors.As(err, &at) {
+			err = at.Err
+		}
+		return nil, badUsage("--dashboard %s: %v; want an address of this machine with a port that is free, "+
+			"such as 127.0.0.1:0",
+			o.dashboardAt, err)
+	}
+	return listener, nil
+}
+
+// serveDashboard starts the server of the page.
+func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
+	d := &j.dashboard
+	if j.listener == nil || j.member.Rank > 0 {
+		return nil
+	}
+	var past metrics.History
+	if j.out != "" {
+		if past, err = metrics.Read(filepath.Join(j.out, metrics.FileName)); err != nil {
+			return err
+		}
+	}
+	if d.live, err = report.NewLive(j.describeRun(), past); err != nil {
+		return err
+	}
+	d.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
+	d.server = &http.Server{Handler: d.live, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	d.over = make(chan struct{})
+	go func() {
+		d.server.Serve(j.listener) // ends with the server
+		close(d.over)
+	}()
+	j.measures.writers = append(j.measures.writers, d.live)
+	_, port, _ := net.SplitHostPort(j.listener.Addr().String())
+	host := d.live.Host
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "localhost" // one of the addresses
+	}
+	_, err = fmt.Fprintf(stderr, "dashboard: http://%s/\n", net.JoinHostPort(host, port))
+	return err
+}
+
+// close gives pages two seconds to hear how the run ended.
+func (d *dashboard) close() error {
+	if d.server == nil {
+		return nil
+	}
+	d.live.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if d.server.Shutdown(ctx) != nil {
+		d.server.Close() // of those who do not read
+	}
+	<-d.over
+	return nil
+}
+
+// recordStep is a hook that updates the page of the run with the recorded step.
+func (j *job) recordStep(s train.StepInfo) error {
+	if s.Timeline == nil || s.Step != j.trace.step || j.member.Rank > 0 {
+		return nil
+	}
+	r := j.describeRun()
+	r.Step, r.Ran, r.Plan = s.Step, s.Timeline, j.pipe.Plan()
+	planned, predicted, err := r.Plan.Timeline()
+	if err != nil {
+		return err
+	}
+	if predicted {
+		r.Planned = &planned
+	}
+	j.page = &r
+	return j.updatePage()
+}
+
+// updatePage shows the run on the dashboard and keeps it for its page.
+func (j *job) updatePage() error {
+	if j.dashboard.live != nil {
+		if err := j.dashboard.live.SetRun(*j.page); err != nil {
+			return err
+		}
+	}
+	if j.out == "" {
+		return nil
+	}
+	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
+}
+
+// recordEnd records how the run ended. If this part of a resumed run has recorded no step the page of
+// the part
+// before stays. After a failed run an error of recording is ignored.
+func (j *job) recordEnd(end error) error {
+	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
+		return nil
+	}
+	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
+	switch {
+	case errors.Is(end, errInterrupted):
+		ended.How, ended.Why = "interrupted", message(end)
+	case end != nil:
+		ended.How, ended.Why = "failed", message(end)
+	}
+	if j.page == nil {
+		r, err := report.ReadFile(filepath.Join(j.out, report.FileName))
+		if r.Last = j.last; j.from == nil || err != nil {
+			r = j.describeRun()
+		}
+		j.page = &r
+	}
+	j.page.Ended = ended
+	err := j.updatePage()
+	if j.dashboard.live != nil {
+		j.dashboard.live.End(ended.How)
+	}
+	if end != nil {
+		return nil
+	}
+	return err
+}
+
+// describeRun describes the run before its first step.
+func (j *job) describeRun() report.Run {
+	config := j.pipe.Config()
+	batch := fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))
+	if j.accumulate > 1 {
+		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
+	}
+	facts := []report.Fact{
+		{Name: "Command", Value: j.commandLine()},
+		{Name: "Batch", Value: batch},
+		{Name: "Cut", Value: numbers(config.Balance) + " layers"},
+		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
+		{Name: "Recomputation", Value: config.Checkpoint.String()},
+		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
+			j.lrSchedule)},
+		{Name: "Threads", Value: fmt.Sprintf("%d within an operator", max(config.Threads, 1))},
+	}
+	if j.group != nil {
+		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
+	}
+	facts = append(facts, report.Fact{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s",
+		ownVersion(), torch.Version())},
+		report.Fact{Name: "Recorded", Value: time.Now().Format("2 January 2006, 15:04 MST")})
+	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last, Facts: facts,
+		Layers: describeLayers(j.model, j.pipe), Chains: describeChains(j.pipe)}
+	for _, d := range j.pipe.Devices() {
+		r.Limits = append(r.Limits, d.Memory().Limit)
+	}
+	return r
+}
+
+// commandLine returns the command line that started the run.
+func (o *runOptions) commandLine() string {
+	return cmp.Or(o.getenv(launchedBy), shellQuoted(append([]string{"penstock"}, o.args...)))
+}

@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/pipe"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// A process may have several replicas of the pipeline. Each of them is then a member of the group, as
+// a process is elsewhere: with a model, a pipe, a loop and devices of its own. They share the data set.
+//
+//	penstock train --replicas 2 --stages 2      process 0   member 0: cpu:0 cpu:1   member 1: cpu:2 cpu:3
+
+// datasets are the training and the test data of a run.
+type datasets struct{ training, test data.Dataset }
+
+// heartbeats is how often a process says that it is alive in the time of --silence.
+const heartbeats = 5
+
+// torchrunVariables say which process this one is.
+var torchrunVariables = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+	"MASTER_PORT",
+	"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}
+
+// config is the place of this process in its group, by flags and environment.
+func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, err error) {
+	byHand := s.Changed("rank") || s.Changed("processes")
+	switch {
+	case byHand && !(s.Changed("rank") && s.Changed("processes")):
+		return cfg, badUsage("--rank and --processes: want both, or neither where a launcher says it")
+	case byHand && f.rank >= f.processes:
+		return cfg, badUsage("--rank %d: there are --processes %d; want 0 to %d", f.rank, f.processes,
+			f.processes-1)
+	case byHand && f.processes > 1 && f.rendezvous == "":
+		return cfg, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the "+
+			"others reach", f.processes)
+	}
+	instead := map[string]string{}
+	if byHand {
+		for _, name := range torchrunVariables {
+			instead[name] = ""
+		}
+		instead["RANK"], instead["WORLD_SIZE"] = strconv.Itoa(f.rank), strconv.Itoa(f.processes)
+	}
+	if f.rendezvous != "" {
+		instead["MASTER_ADDR"], instead["MASTER_PORT"], _ = net.SplitHostPort(f.rendezvous)
+		instead["TORCHELASTIC_USE_AGENT_STORE"] = "" // it is at another address
+	}
+	cfg, found, err := group.FromEnvironment(func(name string) string {
+		if text, ok := instead[name]; ok {
+			return text
+		}
+		return getenv(name)
+	})
+	var refused *group.ConfigError
+	if errors.As(err, &refused) {
+		return cfg, badUsage("environment variable %s", message(err))
+	}
+	if err == nil && !found && f.rendezvous != "" && !byHand {
+		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
+			f.rendezvous)
+	}
+	cfg.Timeout, cfg.Silence, cfg.Heartbeat = f.joinTimeout, f.silence, f.silence/heartbeats
+	return cfg, err
+}
+
+// checkGroup finds the members of this process in their group. Without --stages and --balance each member
+// gets a stage.
+func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
+	if o.member, err = o.groupFlags.config(s, o.getenv); err != nil {
+		return err
+	}
+	processes := max(o.member.Size, 1)
+	even := o.replicas%processes == 0 || processes%o.replicas == 0
+	switch {
+	case !even && processes >= o.replicas:
+		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of "+
+			"processes "+
+			"that it divides",
+			o.replicas, processes)
+	case !even:
+		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d",
+			o.replicas, processes)
+	case o.batch < o.replicas:
+		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each",
+			o.replicas,
+			o.batch)
+	}
+	if o.here = max(o.replicas/processes, 1); o.here > 1 {
+		o.member.Rank, o.member.Size = o.here*o.member.Rank, o.replicas
+	}
+	if o.grouped = o.member.Size > 1; o.grouped && !s.Changed("stages") && !s.Changed("balance") {
+		o.stages = o.member.Size / o.replicas
+	}
+	return nil
+}
+
+// pipelineProcesses returns how many processes have the stages of one replica, at least 1.
+func (o *runOptions) pipelineProcesses() int { return max(o.member.Size/o.replicas, 1) }
+
+// processCount returns how many processes run the training.
+func (o *runOptions) processCount() int { return max(o.member.Size/o.here, 1) }
+
+// checkProcesses checks that every process has a device.
+func (o *runOptions) checkProcesses() error {
+	devices, each := o.stages, o.pipelineProcesses()
+	if o.sideBySide > 0 {
+		devices = o.sideBySide
+	}
+	switch {
+	case !o.grouped || devices >= each:
+		return nil
+	case o.planned != "" && o.planned != auto:
+		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: "+
+			"want a plan for --devices %[3]d or more, --plan auto, or fewer processes", o.planned,
+			devices, each)
+	}
+	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or "+
+		"more, or fewer processes",
+		each, counted(devices, "device"))
+}
+
+// devicesPerReplica returns the distance between the device numbers of two replicas of this process.
+func (o *runOptions) devicesPerReplica() (n int) {
+	for _, d := range o.config.Devices {
+		n = max(n, d.Index+1)
+	}
+	return n
+}
+
+// checkDevices refuses more devices, over all replicas of this process, than exist.
+func (o *runOptions) checkDevices(*pflag.FlagSet) error {
+	if n := o.devicesPerReplica(); n*o.here > torch.MaxCPU && o.here > 1 {
+		return badUsage("--replicas %d: %d in one process, each with devices up to %v, take more than "+
+			"the %d "+
+			"that there are; want more processes", o.replicas, o.here, torch.CPU(n-1), torch.MaxCPU)
+	}
+	return nil
+}
+
+// asMember gives a configuration the group of the run before this process has met the others: it has their
+// number and the rank of this one.
+func (o *runOptions) asMember(config pipe.Config) pipe.Config {
+	if o.grouped {
+		config.Group = group.Local(o.member.Size)[o.member.Rank]
+	}
+	if o.replicas > 1 {
+		config.Replicas = o.replicas
+	}
+	return config
+}
+
+// members are the options of the members of the group that are in this process.
+func (o runOptions) members() (all []runOptions) {
+	o.read = sync.OnceValues(func() (out datasets, err error) {
+		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
+		torch.TrimProcess() // reading needs temporary memory
+		return out, ofData(err)
+	})
+	within := make([]*group.Group, o.here)
+	if o.grouped && o.here == o.member.Size {
+		within = group.Local(o.here)
+	}
+	for k := range o.here {
+		m := o
+		m.within, m.member.Rank = within[k], o.member.Rank+k
+		m.config.Devices = slices.Clone(o.config.Devices)
+		m.bytes = maps.Clone(o.bytes)
+		for i, d := range o.config.Devices {
+			m.config.Devices[i].Index += k * o.devicesPerReplica()
+			if bytes, has := o.bytes[d]; has {
+				m.bytes[m.config.Devices[i]] = bytes
+			}
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// runMembers runs the members of the group in this process. It returns the error of the member that failed
+// first, not the errors of members that were told so.
+func runMembers(members []runOptions, run func(runOptions) error) error {
+	errs := make([]error, len(members))
+	var all sync.WaitGroup
+	for k, m := range members {
+		all.Go(func() { errs[k] = run(m) })
+	}
+	all.Wait()
+	var first error
+	for k, err := range errs {
+		switch {
+		case err == nil:
+		case !isPeerFailure(err):
+			if k > 0 {
+				err = &remedyError{err, fmt.Sprintf("replica %d: %s", members[k].member.Rank, message(err))}
+			}
+			return err
+		case first == nil:
+			first = err
+		}
+	}
+	return first
+}
+
+// isPeerFailure says whether an error tells of the failure of another member.
+func isPeerFailure(err error) bool {
+	var met *group.MemberError
+	var failed *group.FailedError
+	var lost *group.LostError
+	return errors.As(err, &met) || errors.As(err, &failed) || errors.As(err, &lost)
+}
+
+// localFlags are flags in which the processes of a run may differ. Paths are compared only by whether
+// they are given.
+var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help", "config"}
+
+// facts lists the flags that must be equal in all processes of a run. A schedule in a file is compared by its
+// program, --config and --plan by the flags in the file.
+func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
+	s.VisitAll(func(f *pflag.Flag) {
+		text := f.Value.String()
+		v, _ := f.Value.(*value)
+		switch {
+		case slices.Contains(localFlags, f.Name):
+			return
+		case f.Name == "schedule" && o.program != "":
+			text = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(o.program)))
+		case f.Name == "schedule", f.Name == "plan" && text == auto:
+		case f.Changed && (f.Name == "dashboard" || v != nil && v.path):
+			text = "a path"
+		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"},
+			f.DefValue): // a default that depends on other flags
+			text = ""
+		}
+		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
+	})
+	return out
+}
+
+// openGroup meets the other members of the run.
+func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
+	if !j.grouped {
+		return nil
+	}
+	if j.group = j.within; j.group == nil {
+		j.group, err = group.Join(ctx, j.member)
+		var refused *group.ConfigError
+		if errors.As(err, &refused) {
+			return &usageError{err}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if j.config.Group = j.group; j.replicas > 1 {
+		j.config.Replicas = j.replicas
+	}
+	// Launchers of several machines count restarts by themselves. All go by the highest count.
+	restarts, err := group.Meet(ctx, j.group, "restarts", j.member.Restart, nil)
+	if err != nil {
+		return err
+	}
+	j.member.Restart = slices.Max(restarts)
+	return nil
+}
+
+// failGroup tells the other processes that this one cannot go on.
+func (j *job) failGroup(err error) {
+	if j.group != nil && err != nil {
+		j.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: message(err)})
+	}
+}
+
+// agree finds out whether all processes run the same training, and warns of machines that compute in other
+// ways, on which the last bits depend.
+func (j *job) agree(ctx context.Context, stderr io.Writer) error {
+	if j.group == nil {
+		return nil
+	}
+	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
+	facts := slices.Concat([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch",
+		Value: torch.Version()}},
+		j.common, []train.Fact{{Name: "data with the fingerprint",
+			Value: fmt.Sprint(described["fingerprint"])}})
+	err := train.Agree(ctx, j.group, facts)
+	var differ *train.DisagreementError
+	if errors.As(err, &differ) {
+		return wrongInput(err)
+	}
+	if err != nil {
+		return err
+	}
+	var kernels []train.Fact
+	names := torch.KernelNames()
+	for _, library := range slices.Sorted(maps.Keys(names)) {
+		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
+	}
+	var gpus []string
+	for _, d := range j.config.Devices {
+		if name := d.Model(); name != "" && !slices.Contains(gpus, name) {
+			gpus = append(gpus, name)
+		}
+	}
+	if gpus != nil {
+		kernels = append(kernels, train.Fact{Name: "GPU kernels",
+			Value: fmt.Sprintf("%s, for %s", torch.CUDALibraries(), strings.Join(gpus, ", "))})
+	}
+	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
+		return err
+	}
+	var each []string
+	for _, d := range differ.Differences {
+		each = append(each, d.String())
+	}
+	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n",
+		strings.Join(each, "; "))
+	return nil
+}

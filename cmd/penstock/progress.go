@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// How often progress is shown: a count as often as an eye can follow, time by the second, and lines
+// of a log often enough to see a run live and rarely enough to read.
+const (
+	barEvery  = 100 * time.Millisecond
+	tickEvery = time.Second
+	lineEvery = 2 * time.Second
+)
+
+// progress shows on stderr a task that takes long: on a terminal in place, elsewhere in a line now and then.
+// Lines that are written to it stay. Several goroutines may call it.
+type progress struct {
+	w           io.Writer
+	doing, unit string // "evaluating", "samples"
+	live        bool   // on a terminal
+	began       time.Time
+	stop        func() // of the clock; nil without one
+
+	mu    sync.Mutex // guards what follows, and w
+	what  string     // how far it is
+	next  time.Time  // when a count is shown again
+	shown bool
+}
+
+// newCounter shows how much is done whenever at is called. The caller calls end.
+func newCounter(w io.Writer, doing, unit string) *progress {
+	_, live := terminalWidth(w)
+	p := &progress{w: w, doing: doing, unit: unit, live: live, began: time.Now()}
+	p.next = p.began.Add(p.every(barEvery))
+	return p
+}
+
+// newPlanProgress also shows from time to time for how long something goes on. The caller calls end.
+func newPlanProgress(w io.Writer, doing string) *progress {
+	p := newCounter(w, doing, "")
+	p.stop = repeat(p.every(tickEvery), p.tell)
+	return p
+}
+
+func (p *progress) every(live time.Duration) time.Duration {
+	if p.live {
+		return live
+	}
+	return lineEvery
+}
+
+// at shows the progress.
+func (p *progress) at(done, all int) {
+	p.note(fmt.Sprintf("%d of %d %s", done, all, p.unit))
+	if now := time.Now(); !now.Before(p.next) {
+		p.next = now.Add(p.every(barEvery))
+		p.tell(now)
+	}
+}
+
+// searching notes the schedule that is searched. It is a search.Wishes.Progress.
+func (p *progress) searching(schedule string, done, of int) {
+	p.note(fmt.Sprintf("schedule %d of %d, %s", done+1, of, schedule))
+}
+
+func (p *progress) note(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.what = what
+}
+
+// tell shows how far it is.
+func (p *progress) tell(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := fmt.Sprintf("%s for %.0f s", p.doing, now.Sub(p.began).Seconds())
+	if p.what != "" {
+		text += ": " + p.what
+	}
+	if p.shown = p.live; p.live {
+		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
+		return
+	}
+	fmt.Fprintln(p.w, text)
+}
+
+// Write writes lines that stay.
+func (p *progress) Write(lines []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	return p.w.Write(lines)
+}
+
+// line writes a line that stays.
+func (p *progress) line(text string) { fmt.Fprintln(p, text) }
+
+func (p *progress) clear() {
+	if p.shown {
+		p.shown = false
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// end clears the line and stops.
+func (p *progress) end() {
+	if p.stop != nil {
+		p.stop()
+	}
+	p.clear()
+}
+
+// repeat calls f again and again until stop is called, which waits for it, and may be called again.
+func repeat(every time.Duration, f func(now time.Time)) (stop func()) {
+	over := make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for next := time.After(every); ; next = time.After(every) {
+			select {
+			case <-over:
+				return
+			case now := <-next:
+				f(now)
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(over)
+		ended.Wait()
+	})
+}
+
+// counters shows tasks one after the other, such as evaluations. Without a writer it shows nothing.
+type counters struct {
+	w    io.Writer
+	unit string
+	now  *progress // nil between tasks
+}
+
+// at shows that so many are done.
+func (c *counters) at(what string, done, all int) {
+	if c.w == nil {
+		return
+	}
+	if c.now == nil {
+		c.now = newCounter(c.w, what, c.unit)
+	}
+	if c.now.at(done, all); done == all {
+		c.now.end()
+		c.now = nil
+	}
+}
+
+// showText shows how much of a text has become tokens.
+func showText(w io.Writer) func(done, all int) {
+	c := counters{w: w, unit: "bytes"}
+	return func(done, all int) { c.at("encoding text", done, all) }
+}
+
+// usualWidth is the width of a terminal of unknown size, and of output elsewhere.
+const usualWidth = 80
+
+// terminalWidth returns how many characters a line of w has, and whether w is a terminal at all. Other
+// character devices, such as /dev/null, are none.
+func terminalWidth(w io.Writer) (columns int, ok bool) {
+	if o, ok := w.(*output); ok {
+		w = o.to
+	}
+	f, ok := w.(*os.File)
+	if !ok {
+		return usualWidth, false
+	}
+	var size struct{ rows, columns, x, y uint16 } // winsize of ioctl_tty(2)
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ,
+		uintptr(unsafe.Pointer(&size)))
+	if errno != 0 || size.columns == 0 {
+		return usualWidth, errno == 0
+	}
+	return int(size.columns), true
+}

@@ -1,0 +1,53 @@
+package draw
+
+import (
+	"fmt"
+
+	"penstock.example/schedule"
+)
+
+// colour is red, green and blue.
+type colour [3]float64
+
+// style is how actions of a kind are drawn.
+type style struct {
+	kind   schedule.Kind
+	name   string
+	colour colour
+}
+
+// styles has each kind. The colours suit people with colour blindness (Okabe and Ito, "Color
+// Universal Design", 2008). All transfers have the last one.
+var styles = []style{
+	{schedule.Forward, "forward", colour{0, 114, 178}},
+	{schedule.Recompute, "recomputation", colour{110, 110, 110}},
+	{schedule.Backward, "backward", colour{213, 94, 0}},
+	{schedule.BackwardInput, "gradient of the input", colour{230, 159, 0}},
+	{schedule.BackwardWeight, "gradients of the weights", colour{0, 145, 106}},
+	{schedule.Reduce, "gradient reduction", colour{125, 84, 40}},
+	{schedule.SendActivation, "transfer", colour{190, 100, 155}},
+}
+
+func styleOf(k schedule.Kind) style {
+	for _, s := range styles {
+		if s.kind == k {
+			return s
+		}
+	}
+	return styles[len(styles)-1]
+}
+
+// mixed is the colour with a share of white, as SVG writes it.
+func (c colour) mixed(white float64) string {
+	part := func(i int) int { return int(c[i] + (255-c[i])*white + 0.5) }
+	return fmt.Sprintf("#%02x%02x%02x", part(0), part(1), part(2))
+}
+
+// ink is the colour of text that can be read on the colour with a share of white.
+func (c colour) ink(white float64) string {
+	// The brightness that eyes see; ITU-R BT.601.
+	if seen := 0.299*c[0] + 0.587*c[1] + 0.114*c[2]; seen+(255-seen)*white > 150 {
+		return "#222222"
+	}
+	return "#ffffff"
+}

@@ -1,0 +1,231 @@
+package nn
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"penstock.example/torch"
+)
+
+// LayerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts
+// each element (Ba, Kiros and Hinton 2016).
+type LayerNorm struct {
+	Base
+	Weight, Bias *Param // of the normalised shape; nil with NoAffine
+
+	shape []int64
+	eps   float64
+}
+
+// LayerNormConfig configures a LayerNorm. The zero value is eps 1e-5, with weight and bias.
+type LayerNormConfig struct {
+	Eps      float64 // added to the variance; 0 is 1e-5
+	NoAffine bool    // no weight and bias
+}
+
+// NewLayerNorm makes a LayerNorm over the last len(shape) dimensions, which must have these sizes.
+func NewLayerNorm(shape []int64, o LayerNormConfig) *LayerNorm {
+	if o.Eps == 0 {
+		o.Eps = 1e-5
+	}
+	requireNormalised("LayerNorm", shape)
+	require(o.Eps > 0, "LayerNorm: Eps is %v; it must be positive, or 0 for 1e-5", o.Eps)
+	l := &LayerNorm{shape: slices.Clone(shape), eps: o.Eps}
+	if !o.NoAffine {
+		l.Weight = l.Param("weight", Ones, l.shape...)
+		l.Bias = l.Param("bias", Zeros, l.shape...)
+	}
+	return l
+}
+
+// Forward is aten::layer_norm. Under autocast, with a weight, it normalises in the weight's type
+// and gives that.
+func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+		return c.LayerNorm(x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
+	})
+}
+
+// precisely runs a norm on x in the type of its weight. What comes of a product under autocast is
+// bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
+// these norms in float32.
+func (c *Ctx) precisely(x *torch.Tensor, weight *Param,
+	norm func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
+	if c.Autocast() == torch.AutocastOff || weight == nil || x.DType() == weight.DType() {
+		return norm(x)
+	}
+	precise := c.To(x, weight.DType())
+	defer precise.Free() // where the graph does not keep it
+	return norm(precise)
+}
+
+// requireNormalised refuses a shape that no norm can be over.
+func requireNormalised(layer string, shape []int64) {
+	require(len(shape) > 0, "%s: the shape is empty; give the sizes of the last dimensions", layer)
+	for _, n := range shape {
+		requirePositive(layer, "a size", n)
+	}
+}
+
+// RMSNorm divides by the root of the mean square over the last dimensions, then scales each element
+// (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4, with eps as
+// PyTorch's RMSNorm has it):
+//
+//	y = x / sqrt(mean(x^2) + eps) * weight
+type RMSNorm struct {
+	Base
+	Weight *Param // of the normalised shape; nil with NoAffine
+
+	shape []int64
+	eps   float64
+}
+
+// RMSNormConfig configures an RMSNorm. The zero value is PyTorch's default: the eps of float32, with
+// a weight.
+type RMSNormConfig struct {
+	Eps      float64 // added to the mean square; 0 is 2^-23, the distance from 1 to the next float32
+	NoAffine bool    // no weight
+}
+
+// NewRMSNorm makes an RMSNorm over the last len(shape) dimensions, which must have these sizes. The
+// weight starts at 1.
+func NewRMSNorm(shape []int64, o RMSNormConfig) *RMSNorm {
+	l := &RMSNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 0x1p-23)}
+	requireNormalised("RMSNorm", shape)
+	require(l.eps > 0, "RMSNorm: Eps is %v; it must be positive, or 0 for that of float32", l.eps)
+	if !o.NoAffine {
+		l.Weight = l.Param("weight", Ones, l.shape...)
+	}
+	return l
+}
+
+// Forward is made of several operators: libtorch 1.13 has none. Under autocast, with a weight, it
+// normalises in the weight's type and gives that.
+func (l *RMSNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	shape := x.Shape()
+	if n := len(shape) - len(l.shape); n < 0 || !slices.Equal(shape[n:], l.shape) {
+		panic(&torch.Error{Op: "RMSNorm", Args: []string{x.String()}, Device: c.Device(),
+			Message: fmt.Sprintf("expected an input whose last dimensions are %v", l.shape)})
+	}
+	dims := make([]int64, len(l.shape))
+	for i := range dims {
+		dims[i] = int64(i) - int64(len(dims))
+	}
+	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+		mark := c.Mark()
+		scale := c.Rsqrt_(c.AddScalar_(c.MeanDim(c.Mul(x, x), dims, true), l.eps))
+		y := c.Mul(x, scale)
+		if l.Weight != nil {
+			y = c.Mul(y, l.Weight.Tensor())
+		}
+		c.Release(mark, y)
+		return y
+	})
+}
+
+// GroupNorm normalises groups of channels of each sample to mean 0 and variance 1, then scales and
+// shifts each channel: [N, channels, ...] to the same (Wu and He 2018). It does the same in training
+// and evaluation and knows no other samples, so micro-batches change nothing.
+type GroupNorm struct {
+	Base
+	Weight, Bias *Param // [channels]; nil with NoAffine
+
+	groups, channels int64
+	eps              float64
+}
+
+// GroupNormConfig configures a GroupNorm. The zero value is eps 1e-5, with weight and bias.
+type GroupNormConfig struct {
+	Eps      float64 // added to the variance; 0 is 1e-5
+	NoAffine bool    // no weight and bias
+}
+
+// NewGroupNorm makes a GroupNorm. The groups must divide the channels.
+func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
+	l := &GroupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
+	requirePositive("GroupNorm", "groups", groups)
+	requirePositive("GroupNorm", "channels", channels)
+	require(channels%groups == 0, "GroupNorm: %d groups do not divide %d channels; choose a divisor",
+		groups, channels)
+	require(l.eps > 0, "GroupNorm: Eps is %v; it must be positive, or 0 for 1e-5", l.eps)
+	if !o.NoAffine {
+		l.Weight = l.Param("weight", Ones, channels)
+		l.Bias = l.Param("bias", Zeros, channels)
+	}
+	return l
+}
+
+// Forward is aten::group_norm. A group of one value has no variance and is refused. Under autocast,
+// with a weight, it normalises in the weight's type and gives that.
+func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	shape := x.Shape()
+	refuse := func(message string) {
+		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(),
+			Message: message})
+	}
+	switch {
+	case len(shape) < 2 || shape[1] != l.channels:
+		refuse(fmt.Sprintf("expected an input of [N, %d, ...]", l.channels))
+	case shape[0] > 0 && x.Numel() == shape[0]*l.groups:
+		refuse("expected more than 1 value per group and sample; use fewer groups or larger inputs")
+	}
+	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+		return c.GroupNorm(x, l.groups, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
+	})
+}
+
+// InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H,
+// W] to the same (Ulyanov et al. 2016). It does the same in training and evaluation and knows no
+// other samples, so micro-batches change nothing. It has no running statistics, as by PyTorch's
+// default.
+type InstanceNorm2d struct {
+	Base
+	Weight, Bias *Param // [channels]; nil without Affine
+
+	channels int64
+	eps      float64
+}
+
+// InstanceNormConfig configures an InstanceNorm2d. The zero value is PyTorch's default: eps 1e-5,
+// without weight and bias.
+type InstanceNormConfig struct {
+	Eps    float64 // added to the variance; 0 is 1e-5
+	Affine bool    // scale and shift each channel by a weight and a bias
+}
+
+// NewInstanceNorm2d makes an InstanceNorm2d.
+func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
+	if o.Eps == 0 {
+		o.Eps = 1e-5
+	}
+	requirePositive("InstanceNorm2d", "channels", channels)
+	require(o.Eps > 0, "InstanceNorm2d: Eps is %v; it must be positive, or 0 for 1e-5", o.Eps)
+	l := &InstanceNorm2d{channels: channels, eps: o.Eps}
+	if o.Affine {
+		l.Weight = l.Param("weight", Ones, channels)
+		l.Bias = l.Param("bias", Zeros, channels)
+	}
+	return l
+}
+
+// Forward is aten::group_norm with a group for each channel, which is the same function as
+// aten::instance_norm. It takes half the time on CPU, and its result is no view: a layer in place
+// may follow without a copy in backward. Under autocast, with a weight, it normalises in the
+// weight's type and gives that.
+func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	shape := x.Shape()
+	refuse := func(message string) {
+		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(),
+			Message: message})
+	}
+	switch {
+	case len(shape) != 4 || shape[1] != l.channels:
+		refuse(fmt.Sprintf("expected an input of [N, %d, H, W]", l.channels))
+	case shape[2]*shape[3] == 1: // has no variance: the result would be zero, whatever the input
+		refuse("expected more than 1 value per channel and sample; use larger images")
+	}
+	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+		return c.GroupNorm(x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
+	})
+}

@@ -1,0 +1,233 @@
+package remat
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"penstock.example/internal/arg"
+)
+
+// None is the plan that saves everything and computes nothing again, as plain training does.
+func None(layers int) []Op {
+	var w sequence
+	w.save(0, layers)
+	w.loss()
+	w.backward(0, layers)
+	return w
+}
+
+// All is the plan that keeps only the input, and computes everything before a layer again for its
+// backward: rotor's recompute_all. It comes close to the least memory, but some layers take less if
+// everything is kept.
+func All(layers int) []Op {
+	var w sequence
+	w.keep(0, layers)
+	w.loss()
+	for i := layers - 1; i >= 0; i-- {
+		w.keep(0, i)
+		w.save(i, i+1)
+		w.backward(i, i+1)
+	}
+	return w
+}
+
+// Sequential is the plan of PyTorch's checkpoint_sequential. Each segment has layers/segments
+// layers, and the last one the rest, too. A segment keeps its input and is computed again as a
+// whole for its backward. The last segment saves everything at once.
+func Sequential(layers, segments int) ([]Op, error) {
+	if segments < 1 || segments > layers {
+		return nil, fmt.Errorf("remat: %d segments of %d layers; want 1 to %d", segments, layers, layers)
+	}
+	var w sequence
+	size := layers / segments
+	last := size * (segments - 1) // first layer of the last
+	for first := 0; first < last; first += size {
+		w.keep(first, first+size)
+	}
+	w.save(last, layers)
+	w.loss()
+	w.backward(last, layers)
+	for first := last - size; first >= 0; first -= size {
+		w.save(first, first+size)
+		w.backward(first, first+size)
+	}
+	return w, nil
+}
+
+// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000). It stores so
+// many inputs at a time, x(0) among them, and runs each forward with gradients just before its
+// backward. Of all such plans it runs the fewest forwards without gradients, whatever layers cost.
+func Revolve(layers, checkpoints int) ([]Op, error) {
+	if checkpoints < 1 || checkpoints > layers {
+		return nil, fmt.Errorf("remat: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers, layers)
+	}
+	var w sequence
+	w.revolve(0, layers, checkpoints, true)
+	return w, nil
+}
+
+// sequence is operations that are put together. Its methods take layers from first to end-1.
+type sequence []Op
+
+func (w *sequence) add(k Kind, layer int) { *w = append(*w, Op{Kind: k, Layer: layer}) }
+
+func (w *sequence) loss() { w.add(LossStep, 0) }
+
+// keep runs layers without gradients, and keeps the input of the first.
+func (w *sequence) keep(first, end int) {
+	for i := first; i < end; i++ {
+		if i == first {
+			w.add(ForwardKeep, i)
+		} else {
+			w.add(Forward, i)
+		}
+	}
+}
+
+func (w *sequence) save(first, end int) {
+	for i := first; i < end; i++ {
+		w.add(ForwardSave, i)
+	}
+}
+
+func (w *sequence) backward(first, end int) {
+	for i := end - 1; i >= first; i-- {
+		w.add(Backward, i)
+	}
+}
+
+// revolve adds layers, forward and backward, with x(first) as the first of the checkpoints. The loss
+// belongs to the last layer of all.
+func (w *sequence) revolve(first, end, checkpoints int, loss bool) {
+	if end == first {
+		return
+	}
+	at := end - 1
+	if checkpoints > 1 {
+		// The next checkpoint is x(at).
+		fewest := -1
+		for j := first + 1; j < end; j++ {
+			n := j - first + revolveForwards(end-j, checkpoints-1) + revolveForwards(j-first, checkpoints)
+			if fewest < 0 || n < fewest {
+				at, fewest = j, n
+			}
+		}
+	}
+	w.keep(first, at)
+	if checkpoints > 1 && at > first {
+		w.revolve(at, end, checkpoints-1, loss)
+	} else {
+		w.save(at, end)
+		if loss {
+			w.loss()
+		}
+		w.backward(at, end)
+	}
+	w.revolve(first, at, checkpoints, false)
+}
+
+// revolveForwards is the least number of forwards without gradients that layers take with so many
+// checkpoints. With r of them for a layer at most, C(checkpoints+r, r) layers can be done.
+func revolveForwards(layers, checkpoints int) int {
+	r, reach := 0, 1
+	for reach < layers {
+		r++
+		reach = reach * (checkpoints + r) / r
+	}
+	return r*layers - reach*r/(checkpoints+1)
+}
+
+// Baseline is a plan of one of the usual strategies.
+type Baseline struct {
+	Strategy    string // "none", "all", "sequential" or "revolve"
+	Segments    int    // of sequential, else 0
+	Checkpoints int    // of revolve, else 0
+	Ops         []Op
+	Peak        int64   // bytes
+	Time        float64 // microseconds
+}
+
+// Baselines is the plans of the usual strategies, by ascending peak: None, All, and Sequential and
+// Revolve with 2 to 2*sqrt(layers) segments or checkpoints, as rotor's authors compare. A plan is
+// left out if another of the same strategy beats it in time or peak, and is not worse in the other.
+// Sequential with sqrt(layers) segments is always there. The error is a [*ChainError].
+func Baselines(c Chain) ([]Baseline, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	n := len(c.Layers)
+	root := math.Sqrt(float64(n))
+	plans := [][]Baseline{{{Strategy: "none", Ops: None(n)}}, {{Strategy: "all", Ops: All(n)}}, nil, nil}
+	for k := 2; k <= min(n, int(2*root)); k++ {
+		segments, err := Sequential(n, k)
+		if err != nil {
+			return nil, err
+		}
+		checkpoints, err := Revolve(n, k)
+		if err != nil {
+			return nil, err
+		}
+		plans[2] = append(plans[2], Baseline{Strategy: "sequential", Segments: k, Ops: segments})
+		plans[3] = append(plans[3], Baseline{Strategy: "revolve", Checkpoints: k, Ops: checkpoints})
+	}
+	var out []Baseline
+	for _, family := range plans {
+		for i := range family {
+			report, err := Check(c, family[i].Ops)
+			if err != nil {
+				return nil, fmt.Errorf("%w (of the strategy %s)", err, family[i].Strategy)
+			}
+			family[i].Peak, family[i].Time = report.Peak, report.Time
+		}
+		for i, p := range family {
+			beats := func(q Baseline) bool {
+				return q.Peak <= p.Peak && q.Time <= p.Time && (q.Peak < p.Peak || q.Time < p.Time)
+			}
+			equal := func(q Baseline) bool { return q.Peak == p.Peak && q.Time == p.Time }
+			if p.Segments > 0 && p.Segments == int(math.Round(root)) ||
+				!slices.ContainsFunc(family, beats) && !slices.ContainsFunc(family[:i], equal) {
+				out = append(out, p)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Baseline) int {
+		return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Time, b.Time))
+	})
+	return out, nil
+}
+
+// Compared is a baseline, and the best plan under a limit of the same peak.
+type Compared struct {
+	Baseline
+	Optimum Plan
+	// Gain is how much more the optimum does in the same time, as a part: 0.2 is six steps where
+	// the baseline does five.
+	Gain float64
+}
+
+// Compare sets baselines beside the plans that solve finds at their peaks, as package solver has
+// them. It is an error if solve finds none, since the baseline is one.
+func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (Plan, error)) ([]Compared, error) {
+	if err := arg.Context(ctx, "remat"); err != nil {
+		return nil, err
+	}
+	var out []Compared
+	for _, b := range baselines {
+		p, err := solve(ctx, b.Peak)
+		if err != nil {
+			return nil, err
+		}
+		if !p.Feasible {
+			return nil, fmt.Errorf("remat: no plan was found under %d bytes, and the strategy %s has one", b.Peak, b.Strategy)
+		}
+		compared := Compared{Baseline: b, Optimum: p}
+		if p.Time > 0 {
+			compared.Gain = b.Time/p.Time - 1
+		}
+		out = append(out, compared)
+	}
+	return out, nil
+}

@@ -1,0 +1,107 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"penstock.example/internal/arg"
+)
+
+// LayerExplanation is what a plan does with a layer.
+type LayerExplanation struct {
+	Name       string
+	Keeps      Keeping
+	Recomputed int   // runs of the forward beyond the first
+	Held       int64 // bytes that are kept for this layer when the loss begins, and for none before it
+	// Microseconds of all runs, and of them those that plain training, each forward with gradients
+	// and backward once, does not take.
+	Time, Extra float64
+}
+
+// Explanation is a plan by layers, and what other limits would mean.
+type Explanation struct {
+	Plan   Plan
+	Report Report
+	Layers []LayerExplanation
+	Plain  Report // of plain training, [None]. Its peak is the greatest limit that is of use.
+	Least  LeastLimit
+	More   []Step // what more memory would save, by ascending limit
+}
+
+// LeastLimit is the least bytes that any plan needs, and the operation that sets them.
+type LeastLimit struct {
+	Bytes int64
+	Op    Op // at which the plan that needs the least is at its peak; its layer sets the least
+	Parts Breakdown
+}
+
+// Step is a larger limit, and what it saves.
+type Step struct {
+	Limit int64
+	Time  float64 // of the best plan
+	Saved float64 // microseconds against the plan explained
+}
+
+// Explain says what a plan does, and what more memory would save. more are bytes beyond the plan's
+// limit, or beyond its peak if it has none. Package solver knows the least limit, and can solve for
+// these limits.
+func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
+	if err := arg.Context(ctx, "remat"); err != nil {
+		return e, err
+	}
+	if err := CheckPlan(c, p); err != nil {
+		return e, err
+	}
+	if !p.Feasible {
+		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
+	}
+	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops), Least: least}
+	if e.Report, err = Check(c, p.Ops); err != nil {
+		return Explanation{}, err
+	}
+	if e.Plain, err = Check(c, None(len(c.Layers))); err != nil {
+		return Explanation{}, err
+	}
+	from := p.Limit
+	if from == 0 {
+		from = p.Peak
+	}
+	for _, bytes := range more {
+		limit := from + min(bytes, math.MaxInt64-from)
+		better, err := solve(ctx, limit)
+		if err != nil {
+			return Explanation{}, err
+		}
+		e.More = append(e.More, Step{limit, better.Time, max(0, p.Time-better.Time)})
+	}
+	return e, nil
+}
+
+// explainLayers follows the operations, which are allowed.
+func explainLayers(c Chain, ops []Op) []LayerExplanation {
+	out := make([]LayerExplanation, len(c.Layers))
+	for i, l := range c.Layers {
+		out[i] = LayerExplanation{Name: l.Name, Recomputed: -1}
+	}
+	r := NewReplay(c)
+	for _, o := range ops {
+		if o.Kind == LossStep {
+			for i, bytes := range r.KeptBytes() {
+				out[i].Keeps, out[i].Held = r.Keeps(i), bytes
+			}
+		}
+		took, _ := r.Do(o)
+		if o.Kind == LossStep {
+			continue
+		}
+		out[o.Layer].Time += took.Time
+		if o.Kind != Backward {
+			out[o.Layer].Recomputed++
+		}
+	}
+	for i, l := range c.Layers { // subtracted last, so that rounding makes no difference of what is equal
+		out[i].Extra = out[i].Time - (l.Forward + l.Backward)
+	}
+	return out
+}

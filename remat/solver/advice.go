@@ -1,0 +1,96 @@
+package solver
+
+import "math"
+
+// adviser estimates the time of (i, l, m) and of forwards without gradients, in a unit of its own.
+// [steps] know it exactly.
+type adviser interface {
+	at(i, l int, m int64) float64
+	nograd(i, j int) float64
+}
+
+// write adds a plan of (i, l, m) to p; m must be at least the least of (i, l). At every interval it
+// makes the choice that the adviser finds cheapest for the bytes that are really left, among those
+// that the bounds say can be finished. So the plan stays within m whatever the adviser says, and
+// bytes lost by rounding at one interval serve the next. With an achievable grid the plan costs at
+// most what the grid says of (i, l, m).
+func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
+	if _, all := b.of(i, l); m >= all {
+		p.all(i, l)
+		return
+	}
+	t := p.t
+	j := choose(t, b, advice, i, l, m)
+	if j == i {
+		p.save(i, l)
+		p.write(b, advice, i+1, l, m-t.saved[i])
+		p.backward(i)
+		return
+	}
+	p.compute(i, j, l)
+	p.write(b, advice, j, l, m-t.kept(i, j))
+	p.release(i, j)
+	p.write(b, advice, i, j-1, m-t.weights(j, l))
+}
+
+// choose returns the j up to which x(i) is kept, or i if its layer is saved. Of choices that cost
+// the same it prefers saving, and then the fewest forwards.
+func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
+	best, cheapest := -1, math.Inf(1)
+	consider := func(j int, cost float64) {
+		if best < 0 || cost < cheapest {
+			best, cheapest = j, cost
+		}
+	}
+	if least, _ := b.of(i+1, l); m >= t.saving(i, l) && m-t.saved[i] >= least {
+		consider(i, advice.at(i+1, l, m-t.saved[i]))
+	}
+	for j := i + 1; j <= l && m >= t.sweeping(i, j, l); j++ {
+		sweep := advice.nograd(i, j)
+		if best >= 0 && sweep > cheapest {
+			break
+		}
+		right, _ := b.of(j, l)
+		left, _ := b.of(i, j-1)
+		mRight, mLeft := m-t.kept(i, j), m-t.weights(j, l)
+		if mRight >= right && mLeft >= left {
+			consider(j, sweep+advice.at(j, l, mRight)+advice.at(i, j-1, mLeft))
+		}
+	}
+	return best
+}
+
+// sparing advises to save a layer rather than keep an input, and to sweep as few layers as possible.
+type sparing struct{}
+
+func (sparing) at(int, int, int64) float64 { return 0 }
+
+func (sparing) nograd(i, j int) float64 { return float64(j - i) }
+
+// hopeful is a grid that guesses where it has no time although there are enough bytes: a bit more
+// than the time of the first slot that has one.
+type hopeful struct{ *grid }
+
+func (h hopeful) at(i, l int, m int64) float64 {
+	v := h.grid.at(i, l, m)
+	if least, _ := h.b.of(i, l); v < infinite || m < least {
+		return float64(v)
+	}
+	return float64(h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l)))
+}
+
+func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
+
+// guess is a time for fewer bytes than the first slot of r that has one. once is the time of all
+// its layers without gradients.
+func (r *row) guess(once float32) float32 {
+	for _, v := range r.v {
+		if v < infinite {
+			return v * 1.25
+		}
+	}
+	if r.tail < infinite {
+		return r.tail + once/4
+	}
+	return 4 * once
+}
