@@ -124,12 +124,9 @@ func (r *replay) do(a schedule.Action) {
 		r.sendGradients(m, a)
 	case schedule.BackwardWeight:
 		for _, l := range m.left {
-			before, peak := r.live, l.peak
+			before := r.live
 			r.drop(l.blocks)
-			if _, stages := heldElsewhere(l.blocks, nil, nil); stages > 0 {
-				peak += stages
-			}
-			r.most = max(r.most, before+peak)
+			r.most = max(r.most, before+l.peak+heldElsewhere(l.blocks, nil))
 			r.live += l.weights
 		}
 		m.left = nil
@@ -433,21 +430,12 @@ func (r *replay) unitBackward(m *inFlight, i int) {
 	m.grads[i] = blocksOf(b.Gradients, i, i+1, m.grads[i+1])
 	r.hold(m.grads[i])
 	r.live += u.Weights
-	var deferred []*block
-	for _, l := range m.left {
-		deferred = append(deferred, l.blocks...)
-	}
 	stays := slices.Concat(m.inputs[i], m.grads[i], r.left(m, b, i, u))
 	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
 	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
-	units, stages := heldElsewhere(gone, stays, deferred)
-	peak := units + u.Peak
-	if stages > 0 {
-		peak = min(peak+stages, units+max(u.Held, u.Peak))
-	}
-	r.most = max(r.most, before+peak)
+	r.most = max(r.most, before+u.Peak+heldElsewhere(gone, stays))
 	r.dropInput(m, i)
 }
 
@@ -480,20 +468,16 @@ func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitB
 // heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not
 // hold them: later units for their second parts, and other stages. They may exist during the
 // backward's peak.
-func heldElsewhere(gone, stays, deferred []*block) (units, stages int64) {
+func heldElsewhere(gone, stays []*block) (bytes int64) {
 	seen := map[*block]bool{nil: true}
 	for _, b := range stays {
 		seen[b] = true
 	}
 	for _, b := range gone {
-		switch {
-		case seen[b] || b.holders == 0:
-		case slices.Contains(deferred, b):
-			units += b.bytes
-		default:
-			stages += b.bytes
+		if !seen[b] && b.holders > 0 {
+			bytes += b.bytes
 		}
 		seen[b] = true
 	}
-	return units, stages
+	return bytes
 }

@@ -300,7 +300,7 @@ func (l *lane) begin() *segment.Execution {
 	if slices.Contains(l.overwrote[l.from:l.to], true) {
 		in.xs = mapped(in.xs, l.c.Clone)
 	}
-	e := l.executeFrom(in, l.from)
+	e := l.execute(l.from, in, true)
 	for i := l.from; i < l.to; i++ {
 		e.Again(i)
 	}

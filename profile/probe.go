@@ -27,22 +27,11 @@ type prober struct {
 	overwrite bool   // see segment.Config
 	inputGrad bool   // the gradient of its input is wanted
 
-	xs    []*torch.Tensor        // the input of the next unit; kept
-	skips []*torch.Tensor        // by place at the boundary before it; kept
-	sent  map[nn.SkipKey]stashed // skips that stages have stashed for later ones
-	// inputs is the bytes of inputs of units that are held for their backwards.
-	inputs int64
-
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
 
 	flight int   // micro-batches in flight in a pass
 	most   int64 // bytes that were live on the device at any moment
-
-	loss remat.Loss // the chain's, where it is no unit
-
-	left     [kinds]gradients // of the last unit's input, by remat.BackwardKind; each can be given once
-	returned [kinds]returned  // gradients that later stages send to earlier ones
 
 	drops      []func()             // free what is held while a unit is measured
 	executions []*segment.Execution // of the unit; one that fails still holds tensors
@@ -58,7 +47,7 @@ type prober struct {
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, copies: map[*torch.Tensor]*copied{}}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
@@ -107,35 +96,46 @@ func (p *prober) read(do func()) (r reading) {
 	return r
 }
 
-// execute begins an execution at a unit with the current input; again says that the unit has run
-// before.
-func (p *prober) execute(unit int, again bool) *segment.Execution {
-	e := p.executeFrom(input{p.xs, p.skips}, unit)
-	if again {
-		e.Again(unit)
-	}
-	return e
-}
-
-// executeFrom begins an execution at a unit with an input, which it shares. dropHeld frees it.
-func (p *prober) executeFrom(in input, unit int) *segment.Execution {
-	a := segment.Arrival{Tensors: p.shared(in.xs), Skips: p.shared(in.skips)}
-	if unit == 0 {
-		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
-	}
-	return p.executeWith(unit, a)
-}
-
-// executeWith begins an execution at a unit with what has arrived there.
-func (p *prober) executeWith(unit int, a segment.Arrival) *segment.Execution {
+// execution begins an execution. dropHeld frees it.
+func (p *prober) execution() *segment.Execution {
 	e := &segment.Execution{}
 	if n := len(p.spare); n > 0 {
 		e, p.spare = p.spare[n-1], p.spare[:n-1]
 	}
 	e.Begin(p.s, p.context)
 	p.executions = append(p.executions, e)
-	e.Send(unit, a)
 	return e
+}
+
+// execute begins an execution at a unit with an input, which it shares; again says that the unit has run before.
+func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
+	e := p.execution()
+	e.Send(unit, p.arrival(unit, input{p.shared(in.xs), p.shared(in.skips)}))
+	if again {
+		e.Again(unit)
+	}
+	return e
+}
+
+// arrival is the input of a unit, which takes it over.
+func (p *prober) arrival(unit int, in input) segment.Arrival {
+	a := segment.Arrival{Tensors: in.xs, Skips: in.skips}
+	if unit == 0 {
+		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
+	}
+	return a
+}
+
+// dropHeld gives identities back, and frees what a failure has left.
+func (p *prober) dropHeld() {
+	for _, e := range p.executions {
+		e.Free()
+	}
+	p.spare, p.executions = append(p.spare, p.executions...), nil
+	for _, drop := range p.drops {
+		drop()
+	}
+	p.drops = nil
 }
 
 // shared makes further handles on tensors, kept.
@@ -177,22 +177,6 @@ func (p *prober) wants(xs []*torch.Tensor) []bool {
 }
 
 func (p *prober) close() {
-	p.drop()
 	p.c.Close()
 	p.peer.Close()
-}
-
-// drop frees what is held between units.
-func (p *prober) drop() {
-	torch.FreeAll(p.xs)
-	torch.FreeAll(p.skips)
-	for _, sent := range p.sent {
-		sent.t.Free()
-	}
-	for k := range p.left {
-		p.left[k].free()
-		p.returned[k].free()
-		p.left[k], p.returned[k] = gradients{}, returned{}
-	}
-	p.xs, p.skips, p.sent, p.inputs = nil, nil, nil, 0
 }

@@ -7,19 +7,19 @@
 //	counts, times, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips})
 //
 // Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
-// micro-batch at a time. One sweep over the model is enough for everything:
+// micro-batch at a time:
 //
-//	layers.go      every layer, as a unit of its own: what it saves for backward
+//	look.go        every layer, as a unit of its own: what it saves for backward
 //	passes.go      the times of every layer, in passes that are like training steps
 //	beside.go      while other devices work too
 //	state.go       a layer made ready to run, and put back
 //	device.go      devices that measure, and that work meanwhile
-//	found.go       the view of package balance: layers, skips, ties
+//	view.go        the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
-//	forwards.go    the bytes of every unit's forwards, by the operations of a plan
-//	backwards.go   those of its backwards, from the gradients that the units after it leave
-//	deferred.go    what every unit leaves to the second part of a backward
-//	assemble.go    the view of package remat: chains
+//	sweep.go       the bytes of every unit, by the operations of a plan
+//	split.go       those of a backward in two parts
+//	blocks.go      which tensors between units lie in the same memory
+//	chain.go       the view of packages plan and remat: footprints and chains
 //
 // Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
 // bus, unless Config.Devices has other devices work meanwhile.
@@ -43,67 +43,52 @@ import (
 // Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,
 // with one thread.
 type Config struct {
-	// Device is where the layers run. Its account must be quiet meanwhile: bytes are read from it. Parameters that
-	// exist on other GPUs are copied there while their layer is measured.
-	// On a CUDA device it is the default stream that works, and what is given is there for it.
+	// Device is where the layers run; on a GPU on its default stream. Nobody else may use it meanwhile: bytes are read from its account.
+	// Parameters that exist on other GPUs are copied there while their layer is measured.
 	Device torch.Device
-	// Peer is the device that transfers are timed to. On CPU devices it makes no difference which.
-	Peer torch.Device
-	// Devices is how many CPU devices work at once in training, this one among them. Layers are timed on as many at once,
+	Peer   torch.Device // transfers are timed to it; between CPU devices it makes no difference which it is
+	// Devices is how many CPU devices work at once in training, this one among them. So many layers are timed at once,
 	// as far as there are cores: others take caches, memory and clock from a core. 0 is one.
 	Devices int
-	Threads int // intra-op threads, at most torch.MaxThreads; 0 is 1
+	Threads int // of each operator, at most torch.MaxThreads; 0 is 1
 	// Warmup is how many passes over layers come before the timed ones. 0 is one, and none where passes take long.
 	Warmup int
-	// Repeats is how many timed passes there are, of which the lower quartile counts. 0 is five, and fewer, at
-	// least two, where passes take long.
+	// Repeats is how many timed passes there are. The lower quartile counts. 0 is five, and fewer, at least two, where
+	// passes take long.
 	Repeats  int
 	Seed     uint64
 	Extras   []nn.Extra     // what the layers expect of a batch that is no tensor
-	Autocast torch.Autocast // run forwards in this type where that is safe, as a pipe with Autocast does
-	// Clock is what runs are timed by: the difference of two readings, on the goroutine that
-	// measures. Nil is the processor time of its thread (torch.ThreadTime) where Threads is 1 and
-	// Device a CPU, so that others who use the processor do not count, on a CUDA device the time
-	// between events, and else the time of day. With a clock layers are timed on one device.
-	Clock func() time.Duration
-	// BytesOnly leaves the seconds at 0.
-	BytesOnly bool
-	// Progress is called, if it is not nil, now and then with how many of so many layers are done,
-	// and at the end, one call at a time.
+	Autocast torch.Autocast // the type of forwards, as in a pipe
+	// Clock is what runs are timed by, as the difference of two readings. Nil is the processor time of the thread
+	// (torch.ThreadTime) where one thread works on a CPU, so that others who use the processor do not count; on a GPU the
+	// time between events; and else the time of day. With a clock of the caller one layer is timed at a time.
+	Clock     func() time.Duration
+	BytesOnly bool // seconds stay 0
+	// Progress is called now and then with how many of so many layers are done, and at the end. Nil is not called.
 	Progress func(done, layers int)
 
-	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no
-	// chains.
+	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no chains.
 	Balance []int
-	// Workers is the device of each stage, as a number. What moves between two stages on one device
-	// stays where it is; otherwise it is copied. Nil is a device for each.
+	// Workers is the device of each stage, as a number. What moves between two stages on one device stays where it is;
+	// otherwise it is copied. Nil is a device for each.
 	Workers []int
-	// MicroBatches is how many micro-batches a step has. With 1 a backward finds in the caches what its forward has
-	// just left there. 0 is several, of which some are in flight at once.
+	// MicroBatches is how many micro-batches a step has; 0 is several, of which some are in flight at once. With 1 a
+	// backward finds in the caches what its forward has just left there.
 	MicroBatches int
-	// Loss follows the last layer. Target has the rows of the sample.
-	Loss   nn.Loss
-	Target []*torch.Tensor
+	Loss         nn.Loss         // follows the last layer; nil is none
+	Target       []*torch.Tensor // of the sample
 	// Fewer is a sample of fewer rows, with FewerTarget, for Chain.Fewer. Nil is none.
 	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, whose backward may come long after
 	// its forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
-	LossUnit bool
-	// InputGrad says that the sample's own gradient is wanted. It is if an element of the sample
-	// requires one.
-	InputGrad bool
-	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip
-	// connections are given up first. 0 is 400: stages with several micro-batches are solved by
-	// tables, whose time grows with the cube of the units. A single chain can have 2,000.
-	MostUnits int
-	// DeferredBatchNorm measures forwards that gather the statistics of a mini-batch; see
-	// nn.Deferred.
-	DeferredBatchNorm bool
-	// Split measures also what units defer where backwards are in two parts (remat.Chain.Deferred).
-	Split bool
-	// FirstOnly has chains be of the first micro-batch alone, which a search goes by: without Later, Split,
-	// Footprint, which plans to the byte go by. That takes half as long.
-	FirstOnly bool
+	LossUnit  bool
+	InputGrad bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up
+	// first. 0 is 400.
+	MostUnits         int
+	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
+	Split             bool // measure also backwards in two parts
+	FirstOnly         bool // leave out Chain.Later and Chain.Footprint; a search does without, and it takes half as long
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as it can
 	// (Profile.Beyond). For only a measurement tells the least limit that will do.
 	LiftLimit bool
@@ -131,11 +116,11 @@ type Profile struct {
 	// included. Beyond is its limit if that had no room; 0 otherwise.
 	Most, Beyond int64
 
-	sweep sweep
+	looked looked
 }
 
-// sweep is what is measured of a model whatever it is cut into.
-type sweep struct {
+// looked is what is measured of a model whatever it is cut into.
+type looked struct {
 	of    string // the model, the sample and the settings that it was measured with
 	found found
 	times []unitTimes // by layer; the loss, if there is one, is the last
@@ -165,7 +150,6 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 		if p.isFull(err) && p.LiftLimit {
 			p.Device.SetLimit(0)
 			defer p.Device.SetLimit(limit)
-			p.drop()
 			out.Beyond, p.isLean = limit, true
 			err = out.measure(p, of, sample)
 		}
@@ -205,15 +189,15 @@ func measuring(ctx context.Context, model *nn.Sequential, config Config, sample 
 
 // measure is Measure on the thread that measures.
 func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err error) {
-	looking, forwards, backwards := p.shares(p.Known != nil && p.Known.sweep.of == of)
+	looking, forwards, backwards := p.shares(p.Known != nil && p.Known.looked.of == of)
 	if p.begin(looking); looking == 0 {
-		out.sweep = p.Known.sweep
-	} else if out.sweep, err = p.sweep(of, sample); err != nil {
+		out.looked = p.Known.looked
+	} else if out.looked, err = p.lookEach(of, sample); err != nil {
 		return err
 	}
-	out.view(p.layers[:p.model], &p.Config)
+	out.view(p.layers[:p.model], p.routes, &p.Config)
 	if p.Balance != nil {
-		if out.Chains, err = p.chains(&out.sweep, sample, forwards, backwards); err != nil {
+		if out.Chains, err = p.chains(&out.looked, sample, forwards, backwards); err != nil {
 			return err
 		}
 	}
@@ -231,8 +215,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 func (out *Profile) fewer(p *prober) error {
 	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 	p.Target = p.FewerTarget
-	p.drop()
-	chains, err := p.chains(&out.sweep, p.Fewer, 0, 0)
+	chains, err := p.chains(&out.looked, p.Fewer, 0, 0)
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]
 	}
@@ -256,7 +239,7 @@ func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
 	return looking / all, forwards / all, backwards / all
 }
 
-// describe names everything that a sweep depends on. It does not tell losses of one type apart, as
+// describe names everything that the measurement of layers depends on. It does not tell losses of one type apart, as
 // their times are the same.
 func (c *prober) describe(sample []*torch.Tensor) string {
 	words := torch.Describe(sample)
@@ -266,18 +249,17 @@ func (c *prober) describe(sample []*torch.Tensor) string {
 	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly, fmt.Sprintf("%T", c.Loss))
 }
 
+// resolved checks the settings, and fills in what is left out.
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {
+	c.Threads, c.MostUnits = cmp.Or(c.Threads, 1), cmp.Or(c.MostUnits, 400)
+	refuse := func(field string, value any, problem, remedy string) (Config, error) {
+		return c, &ConfigError{Of: "profile", Field: field, Value: value, Problem: problem, Remedy: remedy}
+	}
 	switch {
 	case len(layers) == 0:
 		return c, errors.New("profile: the model has no layers")
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
-	}
-	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0), arg.AtLeast("profile", "Repeats", c.Repeats, 0),
-		arg.AtLeast("profile", "Devices", c.Devices, 0),
-		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
-	if err != nil {
-		return c, err
 	}
 	for i, x := range sample {
 		if x == nil || x.Freed() {
@@ -285,37 +267,36 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		}
 		c.InputGrad = c.InputGrad || x.RequiresGrad()
 	}
-	if !slices.ContainsFunc(sample, func(x *torch.Tensor) bool { return x.Numel() > 0 }) {
+	hasRows := func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }
+	if !slices.ContainsFunc(sample, hasRows) {
 		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one", strings.Join(torch.Describe(sample), ", "))
 	}
-	for _, f := range []struct {
-		field string
-		d     torch.Device
-	}{{"Device", c.Device}, {"Peer", c.Peer}} {
-		if f.d.Index < 0 || f.d.Kind == torch.KindCPU && f.d.Index >= torch.MaxCPU {
-			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: "there is no such device", Remedy: fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1)}
+	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0),
+		arg.AtLeast("profile", "Repeats", c.Repeats, 0), arg.AtLeast("profile", "Devices", c.Devices, 0),
+		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
+	if err == nil && c.Balance != nil {
+		err = arg.Balance("profile", c.Balance, len(layers))
+	}
+	if err != nil {
+		return c, err
+	}
+	for field, d := range map[string]torch.Device{"Device": c.Device, "Peer": c.Peer} {
+		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
+			return refuse(field, d, "there is no such device", fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
 		}
-		if err := f.d.Usable(); err != nil {
-			return c, &ConfigError{Of: "profile", Field: f.field, Value: f.d, Problem: err.Error(), Remedy: "want cpu:0, cpu:1, ..."}
+		if err := d.Usable(); err != nil {
+			return refuse(field, d, err.Error(), "want cpu:0, cpu:1, ...")
 		}
 	}
 	switch {
 	case c.Loss != nil && len(c.Target) == 0:
-		return c, &ConfigError{Of: "profile", Field: "Target", Value: c.Target, Problem: "there are none for the loss", Remedy: "want those of the sample"}
+		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample")
 	case c.Workers != nil && len(c.Workers) != len(c.Balance):
-		return c, &ConfigError{Of: "profile", Field: "Workers", Value: c.Workers, Problem: fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), Remedy: "want one for each stage"}
-	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }):
-		return c, &ConfigError{Of: "profile", Field: "Fewer", Value: torch.Describe(c.Fewer), Problem: "it has no rows", Remedy: "want a sample of fewer rows, or nil"}
+		return refuse("Workers", c.Workers, fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), "want one for each stage")
+	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, hasRows):
+		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows", "want a sample of fewer rows, or nil")
 	case c.Fewer != nil && c.Loss != nil && len(c.FewerTarget) == 0:
-		return c, &ConfigError{Of: "profile", Field: "FewerTarget", Value: c.FewerTarget, Problem: "there are none for the loss", Remedy: "want those of Fewer"}
-	case c.Balance != nil:
-		if err := arg.Balance("profile", c.Balance, len(layers)); err != nil {
-			return c, err
-		}
-	}
-	c.Threads = max(c.Threads, 1)
-	if c.MostUnits == 0 {
-		c.MostUnits = 400
+		return refuse("FewerTarget", c.FewerTarget, "there are none for the loss", "want those of Fewer")
 	}
 	return c, nil
 }

@@ -64,7 +64,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
 	}
 	err := measuring(ctx, model, config, sample, func(p *prober) (err error) {
-		p.overwrite, p.inputGrad, p.overwrote = true, p.InputGrad, slices.Repeat([]bool{true}, len(p.layers)) // as nobody has looked
+		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // as nobody has looked
 		if p.s, err = p.segment(0, len(p.layers), slices.Repeat([]int{1}, len(p.layers))); err != nil {
 			return err
 		}

@@ -82,9 +82,9 @@ func spread(list ...timed) float64 {
 	return (median - typical).Seconds() / typical.Seconds()
 }
 
-// timing describes several things that were timed.
-func (c *Config) timing(list []timed) Timing {
-	return Timing{Processor: c.processor(), Spread: spread(list...)}
+// timing describes several things that were timed on so many devices.
+func (c *Config) timing(list []timed, devices int) Timing {
+	return Timing{Processor: c.processor(), Spread: spread(list...), Devices: devices}
 }
 
 // processor reports whether runs are timed by the processor time of the thread that measures. It is

@@ -41,17 +41,14 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 
 	// Of three stages in two processes two are in one, and values go over one link.
 	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"}, of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1, seed: 1}}
-	m := &modelSearch{measureFlags: f.of}
-	var err error
-	if m.measuredModel, err = newMeasuredModel("mlp", nil); err != nil {
-		t.Fatal(err)
-	}
-	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
-	job, err := f.measure(t.Context(), io.Discard, m, w.machine([]int{1}, search.Link{Latency: 1e9}), []int{1})
+	m, err := newMeasuredModel("mlp", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := job.search(t.Context(), io.Discard)
+	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
+	show := newPlanProgress(io.Discard, "planning")
+	defer show.end()
+	found, err := f.planModel(t.Context(), show, m, planRequest{machine: w.machine([]int{1}, search.Link{Latency: 1e9}), threads: []int{1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,16 +19,16 @@ import (
 )
 
 // With --plan auto a run plans itself when its processes have met and its checkpoint has been found: rank 0
-// measures the model and searches, and all have its plan. The plan is kept in checkpoints with what it was
-// made for. A run that is resumed for the same keeps it, so that its results are those of a run that was
-// never interrupted; for anything else it is planned again.
+// measures the model, searches, and sends the plan to all. Checkpoints keep the plan and its circumstances.
+// Resumed under the same circumstances the run keeps its plan, so that its results are those of an
+// uninterrupted run. Otherwise it plans again.
 
-// planWorld is what a plan is made for.
+// planWorld is the circumstances of a plan.
 type planWorld struct {
 	Processes int   `json:"processes"`
 	Cores     int   `json:"cores"` // of each process, where one has fewest
 	Limit     int64 `json:"memory_limit,omitempty"`
-	// Devices are those of --devices, with their models; "" is any.
+	// Devices is --devices with their models; "" is any.
 	Devices string `json:"devices,omitempty"`
 	// From the flags; zero is any.
 	Stages   int    `json:"stages,omitempty"`
@@ -45,7 +45,7 @@ func (w planWorld) devices() int {
 	return w.Stages
 }
 
-// differences says in what the world differs from another: "--stages 2 instead of any".
+// differences lists how two worlds differ: "--stages 2 instead of any".
 func (w planWorld) differences(from planWorld) string {
 	values := func(w planWorld) []any {
 		return []any{w.Processes, w.Cores, w.Limit, w.Devices, w.Stages, w.Chunks, w.Threads, w.Schedule}
@@ -77,8 +77,8 @@ type madePlan struct {
 // auto as the value of --plan has the run make its plan.
 const auto = "auto"
 
-// decidedByAuto are the flags that --plan auto decides, keptByAuto those that it goes by where they are
-// given.
+// decidedByAuto are the flags that --plan auto decides. keptByAuto are flags that it plans by if they
+// are given.
 var (
 	decidedByAuto = []string{"balance", "virtual", "checkpoint"}
 	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
@@ -86,9 +86,8 @@ var (
 		"threads", "schedule"}
 )
 
-// checkAuto checks what stands beside --plan auto, and notes what the plan is for. Which stages the
-// devices of
-// --devices get is known when the plan is made.
+// checkAuto checks the flags beside --plan auto and notes the circumstances of the plan. The plan decides
+// which stages the devices get.
 func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	if o.planned != auto || o.decided {
 		return nil
@@ -96,9 +95,11 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	given := o.config.Devices
 	switch {
 	case s.Changed("replicas"):
-		return badUsage("--replicas %d: --plan auto plans one pipeline; want one of the two left out", o.replicas)
+		return badUsage("--replicas %d: --plan auto plans one pipeline; want one of the two left out",
+			o.replicas)
 	case o.allThreads:
-		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the two left out")
+		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the " +
+			"two left out")
 	case given != nil && o.grouped:
 		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
 			"out, or one process, or a plan of penstock plan", deviceNames(given))
@@ -200,7 +201,7 @@ func (l searchLine) inFlags() string {
 		l.Chunks, max(l.Threads, 1))
 }
 
-// savedPlan is the plan in the checkpoint; the zero value if there is none, or none of this version.
+// savedPlan returns the plan in the checkpoint, or zero values without one of this version.
 func (j *job) savedPlan() (was madePlan, line searchLine) {
 	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil {
 		return madePlan{}, searchLine{}
@@ -212,8 +213,7 @@ func (j *job) savedPlan() (was madePlan, line searchLine) {
 	return was, line
 }
 
-// coresOfEach returns how many cores each process has, where one has fewest: those of a machine are shared
-// by its processes.
+// coresOfEach returns the smallest number of cores of a process. Processes of a machine share its cores.
 func (j *job) coresOfEach(ctx context.Context) (int, error) {
 	type host struct {
 		Name  string
@@ -242,7 +242,7 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 	return least, nil
 }
 
-// busyDevices returns how many devices work at once on a machine of so many cores, which its processes share.
+// busyDevices returns how many devices work at once on a machine with that number of cores.
 func (w planWorld) busyDevices(cores int) int {
 	if w.devices() == 0 {
 		return cores
@@ -250,7 +250,7 @@ func (w planWorld) busyDevices(cores int) int {
 	return (w.devices() + w.Processes - 1) / w.Processes * min(max(cores/w.Cores, 1), w.Processes)
 }
 
-// linkedMachine is so many devices of so many threads each, with links between them.
+// linkedMachine returns a machine of equal devices with links between them.
 func linkedMachine(name string, devices, threads int, links ...search.Link) search.Machine {
 	m := search.Machine{Links: links}
 	for i := range devices {
@@ -259,9 +259,7 @@ func linkedMachine(name string, devices, threads int, links ...search.Link) sear
 	return m
 }
 
-// machine is what a plan is for, whose devices may have so many threads: the cores of one process, or
-// processes with
-// links between them. Stages in one process share nothing else.
+// machine returns the machine of the plan: the cores of one process, or processes with links between them.
 func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 	most := slices.Max(threads)
 	if w.Processes == 1 {
@@ -271,7 +269,7 @@ func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 	return linkedMachine("process ", w.Processes, max(w.Cores, each*most), between)
 }
 
-// findPlan plans the model as it is to be trained, by processes that are joined by such links.
+// findPlan plans the model for training by processes with these links.
 func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine,
 	err error) {
 	w := j.world
@@ -282,26 +280,19 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Lin
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
-	m := &modelSearch{measureFlags: f.of, update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm,
-		atWork: w.busyDevices(runtime.NumCPU())}
-	if m.measuredModel, err = measuredOn(&j.modelFlags, j.training.Info()); err != nil {
-		return line, err
-	}
-	threads := f.modelThreads(w.Cores * w.Processes)
-	machine := w.machine(threads, between)
-	if j.named != nil {
-		if machine, err = f.named(m, slices.Max(threads)); err != nil {
-			return line, err
-		}
-	}
-	plan, err := f.measure(ctx, stderr, m, machine, threads)
+	m, err := measuredOn(&j.modelFlags, j.training.Info())
 	if err != nil {
 		return line, err
 	}
-	found, err := plan.search(ctx, stderr)
+	show := newPlanProgress(stderr, "planning")
+	defer show.end()
+	threads := f.modelThreads(w.Cores * w.Processes)
+	found, err := f.planModel(ctx, show, m, planRequest{update: j.update,
+		deferredBatchNorm: j.config.DeferredBatchNorm, machine: w.machine(threads, between),
+		threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
 	if err != nil {
 		return line, err
 	}
 	torch.TrimProcess()
-	return plan.line(found), nil
+	return found.line(), nil
 }

@@ -31,7 +31,7 @@ type runOptions struct {
 	trainFlags
 	args      []string // the whole command line
 	effective []byte   // the flags as a file
-	// listener is that of --dashboard, nil without it, and in other processes than the first.
+	// listener is the address of --dashboard, nil without it and in other processes than the first.
 	listener net.Listener
 	getenv   func(string) string
 	member   group.Config // the place of this process, or of a replica in it, in the group
@@ -44,19 +44,20 @@ type runOptions struct {
 	policy   []pipe.Checkpoint // by stage
 	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
 	sideBySide int
-	// Of --plan auto: what the plan is for, and the command line with what a plan says.
+	// For --plan auto: the circumstances of the plan, --devices, and the options after planning.
 	world  planWorld
 	named  []torch.Device // of --devices
 	decide func(searchLine) (runOptions, error)
 }
 
-// check checks flags that were read against each other, and against the environment. Its errors are
-// usage errors of one line that name the flag, the value and what to give instead.
+// check checks flags against each other and against the environment. Its errors are usage errors of one
+// line with the flag, its value and a remedy.
 func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
 	o := runOptions{trainFlags: f, getenv: getenv}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
-		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkPrecision, o.checkOptimizer,
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkPrecision,
+		o.checkOptimizer,
 		o.checkPairs,
 	} {
 		if err := check(s); err != nil {
@@ -82,23 +83,22 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) (err error) {
 	return o.modelFlags.check(s)
 }
 
-// checkPairs refuses flags without others that they need.
+// checkPairs refuses a flag if another flag that it needs is missing.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
-	const dir = "--out DIR, the directory of the run"
+	const dir, file = "--out DIR, the directory of the run", "--init FILE"
 	for _, pair := range []struct {
 		flag, needs string
 		there       bool
 	}{
 		{"resume", dir, o.out != ""}, {"autoresume", dir, o.out != ""}, {"save-every", dir, o.out != ""},
-		{"keep", dir, o.out != ""},
-		{"patience", "--validate", o.validate != ""},
+		{"keep", dir, o.out != ""}, {"patience", "--validate", o.validate != ""},
 		{"schedule-steps", "--lr-schedule cosine or step", o.lrSchedule != "constant"},
-		{"init-rename", "--init FILE", o.weights.init != ""}, {"init-skip", "--init FILE", o.weights.init != ""},
-		{"init-partial", "--init FILE", o.weights.init != ""},
+		{"init-rename", file, o.weights.init != ""}, {"init-skip", file, o.weights.init != ""},
+		{"init-partial", file, o.weights.init != ""},
 	} {
 		if s.Changed(pair.flag) && !pair.there {
-			return badUsage("--%s %s: it needs %s", pair.flag, strings.Trim(s.Lookup(pair.flag).Value.String(),
-				"[]"), pair.needs)
+			value := strings.Trim(s.Lookup(pair.flag).Value.String(), "[]")
+			return badUsage("--%s %s: it needs %s", pair.flag, value, pair.needs)
 		}
 	}
 	o.weights.rules.Rename = nil
@@ -172,8 +172,8 @@ func (o *runOptions) checkPrecision(*pflag.FlagSet) error {
 		}
 	}
 	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
-		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are there "+
-			"between batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
+		return badUsage("--accumulate %d: --plan %s with a limit does not count gradients between "+
+			"batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func usualMomentum(optimizer string) float64 {
 func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error) {
 	config := optim.ScheduleConfig{LR: o.update.LR, WarmupSteps: o.warmup}
 	settings := map[string]any{"warmup": o.warmup}
-	if o.lrSchedule != "constant" { // which is the same however long it lasts
+	if o.lrSchedule != "constant" { // a constant schedule has no length
 		config.TotalSteps = int(total)
 		if o.scheduleSteps > 0 {
 			config.TotalSteps = o.scheduleSteps
@@ -265,8 +265,8 @@ func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error
 	return s, train.Choice{Name: o.lrSchedule, Settings: settings}, err
 }
 
-// checkSchedule finds the schedule of the pipeline, and puts the stages on devices as it needs them. From
-// then on o.stages counts those of all devices, and o.virtual those of each.
+// checkSchedule finds the schedule of the pipeline and places the stages on devices. Afterwards o.stages
+// counts the stages of all devices, and o.virtual the stages of one device.
 func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	name := o.schedule
 	if name == "" {
@@ -351,7 +351,7 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	if !s.Changed("chunks") {
 		o.config.Chunks = program.MicroBatches
 	}
-	o.config.Schedule = schedule.Fixed(program.WithoutReduce()) // which is for replicas, and this is one
+	o.config.Schedule = schedule.Fixed(program.WithoutReduce()) // reductions are for replicas
 	o.placeStages(program.Placement(), devices)
 	return nil
 }
@@ -377,7 +377,7 @@ func (o *runOptions) placeStages(workers []int, count int) {
 	}
 }
 
-// distinct returns how many different devices there are.
+// distinct counts different devices.
 func distinct(devices []torch.Device) int {
 	seen := map[torch.Device]bool{}
 	for _, d := range devices {

@@ -23,8 +23,8 @@ import (
 // configName is the file in --out that says how penstock train can be run again.
 const configName = "config.toml"
 
-// neverInFiles are flags that a file of flags does not have: the file itself, what is no setting,
-// and what differs from one process of a run to the next.
+// neverInFiles are flags that a file of flags must not have: they differ between processes, or are no
+// options.
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
 // configurable gives a verb the flag --config FILE.
@@ -41,7 +41,7 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// readConfig gives the flags that the command line leaves out what the file of --config says.
+// readConfig sets flags from the file of --config, unless the command line sets them.
 func readConfig(cmd *cobra.Command) error {
 	s := cmd.Flags()
 	file := s.Lookup("config").Value.String()
@@ -92,8 +92,8 @@ func readConfig(cmd *cobra.Command) error {
 	return nil
 }
 
-// flagValues returns what a flag is given for a value of a file: all elements of an array in one text, or
-// one by one where the flag may be repeated.
+// flagValues returns the texts of a flag for a value of a file: the elements of an array joined, or one by
+// one if the flag may be repeated.
 func flagValues(value any, repeated bool) ([]string, error) {
 	elements, ok := value.([]any)
 	if !ok {
@@ -104,12 +104,6 @@ func flagValues(value any, repeated bool) ([]string, error) {
 		switch e := e.(type) {
 		case string, bool, int64, float64:
 			texts = append(texts, fmt.Sprint(e))
-		case map[string]any: // as if it were an option of several
-			var pairs []string
-			for _, key := range slices.Sorted(maps.Keys(e)) {
-				pairs = append(pairs, fmt.Sprintf("%s=%v", key, e[key]))
-			}
-			return nil, fmt.Errorf("a table; want text, as %q", strings.Join(pairs, ","))
 		default:
 			return nil, fmt.Errorf("%v: want text, a number, true or false, or an array of them", e)
 		}
@@ -143,7 +137,7 @@ func effectiveConfig(cmd *cobra.Command) []byte {
 	return b.Bytes()
 }
 
-// keepConfig writes the flags of the run beside its checkpoints.
+// keepConfig writes the flags of the run to --out.
 func (j *job) keepConfig() error {
 	return unwritable("out", j.out, disk.Write(filepath.Join(j.out, configName), func(w io.Writer) error {
 		_, err := w.Write(j.effective)

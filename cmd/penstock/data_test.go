@@ -78,7 +78,7 @@ func TestRefusesDataSettings(t *testing.T) {
 	}{
 		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: size=28: want at least 64", "--data-set size=192 makes images of the model's usual size"}},
 		{[]string{"--model", "inception_v3"}, []string{"--data-set size=299"}},
-		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want --data npy or synthetic with it"}},
+		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want another of the two"}},
 		{[]string{"--model", "mlp", "--data-set", "sizes=3"}, []string{"--data-set sizes=3: did you mean size? want one of its options; synthetic has size=28, channels=1"}},
 		{[]string{"--model", "mlp", "--data-set", "size=9", "--set", "size=8"}, []string{"--set size=8: --data synthetic has 9; leave it out"}},
 		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"}, []string{"--data-set size=9: want", "text has tokenizer=none, bytes, holdout=0.1"}},
@@ -186,7 +186,7 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 	}
 	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage, "c.csv: line 2: 2 values; want 3, as in the first line")
 	refuses(t, line("mlp", "npy", "c.npy", ""), exitUsage, "name a directory with x.npy and y.npy")
-	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification; want --data npy or synthetic or text or tokens")
+	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification")
 }
 
 // refuses fails unless a command line ends with this code and says all parts.

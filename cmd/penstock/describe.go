@@ -6,7 +6,7 @@ import (
 	"penstock.example/report"
 )
 
-// describeChains is what the units of a pipe's stages cost, where they were measured.
+// describeChains describes the units of a pipe's stages, if they were measured.
 func describeChains(p *pipe.Pipe) (out []report.Chain) {
 	for i, c := range p.Chains() {
 		if len(c.Later.Layers) > 0 { // something is trained
@@ -16,16 +16,17 @@ func describeChains(p *pipe.Pipe) (out []report.Chain) {
 	return out
 }
 
-// describeLayers lists the layers of a model in a pipe, with what they cost where something has
-// measured it: of each
-// layer for a cut by time, of each unit for a plan.
+// describeLayers lists the layers of a model in a pipe, with measured costs: of each layer after a cut
+// by time,
+// of each unit after planning.
 func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 	known := map[string]nn.LayerSummary{}
 	for _, s := range nn.Summary(model) {
 		known[s.Name] = s
 	}
 	for _, l := range on.Layers() {
-		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type, Parameters: known[l.Name].Bytes})
+		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type,
+			Parameters: known[l.Name].Bytes})
 	}
 	if p := on.Config().Profile; p != nil && len(p.Layers) == len(out) {
 		for i, l := range p.Layers {
@@ -43,7 +44,7 @@ func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 			}
 			out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
 			if k := unit - c.Prologue; k < 0 {
-				out[at].Forward = c.PrologueTimes[unit] / 1e6
+				out[at].Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
 			} else if k < len(c.Later.Layers) {
 				l := c.Later.Layers[k]
 				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Backward/1e6, l.Saved

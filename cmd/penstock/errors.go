@@ -34,11 +34,12 @@ type remedyError struct {
 func (e *remedyError) Error() string { return e.text }
 func (e *remedyError) Unwrap() error { return e.error }
 
-// wrongInput is err as a usage error: the same run would fail again. What the system could not do, such
-// as reading from a server that does not answer, stays as it is, as do lack of memory and nil.
+// wrongInput turns err into a usage error: the same run would fail again. Failures of the system, such as a
+// server that does not answer, lack of memory and nil stay as they are.
 func wrongInput(err error) error {
 	var errno syscall.Errno
-	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR)
+	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, syscall.ENOTDIR)
 	if err == nil || errors.Is(err, torch.ErrOutOfMemory) || errors.As(err, &errno) && !missing {
 		return err
 	}
@@ -104,19 +105,20 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	value := flag.Value.String()
 	advice := e.Remedy
 	if e.Problem != "" {
-		problem := message(errors.New(e.Problem)) // a schedule says its own name, which is the value
+		problem := message(errors.New(e.Problem)) // a schedule repeats its name, the value
 		advice = strings.TrimPrefix(problem, value+": ") + "; " + e.Remedy
 	}
 	advice = strings.NewReplacer("balance.Partition finds a balance",
 		"left out, layers are timed and cut evenly",
-		"other Balance, Devices or Chunks", "other --stages, --balance, --devices or --chunks").Replace(advice)
+		"other Balance, Devices or Chunks",
+		"other --stages, --balance, --devices or --chunks").Replace(advice)
 	if value == "" {
 		value = "left out"
 	}
 	return badUsage("--%s %s: %s", flag.Name, value, advice)
 }
 
-// Remedies for lack of memory, by what did not fit.
+// Remedies for lack of memory, by phase.
 const (
 	remedyForModel  = "more --stages, or a larger --memory-limit"
 	remedyForTiming = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
@@ -126,7 +128,7 @@ const (
 	remedyForTest = "more --chunks, more --stages, or a larger --memory-limit"
 )
 
-// remedyInRun is the error of a run with what to do where memory was short.
+// remedyInRun adds the remedy for lack of memory to an error of a run.
 func (j *job) remedyInRun(err error) error {
 	var step *train.StepError
 	var said *remedyError
@@ -138,7 +140,8 @@ func (j *job) remedyInRun(err error) error {
 		remedy = remedyForBatch
 	case errors.As(err, &step) && step.Part == train.Updating:
 		remedy = remedyForModel
-	case step == nil, !slices.ContainsFunc(j.policy, func(k pipe.Checkpoint) bool { return k != pipe.Always }):
+	case step == nil, !slices.ContainsFunc(j.policy,
+		func(k pipe.Checkpoint) bool { return k != pipe.Always }):
 		remedy = remedyForTest
 	}
 	return withLimit(err, remedy)
@@ -153,7 +156,8 @@ func withLimit(err error, remedy string) error {
 	}
 	least, more := short.Least(), "more --chunks, more --stages, or an --optimizer with less state"
 	if short.OneLayer() {
-		more = "more --chunks, or an --optimizer with less state; more --stages do not help a device of one layer"
+		more = "more --chunks, or an --optimizer with less state; more --stages do not help a device " +
+			"of one layer"
 	}
 	return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use %s",
 		short.Shortages(), least, formatBytes(least), more)}

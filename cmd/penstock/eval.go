@@ -43,10 +43,8 @@ directory of --out, whose newest checkpoint is meant, or a checkpoint.
 Data, batch, micro-batches and threads are those of the run unless flags say others;
 the numbers are then those that the run itself has printed, to the bit, whatever the
 stages, devices and limit. Samples of --data must have the shape that the model was
-trained with, and as many classes. They are normalised by the numbers of the run, which
-it says where --data-set has others; rows of a csv are standardised by those of the run,
-and their columns are found by the names of the run's. Another tokenizer is refused.
---data starts anew: --data-dir, --data-set and --window of the run do not count then.
+trained with, and as many classes, and are normalised as in training. With --data the
+run's --data-dir, --data-set and --window do not count.
 
 One process evaluates, also a checkpoint of several. A model that is too large for a
 device is cut: --stages over --devices, each under --memory-limit.`,

@@ -78,8 +78,7 @@ func writeOut(cmd *cobra.Command, path string, text []byte) error {
 	return unwritable("out", path, disk.Write(path, write))
 }
 
-// probeOut finds out whether --out can be written, before minutes are spent on what is to be
-// written.
+// probeOut finds out before minutes are spent whether --out can be written.
 func probeOut(cmd *cobra.Command, path string) error {
 	if standardOutput(cmd, path) != nil {
 		return nil
@@ -87,8 +86,8 @@ func probeOut(cmd *cobra.Command, path string) error {
 	return probe("out", path)
 }
 
-// probe finds out whether the file that a flag names can be written. A folder that is not there,
-// what is no file and what one may not write to are wrong input.
+// probe finds out whether the file of a flag can be written. A missing folder, a directory, and missing
+// permissions are wrong input.
 func probe(flag, path string) error {
 	err := disk.Probe(path)
 	if errors.Is(err, fs.ErrNotExist) {

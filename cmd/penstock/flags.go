@@ -27,7 +27,7 @@ type trainFlags struct {
 	schedule   string // of the pipeline: a name or a file
 	virtual    int
 	planned    string                 // a file, or auto; "" is no plan
-	plannedFor *dataLine              // what the plan of a file is for; nil is not known
+	plannedFor *dataLine              // the data of the plan in the file; nil is unknown
 	byPlan     []string               // flags that the plan has given
 	decided    bool                   // the plan of auto has given its flags
 	allThreads bool                   // --threads all
@@ -55,7 +55,7 @@ type trainFlags struct {
 
 	out         string
 	resume      bool
-	autoresume  bool // if there is a checkpoint
+	autoresume  bool // resume, or begin without a checkpoint
 	saveEvery   int64
 	newest      int // checkpoints that are kept
 	testEvery   int64
@@ -65,8 +65,7 @@ type trainFlags struct {
 	format      string
 }
 
-// groupFlags say which process of which group this one is, where no launcher has said it in the
-// environment.
+// groupFlags say which process of which group this one is. Launchers say it in the environment.
 type groupFlags struct {
 	rank, processes, replicas int
 	rendezvous                string
@@ -113,8 +112,10 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	count(s, &f.accumulate, "accumulate", 1, "`N` batches in a step, whose gradients are added up")
 	count(s, &f.steps, "steps", 0, "`N` steps in all, with those before a resumed run (default: as many "+
 		"as --epochs take)")
-	count(s, &f.epochs, "epochs", 0, "`N` times through the data in all (default 1, or no limit with --steps)")
-	word(s, &f.optimizerName, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
+	count(s, &f.epochs, "epochs", 0, "`N` times through the data in all (default 1, or no limit with "+
+		"--steps)")
+	word(s, &f.optimizerName, "optimizer", "sgd",
+		"`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
 		optim.Names()...)
 	amount(s, &f.update.LR, "lr", math.Inf(1),
 		"learning `RATE` (default 0.1 for sgd, 0.01 for rmsprop, 0.001 for others)")
@@ -124,7 +125,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1),
 		"`W` that pulls weights to zero (default none)")
 	texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W for parameters with these names: "+
-		"factor of --lr, and other --weight-decay; * is any text; may be repeated, the first that fits counts")
+		"factor of --lr, and other --weight-decay; * is any text; may be repeated, the first that fits "+
+		"counts")
 	word(s, &f.lrSchedule, "lr-schedule", "constant",
 		"`NAME` of the learning rate's schedule: "+strings.Join(optim.ScheduleNames(), ", "),
 		optim.ScheduleNames()...)
@@ -132,13 +134,15 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"(default none)")
 	count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps that --lr-schedule spans (default: the "+
 		"whole run)")
-	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "greatest `NORM` of all gradients together (default any)")
+	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "greatest `NORM` of all gradients together "+
+		"(default any)")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
 
 	path(s, &f.weights.init, "init", "`FILE` of weights to start from, as safetensors; a resumed run has "+
 		"its own")
 	texts(s, &f.weights.rename, "init-rename", "`OLD=NEW` parts of the names in --init; may be repeated")
-	texts(s, &f.weights.rules.Skip, "init-skip", "`NAME` to leave out of --init; * is any text; may be repeated")
+	texts(s, &f.weights.rules.Skip, "init-skip", "`NAME` to leave out of --init; * is any text; may be "+
+		"repeated")
 	trainOnlyFlag(s, &f.weights.trainOnly)
 	s.BoolVar(&f.weights.rules.Partial, "init-partial", false, "leave out what only --init has, or only "+
 		"the model")
@@ -151,7 +155,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	address(s, &f.rendezvous, "rendezvous", "", "`HOST:PORT` of rank 0, where processes meet")
 	duration(s, &f.joinTimeout, "join-timeout", "`TIME` to wait for the others at a start, such as 90s "+
 		"(default 5m)")
-	duration(s, &f.silence, "silence", "`TIME` after which a silent process is lost, such as 30s (default 5s)")
+	duration(s, &f.silence, "silence", "`TIME` after which a silent process is lost, such as 30s "+
+		"(default 5s)")
 
 	path(s, &f.out, "out", "`DIR` for checkpoints, metrics.jsonl and the report; without it nothing is saved")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out")
@@ -162,7 +167,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	count(s, &f.testEvery, "test-every", 0, "test every `N` steps (default: at the end)")
 	s.Var(&value{read: func(text string) error {
 		if x, err := strconv.ParseFloat(text, 64); text != partTest && (err != nil || !(x > 0 && x < 1)) {
-			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or test for " +
+			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or " +
+				"test for " +
 				"the test data")
 		}
 		f.validate = text

@@ -40,7 +40,7 @@ type job struct {
 	trace          stepTrace
 	measures       measures
 	dashboard      dashboard
-	page           *report.Run  // what the page of the run shows, since a step was recorded
+	page           *report.Run  // of the recorded step; nil before it
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes of the group end here, and nobody waits
 	hookError      error        // of a hook that ended the run
@@ -49,9 +49,8 @@ type job struct {
 	createdDirs    []string     // that this run has made for --out, the innermost first
 }
 
-// openJob makes a job. What can fail is tried in the order of its cost: data, checkpoints and the
-// files for results come before what takes memory and time. So a slip is not found after minutes.
-// The caller closes the job.
+// openJob opens a run. Checks that cost little come first: data, checkpoints and output files before anything
+// that takes memory and time. The caller closes the job.
 func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
 	j := &job{runOptions: o}
 	_, live := terminalWidth(stderr)
@@ -60,11 +59,11 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
 		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree}, {"", j.checkDirectories},
-		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace}, {"", j.applyAutoPlan},
-		{"", j.checkFree},
-		{"measuring", j.chooseThreads}, {"", j.tellChanges}, {"", j.limitMemory}, {"measuring", j.findBalance},
-		{"", j.openPipe}, {"", j.openLoop}, {"planning", j.planMemory}, {"placing the model", j.placePipe},
-		{"", j.openMeasures}, {"", j.serveDashboard},
+		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace},
+		{"", j.applyAutoPlan}, {"", j.checkFree}, {"measuring", j.chooseThreads}, {"", j.tellChanges},
+		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
+		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
+		{"", j.serveDashboard},
 	} {
 		err := func() error {
 			if open.doing == "" || !live {
@@ -84,7 +83,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	return j, nil
 }
 
-// close frees what the job holds, as far as it was opened.
+// close frees all that openJob has opened.
 func (j *job) close() error {
 	if j.loop.Loader != nil {
 		j.loop.Loader.Close()
@@ -145,19 +144,19 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if chosen := assigned(j.dataSettings); len(chosen) > 0 {
 		described["chosen"] = chosen
 	}
-	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum, "nesterov": j.update.Nesterov,
-		"weight-decay": j.update.WeightDecay}
+	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum,
+		"nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay}
 	if len(j.groups) > 0 {
 		optimizer["group"] = j.groups
 	}
 	j.recipe = train.Recipe{
-		Model: train.Choice{Name: j.modelName, Settings: settings}, Data: train.Choice{Name: j.dataName,
-			Settings: described},
+		Model:     train.Choice{Name: j.modelName, Settings: settings},
+		Data:      train.Choice{Name: j.dataName, Settings: described},
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
 		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
-		Threads:  j.config.Threads,
-		Replicas: j.config.Replicas, DeferredBatchNorm: j.config.DeferredBatchNorm, Autocast: j.config.Autocast,
-		TrainOnly: j.weights.trainOnly, Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, Samples: &info,
+		Threads: j.config.Threads, Replicas: j.config.Replicas, Autocast: j.config.Autocast,
+		DeferredBatchNorm: j.config.DeferredBatchNorm, TrainOnly: j.weights.trainOnly,
+		Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, Samples: &info,
 	}
 	if j.accumulate > 1 {
 		j.recipe.Accumulate = j.accumulate
@@ -165,7 +164,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	params := nn.Params(j.model)
 	for _, g := range j.update.Groups {
 		if !slices.ContainsFunc(params, func(p nn.NamedParam) bool { return nn.Match(g.Params, p.Name) }) {
-			return badUsage("--group %v: no parameter of %s has such a name, of which there are %d from %s to "+
+			return badUsage("--group %v: no parameter of %s has such a name, of which there are %d "+
+				"from %s to "+
 				"%s; want a pattern of some",
 				g, j.modelName, len(params), params[0].Name, params[len(params)-1].Name)
 		}
@@ -185,9 +185,8 @@ func assigned(lists []string) map[string]any {
 	return out
 }
 
-// splitValidation splits the samples to train with: those that are trained with, and those for
-// validation, nil
-// where none are held out.
+// splitValidation splits the training samples into samples to train with and samples for validation, nil
+// without.
 func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.Dataset, err error) {
 	if o.validate == "" || o.validate == partTest {
 		return training, nil, nil
@@ -222,7 +221,7 @@ func (j *job) checkLastBatch(context.Context, io.Writer) error {
 	if rest == 0 || rest >= j.replicas {
 		return nil
 	}
-	run := j.loop // which is at the step of the checkpoint, if there is one
+	run := j.loop // at the step of the checkpoint
 	run.Steps, run.Epochs, run.Accumulate = j.steps, j.epochs, j.accumulate
 	epoch, batch := 0, 0
 	if j.from != nil {
@@ -244,12 +243,14 @@ func (j *job) checkLastBatch(context.Context, io.Writer) error {
 		j.batch, rest, samples, j.replicas, remedy)
 }
 
-// tellChanges says on stderr in what a run will differ from its flags, because the data or other
-// flags do not allow it, and from the run that saved the checkpoint.
+// tellChanges prints how a run differs from its flags, because of the data or of other flags, and from
+// the run
+// that saved the checkpoint.
 func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 	rows := j.batch
 	if n := j.training.Len(); rows > n {
-		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of them\n",
+		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of "+
+			"them\n",
 			rows, n)
 		rows = n
 	}
@@ -310,7 +311,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	remedy := cutAgain
-	if optimal { // whose plans are made by the same times
+	if optimal { // plans use the same times
 		remedy = bothAgain
 	}
 	j.timingWarned = warnOfTiming(stderr, cut.Timing, remedy)
@@ -326,8 +327,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 // rowsOfEach returns how many rows of a batch each replica has.
 func (j *job) rowsOfEach() int { return (j.batch + j.replicas - 1) / j.replicas }
 
-// trainingLoss is cross entropy, or the squared error for regression, plus that of auxiliary
-// classifiers if the model has some.
+// trainingLoss is cross entropy, or the squared error for regression, plus the losses of auxiliary
+// classifiers.
 func trainingLoss(task data.Task) nn.Loss {
 	if task == data.Regression {
 		return models.NewAuxiliaryLoss(nn.MSE(), auxiliaryWeight)

@@ -40,7 +40,8 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
   penstock launch --processes 4 --restarts 3 -- train --model gpt --data text --data-dir shakespeare.txt --out out/gpt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] != "train" {
-				return badUsage("launch starts penstock train: want penstock launch --processes %d -- train ...; "+
+				return badUsage("launch starts penstock train: want penstock launch --processes %d -- "+
+					"train ...; "+
 					"see penstock launch --help", processes)
 			}
 			return launchRun(cmd, processes, restarts, args)
@@ -50,7 +51,8 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
 	s.SetInterspersed(false) // what follows train is train's, also without "--"
 	s.SortFlags = false
 	count(s, &processes, "processes", 1, "`N` processes")
-	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times (default not)")
+	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times "+
+		"(default not)")
 	return cmd
 }
 
@@ -65,7 +67,7 @@ const launchedBy = "PENSTOCK_LAUNCHED_BY"
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	err := checkTraining(train[1:], processes)
 	if errors.Is(err, pflag.ErrHelp) {
-		about, _, _ := cmd.Root().Find([]string{"train"}) // it is there
+		about, _, _ := cmd.Root().Find([]string{"train"}) // train exists
 		about.InitDefaultHelpFlag()
 		return about.Help()
 	}
@@ -84,7 +86,8 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	stderr := cmd.ErrOrStderr()
 	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
-			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after), restart, restarts)
+			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
+				restart, restarts)
 		}}
 	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()),
 		launchedBy+"="+shellQuoted(os.Args))

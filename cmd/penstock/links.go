@@ -19,7 +19,7 @@ const (
 	transferBytes = 2 << 20
 )
 
-// measureLinks measures the links of a group, of which the slowest counts for all. All members call it.
+// measureLinks returns the slowest link of a group. All members call it.
 func measureLinks(ctx context.Context, g *group.Group) (slowest search.Link, err error) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -46,7 +46,7 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest search.Link, err
 	return slowest, nil
 }
 
-// slower is the greater latency and the lower bandwidth of two links. That of the zero value is no bound.
+// slower returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
 func slower(a, b search.Link) search.Link {
 	if a.Latency = max(a.Latency, b.Latency); a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth {
 		a.Bandwidth = b.Bandwidth
@@ -68,7 +68,7 @@ func shortest(n int, trip func() (time.Duration, error)) (least time.Duration, e
 	return least, nil
 }
 
-// linkOf is a link of which the transfer of few bytes takes one time and that of many another.
+// linkOf computes a link from the times of a small and of a large transfer.
 func linkOf(few, many time.Duration, bytes int) search.Link {
 	return search.Link{Latency: few, Bandwidth: float64(bytes) / max(many-few, time.Microsecond).Seconds()}
 }
@@ -102,7 +102,6 @@ func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (l search.Link,
 	return l, err
 }
 
-// wait waits for what has begun, if it has.
 func wait(w link.Work, err error) error {
 	if err != nil {
 		return err

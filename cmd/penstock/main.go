@@ -31,7 +31,7 @@ func main() {
 		os.Exit(exitFailed)
 	}
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	// Some file systems tell only now that what was written has no place.
+	// Some file systems report a failed write only here.
 	if err := os.Stdout.Close(); err != nil && code == exitDone {
 		fmt.Fprintln(os.Stderr, "penstock:", err)
 		code = exitFailed
@@ -118,14 +118,14 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 		configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(),
 		newCheckpoint(),
 		newModels(), newLaunch(), newVersion())
-	// cobra never frees what it may complete
+	// cobra never frees completions
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		completeValues(root)
 	}
 	return root
 }
 
-// noArguments refuses arguments that are no flags; where there are verbs, it is an unknown verb.
+// noArguments refuses arguments. In a command with verbs an argument is an unknown verb.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -139,11 +139,11 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		}
 		remedy = arg.Meant(args[0], verbs)
 	}
-	return badUsage("%s %q for %q; %ssee %s --help", what, args[0], cmd.CommandPath(), remedy, cmd.CommandPath())
+	return badUsage("%s %q for %q; %ssee %s --help", what, args[0], cmd.CommandPath(), remedy,
+		cmd.CommandPath())
 }
 
-// output is standard output, and the first error of writing to it: a verb whose results did not
-// arrive has failed.
+// output is standard output with its first error: a verb has failed if its results did not arrive.
 type output struct {
 	to  io.Writer
 	err error
@@ -157,7 +157,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// checkOutput finds out, before minutes are spent on results, whether standard output is there.
+// checkOutput finds out before minutes are spent on results whether standard output is open.
 func checkOutput(stdout io.Writer) error {
 	if _, err := stdout.Write(nil); errors.Is(err, syscall.EBADF) {
 		return err

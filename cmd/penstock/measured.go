@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -16,6 +15,7 @@ import (
 	"penstock.example/pipe"
 	"penstock.example/profile"
 	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // measuredModel is a model that a verb measures on made-up samples. Its weights do not exist yet.
@@ -108,41 +108,14 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 	defer c.Close()
 	var sample *torch.Tensor
 	if err := torch.Try(func() {
-		sample = m.sample(c, rows)
+		sample = train.RandomInput(c, m.samples, rows)
 		if config.Loss != nil {
-			config.Target = []*torch.Tensor{m.target(c, rows, config.Seed)}
+			config.Target = []*torch.Tensor{train.RandomTarget(c, m.samples, rows, config.Seed)}
 		}
 	}); err != nil {
 		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch", rows, err)
 	}
 	return profile.Measure(ctx, m.model, config, sample)
-}
-
-// sample makes up an input of rows samples.
-func (m measuredModel) sample(c *torch.Ctx, rows int) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, m.samples.Input.Shape...)
-	if m.samples.Input.Kind != data.Int64 {
-		return c.Randn(shape...)
-	}
-	tokens := make([]int64, rows*m.samples.Input.Size())
-	for i := range tokens {
-		tokens[i] = int64(i % m.samples.Classes)
-	}
-	return torch.From(c, tokens, shape...)
-}
-
-// target makes up what the model is to answer on rows samples: a class for each image, pixel or token, or
-// the numbers of regression.
-func (m measuredModel) target(c *torch.Ctx, rows int, seed uint64) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, m.samples.Target.Shape...)
-	if m.samples.Target.Kind == data.Float32 {
-		return c.Randn(shape...)
-	}
-	list, r := make([]int64, rows*m.samples.Target.Size()), rand.New(rand.NewPCG(seed, 0))
-	for i := range list {
-		list[i] = r.Int64N(int64(m.samples.Classes))
-	}
-	return torch.From(c, list, shape...)
 }
 
 // auxiliaryWeight is the weight of the losses of auxiliary classifiers.

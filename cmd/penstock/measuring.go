@@ -19,10 +19,10 @@ import (
 	"penstock.example/train"
 )
 
-// clock times layers. Nil is the profile's own clock. Tests set one that does not depend on the machine.
+// clock times layers; nil is the profile's own clock. Tests set another.
 var clock func() time.Duration
 
-// What to do about uncertain times.
+// Remedies for uncertain times.
 const (
 	measureAgain = "measure again when nothing else runs, or with more --repeats"
 	profileAgain = "penstock profile again when nothing else runs, or with more --repeats"
@@ -34,7 +34,7 @@ const (
 	planAgain = "limits hold, but more than needed may be recomputed; train when nothing else runs"
 )
 
-// warnOfTiming says that measured times are uncertain, if they are, and what to do about it.
+// warnOfTiming prints a warning and a remedy if measured times are uncertain.
 func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (warned bool) {
 	text := t.Warning()
 	if text != "" {
@@ -43,13 +43,12 @@ func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (warned bool) {
 	return text != ""
 }
 
-// threadsFlag is --threads N, or all for a share of the cores. Otherwise says what it is where it is
-// left out.
+// threadsFlag is --threads N, or all for a share of the cores. The default is a word of help.
 func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
 	whole(s, to, "threads", 1, 1, pipe.MaxThreads, "`N` threads within an operator, on each stage; or "+
 		"all, as many as there are cores for each device (default: "+otherwise+")")
 	flag := s.Lookup("threads")
-	flag.DefValue = "0" // which is none to pflag
+	flag.DefValue = "0" // pflag shows no default of 0
 	number := flag.Value.(*value)
 	read := number.read
 	number.read = func(text string) error {
@@ -69,13 +68,10 @@ func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
 // depend on it.
 var fewMicroBatches int64 = 100
 
-// chooseThreads makes a number of --threads all, or of --threads left out: that of the checkpoint, so
-// that results
-// are those of a run that was never interrupted; or the cores of a process shared out over the devices
-// that it
-// has, if all are asked for, or if as many are clearly faster. All processes get the same, that of the
-// one with the
-// fewest cores.
+// chooseThreads chooses the threads of each device for --threads all, or if --threads is left out: the
+// number of
+// the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all are asked
+// for, or if it is clearly faster than one. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
 		return nil
@@ -85,7 +81,8 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	most := coresFor(cores, j.devicesOfEach())
-	gpus := slices.ContainsFunc(j.config.Devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU })
+	gpus := slices.ContainsFunc(j.config.Devices,
+		func(d torch.Device) bool { return d.Kind != torch.KindCPU })
 	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
 	switch {
 	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
@@ -112,26 +109,20 @@ func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int,
 	t, err := train.ThreadsByTime(ctx, j.model, j.training, train.ThreadsConfig{
 		Group: j.group, Most: most, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
 		Loss: trainingLoss(j.training.Info().Task()),
-		Profile: profile.Config{Device: device, Peer: device, Seed: j.config.Seed, Autocast: j.config.Autocast,
-			Clock: clock},
+		Profile: profile.Config{Device: device, Peer: device, Seed: j.config.Seed,
+			Autocast: j.config.Autocast,
+			Clock:    clock},
 	})
 	if err != nil {
 		return 0, withFlags(err, remedyForTiming)
 	}
 	device.ResetPeak()
 	j.effective = fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
-	switch {
-	case t.N > 1:
-		fmt.Fprintf(stderr, "--threads %d, by measured time: %.2f times as fast as 1\n", t.N, t.Faster)
-	case t.Faster < 1:
-		fmt.Fprintf(stderr, "--threads 1, by measured time: %d are slower\n", t.Tried)
-	default:
-		fmt.Fprintf(stderr, "--threads 1, by measured time: with %d it is not clearly faster\n", t.Tried)
-	}
+	fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried, t.Faster)
 	return t.N, nil
 }
 
-// coresFor returns how many threads each of so many devices gets of the cores.
+// coresFor returns the threads of each device in an equal share of the cores.
 func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
 
 // devicesOfEach returns how many devices a process has, where one has most.
@@ -171,7 +162,7 @@ func (h highest) safeLimit(p *pipe.Pipe) []int64 {
 	return out
 }
 
-// planMemory plans what is recomputed before anything is trained, and says so.
+// planMemory plans and prints before training which activations are recomputed.
 func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
@@ -201,7 +192,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// tellBeyond says so if measuring took so many bytes, more than a limit.
+// tellBeyond prints a note if measuring held more bytes than the limit.
 func tellBeyond(w io.Writer, bytes, limit int64) {
 	if limit > 0 && bytes > limit {
 		fmt.Fprintf(w, "measuring held %s for a while, and the limit is %s: a layer that is measured takes "+
@@ -210,7 +201,7 @@ func tellBeyond(w io.Writer, bytes, limit int64) {
 	}
 }
 
-// planned says what a device will hold and recompute, or nothing if its memory is not planned.
+// planned describes the planned memory and recomputation of a device; "" without a plan.
 func planned(p *planner.Plan, device int) string {
 	again, units := 0, 0
 	var stages []string

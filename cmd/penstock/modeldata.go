@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -86,14 +84,7 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	case err != nil:
 		return err
 	case !slices.ContainsFunc(offered, fits):
-		var others []string
-		for _, name := range data.Names() {
-			if offered, err := data.Tasks(name); err == nil && slices.ContainsFunc(offered, fits) {
-				others = append(others, name)
-			}
-		}
-		return badUsage("--model %s is for %s, and --data %s for %s; want --data %s with it",
-			f.modelName, wanted[0], f.dataName, offered[0], strings.Join(others, " or "))
+		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName, wanted[0], f.dataName, offered[0])
 	case s.Changed("window") && !slices.Contains(windowed, f.dataName):
 		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size", f.window, f.dataName)
 	case f.dataName == "synthetic" && f.dataDir != "":
@@ -184,32 +175,19 @@ func (f *modelFlags) misfit(err error) error {
 	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err), hint)
 }
 
-// fieldInText is a field of models.Options in a remedy, perhaps in brackets behind the model's own name.
-var fieldInText = regexp.MustCompile(`\b\w+ \([A-Z]\w+\)|\b[A-Z][a-z]+\b`)
-
 // ofModel is the message of the refusal of a model's options, which are named as --set names them. Other
 // errors are as they are.
 func ofModel(model string, err error) string {
 	var e *models.ConfigError
-	if !errors.As(err, &e) || models.SettingName(model, e.Field) == "" {
-		return message(err)
+	if errors.As(err, &e) && models.SettingName(model, e.Field) != "" {
+		return refused(models.SettingName(model, e.Field), e)
 	}
-	remedy := fieldInText.ReplaceAllStringFunc(e.Remedy, func(word string) string {
-		if own, _, ok := strings.Cut(word, " ("); ok {
-			return own
-		}
-		return cmp.Or(models.SettingName(model, word), word)
-	})
-	return refused(models.SettingName(model, e.Field), e, remedy)
+	return message(err)
 }
 
 // refused is the message of a setting that is refused, by a name.
-func refused(name string, e *data.ConfigError, remedy string) string {
-	problem := ""
-	if e.Problem != "" {
-		problem = e.Problem + "; "
-	}
-	return fmt.Sprintf("%s=%v: %s%s", name, e.Value, problem, remedy)
+func refused(name string, e *data.ConfigError) string {
+	return fmt.Sprintf("%s=%v: %s", name, e.Value, strings.TrimPrefix(e.Problem+"; "+e.Remedy, "; "))
 }
 
 // ofData is the error of opening a data set, in which an option is named as --data-set names it. What
@@ -224,5 +202,5 @@ func ofData(err error) error {
 	if !found || data.Set(set, &data.Options{}, []string{fmt.Sprintf("%s=%v", name, e.Value)}) != nil {
 		return err
 	}
-	return badUsage("--data-set %s", refused(name, e, e.Remedy))
+	return badUsage("--data-set %s", refused(name, e))
 }

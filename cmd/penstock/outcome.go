@@ -21,7 +21,7 @@ type outcome struct {
 	test       score
 	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
 	memory     torch.ProcessMemory
-	reserved   []torch.Memory // by device, of GPUs; nil if there is none
+	reserved   []torch.Memory // by device; nil without GPUs
 	sha256     string
 	checkpoint string // "" without --out
 	trace      string // "" without --trace
@@ -48,7 +48,7 @@ type doneLine struct {
 	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
-	// Of GPUs, by device: what libtorch's allocator has reserved, and what of it is lost between blocks.
+	// By device, for GPUs: bytes that libtorch's allocator has reserved, and the bytes lost to fragmentation.
 	ReservedBytes      []int64 `json:"reserved_bytes,omitempty"`
 	FragmentationBytes []int64 `json:"fragmentation_bytes,omitempty"`
 }
@@ -76,7 +76,7 @@ type durations []time.Duration
 
 func (d *durations) add(t time.Duration) { *d = append(*d, t) }
 
-// median returns milliseconds, and false if there are none.
+// median returns milliseconds, and false without steps.
 func (d durations) median() (ms float64, ok bool) {
 	if len(d) == 0 {
 		return 0, false
@@ -126,7 +126,6 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 // narrow is the width below which a bar is short and shows no times.
 const narrow = 72
 
-// newBar makes a bar for so many steps.
 func newBar(w io.Writer, width int, steps int64) *progressbar.ProgressBar {
 	wide := width >= narrow
 	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
@@ -143,8 +142,7 @@ func barCells(width int) int {
 	return 20
 }
 
-// describe shows beside the bar the first text that fits the terminal. A wider row would go on in the
-// next line, where the bar does not clear it.
+// describe shows next to the bar the first text that fits the terminal. Wider rows would wrap.
 func (r *reporter) describe(texts ...string) {
 	width := r.width()
 	room := width - barCells(width) - len(" 100% ||    ")
@@ -221,7 +219,8 @@ func (r *reporter) evaluating(what string, done, all int) {
 
 func (r *reporter) validated(v train.ValidationInfo) error {
 	if r.lines != nil {
-		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better, v.Partial})
+		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
+			v.Partial})
 	}
 	if r.running() {
 		if err := r.bar.Clear(); err != nil {
@@ -232,7 +231,6 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 	return err
 }
 
-// validationText says what a validation has found.
 func validationText(r train.ValidationInfo) string {
 	text := fmt.Sprintf("epoch %d: validation loss %.4f", r.Epoch+1, *r.Loss)
 	if r.Partial {
@@ -271,9 +269,10 @@ func (r *reporter) memory(bytes []int64) string {
 	return strings.Join(parts, "  ")
 }
 
-// plainNumber writes a number of so many digits, without an exponent.
+// plainNumber writes a number with that number of digits and no exponent.
 func plainNumber(x float64, digits int) string {
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', digits, 64), 64) // which it has written itself
+	// which it has written itself
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', digits, 64), 64)
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 

@@ -35,7 +35,7 @@ func (j *job) checkDirectories(context.Context, io.Writer) error {
 	return err
 }
 
-// checkDirectory refuses a path that is no directory, or below what is none. Without a path it does nothing.
+// checkDirectory refuses a path that cannot be a directory. "" is no path.
 func checkDirectory(flag, path string) error {
 	if path == "" {
 		return nil
@@ -45,7 +45,8 @@ func checkDirectory(flag, path string) error {
 		case err == nil && info.IsDir() || dir == filepath.Dir(dir):
 			return nil
 		case err == nil:
-			return badUsage("--%s %s: %s is no directory; want one, or a name that there is not", flag, path, dir)
+			return badUsage("--%s %s: %s is no directory; want one, or a name that there is not", flag,
+				path, dir)
 		}
 	}
 }
@@ -83,7 +84,8 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 // step is a train.Hook.
 func (m *measures) step(s train.StepInfo) error {
 	m.epoch = s.Epoch
-	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss, LR: s.LR,
+	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss,
+		LR:               s.LR,
 		SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
 	if m.clipped {
 		out.GradNorm = &s.GradNorm
@@ -150,7 +152,7 @@ func (j *job) testing(ctx context.Context) train.Hook {
 	})
 }
 
-// validation is what the loop validates after each epoch and at its end; nil is nothing.
+// validation returns the validation after each epoch and at the end; nil without --validate.
 func (j *job) validation() *train.Validation {
 	set := j.heldOut
 	if j.validate == partTest {
@@ -178,8 +180,8 @@ type dashboard struct {
 	over   chan struct{} // closed when the server has ended
 }
 
-// listen takes the address of the dashboard, before anything else is opened or made. The caller closes
-// what it returns, which is nil without a dashboard.
+// listen opens the address of the dashboard before anything is opened or created. The caller closes it. It is
+// nil without a dashboard.
 func (o *runOptions) listen() (net.Listener, error) {
 	if o.dashboardAt == "" || o.member.Rank > 0 {
 		return nil, nil
@@ -197,7 +199,7 @@ func (o *runOptions) listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// serveDashboard begins to serve, when it is known what the run is.
+// serveDashboard starts the server of the page.
 func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	d := &j.dashboard
 	if j.listener == nil || j.member.Rank > 0 {
@@ -244,7 +246,7 @@ func (d *dashboard) close() error {
 	return nil
 }
 
-// recordStep is a hook that keeps what the page of the run shows, when a step has been recorded.
+// recordStep is a hook that updates the page of the run with the recorded step.
 func (j *job) recordStep(s train.StepInfo) error {
 	if s.Timeline == nil || s.Step != j.trace.step || j.member.Rank > 0 {
 		return nil
@@ -275,8 +277,9 @@ func (j *job) updatePage() error {
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd keeps how the run ended, and tells pages. What an earlier part of the run has kept stays
-// where this one has recorded no step. That it cannot be kept is no error beside that of the run.
+// recordEnd records how the run ended. If this part of a resumed run has recorded no step the page of
+// the part
+// before stays. After a failed run an error of recording is ignored.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
 		return nil
@@ -306,7 +309,7 @@ func (j *job) recordEnd(end error) error {
 	return err
 }
 
-// describeRun is what is known of the run before its first step.
+// describeRun describes the run before its first step.
 func (j *job) describeRun() report.Run {
 	config := j.pipe.Config()
 	batch := fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))
@@ -337,7 +340,7 @@ func (j *job) describeRun() report.Run {
 	return r
 }
 
-// commandLine is what the run was started with.
+// commandLine returns the command line that started the run.
 func (o *runOptions) commandLine() string {
 	return cmp.Or(o.getenv(launchedBy), shellQuoted(append([]string{"penstock"}, o.args...)))
 }

@@ -23,8 +23,8 @@ import (
 	"penstock.example/torch"
 )
 
-// takePlan gives the flags of penstock train what the plan of --plan FILE says, which penstock plan --model
-// has written. What auto decides is not known yet: see applyAutoPlan.
+// takePlan sets flags from the file of --plan, which penstock plan --model writes. With --plan auto
+// applyAutoPlan sets them later.
 func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	if f.planned == "" || f.planned == auto {
 		return nil
@@ -41,9 +41,8 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	return f.take(cmd.Flags(), line)
 }
 
-// take gives the flags what a plan says. A flag that says something else is a usage error. With --plan
-// auto the plan
-// was made by the flags of keptByAuto.
+// take sets flags from a plan. A flag with another value is a usage error. --plan auto has made its plan
+// from the flags of keptByAuto.
 func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 	for _, p := range line.flags() {
 		flag := s.Lookup(p.name)
@@ -59,7 +58,8 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 		case !flag.Changed, p.name == "devices" && f.planned == auto: // which may have them in another order
 			err = s.Set(p.name, p.value)
 		case f.planned == auto && slices.Contains(keptByAuto, p.name), f.says(s, p.name) == has,
-			p.name == "set" && sameOptions(line.Model, f.settings, line.Settings): // said otherwise, or a default
+			// said otherwise, or a default
+			p.name == "set" && sameOptions(line.Model, f.settings, line.Settings):
 			continue
 		default:
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
@@ -124,7 +124,7 @@ func sameOptions(model string, a, b []string) bool {
 	return all != nil && slices.Equal(all, list(b))
 }
 
-// planFlag is what a plan says of a flag, and what the flag has where the plan leaves it out.
+// planFlag is a flag with its value in a plan, and its default where the plan has none.
 type planFlag struct {
 	name, value, usual string
 	optional           bool // another value may be given
@@ -132,7 +132,10 @@ type planFlag struct {
 
 // flags are what penstock train is to have of a plan. The order is that in which they are compared.
 func (l searchLine) flags() (list []planFlag) {
-	says := func(name string, value any) { list = append(list, planFlag{name: name, value: fmt.Sprint(value)}) }
+	says := func(name string, value any) {
+		list = append(list, planFlag{name: name,
+			value: fmt.Sprint(value)})
+	}
 	virtual := max(l.Virtual, 1)
 	says("model", l.Model)
 	says("set", strings.Join(l.Settings, ","))
@@ -166,7 +169,7 @@ func (l searchLine) flags() (list []planFlag) {
 	return list
 }
 
-// named are the devices of the plan, if they are those of this machine that --devices has named.
+// named returns the devices of a plan for named devices of this machine.
 func (l searchLine) named() (list []torch.Device) {
 	for _, name := range l.Devices {
 		d, err := torch.ParseDevice(name)
@@ -223,7 +226,7 @@ func (l dataLine) String() string {
 	return fmt.Sprintf("%v of %s and %d %s", l.Shape, l.DType, l.Outputs, of)
 }
 
-// checkPlanned refuses data that are not those of --plan FILE.
+// checkPlanned refuses other data than the plan in the file was made for.
 func (j *job) checkPlanned(info data.Info) error {
 	was, now := j.plannedFor, describeData(j.dataFlags, info)
 	if was == nil || was.String() == now.String() && was.Task == now.Task {
@@ -243,18 +246,16 @@ func (j *job) checkPlanned(info data.Info) error {
 // available is how many bytes this process can still take. Tests have others.
 var available = torch.AvailableMemory
 
-// checkFree refuses a plan of --plan FILE by which devices of this process hold more than they have
-// free now: by
-// its peaks, or by its limits where it has none. CPU devices share what the machine and the process's
-// cgroups leave,
-// those of all replicas in this process together. What is free is not known everywhere, and refuses
-// nothing there.
+// checkFree refuses a plan in a file if devices of this process hold more than they have free now, by its
+// peaks or else by its limits. All CPU devices of a process share the free memory of the machine and of
+// the cgroups. Where the free memory is unknown nothing is refused.
 func (j *job) checkFree(context.Context, io.Writer) error {
 	if j.planned == "" || j.planned == auto {
 		return nil
 	}
 	refuse := func(devices string, bytes, free int64) error {
-		return badUsage("--plan %s: by it %s may hold %s, and %s are free there now; want as much free, or a "+
+		return badUsage("--plan %s: by it %s may hold %s, and %s are free there now; want as much "+
+			"free, or a "+
 			"plan with a lower --memory-limit",
 			j.planned, devices, arg.Size(bytes), arg.Size(free))
 	}
@@ -299,7 +300,7 @@ func (j *job) checkFree(context.Context, io.Writer) error {
 	return nil
 }
 
-// parsePlan reads the plan of a model. An error names the field, and what is wanted.
+// parsePlan reads the plan of a model. Errors name the field and a remedy.
 func parsePlan(text []byte) (line searchLine, err error) {
 	page := struct {
 		*searchLine
@@ -347,7 +348,8 @@ func (l searchLine) check() error {
 		want  string
 	}{
 		{err == nil, "schedule", l.Schedule, arg.OneOf(l.Schedule, scheduleNames())},
-		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a chain are " +
+		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a " +
+			"chain are " +
 			"not those of a model"},
 		{l.Batch > 0, "batch", l.Batch, "want a whole number from 1"},
 		{l.Chunks > 0 && l.Batch%max(l.Chunks, 1) == 0, "chunks", l.Chunks,
@@ -359,10 +361,12 @@ func (l searchLine) check() error {
 			fmt.Sprintf("want layers of %d stages on each device", virtual)},
 		{named.Virtual == 0 || named.Virtual == virtual, "virtual", l.Virtual, fmt.Sprintf("want %d for %s",
 			named.Virtual, l.Schedule)},
-		{l.named() == nil || len(l.Devices)*virtual == len(l.Balance) && distinct(l.named()) == len(l.Devices),
+		{l.named() == nil || len(l.Devices)*virtual == len(l.Balance) &&
+			distinct(l.named()) == len(l.Devices),
 			"devices", l.Devices,
 			"want each device once, as many as the balance has"},
-		{l.Bytes == nil || len(l.Bytes) > 0 && len(l.Bytes) == len(l.named()) && slices.Min(l.Bytes) > 0, "bytes", l.Bytes,
+		{l.Bytes == nil || len(l.Bytes) > 0 && len(l.Bytes) == len(l.named()) && slices.Min(l.Bytes) > 0,
+			"bytes", l.Bytes,
 			"want a number from 1 for each of devices"},
 		{l.Input == nil || len(l.Input.Shape) > 0 && slices.Min(l.Input.Shape) > 0 && l.Input.Outputs > 0,
 			"input", l.Input,

@@ -42,14 +42,12 @@ for each, in their order:
 
 A file is a picture (PNG, JPEG, GIF) for a model that was trained on pictures or bytes, text
 for one that was trained on text, whose last bytes count, or an .npy of what the model was
-trained on, for any model: one input, or several with a dimension in front. Inputs are
-resized and normalised as in training, and not augmented. Names are there where the data
-have them.
+trained on: one input, or several with a dimension in front. Inputs are resized and
+normalised as in training.
 
 DIR is the directory of --out of penstock train, whose newest checkpoint is meant, or a
-checkpoint, of any number of processes; one predicts, with --stages over --devices for
-a model that is too large for one. The data of the run are not needed. If a file cannot be read or is no input of
-the model, nothing is written.`,
+checkpoint. The data of the run are not needed. If a file is no input of the model, nothing
+is written.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'
   penstock predict out/shakespeare line.txt

@@ -27,7 +27,7 @@ import (
 //
 //	penstock train --replicas 2 --stages 2      process 0   member 0: cpu:0 cpu:1   member 1: cpu:2 cpu:3
 
-// datasets are those of a run, to train and to test with.
+// datasets are the training and the test data of a run.
 type datasets struct{ training, test data.Dataset }
 
 // heartbeats is how often a process says that it is alive in the time of --silence.
@@ -80,8 +80,8 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 	return cfg, err
 }
 
-// checkGroup finds out which members of which group this process has. Without --stages and --balance each
-// member gets a stage.
+// checkGroup finds the members of this process in their group. Without --stages and --balance each member
+// gets a stage.
 func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 	if o.member, err = o.groupFlags.config(s, o.getenv); err != nil {
 		return err
@@ -90,14 +90,16 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 	even := o.replicas%processes == 0 || processes%o.replicas == 0
 	switch {
 	case !even && processes >= o.replicas:
-		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of processes "+
+		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of "+
+			"processes "+
 			"that it divides",
 			o.replicas, processes)
 	case !even:
 		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d",
 			o.replicas, processes)
 	case o.batch < o.replicas:
-		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each", o.replicas,
+		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each",
+			o.replicas,
 			o.batch)
 	}
 	if o.here = max(o.replicas/processes, 1); o.here > 1 {
@@ -126,14 +128,15 @@ func (o *runOptions) checkProcesses() error {
 		return nil
 	case o.planned != "" && o.planned != auto:
 		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: "+
-			"want a plan for --devices %[3]d or more, --plan auto, or fewer processes", o.planned, devices, each)
+			"want a plan for --devices %[3]d or more, --plan auto, or fewer processes", o.planned,
+			devices, each)
 	}
 	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or "+
 		"more, or fewer processes",
 		each, counted(devices, "device"))
 }
 
-// devicesPerReplica returns how far the devices of one replica of this process are from those of the next.
+// devicesPerReplica returns the distance between the device numbers of two replicas of this process.
 func (o *runOptions) devicesPerReplica() (n int) {
 	for _, d := range o.config.Devices {
 		n = max(n, d.Index+1)
@@ -141,10 +144,11 @@ func (o *runOptions) devicesPerReplica() (n int) {
 	return n
 }
 
-// checkDevices checks that there are devices for all replicas of this process.
+// checkDevices refuses more devices, over all replicas of this process, than exist.
 func (o *runOptions) checkDevices(*pflag.FlagSet) error {
 	if n := o.devicesPerReplica(); n*o.here > torch.MaxCPU && o.here > 1 {
-		return badUsage("--replicas %d: %d in one process, each with devices up to %v, take more than the %d "+
+		return badUsage("--replicas %d: %d in one process, each with devices up to %v, take more than "+
+			"the %d "+
 			"that there are; want more processes", o.replicas, o.here, torch.CPU(n-1), torch.MaxCPU)
 	}
 	return nil
@@ -166,7 +170,7 @@ func (o *runOptions) asMember(config pipe.Config) pipe.Config {
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(func() (out datasets, err error) {
 		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
-		torch.TrimProcess() // reading took more than what was read
+		torch.TrimProcess() // reading needs temporary memory
 		return out, ofData(err)
 	})
 	within := make([]*group.Group, o.here)
@@ -189,8 +193,8 @@ func (o runOptions) members() (all []runOptions) {
 	return all
 }
 
-// runMembers runs each member of the group in this process, and returns what ended them: the error of the
-// one that failed by itself, as those of the others only say so.
+// runMembers runs the members of the group in this process. It returns the error of the member that failed
+// first, not the errors of members that were told so.
 func runMembers(members []runOptions, run func(runOptions) error) error {
 	errs := make([]error, len(members))
 	var all sync.WaitGroup
@@ -226,8 +230,8 @@ func isPeerFailure(err error) bool {
 // they are given.
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help", "config"}
 
-// facts is what flags say that all processes of a run must have in common. Of the file of --schedule it is
-// the program; those of --config and --plan say it by the flags that they give.
+// facts lists the flags that must be equal in all processes of a run. A schedule in a file is compared by its
+// program, --config and --plan by the flags in the file.
 func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
 	s.VisitAll(func(f *pflag.Flag) {
 		text := f.Value.String()
@@ -241,7 +245,7 @@ func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
 		case f.Changed && (f.Name == "dashboard" || v != nil && v.path):
 			text = "a path"
 		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"},
-			f.DefValue): // which is not what it stands for
+			f.DefValue): // a default that depends on other flags
 			text = ""
 		}
 		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
@@ -276,8 +280,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	return nil
 }
 
-// failGroup tells the other processes that this one cannot go on. Those that know it, because they
-// could not either, are not waiting any more.
+// failGroup tells the other processes that this one cannot go on.
 func (j *job) failGroup(err error) {
 	if j.group != nil && err != nil {
 		j.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: message(err)})
@@ -293,7 +296,8 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
 	facts := slices.Concat([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch",
 		Value: torch.Version()}},
-		j.common, []train.Fact{{Name: "data with the fingerprint", Value: fmt.Sprint(described["fingerprint"])}})
+		j.common, []train.Fact{{Name: "data with the fingerprint",
+			Value: fmt.Sprint(described["fingerprint"])}})
 	err := train.Agree(ctx, j.group, facts)
 	var differ *train.DisagreementError
 	if errors.As(err, &differ) {

@@ -59,14 +59,11 @@ func newProfile() *cobra.Command {
 of its forward, with and without gradients, and of its backward, and the bytes of its
 output, of what it saves, and of temporaries and gradients, to the byte. The result is
 a chain, which penstock remat plans for. Layers of which a plan would gain nothing by
-keeping them apart are joined, and count as one. They are timed in the order of a
-step, as many together as fit in 256 MiB; beyond that only one at a time has to fit.
+keeping them apart are joined, and count as one.
 
-Bytes are the same on every run. Times are those of this machine, with so many threads:
-the lower quartile of the timed runs, and how much longer the median took. With one
-thread they are its processor time, to which other programs add little. While a layer
-is timed the other cores work on other layers, as the stages of a pipeline do: a plan
-for one device alone is measured with --devices 1.`,
+Times are the lower quartile of the timed runs. While a layer is timed the other cores
+work on other layers, as the stages of a pipeline do: a plan for one device alone is
+measured with --devices 1.`,
 		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
   penstock profile --model gpt --set depth=12 --batch 8
   penstock profile --model vgg16_bn --batch 4 --out - | penstock remat explain - --limit 700MiB`,

@@ -18,8 +18,8 @@ const (
 	lineEvery = 2 * time.Second
 )
 
-// progress says on stderr what goes on, as soon as that takes long: on a terminal in place, elsewhere
-// in a line now and then. Lines that are written to it stay. Several goroutines may call it.
+// progress shows on stderr a task that takes long: on a terminal in place, elsewhere in a line now and then.
+// Lines that are written to it stay. Several goroutines may call it.
 type progress struct {
 	w           io.Writer
 	doing, unit string // "evaluating", "samples"
@@ -55,7 +55,7 @@ func (p *progress) every(live time.Duration) time.Duration {
 	return lineEvery
 }
 
-// at shows that so many are done.
+// at shows the progress.
 func (p *progress) at(done, all int) {
 	p.note(fmt.Sprintf("%d of %d %s", done, all, p.unit))
 	if now := time.Now(); !now.Before(p.next) {
@@ -64,7 +64,7 @@ func (p *progress) at(done, all int) {
 	}
 }
 
-// searching notes which schedule is searched, after so many of all. It is a search.Wishes.Progress.
+// searching notes the schedule that is searched. It is a search.Wishes.Progress.
 func (p *progress) searching(schedule string, done, of int) {
 	p.note(fmt.Sprintf("schedule %d of %d, %s", done+1, of, schedule))
 }
@@ -108,7 +108,7 @@ func (p *progress) clear() {
 	}
 }
 
-// end clears what is shown. Nothing is shown after it returns.
+// end clears the line and stops.
 func (p *progress) end() {
 	if p.stop != nil {
 		p.stop()
@@ -136,11 +136,11 @@ func repeat(every time.Duration, f func(now time.Time)) (stop func()) {
 	})
 }
 
-// counters shows what is done one after the other, such as evaluations. Without a writer nothing is shown.
+// counters shows tasks one after the other, such as evaluations. Without a writer it shows nothing.
 type counters struct {
 	w    io.Writer
 	unit string
-	now  *progress // of what is being done; nil between them
+	now  *progress // nil between tasks
 }
 
 // at shows that so many are done.
@@ -163,7 +163,7 @@ func showText(w io.Writer) func(done, all int) {
 	return func(done, all int) { c.at("encoding text", done, all) }
 }
 
-// usualWidth is the width of a terminal that does not tell its own, and of what is drawn elsewhere.
+// usualWidth is the width of a terminal of unknown size, and of output elsewhere.
 const usualWidth = 80
 
 // terminalWidth returns how many characters a line of w has, and whether w is a terminal at all. Other
@@ -177,7 +177,8 @@ func terminalWidth(w io.Writer) (columns int, ok bool) {
 		return usualWidth, false
 	}
 	var size struct{ rows, columns, x, y uint16 } // winsize of ioctl_tty(2)
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size)))
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ,
+		uintptr(unsafe.Pointer(&size)))
 	if errno != 0 || size.columns == 0 {
 		return usualWidth, errno == 0
 	}

@@ -12,14 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 
-	"penstock.example/nn"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
 
 func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
 
-// openStore finds in --out what to go on from, and whether more can be written there.
+// openStore opens --out: it finds the checkpoint to resume, and checks that more can be written.
 func (j *job) openStore(context.Context, io.Writer) error {
 	if j.out == "" {
 		return nil
@@ -66,10 +65,11 @@ func (j *job) removeCreated() {
 	}
 }
 
-// openCheckpoint finds what to go on from.
+// openCheckpoint opens the checkpoint to resume.
 func (j *job) openCheckpoint() error {
-	// Locked before anything is read: another run may be about to remove what would be found. Where
-	// there is no directory, Latest says so. Of the processes of a group some may have to make theirs.
+	// Locked before anything is read: another run might remove the checkpoint. Without a directory
+	// Latest returns
+	// the error. Some processes of a group may have to create it.
 	if j.group != nil {
 		if err := j.store().Prepare(); err != nil {
 			return err
@@ -111,20 +111,21 @@ func (j *job) lock() (err error) {
 	return err
 }
 
-// save saves where the run stands, if there is an --out, and returns the checkpoint's path.
+// save saves the run in --out and returns the path of the checkpoint; "" without --out.
 func (j *job) save() (path string, err error) {
 	if j.out == "" {
 		return "", nil
 	}
-	// First, so that no checkpoint is of a step whose line is not on disk. If the disk takes no lines the
-	// weights are saved all the same.
+	// First, so that each saved step has its line on disk. If the disk is full for lines the weights
+	// are saved
+	// all the same.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	j.unsaved = err != nil
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellResumed says why the results of a resumed run may differ from those of one that was not interrupted.
+// tellResumed prints why the results of a resumed run may differ from an uninterrupted one.
 func (j *job) tellResumed(stderr io.Writer) {
 	from := j.from
 	if from == nil {
@@ -138,31 +139,21 @@ func (j *job) tellResumed(stderr io.Writer) {
 				flag, was, now, effect)
 		}
 	}
-	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an uninterrupted run")
+	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an "+
+		"uninterrupted run")
 	differs("--threads", from.Recipe.Threads, j.config.Threads, bits)
-	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, otherReplicas(j.model))
+	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, bits+", and more with batch norm or dropout")
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n", was,
+			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n",
+				was,
 				library, now[library], bits)
 		}
 	}
 }
 
-// otherReplicas says what depends on how many replicas there are. The micro-batches of each have other rows.
-func otherReplicas(model *nn.Sequential) string {
-	for _, l := range model.Layers() {
-		trained := slices.ContainsFunc(nn.Params(l.Layer), func(p nn.NamedParam) bool { return p.Trainable() })
-		if trained && len(nn.Buffers(l.Layer)) > 0 {
-			return "results differ from those of an uninterrupted run, as batch norms go by the rows of " +
-				"micro-batches, which are others"
-		}
-	}
-	return "the last bits of the weights may differ, and with dropout more"
-}
-
-// tellStart says where the run goes on, and in what it differs from the run that saved the checkpoint.
+// tellStart prints where the run goes on, and its differences from the run that saved the checkpoint.
 func (j *job) tellStart(stderr io.Writer) error {
 	at, end := j.from.Position, ""
 	switch {
@@ -190,7 +181,6 @@ func (j *job) tellStart(stderr io.Writer) error {
 	return err
 }
 
-// orNone is a number of steps, or none.
 func orNone(text string) string {
 	if text == "0" || text == "absent" {
 		return "none"

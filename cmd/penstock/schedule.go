@@ -43,12 +43,9 @@ parts 0I2, the gradient of the stage's input, and 0W2, those of its weights. Wit
 what its device does next.
 
 Times are those of one stage on one micro-batch, in any unit; a whole backward takes
-i and w together, and r is that of a reduction. What a device holds is counted in
-micro-batches of a stage, from forward to the end of backward, the running one
-included. Links between devices cost nothing, unless --latency or --bandwidth says so;
-times are milliseconds then. A value takes the latency and its bytes over the bandwidth;
-a link moves one at a time, and no device waits for what it has sent unless --capacity
-says so.
+i and w together, and r is that of a reduction. With --latency or --bandwidth they are
+milliseconds, and a link moves one value at a time. What a device holds is counted in
+micro-batches of a stage, the running one included.
 
   text   the program, with what is sent and received; schedule check reads it
   grid   the time of each action, to the right
@@ -260,15 +257,13 @@ func newScheduleCheck() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Check that a program of a pipeline can run",
 		Long: `Check that the program in a file can run to its end and gives bit-equal results:
-every computation is there once, sends and receives match, nothing comes before
-what it needs, all stages have their reduction over replicas or none, gradients are summed in ascending order, and no device waits for
-another for ever; and whether it still does where nothing waits on a link, and where
-links keep order.
+every computation is there once, sends and receives match, nothing comes before what
+it needs, gradients are summed in ascending order, and no device waits for ever; and
+whether it can where links hold no values, and where they keep order.
 
 FILE is what penstock schedule --format text prints, or a CSV of
 torch.distributed.pipelining, or - for standard input. The exit code is 1 if the
-program cannot run, and stderr says why: device, number of the action, action and
-reason. It is 2 if the file is no program.`,
+program cannot run, and 2 if the file is no program.`,
 		Example: `  penstock schedule check program.txt
   penstock schedule zb-h1 --stages 4 --chunks 8 --format csv | penstock schedule check -`,
 		Args: filesNamed("FILE"),
@@ -310,17 +305,13 @@ func newScheduleCompare() *cobra.Command {
 the share of it that devices are idle, and the most that a device holds. The
 fastest come first, and of these the one that holds least.
 
-Here times are those of a device's whole share of the model on one micro-batch, in any
-unit, and so is what is held: a schedule with V stages on each device cuts that share
-in V, and not what it sends. With --latency or --bandwidth times are milliseconds.
+Times are those of a device's whole share of the model on one micro-batch: a schedule
+with V stages on each device cuts that share in V, and not what it sends.
 
-With --profile the layers of a chain (penstock profile) are cut evenly by time into as
-many stages as there are, and the peak of each device is planned from the bytes of the
-chain, with nothing recomputed. Weights count as much as their gradients; targets,
-buffers, weights that are not trained and the optimizer's state are not counted. A
-chain that does not say what the two parts of a backward take has them take half the
-time each. JSON has the layers of each stage too ("balance"), and what layers save for
-backward ("held").`,
+With --profile the layers of a chain (penstock profile) are cut evenly by time, and the
+peak of each device is planned from the bytes of the chain, with nothing recomputed.
+Weights count as much as their gradients; targets, buffers, weights that are not trained
+and the optimizer's state are not counted.`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16
   penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
   penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,

@@ -7,14 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
 	"penstock.example/planner"
 	"penstock.example/planner/search"
 	"penstock.example/profile"
@@ -22,9 +30,10 @@ import (
 	"penstock.example/report"
 	"penstock.example/schedule"
 	"penstock.example/torch"
+	"penstock.example/train"
 )
 
-// searchFlags say what is planned from a chain, and on what.
+// searchFlags say what is planned, and on what.
 type searchFlags struct {
 	stages, chunks, batch, rows int
 	devices                     []torch.Device // by name; nil is any
@@ -35,6 +44,33 @@ type searchFlags struct {
 	of                          measureFlags
 	latency                     time.Duration
 	bandwidth                   float64
+}
+
+// measureFlags say which model is measured for a plan, and how it will be trained.
+type measureFlags struct {
+	modelFlags
+	optimizer string
+	momentum  float64
+	autocast  torch.Autocast
+	numerics  gpuFlags
+	trainOnly []string // layers; nil is all
+	threads   int
+	repeats   int
+	seed      uint64
+}
+
+func (f *measureFlags) register(s *pflag.FlagSet) {
+	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN; penstock models lists them", models.Names()...)
+	s.StringArrayVar(&f.settings, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	f.dataFlags.register(s, " (default: samples as the model usually reads them)")
+	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
+	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	trainOnlyFlag(s, &f.trainOnly)
+	autocastFlag(s, &f.autocast, "plan for forwards of the model in fewer bits where that is safe")
+	f.numerics.register(s)
+	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
+	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer of the model, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
+	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")
 }
 
 func newPlan() *cobra.Command {
@@ -49,71 +85,47 @@ limit. A bound says how much faster any plan of those that are searched could be
 it is the step, that is proved to be the best.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, and on
-all its cores: one device with all threads, or several with a part of them. The fewest
-rows come first. Where one layer alone takes more than any device may hold, micro-batches
-of more rows are not measured. --devices names devices of
-this machine instead, CPU devices or GPUs: one of each kind is measured, copies between
-GPUs are timed, and without --memory-limit a GPU may hold what it has free; the run then
-has these devices, in the plan's order. The plan is for samples of --data, and training
-on samples of another shape is refused; without --data it is for those that the model
-usually reads. With --train-only layers that are frozen hold nothing for a backward, and
-have no state. The step of the best plan is then planned as penstock train --plan does
-it, so that its peaks are known to the byte.
-Without a limit nothing is recomputed. With --out the plan is for penstock train --plan.
+all its cores, or on the devices that --devices names: GPUs may then hold what they have
+free. The plan is for samples of --data, or those that the model usually reads. Its peaks
+are known to the byte. With --out it is for penstock train --plan.
 
-Otherwise only a chain is known (penstock profile).
-
-With --chunks alone the chain is of one micro-batch. With --batch it is of as many rows
-as it says, or else of --rows, or of the whole batch, and the numbers of micro-batches
-are divisors of the batch; what they take is taken to grow with their rows. Transfers
+Otherwise a chain is planned for (penstock profile). With --chunks alone the chain is of
+one micro-batch; with --batch what micro-batches take grows with their rows. Transfers
 cost nothing unless --latency or --bandwidth is given, or a machine:
 
   {"version":1,
   "devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
-A device that is twice as fast as what was measured has the speed 2. It needs as many
-threads as the chain was measured with; one that has several times as many is shared by
-stages, in equal parts, where there are more stages than devices. A link that has
-"from" and "to" joins two devices by name, gpu0 and gpu1 here. Stages are placed on
-devices in their order in the file.
+A device that is twice as fast as what was measured has the speed 2. One with several
+times the threads is shared by stages. A link with "from" and "to" joins two devices by
+name, gpu0 and gpu1 here.
 
-Peaks of a chain are those of penstock schedule compare; of the optimizer's state they
-have nothing. If no plan keeps the limits the exit code is 2, the least limits are told,
-and nothing is written. Where a model's parameters, their gradients and the optimizer's
-state do not fit, that is said at once, and the model is measured for the least limit
-if it is small.`,
+If no plan keeps the limits the exit code is 2, the least limits are told, and nothing
+is written.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
   penstock plan --model resnet50 --batch 64 --devices 2 --memory-limit 300MiB
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
-  penstock plan chain.json --stages 2 --chunks 8 --schedule 1f1b --format json
   penstock plan chain.json --machine machine.json --batch 64 --out plan.json
   penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
 		Args: chainOrModel(&f),
 		RunE: interruptible("planning", func(cmd *cobra.Command, args []string) error {
-			if err := keepInputs(cmd.InOrStdin(), "out", out, append(args, f.machine)...); err != nil {
-				return err
-			}
-			if err := checkOutput(cmd.OutOrStdout()); err != nil {
-				return err
-			}
 			if out != "" {
-				if err := probeOut(cmd, out); err != nil {
+				if err := checkOut(cmd, out, append(args, f.machine)...); err != nil {
 					return err
 				}
 			}
-			job, err := f.read(cmd, args)
+			show := newPlanProgress(cmd.ErrOrStderr(), "planning")
+			defer show.end()
+			p, err := f.plan(cmd, args, show)
 			if err != nil {
 				return err
 			}
-			found, err := job.search(cmd.Context(), cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			line := job.line(found)
+			show.end()
+			line := p.line()
 			if out != "" {
-				page := job.page(found)
+				page := p.page()
 				file := line
 				file.Page = &page
 				text, err := json.Marshal(file)
@@ -124,10 +136,7 @@ if it is small.`,
 					return err
 				}
 			}
-			if format == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(line)
-			}
-			return showSearch(cmd.OutOrStdout(), job.profile.Measured[0].Chain, found)
+			return printResult(cmd, format, line, p.show)
 		}),
 	}
 	f.register(cmd)
@@ -163,16 +172,8 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	list(s, &f.replicas, "replicas", "`N,...` pipelines side by side, with --machine and --batch (default 1)", number)
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none, or the machine's)")
 	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
-	s.Var(&value{read: func(text string) (err error) {
-		if f.latency, err = time.ParseDuration(text); err != nil || f.latency < 0 || f.latency > time.Hour {
-			return errors.New("want a time such as 1ms or 50us, at most 1h")
-		}
-		return nil
-	}}, "latency", "`TIME` that a value is on its way between two devices, such as 1ms (default none)")
-	s.Var(&value{read: func(text string) (err error) {
-		f.bandwidth, err = parseRate(text)
-		return err
-	}}, "bandwidth", "`RATE` of a link between two devices, such as 1.25GB/s or 10Gbit/s (default no bound)")
+	latencyFlag(s, &f.latency)
+	bandwidthFlag(s, &f.bandwidth)
 }
 
 func scheduleNames() (names []string) {
@@ -182,215 +183,326 @@ func scheduleNames() (names []string) {
 	return names
 }
 
-// searchJob is what is searched for what.
-type searchJob struct {
-	title   string // of the model, or of the chain's file
-	profile search.Profile
-	machine search.Machine
-	wishes  search.Wishes
-	model   *modelSearch // nil where only a chain is known
-	// elsewhere says that the devices are not here, so that a model's step cannot be planned.
-	elsewhere bool
-	spared    int64 // bytes of each device that are left for what a model's chain does not say
+// devicesFlag is --devices: a number, or a list of devices.
+func devicesFlag(s *pflag.FlagSet, stages *int, devices *[]torch.Device) {
+	s.Var(&value{read: func(text string) error {
+		n, err := strconv.Atoi(text)
+		switch {
+		case err == nil && n < 1:
+			return errors.New("want at least 1, or names of devices such as cuda:0,cuda:1")
+		case err == nil && n > math.MaxInt32:
+			return fmt.Errorf("want at most %d", math.MaxInt32)
+		case err == nil:
+			*stages, *devices = n, nil
+			return nil
+		}
+		var list []torch.Device
+		for word := range strings.SplitSeq(text, ",") {
+			d, err := device(strings.TrimSpace(word))
+			if err != nil {
+				return fmt.Errorf("%w, or a number of CPU devices", err)
+			}
+			list = append(list, d)
+		}
+		*stages, *devices = len(list), list
+		return nil
+	}}, "devices", "`P|LIST` as --stages; or, with --model, names of devices of this machine, such as cuda:0,cuda:1, on which it is measured")
 }
 
-// read checks the flags and reads the files.
-func (f *searchFlags) read(cmd *cobra.Command, args []string) (searchJob, error) {
-	var job searchJob
-	if cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices") {
-		return job, badUsage("--stages and --devices are the same; want one of them")
+// deviceNames is devices as --devices takes them.
+func deviceNames(devices []torch.Device) string {
+	var list []string
+	for _, d := range devices {
+		list = append(list, d.String())
 	}
-	if f.of.modelName != "" {
-		return f.ofModel(cmd)
-	}
-	switch {
-	case f.devices != nil:
-		return job, badUsage("--devices %s: a chain is of no device; want how many there are, or --model NAME, which is measured on them", f.devicesText())
-	case f.chunks == 0 && f.batch == 0:
-		return job, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, to have their number chosen")
-	case f.stages == 0 && f.machine == "":
-		return job, badUsage("want --stages P, how many devices there are, or --machine FILE")
-	case f.rows > 0 && (f.batch == 0 || f.chunks > 0):
-		return job, badUsage("--rows %d: with --chunks the chain is of one micro-batch; want --rows with --batch alone", f.rows)
-	case f.batch > 0 && f.chunks > 0 && f.batch%f.chunks != 0:
-		return job, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
-	case f.replicas != nil && (f.machine == "" || f.batch == 0):
-		return job, badUsage("--replicas: want --machine FILE and --batch N with it")
-	case f.machine != "" && f.linked():
-		return job, badUsage("--machine has the links; want --latency and --bandwidth left out")
-	}
-	c, err := readChain(cmd, args[0])
-	if err != nil {
-		return job, err
-	}
-	job.title = strings.TrimSuffix(chainTitle(c, args[0]), ", ")
-	if job.title == "" {
-		job.title = "a chain"
-	}
-	timing := profile.Timing{Spread: c.Spread}
-	if timing.Useless() {
-		return job, badUsage("%s: its times are of no use: %s; %s", args[0], timing.Warning(), profileAgain)
-	}
-	job.wishes = search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit}
-	threads := max(c.Threads, 1)
-	switch {
-	case f.rows > 0 && c.Rows > 0 && f.rows != c.Rows:
-		return job, badUsage("--rows %d: %s was measured with %d; want --rows left out", f.rows, args[0], c.Rows)
-	case f.chunks > 0 && f.replicas == nil && (f.batch == 0 || c.Rows == 0):
-		job.wishes.MicroBatches, job.profile.Measured = []int{f.chunks}, []search.Measured{{Threads: threads, Chain: c}}
-	default:
-		if job.wishes.Batch = f.batch; f.chunks > 0 {
-			job.wishes.MicroBatches = []int{f.chunks}
-		}
-		from := cmp.Or(f.rows, c.Rows, f.batch/max(f.chunks, 1))
-		for _, rows := range divisors(f.batch) {
-			job.profile.Measured = append(job.profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
-		}
-	}
-	if f.machine != "" {
-		if job.machine, err = readMachine(cmd, f.machine); err != nil {
-			return job, err
-		}
-		switch n := job.machine.Parts(threads); {
-		case n == 0:
-			return job, badUsage("--machine %s: no device has the %d threads that %s was measured with; want such a device, or a chain that was measured with fewer (penstock profile --threads)", f.machine, threads, args[0])
-		case f.stages > n:
-			return job, badUsage("--stages %d: the machine has devices for %d, with %s each, as many as %s was measured with", f.stages, n, counted(threads, "thread"), args[0])
-		}
-	} else {
-		for i := range f.stages {
-			job.machine.Devices = append(job.machine.Devices, search.Device{Name: fmt.Sprint("device ", i), Threads: threads})
-		}
-		if f.linked() {
-			job.machine.Links = []search.Link{f.link()}
-		}
-	}
-	if f.stages > len(c.Layers) {
-		return job, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
-	}
-	if warnOfTiming(cmd.ErrOrStderr(), timing, profileAgain) {
-		fmt.Fprintln(cmd.ErrOrStderr(), "another plan may be faster than the one that is found; limits hold")
-	}
-	if f.machine != "" && c.Threads == 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s does not say with how many threads it was measured; it is read as 1\n", inputName(args[0]))
-	}
-	return job, nil
-}
-
-// divisors are those of a number, ascending.
-func divisors(n int) (list []int) {
-	for d := 1; d <= n/d; d++ {
-		if n%d == 0 {
-			list = append(list, d, n/d)
-		}
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// linked says whether --latency or --bandwidth say what links cost, and link is what they say.
-func (f *searchFlags) linked() bool { return f.latency > 0 || f.bandwidth > 0 }
-
-func (f *searchFlags) link() search.Link {
-	return search.Link{Latency: f.latency, Bandwidth: f.bandwidth}
+	return strings.Join(list, ",")
 }
 
 // chainOrModel wants the file of a chain, or --model.
 func chainOrModel(f *searchFlags) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
+		if f.of.modelName != "" && len(args) > 0 {
+			return badUsage("%s and --model %s: want one of the two", args[0], f.of.modelName)
+		}
 		if f.of.modelName != "" {
-			if len(args) > 0 {
-				return badUsage("%s and --model %s: want one of the two", args[0], f.of.modelName)
-			}
 			return nil
 		}
-		for _, name := range modelOnly {
+		for _, name := range []string{"data", "train-only", "autocast", "threads", "optimizer"} { // that matter most
 			if cmd.Flags().Changed(name) {
 				return badUsage("--%s is for a model that is measured; want --model NAME with it", name)
 			}
-		}
-		if len(args) > 1 && cmd.HasSubCommands() && arg.Nearest(args[0], []string{"explain"}) != "" {
-			return badUsage("unknown command %q for %q; did you mean explain? see %[2]s --help", args[0], cmd.CommandPath())
 		}
 		return filesNamed("CHAIN, or --model NAME,")(cmd, args)
 	}
 }
 
-// readMachine reads the file of a machine. What is wrong in it is a usage error.
-func readMachine(cmd *cobra.Command, path string) (search.Machine, error) {
-	text, err := readInput(cmd, path)
-	if err != nil {
-		return search.Machine{}, badUsage("--machine %w", err)
-	}
-	m, err := search.ParseMachine(text)
-	if err != nil {
-		return m, badUsage("--machine %s: %s", path, message(err))
-	}
-	return m, nil
+// foundPlan is the fastest plan of a model or a chain.
+type foundPlan struct {
+	*train.ModelPlan
+	title     string // of the model, or of the chain's file
+	flags     *searchFlags
+	model     *measuredModel // nil where only a chain is known
+	momentum  float64
+	elsewhere bool // the devices are not here
+	// What a page shows of the model.
+	layers []report.Layer
+	chains []report.Chain
 }
 
-// once finds the best plan, which is nil where none keeps the limits.
-func (j *searchJob) once(ctx context.Context) (*search.Result, error) {
-	r, err := search.Search(ctx, j.profile, j.machine, j.wishes)
+// plan finds the fastest plan.
+func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*foundPlan, error) {
+	if err := checkOutput(cmd.OutOrStdout()); err != nil {
+		return nil, err
+	}
+	linked := f.latency > 0 || f.bandwidth > 0
+	var machine search.Machine
+	switch {
+	case cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices"):
+		return nil, badUsage("--stages and --devices are the same; want one of them")
+	case f.batch > 0 && f.chunks > 0 && f.batch%f.chunks != 0:
+		return nil, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
+	case f.machine != "" && (linked || f.devices != nil):
+		return nil, badUsage("--machine has devices and links; want --latency and --bandwidth left out, and no names of --devices")
+	case f.stages == 0 && linked:
+		return nil, badUsage("--latency and --bandwidth: want --devices P with them, which links join, or --machine FILE")
+	case f.machine != "":
+		text, err := readInput(cmd, f.machine)
+		if err != nil {
+			return nil, badUsage("--machine %w", err)
+		}
+		if machine, err = search.ParseMachine(text); err != nil {
+			return nil, badUsage("--machine %s: %s", f.machine, message(err))
+		}
+	}
+	if f.of.modelName == "" {
+		return f.planChain(cmd, args[0], machine, show)
+	}
+	if f.batch == 0 || f.rows > 0 || f.replicas != nil {
+		return nil, badUsage("--model %s: want --batch N with it, the rows of a step, and no --rows and --replicas", f.of.modelName)
+	}
+	if err := checkNamed(f.devices); err != nil {
+		return nil, err
+	}
+	if err := f.of.check(cmd.Flags()); err != nil {
+		return nil, err
+	}
+	f.of.numerics.apply()
+	m, err := f.ofSamples(show)
+	if err != nil {
+		return nil, err
+	}
+	cores := runtime.NumCPU()
+	r := planRequest{machine: machine, threads: f.modelThreads(cores), atWork: cmp.Or(f.stages, cores)}
+	r.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
+	switch {
+	case f.machine != "" || f.devices != nil:
+	case linked:
+		r.machine = linkedMachine("cpu/", f.stages, slices.Max(r.threads), f.link())
+	default:
+		r.machine = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
+	}
+	if f.machine == "" && !f.onGPUs() && f.stages > cores {
+		show.line(fmt.Sprintf("there are %d cores for %d devices, so that a step will take longer than planned", cores, f.stages))
+	}
+	return f.planModel(cmd.Context(), show, m, r)
+}
+
+func (f *searchFlags) link() search.Link {
+	return search.Link{Latency: f.latency, Bandwidth: f.bandwidth}
+}
+
+// onGPUs reports whether the devices are named, and GPUs.
+func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
+
+// ofSamples makes the model for the samples of --data, or for those that it usually reads.
+func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
+	of := &f.of.modelFlags
+	if of.dataName == "" {
+		return newMeasuredModel(of.modelName, of.settings)
+	}
+	of.data.OnText = showText(stderr)
+	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
+	if err != nil {
+		return measuredModel{}, wrongInput(ofData(err))
+	}
+	torch.TrimProcess() // reading took more than what was read
+	if n := training.Len(); f.batch > n {
+		return measuredModel{}, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch, of.dataName, n)
+	}
+	return measuredOn(of, training.Info())
+}
+
+// thisMachine is a CPU of so many threads, which its devices share.
+func thisMachine(threads int) search.Machine {
+	return search.Machine{Devices: []search.Device{{Name: "cpu", Threads: threads}}}
+}
+
+// modelThreads are the numbers of threads of a device that a model is measured for.
+func (f *searchFlags) modelThreads(cores int) (list []int) {
+	switch {
+	case f.of.threads > 0:
+		return []int{f.of.threads}
+	case f.machine != "", f.onGPUs():
+		return []int{1}
+	case f.stages > 0:
+		return []int{max(cores/f.stages, 1)}
+	}
+	for n := cores; n >= 1; n /= 2 {
+		list = append(list, n)
+	}
+	return list
+}
+
+// planRequest is what a plan of a model goes by, beside the flags.
+type planRequest struct {
+	update            optim.Config
+	deferredBatchNorm bool
+	machine           search.Machine // not where devices are named
+	threads           []int          // of a device, to choose from
+	atWork            int            // devices of this machine that work at once
+}
+
+// planModel measures a model, and finds the fastest plan for it.
+func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel, r planRequest) (*foundPlan, error) {
+	const mostChunks, plansOfADevice = 16, 30
+	found := &foundPlan{title: m.name, flags: f, model: &m, momentum: r.update.Momentum, elsewhere: f.machine != ""}
+	r.update.LR = 1 // which takes no memory
+	slots, err := optim.Slots(f.of.optimizer, r.update)
+	if err != nil {
+		return nil, badUsage("--optimizer %s: %s", f.of.optimizer, message(err))
+	}
+	c := train.PlanConfig{
+		Batch: f.batch, Threads: r.threads, Stages: f.stages, Machine: r.machine, Predicts: found.elsewhere,
+		Wishes: search.Wishes{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, Plans: plansOfADevice, Progress: show.searching},
+		Pipe:   pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
+		Slots:  slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
+		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, r.update) },
+		Note:      show.line,
+		Measuring: func(what string) func(int, int) {
+			return func(done, of int) { show.note(fmt.Sprintf("measured %d of %d layers for %s", done, of, what)) }
+		},
+		Opened: func(p *pipe.Pipe, model *nn.Sequential) {
+			found.layers, found.chains = describeLayers(model, p), describeChains(p)
+		},
+	}
+	for n := 1; n <= min(f.batch, mostChunks) && f.chunks == 0; n *= 2 {
+		if f.batch%n == 0 {
+			c.Chunks = append(c.Chunks, n)
+		}
+	}
+	if f.chunks > 0 {
+		c.Chunks = []int{f.chunks}
+	}
+	if c.Devices, err = readDevices(f.devices); err != nil {
+		return nil, err
+	}
+	switch {
+	case f.devices == nil:
+	case f.latency > 0 || f.bandwidth > 0:
+		c.Links = []search.Link{f.link()}
+	case f.onGPUs() && len(f.devices) > 1:
+		between, err := measureCopies(f.devices)
+		if err != nil {
+			return nil, fmt.Errorf("measuring the links of --devices %s: %w", deviceNames(f.devices), err)
+		}
+		c.Links = []search.Link{between}
+	}
+	build := func() (*nn.Sequential, error) {
+		model, err := measuredWith(m.name, m.options, m.samples)
+		if err != nil {
+			return nil, err
+		}
+		return model.model, freeze(model.model, f.of.trainOnly)
+	}
+	if found.ModelPlan, err = train.PlanModel(ctx, build, m.samples, c); err != nil {
+		return nil, f.refusal(err)
+	}
+	warnOfTiming(show, found.Timing, searchAgain)
+	return found, nil
+}
+
+// refusal is an error of planning in words of the command line.
+func (f *searchFlags) refusal(err error) error {
+	var short *planner.MemoryError
 	var refused *arg.ConfigError
 	switch {
-	case errors.As(err, &refused):
-		return nil, j.inFlags(refused)
-	case err != nil:
+	case errors.As(err, &short):
+		return badUsage("no plan keeps the limits: %s; a limit of at least %s will do", short.Shortages(), arg.Size(short.Least()))
+	case !errors.As(err, &refused):
+		return err
+	}
+	why := strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; ")
+	flag := map[string]string{"Batch": "batch", "MicroBatches": "chunks", "Chunks": "chunks", "Devices": "stages", "Stages": "stages", "Schedules": "schedule",
+		"Virtual": "virtual", "Replicas": "replicas", "Limit": "memory-limit"}[refused.Field]
+	if flag == "" {
+		return badUsage("%v: %s", refused.Value, why)
+	}
+	return badUsage("--%s %v: %s", flag, refused.Value, why)
+}
+
+// planChain finds the fastest plan of a chain.
+func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.Machine, show *progress) (*foundPlan, error) {
+	switch {
+	case f.devices != nil:
+		return nil, badUsage("--devices %s: a chain is of no device; want how many there are, or --model NAME", deviceNames(f.devices))
+	case f.chunks == 0 && f.batch == 0:
+		return nil, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, to have their number chosen")
+	case f.stages == 0 && f.machine == "":
+		return nil, badUsage("want --stages P, how many devices there are, or --machine FILE")
+	case f.rows > 0 && (f.batch == 0 || f.chunks > 0):
+		return nil, badUsage("--rows %d: with --chunks the chain is of one micro-batch; want --rows with --batch alone", f.rows)
+	case f.replicas != nil && (f.machine == "" || f.batch == 0):
+		return nil, badUsage("--replicas: want --machine FILE and --batch N with it")
+	}
+	c, err := readChain(cmd, file)
+	if err != nil {
 		return nil, err
-	case r.Best == nil && r.Short == nil:
-		var whys []string
-		for _, o := range r.Schedules {
-			whys = append(whys, o.Schedule+": "+message(errors.New(o.Lost)))
-		}
-		return nil, badUsage("no schedule can be planned: %s", strings.Join(whys, "; "))
 	}
-	return r, nil
-}
-
-// flagOfWish is the flag that says a field of search.Wishes.
-var flagOfWish = map[string]string{"Batch": "batch", "MicroBatches": "chunks", "Devices": "stages", "Schedules": "schedule", "Virtual": "virtual", "Replicas": "replicas", "Limit": "memory-limit"}
-
-// inFlags is the refusal of a setting as a usage error in words of the command line.
-func (j *searchJob) inFlags(e *arg.ConfigError) error {
-	why := e.Remedy
-	if e.Problem != "" {
-		why = e.Problem + "; " + why
+	threads, timing := max(c.Threads, 1), profile.Timing{Spread: c.Spread}
+	switch {
+	case timing.Useless():
+		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), profileAgain)
+	case f.rows > 0 && c.Rows > 0 && f.rows != c.Rows:
+		return nil, badUsage("--rows %d: %s was measured with %d; want --rows left out", f.rows, file, c.Rows)
+	case f.stages > len(c.Layers):
+		return nil, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
+	case f.machine != "" && max(f.stages, 1) > machine.Parts(threads):
+		return nil, badUsage("--machine %s: it has devices for %d stages with %s each, as many as %s was measured with", f.machine,
+			machine.Parts(threads), counted(threads, "thread"), file)
 	}
-	if flag := flagOfWish[e.Field]; flag != "" {
-		return badUsage("--%s %v: %s", flag, e.Value, why)
+	p := &train.ModelPlan{Machine: machine, Wishes: search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
+		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}}
+	if f.chunks > 0 {
+		p.Wishes.MicroBatches = []int{f.chunks}
 	}
-	return badUsage("%s: %v, %s", j.title, e.Value, why)
-}
-
-// refusal says what the devices lack, and which limit to give. A model's step takes more than its chain says.
-func (j *searchJob) refusal(short *planner.MemoryError) error {
-	lacks := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
-	for i := range lacks.Stages {
-		lacks.Stages[i].Least += j.spared
-		lacks.Stages[i].Limit += j.spared
-	}
-	what, will := "a limit of", "will"
-	if m := j.model; m != nil {
-		if will = "may"; m.bytes != nil && m.limit == 0 {
-			what = "devices with"
+	if f.chunks > 0 && f.replicas == nil && (f.batch == 0 || c.Rows == 0) {
+		p.Profile.Measured = []search.Measured{{Threads: threads, Chain: c}}
+	} else {
+		p.Wishes.Batch = f.batch
+		from := cmp.Or(f.rows, c.Rows, f.batch/max(f.chunks, 1))
+		for rows := 1; rows <= f.batch; rows++ {
+			if f.batch%rows == 0 {
+				p.Profile.Measured = append(p.Profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
+			}
 		}
 	}
-	text := fmt.Sprintf("no plan keeps the limits: %s; %s at least %s %s do", lacks.Shortages(), what, arg.Size(lacks.Least()), will)
-	one := slices.MinFunc(j.profile.Measured, func(a, b search.Measured) int { return cmp.Compare(a.Rows, b.Rows) })
-	if u, bytes, found := one.Oversized(j.machine, j.wishes); found {
-		text += "; more devices will not, as " + j.oversized(one, u, bytes)
+	if f.machine == "" {
+		p.Machine = linkedMachine("device ", f.stages, threads, f.link())
 	}
-	return badUsage("%s", text)
-}
-
-// oversized says that a unit alone takes more than a device may have.
-func (j *searchJob) oversized(one search.Measured, unit int, bytes int64) string {
-	rows := ""
-	if one.Rows > 0 {
-		rows = " with " + counted(one.Rows, "row")
+	if warnOfTiming(show, timing, profileAgain) {
+		show.line("another plan may be faster than the one that is found; limits hold")
 	}
-	return fmt.Sprintf("layer %q alone takes %s%s, and a device may have %s", one.Chain.Layers[unit].Name, arg.Size(bytes), rows, arg.Size(j.machine.Largest(j.wishes.Limit)+j.spared))
+	r, err := search.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
+	switch {
+	case err != nil:
+		return nil, f.refusal(err)
+	case r.Best == nil && r.Short != nil:
+		return nil, f.refusal(r.Short)
+	case r.Best == nil:
+		return nil, badUsage("no schedule can be planned: %s: %s", r.Schedules[0].Schedule, r.Schedules[0].Lost)
+	}
+	p.Result, p.Searched = *r, r.Best
+	return &foundPlan{ModelPlan: p, title: cmp.Or(chainTitle(c, file), "a chain"), flags: f, elsewhere: f.machine != ""}, nil
 }
 
 // searchLine is the JSON of a plan. Its fields stay.
@@ -423,108 +535,151 @@ type searchLine struct {
 	Page *report.Run `json:"page,omitempty"`
 }
 
-func (j *searchJob) line(r *search.Result) searchLine {
-	p := r.Best
-	line := searchLine{Balance: p.Balance, Schedule: p.Schedule, Chunks: p.MicroBatches, Step: us(p.Step), LowerBound: us(r.LowerBound), Peak: p.Peaks, Proved: r.Proved}
-	more := func(n int) int {
+// line is the JSON of the plan.
+func (p *foundPlan) line() searchLine {
+	b := p.Best
+	unlessOne := func(n int) int {
 		if n == 1 {
 			return 0
 		}
 		return n
 	}
-	if m := j.model; m != nil {
-		line.Balance = m.layers(p.Balance)
-		line.Model, line.Settings, line.Batch, line.Optimizer, line.Autocast = m.modelName, m.settings, m.batch, m.optimizer, m.autocast
-		line.TrainOnly = m.trainOnly
-		line.Rows, line.Input = p.Rows, describeData(m.dataFlags, m.samples)
-		if m.bytes != nil && slices.Max(p.Limits) > 0 && slices.ContainsFunc(p.Limits, func(n int64) bool { return n != m.limit }) {
-			line.Bytes = p.Limits
-		} else {
-			line.Limit = m.limit
-		}
-		if m.update.Momentum != usualMomentum(m.optimizer) {
-			line.Momentum = &m.update.Momentum
-		}
+	line := searchLine{Balance: b.Balance, Schedule: b.Schedule, Chunks: b.MicroBatches, Step: us(b.Step), LowerBound: us(p.LowerBound),
+		Peak: b.Peaks, Proved: p.Proved, Virtual: unlessOne(b.Virtual), Replicas: unlessOne(b.Replicas), Threads: unlessOne(b.Threads)}
+	if b.Devices[0] != "device 0" {
+		line.Devices, line.Elsewhere = b.Devices, p.elsewhere
 	}
-	line.Virtual, line.Replicas, line.Threads = more(p.Virtual), more(p.Replicas), more(p.Threads)
-	if p.Devices[0] != "device 0" {
-		line.Devices, line.Elsewhere = p.Devices, j.elsewhere
+	if p.model == nil {
+		return line
+	}
+	f := p.flags
+	line.Balance, line.Model, line.Settings, line.Batch = p.Layers(b.Balance), f.of.modelName, f.of.settings, f.batch
+	line.Optimizer, line.Autocast, line.TrainOnly = f.of.optimizer, f.of.autocast, f.of.trainOnly
+	line.Rows, line.Input, line.Limit = b.Rows, describeData(f.of.dataFlags, p.model.samples), f.limit
+	if f.devices != nil && slices.ContainsFunc(b.Limits, func(n int64) bool { return n != f.limit }) {
+		line.Bytes, line.Limit = b.Limits, 0
+	}
+	if p.momentum != usualMomentum(f.of.optimizer) {
+		line.Momentum = &p.momentum
 	}
 	return line
 }
 
-// showSearch prints the best plan and the others.
-func showSearch(w io.Writer, c remat.Chain, r *search.Result) error {
-	p := r.Best
-	t := newTable(w)
-	fmt.Fprintf(t, "step\t%s, ", micros(us(p.Step)))
-	switch {
-	case r.Proved:
-		fmt.Fprintf(t, "and no plan of those searched takes less\n")
-	case r.LowerBound == 0:
-		fmt.Fprintf(t, "and how much less another takes is not known\n")
-	default:
-		fmt.Fprintf(t, "and no plan of those searched takes less than %s (%s)\n", micros(us(r.LowerBound)), percent(float64(r.LowerBound-p.Step), float64(p.Step)))
-	}
-	fmt.Fprintf(t, "schedule\t%s, %s", p.Schedule, counted(p.MicroBatches, "micro-batch"))
-	if p.Rows > 0 {
-		fmt.Fprintf(t, " of %s", counted(p.Rows, "row"))
-	}
-	if p.Threads > 1 {
-		fmt.Fprintf(t, ", %d threads", p.Threads)
-	}
-	if p.Replicas > 1 {
-		fmt.Fprintf(t, ", %d replicas", p.Replicas)
-	}
-	fmt.Fprintln(t)
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintf(t, "\nSTAGE\tDEVICE\tLAYERS\tRECOMPUTED\tBUSY\tPEAK\tLIMIT\n")
-	at := 0
-	for s, n := range p.Balance {
-		on := p.Planned.Stages[s].Device
-		limit := "none"
-		if p.Limits[on] > 0 {
-			limit = formatBytes(p.Limits[on])
+// show prints the best plan and the others.
+func (p *foundPlan) show(w io.Writer) {
+	b, c := p.Best, p.Profile.Measured[0].Chain
+	fmt.Fprintf(w, "step\t%s, %s\n", micros(us(b.Step)), p.bound())
+	fmt.Fprintf(w, "schedule\t%s, %s", b.Schedule, counted(b.MicroBatches, "micro-batch"))
+	for _, part := range []struct {
+		n     int
+		text  string
+		least int
+	}{{b.Rows, " of %d rows", 1}, {b.Threads, ", %d threads", 2}, {b.Replicas, ", %d replicas", 2}} {
+		if part.n >= part.least {
+			fmt.Fprintf(w, part.text, part.n)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d: %s\t%d\t%.1f %%\t%s\t%s\n", s, p.Devices[on], n, namesOf(c, at, at+n), p.Planned.Stages[s].Recomputed(),
-			part(float64(p.Busy[on]), float64(p.Step)), formatBytes(p.Peaks[on]), limit)
+	}
+	fmt.Fprint(w, "\n\n")
+	row(w, "STAGE", "DEVICE", "LAYERS", "RECOMPUTED", "BUSY", "PEAK", "LIMIT")
+	at := 0
+	for s, n := range b.Balance {
+		on, layers := b.Planned.Stages[s].Device, c.Layers[at].Name
+		if n > 1 {
+			layers += " to " + c.Layers[at+n-1].Name
+		}
+		limit := "none"
+		if b.Limits[on] > 0 {
+			limit = formatBytes(b.Limits[on])
+		}
+		row(w, s, b.Devices[on], fmt.Sprintf("%d: %s", n, layers), b.Planned.Stages[s].Recomputed(),
+			fmt.Sprintf("%.1f %%", part(float64(b.Busy[on]), float64(b.Step))), formatBytes(b.Peaks[on]), limit)
 		at += n
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintf(t, "\nSCHEDULE\tCHUNKS\tSTEP\tNONE BELOW\tHIGHEST PEAK\tWHY NOT\n")
-	for _, o := range r.Schedules {
-		if o.Plan == nil {
-			fmt.Fprintf(t, "%s\t\t\t\t\t%s\n", o.Schedule, o.Lost)
+	fmt.Fprintln(w)
+	row(w, "SCHEDULE", "CHUNKS", "STEP", "NONE BELOW", "HIGHEST PEAK", "WHY NOT")
+	for _, o := range p.others() {
+		if o.Step == 0 {
+			row(w, o.Schedule, "", "", "", "", o.Lost)
 			continue
 		}
-		most := int64(0)
-		for _, n := range o.Plan.Peaks {
-			most = max(most, n)
-		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", o.Schedule, o.Plan.MicroBatches, micros(us(o.Plan.Step)), micros(us(o.LowerBound)), formatBytes(most), cmp.Or(o.Lost, whyNot(o.Plan, p)))
+		row(w, o.Schedule, o.MicroBatches, micros(1e6*o.Step), micros(1e6*o.Bound), formatBytes(o.Peak), cmp.Or(o.Lost, "the best"))
 	}
-	return t.Flush()
 }
 
-// whyNot compares a plan with the best by their steps.
-func whyNot(plan, best *search.Plan) string {
+// bound says how much faster another plan could be.
+func (p *foundPlan) bound() string {
 	switch {
-	case plan == best:
-		return "the best"
-	case plan.Step == best.Step:
-		return "the same time"
+	case p.Proved:
+		return "and no plan of those searched takes less"
+	case p.LowerBound == 0:
+		return "and how much less another takes is not known"
 	}
-	return fmt.Sprintf("time: %.1f %% more", 100*(float64(plan.Step)/float64(best.Step)-1))
+	return fmt.Sprintf("and no plan of those searched takes less than %s (%s)", micros(us(p.LowerBound)),
+		percent(float64(p.LowerBound-p.Best.Step), float64(p.Best.Step)))
 }
 
-// namesOf names the layers from first up to but not including last.
-func namesOf(c remat.Chain, first, last int) string {
-	if last-first == 1 {
-		return c.Layers[first].Name
+// others are the schedules that were searched, and why each is not the best.
+func (p *foundPlan) others() (list []report.Other) {
+	for _, o := range p.Schedules {
+		other := report.Other{Schedule: o.Schedule, Lost: o.Lost}
+		if b := o.Plan; b != nil {
+			switch {
+			case b == p.Best || o.Lost != "":
+			case b.Step == p.Best.Step:
+				other.Lost = "the same time"
+			default:
+				other.Lost = fmt.Sprintf("time: %.1f %% more", 100*(float64(b.Step)/float64(p.Best.Step)-1))
+			}
+			other.MicroBatches, other.Step, other.Bound = b.MicroBatches, b.Step.Seconds(), o.LowerBound.Seconds()
+			if len(b.Peaks) > 0 {
+				other.Peak = slices.Max(b.Peaks)
+			}
+		}
+		list = append(list, other)
 	}
-	return c.Layers[first].Name + " to " + c.Layers[last-1].Name
+	return list
+}
+
+// page is what penstock report shows of the plan.
+func (p *foundPlan) page() report.Run {
+	b := p.Best
+	balance, unit := b.Balance, "units"
+	if p.model != nil {
+		balance, unit = p.Layers(b.Balance), "layers"
+	}
+	out := report.Run{Title: p.title + ", planned", Plan: b.Planned, Planned: &b.Timeline, Limits: b.Limits, Others: p.others(),
+		Layers: p.layers, Chains: p.chains, Facts: []report.Fact{
+			{Name: "Step", Value: micros(us(b.Step)) + "; " + strings.TrimPrefix(p.bound(), "and ")},
+			{Name: "Schedule", Value: b.Schedule},
+			{Name: "Batch", Value: fmt.Sprintf("%s of %d rows", counted(b.MicroBatches, "micro-batch"), b.Rows)},
+			{Name: "Cut", Value: fmt.Sprintf("%s %s", strings.ReplaceAll(numbers(balance), ",", " + "), unit)},
+			{Name: "Devices", Value: strings.Join(b.Devices, ", ")},
+			{Name: "Threads", Value: fmt.Sprintf("%d within an operator", b.Threads)},
+			{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
+			{Name: "Planned", Value: time.Now().Format("2 January 2006, 15:04 MST")},
+		}}
+	if out.Layers != nil {
+		return out
+	}
+	c := p.chain()
+	for _, l := range c.Layers {
+		out.Layers = append(out.Layers, report.Layer{Name: l.Name, Parameters: l.WeightGradient, Forward: l.Forward / 1e6,
+			Backward: l.Backward / 1e6, Saved: l.Saved})
+	}
+	at := 0
+	for s, n := range b.Balance {
+		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: planner.ChainStage(c, at, at+n).Costs.Chain(remat.Adds)})
+		at += n
+	}
+	return out
+}
+
+// chain is the one that the plan was made from.
+func (p *foundPlan) chain() remat.Chain {
+	for _, m := range p.Profile.Measured {
+		if max(m.Threads, 1) == p.Best.Threads && (p.Best.Rows == 0 || m.Rows == p.Best.Rows) {
+			return m.Chain
+		}
+	}
+	return p.Profile.Measured[0].Chain
 }

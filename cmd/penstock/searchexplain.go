@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,42 +23,22 @@ more bytes, and with links of twice the bandwidth.`,
   penstock plan explain --model resnet20 --batch 64 --devices 2 --format json`,
 		Args: chainOrModel(&f),
 		RunE: interruptible("planning", func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(cmd.OutOrStdout()); err != nil {
-				return err
-			}
-			job, err := f.read(cmd, args)
+			show := newPlanProgress(cmd.ErrOrStderr(), "planning")
+			defer show.end()
+			p, err := f.plan(cmd, args, show)
 			if err != nil {
 				return err
 			}
-			show := newPlanProgress(cmd.ErrOrStderr(), "planning")
-			defer show.end()
-			found, plan, e, err := job.explain(cmd.Context(), show)
+			e, err := search.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
 			if err != nil {
 				return err
 			}
 			show.end()
-			w, p := cmd.OutOrStdout(), found.Best
-			if format == "json" {
-				return json.NewEncoder(w).Encode(newPlanExplanation(job.line(found), p, plan.Step, e))
-			}
-			if err := showSearch(w, job.profile.Measured[0].Chain, found); err != nil {
-				return err
-			}
-			t := newTable(w)
-			fmt.Fprintf(t, "\ntime\t%s is busy for %.1f %% of the step; of that %s\n", p.Devices[e.Slowest], 100*e.Busy, shares(e.Slow))
-			limit := ""
-			if of := p.Limits[e.Fullest]; of > 0 {
-				limit = " of " + formatBytes(of)
-			}
-			fmt.Fprintf(t, "memory\t%s holds %s%s; of what its layers hold %s\n", p.Devices[e.Fullest], formatBytes(p.Peaks[e.Fullest]), limit, shares(e.Full))
-			for _, g := range e.Gains {
-				if g.Step == plan.Step {
-					fmt.Fprintf(t, "%s\tgains nothing\n", g.What)
-					continue
-				}
-				fmt.Fprintf(t, "%s\t%s, %s\n", g.What, micros(us(g.Step)), percent(float64(g.Step-plan.Step), float64(plan.Step)))
-			}
-			return t.Flush()
+			line := explainedPlan(p, e)
+			return printResult(cmd, format, line, func(w io.Writer) {
+				p.show(w)
+				line.show(w)
+			})
 		}),
 	}
 	f.register(cmd)
@@ -68,28 +46,14 @@ more bytes, and with links of twice the bandwidth.`,
 	return cmd
 }
 
-// explain finds the best plan, and explains it as it was found.
-func (j *searchJob) explain(ctx context.Context, show *progress) (found *search.Result, plan *search.Plan, e *search.Explanation, err error) {
-	if found, err = j.searchTold(ctx, show); err != nil {
-		return nil, nil, nil, err
-	}
-	plan = found.Best
-	if m := j.model; m != nil && m.searched != nil {
-		plan = m.searched
-	}
-	e, err = search.Explain(ctx, j.profile, j.machine, j.wishes, plan)
-	return found, plan, e, err
-}
-
 // planExplanation is the JSON of a plan that is explained. Its fields stay.
 type planExplanation struct {
 	searchLine
-	Time   deviceTime   `json:"time"`
-	Memory deviceMemory `json:"memory"`
+	Time   deviceTime   `json:"time"`   // of the device that is busy longest
+	Memory deviceMemory `json:"memory"` // of the device whose peak is the greatest part of its limit, or the greatest
 	Gains  []gainLine   `json:"gains"`
 }
 
-// deviceTime is the device that is busy longest.
 type deviceTime struct {
 	Device int         `json:"device"` // counted from 0, as for the plan's bytes
 	Name   string      `json:"name"`
@@ -97,7 +61,6 @@ type deviceTime struct {
 	Layers []shareLine `json:"layers"`
 }
 
-// deviceMemory is the device whose peak is the greatest part of its limit, or the greatest.
 type deviceMemory struct {
 	Device int         `json:"device"`
 	Name   string      `json:"name"`
@@ -113,7 +76,7 @@ type shareLine struct {
 	Part float64 `json:"part"` // of what all units of the device take
 }
 
-// gainLine is what the step would take with more of something. What cannot be had more of, as of
+// gainLine is what the step would take with more of something. What there is no more of, as of
 // bytes without a limit, has none.
 type gainLine struct {
 	What string  `json:"what"` // "one more device", "10 % more bytes", "twice the bandwidth"
@@ -121,32 +84,42 @@ type gainLine struct {
 	Part float64 `json:"part"` // of the plan's step that is gained
 }
 
-// newPlanExplanation explains a plan, for which the search counts so long a step.
-func newPlanExplanation(line searchLine, p *search.Plan, step time.Duration, e *search.Explanation) planExplanation {
+func explainedPlan(p *foundPlan, e *search.Explanation) planExplanation {
+	shares := func(list []search.Share) (out []shareLine) {
+		for _, s := range list {
+			out = append(out, shareLine(s))
+		}
+		return out
+	}
+	b := p.Best
 	out := planExplanation{
-		searchLine: line,
-		Time:       deviceTime{e.Slowest, p.Devices[e.Slowest], e.Busy, shareLines(e.Slow)},
-		Memory:     deviceMemory{e.Fullest, p.Devices[e.Fullest], p.Peaks[e.Fullest], p.Limits[e.Fullest], shareLines(e.Full)},
+		searchLine: p.line(),
+		Time:       deviceTime{e.Slowest, b.Devices[e.Slowest], e.Busy, shares(e.Slow)},
+		Memory:     deviceMemory{e.Fullest, b.Devices[e.Fullest], b.Peaks[e.Fullest], b.Limits[e.Fullest], shares(e.Full)},
 		Gains:      []gainLine{},
 	}
 	for _, g := range e.Gains {
-		out.Gains = append(out.Gains, gainLine{g.What, us(g.Step), float64(step-g.Step) / float64(max(step, 1))})
+		out.Gains = append(out.Gains, gainLine{g.What, us(g.Step), 1 - float64(g.Step)/float64(max(p.Searched.Step, 1))})
 	}
 	return out
 }
 
-func shareLines(list []search.Share) (out []shareLine) {
-	for _, s := range list {
-		out = append(out, shareLine(s))
+func (e planExplanation) show(w io.Writer) {
+	shares := func(list []shareLine) string {
+		var words []string
+		for _, s := range list {
+			words = append(words, fmt.Sprintf("%.0f %% %s", 100*s.Part, s.Name))
+		}
+		return strings.Join(words, ", ")
 	}
-	return out
-}
-
-// shares lists units with their parts.
-func shares(list []search.Share) string {
-	var words []string
-	for _, s := range list {
-		words = append(words, fmt.Sprintf("%.0f %% %s", 100*s.Part, s.Name))
+	limit := ""
+	if e.Memory.Limit > 0 {
+		limit = " of " + formatBytes(e.Memory.Limit)
 	}
-	return strings.Join(words, ", ")
+	fmt.Fprintf(w, "\ntime\t%s is busy for %.1f %% of the step; of that %s\n", e.Time.Name, 100*e.Time.Busy, shares(e.Time.Layers))
+	fmt.Fprintf(w, "memory\t%s holds %s%s; of what its layers hold %s\n", e.Memory.Name, formatBytes(e.Memory.Peak), limit,
+		shares(e.Memory.Layers))
+	for _, g := range e.Gains {
+		fmt.Fprintf(w, "%s\t%s, %s\n", g.What, micros(g.Step), percent(-g.Part, 1))
+	}
 }

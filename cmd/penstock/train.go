@@ -60,7 +60,7 @@ keeps its plan; otherwise it plans again and says what has changed.`,
 			}
 			err = withRemedy(runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) }))
 			var failed *failedError
-			if o.member.Rank > 0 || !errors.As(err, &failed) { // rank 0 says what is to be done now
+			if o.member.Rank > 0 || !errors.As(err, &failed) { // rank 0 tells how to go on
 				return err
 			}
 			if err = fmt.Errorf("%w%s", err, failed.saved); failed.resumable {
@@ -103,8 +103,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 	return o, err
 }
 
-// afterStep is called after each step of training. Nil is nothing. Tests set one that does not
-// return.
+// afterStep is a hook of tests. Nil is none.
 var afterStep train.Hook
 
 // announce says as soon as a signal ends ctx that the run will end in order, until stop is called.
@@ -122,7 +121,7 @@ func announce(ctx context.Context, stderr io.Writer) (stop func() bool) {
 // runTraining trains, as a member of the group.
 func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if o.member.Rank > 0 { // what one process would say is said by rank 0
+	if o.member.Rank > 0 { // rank 0 speaks for all
 		stdout, stderr = io.Discard, io.Discard
 	}
 	defer announce(ctx, stderr)()
@@ -176,8 +175,9 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	return nil
 }
 
-// takeSteps trains. A hook whose error ends the run does so, in a group, as a signal does: all processes
-// finish the step and save. Otherwise the others would wait for this one.
+// takeSteps trains. In a group an error of a hook ends the run as a signal does: all processes finish
+// the step
+// and save.
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -231,7 +231,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 		sum, saved, j.traceFile})
 }
 
-// reservedOn is the memory of devices of which some are GPUs; nil if none is. Those of CPUs have nothing.
+// reservedOn returns the allocators' memory of GPUs; nil without a GPU.
 func reservedOn(devices []torch.Device) (list []torch.Memory) {
 	for i, d := range devices {
 		if d.Kind == torch.KindCPU {
@@ -248,7 +248,7 @@ func reservedOn(devices []torch.Device) (list []torch.Memory) {
 // failedError is an error that ended a run which could take steps.
 type failedError struct {
 	err       error
-	saved     string // the end of the text of err: what there is to go on from; "" without --out
+	saved     string // where the run is saved, as the end of the text of err
 	resumable bool   // whether to go on with the same flags is of use
 }
 
@@ -289,11 +289,13 @@ func (j *job) saveAfterFailure(failure error) error {
 	var within *train.StepError
 	inStep := errors.As(failure, &within)
 	lost := diverged || inStep && within.Half() ||
-		j.group != nil && (j.group.Err() != nil || !inStep) // what fails outside of a step fails in one process
+		// what fails outside of a step fails in one process
+		j.group != nil && (j.group.Err() != nil || !inStep)
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
-			f.saved, j.endedWithPeers = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice), true
+			f.saved, j.endedWithPeers = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path,
+				advice), true
 			return f
 		}
 		f.err = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
@@ -335,9 +337,10 @@ func shellQuoted(words []string) string {
 	return strings.Join(out, " ")
 }
 
-// garbage is the most bytes of Go's heap that may be garbage during training, unless the heap is
-// smaller than that. By Go's own rule used batches may take as much as the data set, which is in
-// the heap; it has no pointers, so that collecting often costs next to nothing.
+// garbage is the most bytes of garbage in Go's heap during training, unless the heap is smaller. By
+// Go's default
+// used batches may need as much memory as the data set, which is on the heap. It has no pointers, so that
+// frequent collections cost little.
 const garbage = 16 << 20
 
 // limitGarbage keeps Go's heap small until restore is called, unless the user has said how large it

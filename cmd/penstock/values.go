@@ -20,8 +20,7 @@ import (
 	"penstock.example/torch"
 )
 
-// value is a flag whose text is read, and refused, when the command line or a file is parsed. read
-// stores what the text says.
+// value is a flag with a reader. read stores the value of a text, or refuses the text.
 type value struct {
 	text  string
 	read  func(text string) error
@@ -275,7 +274,7 @@ func completeValues(cmd *cobra.Command) {
 		default:
 			complete = cobra.FixedCompletions(v.words, only)
 		}
-		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // the flag is there, and has none yet
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // the only error is a second registration
 	})
 	if cmd.Name() == "models" {
 		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), only)
@@ -294,7 +293,7 @@ func modelSettings(cmd *cobra.Command, args []string, _ string) (all []string, _
 		name = args[0]
 	}
 	settings, err := models.Settings(name, models.Options{})
-	if err == nil { // else there is no such model
+	if err == nil { // an unknown model has no options
 		for _, s := range settings {
 			all = append(all, s.Name+"=")
 		}

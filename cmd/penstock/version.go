@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -22,13 +23,18 @@ func newVersion() *cobra.Command {
 			if n := torch.CUDADevices(); n > 0 {
 				devices += fmt.Sprintf(", cuda:0 to cuda:%d", n-1)
 			}
-			var kernels strings.Builder
-			for _, k := range kernelsInUse() {
-				fmt.Fprintf(&kernels, "%-8s  %s\n", k.Library, describeKernels(k))
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock  %s\nlibtorch  %s, %s\n%sproducts  %s\nCUDA      %s\ndevices   %s\nGo        %s\n",
-				ownVersion(), torch.Version(), torch.Library(), &kernels, describeProducts(), describeCUDA(), devices, runtime.Version())
-			return err
+			return printTable(cmd.OutOrStdout(), func(w io.Writer) {
+				row(w, "penstock", ownVersion())
+				row(w, "libtorch", torch.Version()+", "+torch.Library())
+				for _, k := range kernelsInUse() {
+					row(w, k.Library, describeKernels(k))
+				}
+				// what computes linear layers of few and of many rows
+				fmt.Fprintf(w, "products\t32 rows by %s, 256 rows by %s\n", torch.LinearBy(32, 1024, 1024), torch.LinearBy(256, 1024, 1024))
+				row(w, "CUDA", describeCUDA())
+				row(w, "devices", devices)
+				row(w, "Go", runtime.Version())
+			})
 		},
 	}
 }
@@ -39,31 +45,22 @@ var kernelsInUse = torch.KernelsInUse
 // describeCUDA says whether this build has CUDA, and whether there is a GPU for it.
 func describeCUDA() string {
 	cuda, nccl := torch.CUDABuild()
-	switch {
-	case cuda == "":
+	if cuda == "" {
 		return "not in this build"
-	case torch.CUDADevices() == 0:
-		return fmt.Sprintf("%s with NCCL %s, %s; there is no GPU, or no driver for it", cuda, nccl, torch.CUDALibraries())
 	}
-	return fmt.Sprintf("%s with NCCL %s, %s", cuda, nccl, torch.CUDALibraries())
-}
-
-// describeProducts says what computes linear layers of few and of many rows.
-func describeProducts() string {
-	const few, many, width = 32, 256, 1024
-	return fmt.Sprintf("%d rows by %s, %d rows by %s", few, torch.LinearBy(few, width, width), many, torch.LinearBy(many, width, width))
+	text := fmt.Sprintf("%s with NCCL %s, %s", cuda, nccl, torch.CUDALibraries())
+	if torch.CUDADevices() == 0 {
+		text += "; there is no GPU, or no driver for it"
+	}
+	return text
 }
 
 // describeKernels names kernels and who chose them, and says when others would be better.
 func describeKernels(k torch.Kernels) string {
-	parts := []string{cmp.Or(k.Name, "unnamed") + " kernels"}
-	if k.Version != "" {
-		parts = append([]string{k.Version}, parts...)
-	}
+	text := strings.TrimSpace(k.Version + " " + cmp.Or(k.Name, "unnamed") + " kernels")
 	if k.Name != "" {
-		parts = append(parts, "chosen by "+k.By)
+		text += ", chosen by " + k.By
 	}
-	text := strings.Join(parts, ", ")
 	if k.Best != "" {
 		text += "; the best for this processor are " + k.Best
 	}

@@ -39,7 +39,8 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	var mismatch *nn.WeightsError
 	switch {
 	case errors.As(err, &mismatch):
-		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in "+
+		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, "+
+			"load in "+
 			"part with --init-partial%s",
 			strings.TrimPrefix(err.Error(), "nn: "), j.textHint())
 	case err != nil:
@@ -59,13 +60,14 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// noWeights is the error of a path that is no file of weights, with what to give instead.
+// noWeights is the error of a path without weights.
 func noWeights(path string, err error) error {
 	var format *safetensors.FormatError
 	info, missing := os.Stat(path)
 	switch {
 	case errors.Is(missing, fs.ErrNotExist):
-		return badUsage("--init %s: no such file; want a safetensors file, such as penstock export writes", path)
+		return badUsage("--init %s: no such file; want a safetensors file, such as penstock export "+
+			"writes", path)
 	case missing == nil && info.IsDir():
 		return badUsage("--init %s: it is a directory; want a safetensors file, such as penstock export "+
 			"%[1]s --out FILE writes", path)

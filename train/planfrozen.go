@@ -1,4 +1,4 @@
-package main
+package train
 
 import (
 	"slices"
@@ -13,26 +13,26 @@ import (
 // them, or has them in one unit with what follows, as nobody saves what lies between. A plan may cut between
 // them, so that each is a unit of what is searched.
 
-// asUnits is the model as it was measured, with the layers of each unit.
-func (m *modelSearch) asUnits(p profile.Profile) (out search.Measured, units []int) {
-	c := p.Chains[0]
+// withFrozen is the model as it was measured, with the layers of each unit.
+func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units []int) {
+	c := found.Chains[0]
 	passed := 0 // layers before the chain
 	for _, n := range c.Units[:c.Prologue] {
 		passed += n
 	}
-	rest, front := slices.Clone(c.Units[c.Prologue:]), m.frozenInFront()
+	rest, front := slices.Clone(c.Units[c.Prologue:]), frozenInFront(p.model)
 	if len(rest) > 0 {
 		rest[0] -= front - passed
 	}
 	units = append(slices.Repeat([]int{1}, front), rest...)
-	out.Chain, out.Held = c.Chain, m.untrained(units)
+	out.Chain, out.Held = c.Chain, untrained(p.model, units)
 	if front == 0 || len(c.Layers) == 0 {
 		return out, units
 	}
 	own := slices.Clone(c.Layers)
 	first := &own[0]
 	out.Chain.Layers, out.Sent = nil, []int64{c.Given}
-	for i, l := range p.Layers[:front] {
+	for i, l := range found.Layers[:front] {
 		micros := 1e6 * l.Forward
 		unit := remat.Layer{Name: l.Name, Forward: micros, ForwardNoGrad: micros, ForwardTmp: c.ProloguePeak}
 		switch {
@@ -48,10 +48,10 @@ func (m *modelSearch) asUnits(p profile.Profile) (out search.Measured, units []i
 	at := front
 	for _, n := range rest {
 		at += n
-		out.Sent = append(out.Sent, p.Layers[at-1].Output)
+		out.Sent = append(out.Sent, found.Layers[at-1].Output)
 	}
-	if first.Name = p.Layers[front].Name; rest[0] > 1 {
-		first.Name += ".." + p.Layers[front+rest[0]-1].Name
+	if first.Name = found.Layers[front].Name; rest[0] > 1 {
+		first.Name += ".." + found.Layers[front+rest[0]-1].Name
 	}
 	out.Chain.Input, out.Chain.Layers = c.Given, append(out.Chain.Layers, own...)
 	out.Chain.Carries, out.Chain.GradientCarries = later(c.Carries, passed, front), later(c.GradientCarries, passed, front)
@@ -62,8 +62,8 @@ func (m *modelSearch) asUnits(p profile.Profile) (out search.Measured, units []i
 }
 
 // frozenInFront is how many layers come before the first that is trained.
-func (m *modelSearch) frozenInFront() int {
-	return max(slices.IndexFunc(m.model.Layers(), func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
+func frozenInFront(model *nn.Sequential) int {
+	return max(slices.IndexFunc(model.Layers(), func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
 }
 
 // later is what layers share that come after so many others, of which some were not in the chain. Its input is then
@@ -83,8 +83,8 @@ func later(list []remat.Carry, passed, front int) (out []remat.Carry) {
 }
 
 // untrained is, by unit, the bytes of buffers and of parameters that are not trained.
-func (m *modelSearch) untrained(units []int) (list []int64) {
-	layers, at := m.model.Layers(), 0
+func untrained(model *nn.Sequential, units []int) (list []int64) {
+	layers, at := model.Layers(), 0
 	for _, n := range units {
 		bytes := int64(0)
 		for _, l := range layers[at:min(at+n, len(layers))] {

@@ -1,0 +1,490 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock.example/data"
+	"penstock.example/internal/arg"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/planner"
+	"penstock.example/planner/search"
+	"penstock.example/profile"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// PlanConfig says how a model is to be trained, and what there is to train it on.
+type PlanConfig struct {
+	Batch    int   // samples of a step
+	Chunks   []int // numbers of micro-batches to choose from, which divide Batch
+	Threads  []int // numbers of threads of a device to choose from
+	Stages   int   // devices of the pipeline; 0 is any number
+	Wishes   search.Wishes
+	Machine  search.Machine // not with Devices
+	Devices  []PlanDevice   // of this process, by name; nil is the CPU devices of Machine
+	Links    []search.Link  // between Devices
+	Predicts bool           // Machine is not this one: no step is planned with a pipe
+
+	Pipe      pipe.Config // its Seed, Autocast and DeferredBatchNorm
+	Optimizer func() (optim.Optimizer, error)
+	Slots     int // tensors that the optimizer keeps for each parameter
+	Loss      nn.Loss
+	Repeats   int
+	AtWork    int                  // devices of this machine that work at once; 0 is one
+	Clock     func() time.Duration // see profile.Config
+
+	Measuring func(what string) func(layers, of int) // is told what is measured; it returns profile.Config.Progress
+	Note      func(line string)                      // is told what was left out
+	Opened    func(*pipe.Pipe, *nn.Sequential)       // is given the pipe of each plan that fits, while it is open
+}
+
+// PlanDevice is a device that a plan is for. Those of one kind and model are taken as equal.
+type PlanDevice struct {
+	torch.Device
+	torch.Hardware
+}
+
+func (d PlanDevice) kind() string { return strings.TrimSpace(d.Kind.String() + " " + d.Hardware.Model) }
+
+// ModelPlan is the fastest plan of a model.
+type ModelPlan struct {
+	search.Result
+	// Searched is Best as it was searched: its units are those of Profile. The step of Best has the units of each
+	// stage by itself, and the loss in the last.
+	Searched *search.Plan
+	Profile  search.Profile
+	Machine  search.Machine // with what steps take beyond their chains taken from its limits
+	Wishes   search.Wishes
+	Units    []int          // layers of each unit
+	Timing   profile.Timing // of what was measured
+}
+
+// Layers turns a number of units for each stage into one of layers.
+func (p *ModelPlan) Layers(balance []int) (layers []int) {
+	at := 0
+	for _, n := range balance {
+		sum := 0
+		for _, units := range p.Units[at : at+n] {
+			sum += units
+		}
+		layers, at = append(layers, sum), at+n
+	}
+	return layers
+}
+
+// planning is a PlanModel that goes on.
+type planning struct {
+	PlanConfig
+	make     func() (*nn.Sequential, error)
+	samples  data.Info
+	model    *nn.Sequential
+	profiles map[[2]int]*profile.Profile // by rows and threads: a step is planned by the times by which it was searched
+	spared   int64                       // bytes of each device that are left for what a chain does not say
+	out      ModelPlan
+}
+
+// PlanModel measures a model on made-up samples and finds the fastest plan for it: schedule, cut, number of
+// micro-batches, threads, and what is recomputed. The step of the plan is then planned as training plans it, so that
+// its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search is repeated.
+// make makes the model, without weights. It blocks until it is done, and fails with ctx.Err(). If no plan fits the
+// error is a *planner.MemoryError with limits that will do, or an *arg.ConfigError of Limit if parameters alone take
+// too much; other wrong settings are an *arg.ConfigError, too.
+func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info, c PlanConfig) (*ModelPlan, error) {
+	p := &planning{PlanConfig: c, make: make, samples: samples, profiles: map[[2]int]*profile.Profile{}}
+	var err error
+	if p.model, err = make(); err != nil {
+		return nil, err
+	}
+	if c.Devices != nil {
+		p.Machine = machineOf(c.Devices, slices.Max(c.Threads), c.Links)
+	}
+	p.Wishes.Batch, p.Wishes.Devices, p.Wishes.State = c.Batch, c.Stages, c.Slots
+	if n := len(p.model.Layers()); c.Stages > n {
+		return nil, &arg.ConfigError{Of: "train", Field: "Stages", Value: c.Stages, Problem: fmt.Sprintf("the model has %d layers", n),
+			Remedy: "want at most as many"}
+	}
+	for _, n := range c.Chunks {
+		if c.Batch%n != 0 {
+			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n, Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
+		}
+	}
+	if err := p.checkState(); err != nil {
+		return nil, err
+	}
+	if err := p.measure(ctx); err != nil {
+		return nil, err
+	}
+	p.out.Wishes = p.Wishes
+	all, machine, wishes := p.out.Profile, p.Machine, p.Wishes
+	err = p.search(ctx)
+	var short *planner.MemoryError
+	if errors.As(err, &short) && !p.Predicts && (len(all.Measured) > 1 || len(wishes.Schedules) != 1) {
+		// The step of the best may lack bytes that the one that needs fewest has.
+		first := err
+		fewest := func(a, b search.Measured) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
+		p.out.Profile.Measured = []search.Measured{slices.MinFunc(all.Measured, fewest)}
+		if len(wishes.Schedules) == 0 || slices.Contains(wishes.Schedules, "1f1b") {
+			wishes.Schedules = []string{"1f1b"}
+		}
+		p.Machine, p.Wishes, p.spared = machine, wishes, 0
+		if err = p.search(ctx); err != nil {
+			return nil, first
+		}
+		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") + " and the fewest rows alone, as nothing faster fits")
+		p.out.LowerBound, p.out.Proved = 0, false // of what was left out nothing is known
+		p.out.Best.LowerBound, p.out.Best.Proved = 0, false
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.out.Machine, p.out.Wishes = p.Machine, p.Wishes
+	return &p.out, nil
+}
+
+// machineOf is devices as a search has them. A GPU may hold no more than it has free, and each of a kind no more than
+// the one that has least.
+func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machine {
+	m := search.Machine{Links: links}
+	for _, d := range list {
+		free := d.Free
+		for _, o := range list {
+			if o.kind() == d.kind() {
+				free = min(free, o.Free)
+			}
+		}
+		m.Devices = append(m.Devices, search.Device{Name: d.String(), Bytes: free, Threads: threads})
+	}
+	return m
+}
+
+// checkState refuses limits that parameters, gradients and the optimizer's state exceed, whatever is planned, before
+// anything is measured.
+func (p *planning) checkState() error {
+	var all, most int64
+	layer := ""
+	for _, l := range p.model.Layers() {
+		bytes := int64(0)
+		for _, s := range nn.State(l.Layer) {
+			if bytes += s.Bytes(); s.Trainable() {
+				bytes += int64(1+p.Slots) * s.Bytes()
+			}
+		}
+		if bytes > most {
+			most, layer = bytes, l.Name
+		}
+	}
+	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
+		if all += s.Bytes(); s.Trainable() {
+			all += int64(1+p.Slots) * s.Bytes()
+		}
+	}
+	one := p.Machine.Largest(p.Wishes.Limit)
+	devices := p.Stages
+	if devices == 0 {
+		devices = p.Machine.Parts(slices.Min(p.Threads))
+	}
+	refuse := func(what string, takes int64, who string, has int64, more string) error {
+		return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits" + more,
+			Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may have %s", what,
+				arg.Size(takes), who, arg.Size(has))}
+	}
+	switch {
+	case one == 0:
+	case most > one:
+		return refuse(fmt.Sprintf(" of layer %q", layer), most, "a device", one, "; more devices will not do")
+	case all > one*int64(devices):
+		return refuse("", all, "all devices together", one*int64(devices), fmt.Sprintf(", or %d devices", (all+one-1)/one))
+	}
+	return nil
+}
+
+// measure measures the model for each number of micro-batches and of threads, on a device of each kind. The fewest rows
+// come first: where a unit alone takes more than any device may hold, more rows are not measured.
+func (p *planning) measure(ctx context.Context) error {
+	kinds := map[string]torch.Device{"": torch.CPU(0)}
+	order := []string{""}
+	if p.Devices != nil {
+		clear(kinds)
+		order = nil
+	}
+	for _, d := range p.Devices {
+		if _, known := kinds[d.kind()]; !known {
+			kinds[d.kind()], order = d.Device, append(order, d.kind())
+		}
+	}
+	took := map[string]float64{}
+	var measured []search.Measured
+	var unitsOf [][]int
+	chunks := slices.Sorted(slices.Values(p.Chunks))
+	slices.Reverse(chunks)
+	for i, n := range chunks {
+		rows := p.Batch / n
+		for _, threads := range p.Threads {
+			for k, kind := range order {
+				found, err := p.measureOn(ctx, kinds[kind], rows, threads)
+				if err != nil {
+					return err
+				}
+				c := found.Chains[0]
+				if len(c.Layers) == 0 {
+					return &arg.ConfigError{Of: "train", Field: "Model", Value: "it", Remedy: "want something in it trained"}
+				}
+				p.out.Timing.Spread = max(p.out.Timing.Spread, c.Timing.Spread)
+				for _, l := range c.Layers {
+					took[kind] += l.Forward + l.Backward
+				}
+				if k > 0 {
+					continue // of the others only the speed counts
+				}
+				if len(order) == 1 {
+					p.profiles[[2]int{rows, threads}] = &found
+				}
+				one, units := p.withFrozen(found)
+				one.Rows, one.Threads = rows, threads
+				measured, unitsOf = append(measured, one), append(unitsOf, units)
+			}
+		}
+		last := measured[len(measured)-1]
+		if u, bytes, found := last.Oversized(p.Machine, p.Wishes); found && i+1 < len(chunks) {
+			p.Note(fmt.Sprintf("micro-batches of more rows are not measured: layer %q alone takes %s with %d rows",
+				last.Chain.Layers[u].Name, arg.Size(bytes), rows))
+			break
+		}
+	}
+	p.out.Units = unitsOf[len(unitsOf)-1]
+	for i, m := range measured {
+		if slices.Equal(unitsOf[i], p.out.Units) {
+			p.out.Profile.Measured = append(p.out.Profile.Measured, m)
+		} else {
+			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", m.Rows))
+		}
+	}
+	slices.SortStableFunc(p.out.Profile.Measured, func(a, b search.Measured) int { return b.Rows - a.Rows })
+	for i, d := range p.Devices {
+		if d.kind() != order[0] && took[d.kind()] > 0 {
+			p.Machine.Devices[i].Speed = took[order[0]] / took[d.kind()]
+		}
+	}
+	return nil
+}
+
+// measureOn measures the model on micro-batches of so many rows.
+func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile, error) {
+	c := torch.NewCtx(torch.Options{Device: on, Seed: p.Pipe.Seed})
+	defer c.Close()
+	config := profile.Config{
+		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats, Seed: p.Pipe.Seed,
+		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true, FirstOnly: true,
+		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Loss: p.Loss, Devices: p.AtWork,
+		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
+	}
+	if threads == 1 { // of several threads the time of day counts
+		config.Clock = p.Clock
+	}
+	var sample *torch.Tensor
+	if err := torch.Try(func() {
+		sample = RandomInput(c, p.samples, rows)
+		config.Target = []*torch.Tensor{RandomTarget(c, p.samples, rows, p.Pipe.Seed)}
+	}); err != nil {
+		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows, err)
+	}
+	return profile.Measure(ctx, p.model, config, sample)
+}
+
+// search finds the best plan whose step fits.
+func (p *planning) search(ctx context.Context) error {
+	const rounds = 8
+	for round := 1; ; round++ {
+		r, err := search.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
+		if err != nil {
+			return err
+		}
+		if r.Best == nil && r.Short != nil {
+			return p.withSpared(r.Short)
+		}
+		p.out.Result = *r
+		if r.Best == nil {
+			return p.noSchedule()
+		}
+		searched := *r.Best
+		if p.out.Searched = &searched; p.Predicts {
+			return nil
+		}
+		err = p.fits(ctx, r.Best)
+		var short *planner.MemoryError
+		switch {
+		case errors.As(err, &short) && round < rounds:
+			more := int64(1)
+			for _, s := range short.Stages {
+				more = max(more, s.Least-s.Limit)
+			}
+			if !p.spare(more) {
+				return err
+			}
+			p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device", arg.Bytes(more), arg.Bytes(p.spared)))
+			continue
+		case err != nil:
+			return err
+		}
+		if step := r.Best.Step; step != searched.Step { // bounds are of what was searched
+			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
+			for i := range p.out.Schedules {
+				if o := &p.out.Schedules[i]; o.Plan == r.Best {
+					o.LowerBound, o.Proved = min(o.LowerBound, step), false
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// withSpared is what devices lack and may have with the bytes that were left for the step.
+func (p *planning) withSpared(short *planner.MemoryError) error {
+	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
+	for i := range out.Stages {
+		out.Stages[i].Least += p.spared
+		out.Stages[i].Limit += p.spared
+	}
+	return out
+}
+
+// noSchedule says why no schedule can be planned, whatever the limits.
+func (p *planning) noSchedule() error {
+	first := p.out.Schedules[0]
+	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule, Remedy: "no schedule can be planned: " + first.Lost}
+}
+
+// spare takes so many bytes more from what each device may hold, and reports whether any are left.
+func (p *planning) spare(bytes int64) bool {
+	p.Machine.Devices = slices.Clone(p.Machine.Devices)
+	limits := []*int64{&p.Wishes.Limit}
+	for i := range p.Machine.Devices {
+		limits = append(limits, &p.Machine.Devices[i].Bytes)
+	}
+	limits = slices.DeleteFunc(limits, func(n *int64) bool { return *n == 0 })
+	if slices.ContainsFunc(limits, func(n *int64) bool { return *n <= bytes }) {
+		return false
+	}
+	for _, n := range limits {
+		*n -= bytes
+	}
+	p.spared += bytes
+	return len(limits) > 0
+}
+
+// fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and the time of
+// that step. It returns a *planner.MemoryError where that takes more than the limits.
+func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
+	named, err := schedule.Named(best.Schedule)
+	if err != nil {
+		return err
+	}
+	workers, err := named.Workers(len(best.Devices), best.Virtual)
+	if err != nil {
+		return err
+	}
+	config := p.Pipe
+	config.Balance, config.Chunks, config.Threads = p.out.Layers(best.Balance), best.MicroBatches, max(best.Threads, 1)
+	config.Schedule, config.Checkpoint, config.Devices = named.Generate, pipe.Optimal, nil
+	config.Profile = p.profiles[[2]int{best.Rows, best.Threads}]
+	devices := make([]torch.Device, len(best.Devices))
+	for w, name := range best.Devices {
+		devices[w] = torch.CPU(w)
+		if at := slices.IndexFunc(p.Devices, func(d PlanDevice) bool { return d.String() == name }); at >= 0 {
+			devices[w] = p.Devices[at].Device
+		}
+		best.Limits[w] += p.spared * int64(min(best.Limits[w], 1))
+		devices[w].SetLimit(best.Limits[w])
+		defer devices[w].SetLimit(0)
+	}
+	for _, w := range workers {
+		config.Devices = append(config.Devices, devices[w])
+	}
+	if config.Optimizer, err = p.Optimizer(); err != nil {
+		return err
+	}
+	defer config.Optimizer.Close()
+	model, err := p.make()
+	if err != nil {
+		return err
+	}
+	opened, err := pipe.Open(model, config)
+	if err != nil {
+		return err
+	}
+	defer nn.Free(model)
+	defer opened.Close()
+	first := torch.NewCtx(torch.Options{Device: config.Devices[0]})
+	defer first.Close()
+	last := torch.NewCtx(torch.Options{Device: config.Devices[len(config.Devices)-1]})
+	defer last.Close()
+	var batch pipe.Batch
+	if err := torch.Try(func() {
+		batch.Input = pipe.Rows(RandomInput(first, p.samples, p.Batch))
+		batch.Target = pipe.Rows(RandomTarget(last, p.samples, p.Batch, p.Pipe.Seed))
+	}); err != nil {
+		return err
+	}
+	plan, err := opened.PlanFor(ctx, batch, p.Loss)
+	var short *planner.MemoryError
+	if err != nil && !errors.As(err, &short) {
+		return err
+	}
+	first.Close()
+	last.Close() // updates come after the batch
+	if short = short.WithUpdates((&Loop{Pipe: opened, Optimizer: config.Optimizer}).Updates()); short != nil {
+		return short
+	}
+	for w := range best.Devices {
+		best.Peaks[w] = plan.Devices[w].Peak
+	}
+	if plan.Program.String() == best.Planned.Program.String() {
+		plan.Hold(best.Timeline)
+	} else {
+		line, _, err := plan.TimelineOver(best.Links)
+		if err != nil {
+			return err
+		}
+		best.Run(line)
+	}
+	best.Planned = plan
+	if p.Opened != nil {
+		p.Opened(opened, model)
+	}
+	return nil
+}
+
+// RandomInput makes up an input of so many samples.
+func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
+	shape := append([]int64{int64(rows)}, samples.Input.Shape...)
+	if samples.Input.Kind != data.Int64 {
+		return c.Randn(shape...)
+	}
+	tokens := make([]int64, rows*samples.Input.Size())
+	for i := range tokens {
+		tokens[i] = int64(i % samples.Classes)
+	}
+	return torch.From(c, tokens, shape...)
+}
+
+// RandomTarget makes up targets of so many samples: a class for each image, pixel or token, or the numbers of regression.
+func RandomTarget(c *torch.Ctx, samples data.Info, rows int, seed uint64) *torch.Tensor {
+	shape := append([]int64{int64(rows)}, samples.Target.Shape...)
+	if samples.Target.Kind == data.Float32 {
+		return c.Randn(shape...)
+	}
+	list, r := make([]int64, rows*samples.Target.Size()), rand.New(rand.NewPCG(seed, 0))
+	for i := range list {
+		list[i] = r.Int64N(int64(samples.Classes))
+	}
+	return torch.From(c, list, shape...)
+}
