@@ -212,11 +212,11 @@ func TestScheduleThatCannotRun(t *testing.T) {
 		chunks   int
 		want     string
 	}{
-		{with(func(c *schedule.Config) { c.Stages, c.Worker = 3, nil }), 2, "for 3 stages, 2 micro-batches"},
+		{with(func(c *schedule.Config) { c.Stages, c.Worker = 3, nil }), 2, "stages on the workers [0 1 2]; want"},
 		{with(func(c *schedule.Config) { c.MicroBatches = 1 }), 2, "for 2 stages, 1 micro-batches"},
-		{with(func(c *schedule.Config) { c.Worker = []int{1, 0} }), 2, "stage 1 is on worker 0 of the program, want worker 1"},
+		{with(func(c *schedule.Config) { c.Worker = []int{1, 0} }), 2, "stages on the workers [1 0]; want"},
 		{incomplete, 2, "missing: 0F0 is on no worker"},
-		{schedule.Fixed(program), 2, "it has 3 stages, and 2 are asked for"},
+		{schedule.Fixed(program), 2, "it is whole, for 3 stages and 2 micro-batches"},
 	} {
 		model := small()
 		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: row.chunks, Schedule: row.schedule})
@@ -520,7 +520,7 @@ func TestSchedulesThatDropRecomputations(t *testing.T) {
 			p.Close()
 			nn.Free(model)
 		}
-		if refused := err != nil && strings.Contains(err.Error(), "a recomputation that is asked for"); refused != (policy != pipe.Never) {
+		if refused := err != nil && strings.Contains(err.Error(), "the program has other recomputations"); refused != (policy != pipe.Never) {
 			t.Errorf("%v: %v", policy, err)
 		}
 	}

@@ -45,8 +45,8 @@ type Layer struct {
 	ForwardNoGrad float64
 	Backward      float64
 
-	Output int64 // x(i+1), as far as it is not a part of x(i)
-	Saved  int64 // X(i+1), as far as it is not a part of x(i): what a forward with gradients keeps, the output included
+	Output int64 // x(i+1), without parts of x(i)
+	Saved  int64 // X(i+1), without parts of x(i): all that a forward with gradients keeps, the output included
 
 	ForwardTmp       int64 // most bytes beside those before and Saved, during a forward with gradients
 	ForwardNoGradTmp int64 // most bytes beside those before and Output, during one without
@@ -55,12 +55,11 @@ type Layer struct {
 	Gradient       int64 // y(i+1), as far as its maker makes it anew
 	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before
 
-	// BackwardEarly is for layers whose backward frees X(i+1) and y(i+1) part by part. It is the
-	// bytes that have been freed when the backward needs most: so many less are there than the sum
-	// of what was there before, the new gradients, WeightGradient and BackwardTmp.
+	// BackwardEarly is the bytes of X(i+1) and y(i+1) that the backward has freed at its peak. They
+	// are subtracted from the sum of earlier blocks, new gradients, WeightGradient and BackwardTmp.
 	BackwardEarly int64
 
-	// BackwardLater is the time of the backward of a micro-batch after a step's first, which adds to the
+	// BackwardLater is the time of the backward of later micro-batches of a step, which add to the
 	// gradients of parameters; 0 is Backward. No plan of a single batch depends on it.
 	BackwardLater float64
 }

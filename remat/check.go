@@ -20,10 +20,10 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("remat: operation %d, %v: %s", e.Index, e.Op, e.Reason)
 }
 
-// Report is what a plan does and costs.
+// Report has the costs of a plan.
 type Report struct {
 	Peak   int64 // bytes
-	PeakOp int   // the first operation that is there at the peak
+	PeakOp int   // the first operation at the peak
 	AtPeak Breakdown
 	Time   float64 // microseconds
 	Layers []Runs  // by layer
@@ -33,16 +33,15 @@ type Report struct {
 	Extra      float64
 	Peaks      []int64 // during each operation, bytes
 	Resident   []int64 // after each operation
-	// Held is the bytes that wait for the backward: what is there before the loss, without x(L)
-	// unless that is a part of X(L). A stage of a pipeline holds so much of each micro-batch
-	// between its forward and its backward.
+	// Held is the live bytes before the loss, without x(L) unless that is a part of X(L): the bytes of
+	// a micro-batch that a stage of a pipeline holds between its forward and its backward.
 	Held int64
 }
 
-// Breakdown is the bytes during an operation by what they are. Made and Tmp are the operation's
-// own, all others were there before it.
+// Breakdown divides the bytes during an operation. Made and Tmp are the operation's own; all others
+// were held before it.
 type Breakdown struct {
-	Inputs          int64 // x that are there by themselves, as far as nothing saved has the same memory
+	Inputs          int64 // x that are held by themselves, without memory of anything saved
 	Saved           int64 // X
 	Gradients       int64 // y
 	WeightGradients int64
@@ -66,8 +65,8 @@ func (r Runs) Recomputed() int { return max(0, r.NoGrad+r.Grad-1) }
 // [*ChainError], or an [*InvalidError] for the first operation that is not allowed or a plan that
 // is not complete. It accepts any operations, and shares no code with package solver.
 //
-// Memory that inputs share counts once even where a plan computes an input again while another that
-// shares with it is still there, as the model has it. The plans of package solver never do that.
+// Memory that inputs share counts once, even if a plan computes one of them again while the other is
+// held. The plans of package solver never do that.
 func Check(c Chain, ops []Op) (Report, error) {
 	if err := c.Check(); err != nil {
 		return Report{}, err
@@ -129,7 +128,7 @@ func breakdown(c Chain, ops []Op) Breakdown {
 	return parts
 }
 
-// held is the bytes that are there without x(L), unless that is a part of X(L).
+// held is the live bytes without x(L), unless that is a part of X(L).
 func (r *Replay) held() int64 {
 	last := len(r.chain.Layers)
 	if r.state[last] != alone {
@@ -140,7 +139,7 @@ func (r *Replay) held() int64 {
 	return r.live
 }
 
-// parts is the bytes that are there, by what they are.
+// parts divides the live bytes.
 func (r *Replay) parts() Breakdown {
 	var b Breakdown
 	counted := make([]bool, len(r.size))
@@ -177,12 +176,12 @@ func (r *Replay) lack() string {
 	return ""
 }
 
-// CheckPlan returns an error unless what a plan says holds for the chain. Its operations are
-// allowed and complete. Its peak is exact and not above the limit. Its time is right to a part in
-// 10^9, and the lower bound not above it. If the plan names a chain, the fingerprint is the same.
+// CheckPlan returns an error unless the plan is right for the chain: its operations are allowed and
+// complete, its peak is exact and not above the limit, its time is right to a part in 10^9, the
+// lower bound is not above it, and the fingerprint is the chain's if there is one.
 //
-// Of a plan that says that it is not feasible, CheckPlan checks the fingerprint, and that the limit
-// is below the least that it names. A replay cannot tell whether that is the least.
+// Of a plan that is not feasible, it checks the fingerprint, and that the limit is below the least
+// limit. A replay cannot tell whether that is the least.
 func CheckPlan(c Chain, p Plan) error {
 	if err := c.Check(); err != nil {
 		return err

@@ -13,8 +13,7 @@ type DrawConfig struct {
 	Rows  int // of layers at most; 0: 60. Where a chain has more layers, a row is of several
 }
 
-// Draw draws what is computed and what is kept when, as text, one row per layer, time from left to
-// right:
+// Draw draws a plan as text, with a row for each layer, and time from left to right:
 //
 //	0 l0    Koooooos##B
 //	1 l1    oF      sB
@@ -24,8 +23,8 @@ type DrawConfig struct {
 //	memory  23589X75896
 //
 // A letter is an operation: F forward, K forward_keep, S forward_save, L loss, B backward; f, k and
-// s are those that a layer has run before. Between them # is where the layer's X is there, o where
-// its input is there by itself, and blank where neither is. The last row is the memory during the
+// s are repetitions. Between them # is a layer whose X is kept, o one whose input is kept by
+// itself, and blank one of which nothing is kept. The last row is the memory during the
 // operation in tenths of the peak. Where there are more operations than columns, a column is
 // several, and shows the last letter of a row. Operations that are not allowed are an error as in
 // [Check].

@@ -6,12 +6,12 @@ import "fmt"
 // used concurrently.
 //
 // Memory is a set of blocks. x(i), X(i), y(i) and the gradients of a layer's parameters are lists
-// of blocks. A block on several lists is memory that they share. A block is there as long as one of
-// the things that list it is there, and counts once.
+// of blocks. A block on several lists is shared memory: it counts once, and stays as long as one of
+// its holders.
 type Replay struct {
 	chain   Chain
 	size    []int64 // of each block
-	holders []int   // of each block: how many things that are there have it
+	holders []int   // of each block: how many of x, X, y and gradients hold it
 	live    int64   // sum of the sizes of blocks that are held
 
 	x, full [][]int // blocks of x(i), and of X(i)
@@ -24,7 +24,7 @@ type Replay struct {
 	next     int // the layer whose backward comes next; below 0: complete
 }
 
-// inputState is how x(i) is there.
+// inputState says how x(i) is held.
 type inputState int
 
 const (
@@ -102,13 +102,13 @@ func (r *Replay) dropInput(i int) {
 	}
 }
 
-// Cost is what an operation took.
+// Cost is the bytes and the time of an operation.
 type Cost struct {
-	Before, Made, Tmp int64 // bytes; together they are there while it runs
+	Before, Made, Tmp int64 // bytes; their sum is held while it runs
 	Time              float64
 }
 
-// Peak is the bytes that are there while it runs.
+// Peak is the bytes held while it runs.
 func (c Cost) Peak() int64 { return c.Before + c.Made + c.Tmp }
 
 // Do carries out an operation. If that is not allowed, reason says why and nothing has happened.
@@ -185,10 +185,10 @@ func (r *Replay) refuse(o Op) string {
 	return ""
 }
 
-// Keeping is what is there of a layer.
+// Keeping is the part of a layer that is kept.
 type Keeping int
 
-// What can be kept.
+// The parts that can be kept.
 const (
 	KeepsNothing    Keeping = iota
 	KeepsInput              // x(i) by itself
@@ -198,7 +198,7 @@ const (
 // String is "nothing", "input" or "everything".
 func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
 
-// Keeps says what is there now of layer i.
+// Keeps is the part of layer i that is held now.
 func (r *Replay) Keeps(i int) Keeping {
 	switch {
 	case r.state[i+1] == within:
@@ -209,8 +209,7 @@ func (r *Replay) Keeps(i int) Keeping {
 	return KeepsNothing
 }
 
-// KeptBytes is the bytes that are there now for each layer. Memory that layers share counts for the
-// first of them.
+// KeptBytes is the bytes held now, by layer. Memory that layers share counts for the first of them.
 func (r *Replay) KeptBytes() []int64 {
 	bytes := make([]int64, len(r.chain.Layers))
 	counted := make([]bool, len(r.size))

@@ -133,7 +133,7 @@ func TestRematPipes(t *testing.T) {
 	if r := piped(t, strings.Replace(solved.stdout, `"peak_bytes":`, `"peak_bytes":1`, 1), "remat", "check", chain, "-"); r.code != exitFailed || !strings.Contains(r.stderr, "the plan does not hold: the peak is") {
 		t.Errorf("%+v", r)
 	}
-	if r := piped(t, "{}", "remat", "explain", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, `standard input: chain, byte 2: the field "version" is missing`) {
+	if r := piped(t, "{}", "remat", "explain", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, `standard input: chain, the field "version" is missing`) {
 		t.Errorf("%+v", r)
 	}
 }

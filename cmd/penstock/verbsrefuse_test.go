@@ -10,7 +10,7 @@ import (
 // written.
 func TestVerbsRefuse(t *testing.T) {
 	dir := t.TempDir()
-	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "BROKEN", textFile(t, "broken.json", `{"version":1,"input_bytes":-5}`),
+	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "BROKEN", textFile(t, "broken.json", `{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,"output_bytes":5,"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],"loss":{"tmp_bytes":1,"backward_us":2}}`),
 		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,"time_us":1,"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
 	for line, want := range map[string]string{
 		"balance --stages 2":                                                      "want --costs N,N,... to cut, or --model NAME",
@@ -51,7 +51,7 @@ func TestVerbsRefuse(t *testing.T) {
 		"remat curve CHAIN --out DIR/out.json":            "want a name that ends in .svg",
 		"remat check CHAIN":                               "PLAN is missing",
 		"remat check - -":                                 "both -",
-		"remat check CHAIN BROKEN":                        `unknown field "input_bytes"`,
+		"remat check CHAIN BROKEN":                        `input_bytes: unknown field`,
 		"schedule":                                        "NAME is missing",
 		"schedule gpip --stages 2 --chunks 2":             `no schedule "gpip"; did you mean gpipe?`,
 		"schedule gpipe --chunks 2":                       "--stages P is needed",

@@ -7,10 +7,10 @@ import (
 	"penstock.example/remat"
 )
 
-// chainFile is the file of a chain. Times are in microseconds, sizes in bytes. What is tagged
-// omitzero may be left out: a forward without gradients is then as one with gradients, gradients
-// are as large as outputs, and the rest is 0 or not known. Where one layer has deferred, those that
-// have none defer nothing.
+// chainFile is the file of a chain. Times are in microseconds, sizes in bytes. Fields with omitzero
+// may be left out. Defaults: forwards without gradients cost as much as those with, gradients are as
+// large as outputs, and the rest is 0 or unknown. If one layer has deferred, layers without it defer
+// nothing.
 type chainFile struct {
 	Version         int         `json:"version"`
 	Input           int64       `json:"input_bytes"`

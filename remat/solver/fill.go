@@ -59,7 +59,7 @@ type cell struct {
 	end int
 }
 
-// saveFirst improves the row by what running layer i with gradients first gives.
+// saveFirst improves the row by plans that begin with layer i with gradients.
 func (c *cell) saveFirst(g *grid) {
 	if c.i == c.l {
 		return // least = all: there is no slot between
@@ -67,7 +67,7 @@ func (c *cell) saveFirst(g *grid) {
 	c.follow(g.slotAbove(g.t.saving(c.i, c.l), c.i, c.l), &g.rows[(c.i+1)*g.b.w+c.l])
 }
 
-// extend improves the row by what keeping x(i) up to each of x(first) .. x(last) gives.
+// extend improves the row by plans that keep x(i) up to one of x(first) .. x(last).
 func (c *cell) extend(g *grid, first, last int) {
 	for j := first; j <= last && c.start < c.end; j++ {
 		if need := g.t.sweeping(c.i, j, c.l); need != c.swept {
@@ -84,15 +84,14 @@ func (c *cell) extend(g *grid, first, last int) {
 	}
 }
 
-// keepUpTo improves the slots start .. end-1 by what keeping x(i) up to x(j) gives.
+// keepUpTo improves the slots start .. end-1 by plans that keep x(i) up to x(j).
 func (c *cell) keepUpTo(g *grid, j int, cost float32) {
 	w := g.b.w
-	// The slot of (j, l, m - a(i, j)) is that of (i, l, m) and so many.
+	// From the slot of (i, l, m) to that of (j, l, m - a(i, j)) there are moves slots.
 	c.row.split(c.start, c.end, &g.rows[j*w+c.l], int(g.moves[c.i*w+j]), &g.rows[c.i*w+j-1], cost)
 }
 
-// split improves the slots start .. end-1 of r by the sum of cost, of what right has move slots on,
-// and of what left has.
+// split improves the slots start .. end-1 of r: cost, right move slots further, and left are added.
 func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
 	if right.empty() || left.empty() {
 		return
@@ -132,7 +131,7 @@ func (r *row) split(start, end int, right *row, move int, left *row, cost float3
 	}
 }
 
-// follow improves the slots of r from s on by what next has there.
+// follow improves the slots of r from s on by those of next.
 func (r *row) follow(s int, next *row) {
 	s = max(s, r.lo, next.lo)
 	if within := min(next.hi(), r.hi()); s < within {
@@ -151,7 +150,7 @@ func (r *row) clear() {
 	}
 }
 
-// close gives a row that ends at the greatest number of bytes the tail that its last slot asks for.
+// close sets the tail of a row that ends at the greatest number of bytes to its last slot.
 func (r *row) close() {
 	if r.tail != 0 && r.n > 0 {
 		r.tail = r.v[r.n-1]

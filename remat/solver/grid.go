@@ -180,8 +180,8 @@ func (g *grid) price() {
 	}
 }
 
-// unitFor is a unit that divides bytes into about so many slots, a multiple of what all sizes are
-// multiples of: then more of them fall on slots, and with as many slots as that takes all do.
+// unitFor is a unit that divides bytes into about so many slots. It is a multiple of the grain, so
+// that more sizes fall on slots.
 func (t *terms) unitFor(bytes int64, slots int) int64 {
 	return t.multiple(int64(ceilDiv(bytes, int64(slots))))
 }
@@ -189,7 +189,7 @@ func (t *terms) unitFor(bytes int64, slots int) int64 {
 // multiple is the first multiple of the grain from unit on, 1 at least.
 func (t *terms) multiple(unit int64) int64 { return max(int64(ceilDiv(unit, t.grain)), 1) * t.grain }
 
-// microseconds is a time in rows as such, possible or not.
+// microseconds converts a time of a row.
 func (g *grid) microseconds(v float32) float64 {
 	if v == infinite {
 		return math.Inf(1)

@@ -10,8 +10,8 @@ import (
 type path struct {
 	t   *terms
 	ops []remat.Op
-	// resident is what is there beside x(0): what is kept, and the gradients of parameters. |y| of
-	// the interval at work is added where it counts.
+	// resident is the bytes beside x(0) that are kept, and those of the gradients of parameters. |y|
+	// of the interval at work is added where it counts.
 	resident, peak int64
 	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once
@@ -34,7 +34,7 @@ const (
 
 func newPath(t *terms) *path { return &path{t: t, ops: make([]remat.Op, 0, 4*t.n+1)} }
 
-// do writes an operation that takes so many bytes beside what is resident.
+// do writes an operation; bytes are its own, beside the resident ones.
 func (p *path) do(o remat.Op, bytes int64) {
 	most := p.t.chain.Input + p.resident + bytes
 	if most > p.peak {

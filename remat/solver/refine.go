@@ -29,9 +29,11 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 			if err := g.fill(ctx); err != nil {
 				return nil, 0, err
 			}
-			p := newPath(t)
-			if p.write(b, hopeful{g}, 0, t.n, m); best == nil || p.better(best) {
-				best = p
+			for _, advice := range []adviser{hopeful{g}, known{g}} {
+				p := newPath(t)
+				if p.write(b, advice, 0, t.n, m); best == nil || p.better(best) {
+					best = p
+				}
 			}
 			if side == optimistic {
 				// Where g leaves out what is no better than the best plan, that plan is the bound.

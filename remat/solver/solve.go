@@ -54,8 +54,7 @@ func (o Options) withDefaults() (Options, error) {
 // the limit, which is no error, the result is not feasible and its Peak is the least limit that has
 // one.
 //
-// Plans are those that keep what they have kept until its backward (see the recurrence in
-// terms.go). Solve returns an error for a chain that makes no sense, and ctx.Err() when ctx ends
+// Plans are persistent: an input that is kept stays until its backward (see terms.go). Solve returns an error for a chain that makes no sense, and ctx.Err() when ctx ends
 // first.
 func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
 	t, o, err := prepare(ctx, c, limit, o)

@@ -10,41 +10,43 @@ import (
 //
 // # The recurrence
 //
-// Opt(i, l, m) is the least time to compute again on the way through layers i..l, from x(i), which
-// is there and is not counted in m, and y(l+1), which is counted, to y(i). The loss is layer L, the
-// last. m is what x(0), everything else that is kept of x(0)..x(i), and the parameters' gradients
-// of the layers after l leave of the limit. There are two ways to begin:
+// Opt(i, l, m) is the least time of recomputation for layers i..l: from x(i) and y(l+1) to y(i). The
+// loss is layer L, the last. m is the bytes available for it. They count y(l+1). They do not count
+// x(0)..x(i) as far as they are kept, nor the gradients of the parameters of layers after l. There are
+// two ways to begin:
 //
 //	save i         Opt(i+1, l, m - Saved(i))                                          if  m >= saving(i, l)
 //	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
 //
 // The first runs the layer once, with gradients; its backward follows when all after it are
 // through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from
-// x(j) alone, and comes back to x(i) when x(j) is done with. What a plan computes once in any case,
-// a forward with gradients and a backward of every layer and the loss, is left out of Opt, so a
-// plan that recomputes nothing costs 0, exactly. With one layer, and for the loss, only the first
-// is left, and ends there: Opt(l, l, m) = 0 if m >= saving(l, l).
+// x(j) alone, and comes back to x(i) after the backward of j. Opt leaves out the computations of any
+// plan, a forward with gradients and a backward of every layer and the loss, so that a plan without
+// recomputation costs 0, exactly. One layer, and the loss, can only begin the first way, and end
+// there: Opt(l, l, m) = 0 if m >= saving(l, l).
 //
-//	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and of what x(j) shares with earlier inputs (Carries) that which began after x(i): From >= i, From < j-1, To >= j.
-//	              What is kept has x(i) as its last before x(j), and a carry is a part of consecutive inputs: what of x(j) is there already lies in x(i).
-//	sweep(i, j)   the most bytes beside x(i) in keep i, forward i+1, .., forward j-1. During forward k, x(k) (unless it is x(i)), what of x(k+1) is new beside it and temporaries are there:
-//	              a(i, k) + Layers[k].Output + ForwardNoGradTmp.
-//	saving(i, l)  the greater of two moments. The forward: |y(l+1)| + Saved + ForwardTmp. The backward, when the gradients of the parameters of i+1..l are there, and of i are made: |y(i+1)| + Saved
-//	              + made(i) + G(i, l) + BackwardTmp - BackwardEarly, with made(i) what of y(i) is no part of y(i+1). For the loss it is |y(L)| + Tmp.
-//	|y(i)|        made(i), and what of it began after: GradientCarries with To > i > From. |y(L+1)| is 0.
+//	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and carries that began
+//	              after x(i): From >= i, From < j-1, To >= j. A carry is a part of consecutive inputs,
+//	              and x(i) is the last input kept before x(j), so no earlier one matters.
+//	sweep(i, j)   the most bytes beside x(i) in keep i, forward i+1, .., forward j-1. Forward k takes
+//	              a(i, k) + Layers[k].Output + ForwardNoGradTmp; a(i, i) is 0.
+//	saving(i, l)  the greater of two moments. The forward: |y(l+1)| + Saved + ForwardTmp. The backward:
+//	              |y(i+1)| + Saved + made(i) + G(i, l) + BackwardTmp - BackwardEarly, with made(i) the
+//	              bytes of y(i) that are no part of y(i+1). For the loss it is |y(L)| + Tmp.
+//	|y(i)|        made(i), and the GradientCarries with To > i > From. |y(L+1)| is 0.
 //	G(k, l)       WeightGradient of layers k..l; the loss has none.
 //
 // The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in
 // the place of sizes, gradients of their own size and of parameters, and time and temporaries of a
-// forward without gradients. It finds the best plan of those that keep what they have kept until
-// its backward, and compute again as late as they can (persistent plans).
+// forward without gradients. Its plans are persistent: an input stays until its backward, and is
+// recomputed as late as possible. Of these it finds the best.
 type terms struct {
 	n     int // layers, without the loss
 	chain remat.Chain
 
 	a, sweep []int64   // of (i, j), i < j, see pair
 	y        []int64   // |y(i)|, i = 0 .. n+1
-	under    []int64   // of |y(i)|, what is there during forwards that run before the backward of layer i-1
+	under    []int64   // the part of |y(i)| during forwards before the backward of layer i-1
 	loss     int64     // saving(n, n)
 	made     []int64   // made(i), i = 0 .. n
 	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
@@ -52,14 +54,14 @@ type terms struct {
 	gradSum  []int64   // WeightGradient of layers before i, i = 0 .. n+1
 	nograd   []float64 // ForwardNoGrad of layers before i
 	once     float64   // time of a plan that recomputes nothing
-	grain    int64     // all bytes that a grid rounds are multiples of it
+	grain    int64     // of all bytes that a grid rounds
 }
 
 func newTerms(c remat.Chain) *terms { return newTermsOf(c, false) }
 
-// newTermsOf are those of a chain whose y(L) another stage sends if receives says so. Then the loss
-// is no moment of its own: x(L) has left, and y(L) comes when the forwards that are run again before
-// the backward of layer L-1 are over. Those are the forwards of intervals (i, L-1).
+// newTermsOf returns the terms of a chain. With receives another stage sends y(L). Then the loss is no
+// moment of its own: x(L) has left, and y(L) arrives after the recomputation before the backward of
+// layer L-1, which are the forwards of intervals (i, L-1).
 func newTermsOf(c remat.Chain, receives bool) *terms {
 	n := len(c.Layers)
 	t := &terms{
@@ -95,8 +97,7 @@ func newTermsOf(c remat.Chain, receives bool) *terms {
 	return t
 }
 
-// grain is the greatest number that all sizes of inputs, and of what is saved, are multiples of; 1
-// if all are 0.
+// grain is the greatest common divisor of the sizes of inputs and saved blocks; 1 if all are 0.
 func grain(c remat.Chain) int64 {
 	g := int64(0)
 	add := func(bytes int64) {
@@ -152,8 +153,8 @@ func (t *terms) pairs() {
 // weights is G(k, l).
 func (t *terms) weights(k, l int) int64 { return t.gradSum[l+1] - t.gradSum[k] }
 
-// saving is the bytes that begin (i, l) by a forward with gradients, what lies between it and its
-// backward aside.
+// saving is the bytes to begin (i, l) by a forward with gradients: of that forward, and of its
+// backward.
 func (t *terms) saving(i, l int) int64 {
 	if i == t.n {
 		return t.loss
