@@ -213,7 +213,7 @@ func TestScheduleThatCannotRun(t *testing.T) {
 		want     string
 	}{
 		{with(func(c *schedule.Config) { c.Stages, c.Worker = 3, nil }), 2, "stages on the workers [0 1 2]; want"},
-		{with(func(c *schedule.Config) { c.MicroBatches = 1 }), 2, "for 2 stages, 1 micro-batches"},
+		{with(func(c *schedule.Config) { c.MicroBatches = 1 }), 2, "for 1 micro-batches"},
 		{with(func(c *schedule.Config) { c.Worker = []int{1, 0} }), 2, "stages on the workers [1 0]; want"},
 		{incomplete, 2, "missing: 0F0 is on no worker"},
 		{schedule.Fixed(program), 2, "it is whole, for 3 stages and 2 micro-batches"},
