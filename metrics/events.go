@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -36,15 +35,11 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	now := time.Now()
-	second, err := afterAll(dir, now.Unix())
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
-	path := filepath.Join(dir, fmt.Sprintf("%s%010d.%s.%d", eventsPrefix, second, host, os.Getpid()))
+	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(), now.Nanosecond(), host, os.Getpid()))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
@@ -61,25 +56,6 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 		return nil, err
 	}
 	return e, nil
-}
-
-// eventsPrefix begins the names of event files; the time in seconds follows.
-const eventsPrefix = "events.out.tfevents."
-
-// afterAll is a time that is later than those in the names of the event files of a directory.
-func afterAll(dir string, now int64) (int64, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), eventsPrefix)
-		digits, _, _ := strings.Cut(rest, ".")
-		if second, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && second < math.MaxInt32 {
-			now = max(now, second+1)
-		}
-	}
-	return now, nil
 }
 
 // Field numbers of the messages.

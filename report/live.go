@@ -91,13 +91,14 @@ func (l *Live) change(f func()) {
 // ServeHTTP serves the page and its events.
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", policy("'self'")+"; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-store")
+	for name, value := range map[string]string{
+		"Content-Security-Policy": policy("'self'") + "; frame-ancestors 'none'", "X-Content-Type-Options": "nosniff",
+		"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+	} {
+		h.Set(name, value)
+	}
 	switch {
-	case !l.knows(r.Host):
+	case !l.allowsHost(r.Host):
 		http.Error(w, "this host is not served here; use the address that penstock has printed", http.StatusMisdirectedRequest)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
@@ -111,8 +112,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// knows reports whether a request's host is this machine by address or by a name that was chosen.
-func (l *Live) knows(host string) bool {
+// allowsHost reports whether a request's host is this machine by address or by a name that was chosen.
+func (l *Live) allowsHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
@@ -179,7 +180,7 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// after is the events that come after a position, which it moves on. last says that no more will come.
+// after returns the events that come after a position, which it moves on. last says that no more will come.
 func (l *Live) after(at *position) (text string, last bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,14 +188,13 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 		at.edition = l.edition
 		text += at.event("run", l.view)
 	}
+	h := metrics.History{Tests: later(l.past.Tests, &at.test), Validations: later(l.past.Validations, &at.validation)}
 	steps := l.past.Steps
-	steps = steps[sort.Search(len(steps), func(i int) bool { return steps[i].Step > at.step }):]
-	if n := len(steps); n > 0 {
-		at.step = steps[n-1].Step
+	if h.Steps = steps[sort.Search(len(steps), func(i int) bool { return steps[i].Step > at.step }):]; len(h.Steps) > 0 {
+		at.step = steps[len(steps)-1].Step
 	}
-	tests, validations := since(l.past.Tests, &at.test), since(l.past.Validations, &at.validation)
-	if len(steps)+len(tests)+len(validations) > 0 {
-		text += at.event("numbers", newColumns(metrics.History{Steps: steps, Tests: tests, Validations: validations}))
+	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
+		text += at.event("numbers", newColumns(h))
 	}
 	if l.end != "" {
 		return text + at.event("end", l.end), true, nil
@@ -202,8 +202,8 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 	return text, l.closed, l.changed
 }
 
-// since is the tests after a step, which it moves to the last of them.
-func since(tests []metrics.Test, step *int64) []metrics.Test {
+// later returns the tests after a step, which it moves to the last of them.
+func later(tests []metrics.Test, step *int64) []metrics.Test {
 	tests = tests[sort.Search(len(tests), func(i int) bool { return tests[i].Step > *step }):]
 	if n := len(tests); n > 0 {
 		*step = tests[n-1].Step

@@ -189,48 +189,27 @@ var explainedBytes = []int64{10e6, 100e6, 1000e6}
 
 // explanationLine is the JSON of an explanation. Its fields stay.
 type explanationLine struct {
-	Limit      int64                `json:"limit_bytes"`
-	Peak       int64                `json:"peak_bytes"`
-	Time       float64              `json:"time_us"`
-	Once       float64              `json:"once_us"` // computing everything once
-	Recomputed int                  `json:"recomputed"`
-	Least      int64                `json:"least_limit_bytes"`
-	LeastLayer int                  `json:"least_limit_layer"` // the number of layers: the loss
-	LeastOp    string               `json:"least_limit_op"`
-	Greatest   int64                `json:"greatest_limit_bytes"`
-	Layers     []explainedLayerLine `json:"layers"`
-	More       []moreLine           `json:"more"`
-}
-
-type explainedLayerLine struct {
-	Name       string  `json:"name"`
-	Keeps      string  `json:"keeps"` // "nothing", "input" or "everything"
-	Recomputed int     `json:"recomputed"`
-	Held       int64   `json:"held_bytes"`
-	Time       float64 `json:"time_us"`
-	Extra      float64 `json:"extra_us"`
-}
-
-type moreLine struct {
-	Limit int64   `json:"limit_bytes"`
-	Time  float64 `json:"time_us"`
-	Saved float64 `json:"saved_us"`
+	Limit      int64                    `json:"limit_bytes"`
+	Peak       int64                    `json:"peak_bytes"`
+	Time       float64                  `json:"time_us"`
+	Once       float64                  `json:"once_us"` // computing everything once
+	Recomputed int                      `json:"recomputed"`
+	Least      int64                    `json:"least_limit_bytes"`
+	LeastLayer int                      `json:"least_limit_layer"` // the number of layers: the loss
+	LeastOp    string                   `json:"least_limit_op"`
+	Greatest   int64                    `json:"greatest_limit_bytes"`
+	Layers     []remat.LayerExplanation `json:"layers"`
+	More       []remat.Step             `json:"more"`
 }
 
 func explanationOf(c remat.Chain, e remat.Explanation) explanationLine {
 	line := explanationLine{
 		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra,
 		Recomputed: e.Report.Recomputed, Least: e.Least.Bytes, LeastLayer: e.Least.Op.Layer,
-		LeastOp: e.Least.Op.Kind.String(), Greatest: e.Plain.Peak, Layers: []explainedLayerLine{}, More: []moreLine{},
+		LeastOp: e.Least.Op.Kind.String(), Greatest: e.Plain.Peak, Layers: e.Layers, More: e.More,
 	}
 	if e.Least.Op.Kind == remat.LossStep {
 		line.LeastLayer = len(c.Layers)
-	}
-	for _, l := range e.Layers {
-		line.Layers = append(line.Layers, explainedLayerLine{l.Name, l.Keeps.String(), l.Recomputed, l.Held, l.Time, l.Extra})
-	}
-	for _, m := range e.More {
-		line.More = append(line.More, moreLine(m))
 	}
 	return line
 }

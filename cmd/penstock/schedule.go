@@ -145,7 +145,7 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 // program makes the program of a schedule, for devices of so many stages whose actions take so long.
 func (s *scheduleShape) program(of schedule.Schedule, virtual int, takes func(schedule.Action) time.Duration) (
 	*schedule.Program, error) {
-	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: takes})
+	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: takes})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
@@ -485,10 +485,8 @@ func showSchedules(w io.Writer, lines []comparedSchedule) {
 // linkFlags say what links between devices cost.
 type linkFlags struct {
 	latency    time.Duration
-	bandwidth  float64 // bytes a second; 0 is no bound
-	activation int64   // bytes that move between neighbours for a micro-batch
-	transport  string
-	capacity   int            // values that may wait on a link; 0 is any number
+	bandwidth  float64        // bytes a second; 0 is no bound
+	activation int64          // bytes that move between neighbours for a micro-batch
 	links      schedule.Links // which check makes
 }
 
@@ -497,17 +495,6 @@ func (l *linkFlags) register(s *pflag.FlagSet) {
 	bandwidthFlag(s, &l.bandwidth)
 	size(s, &l.activation, "activation",
 		"bytes of a stage's output for a micro-batch, and of its gradient, as a `SIZE` such as 4MiB")
-	s.Var(&value{read: func(text string) (err error) {
-		if l.capacity = schedule.Meet; text == "meet" {
-			return nil
-		}
-		if l.capacity, err = strconv.Atoi(text); err != nil || l.capacity < 1 {
-			return errors.New("want meet, or a number of values from 1")
-		}
-		return nil
-	}}, "capacity", "`N` values that may wait on a link, sent and not received, or meet for none (default any number)")
-	word(s, &l.transport, "transport", "buffer", "`NAME` of how links carry values: buffer, rendezvous (a value leaves "+
-		"when its receive was posted, as with Gloo), or fifo (in order too, as with NCCL)", "buffer", "rendezvous", "fifo")
 }
 
 func latencyFlag(s *pflag.FlagSet, to *time.Duration) {
@@ -545,17 +532,11 @@ func (s *scheduleShape) check(cmd *cobra.Command) error {
 	if err := need(cmd, "stages", "chunks"); err != nil {
 		return err
 	}
-	asked := s.latency > 0 || s.bandwidth > 0
-	transport, err := schedule.ParseTransport(s.transport)
-	switch {
-	case err != nil:
-		return err
-	case !asked && s.transport != "buffer":
-		return badUsage("--transport %s: links cost nothing; want --latency or --bandwidth with it", s.transport)
-	case (s.bandwidth > 0) != (s.activation > 0):
+	if (s.bandwidth > 0) != (s.activation > 0) {
 		return badUsage("want --bandwidth and --activation, the bytes that a stage sends for a micro-batch, or none of them")
-	case asked:
-		s.links = schedule.Uniform(transport, s.latency, s.bandwidth, func(schedule.Action) int64 { return s.activation })
+	}
+	if s.latency > 0 || s.bandwidth > 0 {
+		s.links = schedule.Uniform(schedule.Buffer, s.latency, s.bandwidth, func(schedule.Action) int64 { return s.activation })
 	}
 	return nil
 }
