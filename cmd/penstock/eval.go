@@ -149,32 +149,29 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 
 // runData is what a run's flags say of its data, with those of the command line in front.
 func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
-	typed := cmd.Flags()
-	from, flags, err := t.flags()
-	switch {
-	case typed.Changed("data"): // it starts anew
-		from, flags = trainingFlags()
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on", t.configFile())
-	case err != nil:
-		return nil, err
-	}
+	from, flags := trainingFlags()
 	for _, name := range append([]string{"data"}, dataOnly...) {
-		flag := typed.Lookup(name)
-		if !flag.Changed {
-			continue
-		}
-		texts := []string{flag.Value.String()}
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
+		typed := cmd.Flags().Lookup(name)
+		texts := []string{typed.Value.String()}
+		if list, ok := typed.Value.(pflag.SliceValue); ok {
 			texts = list.GetSlice()
-			if err := from.Flags().Lookup(name).Value.(pflag.SliceValue).Replace(nil); err != nil {
-				return nil, err
-			}
 		}
 		for _, text := range texts {
+			if !typed.Changed {
+				break
+			}
 			if err := from.Flags().Set(name, text); err != nil {
 				return nil, err
 			}
+		}
+	}
+	if !cmd.Flags().Changed("data") { // with which it starts anew
+		err := t.readFlags(from)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on", t.configFile())
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	p := &runOptions{trainFlags: *flags}

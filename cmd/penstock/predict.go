@@ -133,7 +133,8 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 		return nil, nil
 	}
 	if path == "" {
-		_, flags, err := t.flags()
+		from, flags := trainingFlags()
+		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
 			return nil, nil
 		}

@@ -156,16 +156,16 @@ func (t *trained) configFile() string {
 	return filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
 }
 
-// flags are those that the run was started with, as it has kept them. The error is fs.ErrNotExist if it has not.
-func (t *trained) flags() (*cobra.Command, *trainFlags, error) {
-	cmd, flags := trainingFlags()
+// readFlags sets the flags of penstock train that the run was started with, unless they are set. The error is
+// fs.ErrNotExist if the run has not kept them.
+func (t *trained) readFlags(cmd *cobra.Command) error {
 	if _, err := os.Stat(t.configFile()); err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := cmd.Flags().Set("config", t.configFile()); err != nil {
-		return nil, nil, err
+		return err
 	}
-	return cmd, flags, readConfig(cmd)
+	return readConfig(cmd)
 }
 
 // modelOfRecipe makes the model that a checkpoint is of.
