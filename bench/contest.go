@@ -74,7 +74,7 @@ func (b *bench) threads() int {
 }
 
 // compare plays a match with a script of bench/python, and adds the ratio of throughputs to the report. An opponent that
-// fails has a row, too. The row's conditions are those of our side.
+// fails has a row, too. The row says the conditions of our side.
 func (b *bench) compare(ctx context.Context, x row, ours side, c *child, theirs side) error {
 	m, err := b.play(ctx, ours, theirs)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"penstock.example/torch"
 )
 
-// measureCore measures the overhead of a cell, on a CPU beside torchgpipe's.
+// measureCore measures the overhead of a cell, and on a CPU torchgpipe's too.
 func (b *bench) measureCore(ctx context.Context) error {
 	piped, plain, err := measureCell(ctx, b.device, b.Blocks)
 	if err != nil {

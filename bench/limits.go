@@ -33,7 +33,7 @@ func (b *bench) limitedWorkloads() []workload {
 	return list
 }
 
-// compileAhead has torch.compile fill its cache with what the part limits asks for.
+// compileAhead has torch.compile fill its cache for the part limits.
 func (b *bench) compileAhead(ctx context.Context) error {
 	list := b.limitedWorkloads()
 	failed := make([]error, len(list))

@@ -24,13 +24,13 @@ var recomputed = []workload{
 // budgets are of torch.compile's activation_memory_budget. 1 recomputes nothing.
 var budgets = []float64{1, 0.75, 0.5, 0.25, 0.1}
 
-// point is a way of the opponent to recompute, beside our plan within its measured peak.
+// point is a way of the opponent to recompute, and our plan within its measured peak.
 type point struct {
 	request         map[string]any // "segments" or "budget"
 	theirs          answer
 	match           match
 	predicted, ours int64 // our peak
-	failure         error // theirs, or there is no plan
+	failure         error // theirs, or none of our plans fits
 }
 
 func (b *bench) measureMemory(ctx context.Context) error {

@@ -73,7 +73,7 @@ func (w workload) build() (*nn.Sequential, error) {
 	return s, nil
 }
 
-// shapes are those of an input and its target, and all options of the model.
+// shapes are the sizes of an input and its target, and all options of the model.
 type shapes struct {
 	input, target []int64
 	tokens        int64 // the input has whole numbers below; 0: floats
@@ -106,7 +106,7 @@ func (w workload) shapes() (shapes, error) {
 	return shapes{[]int64{w.Batch, n("channels"), n("size"), n("size")}, target, 0, options}, err
 }
 
-// request has what an opponent needs to know of the workload, and more.
+// request describes the workload to an opponent, with more fields.
 func (w workload) request(more map[string]any) (map[string]any, error) {
 	s, err := w.shapes()
 	all := map[string]any{"model": w.Model, "options": s.options, "input": s.input, "target": s.target,

@@ -26,10 +26,9 @@ type Events struct {
 	tests   lastTests
 }
 
-// OpenEvents makes a new event file in dir, which is made if there is none. Its name sorts after those
-// that are there: TensorBoard reads the files of a directory in that order. devices names those of
-// Step.PeakBytes. The run has taken so many steps: what older files have of later ones TensorBoard
-// drops, as the run takes those steps again.
+// OpenEvents makes a new event file in dir, and dir if needed. Its name begins with the time, as
+// TensorBoard reads files in the order of their names. devices names the devices of Step.PeakBytes.
+// The run has taken steps steps: TensorBoard drops later ones of older files, as they are taken again.
 func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Curve is how the time of one micro-batch on a stage depends on the memory it may take, as far as
-// plans are known, and what the run's plan does.
+// plans are known, and the point of the run's plan.
 type Curve struct {
 	Stage  int          `json:"stage"`
 	Layers int          `json:"layers"` // of the chain

@@ -12,8 +12,8 @@ import (
 	"penstock.example/metrics"
 )
 
-// Live serves the page of a run that goes on: at / the page with all that there is so far, at /events
-// what comes, as server-sent events. It is a metrics.Writer, so it is told of steps like a file. All
+// Live serves the page of a run that goes on: at / the page so far, at /events the news, as
+// server-sent events. It is a metrics.Writer, so it is told of steps like a file. All
 // methods are safe for concurrent use, none waits for those who look, and it answers GET and HEAD only.
 //
 // A page that another site has led a browser to by a name of its own (DNS rebinding) is refused: the
@@ -31,7 +31,7 @@ type Live struct {
 	closed  bool
 }
 
-// NewLive begins with what is known of a run, and the numbers of its steps so far.
+// NewLive begins with a run, and the numbers of its steps so far.
 func NewLive(run Run, past metrics.History) (*Live, error) {
 	l := &Live{past: past, changed: make(chan struct{})}
 	if err := l.SetRun(run); err != nil {
@@ -40,7 +40,7 @@ func NewLive(run Run, past metrics.History) (*Live, error) {
 	return l, nil
 }
 
-// SetRun replaces what is known of the run.
+// SetRun replaces the run.
 func (l *Live) SetRun(run Run) error {
 	v, err := newView(run)
 	if err != nil {
@@ -74,7 +74,7 @@ func (l *Live) Sync() error { return nil }
 // End says how the run ended: "finished", "interrupted", "failed". Pages say so and wait for no more.
 func (l *Live) End(how string) { l.change(func() { l.end = how }) }
 
-// Close ends all connections of pages. Pages that are open keep what they show.
+// Close ends all connections of pages. Open pages stay as they are.
 func (l *Live) Close() error {
 	l.change(func() { l.closed = true })
 	return nil
@@ -133,20 +133,20 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	w.Write(text)
 }
 
-// position is what a page has: the last step, test and validation, and the edition of the run.
+// position is how far a page is: its last step, test and validation, and its edition of the run.
 type position struct {
 	step, test, validation int64
 	edition                int
 }
 
-// A page gets what has come at most every pause, and a sign of life when nothing comes.
+// A page gets news at most every pause, and a sign of life when nothing comes.
 const (
 	pause     = 200 * time.Millisecond
 	heartbeat = 15 * time.Second
 )
 
-// serveEvents sends what comes after what a page has, until either side ends. Its query says what that
-// is, and when the browser connects again, the id of the last event.
+// serveEvents sends news to a page until either side ends. The query says how far the page is, or the
+// id of the last event when the browser connects again.
 func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	var at position
 	from := r.Header.Get("Last-Event-ID")
@@ -211,7 +211,7 @@ func later(tests []metrics.Test, step *int64) []metrics.Test {
 	return tests
 }
 
-// event is an event with data as JSON, which is one line.
+// event is an event with data as a line of JSON.
 func (at position) event(name string, data any) string {
 	text, err := json.Marshal(data)
 	if err != nil { // numbers are finite, as metrics refuses others

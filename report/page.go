@@ -13,7 +13,7 @@ import (
 	"penstock.example/metrics"
 )
 
-// Page is what a page shows.
+// Page is the content of a page.
 type Page struct {
 	Run     Run
 	History metrics.History

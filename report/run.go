@@ -15,7 +15,7 @@ import (
 // FileName is the name of a run's file in its directory.
 const FileName = "run.json"
 
-// Run is what a run keeps for its page, beside its numbers. All of it but Title may be missing.
+// Run describes a run for its page; package metrics has its numbers. All fields but Title may be missing.
 type Run struct {
 	Title string `json:"title"` // "resnet20 on fashion-mnist"
 	Facts []Fact `json:"facts,omitempty"`
@@ -72,7 +72,7 @@ type Layer struct {
 	Of int `json:"of,omitempty"`
 }
 
-// Chain is what the units of a stage cost for one micro-batch after the first.
+// Chain is the costs of the units of a stage for one micro-batch after the first.
 type Chain struct {
 	Stage int
 	remat.Chain

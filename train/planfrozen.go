@@ -9,9 +9,9 @@ import (
 	"penstock.example/remat"
 )
 
-// Layers in front of the first that is trained run once and hold nothing for a backward. A chain begins after
-// them, or has them in one unit with what follows, as nobody saves what lies between. A plan may cut between
-// them, so that each is a unit of what is searched.
+// Frozen layers in front of the first trained one run once and hold nothing for a backward. A chain begins
+// after them, or has them in one unit with the next layers. As a plan may cut between them, the search has a
+// unit for each.
 
 // withFrozen is the model as it was measured, with the layers of each unit.
 func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units []int) {
@@ -39,7 +39,7 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 		case i >= passed: // in one unit with what follows
 			unit.ForwardTmp = c.Layers[0].Saved + c.Layers[0].ForwardTmp
 			first.Forward, first.ForwardNoGrad = max(first.Forward-micros, 0), max(first.ForwardNoGrad-micros, 0)
-		case i == passed-1: // whose output the chain is given
+		case i == passed-1: // its output is the chain's input
 			unit.Output, unit.Saved, unit.ForwardTmp = c.Input, c.Input, max(c.ProloguePeak-c.Input, 0)
 		}
 		unit.ForwardNoGradTmp = unit.ForwardTmp
@@ -66,8 +66,8 @@ func frozenInFront(model *nn.Sequential) int {
 	return max(slices.IndexFunc(model.Layers(), func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
 }
 
-// later is what layers share that come after so many others, of which some were not in the chain. Its input is then
-// what the last of those gives.
+// later renumbers carries for front frozen units before the chain, of which passed were not in the chain. The
+// chain's input is then the output of the last of these.
 func later(list []remat.Carry, passed, front int) (out []remat.Carry) {
 	for _, k := range list {
 		switch {

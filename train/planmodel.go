@@ -22,7 +22,7 @@ import (
 	"penstock.example/torch"
 )
 
-// PlanConfig says how a model is to be trained, and what there is to train it on.
+// PlanConfig says how a model is to be trained, and on which devices.
 type PlanConfig struct {
 	Batch    int   // samples of a step
 	Chunks   []int // numbers of micro-batches to choose from, which divide Batch
@@ -42,12 +42,12 @@ type PlanConfig struct {
 	AtWork    int                  // devices of this machine that work at once; 0 is one
 	Clock     func() time.Duration // see profile.Config
 
-	Measuring func(what string) func(layers, of int) // is told what is measured; it returns profile.Config.Progress
-	Note      func(line string)                      // is told what was left out
+	Measuring func(what string) func(layers, of int) // is called before each measurement; it returns profile.Config.Progress
+	Note      func(line string)                      // is called with remarks on the search
 	Opened    func(*pipe.Pipe, *nn.Sequential)       // is given the pipe of each plan that fits, while it is open
 }
 
-// PlanDevice is a device that a plan is for. Those of one kind and model are taken as equal.
+// PlanDevice is a device of a plan. Devices of one kind and model count as equal.
 type PlanDevice struct {
 	torch.Device
 	torch.Hardware
@@ -58,14 +58,13 @@ func (d PlanDevice) kind() string { return strings.TrimSpace(d.Kind.String() + "
 // ModelPlan is the fastest plan of a model.
 type ModelPlan struct {
 	search.Result
-	// Searched is Best as it was searched: its units are those of Profile. The step of Best has the units of each
-	// stage by itself, and the loss in the last.
+	// Searched is Best before its step was planned with a pipe. It has the units of Profile.
 	Searched *search.Plan
 	Profile  search.Profile
 	Machine  search.Machine // with what steps take beyond their chains taken from its limits
 	Wishes   search.Wishes
 	Units    []int          // layers of each unit
-	Timing   profile.Timing // of what was measured
+	Timing   profile.Timing // of the measurements
 }
 
 // Layers turns a number of units for each stage into one of layers.
@@ -88,12 +87,12 @@ type planning struct {
 	samples  data.Info
 	model    *nn.Sequential
 	profiles map[[2]int]*profile.Profile // by rows and threads: a step is planned by the times by which it was searched
-	spared   int64                       // bytes of each device that are left for what a chain does not say
+	spared   int64                       // bytes taken from each limit, as steps need more than their chains say
 	out      ModelPlan
 }
 
 // PlanModel measures a model on made-up samples and finds the fastest plan for it: schedule, cut, number of
-// micro-batches, threads, and what is recomputed. The step of the plan is then planned as training plans it, so that
+// micro-batches, threads, and recomputation. The step of the plan is then planned as training plans it, so that
 // its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search is repeated.
 // make makes the model, without weights. It blocks until it is done, and fails with ctx.Err(). If no plan fits the
 // error is a *planner.MemoryError with limits that will do, or an *arg.ConfigError of Limit if parameters alone take
@@ -128,7 +127,7 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	err = p.search(ctx)
 	var short *planner.MemoryError
 	if errors.As(err, &short) && !p.Predicts && (len(all.Measured) > 1 || len(wishes.Schedules) != 1) {
-		// The step of the best may lack bytes that the one that needs fewest has.
+		// The step of the best may not fit where the smallest step does.
 		first := err
 		fewest := func(a, b search.Measured) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
 		p.out.Profile.Measured = []search.Measured{slices.MinFunc(all.Measured, fewest)}
@@ -140,7 +139,7 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 			return nil, first
 		}
 		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") + " and the fewest rows alone, as nothing faster fits")
-		p.out.LowerBound, p.out.Proved = 0, false // of what was left out nothing is known
+		p.out.LowerBound, p.out.Proved = 0, false // the other plans were not searched
 		p.out.Best.LowerBound, p.out.Best.Proved = 0, false
 	}
 	if err != nil {
@@ -150,8 +149,8 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	return &p.out, nil
 }
 
-// machineOf is devices as a search has them. A GPU may hold no more than it has free, and each of a kind no more than
-// the one that has least.
+// machineOf is devices as a search has them. A GPU may hold no more than is free on the fullest GPU of its
+// kind.
 func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machine {
 	m := search.Machine{Links: links}
 	for _, d := range list {
@@ -277,7 +276,7 @@ func (p *planning) measure(ctx context.Context) error {
 	return nil
 }
 
-// measureOn measures the model on micro-batches of so many rows.
+// measureOn measures the model on a device, with micro-batches of a number of rows.
 func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile, error) {
 	c := torch.NewCtx(torch.Options{Device: on, Seed: p.Pipe.Seed})
 	defer c.Close()
@@ -335,7 +334,7 @@ func (p *planning) search(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
-		if step := r.Best.Step; step != searched.Step { // bounds are of what was searched
+		if step := r.Best.Step; step != searched.Step { // the bounds belong to the searched step
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {
@@ -347,7 +346,7 @@ func (p *planning) search(ctx context.Context) error {
 	}
 }
 
-// withSpared is what devices lack and may have with the bytes that were left for the step.
+// withSpared adds the spared bytes to the shortages of a search, so that they refer to the given limits.
 func (p *planning) withSpared(short *planner.MemoryError) error {
 	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
 	for i := range out.Stages {
@@ -363,7 +362,7 @@ func (p *planning) noSchedule() error {
 	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule, Remedy: "no schedule can be planned: " + first.Lost}
 }
 
-// spare takes so many bytes more from what each device may hold, and reports whether any are left.
+// spare takes bytes from every limit, unless one would be used up. It reports whether it did.
 func (p *planning) spare(bytes int64) bool {
 	p.Machine.Devices = slices.Clone(p.Machine.Devices)
 	limits := []*int64{&p.Wishes.Limit}
@@ -463,7 +462,7 @@ func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
 	return nil
 }
 
-// RandomInput makes up an input of so many samples.
+// RandomInput makes up an input of a number of samples.
 func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
 	shape := append([]int64{int64(rows)}, samples.Input.Shape...)
 	if samples.Input.Kind != data.Int64 {
@@ -476,7 +475,7 @@ func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
 	return torch.From(c, tokens, shape...)
 }
 
-// RandomTarget makes up targets of so many samples: a class for each image, pixel or token, or the numbers of regression.
+// RandomTarget makes up targets: a class for each image, pixel or token, or the numbers of regression.
 func RandomTarget(c *torch.Ctx, samples data.Info, rows int, seed uint64) *torch.Tensor {
 	shape := append([]int64{int64(rows)}, samples.Target.Shape...)
 	if samples.Target.Kind == data.Float32 {

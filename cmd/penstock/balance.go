@@ -22,7 +22,7 @@ import (
 
 // balanceFlags is the command line of penstock balance, as it was typed.
 type balanceFlags struct {
-	costs     []float64 // nil: those of a model
+	costs     []float64 // nil: a model is measured
 	modelName string
 	set       []string
 	stages    int
@@ -98,7 +98,7 @@ activations of as many micro-batches as the policy keeps.`,
 	return cmd
 }
 
-// balanceLine is the JSON of a balance. Its fields stay. Those of a stage are layers, first and last (names), cost and
+// balanceLine is the JSON of a balance. Its fields stay. A stage has layers, first and last (names), cost and
 // the parts of the cost.
 type balanceLine struct {
 	Balance    []int            `json:"balance"`
@@ -107,13 +107,13 @@ type balanceLine struct {
 	Stages     []map[string]any `json:"stages,omitempty"`
 }
 
-// costPart is a part of what a stage costs.
+// costPart is a part of the cost of a stage.
 type costPart struct {
 	name  string
 	value float64
 }
 
-// cutCosts cuts layers whose costs were given.
+// cutCosts cuts layers by given costs.
 func (f *balanceFlags) cutCosts(cmd *cobra.Command) error {
 	counts, err := balance.Partition(f.costs, f.stages)
 	if err != nil {
@@ -225,7 +225,7 @@ func share(cost, bottleneck float64) string {
 	return fmt.Sprintf("%.0f %%", 100*cost/bottleneck)
 }
 
-// cost reads what a layer costs.
+// cost reads the cost of a layer.
 func cost(word string) (float64, error) {
 	x, err := strconv.ParseFloat(word, 64)
 	if err != nil || !(x >= 0) || math.IsInf(x, 0) {

@@ -108,8 +108,7 @@ func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
 	})
 }
 
-// data opens the data of the run, or those that flags say, and checks that they are what the model was
-// trained for.
+// data opens the data of the run, or of the flags, and checks that they suit the model.
 func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, error) {
 	p, err := runData(cmd, t)
 	if err != nil {
@@ -147,7 +146,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	return set, p.dataName, nil
 }
 
-// runData is what a run's flags say of its data, with those of the command line in front.
+// runData returns the options of a run's data; flags of the command line come first.
 func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	from, flags := trainingFlags()
 	for _, name := range append([]string{"data"}, dataOnly...) {
@@ -179,8 +178,7 @@ func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	return p, p.modelFlags.check(from.Flags())
 }
 
-// tellNormalised says where samples are normalised otherwise than those that a model was trained on, as
-// --data-set asks for.
+// tellNormalised says if samples are normalised by other numbers than in training.
 func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
 	if was == nil || slices.Equal(info.Mean, was.Mean) && slices.Equal(info.Std, was.Std) {
 		return
@@ -195,7 +193,7 @@ func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
 	fmt.Fprintf(stderr, "the data are %s, and the model was trained %s\n", is, trained)
 }
 
-// fitsTrained returns an error if samples are not what a model was trained on. other says that --data is given.
+// fitsTrained returns an error if samples differ in kind from a model's training samples. other says that --data is given.
 func fitsTrained(info data.Info, t *trained, other bool) error {
 	was := t.recipe.Samples
 	if was == nil { // a checkpoint that does not say it

@@ -65,7 +65,7 @@ func measuredWith(name string, o models.Options, samples data.Info) (m measuredM
 	return m, err
 }
 
-// usualSamples are those that a model with these options reads where there is no data set.
+// usualSamples describes the samples that a model with these options reads without a data set.
 func usualSamples(info models.Info, o models.Options) data.Info {
 	s := data.Info{Classes: info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(info.Input)}, Target: data.Spec{Kind: data.Int64}}
 	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images
@@ -85,10 +85,10 @@ func usualSamples(info models.Info, o models.Options) data.Info {
 	return s
 }
 
-// loss is what the model will be trained with.
+// loss is the loss that the model will be trained with.
 func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
-// measure measures the model on a made-up micro-batch of so many rows, on the device of the configuration.
+// measure measures the model on a made-up micro-batch, on the device of the configuration.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return profile.Profile{}, err

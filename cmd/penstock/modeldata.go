@@ -19,7 +19,7 @@ type dataFlags struct {
 	window            int
 }
 
-// register adds the flags. otherwise says what holds where --data is left out, if it may be.
+// register adds the flags. otherwise is the text of a default for --data, if it has one.
 func (f *dataFlags) register(s *pflag.FlagSet, otherwise string) {
 	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+otherwise, data.Names()...)
 	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
@@ -31,10 +31,10 @@ func (f *dataFlags) register(s *pflag.FlagSet, otherwise string) {
 // dataOnly are the flags that go with --data.
 var dataOnly = []string{"data-dir", "data-set", "window"}
 
-// windowed are the data sets whose samples have the length of --window.
+// windowed are the data sets with samples of --window tokens or bytes.
 var windowed = []string{"text", "tokens"}
 
-// modelFlags say which model reads which data. From check on it has what they ask for.
+// modelFlags say which model reads which data. check fills the fields below.
 type modelFlags struct {
 	modelName string
 	settings  []string
@@ -45,7 +45,7 @@ type modelFlags struct {
 	data    data.Options   // what --data-set asks for, and the model
 }
 
-// check checks the options of the model, and of the data if there are some, against each other. It reads
+// check checks the options of the model and of the data against each other. It reads
 // no files. Its errors are usage errors.
 func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	if f.info, err = models.Describe(f.modelName); err != nil {
@@ -67,7 +67,7 @@ var tasks = map[models.Kind][]data.Task{
 	models.Text:         {data.NextToken},
 }
 
-// checkData checks the options of the data set, and that it may have what the model is trained for.
+// checkData checks the options of the data set, and that it suits the model's task.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		for _, name := range dataOnly {
@@ -148,7 +148,7 @@ func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error)
 }
 
 // fitText gives a language model the classes and the context of its data. --set may ask for more of
-// both, which no data use, so that the model is that of weights which have more.
+// both, so that larger weights fit.
 func (f *modelFlags) fitText(o *models.Options, settings map[string]any, info data.Info) error {
 	tokens, window := info.Outputs(), int(info.Input.Shape[0])
 	switch {

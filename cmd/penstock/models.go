@@ -88,7 +88,7 @@ func listModels(cmd *cobra.Command, format string) error {
 	})
 }
 
-// describeModel tells of one model what the list does, and its layers. A parameter that layers
+// describeModel prints one model like the list, and its layers. A parameter that layers
 // share counts in the first.
 func describeModel(cmd *cobra.Command, name string, set []string, format string) error {
 	info, err := models.Describe(name)

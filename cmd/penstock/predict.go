@@ -68,7 +68,7 @@ is written.`,
 	return cmd
 }
 
-// predictionLine is what the model makes of an input.
+// predictionLine is the JSON of a prediction.
 type predictionLine struct {
 	File    string      `json:"file"`
 	Row     int         `json:"row"`
@@ -151,7 +151,7 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 	return opened, err
 }
 
-// line is what the model says of an input.
+// line is the prediction for an input.
 func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
 	info := inputs.Info()
 	line.File, line.Row = inputs.Source(i)
@@ -189,8 +189,8 @@ func likeliest(output []float32, info data.Info) (rows [][]int) {
 	return rows
 }
 
-// className is the name of a class, or "". Those of bytes of text are the characters, those of tokens
-// their text.
+// className is the name of a class, or "". Bytes are named by their characters, tokens
+// by their text.
 func (f *predictFlags) className(info data.Info, class int) string {
 	switch {
 	case f.tokens != nil && class < f.tokens.Len():

@@ -79,7 +79,7 @@ measured with --devices 1.`,
 	return cmd
 }
 
-// run measures, and writes what was found.
+// run measures the model, and writes its chain.
 func (f profileFlags) run(cmd *cobra.Command) error {
 	stdout, toFile := cmd.OutOrStdout(), f.out != "" && f.out != "-"
 	if f.size > 0 {

@@ -119,7 +119,7 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err != nil {
 		return err
 	}
-	var size remat.DrawConfig // its own width, where there is no terminal
+	var size remat.DrawConfig // its own width, without a terminal
 	if width, live := terminalWidth(w); live {
 		size.Width = width
 	}
@@ -470,7 +470,7 @@ func atLeast(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// readChain reads a chain from a file, or standard input for "-", once the needed flags are there.
+// readChain reads a chain from a file, or standard input for "-", after a check of needed flags.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
 	if err := need(cmd, needed...); err != nil {
 		return remat.Chain{}, err
@@ -478,7 +478,7 @@ func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, 
 	return readParsed(cmd, path, planfile.ParseChain)
 }
 
-// readParsed reads a file. What is wrong in it is a usage error.
+// readParsed reads and parses a file. A mistake in it is a usage error.
 func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (value T, err error) {
 	text, err := readInput(cmd, path)
 	if err != nil {

@@ -100,7 +100,7 @@ micro-batches of a stage, the running one included.
 	return cmd
 }
 
-// scheduleList lists the schedules with what they are, a line each.
+// scheduleList lists the schedules with a description, a line each.
 func scheduleList() string {
 	about := map[string]string{
 		"gpipe":          "all forwards, then all backwards",
@@ -121,7 +121,7 @@ func scheduleList() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// scheduleShape is what a schedule is made for.
+// scheduleShape is the size and the costs of a schedule.
 type scheduleShape struct {
 	devices, virtual, chunks, replicas int
 	times                              scheduleTimes
@@ -142,7 +142,7 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 	s.register(flags)
 }
 
-// program makes the program of a schedule, for devices of so many stages whose actions take so long.
+// program makes the program of a schedule, with a number of stages on each device.
 func (s *scheduleShape) program(of schedule.Schedule, virtual int, takes func(schedule.Action) time.Duration) (
 	*schedule.Program, error) {
 	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: takes})
@@ -161,10 +161,10 @@ type scheduleTimes struct{ forward, input, weight, reduction float64 }
 
 var usualTimes = scheduleTimes{1, 1, 1, 1}
 
-// scheduleUnit is what the unit of scheduleTimes is in virtual time: so much that six decimals count.
+// scheduleUnit is the unit of scheduleTimes in virtual time; six decimals count.
 const scheduleUnit = time.Millisecond
 
-// read reads times such as f=10,i=14,w=6. What is left out is 1.
+// read reads times such as f=10,i=14,w=6. The others are 1.
 func (t *scheduleTimes) read(text string) error {
 	*t = usualTimes
 	to := map[string]*float64{"f": &t.forward, "i": &t.input, "w": &t.weight, "r": &t.reduction}
@@ -220,7 +220,7 @@ func (s *scheduleShape) line(name string, p *schedule.Program) (scheduleLine, er
 	return line, err
 }
 
-// drawn draws a program as a picture, or as a grid of so many characters.
+// drawn draws a program as a picture, or as a grid of a width in characters.
 func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, width int) (string, error) {
 	timeline, err := s.links.Simulate(p, s.times.of)
 	if err != nil {
@@ -243,7 +243,7 @@ func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, w
 		unitText(timeline.Makespan()), 100*idle, grid, heldText(p)), nil
 }
 
-// heldText says what each device holds.
+// heldText lists the micro-batches that each device holds.
 func heldText(p *schedule.Program) string {
 	text := "held at most:"
 	for _, n := range schedule.InFlight(p, nil) {
@@ -411,16 +411,16 @@ func (s *scheduleShape) compare(cmd *cobra.Command, chain *remat.Chain) (lines [
 	return lines, nil
 }
 
-// stageCosts is what the stages of a schedule cost.
+// stageCosts is the costs of the stages of a schedule.
 type stageCosts struct {
 	time   func(schedule.Action) time.Duration
 	unit   time.Duration         // of the times that are printed
 	held   func(stage int) int64 // bytes that a chain saves of a micro-batch in flight; nil counts micro-batches
-	share  float64               // in how many parts what a device holds of a micro-batch is cut
+	share  float64               // stages of a device
 	layers []int                 // of a chain, by stage
 }
 
-// chainCosts cuts a chain evenly by time into stages, of which it has at least as many layers.
+// chainCosts cuts a chain evenly by time into stages.
 func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 	var times []float64
 	for _, l := range chain.Layers {
@@ -450,8 +450,8 @@ func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 	return out, nil
 }
 
-// chainPeaks returns the most bytes that each device holds in a step of a program whose stages are so many layers
-// of a chain each, if nothing is recomputed.
+// chainPeaks returns the peak of each device in a step of a program, without recomputation. layers is the number of
+// layers of the chain in each stage.
 func chainPeaks(ctx context.Context, chain *remat.Chain, layers []int, p *schedule.Program) (peaks []int64, err error) {
 	problem := planner.FromChain(*chain, layers, p.Placement(), p.MicroBatches)
 	problem.Schedule = schedule.Fixed(p)
@@ -541,7 +541,7 @@ func (s *scheduleShape) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// text says what the links are, or nothing where they cost nothing.
+// text describes the links; it is empty if they cost nothing.
 func (l *linkFlags) text() string {
 	if l.latency == 0 && l.bandwidth == 0 {
 		return ""

@@ -33,7 +33,7 @@ import (
 	"penstock.example/train"
 )
 
-// searchFlags say what is planned, and on what.
+// searchFlags are the flags of penstock plan.
 type searchFlags struct {
 	stages, chunks, batch, rows int
 	devices                     []torch.Device // by name; nil is any
@@ -244,7 +244,7 @@ type foundPlan struct {
 	model     *measuredModel // nil where only a chain is known
 	momentum  float64
 	elsewhere bool // the devices are not here
-	// What a page shows of the model.
+	// For a page.
 	layers []report.Layer
 	chains []report.Chain
 }
@@ -314,7 +314,7 @@ func (f *searchFlags) link() search.Link {
 // onGPUs reports whether the devices are named, and GPUs.
 func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
 
-// ofSamples makes the model for the samples of --data, or for those that it usually reads.
+// ofSamples makes the model for the samples of --data, or for its usual samples.
 func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	of := &f.of.modelFlags
 	if of.dataName == "" {
@@ -332,7 +332,7 @@ func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	return measuredOn(of, training.Info())
 }
 
-// thisMachine is a CPU of so many threads, which its devices share.
+// thisMachine is a CPU with threads that its devices share.
 func thisMachine(threads int) search.Machine {
 	return search.Machine{Devices: []search.Device{{Name: "cpu", Threads: threads}}}
 }
@@ -353,7 +353,7 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	return list
 }
 
-// planRequest is what a plan of a model goes by, beside the flags.
+// planRequest is the part of a request for a plan that is not in flags.
 type planRequest struct {
 	update            optim.Config
 	deferredBatchNorm bool
@@ -674,7 +674,7 @@ func (p *foundPlan) page() report.Run {
 	return out
 }
 
-// chain is the one that the plan was made from.
+// chain is the measured chain of the plan.
 func (p *foundPlan) chain() remat.Chain {
 	for _, m := range p.Profile.Measured {
 		if max(m.Threads, 1) == p.Best.Threads && (p.Best.Rows == 0 || m.Rows == p.Best.Rows) {

@@ -76,8 +76,7 @@ type shareLine struct {
 	Part float64 `json:"part"` // of what all units of the device take
 }
 
-// gainLine is what the step would take with more of something. What there is no more of, as of
-// bytes without a limit, has none.
+// gainLine is the step with more of something. Bytes have none without a limit.
 type gainLine struct {
 	What string  `json:"what"` // "one more device", "10 % more bytes", "twice the bandwidth"
 	Step float64 `json:"step_us"`

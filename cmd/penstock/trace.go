@@ -50,7 +50,7 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	return nil
 }
 
-// hook makes the pipe record the chosen step and keeps what it recorded.
+// hook makes the pipe record the chosen step, and keeps the recording.
 func (t *stepTrace) hook(p *pipe.Pipe, done int64) train.Hook {
 	p.SetRecord(t.step == done+1)
 	return func(s train.StepInfo) error {

@@ -56,9 +56,8 @@ type trained struct {
 	batch      int
 }
 
-// open makes a trained model, with the settings of its training where flags are left out. What can fail
-// is tried in the order of its cost: prepare, which is told of the model before anything is on a device,
-// finds what it is to be run on. The caller closes the model.
+// open makes a trained model, with the settings of its training where flags are left out. prepare is
+// called before anything is on a device, as mistakes in data are cheap to find. The caller closes the model.
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained, err error) {
 	t = &trained{}
 	if t.checkpoint, err = findCheckpoint(dir, f.best); err != nil {
@@ -97,7 +96,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	return t, withFlags(t.checkpoint.RestoreModel(t.pipe), remedyForModel)
 }
 
-// cut makes stages, as many as --stages or --balance say, on devices.
+// cut places stages on devices, by --stages or --balance.
 func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Sequential) (err error) {
 	stages, all := f.stages, model.Layers()
 	if config.Balance != nil && !cmd.Flags().Changed("stages") {
