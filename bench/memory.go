@@ -121,7 +121,8 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	if p.theirs, p.failure = c.ask(p.request); p.failure != nil {
 		return nil
 	}
-	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak}, Devices: []torch.Device{b.device}})
+	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak},
+		Devices: []torch.Device{b.device}})
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,8 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 			continue
 		}
 		one.Value = p.match.Faster()
-		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours), median(p.match.Ours),
+		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours),
+			median(p.match.Ours),
 			mebibytes(p.theirs.Peak), median(p.match.Theirs))
 		b.add(one)
 		gains, sum = append(gains, one.Value.Median), sum+math.Log(one.Value.Median)
@@ -160,7 +162,8 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 	}
 	x.Value = spreadOf(gains)
 	x.Value.Median = math.Exp(sum / float64(len(gains)))
-	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d", len(gains), len(points),
+	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d", len(gains),
+		len(points),
 		b.threads(), c.last.Threads)
 	b.add(x)
 }

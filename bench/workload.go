@@ -37,9 +37,11 @@ var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}}
 var (
 	mlp      = workload{"mlp", models.Options{}, 256, 8, pipe.Never, []int{16, 16}, ""}
 	gpt      = workload{"gpt", models.Options{}, 16, 8, pipe.Never, []int{31, 27}, ""}
-	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5, 6}, ""}
+	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5,
+		6}, ""}
 	resnet50 = workload{"resnet50", models.Options{Size: 64}, 8, 4, pipe.ExceptLast, []int{108, 75}, ""}
-	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast, []int{54, 55}, ""}
+	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast,
+		[]int{54, 55}, ""}
 )
 
 // largeWorkloads are for GPUs, and those in a trial go the same way.
@@ -50,7 +52,8 @@ func (b *bench) largeWorkloads() []workload {
 	}
 	images := models.Options{Size: 224}
 	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024} // 354,871,296 parameters
-	return []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images, Batch: 64},
+	return []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images,
+		Batch: 64},
 		{Model: "vgg16", Options: images, Batch: 64}}
 }
 

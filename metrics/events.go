@@ -38,7 +38,8 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	if err != nil {
 		host = "localhost"
 	}
-	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(), now.Nanosecond(), host, os.Getpid()))
+	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(),
+		now.Nanosecond(), host, os.Getpid()))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
@@ -46,7 +47,8 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	e := &Events{file: f, devices: devices}
 	err = e.write(event(Seconds(now), 0, fieldFileVersion, []byte("brain.Event:2")))
 	if err == nil && steps > 0 {
-		started := protowire.AppendVarint(protowire.AppendTag(nil, fieldStatus, protowire.VarintType), sessionStart)
+		started := protowire.AppendVarint(protowire.AppendTag(nil, fieldStatus, protowire.VarintType),
+			sessionStart)
 		err = e.write(event(Seconds(now), steps+1, fieldSessionLog, started))
 	}
 	if err != nil {
@@ -74,7 +76,8 @@ const (
 
 // event is an Event with one message or string in it.
 func event(seconds float64, step int64, field protowire.Number, content []byte) []byte {
-	b := protowire.AppendFixed64(protowire.AppendTag(nil, fieldWallTime, protowire.Fixed64Type), math.Float64bits(seconds))
+	b := protowire.AppendFixed64(protowire.AppendTag(nil, fieldWallTime, protowire.Fixed64Type),
+		math.Float64bits(seconds))
 	if step != 0 { // which is the default
 		b = protowire.AppendVarint(protowire.AppendTag(b, fieldStep, protowire.VarintType), uint64(step))
 	}
@@ -87,7 +90,8 @@ func scalar(summary []byte, tag string, x float64) []byte {
 		return summary
 	}
 	v := protowire.AppendString(protowire.AppendTag(nil, fieldTag, protowire.BytesType), tag)
-	v = protowire.AppendFixed32(protowire.AppendTag(v, fieldSimple, protowire.Fixed32Type), math.Float32bits(float32(x)))
+	v = protowire.AppendFixed32(protowire.AppendTag(v, fieldSimple, protowire.Fixed32Type),
+		math.Float32bits(float32(x)))
 	return protowire.AppendBytes(protowire.AppendTag(summary, fieldValue, protowire.BytesType), v)
 }
 

@@ -55,8 +55,8 @@ func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 // errNotAscending says that a line is not about a later step than the one before.
 var errNotAscending = errors.New("the steps do not ascend")
 
-// add adds a line of a file: of a later step, or of a first test or validation after the last step. Fields that it does
-// not know are passed over.
+// add adds a line of a file: of a later step, or of a first test or validation after the last step.
+// Fields that it does not know are passed over.
 func (h *History) add(text []byte) error {
 	var step Step
 	var test Test

@@ -72,7 +72,8 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		if err != nil && err != io.EOF {
 			return h, end, err
 		}
-		if !whole && (len(text) == 0 || end > 0 || bytes.HasPrefix(text, []byte(opening)) || bytes.HasPrefix([]byte(opening), text)) {
+		if !whole && (len(text) == 0 || end > 0 || bytes.HasPrefix(text, []byte(opening)) ||
+			bytes.HasPrefix([]byte(opening), text)) {
 			return h, end, nil
 		}
 		if end == 0 && bytes.IndexByte(text, 0) >= 0 { // a loss of power in the first steps
@@ -83,7 +84,8 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 			if steps >= 0 && past.lastStep() >= steps && end > 0 {
 				return h, end, nil
 			}
-			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away", number, err)
+			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it "+
+				"away", number, err)
 		}
 		if steps >= 0 && h.lastStep() > steps {
 			return past, end, nil

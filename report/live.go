@@ -92,14 +92,17 @@ func (l *Live) change(f func()) {
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	for name, value := range map[string]string{
-		"Content-Security-Policy": policy("'self'") + "; frame-ancestors 'none'", "X-Content-Type-Options": "nosniff",
-		"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+		"Content-Security-Policy": policy("'self'") + "; frame-ancestors 'none'",
+		"X-Content-Type-Options":  "nosniff",
+		"Referrer-Policy":         "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+		"Cache-Control": "no-store",
 	} {
 		h.Set(name, value)
 	}
 	switch {
 	case !l.allowsHost(r.Host):
-		http.Error(w, "this host is not served here; use the address that penstock has printed", http.StatusMisdirectedRequest)
+		http.Error(w, "this host is not served here; use the address that penstock has printed",
+			http.StatusMisdirectedRequest)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this page can only be looked at", http.StatusMethodNotAllowed)
@@ -123,7 +126,8 @@ func (l *Live) allowsHost(host string) bool {
 
 func (l *Live) servePage(w http.ResponseWriter) {
 	l.mu.Lock()
-	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events", Edition: l.edition})
+	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events",
+		Edition: l.edition})
 	l.mu.Unlock()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -153,7 +157,8 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if from == "" {
 		from = r.URL.Query().Get("after")
 	}
-	fmt.Sscanf(from, "%d.%d.%d.%d", &at.step, &at.test, &at.validation, &at.edition) // what cannot be read is 0: all of it
+	// what cannot be read is 0: all of it
+	fmt.Sscanf(from, "%d.%d.%d.%d", &at.step, &at.test, &at.validation, &at.edition)
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	for {
@@ -188,9 +193,11 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 		at.edition = l.edition
 		text += at.event("run", l.view)
 	}
-	h := metrics.History{Tests: later(l.past.Tests, &at.test), Validations: later(l.past.Validations, &at.validation)}
+	h := metrics.History{Tests: later(l.past.Tests, &at.test), Validations: later(l.past.Validations,
+		&at.validation)}
 	steps := l.past.Steps
-	if h.Steps = steps[sort.Search(len(steps), func(i int) bool { return steps[i].Step > at.step }):]; len(h.Steps) > 0 {
+	if h.Steps = steps[sort.Search(len(steps),
+		func(i int) bool { return steps[i].Step > at.step }):]; len(h.Steps) > 0 {
 		at.step = steps[len(steps)-1].Step
 	}
 	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
@@ -217,5 +224,6 @@ func (at position) event(name string, data any) string {
 	if err != nil { // numbers are finite, as metrics refuses others
 		return ""
 	}
-	return fmt.Sprintf("id: %d.%d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.validation, at.edition, name, text)
+	return fmt.Sprintf("id: %d.%d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.validation,
+		at.edition, name, text)
 }

@@ -76,5 +76,6 @@ func document(p payload) ([]byte, error) {
 		connect = "'self'"
 	}
 	return []byte(strings.NewReplacer("{{policy}}", html.EscapeString(policy(connect)), "{{style}}", style,
-		"{{title}}", html.EscapeString(p.View.Title), "{{data}}", string(data), "{{script}}", script).Replace(template)), nil
+		"{{title}}", html.EscapeString(p.View.Title), "{{data}}", string(data), "{{script}}",
+		script).Replace(template)), nil
 }

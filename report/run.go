@@ -115,7 +115,8 @@ func (r Run) WriteFile(path string) error {
 
 // MarshalJSON writes the form that a run has in files.
 func (r Run) MarshalJSON() ([]byte, error) {
-	f := runFile{Version: version, plainRun: (*plainRun)(&r), Planned: (*timeline)(r.Planned), Ran: (*timeline)(r.Ran)}
+	f := runFile{Version: version, plainRun: (*plainRun)(&r), Planned: (*timeline)(r.Planned),
+		Ran: (*timeline)(r.Ran)}
 	if r.Plan != nil {
 		f.Plan = r.Plan.String()
 	}
@@ -174,7 +175,8 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 			return err
 		}
 		if r.Plan != nil && t.Workers != len(r.Plan.Devices) || t.Workers > mostWorkers {
-			return fmt.Errorf("a timeline of %d workers; want one for each device of the plan, at most %d", t.Workers, mostWorkers)
+			return fmt.Errorf("a timeline of %d workers; want one for each device of the plan, at most %d",
+				t.Workers, mostWorkers)
 		}
 	}
 	return nil
@@ -188,7 +190,8 @@ type timeline schedule.Timeline
 func (t timeline) MarshalJSON() ([]byte, error) {
 	events := [][]any{}
 	for _, e := range t.Events {
-		events = append(events, []any{e.Worker, e.Action.String(), e.Start.Nanoseconds(), e.End.Nanoseconds(), e.Live})
+		events = append(events, []any{e.Worker, e.Action.String(), e.Start.Nanoseconds(), e.End.Nanoseconds(),
+			e.Live})
 	}
 	return json.Marshal(map[string]any{"workers": t.Workers, "events": events})
 }

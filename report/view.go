@@ -148,7 +148,8 @@ func (v *view) placeLayers(p *planner.Plan) {
 			for ; n > 0 && next < min(end, len(v.Layers)); n-- {
 				l := &v.Layers[next]
 				l.Stage, l.Device, l.Policy = i, p.Devices[s.Device].Name, string(s.Policy)
-				l.Again, l.MicroBatches, l.Runs, l.Frozen = again, len(s.MicroBatches), runs, unit < s.Prologue
+				l.Again, l.MicroBatches, l.Runs, l.Frozen = again, len(s.MicroBatches), runs,
+					unit < s.Prologue
 				next++
 			}
 		}

@@ -23,7 +23,8 @@ func flows(events []schedule.Event) [][]record {
 	var order []int                            // receives
 	for at, e := range events {
 		a := e.Action
-		if a.Kind == schedule.BackwardInput { // where a backward has parts, the first is what makes and uses gradients
+		// where a backward has parts, the first is what makes and uses gradients
+		if a.Kind == schedule.BackwardInput {
 			a.Kind = schedule.Backward
 		}
 		for _, receive := range waiting[a] {
@@ -58,8 +59,9 @@ func flows(events []schedule.Event) [][]record {
 		id++
 		for i, at := range arrow {
 			e := events[at]
-			end := record{Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)), Name: events[receive].Action.String(),
-				Cat: "flow", ID: id}
+			end := record{Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+				Name: events[receive].Action.String(),
+				Cat:  "flow", ID: id}
 			switch i {
 			case 0:
 				end.Phase = phaseFlowFrom

@@ -43,7 +43,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 		return fmt.Errorf("trace: %w", err)
 	}
 	if opts.Workers != nil && len(opts.Workers) != t.Workers {
-		return fmt.Errorf("trace: %d names for %d workers; want one for each, or none", len(opts.Workers), t.Workers)
+		return fmt.Errorf("trace: %d names for %d workers; want one for each, or none", len(opts.Workers),
+			t.Workers)
 	}
 	records := names(pid, "penstock", t.Workers, opts)
 	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
@@ -51,7 +52,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	}
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
-	// An event is followed by its ends of arrows: a viewer binds an arrow to the last slice that it has read before.
+	// An event is followed by its ends of arrows: a viewer binds an arrow to the last slice that it has
+	// read before.
 	arrows := flows(events)
 	for i, e := range events {
 		records = append(append(records, complete(e)), arrows[i]...)
@@ -141,8 +143,10 @@ func names(pid int, process string, workers int, opts Options) []record {
 	out := []record{{Phase: phaseMetadata, Pid: pid, Name: "process_name", Args: &args{Name: process}}}
 	for w := range workers {
 		out = append(out,
-			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_name", Args: &args{Name: opts.worker(w)}},
-			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_sort_index", Args: &args{SortIndex: &w}})
+			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_name",
+				Args: &args{Name: opts.worker(w)}},
+			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_sort_index",
+				Args: &args{SortIndex: &w}})
 	}
 	return out
 }
@@ -155,7 +159,8 @@ func complete(e schedule.Event) record {
 		category = "transfer"
 	}
 	r := record{
-		Phase: phaseComplete, Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)), Dur: new(micros(e.End - e.Start)),
+		Phase: phaseComplete, Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+		Dur:  new(micros(e.End - e.Start)),
 		Name: a.Words(), Cat: category,
 		Args: &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
 	}

@@ -38,7 +38,8 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 		switch {
 		case i >= passed: // in one unit with what follows
 			unit.ForwardTmp = c.Layers[0].Saved + c.Layers[0].ForwardTmp
-			first.Forward, first.ForwardNoGrad = max(first.Forward-micros, 0), max(first.ForwardNoGrad-micros, 0)
+			first.Forward, first.ForwardNoGrad = max(first.Forward-micros, 0), max(first.ForwardNoGrad-micros,
+				0)
 		case i == passed-1: // its output is the chain's input
 			unit.Output, unit.Saved, unit.ForwardTmp = c.Input, c.Input, max(c.ProloguePeak-c.Input, 0)
 		}
@@ -54,7 +55,8 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 		first.Name += ".." + found.Layers[front+rest[0]-1].Name
 	}
 	out.Chain.Input, out.Chain.Layers = c.Given, append(out.Chain.Layers, own...)
-	out.Chain.Carries, out.Chain.GradientCarries = later(c.Carries, passed, front), later(c.GradientCarries, passed, front)
+	out.Chain.Carries, out.Chain.GradientCarries = later(c.Carries, passed, front), later(c.GradientCarries,
+		passed, front)
 	if c.Deferred != nil {
 		out.Chain.Deferred = append(make([]remat.Deferred, front), c.Deferred...)
 	}
@@ -63,7 +65,8 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 
 // frozenInFront is how many layers come before the first that is trained.
 func frozenInFront(model *nn.Sequential) int {
-	return max(slices.IndexFunc(model.Layers(), func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
+	return max(slices.IndexFunc(model.Layers(),
+		func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
 }
 
 // later renumbers carries for front frozen units before the chain, of which passed were not in the chain. The

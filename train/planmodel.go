@@ -92,12 +92,14 @@ type planning struct {
 }
 
 // PlanModel measures a model on made-up samples and finds the fastest plan for it: schedule, cut, number of
-// micro-batches, threads, and recomputation. The step of the plan is then planned as training plans it, so that
-// its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search is repeated.
-// make makes the model, without weights. It blocks until it is done, and fails with ctx.Err(). If no plan fits the
-// error is a *planner.MemoryError with limits that will do, or an *arg.ConfigError of Limit if parameters alone take
-// too much; other wrong settings are an *arg.ConfigError, too.
-func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info, c PlanConfig) (*ModelPlan, error) {
+// micro-batches, threads, and recomputation. The step of the plan is then planned as training plans it,
+// so that its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search
+// is repeated. make makes the model, without weights. It blocks until it is done, and fails with
+// ctx.Err(). If no plan fits the error is a *planner.MemoryError with limits that will do, or an
+// *arg.ConfigError of Limit if parameters alone take too much; other wrong settings are an
+// *arg.ConfigError, too.
+func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info,
+	c PlanConfig) (*ModelPlan, error) {
 	p := &planning{PlanConfig: c, make: make, samples: samples, profiles: map[[2]int]*profile.Profile{}}
 	var err error
 	if p.model, err = make(); err != nil {
@@ -108,12 +110,14 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	}
 	p.Wishes.Batch, p.Wishes.Devices, p.Wishes.State = c.Batch, c.Stages, c.Slots
 	if n := len(p.model.Layers()); c.Stages > n {
-		return nil, &arg.ConfigError{Of: "train", Field: "Stages", Value: c.Stages, Problem: fmt.Sprintf("the model has %d layers", n),
-			Remedy: "want at most as many"}
+		return nil, &arg.ConfigError{Of: "train", Field: "Stages", Value: c.Stages,
+			Problem: fmt.Sprintf("the model has %d layers", n),
+			Remedy:  "want at most as many"}
 	}
 	for _, n := range c.Chunks {
 		if c.Batch%n != 0 {
-			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n, Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
+			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
+				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
 		}
 	}
 	if err := p.checkState(); err != nil {
@@ -138,7 +142,8 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 		if err = p.search(ctx); err != nil {
 			return nil, first
 		}
-		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") + " and the fewest rows alone, as nothing faster fits")
+		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") +
+			" and the fewest rows alone, as nothing faster fits")
 		p.out.LowerBound, p.out.Proved = 0, false // the other plans were not searched
 		p.out.Best.LowerBound, p.out.Best.Proved = 0, false
 	}
@@ -165,8 +170,8 @@ func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machi
 	return m
 }
 
-// checkState refuses limits that parameters, gradients and the optimizer's state exceed, whatever is planned, before
-// anything is measured.
+// checkState refuses limits that parameters, gradients and the optimizer's state exceed, whatever is
+// planned, before anything is measured.
 func (p *planning) checkState() error {
 	var all, most int64
 	layer := ""
@@ -193,7 +198,8 @@ func (p *planning) checkState() error {
 	}
 	refuse := func(what string, takes int64, who string, has int64, more string) error {
 		return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits" + more,
-			Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may have %s", what,
+			Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may "+
+				"have %s", what,
 				arg.Size(takes), who, arg.Size(has))}
 	}
 	switch {
@@ -201,13 +207,15 @@ func (p *planning) checkState() error {
 	case most > one:
 		return refuse(fmt.Sprintf(" of layer %q", layer), most, "a device", one, "; more devices will not do")
 	case all > one*int64(devices):
-		return refuse("", all, "all devices together", one*int64(devices), fmt.Sprintf(", or %d devices", (all+one-1)/one))
+		return refuse("", all, "all devices together", one*int64(devices), fmt.Sprintf(", or %d devices",
+			(all+one-1)/one))
 	}
 	return nil
 }
 
-// measure measures the model for each number of micro-batches and of threads, on a device of each kind. The fewest rows
-// come first: where a unit alone takes more than any device may hold, more rows are not measured.
+// measure measures the model for each number of micro-batches and of threads, on a device of each kind.
+// The fewest rows come first: where a unit alone takes more than any device may hold, more rows are not
+// measured.
 func (p *planning) measure(ctx context.Context) error {
 	kinds := map[string]torch.Device{"": torch.CPU(0)}
 	order := []string{""}
@@ -235,7 +243,8 @@ func (p *planning) measure(ctx context.Context) error {
 				}
 				c := found.Chains[0]
 				if len(c.Layers) == 0 {
-					return &arg.ConfigError{Of: "train", Field: "Model", Value: "it", Remedy: "want something in it trained"}
+					return &arg.ConfigError{Of: "train", Field: "Model", Value: "it",
+						Remedy: "want something in it trained"}
 				}
 				p.out.Timing.Spread = max(p.out.Timing.Spread, c.Timing.Spread)
 				for _, l := range c.Layers {
@@ -254,7 +263,8 @@ func (p *planning) measure(ctx context.Context) error {
 		}
 		last := measured[len(measured)-1]
 		if u, bytes, found := last.Oversized(p.Machine, p.Wishes); found && i+1 < len(chunks) {
-			p.Note(fmt.Sprintf("micro-batches of more rows are not measured: layer %q alone takes %s with %d rows",
+			p.Note(fmt.Sprintf("micro-batches of more rows are not measured: layer %q alone takes %s with "+
+				"%d rows",
 				last.Chain.Layers[u].Name, arg.Size(bytes), rows))
 			break
 		}
@@ -264,7 +274,8 @@ func (p *planning) measure(ctx context.Context) error {
 		if slices.Equal(unitsOf[i], p.out.Units) {
 			p.out.Profile.Measured = append(p.out.Profile.Measured, m)
 		} else {
-			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", m.Rows))
+			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit",
+				m.Rows))
 		}
 	}
 	slices.SortStableFunc(p.out.Profile.Measured, func(a, b search.Measured) int { return b.Rows - a.Rows })
@@ -277,11 +288,13 @@ func (p *planning) measure(ctx context.Context) error {
 }
 
 // measureOn measures the model on a device, with micro-batches of a number of rows.
-func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile, error) {
+func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile,
+	error) {
 	c := torch.NewCtx(torch.Options{Device: on, Seed: p.Pipe.Seed})
 	defer c.Close()
 	config := profile.Config{
-		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats, Seed: p.Pipe.Seed,
+		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
+		Seed:     p.Pipe.Seed,
 		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true, FirstOnly: true,
 		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Loss: p.Loss, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
@@ -294,7 +307,8 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 		sample = RandomInput(c, p.samples, rows)
 		config.Target = []*torch.Tensor{RandomTarget(c, p.samples, rows, p.Pipe.Seed)}
 	}); err != nil {
-		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows, err)
+		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows,
+			err)
 	}
 	return profile.Measure(ctx, p.model, config, sample)
 }
@@ -329,7 +343,8 @@ func (p *planning) search(ctx context.Context) error {
 			if !p.spare(more) {
 				return err
 			}
-			p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device", arg.Bytes(more), arg.Bytes(p.spared)))
+			p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device",
+				arg.Bytes(more), arg.Bytes(p.spared)))
 			continue
 		case err != nil:
 			return err
@@ -359,7 +374,8 @@ func (p *planning) withSpared(short *planner.MemoryError) error {
 // noSchedule says why no schedule can be planned, whatever the limits.
 func (p *planning) noSchedule() error {
 	first := p.out.Schedules[0]
-	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule, Remedy: "no schedule can be planned: " + first.Lost}
+	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule,
+		Remedy: "no schedule can be planned: " + first.Lost}
 }
 
 // spare takes bytes from every limit, unless one would be used up. It reports whether it did.
@@ -380,8 +396,8 @@ func (p *planning) spare(bytes int64) bool {
 	return len(limits) > 0
 }
 
-// fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and the time of
-// that step. It returns a *planner.MemoryError where that takes more than the limits.
+// fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and
+// the time of that step. It returns a *planner.MemoryError where that takes more than the limits.
 func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
 	named, err := schedule.Named(best.Schedule)
 	if err != nil {
@@ -392,7 +408,8 @@ func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
 		return err
 	}
 	config := p.Pipe
-	config.Balance, config.Chunks, config.Threads = p.out.Layers(best.Balance), best.MicroBatches, max(best.Threads, 1)
+	config.Balance, config.Chunks, config.Threads = p.out.Layers(best.Balance), best.MicroBatches,
+		max(best.Threads, 1)
 	config.Schedule, config.Checkpoint, config.Devices = named.Generate, pipe.Optimal, nil
 	config.Profile = p.profiles[[2]int{best.Rows, best.Threads}]
 	devices := make([]torch.Device, len(best.Devices))

@@ -61,7 +61,8 @@ device is cut: --stages over --devices, each under --memory-limit.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation, which is what --validate of the run has held out, or all",
+	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation, which is what "+
+		"--validate of the run has held out, or all",
 		partTest, partTrain, partValidation, partAll)
 	f.dataFlags.register(s, " (default: the run's data)")
 	f.trainedFlags.register(s)
@@ -90,7 +91,8 @@ func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	progress := newCounter(cmd.ErrOrStderr(), "evaluating", "samples")
-	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch, Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
+	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch,
+		Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
 	progress.end()
 	if err != nil {
 		return withFlags(err, remedyForTest)
@@ -134,7 +136,8 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 		case f.part == partTrain:
 			set = kept
 		case held == nil:
-			return nil, "", badUsage("--part validation: the run has held nothing out of training (--validate); want --part test")
+			return nil, "", badUsage("--part validation: the run has held nothing out of training " +
+				"(--validate); want --part test")
 		default:
 			set = held
 		}
@@ -167,7 +170,8 @@ func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	if !cmd.Flags().Changed("data") { // with which it starts anew
 		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on", t.configFile())
+			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
+				"trained on", t.configFile())
 		}
 		if err != nil {
 			return nil, err
@@ -193,7 +197,8 @@ func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
 	fmt.Fprintf(stderr, "the data are %s, and the model was trained %s\n", is, trained)
 }
 
-// fitsTrained returns an error if samples differ in kind from a model's training samples. other says that --data is given.
+// fitsTrained returns an error if samples differ in kind from a model's training samples. other says
+// that --data is given.
 func fitsTrained(info data.Info, t *trained, other bool) error {
 	was := t.recipe.Samples
 	if was == nil { // a checkpoint that does not say it
@@ -209,7 +214,8 @@ func fitsTrained(info data.Info, t *trained, other bool) error {
 		is, was any
 	}{
 		{"the task", info.Task(), was.Task()},
-		{"inputs", fmt.Sprint(info.Input.Kind, " ", info.Input.Shape), fmt.Sprint(was.Input.Kind, " ", was.Input.Shape)},
+		{"inputs", fmt.Sprint(info.Input.Kind, " ", info.Input.Shape), fmt.Sprint(was.Input.Kind, " ",
+			was.Input.Shape)},
 		{"text as bytes", ofBytes(&info), ofBytes(was)},
 		{"outputs", info.Outputs(), was.Outputs()},
 		{"the classes", info.ClassNames, was.ClassNames},
@@ -218,7 +224,8 @@ func fitsTrained(info data.Info, t *trained, other bool) error {
 			continue
 		}
 		if !reflect.DeepEqual(c.is, c.was) {
-			return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like those of the run",
+			return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like "+
+				"those of the run",
 				flag, c.what, c.is, c.was)
 		}
 	}

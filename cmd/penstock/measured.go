@@ -67,8 +67,10 @@ func measuredWith(name string, o models.Options, samples data.Info) (m measuredM
 
 // usualSamples describes the samples that a model with these options reads without a data set.
 func usualSamples(info models.Info, o models.Options) data.Info {
-	s := data.Info{Classes: info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(info.Input)}, Target: data.Spec{Kind: data.Int64}}
-	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images
+	s := data.Info{Classes: info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(info.Input)},
+		Target: data.Spec{Kind: data.Int64}}
+	// a model reads text, or images
+	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} {
 		if size != 0 && at < len(s.Input.Shape) {
 			s.Input.Shape[at] = int64(size)
 		}
@@ -103,7 +105,8 @@ func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Conf
 	return measured, err
 }
 
-func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.Config) (out profile.Profile, err error) {
+func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.Config) (out profile.Profile,
+	err error) {
 	c := torch.NewCtx(torch.Options{Device: config.Device, Seed: config.Seed})
 	defer c.Close()
 	var sample *torch.Tensor
@@ -113,7 +116,8 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 			config.Target = []*torch.Tensor{train.RandomTarget(c, m.samples, rows, config.Seed)}
 		}
 	}); err != nil {
-		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch", rows, err)
+		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch",
+			rows, err)
 	}
 	return profile.Measure(ctx, m.model, config, sample)
 }
@@ -122,7 +126,8 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 const auxiliaryWeight = 0.3
 
 func threadsOfMeasuring(s *pflag.FlagSet, to *int) {
-	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d",
+		pipe.MaxThreads))
 }
 
 func repeatsFlag(s *pflag.FlagSet, to *int) {

@@ -82,7 +82,8 @@ run goes on; penstock train --dashboard shows the same page live.`,
 	return cmd
 }
 
-const wantRun = "want the directory of a run, which penstock train --out has written, or a file of penstock plan --out"
+const wantRun = "want the directory of a run, which penstock train --out has written, or a file of penstock " +
+	"plan --out"
 
 // within reports whether a path is below a directory.
 func within(dir fs.FileInfo, path string) bool {

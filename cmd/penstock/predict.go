@@ -63,7 +63,8 @@ is written.`,
 	s := cmd.Flags()
 	s.SortFlags = false
 	count(s, &f.top, "top", 5, "`K` most likely classes of each input")
-	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text with the vocabulary and merges of the run's (default: the run's, --data-set tokenizer=PATH)")
+	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text with the vocabulary and merges of "+
+		"the run's (default: the run's, --data-set tokenizer=PATH)")
 	f.register(s)
 	return cmd
 }
@@ -87,7 +88,8 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	var inputs *data.Inputs
 	t, err := f.open(cmd, dir, func(t *trained) (err error) {
 		if t.recipe.Samples == nil {
-			return fmt.Errorf("checkpoint %s does not say what its model reads, as it was saved by a Go program without "+
+			return fmt.Errorf("checkpoint %s does not say what its model reads, as it was saved by a Go "+
+				"program without "+
 				"Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 		}
 		tokens, err := f.openTokenizer(t)
@@ -108,7 +110,8 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	var all bytes.Buffer // so that nothing is written where something is wrong
 	out := json.NewEncoder(&all)
 	progress := newCounter(cmd.ErrOrStderr(), "predicting", "inputs")
-	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch, OnBatch: progress.at}, func(i int, output []float32) error {
+	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch,
+		OnBatch: progress.at}, func(i int, output []float32) error {
 		line, err := f.line(inputs, i, output)
 		if err != nil {
 			return err
@@ -128,7 +131,8 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 	samples, path := t.recipe.Samples, f.tokenizer
 	if samples.Task() != data.NextToken || samples.Source == data.Uint8 {
 		if path != "" {
-			return nil, badUsage("--tokenizer %s: the model was not trained on tokens; want it left out", path)
+			return nil, badUsage("--tokenizer %s: the model was not trained on tokens; want it left out",
+				path)
 		}
 		return nil, nil
 	}
@@ -155,8 +159,12 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
 	info := inputs.Info()
 	line.File, line.Row = inputs.Source(i)
-	if slices.ContainsFunc(output, func(x float32) bool { return math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) }) {
-		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training diverged, or the input is far from what it was trained on", line.File, line.Row)
+	if slices.ContainsFunc(output, func(x float32) bool {
+		return math.IsNaN(float64(x)) ||
+			math.IsInf(float64(x), 0)
+	}) {
+		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
+			"diverged, or the input is far from what it was trained on", line.File, line.Row)
 	}
 	switch info.Task() {
 	case data.Regression:

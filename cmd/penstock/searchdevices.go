@@ -19,9 +19,11 @@ func checkNamed(devices []torch.Device) error {
 	for i, d := range devices {
 		switch {
 		case slices.Contains(devices[:i], d):
-			return refuse("%v is there twice; want each device once: schedules of several stages on each, with --virtual, need no more", d)
+			return refuse("%v is there twice; want each device once: schedules of several stages on each, "+
+				"with --virtual, need no more", d)
 		case d.Kind != devices[0].Kind:
-			return refuse("a CPU and a GPU are not planned together, as their times differ layer by layer, by no one factor; want devices of one of the two")
+			return refuse("a CPU and a GPU are not planned together, as their times differ layer by layer, " +
+				"by no one factor; want devices of one of the two")
 		}
 	}
 	for _, d := range devices {
@@ -63,7 +65,8 @@ func describeDevices(list []train.PlanDevice) string {
 // copyBytes is the size of a copy between GPUs that is timed for the bandwidth: it takes some milliseconds.
 const copyBytes = 64 << 20
 
-// measureCopies is what copies between each two devices of this process take. The slowest of them counts for all.
+// measureCopies is what copies between each two devices of this process take. The slowest of them counts
+// for all.
 func measureCopies(devices []torch.Device) (slowest search.Link, err error) {
 	err = torch.Try(func() {
 		for i, to := range devices {

@@ -72,13 +72,15 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 		return nil
 	}
 	width, _ := terminalWidth(stderr)
-	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step, t.timeline.GridWidth(width))
+	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step,
+		t.timeline.GridWidth(width))
 	var workers []string
 	for i, name := range p.Config().DeviceNames() {
 		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))
 	}
 	if filepath.Ext(t.file) == ".svg" {
-		svg := draw.SVG(*t.timeline, draw.Options{Title: fmt.Sprintf("step %d", t.step), Workers: workers, Bytes: formatBytes})
+		svg := draw.SVG(*t.timeline, draw.Options{Title: fmt.Sprintf("step %d", t.step), Workers: workers,
+			Bytes: formatBytes})
 		return disk.Write(t.file, func(w io.Writer) error { _, err := w.Write(svg); return err })
 	}
 	return trace.WriteFile(t.file, *t.timeline, trace.Options{Workers: workers})

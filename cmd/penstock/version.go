@@ -30,7 +30,8 @@ func newVersion() *cobra.Command {
 					row(w, k.Library, describeKernels(k))
 				}
 				// what computes linear layers of few and of many rows
-				fmt.Fprintf(w, "products\t32 rows by %s, 256 rows by %s\n", torch.LinearBy(32, 1024, 1024), torch.LinearBy(256, 1024, 1024))
+				fmt.Fprintf(w, "products\t32 rows by %s, 256 rows by %s\n", torch.LinearBy(32, 1024, 1024),
+					torch.LinearBy(256, 1024, 1024))
 				row(w, "CUDA", describeCUDA())
 				row(w, "devices", devices)
 				row(w, "Go", runtime.Version())
