@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/planner"
 	"penstock.example/torch"
@@ -68,9 +69,7 @@ func (b *fixture) tighten(t *testing.T, x *torch.Tensor) {
 	if err := errors.Join(b.m.SetLimit(1), b.step(x)); !errors.As(err, &short) {
 		t.Fatal(err)
 	}
-	if err := errors.Join(b.m.SetLimit(short.Least()), b.step(x)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(b.m.SetLimit(short.Least()), b.step(x)))
 }
 
 // TestFailedCallChangesNothing: a forward or backward that fails, at any layer and in any way, names
@@ -102,9 +101,7 @@ func TestFailedCallChangesNothing(t *testing.T) {
 	x := b.Keep(b.normal(512, 4))
 	defer x.Free()
 	before := stateOf(b.model)
-	if err := b.step(x); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.step(x))
 	if got := stateOf(b.model)["counting0.runs"]; got == before["counting0.runs"] {
 		t.Fatal("nothing counts")
 	}
@@ -170,9 +167,7 @@ func TestFailedCallChangesNothing(t *testing.T) {
 func TestRefusedCallChangesNothing(t *testing.T) {
 	b := newFixture(t, moving(func(int, string) {}), autoremat.Config{Limit: 1 << 30})
 	for range 2 {
-		if err := b.step(b.normal(3, 4)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(b.normal(3, 4)))
 	}
 	for _, part := range []string{"forward", "backward"} {
 		limit := int64(0)
@@ -240,9 +235,7 @@ func TestTwiceWithoutKeeping(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 30})
 	n := b.ctx()
 	y := b.m.Forward(n, b.normal(8, 32))
-	if err := b.back(y); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.back(y))
 	if err := b.back(y); err == nil || !strings.Contains(err.Error(), "second time") {
 		t.Errorf("got %v", err)
 	}
@@ -254,9 +247,7 @@ func TestOthersAllocateTheLimit(t *testing.T) {
 	b := newFixture(t, tower().model(), autoremat.Config{Limit: 1 << 20})
 	x := b.normal(64, 32)
 	for range 2 {
-		if err := b.step(x); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(x))
 	}
 	live, most := device.Memory().Live, b.m.Predicted()
 	other := b.Empty(torch.Float32, (1<<20-live)/4-1000)

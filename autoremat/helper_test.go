@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/planner"
@@ -229,10 +230,7 @@ func plain(_ *torch.Ctx, m *nn.Sequential) wrapped { return wrapped{layer: m} }
 // under wraps in a module with a limit.
 func under(t test, limit int64, o optim.Optimizer) func(c *torch.Ctx, m *nn.Sequential) wrapped {
 	return func(_ *torch.Ctx, model *nn.Sequential) wrapped {
-		m, err := autoremat.New(model, autoremat.Config{Limit: limit, Optimizer: o})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(autoremat.New(model, autoremat.Config{Limit: limit, Optimizer: o}))(t)
 		return wrapped{m, m}
 	}
 }

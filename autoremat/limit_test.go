@@ -9,6 +9,7 @@ import (
 
 	"penstock.example/autoremat"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -49,10 +50,7 @@ func tower() problem {
 func zoo(t testing.TB) []problem {
 	built := func(name string, s models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
-			m, err := models.New(name, s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must.Get(models.New(name, s))(t)
 			return m
 		}
 	}
@@ -143,9 +141,7 @@ func TestSetLimit(t *testing.T) {
 	q.run(t, 3, under(t, 1<<30, nil), func(step int, w wrapped) {
 		device.ResetPeak()
 		if step == 1 {
-			if err := w.m.SetLimit(least); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.m.SetLimit(least))
 		}
 	}, func(step int, w wrapped) {
 		if fits := device.Memory().Peak <= least; fits != (step > 0) {
@@ -160,21 +156,13 @@ func TestSetLimit(t *testing.T) {
 // The default limit is the device's, or what there is less a reserve, as the process takes more than
 // the account counts.
 func TestWithoutALimit(t *testing.T) {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("/proc/meminfo"))(t)
 	_, after, _ := strings.Cut(string(text), "MemAvailable:")
-	kib, err := strconv.ParseInt(strings.Fields(after)[0], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kib := must.Get(strconv.ParseInt(strings.Fields(after)[0], 10, 64))(t)
 	for _, account := range []int64{0, 1 << 31} {
 		b := newFixture(t, mlp().model(), autoremat.Config{})
 		device.SetLimit(account)
-		if err := b.step(b.normal(16, 20)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(b.normal(16, 20)))
 		limit := device.Memory().Limit
 		b.m.Close()
 		device.SetLimit(0)

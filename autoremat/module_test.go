@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/planner"
@@ -107,10 +108,7 @@ func TestModulesInModels(t *testing.T) {
 					}
 				}()
 				got := trained(t, 1, build, func(s *nn.Sequential) nn.Layer {
-					m, err := autoremat.New(s, autoremat.Config{Limit: 1 << 30})
-					if err != nil {
-						t.Fatal(err)
-					}
+					m := must.Get(autoremat.New(s, autoremat.Config{Limit: 1 << 30}))(t)
 					modules = append(modules, m)
 					if limit == 1 {
 						return tight{m, m}
@@ -310,9 +308,7 @@ func TestConcurrentForwards(t *testing.T) {
 	x := b.Keep(b.normal(16, 32))
 	defer x.Free()
 	for range 2 {
-		if err := b.step(x); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(x))
 	}
 	want := ""
 	b.NoGrad(func() {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/planner"
@@ -23,10 +24,7 @@ func newFixture(t *testing.T, model *nn.Sequential, config autoremat.Config) *fi
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
 	nn.Materialise(c, nn.State(model), 3)
-	m, err := autoremat.New(model, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(autoremat.New(model, config))(t)
 	t.Cleanup(func() {
 		m.Close()
 		c.Close()
@@ -82,9 +80,7 @@ func TestShapesHavePlansOfTheirOwn(t *testing.T) {
 	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	var predicted []int64
 	for _, rows := range []int64{16, 16, 64, 64, 16} {
-		if err := b.step(b.normal(rows, 20)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(b.normal(rows, 20)))
 		b.Close()
 		predicted = append(predicted, b.m.Predicted())
 	}
@@ -125,9 +121,7 @@ func TestEvaluationIsTheModel(t *testing.T) {
 func TestDroppedGraphs(t *testing.T) {
 	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
 	x := b.normal(16, 20)
-	if err := b.step(x); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.step(x))
 	mark, live := b.Mark(), device.Memory().Live
 	y := b.m.Forward(b.ctx(), x)
 	if device.Memory().Live == live {
@@ -146,9 +140,7 @@ func TestClose(t *testing.T) {
 	device.SetLimit(1 << 32)
 	defer device.SetLimit(0)
 	x := b.normal(16, 20)
-	if err := b.step(x); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.step(x))
 	if got := device.Memory().Limit; got != 1<<30 {
 		t.Errorf("the limit is %d while the module is open", got)
 	}
@@ -166,13 +158,9 @@ func TestClose(t *testing.T) {
 // closed first once came back, for good, with the other's Close.
 func TestCloseInAnyOrder(t *testing.T) {
 	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
-	if err := b.step(b.normal(16, 20)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.step(b.normal(16, 20)))
 	other := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 29})
-	if err := other.step(other.normal(16, 20)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, other.step(other.normal(16, 20)))
 	b.m.Close()
 	if got := device.Memory().Limit; got != 1<<29 {
 		t.Errorf("the limit is %d while one module is open", got)
@@ -202,10 +190,7 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	}
 	b.m.Close()
 	device.SetLimit(short.Least())
-	m, err := autoremat.New(b.model, autoremat.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(autoremat.New(b.model, autoremat.Config{}))(t)
 	defer m.Close()
 	b.m = m
 	if err := b.step(x); err != nil {
@@ -220,9 +205,7 @@ func TestInPlacePrologue(t *testing.T) {
 	x := b.normal(16, 20)
 	before := string(torch.Bytes(x))
 	for range 2 {
-		if err := b.step(x); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, b.step(x))
 	}
 	if string(torch.Bytes(x)) != before {
 		t.Error("the input was overwritten")

@@ -38,7 +38,8 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	if input.Shape[0] != target.Shape[0] {
 		return fail("%d inputs and %d targets; want a target for each input", input.Shape[0], target.Shape[0])
 	}
-	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
+	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]},
+		Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 	}
@@ -59,7 +60,8 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	for i, what := range []string{"target", "input"} {
 		for k, label := range labels[i] {
 			if label < 0 || label >= int64(a.info.Classes) {
-				return fail("%s %d has class %d; want 0 to %d", what, k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
+				return fail("%s %d has class %d; want 0 to %d", what,
+					k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
 			}
 		}
 	}
@@ -146,7 +148,8 @@ func (a *Arrays) normalise(mean, std []float32) error {
 // deviation above 0.
 func normalised(name string, mean, std []float32, channels int) ([][256]float32, error) {
 	if len(mean) != channels || len(std) != channels {
-		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels", name, mean, std, channels)
+		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels",
+			name, mean, std, channels)
 	}
 	tables := make([][256]float32, channels)
 	for c := range tables {

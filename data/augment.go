@@ -36,10 +36,13 @@ func (a Augment) check(of string, set Dataset) error {
 	case a == Augment{}:
 		return nil
 	case a.Scale > 0 && !hasPictures(set):
-		return refuse("the images have their size already", "want a Scale of 0, or a set that is read from pictures")
+		return refuse("the images have their size already",
+			"want a Scale of 0, or a set that is read from pictures")
 	}
-	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 || int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
-		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape, info.Pad, info.Target.Shape),
+	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 ||
+		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
+		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape,
+			info.Pad, info.Target.Shape),
 			"want images, float32 [channels height width] with a pad per channel and targets that are no images, or no augmentation")
 	}
 	return nil

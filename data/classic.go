@@ -32,7 +32,8 @@ var (
 		name: "fashion-mnist", directory: "/usr/share/datasets/fashion-mnist",
 		fetch: "the Debian package dataset-fashion-mnist or https://github.com/zalandoresearch/fashion-mnist",
 		mean:  []float32{0.2860}, std: []float32{0.3530}, parts: mnistParts, decode: decodeMNIST,
-		names: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"},
+		names: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
+			"Bag", "Ankle boot"},
 	}
 )
 
@@ -48,24 +49,30 @@ func cifar10(records int) classic {
 	return classic{
 		name: "cifar10", archive: "cifar-10-batches-bin", fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
 		mean: []float32{0.4914, 0.4822, 0.4465}, std: []float32{0.2470, 0.2435, 0.2616},
-		names: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"},
+		names: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+			"truck"},
 		parts: [2][]string{
-			{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+			{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+				"data_batch_5.bin"},
 			{"test_batch.bin"},
 		},
-		decode: func(paths []string) (images, labels Array, err error) { return decodeCIFAR10(paths, records) },
+		decode: func(paths []string) (images, labels Array,
+			err error) {
+			return decodeCIFAR10(paths, records)
+		},
 	}
 }
 
 func (c classic) set() set {
-	return set{tasks: classes, settings: imageSettings, open: c.open, files: func(directory string, _ Options) ([]string, error) {
-		train, err := c.find(directory, 0)
-		if err != nil {
-			return nil, err
-		}
-		test, err := c.find(directory, 1)
-		return append(train, test...), err
-	}}
+	return set{tasks: classes, settings: imageSettings, open: c.open,
+		files: func(directory string, _ Options) ([]string, error) {
+			train, err := c.find(directory, 0)
+			if err != nil {
+				return nil, err
+			}
+			test, err := c.find(directory, 1)
+			return append(train, test...), err
+		}}
 }
 
 // find returns the paths of a part's files, plain or with .gz.
@@ -83,7 +90,8 @@ func (c classic) find(directory string, part int) (paths []string, err error) {
 	for _, name := range c.parts[part] {
 		path, err := locate(places, name, name+".gz")
 		if err != nil {
-			return nil, fmt.Errorf("data: %s: %w: get it from %s, or name its directory", c.name, err, c.fetch)
+			return nil, fmt.Errorf("data: %s: %w: get it from %s, or name its directory", c.name, err,
+				c.fetch)
 		}
 		paths = append(paths, path)
 	}
@@ -135,7 +143,8 @@ func decodeMNIST(paths []string) (images, labels Array, err error) {
 	return images, labels, nil
 }
 
-// decodeCIFAR10 reads files of records: a byte for the label and 32 x 32 bytes for each of red, green and blue.
+// decodeCIFAR10 reads files of records: a byte for the label and 32 x 32 bytes for each of red, green
+// and blue.
 func decodeCIFAR10(paths []string, records int) (images, labels Array, err error) {
 	const pixels = 3 * 32 * 32
 	for _, path := range paths {

@@ -139,14 +139,16 @@ func decodeTable(r io.Reader, c CSV, trainedOn *Info) (*table, error) {
 		case err == io.EOF:
 			return t, nil
 		case err != nil:
-			return nil, fmt.Errorf("%w; want values that are separated by %q, those with quotes in quotes", err, reader.Comma)
+			return nil, fmt.Errorf("%w; want values that are separated by %q, those with quotes in quotes",
+				err, reader.Comma)
 		}
 		for i, text := range record {
 			record[i] = strings.TrimSpace(text)
 		}
 		line, _ := reader.FieldPos(0)
 		if order == nil { // the first line
-			header := c.Header == HeaderThere || c.Header == HeaderUnknown && !slices.ContainsFunc(record, isNumber)
+			header := c.Header == HeaderThere || c.Header == HeaderUnknown &&
+				!slices.ContainsFunc(record, isNumber)
 			if order, err = c.columnOrder(record, header, trainedOn); err != nil {
 				return nil, fmt.Errorf("line %d: %w", line, err)
 			}
@@ -158,7 +160,8 @@ func decodeTable(r io.Reader, c CSV, trainedOn *Info) (*table, error) {
 			}
 		}
 		if len(record) != fields {
-			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record), fields)
+			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record),
+				fields)
 		}
 		last := len(order) - 1
 		for _, i := range order[:last] {
@@ -181,8 +184,8 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// columnOrder is where the inputs' columns are, and last the target's, by the first line. They are in the order
-// of the file, or of the columns that a model was trained on if both have names.
+// columnOrder is where the inputs' columns are, and last the target's, by the first line. They are in
+// the order of the file, or of the columns that a model was trained on if both have names.
 func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
 	place := map[string]int{}
 	for i, name := range first {
@@ -205,7 +208,8 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	}
 	names := trainedOn.Columns
 	if wanted := names[len(names)-1]; slices.Contains(first, c.Target) && c.Target != wanted {
-		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one", c.Target, wanted)
+		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one",
+			c.Target, wanted)
 	}
 	for _, name := range names {
 		i, ok := place[name]
@@ -234,9 +238,11 @@ func (c CSV) target(first []string, header bool) (int, error) {
 	case err == nil && n >= 1 && n <= len(first):
 		return n - 1, nil
 	case header:
-		return 0, fmt.Errorf("no column %q; want a target of %s, or a number from 1 to %d", c.Target, strings.Join(first, ", "), len(first))
+		return 0, fmt.Errorf("no column %q; want a target of %s, or a number from 1 to %d", c.Target,
+			strings.Join(first, ", "), len(first))
 	}
-	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header", c.Target, len(first))
+	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header",
+		c.Target, len(first))
 }
 
 // task returns the task and the names of the classes, sorted by value if all are whole numbers, and as text
@@ -274,7 +280,8 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	if task == Regression {
 		target, names = Array{Kind: Float32, Shape: []int64{n, 1}}, nil
 	} else if len(names) < 2 {
-		return nil, fmt.Errorf("all targets are %q; want at least two classes, or another column as target", names)
+		return nil, fmt.Errorf("all targets are %q; want at least two classes, or another column as target",
+			names)
 	}
 	labels := map[string]int64{}
 	for label, name := range names {
@@ -291,7 +298,8 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 		}
 		label, ok := labels[text]
 		if !ok {
-			return nil, fmt.Errorf("line %d: %q is no class to train with; those are %s", t.lines[i], text, strings.Join(names, ", "))
+			return nil, fmt.Errorf("line %d: %q is no class to train with; those are %s", t.lines[i], text,
+				strings.Join(names, ", "))
 		}
 		target.Int64 = append(target.Int64, label)
 	}
@@ -303,8 +311,8 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	return set, nil
 }
 
-// meanAndDeviation returns the mean and the deviation of each column in the samples of train, a part of whole.
-// The deviation of a constant column is 1.
+// meanAndDeviation returns the mean and the deviation of each column in the samples of train, a part of
+// whole. The deviation of a constant column is 1.
 func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }
@@ -330,8 +338,8 @@ func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32
 	return means, deviations
 }
 
-// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing without a mean for each
-// column.
+// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing without a mean
+// for each column.
 func (a *Arrays) standardise(means, deviations []float32) {
 	columns := a.info.Input.Size()
 	if len(means) != columns || len(deviations) != columns {

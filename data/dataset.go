@@ -43,8 +43,8 @@ type Info struct {
 	// is no table, or a table without a header.
 	Columns []string `json:"columns,omitempty"`
 
-	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is "" where
-	// there was none, or it is not known.
+	// Tokenizer is the sum of the tokenizer that made tokens of text (tokenizer.Tokenizer.Sum). It is
+	// "" where there was none, or it is not known.
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
 }
 
@@ -124,7 +124,8 @@ func (b *Batch) resize(set Dataset, indices []int) error {
 func checkIndices(name string, length int, indices []int) error {
 	for _, index := range indices {
 		if index < 0 || index >= length {
-			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index, length-1)
+			return fmt.Errorf("data: %s: sample %d asked for, there are samples 0 to %d", name, index,
+				length-1)
 		}
 	}
 	return nil

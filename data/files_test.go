@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/iotest"
 
 	"pgregory.net/rapid"
 
@@ -184,18 +182,6 @@ func TestDecodeIDX(t *testing.T) {
 	empty, err := data.DecodeIDX(bytes.NewReader(idx(nil, 0, 28, 28)))
 	if err != nil || !slices.Equal(empty.Shape, []int64{0, 28, 28}) || len(empty.Uint8) != 0 {
 		t.Errorf("without numbers: %v, %v", empty, err)
-	}
-}
-
-// What the disk says is not taken for damage of the file.
-func TestDecodeIDXPassesErrorsOn(t *testing.T) {
-	disk := errors.New("the disk is on fire")
-	packed := zipped(t, idx(make([]uint8, 100), 100))
-	for _, file := range [][]byte{nil, idx(nil, 4), packed[:3], packed[:len(packed)-4]} {
-		_, err := data.DecodeIDX(io.MultiReader(bytes.NewReader(file), iotest.ErrReader(disk)))
-		if !errors.Is(err, disk) {
-			t.Errorf("after %d bytes: error %v, want the reader's", len(file), err)
-		}
 	}
 }
 

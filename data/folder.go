@@ -55,7 +55,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	if channels != 1 && channels != 3 {
-		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels, Remedy: "want 3 for colours, or 1 for the brightness"}
+		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels,
+			Remedy: "want 3 for colours, or 1 for the brightness"}
 	}
 	mean, std := o.normalisation(imageNetMean[channels], imageNetStd[channels])
 	tables, err := normalised("images", mean, std, channels)
@@ -71,7 +72,8 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	shape := []int64{int64(channels), int64(size), int64(size)}
-	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape}, Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
+	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape},
+		Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
 	for _, table := range tables {
 		info.Pad = append(info.Pad, table[0])
 	}
@@ -161,7 +163,8 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 	}
 	for _, name := range found {
 		if !slices.Contains(classes, name) {
-			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s", filepath.Join(directory, name), strings.Join(classes, ", "))
+			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s",
+				filepath.Join(directory, name), strings.Join(classes, ", "))
 		}
 	}
 	var files []pictureFile
@@ -192,7 +195,8 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 		}
 	}
 	if files == nil {
-		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory, strings.Join(classes, ", "))
+		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory,
+			strings.Join(classes, ", "))
 	}
 	return files, nil
 }

@@ -105,7 +105,8 @@ func readExactly(r io.Reader, size int64) ([]byte, error) {
 // truncated says how much there was if err is an early end, and is err otherwise.
 func truncated(err error, found, expected int64, what string) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected, io.ErrUnexpectedEOF)
+		return fmt.Errorf("truncated: %d bytes of %s, expected %d: %w", found, what, expected,
+			io.ErrUnexpectedEOF)
 	}
 	return err
 }

@@ -225,7 +225,8 @@ func (x *Inputs) addText(path string, text []byte) error {
 // addTokens adds the last tokens of a text.
 func (x *Inputs) addTokens(path string, row int, tokens []int64) {
 	tokens = tokens[max(len(tokens)-x.info.Input.Size(), 0):]
-	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens), array: Array{Kind: Int64, Int64: tokens}})
+	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens),
+		array: Array{Kind: Int64, Int64: tokens}})
 }
 
 // Source returns the file of an input, and its row there, counted from 0.
@@ -270,7 +271,8 @@ func (x *Inputs) Fill(batch *Batch, indices []int) error {
 					return fmt.Errorf("data: inputs: %w", err)
 				}
 				if picture == nil {
-					picture = image.NewRGBA(image.Rect(0, 0, int(x.info.Input.Shape[2]), int(x.info.Input.Shape[1])))
+					picture = image.NewRGBA(image.Rect(0, 0, int(x.info.Input.Shape[2]),
+						int(x.info.Input.Shape[1])))
 				}
 				resize(picture, whole, nil)
 				x.pixels(batch.Input.Float32[row*size:][:size], picture)

@@ -28,9 +28,11 @@ func testSamples(name string, samples int, share float64) (int, error) {
 	}
 	switch {
 	case !(share > 0 && share < 1):
-		return 0, &ConfigError{Of: "data: " + name, Field: "Holdout", Value: share, Remedy: "want a share between 0 and 1"}
+		return 0, &ConfigError{Of: "data: " + name, Field: "Holdout", Value: share,
+			Remedy: "want a share between 0 and 1"}
 	case samples < 2:
-		return 0, fmt.Errorf("data: %s: %d samples; want at least 2, one to train and one to test with", name, samples)
+		return 0, fmt.Errorf("data: %s: %d samples; want at least 2, one to train and one to test with",
+			name, samples)
 	}
 	return min(int(math.Ceil(share*float64(samples))), samples-1), nil
 }

@@ -73,10 +73,12 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 		return nil, errors.New(of + ": there are no samples; want a set with at least one")
 	case p.batches() == 0:
 		return nil, &ConfigError{Of: of, Field: "BatchSize", Value: c.BatchSize,
-			Problem: fmt.Sprintf("%d samples make no whole batch", set.Len()), Remedy: "want smaller batches, or DropLast off"}
+			Problem: fmt.Sprintf("%d samples make no whole batch",
+				set.Len()), Remedy: "want smaller batches, or DropLast off"}
 	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > p.batches():
-		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start, Problem: "the position is of another data set or batch size",
-			Remedy: fmt.Sprintf("want a batch from 0 to %d", p.batches())}
+		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start,
+			Problem: "the position is of another data set or batch size",
+			Remedy:  fmt.Sprintf("want a batch from 0 to %d", p.batches())}
 	}
 
 	l := &Loader{producer: p, position: c.Start, done: make(chan struct{})}

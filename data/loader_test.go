@@ -216,31 +216,6 @@ func TestShuffle(t *testing.T) {
 	}
 }
 
-// A batch is the caller's: what becomes of it changes no other.
-func TestBatchIsTheCallers(t *testing.T) {
-	loader := newLoader(t, &counting{n: 4}, data.LoaderConfig{BatchSize: 2, Prefetch: 2})
-	first := must.Get(loader.Next(t.Context()))(t)
-	kept := slices.Clone(first.Input.Int64)
-	for range 6 {
-		batch, err := loader.Next(t.Context())
-		if err == io.EOF {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if batch.Input.Int64[0] >= 100 {
-			t.Fatal("a batch holds what was written into another")
-		}
-		for i := range batch.Input.Int64 {
-			batch.Input.Int64[i] = 100
-		}
-	}
-	if !slices.Equal(first.Input.Int64, kept) {
-		t.Errorf("the first batch became %v", first.Input.Int64)
-	}
-}
-
 func TestNewLoaderRefuses(t *testing.T) {
 	tests := []struct {
 		samples int
@@ -259,25 +234,6 @@ func TestNewLoaderRefuses(t *testing.T) {
 	for _, test := range tests {
 		_, err := data.NewLoader(&counting{n: test.samples}, test.config)
 		wantError(t, err, "data: counting: "+test.want)
-	}
-}
-
-// Prefetching goes as far ahead as it was told, and no further, however long nobody asks.
-func TestPrefetchDepth(t *testing.T) {
-	for depth := range 5 {
-		synctest.Test(t, func(t *testing.T) {
-			set := &counting{n: 100}
-			loader := newLoader(t, set, data.LoaderConfig{BatchSize: 1, Prefetch: depth})
-			for delivered := range 4 {
-				synctest.Wait()
-				if got, want := set.fills.Load(), int64(delivered+depth); got != want {
-					t.Errorf("prefetch %d: %d batches are prepared with %d delivered, want %d", depth, got, delivered, want)
-				}
-				if _, err := loader.Next(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
 	}
 }
 
@@ -372,14 +328,6 @@ func TestClose(t *testing.T) {
 	}
 }
 
-func TestCloseAfterAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		loader := newLoader(t, &counting{n: 5, fails: io.ErrNoProgress}, data.LoaderConfig{BatchSize: 2, Prefetch: 2})
-		synctest.Wait()
-		loader.Close()
-	})
-}
-
 // Close wakes a Next that waits.
 func TestCloseWhileNextWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -432,20 +380,4 @@ func TestPermutationIsOne(t *testing.T) {
 			t.Fatalf("%d indices of %d", len(order), n)
 		}
 	})
-}
-
-// All 24 orders of four come up equally often: 1000 of 24,000 seeds each, with a deviation of 31.
-func TestPermutationIsFair(t *testing.T) {
-	counts := map[[4]int]int{}
-	for seed := range uint64(24_000) {
-		counts[[4]int(data.Permutation(4, seed, 0))]++
-	}
-	if len(counts) != 24 {
-		t.Errorf("%d orders of 24 come up", len(counts))
-	}
-	for order, count := range counts {
-		if count < 840 || count > 1160 {
-			t.Errorf("%v comes up %d times, want about 1000", order, count)
-		}
-	}
 }

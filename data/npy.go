@@ -58,7 +58,8 @@ func readNPYHeader(r io.Reader) (string, error) {
 		width = 2
 	case [2]byte{2, 0}, [2]byte{3, 0}:
 	default:
-		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0], version[1])
+		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
+			version[1])
 	}
 	length := make([]byte, 4)
 	if n, err := io.ReadFull(r, length[:width]); err != nil {
@@ -118,10 +119,12 @@ func (a *Array) readNPY(r io.Reader, descr string, size int64) error {
 	switch descr {
 	case "<f4":
 		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 4, func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
+		return readNumbers(r, &a.Float32, size, 4,
+			func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
 	case "<f8":
 		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 8, func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
+		return readNumbers(r, &a.Float32, size, 8,
+			func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
 	case "<i4":
 		a.Kind = Int64
 		return readNumbers(r, &a.Int64, size, 4, func(b []byte) int64 { return int64(int32(little.Uint32(b))) })

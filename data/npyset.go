@@ -84,7 +84,8 @@ func openNPY(directory string, o Options) (train, test Dataset, err error) {
 // asTrained normalises the inputs by the options, or as Options.TrainedOn says.
 func (a *Arrays) asTrained(o Options) error {
 	mean, std := o.Mean, o.Std
-	if t := o.TrainedOn; mean == nil && std == nil && t != nil && t.Source == a.input.Kind && slices.Equal(t.Input.Shape, a.info.Input.Shape) {
+	if t := o.TrainedOn; mean == nil && std == nil && t != nil && t.Source == a.input.Kind &&
+		slices.Equal(t.Input.Shape, a.info.Input.Shape) {
 		if mean, std = t.Mean, t.Std; t.Source == Float32 {
 			a.standardise(mean, std)
 			return nil

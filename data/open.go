@@ -92,10 +92,11 @@ var sets = map[string]set{
 	"fashion-mnist": fashionMNIST.set(),
 	"cifar10":       cifar10(10_000).set(),
 	"images":        {classes, folderSettings, folderFiles, openFolder},
-	"npy":           {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles, openNPY},
-	"csv":           {[]Task{Classification, Regression}, csvSettings, partFiles("csv", "csv"), openCSV},
-	"tokens":        {[]Task{NextToken}, tokenSettings, partFiles("tokens", "bin"), openTokens},
-	"text":          {[]Task{NextToken}, textSettings, textFiles, openText},
+	"npy": {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles,
+		openNPY},
+	"csv":    {[]Task{Classification, Regression}, csvSettings, partFiles("csv", "csv"), openCSV},
+	"tokens": {[]Task{NextToken}, tokenSettings, partFiles("tokens", "bin"), openTokens},
+	"text":   {[]Task{NextToken}, textSettings, textFiles, openText},
 	"synthetic": {[]Task{Classification, Segmentation, NextToken}, syntheticSettings, noFiles,
 		func(_ string, o Options) (train, test Dataset, err error) { return o.Synthetic.Open() }},
 }
@@ -188,7 +189,8 @@ func partFiles(name, extension string) func(path string, _ Options) ([]string, e
 		if err != nil {
 			return nil, fmt.Errorf("data: %s: %w: name %s", name, err, want)
 		}
-		if test, err = locate([]string{path}, "val."+extension, "test."+extension); errors.Is(err, fs.ErrNotExist) {
+		test, err = locate([]string{path}, "val."+extension, "test."+extension)
+		if errors.Is(err, fs.ErrNotExist) {
 			return []string{train}, nil
 		}
 		return []string{train, test}, err
@@ -207,7 +209,8 @@ func locate(directories []string, names ...string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), strings.Join(directories, " or "), fs.ErrNotExist)
+	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), strings.Join(directories, " or "),
+		fs.ErrNotExist)
 }
 
 // trainAndTest returns the sets of a path's one or two parts, and holds samples out if there is no part to
@@ -216,7 +219,8 @@ func trainAndTest[D Dataset](o Options, name string, sets []D) (train, test Data
 	if len(sets) == 1 {
 		return Split(sets[0], o.Holdout, o.Seed)
 	}
-	if a, b := sets[0].Info(), sets[1].Info(); fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
+	a, b := sets[0].Info(), sets[1].Info()
+	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
 		return nil, nil, fmt.Errorf("data: %s: samples to train with are %v and %v, to test with %v and %v; want the same shapes and kinds",
 			name, a.Input, a.Target, b.Input, b.Target)
 	}

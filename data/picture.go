@@ -37,7 +37,8 @@ func decodePicture(file *os.File) (image.Image, error) {
 		return nil, err
 	}
 	if config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height {
-		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width, config.Height, maxPixels)
+		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
+			config.Height, maxPixels)
 	}
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, err

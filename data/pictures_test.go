@@ -170,25 +170,6 @@ func TestPicturesAreTheSameInAnyBatch(t *testing.T) {
 	})
 }
 
-// Scale shows a picture in parts: other pixels in other epochs, and at least that share of it.
-func TestScaleShowsParts(t *testing.T) {
-	train, _, err := data.Open("images", folder(t, 2, "."), data.Options{Size: 9, Holdout: 0.1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := func(scale float64, epoch int) []float32 {
-		l := must.Get(data.NewLoader(train, data.LoaderConfig{BatchSize: 3, Seed: 1, Augment: data.Augment{Scale: scale}, Start: data.Position{Epoch: epoch}}))(t)
-		b := must.Get(l.Next(t.Context()))(t)
-		return b.Input.Float32
-	}
-	if slices.Equal(read(0.2, 0), read(0.2, 1)) || slices.Equal(read(0.2, 0), read(0, 0)) {
-		t.Error("a part is the whole, or the same in two epochs")
-	}
-	if !slices.Equal(read(0, 0), read(0, 1)) {
-		t.Error("without Scale a picture differs between epochs")
-	}
-}
-
 // A file that is no picture is named when it is read, whatever is wrong with it.
 func TestDamagedPicturesAreNamed(t *testing.T) {
 	whole := pngOf(t, picture(40, 40, 0))
@@ -365,17 +346,6 @@ func TestFlipComesAfterCrop(t *testing.T) {
 	}
 }
 
-// A crop wider than the image leaves black, and nothing is read outside the image.
-func TestCropWiderThanTheImage(t *testing.T) {
-	for _, image := range epochOf(t, numbered(t, 200), data.LoaderConfig{BatchSize: 7, Augment: data.Augment{Crop: 9, Flip: true}}) {
-		for _, x := range image {
-			if x < 0 || x > 12.5 {
-				t.Fatalf("pixel %v", x)
-			}
-		}
-	}
-}
-
 // What becomes of a sample depends on the seed, the epoch and the sample alone: not on its batch or
 // on prefetching.
 func TestAugmentIsDerived(t *testing.T) {
@@ -402,17 +372,6 @@ func TestAugmentIsDerived(t *testing.T) {
 	if rounded(again[0]) != "[1 2 3 4 5 6 7 8 9 10 11 12]" {
 		t.Errorf("augmentation changed the data set itself: %v", again[0])
 	}
-}
-
-func TestAugmentRefuses(t *testing.T) {
-	text, err := data.NewText([]byte("abcdef"), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = data.NewLoader(text, data.LoaderConfig{BatchSize: 1, Augment: data.Augment{Flip: true}})
-	wantError(t, err, "data: text: Augment is {0 true 0}: inputs are int64 [2]", "want images, float32")
-	_, err = data.NewLoader(numbered(t, 1), data.LoaderConfig{BatchSize: 1, Augment: data.Augment{Crop: -1}})
-	wantError(t, err, "data: numbered: Augment is {-1 false 0}: Crop is negative")
 }
 
 // npyFile is a file of NumPy of little-endian numbers.

@@ -16,17 +16,6 @@ func TestStreamIsSplitMix64(t *testing.T) {
 	}
 }
 
-func TestStreamsDiffer(t *testing.T) {
-	seen := map[stream][]uint64{}
-	for _, words := range [][]uint64{{}, {0}, {1}, {0, 0}, {0, 1}, {1, 0}, {1, 1}, {forOrder, 0, 0}, {forAugment, 0, 0}, {0, 0, forOrder}} {
-		s := newStream(words...)
-		if other, ok := seen[s]; ok {
-			t.Errorf("%v and %v give the same stream", words, other)
-		}
-		seen[s] = words
-	}
-}
-
 // A bound just above 2^63 rejects almost half of the draws: the path that small bounds never take.
 func TestBelow(t *testing.T) {
 	for _, n := range []uint64{1, 2, 3, 1000, 1<<63 + 1, math.MaxUint64} {
@@ -47,20 +36,5 @@ func TestBelow(t *testing.T) {
 		if count < 9_500 || count > 10_500 {
 			t.Errorf("below(6) is %d in %d of 60,000 draws", value, count)
 		}
-	}
-}
-
-func TestCentred(t *testing.T) {
-	s := newStream(1)
-	sum := 0.0
-	for range 10_000 {
-		x := s.centred()
-		if x < -1 || x >= 1 {
-			t.Fatalf("centred() = %v", x)
-		}
-		sum += float64(x)
-	}
-	if mean := sum / 10_000; math.Abs(mean) > 0.03 { // five deviations of 1/sqrt(3·10,000)
-		t.Errorf("the mean of 10,000 draws is %v", mean)
 	}
 }

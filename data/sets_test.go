@@ -2,7 +2,6 @@ package data_test
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"testing"
 
@@ -123,56 +122,6 @@ func TestSyntheticTasks(t *testing.T) {
 	}
 	_, _, err := data.Synthetic{Task: data.Regression}.Open()
 	wantError(t, err, `Task is regression; want one of classification, segmentation, next token`)
-}
-
-// The pixels of a class are nearer to its colour than to any other's, and most tokens are followed
-// by one: the sets can be learnt.
-func TestSyntheticMasksAndTextCanBeLearnt(t *testing.T) {
-	masks, _, err := data.Synthetic{Task: data.Segmentation, Classes: 2, Channels: 3, Height: 32, Width: 32}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := fill(t, masks, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-	var sums [2][3]float64
-	var counts [2]float64
-	for i, label := range b.Target.Int64 {
-		row, pixel := i/1024, i%1024
-		counts[label]++
-		for c := range 3 {
-			sums[label][c] += float64(b.Input.Float32[row*3072+c*1024+pixel])
-		}
-	}
-	distance := 0.0
-	for c := range 3 {
-		distance += math.Abs(sums[0][c]/counts[0] - sums[1][c]/counts[1])
-	}
-	if distance < 0.3 {
-		t.Errorf("the classes' colours differ by %v in all channels", distance)
-	}
-
-	text, _, err := data.Synthetic{Task: data.NextToken, Classes: 5, Width: 500}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b = fill(t, text, 0)
-	if !slices.Equal(b.Input.Int64[1:], b.Target.Int64[:499]) {
-		t.Error("targets are not the inputs that follow")
-	}
-	follows := map[[2]int64]int{}
-	for i, token := range b.Input.Int64 {
-		follows[[2]int64{token, b.Target.Int64[i]}]++
-	}
-	usual := 0
-	for token := range int64(5) {
-		most := 0
-		for next := range int64(5) {
-			most = max(most, follows[[2]int64{token, next}])
-		}
-		usual += most
-	}
-	if usual < 350 || usual > 475 {
-		t.Errorf("%d of 500 tokens are the usual ones, want about 80 %%", usual)
-	}
 }
 
 func TestSet(t *testing.T) {

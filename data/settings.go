@@ -30,13 +30,15 @@ func share(name, usually string, to *float64) setting.Setting {
 
 // split has the settings of sets that have no part to test with.
 func split(o *Options) []setting.Setting {
-	return []setting.Setting{share("holdout", "0.1", &o.Holdout), {Name: "seed", Default: "0", Value: &o.Seed}}
+	return []setting.Setting{share("holdout", "0.1", &o.Holdout),
+		{Name: "seed", Default: "0", Value: &o.Seed}}
 }
 
 // augmented has the settings of images, with the mean and deviation that they usually have.
 func augmented(o *Options, normal string) []setting.Setting {
 	return []setting.Setting{
-		{Name: "crop", Default: "0", Value: &o.Augment.Crop, Most: 1 << 12}, {Name: "flip", Default: "0", Value: &o.Augment.Flip},
+		{Name: "crop", Default: "0", Value: &o.Augment.Crop, Most: 1 << 12},
+		{Name: "flip", Default: "0", Value: &o.Augment.Flip},
 		{Name: "mean", Default: normal, Value: &o.Mean}, {Name: "std", Default: normal, Value: &o.Std},
 	}
 }
@@ -45,7 +47,8 @@ func imageSettings(o *Options) []setting.Setting { return augmented(o, "the set'
 
 func folderSettings(o *Options) []setting.Setting {
 	list := []setting.Setting{
-		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14}, {Name: "channels", Default: "3", Value: &o.Channels, Most: 3},
+		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14},
+		{Name: "channels", Default: "3", Value: &o.Channels, Most: 3},
 		share("scale", "none", &o.Augment.Scale),
 	}
 	return append(append(list, augmented(o, "ImageNet's")...), split(o)...)
@@ -61,10 +64,11 @@ func npySettings(o *Options) []setting.Setting {
 
 func tokenSettings(o *Options) []setting.Setting {
 	return []setting.Setting{
-		{Name: "type", Default: "uint16", Words: []string{"uint16", "uint32"}, Value: func(text string) error {
-			o.TokenBytes = map[string]int{"uint16": 2, "uint32": 4}[text]
-			return nil
-		}},
+		{Name: "type", Default: "uint16", Words: []string{"uint16", "uint32"},
+			Value: func(text string) error {
+				o.TokenBytes = map[string]int{"uint16": 2, "uint32": 4}[text]
+				return nil
+			}},
 		classCount(o), share("holdout", "0.1", &o.Holdout),
 	}
 }
@@ -96,10 +100,11 @@ func csvSettings(o *Options) []setting.Setting {
 				o.CSV.Header = map[string]Header{"0": HeaderAbsent, "1": HeaderThere}[text]
 				return nil
 			}},
-		{Name: "separator", Default: "comma", Words: []string{"comma", "semicolon", "tab"}, Value: func(text string) error {
-			o.CSV.Separator = map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'}[text]
-			return nil
-		}},
+		{Name: "separator", Default: "comma", Words: []string{"comma", "semicolon", "tab"},
+			Value: func(text string) error {
+				o.CSV.Separator = map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'}[text]
+				return nil
+			}},
 		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise},
 	}
 	return append(list, split(o)...)
@@ -114,7 +119,8 @@ func syntheticSettings(o *Options) []setting.Setting {
 			s.Height, s.Width = side, side
 			return err
 		}},
-		{Name: "channels", Default: "1", Value: &s.Channels, Most: 1 << 12}, {Name: "classes", Default: "10", Value: &s.Classes, Most: 1 << 20},
+		{Name: "channels", Default: "1", Value: &s.Channels, Most: 1 << 12},
+		{Name: "classes", Default: "10", Value: &s.Classes, Most: 1 << 20},
 		{Name: "train", Default: "1024", Value: &s.Train}, {Name: "test", Default: "256", Value: &s.Test},
 		{Name: "seed", Default: "0", Value: &s.Seed},
 	}

@@ -16,8 +16,8 @@ type Number interface {
 // Inputs of float32 and float64 are Float32, uint8 are images or others of bytes, and other whole
 // numbers are tokens. Targets that are whole numbers are classes: one for each input, or as many as
 // there are pixels or tokens. Others are numbers, as many for each input as there are. Slices of
-// float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns NewArrays' errors, and one for slices
-// of lengths that do not fit.
+// float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns NewArrays'
+// errors, and one for slices of lengths that do not fit.
 func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, error) {
 	x, y := array(inputs, true), array(targets, false)
 	size := int64((Spec{Shape: shape}).Size())
@@ -26,7 +26,8 @@ func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, e
 	}
 	n := int64(len(inputs)) / size
 	if len(targets) == 0 || int64(len(targets))%n != 0 {
-		return nil, fmt.Errorf("data: slices: %d targets for %d inputs %v; want a multiple, above 0", len(targets), n, shape)
+		return nil, fmt.Errorf("data: slices: %d targets for %d inputs %v; want a multiple, above 0",
+			len(targets), n, shape)
 	}
 	x.Shape = append([]int64{n}, shape...)
 	y.Shape = []int64{n}

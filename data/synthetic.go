@@ -63,9 +63,11 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		info.Input, info.Target, info.Source, info.Pad, sample = spec, spec, Int64, nil, Info.followed
 	default:
 		return nil, nil, &ConfigError{Of: "data: synthetic", Field: "Task", Value: c.Task,
-			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation), string(NextToken)})}
+			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation),
+				string(NextToken)})}
 	}
-	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test, sample}, nil
+	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test,
+		sample}, nil
 }
 
 // synthetic is the samples [first, first+length) of a seed.

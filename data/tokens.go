@@ -41,7 +41,8 @@ func openTokens(path string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	if width != 2 && width != 4 {
-		return nil, nil, &ConfigError{Of: "data: tokens", Field: "TokenBytes", Value: width, Remedy: "want 2 for uint16, or 4 for uint32"}
+		return nil, nil, &ConfigError{Of: "data: tokens", Field: "TokenBytes", Value: width,
+			Remedy: "want 2 for uint16, or 4 for uint32"}
 	}
 	paths, err := partFiles("tokens", "bin")(path, o)
 	if err != nil {

@@ -1,11 +1,19 @@
 package group
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestAFailureIsQueuedBeforeItIsKnown: rank 0 may know of a lost member and be gone before the others
@@ -130,4 +138,211 @@ func TestRank0Judges(t *testing.T) {
 			t.Errorf("got %v; want %v", err, row.want)
 		}
 	}
+}
+
+// TestAnEndedGatherCounts: a member that has the result of a gather may fail at once, or leave, or its user may have given
+// up meanwhile. Another member that looks only then has the result as well, every time.
+func TestAnEndedGatherCounts(t *testing.T) {
+	closing := make(chan struct{})
+	close(closing)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 200 {
+		g, first := newGathers(2), newOutcome()
+		one := g.begin()
+		for rank := range 2 {
+			if err := g.add(one.parts(rank, "names", []byte{byte(rank)})[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first.set(&FailedError{Failure{Rank: 1}}, nil)
+		all, err := one.wait(ctx, first, closing)
+		if err != nil || !slices.Equal(slices.Concat(all...), []byte{0, 1}) {
+			t.Fatalf("got %v, %v; want the bytes of both", all, err)
+		}
+	}
+}
+
+// TestAFailureCountsBeforeTheEnd: who leaves a group that has failed hears why, every time.
+func TestAFailureCountsBeforeTheEnd(t *testing.T) {
+	why := &FailedError{Failure{Rank: 1}}
+	for range 200 {
+		c := newControl(Config{Size: 2})
+		c.first.set(why, nil)
+		close(c.closing)
+		if _, err := newGathers(2).begin().wait(context.Background(), c.first, c.closing); !errors.Is(err, why) {
+			t.Fatalf("a gather: %v; want %v", err, why)
+		}
+		if err := (&carrier{c: c}).broken(1, errors.New("reset")); !errors.Is(err, why) {
+			t.Fatalf("a transfer: %v; want %v", err, why)
+		}
+	}
+}
+
+// TestWhoIsToBlameWhileJoining: where connections for tensors cannot be opened, another member may have been lost, of which
+// the others hear a moment later. They blamed themselves.
+func TestWhoIsToBlameWhileJoining(t *testing.T) {
+	open := func(c *control) error {
+		c.board.Close() // so that Gloo fails at once
+		_, err := openCarrier(context.Background(), c, net.IPv4(127, 0, 0, 1))
+		return err
+	}
+	c, lost := newControl(Config{Size: 3, Rank: 1}.filled()), &LostError{Rank: 2, Why: "it died"}
+	time.AfterFunc(20*time.Millisecond, func() { c.first.set(lost, nil) })
+	if err := open(c); !errors.Is(err, lost) {
+		t.Errorf("got %v; want %v", err, lost)
+	}
+	if err := open(newControl(Config{Size: 3, Rank: 1}.filled())); err == nil || errors.Is(err, lost) {
+		t.Errorf("where nobody is lost: %v; want that of Gloo", err)
+	}
+}
+
+// stopped is a connection to a process that was stopped for a while: a read ends late, without what has
+// come meanwhile.
+type stopped struct {
+	net.Conn
+	stops int // reads that end so
+	late  time.Duration
+	reads int
+}
+
+func (c *stopped) SetReadDeadline(time.Time) error { return nil }
+
+func (c *stopped) Read(b []byte) (int, error) {
+	if c.reads++; c.reads <= c.stops {
+		time.Sleep(c.late)
+		return 0, os.ErrDeadlineExceeded
+	}
+	return copy(b, "beat"), nil
+}
+
+// A process that was stopped itself, for longer than the silence, reads what others have sent. It gives
+// up on those that send nothing in a whole silence of its own time.
+func TestStoppedProcessesHearOthers(t *testing.T) {
+	const silence = 20 * time.Millisecond
+	var b [8]byte
+	c := &stopped{stops: 1, late: 3 * silence}
+	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 4 || err != nil {
+		t.Errorf("after a stop: %d bytes, %v", n, err)
+	}
+	c = &stopped{stops: 1000}
+	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.reads != 5 {
+		t.Errorf("of a silence: %d bytes, %v after %d reads", n, err, c.reads)
+	}
+}
+
+var frames = []frame{
+	jsonFrame(kindChallenge, 0, challenge{protocol, []byte{1, 2}}),
+	jsonFrame(kindHello, 3, hello{[]byte{1}, []byte{2}, 4, 12345, "a machine", "1.13.0"}),
+	jsonFrame(kindWelcome, 0, welcome{[]byte{3}}),
+	{kindRefused, 0, []byte("no")},
+	{kind: kindReady},
+	{kindEntry, 1, append(appendText(nil, "0/1"), 7, 8)},
+	part{7, 1, 300, "models", []byte{1, 2, 3}}.frame(),
+	part{1 << 40, 0, 0, "", nil}.frame(),
+	{kind: kindBeat},
+	endFrame(2, &FailedError{Failure{2, -1, 5, "forward", "out of memory"}}),
+	endFrame(0, &LostError{1, "silent"}),
+	{kind: kindBye, rank: 3},
+}
+
+func TestFramesComeBack(t *testing.T) {
+	for _, f := range frames {
+		got, err := readFrame(bytes.NewReader(f.encode()), maxBody)
+		if len(got.body) == 0 {
+			got.body = f.body
+		}
+		if diff := cmp.Diff(f, got, cmp.AllowUnexported(frame{})); err != nil || diff != "" {
+			t.Errorf("kind %d: %v\n%s", f.kind, err, diff)
+		}
+	}
+	want := part{7, 1, 300, "models", []byte{1, 2, 3}}
+	if got, err := parsePart(want.frame()); err != nil || !cmp.Equal(got, want, cmp.AllowUnexported(part{})) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+// The longest frames that are sent can be read.
+func TestLongestFramesFit(t *testing.T) {
+	long := func(n int) string { return strings.Repeat("\x01", n) } // six bytes each in JSON
+	for _, f := range []frame{
+		part{total: MaxGather, what: long(MaxWhat), data: make([]byte, partBytes)}.frame(),
+		endFrame(0, &FailedError{Failure{Action: long(2 * MaxAction), Message: long(2 * MaxMessage)}}),
+		endFrame(0, &LostError{Why: long(2 * MaxMessage)}),
+	} {
+		if _, err := readFrame(bytes.NewReader(f.encode()), maxBody); err != nil {
+			t.Errorf("kind %d: %v", f.kind, err)
+		}
+	}
+	h := introduction(Config{Size: maxSize})
+	h.Nonce, h.Proof = newNonce(), newNonce()
+	h.Host, h.Libtorch = long(64), long(64)
+	if _, err := readFrame(bytes.NewReader(jsonFrame(kindHello, maxSize-1, h).encode()), maxHandshake); err != nil {
+		t.Errorf("a hello: %v", err)
+	}
+}
+
+func TestBytesThatAreNoFrame(t *testing.T) {
+	head := func(k kind, rank, n uint32) []byte {
+		return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{byte(k)}, rank), n)
+	}
+	for name, row := range map[string]struct {
+		bytes []byte
+		want  error
+	}{
+		"nothing":         {nil, io.EOF},
+		"half a head":     {[]byte{1, 2}, io.ErrUnexpectedEOF},
+		"a request":       {[]byte("GET / HTTP/1.1\r\n\r\n"), errFrame},
+		"kind 0":          {head(0, 0, 0), errFrame},
+		"an unknown kind": {head(kinds, 0, 0), errFrame},
+		"no rank":         {head(kindBye, 1<<31, 0), errFrame},
+		"too long":        {head(kindPart, 0, 1<<31), errFrame},
+		"cut off":         {head(kindBye, 0, 4), io.ErrUnexpectedEOF},
+	} {
+		if f, err := readFrame(bytes.NewReader(row.bytes), maxBody); !errors.Is(err, row.want) {
+			t.Errorf("%s: got %v, %v; want %v", name, f, err, row.want)
+		}
+	}
+	if _, err := readFrame(bytes.NewReader(head(kindHello, 0, maxHandshake+1)), maxHandshake); !errors.Is(err, errFrame) {
+		t.Errorf("a long hello: %v", err)
+	}
+	c := newControl(Config{Size: 3})
+	for name, f := range map[string]frame{
+		"a short part":          {kindPart, 1, make([]byte, 11)},
+		"a what that is cut":    {kindPart, 1, append(make([]byte, 12), 0, 5, 'a')},
+		"more data than said":   part{rank: 1, total: 1, data: []byte{1, 2}}.frame(),
+		"more than a gather":    part{rank: 1, total: MaxGather + 1}.frame(),
+		"an end of nobody":      jsonFrame(kindEnd, 1, ending{}),
+		"an end of another":     endFrame(2, &LostError{Rank: 0}),
+		"an end with more":      {kindEnd, 1, []byte(`{"Lost":{"Rank":1,"Why":"","More":1}}`)},
+		"an entry that is cut":  {kindEntry, 1, []byte{0, 9, 'a'}},
+		"a part of another":     part{rank: 2}.frame(),
+		"a part of rank 0":      part{rank: 0}.frame(),
+		"ready of a member":     {kind: kindReady, rank: 1},
+		"refused by a member":   {kind: kindRefused, rank: 1},
+		"a hello when it is in": frames[1],
+	} {
+		if err := c.take(&peer{rank: 1}, f); !errors.Is(err, errFrame) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzFrame reads any bytes: nothing panics, and what is read is written as it was.
+func FuzzFrame(f *testing.F) {
+	for _, m := range frames {
+		f.Add(m.encode())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := readFrame(bytes.NewReader(b), maxBody)
+		if err != nil {
+			return
+		}
+		if !bytes.HasPrefix(b, got.encode()) {
+			t.Errorf("%#v was read from %v and is written as %v", got, b, got.encode())
+		}
+		c := newControl(Config{Size: 3})
+		defer c.board.Close()
+		_ = c.take(&peer{rank: 1}, got)
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -108,9 +109,7 @@ func TestMemberKilledAtWork(t *testing.T) {
 		all[victim].until("at working")
 		time.Sleep(time.Duration(rand.Intn(200)) * time.Millisecond)
 		began := time.Now()
-		if err := all[victim].cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, all[victim].cmd.Process.Kill())
 		othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
 	}
 }
@@ -161,9 +160,7 @@ func TestKilledMember(t *testing.T) {
 					}
 					time.Sleep(50 * time.Millisecond)
 					began := time.Now()
-					if err := all[victim].cmd.Process.Kill(); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, all[victim].cmd.Process.Kill())
 					othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
 				})
 			}
@@ -180,9 +177,7 @@ func TestStoppedMember(t *testing.T) {
 			p.until("at waiting")
 		}
 		began := time.Now()
-		if err := all[victim].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, all[victim].cmd.Process.Signal(syscall.SIGSTOP))
 		othersSay(t, all, victim, began, time.Minute, fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
 	}
 }
@@ -271,10 +266,7 @@ func TestCallsAfterClose(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	all := inProcess(t, config(t, 2))
 	x := c.Zeros(torch.Float32, 4)
-	waits, err := all[0].Receive(x, 1, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	waits := must.Get(all[0].Receive(x, 1, 1))(t)
 	none(t, each(all, func(g *group.Group) error { return g.Close() }))
 	if err := waits.Wait(); err == nil {
 		t.Error("a receive of nothing has ended well")
@@ -290,5 +282,48 @@ func TestCallsAfterClose(t *testing.T) {
 			t.Errorf("Close again: %v", err)
 		}
 		g.Fail(group.Failure{Message: "late"})
+	}
+}
+
+// entries is how many a directory has.
+func entries(t *testing.T, dir string) int {
+	t.Helper()
+	list := must.Get(os.ReadDir(dir))(t)
+	return len(list)
+}
+
+// Groups that come and go leave no thread and no open file or connection, whether their members
+// leave in order or after a failure.
+func TestGroupsLeaveNoThreadAndNoConnection(t *testing.T) {
+	torchtest.Check(t)
+	const groups, more = 12, 6 // Go may start a thread of its own now and then
+	var threads, files int
+	var configs []settings // each keeps a port
+	for range groups {
+		configs = append(configs, config(t, 3))
+	}
+	for i, cfg := range configs {
+		all := inProcess(t, cfg)
+		none(t, each(all, exchange))
+		if i%2 == 1 {
+			all[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "enough"})
+		}
+		for _, err := range each(all, func(g *group.Group) error { return g.Close() }) {
+			if err != nil && i%2 == 0 {
+				t.Fatal(err)
+			}
+		}
+		if i == 1 {
+			threads, files = entries(t, "/proc/self/task"), entries(t, "/proc/self/fd")
+		}
+	}
+	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		nowThreads, nowFiles := entries(t, "/proc/self/task"), entries(t, "/proc/self/fd")
+		if nowThreads <= threads+more && nowFiles <= files {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%d threads and %d open files after %d groups, %d and %d after 2", nowThreads, nowFiles, groups, threads, files)
+		}
 	}
 }

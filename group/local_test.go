@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -170,24 +172,15 @@ func TestSendsMeetReceives(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	all := group.Local(2)
 	x, y := torch.From(c, []float32{1, 2}, 2), torch.From(c, []float32{0, 0}, 2)
-	send, err := all[0].Send(x, 1, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := all[1].Receive(y, 0, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	send := must.Get(all[0].Send(x, 1, 7))(t)
+	other := must.Get(all[1].Receive(y, 0, 8))(t)
 	sent, unanswered := ending(send), ending(other)
 	select {
 	case <-sent:
 		t.Error("a send has ended before it is received")
 	case <-time.After(10 * time.Millisecond):
 	}
-	receive, err := all[1].Receive(y, 0, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	receive := must.Get(all[1].Receive(y, 0, 7))(t)
 	if err := cmp.Or(<-sent, receive.Wait()); err != nil {
 		t.Error(err)
 	}
@@ -351,4 +344,66 @@ func TestAFailureIsToldOnce(t *testing.T) {
 	if err := group.Agree(t.Context(), all[0], "saved", full); !errors.Is(err, full) || !errors.Is(err, all[0].Err()) {
 		t.Errorf("got %v; want both failures", err)
 	}
+}
+
+// Three members say what they have, and all know what each says.
+func ExampleMeet() {
+	var all sync.WaitGroup
+	for _, g := range group.Local(3) {
+		all.Go(func() {
+			defer g.Close()
+			layers, err := group.Meet(context.Background(), g, "the layers of each", 10*(g.Rank()+1), nil)
+			if g.Rank() == 0 {
+				fmt.Println(layers, err)
+			}
+		})
+	}
+	all.Wait()
+	// Output:
+	// [10 20 30] <nil>
+}
+
+func init() {
+	scenarios["exchange"] = member(func(g *group.Group, _ func(string)) error {
+		for range 3 {
+			if err := exchange(g); err != nil {
+				return err
+			}
+			if err := gatherAll(g); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestProcessesExchangeTensorsAndBytes(t *testing.T) {
+	for _, size := range draws.Pick([]int{4}, []int{2, 3, 4}) {
+		allGood(t, job(t, "exchange", config(t, size)))
+	}
+}
+
+func TestMembersLeaveNothingBehind(t *testing.T) {
+	torchtest.Check(t)
+	cfg := config(t, 3)
+	cfg.Silence = time.Minute
+	all := inProcess(t, cfg)
+	none(t, each(all, func(g *group.Group) error {
+		if err := exchange(g); err != nil {
+			return err
+		}
+		return gatherAll(g)
+	}))
+	began := time.Now()
+	none(t, each(all, func(g *group.Group) error { return g.Close() }))
+	if d := time.Since(began); d >= cfg.Silence {
+		t.Errorf("closing took %v: somebody was waited for in vain", d)
+	}
+	for _, g := range all {
+		if err := g.Err(); err != nil {
+			t.Errorf("rank %d: %v", g.Rank(), err)
+		}
+	}
+	all = inProcess(t, cfg) // the port is free
+	none(t, each(all, func(g *group.Group) error { return g.Close() }))
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 )
 
@@ -83,20 +84,12 @@ type process struct {
 // run starts a process.
 func run(t *testing.T, scenario string, cfg settings) *process {
 	t.Helper()
-	text, err := json.Marshal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(cfg))(t)
 	p := &process{t: t, rank: cfg.Rank, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), scenarioVariable+"="+scenario, configVariable+"="+string(text))
 	p.cmd.Stderr = &p.wrote
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(p.cmd.StdoutPipe())(t)
+	must.Do(t, p.cmd.Start())
 	go p.follow(out)
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
@@ -188,8 +181,6 @@ func inProcess(t testing.TB, cfg settings) []*group.Group {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(errs...))
 	return all
 }

@@ -30,19 +30,22 @@ var amoebaNets = []model{{
 // each reduction halves them.
 func amoebaNetD(o Options) (*nn.Sequential, error) {
 	if o.Depth%3 != 0 {
-		return nil, refuse("amoebanetd", "Depth", o.Depth, "want L a multiple of 3, as there are three groups of normal cells")
+		return nil, refuse("amoebanetd", "Depth", o.Depth,
+			"want L a multiple of 3, as there are three groups of normal cells")
 	}
 	if o.Width%8 != 0 {
 		return nil, refuse("amoebanetd", "Width", o.Width,
 			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
 	}
 	if o.Size%32 != 0 {
-		return nil, refuse("amoebanetd", "Size", o.Size, "want a multiple of 32, as images are halved five times")
+		return nil, refuse("amoebanetd", "Size", o.Size,
+			"want a multiple of 32, as images are halved five times")
 	}
 	channels := int64(o.Width / 4)
 	stem := new(unit).
 		add("relu", nn.NewReLU()).
-		add("conv", nn.NewConv2d(int64(o.Channels), channels, nn.Square(3), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(1), NoBias: true})).
+		add("conv", nn.NewConv2d(int64(o.Channels), channels, nn.Square(3),
+			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(1), NoBias: true})).
 		add("bn", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
 	s := nn.NewSequential().Add("stem1", stem)
 	g := growth{before: channels, last: channels, channels: channels}
@@ -86,7 +89,8 @@ type classify struct {
 }
 
 func newClassify(in, classes int64) nn.Layer {
-	l := &classify{layers: []nn.Layer{nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(in, classes)}}
+	l := &classify{layers: []nn.Layer{nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1),
+		nn.NewLinear(in, classes)}}
 	for i, name := range []string{"pool", "flatten", "fc"} {
 		l.Child(name, l.layers[i])
 	}

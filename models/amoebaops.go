@@ -12,7 +12,8 @@ import (
 func same(_, _ int64) nn.Layer { return nn.NewIdentity() }
 
 func avgPool3x3(_, stride int64) nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(stride), Padding: nn.Square(1), ExcludePadding: true})
+	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(stride),
+		Padding: nn.Square(1), ExcludePadding: true})
 }
 
 func maxPool2x2(_, stride int64) nn.Layer {
@@ -35,7 +36,8 @@ func conv3x3(channels, stride int64) nn.Layer {
 // conv1x7x1 is a 1x7 convolution and a 7x1.
 func conv1x7x1(channels, stride int64) nn.Layer {
 	one := nn.Square(1)
-	return convChain(channels, kernel{channels / 4, one, one}, kernel{channels / 4, nn.Pair{1, 7}, nn.Pair{1, stride}},
+	return convChain(channels, kernel{channels / 4, one, one},
+		kernel{channels / 4, nn.Pair{1, 7}, nn.Pair{1, stride}},
 		kernel{channels / 4, nn.Pair{7, 1}, nn.Pair{stride, 1}}, kernel{channels, one, one})
 }
 
@@ -54,7 +56,8 @@ func convChain(in int64, kernels ...kernel) nn.Layer {
 		}
 		padding := nn.Pair{k.size[0] / 2, k.size[1] / 2}
 		layers = append(layers, relu,
-			nn.NewConv2d(in, k.out, k.size, nn.Conv2dConfig{Stride: k.stride, Padding: padding, NoBias: true}),
+			nn.NewConv2d(in, k.out, k.size, nn.Conv2dConfig{Stride: k.stride, Padding: padding,
+				NoBias: true}),
 			nn.NewBatchNorm2d(k.out, nn.BatchNormConfig{}))
 		in = k.out
 	}

@@ -41,10 +41,12 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 	growth := int64(o.Width)
 	channels := 2 * growth
 	features := nn.NewSequential().
-		Add("conv0", nn.NewConv2d(int64(o.Channels), channels, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("conv0", nn.NewConv2d(int64(o.Channels), channels, nn.Square(7),
+			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("norm0", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
 		Add("relu0", nn.NewReLUInPlace()).
-		Add("pool0", nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+		Add("pool0", nn.NewMaxPool2d(nn.Square(3),
+			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	for i, n := range blocks {
 		block := nn.NewSequential()
 		for k := range n {
@@ -106,7 +108,8 @@ func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	add("conv1", nn.NewConv2d(in, middle, nn.Square(1), nn.Conv2dConfig{NoBias: true}))
 	add("norm2", nn.NewBatchNorm2d(middle, nn.BatchNormConfig{}))
 	add("relu2", nn.NewReLUInPlace())
-	add("conv2", nn.NewConv2d(middle, growth, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true}))
+	add("conv2", nn.NewConv2d(middle, growth, nn.Square(3),
+		nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true}))
 	if dropout > 0 {
 		add("drop", nn.NewDropout(dropout))
 	}

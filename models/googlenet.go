@@ -20,7 +20,8 @@ var googleNets = []model{{
 func googleNet(o Options) *nn.Sequential {
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	pool := func(name string, size int64) {
-		s.Add(name, nn.NewMaxPool2d(nn.Square(size), nn.MaxPool2dConfig{Stride: nn.Square(2), CeilMode: true}))
+		s.Add(name, nn.NewMaxPool2d(nn.Square(size),
+			nn.MaxPool2dConfig{Stride: nn.Square(2), CeilMode: true}))
 	}
 	auxiliary := func(name string) {
 		if o.Aux {

@@ -32,7 +32,8 @@ func gpt(o Options) (*nn.Sequential, error) {
 	width, classes := int64(o.Width), int64(o.Classes)
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
-		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads), nn.TransformerConfig{Dropout: o.Dropout}))
+		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads),
+			nn.TransformerConfig{Dropout: o.Dropout}))
 	}
 	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
@@ -90,7 +91,8 @@ type head struct {
 }
 
 func newHead(width int64, weight *nn.Param) *head {
-	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}), linear: nn.NewLinearShared(weight, false)}
+	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}),
+		linear: nn.NewLinearShared(weight, false)}
 	h.Child("norm", h.norm)
 	h.Child("linear", h.linear)
 	return h

@@ -20,10 +20,12 @@ var gpt2s = []model{
 func gpt2(name string, depth, width, heads int) model {
 	return model{
 		Info: Info{
-			Name:    name,
-			Summary: fmt.Sprintf("GPT-2 with Hugging Face's names: %d blocks of %d heads, %d wide", depth, heads, width),
-			Kind:    Text, Input: []int64{1024},
-			Defaults: Options{Classes: 50257, Width: width, Depth: depth, Heads: heads, Context: 1024, Dropout: 0.1},
+			Name: name,
+			Summary: fmt.Sprintf("GPT-2 with Hugging Face's names: %d blocks of %d heads, %d wide", depth,
+				heads, width),
+			Kind: Text, Input: []int64{1024},
+			Defaults: Options{Classes: 50257, Width: width, Depth: depth, Heads: heads, Context: 1024,
+				Dropout: 0.1},
 		},
 		dropout: true,
 		build:   func(o Options) (*nn.Sequential, error) { return buildGPT2(name, o) },

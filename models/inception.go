@@ -31,9 +31,11 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
 	}
 	s.filters(halve("Conv2d_1a_3x3", 32),
-		filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3", 64, 3, 3))
+		filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3",
+			64, 3, 3))
 	pool("maxpool1")
-	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), filter{name: "Conv2d_4a_3x3", out: 192, size: nn.Square(3), unpadded: true})
+	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), filter{name: "Conv2d_4a_3x3", out: 192, size: nn.Square(3),
+		unpadded: true})
 	pool("maxpool2")
 	s.mixed("Mixed_5b", inceptionA(32)...)
 	s.mixed("Mixed_5c", inceptionA(64)...)
@@ -66,7 +68,8 @@ func inceptionA(pool int64) []arm {
 	return []arm{
 		path(conv("branch1x1", 64, 1, 1)),
 		path(conv("branch5x5_1", 48, 1, 1), conv("branch5x5_2", 64, 5, 5)),
-		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), conv("branch3x3dbl_3", 96, 3, 3)),
+		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3),
+			conv("branch3x3dbl_3", 96, 3, 3)),
 		pooled(surroundings(), conv("branch_pool", pool, 1, 1)),
 	}
 }
@@ -82,8 +85,10 @@ func inceptionB() []arm {
 func inceptionC(middle int64) []arm {
 	return []arm{
 		path(conv("branch1x1", 192, 1, 1)),
-		path(conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7), conv("branch7x7_3", 192, 7, 1)),
-		path(conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1), conv("branch7x7dbl_3", middle, 1, 7),
+		path(conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7),
+			conv("branch7x7_3", 192, 7, 1)),
+		path(conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1),
+			conv("branch7x7dbl_3", middle, 1, 7),
 			conv("branch7x7dbl_4", middle, 7, 1), conv("branch7x7dbl_5", 192, 1, 7)),
 		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
 	}
@@ -101,9 +106,11 @@ func inceptionD() []arm {
 func inceptionE() []arm {
 	return []arm{
 		path(conv("branch1x1", 320, 1, 1)),
-		path(conv("branch3x3_1", 384, 1, 1)).fork(conv("branch3x3_2a", 384, 1, 3), conv("branch3x3_2b", 384, 3, 1)),
+		path(conv("branch3x3_1", 384, 1, 1)).fork(conv("branch3x3_2a", 384, 1, 3),
+			conv("branch3x3_2b", 384, 3, 1)),
 		path(conv("branch3x3dbl_1", 448, 1, 1),
-			conv("branch3x3dbl_2", 384, 3, 3)).fork(conv("branch3x3dbl_3a", 384, 1, 3), conv("branch3x3dbl_3b", 384, 3, 1)),
+			conv("branch3x3dbl_2", 384, 3, 3)).fork(conv("branch3x3dbl_3a", 384, 1,
+			3), conv("branch3x3dbl_3b", 384, 3, 1)),
 		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
 	}
 }

@@ -79,15 +79,20 @@ func New(name string, o Options) (*nn.Sequential, error) {
 		return nil, err
 	}
 	if o.Size < m.least {
-		return nil, refuse(m.Name, "Size", o.Size, "want at least %d, or nothing is left of the image on the way", m.least)
+		return nil, refuse(m.Name, "Size", o.Size,
+			"want at least %d, or nothing is left of the image on the way", m.least)
 	}
 	return m.build(o)
 }
 
 func find(name string) (model, error) {
-	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || slices.Contains(m.also, name) })
+	i := slices.IndexFunc(registry, func(m model) bool {
+		return m.Name == name ||
+			slices.Contains(m.also, name)
+	})
 	if i < 0 {
-		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name, Remedy: arg.OneOf(name, Names())}
+		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
+			Remedy: arg.OneOf(name, Names())}
 	}
 	return registry[i], nil
 }

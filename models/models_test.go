@@ -113,26 +113,6 @@ func TestLayersOfAGPTBlock(t *testing.T) {
 	}
 }
 
-func TestNamesAreTorchvisions(t *testing.T) {
-	for _, row := range []struct{ model, names string }{
-		{"resnet18", `conv1.weight bn1.weight bn1.bias bn1.running_mean bn1.running_var bn1.num_batches_tracked
-			layer1.0.conv1.weight layer1.0.bn1.weight layer1.0.conv2.weight layer1.1.bn2.running_var
-			layer2.0.downsample.0.weight layer2.0.downsample.1.num_batches_tracked layer4.1.bn2.bias fc.weight fc.bias`},
-		{"resnet50", `layer1.0.conv1.weight layer1.0.conv3.weight layer1.0.bn3.running_mean layer1.0.downsample.0.weight layer1.0.downsample.1.bias
-			layer4.2.conv3.weight fc.weight fc.bias`},
-	} {
-		var have []string
-		for _, p := range nn.State(build(t, row.model, models.Options{})) {
-			have = append(have, p.Name)
-		}
-		for _, name := range strings.Fields(row.names) {
-			if !slices.Contains(have, name) {
-				t.Errorf("%s has no %s", row.model, name)
-			}
-		}
-	}
-}
-
 // The entries of Hugging Face's GPT2Model, but for the masks, which it keeps as buffers.
 func TestNamesOfGPT2AreHuggingFaces(t *testing.T) {
 	want := []string{"wte.weight 257 12", "wpe.weight 6 12"}
@@ -214,48 +194,6 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%+v: %v", row, err)
 		case row.want != "" && (err == nil || s != nil || !strings.Contains(err.Error(), row.want)):
 			t.Errorf("%+v: got %v", row, err)
-		}
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	if _, err := models.Describe("vgg"); err == nil {
-		t.Error("vgg was described")
-	}
-	for _, name := range models.Names() {
-		info, err := models.Describe(name)
-		if err != nil || info.Name != name || info.Summary == "" || strings.Contains(info.Summary, "\n") {
-			t.Errorf("%s: got %+v, %v", name, info, err)
-		}
-		d := info.Defaults
-		want := []int64{int64(d.Channels), int64(d.Size), int64(d.Size)}
-		if info.Kind == models.Text {
-			want = []int64{int64(d.Context)}
-		}
-		if !slices.Equal(info.Input, want) {
-			t.Errorf("%s: input %v does not follow from the defaults %+v", name, info.Input, d)
-		}
-		info.Input[0] = 99
-		if again, _ := models.Describe(name); again.Input[0] == 99 {
-			t.Errorf("%s: the caller changed the registry", name)
-		}
-	}
-}
-
-func TestOtherNames(t *testing.T) {
-	for other, name := range map[string]string{
-		"resnext50": "resnext50_32x4d", "resnext101": "resnext101_32x8d", "wide_resnet50": "wide_resnet50_2", "wide_resnet101": "wide_resnet101_2",
-	} {
-		info, err := models.Describe(other)
-		if err != nil || info.Name != name {
-			t.Errorf("%s is %q, %v, want %s", other, info.Name, err, name)
-			continue
-		}
-		if got, want := nn.Count(build(t, other, models.Options{})), nn.Count(build(t, name, models.Options{})); got != want {
-			t.Errorf("%s has %d parameters, %s has %d", other, got, name, want)
-		}
-		if slices.Contains(models.Names(), other) {
-			t.Errorf("%s is listed beside %s", other, name)
 		}
 	}
 }

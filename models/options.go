@@ -21,12 +21,12 @@ type Options struct {
 	// images too. It is a multiple of a vit's patches.
 	Size int
 	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of
-	// a token's vector in gpt, gpt2 and vit; the channels of the first group of resnet20 to resnet56, and of the
-	// 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that a
-	// layer of a densenet adds [growth]; the filters of amoebanetd [D].
+	// a token's vector in gpt, gpt2 and vit; the channels of the first group of resnet20 to resnet56,
+	// and of the 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that
+	// a layer of a densenet adds [growth]; the filters of amoebanetd [D].
 	Width int
-	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of those of each group of
-	// resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
+	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of those of each
+	// group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
 	Depth        int
 	Convolutions int     // unet [B]: in each level
 	Heads        int     // of attention; they must divide Width
@@ -52,7 +52,8 @@ func (o *Options) numbers() []number {
 	return []number{
 		{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 12, &o.Channels}, {"Size", 1 << 14, &o.Size},
 		{"Width", 1 << 16, &o.Width},
-		{"Depth", 1 << 12, &o.Depth}, {"Convolutions", 1 << 10, &o.Convolutions}, {"Heads", 1 << 16, &o.Heads},
+		{"Depth", 1 << 12, &o.Depth}, {"Convolutions", 1 << 10, &o.Convolutions},
+		{"Heads", 1 << 16, &o.Heads},
 		{"Context", 1 << 20, &o.Context},
 	}
 }
@@ -70,7 +71,8 @@ func (m model) options(o *Options) []option {
 	defaults := m.Defaults.numbers()
 	for i, n := range o.numbers() {
 		own := slices.IndexFunc(m.own, func(a alias) bool { return a.field == n.field })
-		s := setting.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*defaults[i].value), Value: n.value, Most: n.most}
+		s := setting.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*defaults[i].value),
+			Value: n.value, Most: n.most}
 		switch {
 		case own >= 0:
 			s.Name = m.own[own].name
@@ -80,7 +82,8 @@ func (m model) options(o *Options) []option {
 		}
 	}
 	if m.dropout {
-		list = append(list, option{"Dropout", setting.Setting{Name: "dropout", Default: fmt.Sprint(m.Defaults.Dropout), Value: o.setDropout}})
+		list = append(list, option{"Dropout", setting.Setting{Name: "dropout",
+			Default: fmt.Sprint(m.Defaults.Dropout), Value: o.setDropout}})
 	}
 	if m.aux {
 		list = append(list, option{"Aux", setting.Setting{Name: "aux", Default: "0", Value: &o.Aux}})
@@ -175,7 +178,8 @@ func (m model) complete(o *Options) error {
 		case least == 0:
 			return m.lacks(n.field, *n.value)
 		case *n.value < 0 || *n.value > n.most:
-			return refuse(m.Name, n.field, *n.value, "want %s from 1 to %d, or 0 for %d", m.label(n.field), n.most, least)
+			return refuse(m.Name, n.field, *n.value, "want %s from 1 to %d, or 0 for %d", m.label(n.field),
+				n.most, least)
 		}
 	}
 	switch {
@@ -208,7 +212,8 @@ type ConfigError = arg.ConfigError
 
 // refuse refuses an option of a model.
 func refuse(name, field string, value any, remedy string, args ...any) error {
-	return &ConfigError{Of: "models: " + name, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
+	return &ConfigError{Of: "models: " + name, Field: field, Value: value,
+		Remedy: fmt.Sprintf(remedy, args...)}
 }
 
 // label is a field of Options, after the model's own name if it has one.

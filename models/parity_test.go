@@ -3,7 +3,6 @@ package models_test
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -17,7 +16,6 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
-	"penstock.example/pipe"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
@@ -208,33 +206,6 @@ func TestAuxiliaryClassifiersDropOut(t *testing.T) {
 			if dropped, kept := counts["0.000"], counts["3.333"]; dropped+kept != all || dropped < all*6/10 || dropped > all*8/10 {
 				t.Errorf("auxiliary classifier %d: %v of %d", i+1, counts, all)
 			}
-		}
-	}
-}
-
-// A pipe hands the logits of the auxiliary classifiers past the stages between, and none in
-// evaluation.
-func TestAuxiliaryClassifiersInAPipe(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	s := build(t, "googlenet", models.Options{Classes: 5, Aux: true})
-	defer nn.Free(s)
-	n := len(s.Layers())
-	p := must.Get(pipe.New(s, pipe.Config{Balance: []int{n - 12, 6, 6}, Chunks: 2}))(t)
-	defer p.Close()
-	x := c.Ones(torch.Float32, 4, 3, 32, 32)
-	for _, row := range []struct {
-		training bool
-		want     int
-	}{{false, 1}, {true, 3}} {
-		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: row.training}))(t)
-		if len(result.Output) != row.want {
-			t.Errorf("training %v: %d tensors, want %d", row.training, len(result.Output), row.want)
-		}
-		for _, y := range result.Output {
-			if !slices.Equal(y.Shape(), []int64{4, 5}) {
-				t.Errorf("training %v: got %v, want [4 5]", row.training, y)
-			}
-			y.Free()
 		}
 	}
 }

@@ -30,7 +30,8 @@ var preActResNets = []model{{
 func preActResNet(o Options) *nn.Sequential {
 	in := int64(16)
 	s := nn.NewSequential().
-		Add("conv1", nn.NewConv2d(int64(o.Channels), in, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+		Add("conv1", nn.NewConv2d(int64(o.Channels), in, nn.Square(3),
+			nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
 		Add("bn1", newNormReLU(in))
 	for g := range 3 {
 		width, group := int64(o.Width)<<g, nn.NewSequential()

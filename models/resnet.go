@@ -21,9 +21,12 @@ var resNets = []model{
 	resNet("resnet101", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 4, 23, 3}}),
 	resNet("resnet152", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 8, 36, 3}}),
 	resNet("resnet200", "He et al. 2016", resNetDesign{blocks: []int{3, 24, 36, 3}}),
-	resNet("resnext50_32x4d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 6, 3}, groups: 32, each: 4}, "resnext50"),
-	resNet("resnext101_32x8d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 23, 3}, groups: 32, each: 8}, "resnext101"),
-	resNet("wide_resnet50_2", "Zagoruyko and Komodakis 2016", resNetDesign{blocks: []int{3, 4, 6, 3}, each: 128}, "wide_resnet50"),
+	resNet("resnext50_32x4d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 6, 3}, groups: 32,
+		each: 4}, "resnext50"),
+	resNet("resnext101_32x8d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 23, 3}, groups: 32,
+		each: 8}, "resnext101"),
+	resNet("wide_resnet50_2", "Zagoruyko and Komodakis 2016",
+		resNetDesign{blocks: []int{3, 4, 6, 3}, each: 128}, "wide_resnet50"),
 	resNet("wide_resnet101_2", "Zagoruyko and Komodakis 2016",
 		resNetDesign{blocks: []int{3, 4, 23, 3}, each: 128}, "wide_resnet101"),
 }
@@ -74,10 +77,12 @@ func resNet(name, source string, d resNetDesign, also ...string) model {
 
 func buildResNet(d resNetDesign, o Options) *nn.Sequential {
 	s := nn.NewSequential().
-		Add("conv1", nn.NewConv2d(int64(o.Channels), 64, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("conv1", nn.NewConv2d(int64(o.Channels), 64, nn.Square(7),
+			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
 		Add("relu", nn.NewReLU()).
-		Add("maxpool", nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
+			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := int64(64)
 	for g, n := range d.blocks {
 		out, group := int64(64)<<g, nn.NewSequential()

@@ -12,7 +12,8 @@ var unets = []model{{
 	Info: Info{
 		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)",
 		Kind: Segmentation, Input: []int64{3, 192, 192},
-		Defaults: Options{Classes: 1, Channels: 3, Size: 192, Width: 72, Depth: 5, Convolutions: 6, Dropout: 0.1},
+		Defaults: Options{Classes: 1, Channels: 3, Size: 192, Width: 72, Depth: 5, Convolutions: 6,
+			Dropout: 0.1},
 	},
 	own:     []alias{{"B", "Convolutions"}, {"C", "Width"}},
 	dropout: true,
@@ -37,11 +38,13 @@ const (
 // Convolutions keep the size, where the paper's shrink it.
 func unet(o Options) (*nn.Sequential, error) {
 	if o.Width < 2 {
-		return nil, refuse("unet", "Width", o.Width, "want C at least 2, as the last level has half as many channels")
+		return nil, refuse("unet", "Width", o.Width,
+			"want C at least 2, as the last level has half as many channels")
 	}
 	if o.Depth > unetDepth || o.Width<<o.Depth > unetWidth {
 		return nil, refuse("unet", "Depth", o.Depth,
-			"want at most %d, and C, which is %d, times 2 to its power at most %d", unetDepth, o.Width, unetWidth)
+			"want at most %d, and C, which is %d, times 2 to its power at most %d", unetDepth, o.Width,
+			unetWidth)
 	}
 	if o.Size>>o.Depth < 2 {
 		return nil, refuse("unet", "Size", o.Size,
@@ -76,7 +79,8 @@ func unet(o Options) (*nn.Sequential, error) {
 		Add("encoder", encoder).
 		Add("bottleneck", lowest).
 		Add("decoder", decoder).
-		Add("segment", nn.NewConv2d(base/2, int64(o.Classes), nn.Square(1), nn.Conv2dConfig{NoBias: true})), nil
+		Add("segment", nn.NewConv2d(base/2, int64(o.Classes), nn.Square(1),
+			nn.Conv2dConfig{NoBias: true})), nil
 }
 
 // convolutions is n times conv, dropout, norm and relu. Only the last of several has out channels,
@@ -89,7 +93,8 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 			to = out
 		}
 		s.Add(strconv.Itoa(i), nn.NewSequential().
-			Add("conv", nn.NewConv2d(in, to, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+			Add("conv", nn.NewConv2d(in, to, nn.Square(3),
+				nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
 			Add("dropout", nn.NewDropout2d(dropout)).
 			Add("norm", nn.NewInstanceNorm2d(to, nn.InstanceNormConfig{})).
 			// a third of the activations less than with new tensors

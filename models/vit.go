@@ -23,7 +23,8 @@ func viT(name string, patch, depth, width, heads int) model {
 			Summary: fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide (Dosovitskiy et al. 2020)",
 				patch, patch, depth, heads, width),
 			Kind: Image, Input: []int64{3, 224, 224},
-			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: width, Depth: depth, Heads: heads},
+			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: width, Depth: depth,
+				Heads: heads},
 		},
 		dropout: true,
 		build:   func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) },
@@ -50,7 +51,8 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	encoder.Add("layers", blocks).
 		Add("ln", nn.NewLayerNorm([]int64{width}, viTNorm))
 	s := nn.NewSequential().
-		Add("conv_proj", nn.NewConv2d(int64(o.Channels), width, nn.Square(int64(patch)), nn.Conv2dConfig{Stride: nn.Square(int64(patch))})).
+		Add("conv_proj", nn.NewConv2d(int64(o.Channels), width, nn.Square(int64(patch)),
+			nn.Conv2dConfig{Stride: nn.Square(int64(patch))})).
 		Add("class_token", newClassToken(width, side)).
 		Add("encoder", encoder).
 		Add("token", &firstToken{}).
@@ -59,7 +61,8 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	for _, p := range nn.Params(s) {
 		shape := p.Shape()
 		switch {
-		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name, "_proj.bias"), strings.HasSuffix(p.Name, "_proj_bias"):
+		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name,
+			"_proj.bias"), strings.HasSuffix(p.Name, "_proj_bias"):
 			p.SetInit(nn.Zeros)
 		case p.Name == "conv_proj.weight": // torchvision cuts off at 2, dozens of standard deviations away
 			p.SetInit(nn.Normal(math.Sqrt(1 / float64(shape[1]*shape[2]*shape[3]))))

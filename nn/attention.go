@@ -58,7 +58,8 @@ func NewDotProductAttention(dim, heads int64, mask AttentionMask) []NamedLayer {
 	require(dim%heads == 0, "SelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads",
 		dim, heads)
 	require(mask >= NoMask && mask <= GivenMask, "SelfAttention: the mask is %d; it must be NoMask, CausalMask or GivenMask", mask)
-	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{mask: mask, heads: heads}, &attentionValues{heads: heads}
+	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{mask: mask,
+		heads: heads}, &attentionValues{heads: heads}
 	return []NamedLayer{
 		{"heads", Tuple(split, split.forward)},
 		{"weights", Tuple(weigh, weigh.forward)},

@@ -132,7 +132,8 @@ func (b *BatchNorm) check(x *torch.Tensor, byBatch bool) {
 		panic(&torch.Error{Op: "aten::batch_norm", Args: []string{x.String()}, Message: message})
 	}
 	if !slices.Contains(b.dims, len(shape)) {
-		refuse(fmt.Sprintf("expected an input with a number of dimensions among %v, got %d", b.dims, len(shape)))
+		refuse(fmt.Sprintf("expected an input with a number of dimensions among %v, got %d", b.dims,
+			len(shape)))
 	}
 	if byBatch && shape[1] > 0 && x.Numel() == shape[1] {
 		refuse("expected more than 1 value per channel when normalising by the batch; use fewer, larger micro-batches")

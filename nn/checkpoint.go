@@ -42,7 +42,10 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		run: func(c *Ctx, in []*torch.Tensor) []*torch.Tensor {
 			b.give(c, in[len(xs):])
 			var ys []*torch.Tensor
-			OrRestore(l, func() { ys = c.apply(l.Layer, c.skips.copyIfNeeded(c, l.Layer, in[:len(xs):len(xs)])) })
+			OrRestore(l, func() {
+				ys = c.apply(l.Layer,
+					c.skips.copyIfNeeded(c, l.Layer, in[:len(xs):len(xs)]))
+			})
 			return b.take(c, ys)
 		},
 		store:   b.store,
@@ -61,7 +64,8 @@ func (l checkpointed) OverwritesInput() bool { return false }
 //
 // Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using
 // parameters.
-func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs ...*torch.Tensor) []*torch.Tensor {
+func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor,
+	xs ...*torch.Tensor) []*torch.Tensor {
 	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
 }
 

@@ -78,7 +78,8 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 	}
 	who := typeOf(c.running)
 	if loss, ok := c.running.(*lossLayer); ok {
-		c.refuseRun("%s is run by the loss %T, which is no module; embed nn.Base in the loss and %s", typeOf(l),
+		c.refuseRun("%s is run by the loss %T, which is no module; embed nn.Base in the loss and %s",
+			typeOf(l),
 			cmp.Or(loss.loss, c.loss), callChild(l, "loss"))
 	}
 	c.refuseRun("%s is no declared child of %s, layer %q, which runs it; %s, and run it with Run instead of calling its Forward",

@@ -32,7 +32,8 @@ type Conv2dConfig struct {
 // NewConv2d makes a Conv2d. Weight and bias start uniform within 1/sqrt(in/groups * height *
 // width).
 func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
-	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)), groups: cmp.Or(o.Groups, 1)}
+	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)),
+		groups: cmp.Or(o.Groups, 1)}
 	requireChannels("Conv2d", in, out, l.groups)
 	kernel.require("Conv2d", "the kernel", 1)
 	l.stride.require("Conv2d", "Stride", 1)
@@ -62,7 +63,8 @@ func requireChannels(layer string, in, out, groups int64) {
 	requirePositive(layer, "out", out)
 	requirePositive(layer, "Groups", groups)
 	require(in%groups == 0 && out%groups == 0,
-		"%s: %d groups do not divide %d input and %d output channels; choose a divisor of both", layer, groups, in, out)
+		"%s: %d groups do not divide %d input and %d output channels; choose a divisor of both", layer,
+		groups, in, out)
 }
 
 // Conv1d is a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' = (L + 2 padding -
@@ -89,7 +91,8 @@ type Conv1dConfig struct {
 
 // NewConv1d makes a Conv1d. Weight and bias start uniform within 1/sqrt(in/groups * kernel).
 func NewConv1d(in, out, kernel int64, o Conv1dConfig) *Conv1d {
-	l := &Conv1d{stride: cmp.Or(o.Stride, 1), padding: o.Padding, dilation: cmp.Or(o.Dilation, 1), groups: cmp.Or(o.Groups, 1)}
+	l := &Conv1d{stride: cmp.Or(o.Stride, 1), padding: o.Padding, dilation: cmp.Or(o.Dilation, 1),
+		groups: cmp.Or(o.Groups, 1)}
 	requireChannels("Conv1d", in, out, l.groups)
 	requirePositive("Conv1d", "the kernel", kernel)
 	requirePositive("Conv1d", "Stride", l.stride)
@@ -163,5 +166,6 @@ func NewConvTranspose2d(in, out int64, kernel Pair, o ConvTranspose2dConfig) *Co
 
 // Forward is aten::conv_transpose2d.
 func (l *ConvTranspose2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.ConvTranspose2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.outputPadding[:], l.groups, l.dilation[:])
+	return c.ConvTranspose2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:],
+		l.outputPadding[:], l.groups, l.dilation[:])
 }

@@ -53,20 +53,6 @@ func (l CrossEntropyLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.T
 	return loss
 }
 
-// Targets is the first class, everywhere.
-func (l CrossEntropyLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	return firstClass(c, outputs[0])
-}
-
-// firstClass is a target of class 0 for each row and place of an output [N, C, ...].
-func firstClass(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
-	shape := output.Shape()
-	if len(shape) < 2 {
-		return []*torch.Tensor{c.Zeros(torch.Int64)}
-	}
-	return []*torch.Tensor{c.Zeros(torch.Int64, slices.Delete(slices.Clone(shape), 1, 2)...)}
-}
-
 // BCEWithLogitsLoss is the binary cross-entropy of sigmoid(output) and a target from 0 to 1,
 // computed without overflow, for tensors of one shape.
 type BCEWithLogitsLoss struct {
@@ -91,11 +77,6 @@ func (l BCEWithLogitsLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.
 	requireOneShape("aten::binary_cross_entropy_with_logits", output, target)
 	requireRows("aten::binary_cross_entropy_with_logits", l, output, target)
 	return c.BCEWithLogits(output, target, nil, weights(c, l.posWeight), l.Reduction())
-}
-
-// Targets is 0 everywhere.
-func (l BCEWithLogitsLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	return zerosLike(c, outputs[0])
 }
 
 // weights copies v to where the loss is computed, so that a loss belongs to no device; nil stays
@@ -141,9 +122,4 @@ func (l NLLLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	loss := c.NLL(rows, classes, weights(c, l.weight), l.Reduction(), l.ignored)
 	c.Release(mark, loss)
 	return loss
-}
-
-// Targets is the first class, everywhere.
-func (l NLLLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	return firstClass(c, outputs[0])
 }

@@ -6,7 +6,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Ctx is the context of a forward: a torch.Ctx for the operators, and the state of the run. It belongs to one goroutine.
+// Ctx is the context of a forward: a torch.Ctx for the operators, and the state of the run. It belongs
+// to one goroutine.
 type Ctx struct {
 	*torch.Ctx
 

@@ -153,29 +153,6 @@ func TestGELUGradientDoesNotDependOnLayout(t *testing.T) {
 	}
 }
 
-// The targets that losses make for themselves are of the types and shapes that go with an output.
-func TestLossesMakeTargets(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	for _, k := range []struct {
-		loss  nn.Loss
-		shape []int64
-		want  string
-	}{
-		{nn.CrossEntropy(), []int64{4, 10}, "int64[4]"},
-		{nn.CrossEntropy(), []int64{4, 10, 3, 2}, "int64[4,3,2]"},
-		{nn.CrossEntropy(), []int64{10}, "int64[]"},
-		{nn.MSE(), []int64{4, 1}, "float32[4,1]"},
-		{nn.BCEWithLogits(), []int64{4, 2}, "float32[4,2]"},
-	} {
-		outputs := []*torch.Tensor{c.Ones(torch.Float32, k.shape...)}
-		targets := k.loss.(nn.Targeted).Targets(c, outputs)
-		if len(targets) != 1 || targets[0].String() != k.want {
-			t.Errorf("%T for %v: %v, want %s", k.loss, k.shape, torch.Describe(targets), k.want)
-		}
-		nn.RunLoss(nn.NewCtx(c, nn.Config{}), k.loss, outputs, targets)
-	}
-}
-
 // What libtorch would take in silence, or refuse without saying what was wanted.
 func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})

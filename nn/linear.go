@@ -30,7 +30,8 @@ func NewLinearNoBias(in, out int64) *Linear {
 // NewLinearShared makes a Linear with another module's parameter as its weight [out, in], and with a
 // bias of its own or without.
 func NewLinearShared(weight *Param, bias bool) *Linear {
-	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]", weight.Shape())
+	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]",
+		weight.Shape())
 	l := &Linear{}
 	l.Weight = l.Share("weight", weight)
 	if bias {

@@ -30,12 +30,6 @@ func (sum reduction) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
-// Targeted is a Loss that can make targets to measure it with: valid values of the types and shapes that
-// go with the outputs. The losses of this package are Targeted.
-type Targeted interface {
-	Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor
-}
-
 // TupleLoss makes a Loss of a function that compares the tuple that the model gives with a tuple of
 // targets, as Tuple makes a layer. The reduction, and children if it embeds Base, are those of l,
 // whose method it usually is:

@@ -58,9 +58,11 @@ func TrainOnly(m *Sequential, patterns ...string) error {
 		}
 		switch {
 		case named == 0:
-			return fmt.Errorf("nn: TrainOnly: no layer is named %q; there are %s, and the last is %s", pattern, some(names), names[len(names)-1])
+			return fmt.Errorf("nn: TrainOnly: no layer is named %q; there are %s, and the last is %s",
+				pattern, some(names), names[len(names)-1])
 		case parameters == 0:
-			return fmt.Errorf("nn: TrainOnly: the layers of %q have no parameters; want some that have", pattern)
+			return fmt.Errorf("nn: TrainOnly: the layers of %q have no parameters; want some that have",
+				pattern)
 		}
 	}
 	Freeze(m)

@@ -82,7 +82,8 @@ func State(m Module) []NamedParam {
 	return out
 }
 
-// Shared lists m's handles on parameters that several modules use, in State's order. The other modules need not be in m.
+// Shared lists m's handles on parameters that several modules use, in State's order. The other modules
+// need not be in m.
 func Shared(m Module) []NamedParam {
 	var out []NamedParam
 	walk(m, "", func(name string, p *Param) {

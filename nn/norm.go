@@ -50,7 +50,8 @@ func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // precisely runs a norm on x in the type of its weight. What comes of a product under autocast is
 // bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
 // these norms in float32.
-func (c *Ctx) precisely(x *torch.Tensor, weight *Param, norm func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
+func (c *Ctx) precisely(x *torch.Tensor, weight *Param,
+	norm func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
 	if c.Autocast() == torch.AutocastOff || weight == nil || x.DType() == weight.DType() {
 		return norm(x)
 	}
@@ -145,7 +146,8 @@ func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
 	l := &GroupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
 	requirePositive("GroupNorm", "groups", groups)
 	requirePositive("GroupNorm", "channels", channels)
-	require(channels%groups == 0, "GroupNorm: %d groups do not divide %d channels; choose a divisor", groups, channels)
+	require(channels%groups == 0, "GroupNorm: %d groups do not divide %d channels; choose a divisor",
+		groups, channels)
 	require(l.eps > 0, "GroupNorm: Eps is %v; it must be positive, or 0 for 1e-5", l.eps)
 	if !o.NoAffine {
 		l.Weight = l.Param("weight", Ones, channels)
@@ -159,7 +161,8 @@ func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
 func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	refuse := func(message string) {
-		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(), Message: message})
+		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(),
+			Message: message})
 	}
 	switch {
 	case len(shape) < 2 || shape[1] != l.channels:
@@ -213,7 +216,8 @@ func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
 func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	refuse := func(message string) {
-		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(), Message: message})
+		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(),
+			Message: message})
 	}
 	switch {
 	case len(shape) != 4 || shape[1] != l.channels:

@@ -18,7 +18,8 @@ var unordered = func(c *Ctx) bool { return c.Device().Kind == torch.KindCUDA }
 // [N, C, ...] as rows [M, C] and its target as [M].
 func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tensor) {
 	shape := output.Shape()
-	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(), slices.Delete(slices.Clone(shape), 1, 2)) {
+	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(),
+		slices.Delete(slices.Clone(shape), 1, 2)) {
 		return output, target
 	}
 	return c.Flatten(c.Transpose(c.Flatten(output, 2, -1), 1, 2), 0, 1), c.Flatten(target, 0, -1)

@@ -15,5 +15,6 @@ func (p Pair) or(other Pair) Pair {
 }
 
 func (p Pair) require(layer, what string, least int64) {
-	require(p[0] >= least && p[1] >= least, "%s: %s is %dx%d; both sides must be at least %d", layer, what, p[0], p[1], least)
+	require(p[0] >= least && p[1] >= least, "%s: %s is %dx%d; both sides must be at least %d", layer, what,
+		p[0], p[1], least)
 }

@@ -134,7 +134,8 @@ func (p *Param) SetTensor(t *torch.Tensor) {
 }
 
 func (p *Param) mustHold(t *torch.Tensor) {
-	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(), "a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
+	require(slices.Equal(t.Shape(), p.shape) && t.DType() == p.DType(),
+		"a parameter of %v%v cannot hold %v", p.DType(), p.shape, t)
 }
 
 // Free frees the value and its gradient. The parameter can be materialised again.

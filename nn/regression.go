@@ -20,16 +20,6 @@ func (l MSELoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	return c.MSE(output, target, l.Reduction())
 }
 
-// Targets is 0 everywhere.
-func (l MSELoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	return zerosLike(c, outputs[0])
-}
-
-// zerosLike is a target of an output's type and shape.
-func zerosLike(c *torch.Ctx, output *torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{c.Zeros(output.DType(), output.Shape()...)}
-}
-
 // requireOneShape refuses what libtorch would broadcast: [N, 1] against [N] is N*N differences, a
 // loss that falls and means nothing.
 func requireOneShape(op string, output, target *torch.Tensor) {
@@ -55,11 +45,6 @@ func (l L1Loss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	return c.L1(output, target, l.Reduction())
 }
 
-// Targets is 0 everywhere.
-func (l L1Loss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	return zerosLike(c, outputs[0])
-}
-
 // HuberLoss is d^2 / 2 where d = |output - target| is at most delta, and delta (d - delta / 2)
 // elsewhere (Huber 1964, "Robust Estimation of a Location Parameter"), for tensors of one shape.
 type HuberLoss struct {
@@ -81,9 +66,4 @@ func (l HuberLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	requireOneShape("aten::huber_loss", output, target)
 	requireRows("aten::huber_loss", l, output, target)
 	return c.Huber(output, target, l.Reduction(), l.delta)
-}
-
-// Targets is 0 everywhere.
-func (l HuberLoss) Targets(c *torch.Ctx, outputs []*torch.Tensor) []*torch.Tensor {
-	return zerosLike(c, outputs[0])
 }

@@ -20,7 +20,8 @@ type Residual struct {
 func NewBasicBlock(in, out, stride int64) *Residual {
 	requirePositive("BasicBlock", "stride", stride)
 	r, relu := &Residual{}, NewReLUInPlace()
-	r.step("conv1", NewConv2d(in, out, Square(3), Conv2dConfig{Stride: Square(stride), Padding: Square(1), NoBias: true}))
+	r.step("conv1", NewConv2d(in, out, Square(3), Conv2dConfig{Stride: Square(stride), Padding: Square(1),
+		NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(out, BatchNormConfig{}))
 	r.step("relu", relu)
 	r.step("conv2", NewConv2d(out, out, Square(3), Conv2dConfig{Padding: Square(1), NoBias: true}))
@@ -41,7 +42,8 @@ func NewBottleneck(in, width, stride int64) *Residual {
 	r.step("conv1", NewConv2d(in, width, Square(1), Conv2dConfig{NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(width, BatchNormConfig{}))
 	r.step("relu", relu)
-	r.step("conv2", NewConv2d(width, width, Square(3), Conv2dConfig{Stride: Square(stride), Padding: Square(1), NoBias: true}))
+	r.step("conv2", NewConv2d(width, width, Square(3),
+		Conv2dConfig{Stride: Square(stride), Padding: Square(1), NoBias: true}))
 	r.step("bn2", NewBatchNorm2d(width, BatchNormConfig{}))
 	r.main = append(r.main, relu)
 	r.step("conv3", NewConv2d(width, out, Square(1), Conv2dConfig{NoBias: true}))
@@ -59,7 +61,8 @@ func (r *Residual) shortcut(in, out, stride int64) {
 	if in == out && stride == 1 {
 		return
 	}
-	r.downsample = NewSequential(NewConv2d(in, out, Square(1), Conv2dConfig{Stride: Square(stride), NoBias: true}), NewBatchNorm2d(out, BatchNormConfig{}))
+	r.downsample = NewSequential(NewConv2d(in, out, Square(1),
+		Conv2dConfig{Stride: Square(stride), NoBias: true}), NewBatchNorm2d(out, BatchNormConfig{}))
 	r.Child("downsample", r.downsample)
 }
 

@@ -86,9 +86,11 @@ func (s *Sequential) has(name string) bool {
 // parameters through one of the two does so for both. Layers may be added to it, such as another head
 // behind a body.
 func (s *Sequential) Slice(from, to int) *Sequential {
-	require(from >= 0 && from <= to && to <= len(s.layers), "Slice: from %d to %d of %d children; want 0 <= from <= to <= %[3]d",
+	require(from >= 0 && from <= to && to <= len(s.layers),
+		"Slice: from %d to %d of %d children; want 0 <= from <= to <= %[3]d",
 		from, to, len(s.layers))
-	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])}, layers: slices.Clone(s.layers[from:to])}
+	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])},
+		layers: slices.Clone(s.layers[from:to])}
 }
 
 // Len is the number of children.

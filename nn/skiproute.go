@@ -109,7 +109,8 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it",
 				first.path, path, k)
 		} else {
-			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin, route: SkipRoute{Key: k, Stash: layer}}
+			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin,
+				route: SkipRoute{Key: k, Stash: layer}}
 			v.stashes = append(v.stashes, v.stash[k])
 		}
 	}

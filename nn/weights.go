@@ -29,7 +29,8 @@ func (r WeightsReport) String() string {
 	for _, part := range []struct {
 		what  string
 		names []string
-	}{{"skipped", r.Skipped}, {"not in the file", r.Missing}, {"not in the model", r.Unused}, {"rules that match no name", r.Unmatched}} {
+	}{{"skipped", r.Skipped}, {"not in the file", r.Missing}, {"not in the model",
+		r.Unused}, {"rules that match no name", r.Unmatched}} {
 		if len(part.names) > 0 {
 			text += fmt.Sprintf("; %s: %s", part.what, some(part.names))
 		}
@@ -99,7 +100,8 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 	w := matchWeights(file.Tensors(), m, o)
 	problems := w.problems()
 	if len(problems) == 0 && w.report.Loaded == 0 {
-		problems = []string{fmt.Sprintf("none of its %d tensors is one of the model's %d", len(file.Tensors()), w.report.Total)}
+		problems = []string{fmt.Sprintf("none of its %d tensors is one of the model's %d",
+			len(file.Tensors()), w.report.Total)}
 	}
 	if len(problems) > 0 {
 		if idle := w.report.Unmatched; len(idle) > 0 {
@@ -272,14 +274,17 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		seen[p.Name] = true
 		switch {
 		case w.skipped(p.Name):
-		case !ok && (o.Partial || strings.HasSuffix(p.Name, "num_batches_tracked")): // which files of old have not
+		case !ok && (o.Partial || strings.HasSuffix(p.Name,
+			"num_batches_tracked")): // which files of old have not
 			w.report.Missing = append(w.report.Missing, p.Name)
 		case !ok:
 			w.missing = append(w.missing, p.Name)
 		case !slices.Equal(t.Shape, p.Shape()):
-			w.shapes = append(w.shapes, fmt.Sprintf("%q is %v in the file and %v in the model", p.Name, t.Shape, p.Shape()))
+			w.shapes = append(w.shapes, fmt.Sprintf("%q is %v in the file and %v in the model", p.Name,
+				t.Shape, p.Shape()))
 		case !convertible(t.DType, p.DType()):
-			w.types = append(w.types, fmt.Sprintf("%q is %s in the file and %s in the model", p.Name, t.DType, torch.FileDType(p.DType())))
+			w.types = append(w.types, fmt.Sprintf("%q is %s in the file and %s in the model", p.Name,
+				t.DType, torch.FileDType(p.DType())))
 		default:
 			w.from[p.Name] = t.Name
 			if t.DType != torch.FileDType(p.DType()) {
@@ -353,7 +358,8 @@ func (w *weightsMatch) skipped(name string) bool {
 func convertible(from safetensors.DType, to torch.DType) bool {
 	wanted := torch.FileDType(to)
 	floats := []safetensors.DType{safetensors.F16, safetensors.BF16, safetensors.F32, safetensors.F64}
-	return from == wanted || slices.Contains(floats, from) && (wanted == safetensors.F32 || wanted == safetensors.F64)
+	return from == wanted || slices.Contains(floats, from) &&
+		(wanted == safetensors.F32 || wanted == safetensors.F64)
 }
 
 // commonPrefix finds what at least half of the names that are missing have before them in unused, as

@@ -95,22 +95,6 @@ func TestSquaredNormsAreExact(t *testing.T) {
 	}
 }
 
-// Large gradients do not overflow: a float32's square fits a float64.
-func TestSquaredNormsDoNotOverflow(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	model := newModel(t, torch.CPU(0))
-	setGrads(c, model, 0)
-	model[0].Tensor().SetGradOf(c.Fill_(c.Empty(torch.Float32, model[0].Shape()...), 1e38))
-	norm, err := optim.Clip(c, model[:1], 1)
-	if want := 1e38 * math.Sqrt(105); err != nil || math.Abs(norm-want) > 1e-6*want {
-		t.Errorf("got %v, %v, want %v", norm, err, want)
-	}
-	clipped := optim.GlobalNorm(optim.SquaredNorms(c, model[:1]))
-	if math.Abs(clipped-1) > 1e-6 {
-		t.Errorf("the clipped norm is %v", clipped)
-	}
-}
-
 func TestClipFactor(t *testing.T) {
 	for _, row := range []struct {
 		norm, most, want float64

@@ -55,7 +55,8 @@ func (o Config) check(optimizer string, takes ...string) error {
 		{"LR", o.LR, o.LR != 0, isSize(o.LR), size},
 		{"WeightDecay", o.WeightDecay, o.WeightDecay != 0, isSize(o.WeightDecay), size},
 		{"Momentum", o.Momentum, o.Momentum != 0, isSize(o.Momentum), size},
-		{"Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) && !math.IsInf(o.Dampening, 0), "a finite number"},
+		{"Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) &&
+			!math.IsInf(o.Dampening, 0), "a finite number"},
 		{"Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
 			fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening)},
 		{"Betas[0]", o.Betas[0], o.Betas[0] != 0, isPart(o.Betas[0]), part},
@@ -69,7 +70,8 @@ func (o Config) check(optimizer string, takes ...string) error {
 				Problem: "it is no setting of " + optimizer, Remedy: "want it left out"}
 		}
 		if !s.valid {
-			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " + s.want}
+			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " +
+				s.want}
 		}
 	}
 	return o.checkGroups(optimizer)

@@ -75,24 +75,6 @@ func TestZeroConfigsAreTheDefaults(t *testing.T) {
 	}
 }
 
-func TestSetLR(t *testing.T) {
-	opt := newOptimizer(t, "sgd", optim.Config{LR: 0.5})
-	opt.SetLR(0)
-	if opt.LR() != 0 {
-		t.Errorf("the rate is %v, want 0", opt.LR())
-	}
-	for _, bad := range []float64{-1, math.NaN(), math.Inf(1)} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("a rate of %v was taken", bad)
-				}
-			}()
-			opt.SetLR(bad)
-		}()
-	}
-}
-
 // A group is updated as by an optimizer of its own, with its rate and its decay; a parameter is in the first
 // group that has its name, and needs the memory of that group.
 func TestGroups(t *testing.T) {

@@ -75,14 +75,16 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 					return fmt.Errorf("no tensor %q", name)
 				}
 				if t.DType != p.DType() || !slices.Equal(t.Shape, p.Shape()) {
-					return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, p.DType(), p.Shape())
+					return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape,
+						p.DType(), p.Shape())
 				}
 				delete(unknown, name)
 			}
 		}
 	}
 	if len(unknownSteps) > 0 {
-		return fmt.Errorf("steps of parameters that the model does not have: %q", slices.Sorted(maps.Keys(unknownSteps)))
+		return fmt.Errorf("steps of parameters that the model does not have: %q",
+			slices.Sorted(maps.Keys(unknownSteps)))
 	}
 	if len(unknown) > 0 {
 		return fmt.Errorf("tensors that belong to no parameter of the model under this optimizer: %q",
@@ -92,7 +94,8 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 }
 
 // read adds the state of one place's parameters to of, also in a call that fails.
-func (o *optimizer) read(of map[string]*memory, saved map[string]SavedTensor, steps map[string]int64, place Placement) error {
+func (o *optimizer) read(of map[string]*memory, saved map[string]SavedTensor, steps map[string]int64,
+	place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})
 	defer c.Close()
 	for _, p := range place.Params {

@@ -85,7 +85,8 @@ type Placement struct {
 	Params []nn.NamedParam
 }
 
-var constructors = map[string]func(Config) (Optimizer, error){"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
+var constructors = map[string]func(Config) (Optimizer, error){"sgd": SGD, "adam": Adam, "adamw": AdamW,
+	"rmsprop": RMSprop}
 
 // Names lists what New knows, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(constructors)) }
@@ -94,7 +95,8 @@ func Names() []string { return slices.Sorted(maps.Keys(constructors)) }
 func New(name string, o Config) (Optimizer, error) {
 	construct, ok := constructors[name]
 	if !ok {
-		return nil, &ConfigError{Of: "optim", Field: "Optimizer", Value: name, Remedy: arg.OneOf(name, Names())}
+		return nil, &ConfigError{Of: "optim", Field: "Optimizer", Value: name,
+			Remedy: arg.OneOf(name, Names())}
 	}
 	return construct(o)
 }

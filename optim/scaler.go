@@ -44,9 +44,11 @@ func (s *Scaler) Validate() error {
 	fraction, _ := math.Frexp(s.Scale)
 	switch {
 	case s.Scale != 0 && (fraction != 0.5 || s.Scale < lowestScale || s.Scale > highestScale):
-		return fmt.Errorf("optim: Scaler.Scale: %v; want a power of two from 1 to 2^24, or 0 for 65536", s.Scale)
+		return fmt.Errorf("optim: Scaler.Scale: %v; want a power of two from 1 to 2^24, or 0 for 65536",
+			s.Scale)
 	case s.Interval < 0 || s.Passed < 0 || s.Skipped < 0:
-		return fmt.Errorf("optim: Scaler: Interval %d, Passed %d, Skipped %d; want none below 0", s.Interval, s.Passed, s.Skipped)
+		return fmt.Errorf("optim: Scaler: Interval %d, Passed %d, Skipped %d; want none below 0",
+			s.Interval, s.Passed, s.Skipped)
 	}
 	return nil
 }

@@ -122,7 +122,8 @@ func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
 // NewSchedule makes a schedule by its name.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
-		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name, Remedy: arg.OneOf(name, ScheduleNames())}
+		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
+			Remedy: arg.OneOf(name, ScheduleNames())}
 	}
 	if err := o.check(name); err != nil {
 		return nil, err
@@ -173,7 +174,8 @@ func (o ScheduleConfig) check(name string) error {
 	case name == "cosine" && o.TotalSteps <= o.WarmupSteps:
 		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up", o.WarmupSteps)
 	case name == "step" && o.StepSize == 0 && o.TotalSteps <= o.WarmupSteps:
-		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up, or a StepSize", o.WarmupSteps)
+		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up, or a StepSize",
+			o.WarmupSteps)
 	}
 	return nil
 }

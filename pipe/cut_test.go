@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -56,10 +61,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 			} {
 				model := build()
 				cfg.Seed = seed
-				p, err := pipe.New(model, cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := must.Get(pipe.New(model, cfg))(t)
 				if i == 4 { // as between processes
 					p.SetLink(func(worker []int) link.Link { return newWire(false, false, worker) })
 				}
@@ -115,10 +117,7 @@ func TestInPlaceBehindPassThrough(t *testing.T) {
 	} {
 		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
 			model := nn.NewSequential(nn.NewLinear(3, 3), first(), nn.NewReLUInPlace(), nn.NewLinear(3, 3))
-			p, err := pipe.New(model, pipe.Config{Balance: balance})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
 			c := torch.NewCtx(torch.Options{})
 			x := normal(2, 3)(c, 0)
 			before := torch.Bytes(x)
@@ -183,9 +182,7 @@ func TestFailedBackwardHoldsNothing(t *testing.T) {
 	}
 	base := d.Memory().Live
 	d.ResetPeak()
-	if err := step(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, step())
 	failures := 0
 	for limit, peak := base+1, d.Memory().Peak; limit < peak; limit += 1777 {
 		d.SetLimit(limit)
@@ -214,10 +211,7 @@ func TestCloseWaitsForRuns(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		return x
 	}))
-	p, err := pipe.New(model, pipe.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, pipe.Config{}))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := normal(2, 3)(c, 0)
@@ -256,5 +250,436 @@ func TestInputMustBeALeaf(t *testing.T) {
 		if g == 0 {
 			t.Errorf("element %d of the input's gradient is zero: a micro-batch is missing", i)
 		}
+	}
+}
+
+// sensitiveCount is how many layers sensitive knows.
+const sensitiveCount = 16
+
+// sensitive makes a layer of [rows, 2, 6, 6] that libtorch computes by other loops, to other last bits,
+// where its input or the gradient of its output has gaps.
+func sensitive(k int) nn.Layer {
+	return []func() nn.Layer{
+		func() nn.Layer { return nn.NewTanh() },
+		func() nn.Layer { return nn.NewSiLU() },
+		func() nn.Layer { return nn.NewGELU() },
+		func() nn.Layer { return nn.NewGELUTanh() },
+		func() nn.Layer { return nn.NewBatchNorm2d(2, nn.BatchNormConfig{}) },
+		func() nn.Layer { return nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}) },
+		func() nn.Layer { return nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}) },
+		func() nn.Layer { return nn.NewSoftmax(3) },
+		func() nn.Layer { return nn.NewLogSoftmax(1) },
+		func() nn.Layer { return nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}) },
+		func() nn.Layer { return nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}) },
+		func() nn.Layer { return nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{Eps: 1e-3}) },
+		func() nn.Layer { return nn.NewSigmoid() },
+		func() nn.Layer { return nn.NewLinear(6, 6) },
+		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}) },
+		func() nn.Layer {
+			return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+		},
+	}[k]()
+}
+
+// gapCount is how many layers gap knows.
+const gapCount = 11
+
+// gap adds layers of [rows, 2, 6, 6] with gaps in the memory of what they give, or of the gradient of
+// their input.
+func (m *randomNet) gap(k int) {
+	beside := func(c *nn.Ctx, x *torch.Tensor, dim int64) *torch.Tensor {
+		return c.Cat([]*torch.Tensor{x, c.Detach(c.Tanh(x))}, dim)
+	}
+	part := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Narrow(beside(c, x, 3), 3, 3, 6) }
+	interleaved := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { // every second column
+		wide := c.Reshape(beside(c, x, 3), -1, 2, 6, 6, 2)
+		return c.Reshape(c.Narrow(wide, 4, 1, 1), -1, 2, 6, 6)
+	}
+	one := func(f func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor) { m.add(layer(f)) }
+	switch k {
+	case 0:
+		one(part)
+	case 1: // and in another order
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(part(c, x), 2, 3) })
+	case 2:
+		one(interleaved)
+	case 3: // of channels
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Narrow(beside(c, x, 1), 1, 1, 2) })
+	case 4: // one column in all places
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Expand(c.Narrow(c.Mul(x, x), 3, 2, 1), x.Size(0), 2, 6, 6)
+		})
+	case 5: // of the gradient alone: that of each part of a Cat
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			both := c.Tanh(beside(c, x, 3))
+			return c.Mul(c.Narrow(both, 3, 0, 6), c.Narrow(both, 3, 6, 6))
+		})
+	case 6: // likewise, of what is padded
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Reshape(c.Narrow(c.Pad(x, []int64{1, 1, 0, 0}, 0.5), 3, 1, 6), -1, 2, 6, 6)
+		})
+	case 7: // likewise, of two uses
+		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			both := c.Cat([]*torch.Tensor{x, c.Tanh(x), c.Transpose(x, 2, 3)}, 3)
+			return c.Narrow(c.SiLU(both), 3, 5, 6)
+		})
+	case 8: // of the elements of a tuple, of which one stands there twice
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			y := part(c, xs[0])
+			return []*torch.Tensor{y, interleaved(c, xs[0]), y, xs[0]}
+		}))
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.SiLU(xs[0]), part(c, xs[1]), c.Cat([]*torch.Tensor{xs[2], xs[3]}, 3)}
+		}))
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Add(c.Mul(c.SiLU(xs[0]), c.SiLU(xs[1])), c.Narrow(c.SiLU(xs[2]), 3, 2, 6))}
+		}))
+	case 9, 10: // of a skip, and of its gradient; all in one layer or with others between
+		name := fmt.Sprintf("gaps%d", m.Len())
+		stash := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			c.Stash(name, part(c, x))
+			return interleaved(c, x)
+		})
+		stash.Stashes(name)
+		m.add(stash)
+		for range 2*k - 17 {
+			pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				skip := c.Pop(name)
+				return c.Add(c.SiLU(c.Add(x, c.SiLU(skip))), part(c, skip))
+			})
+			pop.Pops(name)
+			m.add(pop)
+			m.add(nn.NewSiLU())
+		}
+	}
+}
+
+// Tensors and gradients with gaps in their memory, between layers that libtorch computes otherwise then,
+// give the bits of the plain loop behind every cut.
+func TestGapsGiveTheSameBitsBehindEveryCut(t *testing.T) {
+	torchtest.Check(t)
+	for k := gapped; k < kindCount; k++ {
+		for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
+			q := problem{
+				model: func() *nn.Sequential { return randomModel([]int{5, k}, unwrapped) }, rows: 3, steps: 1,
+				loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3), autocast: autocast,
+			}
+			want := q.plain(1, 1)
+			layers := len(q.model().Layers())
+			for cut := 1; cut < layers; cut++ {
+				if d := want.differs(q.piped(t, pipe.Config{Balance: []int{cut, layers - cut}, Chunks: 1, Seed: 1, Autocast: autocast})); d != "" {
+					t.Errorf("gap %d, layer %d, autocast %v, cut at %d: %s differs from the plain loop", (k-gapped)/sensitiveCount, (k-gapped)%sensitiveCount, autocast, cut, d)
+				}
+			}
+		}
+	}
+}
+
+// A gradient that is expanded and has gaps joins others of the same tensor: the layout of their sum, and so
+// the bits of what comes before, is the same with a cut between its uses.
+func TestAnExpandedGradientWithGapsJoinsOthers(t *testing.T) {
+	torchtest.Check(t)
+	q := problem{
+		model: func() *nn.Sequential {
+			return nn.NewSequential(nn.NewLinear(6, 6), nn.NewSiLU(),
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					return []*torch.Tensor{xs[0], c.SiLU(c.Contiguous(c.Transpose(xs[0], 1, 2)))}
+				}),
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					both := c.Cat([]*torch.Tensor{xs[0], c.Detach(c.Narrow(xs[0], 2, 0, 4))}, 2)
+					return []*torch.Tensor{c.Add(c.Narrow(c.SumDim(both, []int64{1}, true), 2, 0, 6), c.Reshape(xs[1], -1, 4, 6))}
+				}),
+				nn.NewFlatten(1, -1), nn.NewLinear(24, 3))
+		},
+		rows: 3, steps: 1, loss: nn.CrossEntropy(), input: normal(3, 4, 6), target: classes(3, 3),
+	}
+	for seed := range uint64(5) {
+		want := q.plain(1, seed)
+		for cut := 1; cut < 6; cut++ {
+			if d := want.differs(q.piped(t, pipe.Config{Balance: []int{cut, 6 - cut}, Chunks: 1, Seed: seed})); d != "" {
+				t.Errorf("seed %d, cut at %d: %s differs from the plain loop", seed, cut, d)
+			}
+		}
+	}
+}
+
+// wrappedNet is six flattened layers of every kind, three of them wrapped: with dropout and batch
+// norm, one wrapper in another, and skips into one and out of one.
+func wrappedNet(wrap func(nn.Layer) nn.Layer) *nn.Sequential {
+	stash, pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("far", x); return x }),
+		layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("far")) })
+	stash.Stashes("far")
+	pop.Pops("far")
+	return nn.NewSequential().
+		Add("stem", wrap(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))).
+		Add("one", grouped{wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(), stash, nn.NewDropout(0.3)))}).
+		Add("two", grouped{wrap(nn.NewSequential(nn.NewReLUInPlace(), grouped{wrap(nn.NewBasicBlock(4, 4, 1))}, pop))}).
+		Add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		Add("flat", nn.NewFlatten(1, -1)).
+		Add("head", nn.NewLinear(4, 3))
+}
+
+// grouped is a layer that a pipe does not flatten, so that a model has the same layers with wrappers
+// and without.
+type grouped struct{ nn.Layer }
+
+func (l grouped) OverwritesInput() bool {
+	f, ok := l.Layer.(nn.InPlace)
+	return ok && f.OverwritesInput()
+}
+
+func wrappedProblem(wrap func(nn.Layer) nn.Layer) problem {
+	return problem{
+		model: func() *nn.Sequential { return wrappedNet(wrap) }, rows: 7, steps: 2,
+		loss: nn.CrossEntropy(), input: normal(7, 2, 6, 6), target: classes(7, 3),
+	}
+}
+
+// A pipeline of layers that recompute by themselves is the plain model without wrappers, for every
+// policy: a stage that recomputes recomputes those too.
+func TestCheckpointedLayersInAPipe(t *testing.T) {
+	torchtest.Check(t)
+	for _, deferred := range []bool{false, true} {
+		plain, wrapped := wrappedProblem(unwrapped), wrappedProblem(nn.Checkpointed)
+		plain.deferred = deferred
+		want := plain.plain(3, 5)
+		for _, balance := range [][]int{{6}, {2, 4}, {1, 1, 4}, {1, 2, 2, 1}} {
+			for _, policy := range policies {
+				got := wrapped.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5,
+					DeferredBatchNorm: deferred})
+				if d := want.differs(got); d != "" {
+					t.Errorf("balance %v, %v, deferred %v: %s differs from the plain loop without wrappers",
+						balance, policy, deferred, d)
+				}
+			}
+		}
+	}
+}
+
+// buried is a model in whose second stage, in a wrapper in a wrapper, is the saboteur.
+func buried(s *saboteur) *nn.Sequential {
+	deep := nn.Checkpointed(nn.NewSequential(nn.NewTanh()).Add("it", s))
+	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh()).Add("wrapped",
+		nn.Checkpointed(nn.NewSequential(nn.NewLinear(8, 8)).Add("deep", deep))).Add("head", nn.NewLinear(8, 3))
+}
+
+// A batch is cut into as many micro-batches as were asked for or as it has rows, and the policy
+// counts on the real number: with fewer rows than chunks except_last still spares one.
+func TestRealNumberOfMicroBatches(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(3, 3), nn.NewTanh(), nn.NewLinear(3, 2))
+	defer nn.Free(model)
+	for _, row := range []struct {
+		rows         int64
+		chunks       int
+		microBatches int
+		recomputed   map[pipe.Checkpoint]int // by each stage
+	}{
+		{2, 2, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
+		// torch.chunk: 3 of 4, all of them recomputed
+		{5, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}},
+		{7, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}},
+		{2, 4, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
+		{1, 4, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
+		{1, 1, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
+	} {
+		for _, policy := range policies {
+			p := must.Get(pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: row.chunks, Checkpoint: policy, Record: true}))(t)
+			c := torch.NewCtx(torch.Options{})
+			b := pipe.Batch{Input: pipe.Rows(normal(row.rows, 3)(c, 0)), Target: pipe.Rows(normal(row.rows, 2)(c, 1))}
+			result, err := p.Step(context.Background(), b, nn.MSE().Sum())
+			if err != nil {
+				t.Fatalf("%d rows: %v", row.rows, err)
+			}
+			count := map[string]int{}
+			for _, e := range result.Timeline.Events {
+				count[fmt.Sprint(e.Action.Kind, e.Action.Stage)]++
+			}
+			for stage := range 2 {
+				for kind, want := range map[schedule.Kind]int{schedule.Forward: row.microBatches,
+					schedule.Recompute: row.recomputed[policy], schedule.Backward: row.microBatches} {
+					if got := count[fmt.Sprint(kind, stage)]; got != want {
+						t.Errorf("%d rows in %d chunks, %v: stage %d did %d of %v, want %d", row.rows, row.chunks,
+							policy, stage, got, kind, want)
+					}
+				}
+			}
+			infer := must.Get(p.Infer(context.Background(), b))(t)
+			run := must.Get(p.Forward(context.Background(), b))(t)
+			for _, got := range []int{result.MicroBatches, infer.MicroBatches, run.MicroBatches()} {
+				if got != row.microBatches {
+					t.Errorf("%d rows in %d chunks: %d micro-batches, want %d", row.rows, row.chunks, got, row.microBatches)
+				}
+			}
+			for _, e := range infer.Timeline.Events {
+				if k := e.Action.Kind; k != schedule.Forward && k != schedule.SendActivation && k != schedule.ReceiveActivation {
+					t.Errorf("inference did %v", e.Action)
+				}
+			}
+			for _, y := range []*torch.Tensor{infer.Output[0], run.Output()[0]} {
+				if want := []int64{row.rows, 2}; !reflect.DeepEqual(y.Shape(), want) {
+					t.Errorf("output %v, want %v", y, want)
+				}
+			}
+			infer.Output[0].Free()
+			run.Close()
+			c.Close()
+			p.Close()
+			nn.ZeroGrads(model)
+		}
+	}
+}
+
+// note is what a layer sees of the run.
+type note struct {
+	MicroBatch, MicroBatches                       int
+	Training, Checkpointing, Recomputing, Recorded bool
+}
+
+// A layer knows whether its forward will be repeated, and whether it is a repetition.
+func TestLayersSeeTheRun(t *testing.T) {
+	torchtest.Check(t)
+	var mu sync.Mutex
+	var notes []note
+	model := nn.NewSequential(nn.NewLinear(2, 2), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		mu.Lock()
+		defer mu.Unlock()
+		notes = append(notes, note{c.MicroBatch, c.MicroBatches, c.Training, c.Checkpointing, c.Recomputing, c.Grad()})
+		return c.Tanh(x)
+	}))
+	defer nn.Free(model)
+	forward := func(i int, checkpointing, recorded bool) note {
+		return note{i, 2, true, checkpointing, false, recorded}
+	}
+	again := func(i int) note { return note{i, 2, true, false, true, true} }
+	for _, row := range []struct {
+		policy pipe.Checkpoint
+		want   []note
+	}{
+		{pipe.Never, []note{forward(0, false, true), forward(1, false, true)}},
+		{pipe.Always, []note{forward(0, true, false), forward(1, true, false), again(0), again(1)}},
+		{pipe.ExceptLast, []note{forward(0, false, true), forward(1, true, false), again(1)}},
+	} {
+		p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: row.policy}))(t)
+		c := torch.NewCtx(torch.Options{})
+		notes = nil
+		b := pipe.Batch{Input: pipe.Rows(normal(3, 2)(c, 0)), Target: pipe.Rows(normal(3, 2)(c, 1))}
+		if _, err := p.Step(context.Background(), b, squares{}); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(notes, row.want) {
+			t.Errorf("%v: got %+v, want %+v", row.policy, notes, row.want)
+		}
+		for _, training := range []bool{false, true} {
+			notes = nil
+			result := must.Get(p.Infer(context.Background(), inMode(b, training)))(t)
+			result.Output[0].Free()
+			if want := []note{{0, 2, training, false, false, false},
+				{1, 2, training, false, false, false}}; !reflect.DeepEqual(notes, want) {
+				t.Errorf("inference, training %v: got %+v, want %+v", training, notes, want)
+			}
+		}
+		p.Close()
+		c.Close()
+		nn.ZeroGrads(model)
+	}
+}
+
+// A recomputation drops what the forward dropped: where the output of a hundred dropouts is not
+// zero, and only there, the input has a gradient.
+func TestRecomputationDropsTheSame(t *testing.T) {
+	torchtest.Check(t)
+	for _, policy := range policies {
+		model := nn.NewSequential()
+		for i := range 100 {
+			model.Add(fmt.Sprint(i), nn.NewDropout(0.01))
+		}
+		p := started(t, model, pipe.Config{Balance: []int{33, 33, 34}, Chunks: 3, Checkpoint: policy, Seed: 2})
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		x := c.Ones(torch.Float32, 10, 20).SetRequiresGrad(true)
+		run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
+		y := torch.Values[float32](run.Output()[0])
+		must.Do(t, run.Backward(context.Background(), c.Ones(torch.Float32, 10, 20)))
+		zeros := 0
+		for i, g := range torch.Values[float32](c.GradOf(x)) {
+			if (g == 0) != (y[i] == 0) {
+				t.Fatalf("%v: element %d of the output is %v and its gradient %v", policy, i, y[i], g)
+			}
+			if g == 0 {
+				zeros++
+			}
+		}
+		if zeros < 60 || zeros > 190 {
+			t.Errorf("%v: %d of 200 elements were dropped, about 127 are expected", policy, zeros)
+		}
+		x.SetGradOf(nil)
+	}
+}
+
+// Which stages of a step exchange something is known by what is received: neighbours always, and
+// beyond them the ends of a skip. One within a stage adds none, and one to the next stage goes with
+// the activation.
+func TestWhichTransfersSkipsMake(t *testing.T) {
+	torchtest.Check(t)
+	plain := func() nn.Layer { return nn.NewTanh() }
+	stash := func(name string, space nn.Namespace) nn.Layer {
+		l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash(name, x); return c.Tanh(x) })
+		l.Stashes(name)
+		l.Isolate(space)
+		return l
+	}
+	pop := func(name string, space nn.Namespace) nn.Layer {
+		l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mul(x, c.Pop(name)) })
+		l.Pops(name)
+		l.Isolate(space)
+		return l
+	}
+	all, one, two := nn.Namespace{}, nn.NewNamespace(), nn.NewNamespace()
+	for _, row := range []struct {
+		reason  string
+		layers  []nn.Layer
+		balance []int
+		want    []string
+	}{
+		{"no skip", []nn.Layer{plain(), plain(), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
+		{"within a stage", []nn.Layer{stash("foo", all), pop("foo", all), plain(), plain()}, []int{2, 1, 1},
+			[]string{"0>1", "1>2"}},
+		{"to the next stage", []nn.Layer{stash("foo", all), pop("foo", all), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
+		{"to the next", []nn.Layer{stash("foo", all), plain(), pop("foo", all)}, []int{1, 1, 1},
+			[]string{"0>1", "0>2", "1>2"}},
+		{"two from different stages to one",
+			[]nn.Layer{stash("foo", all), stash("bar", all), plain(), pop("bar", all), pop("foo", all)}, []int{1, 1,
+				1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
+		{"of one name in two namespaces", []nn.Layer{stash("foo", one), stash("foo", two), plain(), pop("foo", two),
+			pop("foo", one)}, []int{1, 1, 1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
+		{"one to two stages", []nn.Layer{stash("foo", all), plain(), pop("foo", all), pop("foo", all)},
+			[]int{1, 1, 1, 1}, []string{"0>1", "0>2", "0>3", "1>2", "2>3"}},
+	} {
+		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: row.balance, Chunks: 2, Record: true})
+		c := torch.NewCtx(torch.Options{})
+		x := normal(2, 3)(c, 0).SetRequiresGrad(true)
+		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
+		if err != nil {
+			t.Fatalf("%s: %v", row.reason, err)
+		}
+		var want, got []string // forward, and back
+		for _, edge := range row.want {
+			for i := range 2 {
+				want = append(want, fmt.Sprintf("%sF%d", edge, i), fmt.Sprintf("%c>%cB%d", edge[2], edge[0], i))
+			}
+		}
+		for _, e := range result.Timeline.Events {
+			if e.Action.Kind.Receive() {
+				got = append(got, e.Action.String())
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: it received %v, want %v", row.reason, got, want)
+		}
+		x.SetGradOf(nil)
+		c.Close()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -18,10 +19,7 @@ import (
 // first on a GPU, and its log has the numbers.
 func TestDevice(t *testing.T) {
 	d := torchtest.Device(0)
-	hardware, err := d.Hardware()
-	if err != nil {
-		t.Fatal(err)
-	}
+	hardware := must.Get(d.Hardware())(t)
 	t.Logf("%v: %+v, %+v", d, hardware, d.Memory())
 	for _, part := range []struct {
 		name string

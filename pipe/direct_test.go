@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -12,18 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
 	"penstock.example/torch"
+	"pgregory.net/rapid"
 )
 
 // reached makes devices GPUs, by their names: devices of one name are one GPU, and those without are
@@ -269,4 +270,242 @@ func trialOf(t *testing.T, d drawn) (record, error) {
 		return record{}, errs[0]
 	}
 	return merge(records)
+}
+
+// Processes may name their devices alike: that is a device of each. Stages are then shared out in order.
+func TestDevicesOfOneName(t *testing.T) {
+	torchtest.Check(t)
+	model := func() *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(2, 3), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(3, 1))
+	}
+	cpu, gpu := torch.CPU(0), torch.CUDA(0)
+	for _, row := range []struct {
+		devices []torch.Device
+		size    int
+		ranks   []int // given
+		want    []int
+		names   string
+	}{
+		{[]torch.Device{cpu, cpu, cpu, cpu}, 2, nil, []int{0, 0, 1, 1}, "rank:0/cpu:0 rank:1/cpu:0"},
+		{[]torch.Device{cpu, torch.CPU(1), cpu, torch.CPU(1)}, 2, nil, []int{0, 1, 0, 1}, "cpu:0 cpu:1"},
+		{[]torch.Device{cpu, torch.CPU(1), cpu, torch.CPU(1)}, 2, []int{0, 0, 1, 1}, []int{0, 0, 1, 1}, "rank:0/cpu:0 rank:0/cpu:1 rank:1/cpu:0 rank:1/cpu:1"},
+		{[]torch.Device{cpu, cpu, cpu, cpu}, 2, []int{0, 1, 0, 1}, []int{0, 1, 0, 1}, "rank:0/cpu:0 rank:1/cpu:0"},
+		{[]torch.Device{cpu, cpu, gpu, gpu}, 2, nil, []int{0, 0, 1, 1}, "cpu:0 cuda:0"},
+	} {
+		cfg := pipe.Config{Balance: []int{1, 1, 1, 1}, Devices: row.devices, Ranks: row.ranks, Group: group.Local(row.size)[0]}
+		p, err := pipe.Open(model(), cfg)
+		if err != nil {
+			t.Fatalf("%+v: %v", row, err)
+		}
+		got := p.Config()
+		if names := strings.Join(got.DeviceNames(), " "); !slices.Equal(got.Ranks, row.want) || names != row.names {
+			t.Errorf("%+v: ranks %v, names %s", row, got.Ranks, names)
+		}
+		var mine []torch.Device
+		for i, s := range p.Stages() {
+			if s.Here {
+				mine = append(mine, s.Device)
+			}
+			if s.Here != (got.Ranks[i] == 0) || s.Here && s.Device != row.devices[i] || !s.Device.Available() {
+				t.Errorf("%+v: stage %d is here %v and on %v", row, i, s.Here, s.Device)
+			}
+		}
+		for i, s := range p.Stages() { // what stands here for a device of another process is none of this one
+			if !s.Here && slices.Contains(mine, s.Device) || p.DeviceHere(got.Workers()[i]) != s.Here {
+				t.Errorf("%+v: stage %d of another process is on %v", row, i, s.Device)
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	// Within one process they would have one account.
+	_, errs := each(2, func(g *group.Group) (int, error) {
+		p, err := pipe.New(model(), pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{cpu, cpu}, Group: g})
+		if err == nil {
+			err = p.Close()
+		}
+		return 0, err
+	})
+	for _, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "ranks 0 and 1 are in one process, and both have stages on cpu:0; want others for each") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if !gpu.Available() {
+		cfg := pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{cpu, gpu}, Group: group.Local(2)[1]}
+		if err := cfg.Check(model()); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// The names in a plan say which rank has a device.
+func TestPlanOfDevicesOfOneName(t *testing.T) {
+	torchtest.Check(t)
+	q := deepProblem()
+	q.steps = 1
+	done := must.Get(q.planned(pipe.Config{Balance: []int{4, 5}, Chunks: 2, Seed: 1}))(t)
+	plan := done.plan
+	plan.Devices[0].Name, plan.Devices[1].Name = "rank:0/cpu:7", "rank:1/cpu:7"
+	cfg := pipe.Config{Plan: plan, Group: group.Local(2)[1]}
+	p := must.Get(pipe.Open(q.model(), cfg))(t)
+	defer p.Close()
+	if got := fmt.Sprint(p.Config().Ranks, p.Config().Devices, p.Stages()[1].Here); got != "[0 1] [cpu:7 cpu:7] true" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// wire is a link like one between two processes. A parcel on its way is bytes. Its tensors are freed
+// before Send returns, and the receiver gets others, made from the bytes on its own device. A stage
+// that used another's tensors would find them freed.
+type wire struct {
+	meet   bool  // Send waits until the receiver is at Receive
+	delays bool  // parcels arrive after Send has returned, in any order
+	worker []int // by stage; a worker does not meet itself
+
+	mu         sync.Mutex
+	moved      *sync.Cond
+	arrived    map[schedule.Action]packed
+	posted     map[schedule.Action]bool // by send: the receiver is at Receive
+	aborted    bool
+	deliveries sync.WaitGroup
+}
+
+func newWire(meet, delays bool, worker []int) *wire {
+	w := &wire{meet: meet, delays: delays, worker: worker,
+		arrived: map[schedule.Action]packed{}, posted: map[schedule.Action]bool{}}
+	w.moved = sync.NewCond(&w.mu)
+	return w
+}
+
+func (w *wire) Meets(send schedule.Action) bool {
+	return w.meet && w.worker[send.Stage] != w.worker[send.Peer]
+}
+
+func (w *wire) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
+	if p.Ready != nil {
+		p.Ready.Synchronize()
+	}
+	parcel := pack(c, p)
+	p.Free()
+	arrive := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.arrived[send] = parcel
+		w.moved.Broadcast()
+	}
+	if w.delays {
+		w.deliveries.Add(1)
+		go func() {
+			defer w.deliveries.Done()
+			for range torch.Mix(uint64(send.MicroBatch), uint64(send.Stage)) % 7 {
+				runtime.Gosched()
+			}
+			arrive()
+		}()
+	} else {
+		arrive()
+	}
+	return w.wait(func() bool { return !w.Meets(send) || w.posted[send] })
+}
+
+func (w *wire) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error) {
+	w.mu.Lock()
+	w.posted[send] = true
+	w.moved.Broadcast()
+	w.mu.Unlock()
+	var parcel packed
+	err := w.wait(func() (ok bool) { parcel, ok = w.arrived[send]; return ok })
+	if err != nil {
+		return link.Parcel{}, err
+	}
+	return parcel.unpack(c), nil
+}
+
+func (w *wire) wait(until func() bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !until() && !w.aborted {
+		w.moved.Wait()
+	}
+	if w.aborted {
+		return link.ErrAborted
+	}
+	return nil
+}
+
+func (w *wire) Expect(*torch.Ctx, schedule.Action) error { return nil }
+
+func (w *wire) Settle(schedule.Action) error { return nil }
+
+func (w *wire) Abort() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.aborted = true
+	w.moved.Broadcast()
+}
+
+func (w *wire) Free() { w.deliveries.Wait() }
+
+// packed is a parcel as bytes.
+type packed [][]packedValue
+
+type packedValue struct {
+	absent, wants  bool
+	same           int // index of the same tensor earlier in the list, or -1
+	dtype          torch.DType
+	shape, strides []int64
+	bytes          []byte
+}
+
+func pack(c *torch.Ctx, p link.Parcel) (out packed) {
+	for _, list := range p.Lists() {
+		values := make([]packedValue, len(list))
+		for i, v := range list {
+			at := &values[i]
+			at.absent, at.wants = v.Tensor == nil, v.Wants
+			at.same = slices.IndexFunc(list[:i], func(e link.Value) bool { return e.Tensor == v.Tensor })
+			if at.absent || at.same >= 0 {
+				continue
+			}
+			at.dtype, at.shape, at.bytes = v.Tensor.DType(), v.Tensor.Shape(), torch.Bytes(v.Tensor)
+			for d := range at.shape {
+				at.strides = append(at.strides, c.Call("aten::stride", "int", v.Tensor, d)[0].(int64))
+			}
+		}
+		out = append(out, values)
+	}
+	return out
+}
+
+func (p packed) unpack(c *torch.Ctx) link.Parcel {
+	out := link.Parcel{Device: c.Device()}
+	for _, values := range p {
+		list := make([]link.Value, len(values))
+		for i, v := range values {
+			switch list[i].Wants = v.wants; {
+			case v.absent:
+			case v.same >= 0:
+				list[i].Tensor = list[v.same].Tensor
+			default:
+				list[i].Tensor = c.Keep(v.unpack(c))
+			}
+		}
+		out.Add(list)
+	}
+	return out
+}
+
+// unpack makes a tensor with the strides that it had. What was expanded is expanded again.
+func (v packedValue) unpack(c *torch.Ctx) *torch.Tensor {
+	from, shape := torch.FromBytes(c, v.bytes, v.dtype, v.shape), slices.Clone(v.shape)
+	for d, stride := range v.strides {
+		if stride == 0 && shape[d] > 1 {
+			from, shape[d] = c.Narrow(from, int64(d), 0, 1), 1
+		}
+	}
+	out := c.Call("aten::empty_strided", "", shape, v.strides, v.dtype)[0].(*torch.Tensor)
+	c.Copy_(out, from)
+	return c.Call("aten::expand", "", out, v.shape)[0].(*torch.Tensor)
 }

@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"reflect"
 	"runtime"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
+	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -195,5 +200,202 @@ func TestFailureOfAKernelHasARemedy(t *testing.T) {
 	if !errors.Is(err, torch.ErrDeviceLost) || errors.Is(err, torch.ErrOutOfMemory) || !strings.Contains(err.Error(), "pipe: the work of cpu:0: wait for an event: CUDA error: ") ||
 		!strings.Contains(err.Error(), "restart the process") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// ways are all the ways in which a user's Go code can end without a result.
+var ways = []struct {
+	name string
+	do   func()
+	want string
+	is   func(error) bool
+}{
+	{"a string", func() { panic("out of luck") }, "panic: out of luck", nil},
+	{"an error", func() { panic(errBoom) }, "panic: boom", func(err error) bool { return errors.Is(err, errBoom) }},
+	{"a value of its own", func() { panic(struct{ code int }{7}) }, "panic: {7}", nil},
+	{"nil", func() { panic(nil) }, "panic called with nil argument", nil},
+	{"a runtime error", func() { var m map[string]int; m["a"] = 1 }, "assignment to entry in nil map", isRuntime},
+	{"an index", func() { _ = []int{}[len(os.Args)] }, "index out of range", isRuntime},
+	{"a nil pointer", func() { var l *nn.Linear; l.Weight = nil }, "nil pointer dereference", isRuntime},
+	{"Goexit", runtime.Goexit, "runtime.Goexit", func(err error) bool { return errors.Is(err, pipe.ErrGoexit) }},
+}
+
+var errBoom = errors.New("boom")
+
+func isRuntime(err error) bool {
+	var e runtime.Error
+	return errors.As(err, &e)
+}
+
+// stackApart checks that an error is one line, and that the stack of a panic is in a field.
+func stackApart(t *testing.T, err error, goexit bool) {
+	t.Helper()
+	var p *pipe.PanicError
+	if found := errors.As(err, &p); found == goexit || found && !strings.Contains(string(p.Stack), "pipe/failure_test.go") {
+		t.Errorf("the stack of %v does not show the panic: %v", err, p)
+	}
+	if err != nil && strings.Contains(err.Error(), "\n") {
+		t.Errorf("an error of several lines: %v", err)
+	}
+}
+
+// The same for what runs on the stages' workers beside runs.
+func TestPanicsOnStages(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			torchtest.Check(t)
+			model := small()
+			p := started(t, model, pipe.Config{Balance: []int{1, 1, 2}})
+			done := make([]bool, 3)
+			err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+				c.Ones(torch.Float32, 100)
+				if stage == 1 {
+					way.do()
+				}
+				done[stage] = true
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), way.want) || way.is != nil && !way.is(err) {
+				t.Errorf("got %v, want %q", err, way.want)
+			}
+			stackApart(t, err, way.name == "Goexit")
+			if err != nil && !strings.Contains(err.Error(), "pipe: stage 1: ") {
+				t.Errorf("the stage is not in: %v", err)
+			}
+			if !done[0] || done[1] || !done[2] {
+				t.Errorf("stages done: %v, want all but 1", done)
+			}
+			if err := p.OnStages(context.Background(), func(int, *torch.Ctx) error { return nil }); err != nil {
+				t.Errorf("the workers are of no use any more: %v", err)
+			}
+		})
+	}
+}
+
+// After a failure no action starts: with all stages on one device, whose worker has one order,
+// exactly those before it have run.
+func TestNothingStartsAfterAFailure(t *testing.T) {
+	torchtest.Check(t)
+	var ran []string
+	note := func(c *nn.Ctx) bool {
+		ran = append(ran, fmt.Sprint(c.Path(), "F", c.MicroBatch))
+		return c.Path() == "1" && c.MicroBatch == 1
+	}
+	stop := func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }
+	model := nn.NewSequential(&saboteur{when: note, how: stop}, &saboteur{when: note, how: stop}, &saboteur{when: note, how: stop})
+	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4, Devices: make([]torch.Device, 3)})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	if _, err := eval(p, context.Background(), normal(4, 2)(c, 0)); err == nil {
+		t.Fatal("no failure")
+	}
+	if got, want := fmt.Sprint(ran), "[0F0 1F0 0F1 2F0 1F1]"; got != want {
+		t.Errorf("ran %s, want %s", got, want)
+	}
+}
+
+// A tuple of which the second tensor does not fit on the receiving stage's device, in either
+// direction, leaves nothing allocated: not the first tensor, nor what still waited on the link.
+func TestReceiveThatDoesNotFit(t *testing.T) {
+	torchtest.Check(t)
+	const rows, width = 4, 1 << 14
+	for _, full := range []int{0, 1} {
+		var limit func()
+		pair := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.MulScalar(xs[0], 2), c.Mul(c.SumDim(xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
+		})
+		join := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			limit()
+			return []*torch.Tensor{c.Add(c.SumDim(xs[0], []int64{1}, true), c.SumDim(xs[1], []int64{1}, true))}
+		})
+		model := nn.NewSequential(nn.NewLinear(8, 8), pair, join)
+		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.Never})
+		c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
+		batch := pipe.Batch{Input: pipe.Rows(normal(rows, 8)(c, 0)), Target: pipe.Rows(normal(rows, 1)(c, 1))}
+		restrict := func() { torch.CPU(full).SetLimit(torch.CPU(full).Memory().Live + width/2) }
+		limit = func() {}
+		if full == 1 {
+			restrict()
+		} else {
+			limit = restrict // when forward is over on the first stage, and the gradients are still to come
+		}
+		_, err := p.Step(context.Background(), batch, mean{})
+		torch.CPU(full).SetLimit(0)
+		if !errors.Is(err, torch.ErrOutOfMemory) {
+			t.Errorf("cpu:%d: got %v, want an error that is torch.ErrOutOfMemory", full, err)
+		}
+		limit = func() {}
+		if _, err := p.Step(context.Background(), batch, mean{}); err != nil {
+			t.Errorf("cpu:%d: with memory enough: %v", full, err)
+		}
+		nn.ZeroGrads(model)
+		c.Close()
+	}
+}
+
+// A stage that fails while others wait in calls of their links ends these. The run returns its error
+// alone, and nothing stays allocated.
+func TestFailureEndsWaitsOnLinks(t *testing.T) {
+	torchtest.Check(t)
+	wrong := errors.New("wrong")
+	for _, row := range []struct{ meets, delays bool }{{true, false}, {false, true}, {true, true}} {
+		fails := true
+		middle := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			if fails {
+				panic(wrong)
+			}
+			return c.Tanh(x)
+		})
+		model := nn.NewSequential(nn.NewLinear(4, 4), middle, nn.NewLinear(4, 3))
+		p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 3})
+		p.SetLink(func(worker []int) link.Link { return newWire(row.meets, row.delays, worker) })
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		batch := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}
+		_, err := p.Step(context.Background(), batch, squares{})
+		var failed *pipe.Error
+		if !errors.As(err, &failed) || failed.Stage != 1 || !strings.Contains(err.Error(), "wrong") {
+			t.Errorf("%+v: got %v, want the error of stage 1", row, err)
+		}
+		fails = false
+		if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
+			t.Errorf("%+v: the step after it: %v", row, err)
+		}
+	}
+}
+
+// A device has one thread, whichever stages, micro-batches and runs it works for; two devices have
+// two.
+func TestADeviceHasAThread(t *testing.T) {
+	torchtest.Check(t)
+	var mu sync.Mutex
+	threads := map[int]map[int]bool{} // by stage
+	where := func(stage int) nn.Layer {
+		return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			mu.Lock()
+			defer mu.Unlock()
+			if threads[stage] == nil {
+				threads[stage] = map[int]bool{}
+			}
+			threads[stage][syscall.Gettid()] = true
+			return c.Tanh(x)
+		})
+	}
+	p := started(t, nn.NewSequential(where(0), where(1), where(2)), pipe.Config{
+		Balance: []int{1, 1, 1}, Devices: []torch.Device{torch.CPU(0), torch.CPU(1),
+			torch.CPU(0)}, Chunks: 4, Checkpoint: pipe.Always,
+	})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x := normal(8, 2)(c, 0).SetRequiresGrad(true)
+	defer x.SetGradOf(nil)
+	for range 3 {
+		if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(threads[0]) != 1 || !reflect.DeepEqual(threads[0],
+		threads[2]) || len(threads[1]) != 1 || reflect.DeepEqual(threads[0], threads[1]) {
+		t.Errorf("the stages on cpu:0, cpu:1 and cpu:0 ran on the threads %v", threads)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -167,10 +168,7 @@ func TestStreamsOfOneDevice(t *testing.T) {
 	want := q.plain(chunks, seed)
 	d := torchtest.Device(0)
 	run := func(name string, stages int, policy pipe.Checkpoint, without stream.Reason, seed uint64) string {
-		s, err := schedule.Named(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(schedule.Named(name))(t)
 		cfg := pipe.Config{Chunks: chunks, Checkpoint: policy, Seed: 3, Schedule: s.Generate}
 		var lanes []int
 		for i := range stages {

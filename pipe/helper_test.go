@@ -16,6 +16,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -226,10 +227,7 @@ func (q problem) piped(t test, cfg pipe.Config) record {
 func (q problem) pipedAs(t test, cfg pipe.Config) record {
 	t.Helper()
 	model := q.model()
-	p, err := pipe.New(model, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, cfg))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	if q.link != nil {
@@ -249,10 +247,7 @@ func (q problem) pipedAs(t test, cfg pipe.Config) record {
 		q.sets(step, model)
 		b := q.batch(c, p.Stages(), step)
 		late.give(b)
-		result, err := p.Step(context.Background(), b, q.loss)
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Get(p.Step(context.Background(), b, q.loss))(t)
 		if want := min(cfg.Chunks, int(q.rows)); result.MicroBatches != want {
 			t.Fatalf("%d micro-batches, want %d", result.MicroBatches, want)
 		}
@@ -327,10 +322,7 @@ func onDevices(cfg pipe.Config) pipe.Config {
 // started is a pipe that ends with the test, and its model's memory with it.
 func started(t *testing.T, model *nn.Sequential, cfg pipe.Config) *pipe.Pipe {
 	t.Helper()
-	p, err := pipe.New(model, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, cfg))(t)
 	t.Cleanup(func() {
 		p.Close()
 		nn.Free(model)

@@ -1,12 +1,24 @@
 package pipe_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
+	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/optim"
 	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // thawing is a model of norms, dropout and a tied parameter, of which parts are frozen, unfrozen and
@@ -72,4 +84,530 @@ func TestPredictedPeaksAfterModesChange(t *testing.T) {
 			t.Errorf("%v: %s", balance, wrong)
 		}
 	}
+}
+
+// lowered is a problem with the name of its model.
+type lowered struct {
+	name string
+	problem
+}
+
+func autocastProblems(t *testing.T) []lowered {
+	build := func(name string, o models.Options) func() *nn.Sequential {
+		return func() *nn.Sequential {
+			m := must.Get(models.New(name, o))(t)
+			return m
+		}
+	}
+	const rows, tokens, words = 6, 7, 11
+	text := func(shift int) func(c *torch.Ctx, step int) *torch.Tensor {
+		return func(c *torch.Ctx, step int) *torch.Tensor {
+			return c.Reshape(classes(rows*tokens, words)(c, step+shift), rows, tokens)
+		}
+	}
+	entropy := nn.CrossEntropy()
+	return []lowered{
+		{"resnet20", problem{model: build("resnet20", models.Options{Channels: 1, Width: 4}), loss: entropy,
+			input: normal(rows, 1, 12, 12), target: classes(rows, 10), rows: rows, steps: 2, deferred: true}},
+		{"gpt", problem{model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: tokens, Classes: words, Dropout: 0.1}), loss: entropy, input: text(0), target: text(1), rows: rows, steps: 2}},
+		{"mlp", problem{model: build("mlp", models.Options{Channels: 1, Size: 6, Width: 32, Dropout: 0.2}),
+			loss: entropy, input: normal(rows, 1, 6, 6), target: classes(rows, 10), rows: rows, steps: 3}},
+	}
+}
+
+// evenCuts are balances of 1 to 3 stages.
+func evenCuts(layers int) [][]int {
+	return [][]int{{layers}, {layers / 2, layers - layers/2}, {1, layers - 2, 1}}
+}
+
+// A pipeline under autocast is the plain loop on a context under autocast, bit for bit. That is
+// near the loop in float32, and not the same.
+func TestAutocastIsTransparent(t *testing.T) {
+	for _, q := range autocastProblems(t) {
+		t.Run(q.name, func(t *testing.T) {
+			torchtest.Check(t)
+			precise := q.plain(3, 5)
+			q.autocast = torch.AutocastBFloat16
+			want := q.plain(3, 5)
+			if want.differs(precise) == "" {
+				t.Error("autocast changes nothing")
+			}
+			for i, loss := range want.losses {
+				if d := math.Abs(loss - precise.losses[i]); d > 0.03*precise.losses[i] {
+					t.Errorf("the loss of step %d is %v, in float32 %v", i, loss, precise.losses[i])
+				}
+			}
+			for _, balance := range evenCuts(len(q.model().Layers())) {
+				for _, policy := range policies {
+					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: torch.AutocastBFloat16,
+						DeferredBatchNorm: q.deferred}
+					if d := want.differs(q.piped(t, cfg)); d != "" {
+						t.Errorf("balance %v, %v: %s differs from the plain loop", balance, policy, d)
+					}
+				}
+			}
+		})
+	}
+}
+
+// observer counts what its layers are given, which they hand on.
+type observer struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (o *observer) layer(name string) nn.Layer {
+	return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.seen == nil {
+			o.seen = map[string]int{}
+		}
+		o.seen[fmt.Sprintf("%s: %v, autocast %v, recomputing %v", name, x.DType(), c.Autocast(), c.Recomputing)]++
+		return x
+	})
+}
+
+// What crosses stages is bfloat16, in forward and in a recomputation; parameters and their
+// gradients are float32.
+func TestAutocastLowersWhatCrossesStages(t *testing.T) {
+	torchtest.Check(t)
+	var o observer
+	model := nn.NewSequential(o.layer("input"), nn.NewLinear(4, 8), o.layer("second"), nn.NewTanh(),
+		nn.NewLinear(8, 8), o.layer("third"), nn.NewLinear(8, 3))
+	p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, Checkpoint: pipe.ExceptLast, Autocast: torch.AutocastBFloat16})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	defer nn.ZeroGrads(model)
+	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
+	if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
+		t.Fatal(err)
+	}
+	for name, dtype := range map[string]torch.DType{"input": torch.Float32, "second": torch.BFloat16, "third": torch.BFloat16} {
+		for recomputing, times := range map[bool]int{false: 3, true: 2} {
+			what := fmt.Sprintf("%s: %v, autocast bfloat16, recomputing %v", name, dtype, recomputing)
+			if o.seen[what] != times {
+				t.Errorf("%s: %d times, want %d", what, o.seen[what], times)
+			}
+		}
+	}
+	if len(o.seen) != 6 {
+		t.Errorf("seen %v", o.seen)
+	}
+	for _, s := range nn.Params(model) {
+		if g := c.GradOf(s.Tensor()); s.Tensor().DType() != torch.Float32 || g == nil || g.DType() != torch.Float32 {
+			t.Errorf("%s is %v, its gradient %v", s.Name, s.Tensor(), g)
+		}
+	}
+}
+
+// Infer and Forward run under it as well: the outputs are bfloat16, and those of the plain model.
+func TestAutocastOfInference(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 1, Autocast: torch.AutocastBFloat16})
+	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: torch.AutocastBFloat16})
+	defer c.Close()
+	x := normal(7, 4)(c, 0)
+	for _, training := range []bool{true, false} {
+		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: training}))(t)
+		got, start := result.Output[0], int64(0)
+		var want []*torch.Tensor
+		for i, n := range []int64{3, 2, 2} {
+			ctx := nn.NewCtx(c, nn.Config{Training: training, MicroBatch: i, MicroBatches: 3, Seed: torch.Mix(1, 0)})
+			want = append(want, model.Forward(ctx, c.Narrow(x, 0, start, n)))
+			start += n
+		}
+		if got.DType() != torch.BFloat16 || !bytes.Equal(torch.Bytes(got), torch.Bytes(c.Cat(want, 0))) {
+			t.Errorf("training %v: the output, %v, is not the plain model's", training, got)
+		}
+		got.Free()
+	}
+	y, err := eval(p, context.Background(), x)
+	if err != nil || y.DType() != torch.BFloat16 {
+		t.Errorf("Infer: %v, %v", y, err)
+	}
+	y.Free()
+	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
+	defer run.Close()
+	defer nn.ZeroGrads(model)
+	g := c.To(normal(7, 3)(c, 1), run.Output()[0].DType())
+	if err := run.Backward(context.Background(), g); err != nil || !model.Layers()[0].State()[0].Tensor().HasGrad() {
+		t.Errorf("Backward of a run: %v", err)
+	}
+}
+
+// normed has batch norms of every kind, so that each stage of a cut has some.
+func normed() *nn.Sequential {
+	conv := func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
+	return nn.NewSequential(conv(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{}), conv(),
+		nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
+		nn.NewReLUInPlace(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoRunningStats: true}), nn.NewBatchNorm2d(2,
+			nn.BatchNormConfig{NoAffine: true, Momentum: 0.5}))
+}
+
+// Statistics and gradients are the plain loop's, for every balance and policy, with ragged
+// micro-batches and with fewer than were asked for.
+func TestDeferredBatchNorm(t *testing.T) {
+	torchtest.Check(t)
+	for _, row := range []struct {
+		rows   int64
+		chunks int
+	}{{7, 3}, {3, 8}} {
+		q := trial{model: normed, rows: row.rows, steps: 2, deferred: true, inputs: one(normal(row.rows, 2, 3, 3)),
+			targets: one(normal(row.rows, 2, 3, 3)), loss: squares{}}
+		q.check(t, row.chunks)
+	}
+}
+
+// Running statistics move once for each mini-batch, by what its rows have in mean and in unbiased
+// variance, also of very few values and where fewer micro-batches come than were asked for. The
+// numbers are computed in Go. An implementation that divides by N is off by N/(N-1), which is 2 at
+// N = 2.
+func TestDeferredBatchNormStatistics(t *testing.T) {
+	torchtest.Check(t)
+	for _, row := range []struct {
+		rows, length int64 // of the input [rows, 1, length]
+		chunks       int
+		microBatches int
+	}{
+		{2, 1, 1, 1}, {3, 1, 1, 1}, {4, 1, 1, 1}, {4, 1, 2, 2}, // N = 2, 3, 4 values
+		{1, 2, 4, 1}, {2, 2, 2, 2}, {2, 2, 16, 2}, // and with one row for each micro-batch
+		{5, 1, 2, 2}, {5, 2, 4, 4}, {5, 2, 64, 5}, // ragged, and fewer than asked for
+	} {
+		for _, policy := range policies {
+			for _, cumulative := range []bool{false, true} {
+				b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{Cumulative: cumulative})
+				model := nn.NewSequential(nn.NewIdentity(), b, nn.NewTanh())
+				p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: row.chunks, Checkpoint: policy,
+					DeferredBatchNorm: true})
+				c := torch.NewCtx(torch.Options{Threads: 1})
+				mean, variance := 0.0, 1.0
+				for step := range 3 {
+					x := normal(row.rows, 1, row.length)(c, step)
+					result, err := p.Step(context.Background(),
+						pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x), Step: int64(step)}, squares{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if result.MicroBatches != row.microBatches {
+						t.Errorf("%v: %d micro-batches, want %d", row, result.MicroBatches, row.microBatches)
+					}
+					share := 0.1
+					if cumulative {
+						share = 1 / float64(step+1)
+					}
+					m, v := moments(torch.Values[float32](x))
+					mean, variance = mean+share*(m-mean), variance+share*(v-variance)
+					where := fmt.Sprintf("%v, %v, cumulative %v, step %d", row, policy, cumulative, step)
+					if got := float64(torch.Values[float32](b.RunningMean.Tensor())[0]); math.Abs(got-mean) > 2e-7 {
+						t.Errorf("%s: mean %v, want %v", where, got, mean)
+					}
+					if got := float64(torch.Values[float32](b.RunningVar.Tensor())[0]); math.Abs(got-variance) > 1e-6*variance {
+						t.Errorf("%s: variance %v, want %v", where, got, variance)
+					}
+					if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != int64(step+1) {
+						t.Errorf("%s: %d batches tracked, want %d", where, got, step+1)
+					}
+				}
+				c.Close()
+				p.Close()
+				nn.Free(model)
+			}
+		}
+	}
+}
+
+// moments are the mean and the unbiased variance, by two passes.
+func moments(x []float32) (mean, variance float64) {
+	for _, v := range x {
+		mean += float64(v) / float64(len(x))
+	}
+	for _, v := range x {
+		variance += (float64(v) - mean) * (float64(v) - mean) / float64(len(x)-1)
+	}
+	return mean, variance
+}
+
+// A mini-batch that fails before a stage has seen all its micro-batches moves nothing there, and
+// leaves nothing to the next.
+func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
+	torchtest.Check(t)
+	s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }}
+	b := nn.NewBatchNorm1d(3, nn.BatchNormConfig{})
+	model := nn.NewSequential(nn.NewLinear(3, 3), s, b)
+	p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: 3, DeferredBatchNorm: true})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	batch := pipe.Batch{Input: pipe.Rows(normal(9, 3)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1))}
+	before := snapshot(b, nil, gradient)
+	for microBatch := range 3 {
+		s.when = func(c *nn.Ctx) bool { return c.MicroBatch == microBatch }
+		for _, run := range []func() error{
+			func() error { _, err := p.Step(context.Background(), batch, squares{}); return err },
+			func() error { _, err := p.Forward(context.Background(), batch); return err },
+			func() error {
+				_, err := p.Infer(context.Background(), inMode(batch, true))
+				return err
+			},
+		} {
+			if err := run(); err == nil {
+				t.Fatal("no failure")
+			}
+			nn.ZeroGrads(model)
+			if d := before.differs(snapshot(b, nil, gradient)); d != "" {
+				t.Errorf("a failure at micro-batch %d moved %s", microBatch, d)
+			}
+		}
+	}
+	s.when = nil
+	if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != 1 {
+		t.Errorf("%d batches tracked after the first step that went through", got)
+	}
+}
+
+// scaledRun trains for some steps with a scaler, or without one.
+func scaledRun(t *testing.T, s *optim.Scaler, autocast torch.Autocast, maxNorm float64) record {
+	t.Helper()
+	model := small()
+	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast}))
+	q := problem{input: normal(5, 4), target: later(9, normal(5, 3))}
+	o := must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
+	defer c.Close()
+	var losses []float64
+	for step := range 3 {
+		b := q.batch(c, p.Stages(), step)
+		if s != nil {
+			b.LossScale = s.Factor()
+		}
+		result, err := p.Step(context.Background(), b, squares{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, result.Loss)
+		updated := true
+		switch {
+		case s != nil:
+			_, updated, err = p.UpdateScaled(context.Background(), o, s, maxNorm)
+		case maxNorm > 0:
+			_, err = p.UpdateClipped(context.Background(), o, maxNorm)
+		default:
+			err = p.Update(context.Background(), o)
+		}
+		if err != nil || !updated {
+			t.Fatalf("step %d: updated %v, %v", step, updated, err)
+		}
+	}
+	return snapshot(model, losses, gradient)
+}
+
+// A scale changes no bit where nothing underflows or overflows: it is a power of two. With bfloat16
+// neither.
+func TestScaledTrainingIsTheSame(t *testing.T) {
+	torchtest.Check(t)
+	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
+		for _, maxNorm := range []float64{0, 0.01} {
+			want := scaledRun(t, nil, autocast, maxNorm)
+			s := &optim.Scaler{Interval: 2}
+			if d := want.differs(scaledRun(t, s, autocast, maxNorm)); d != "" {
+				t.Errorf("autocast %v, norm %v: with a scaler another %s", autocast, maxNorm, d)
+			}
+			if s.Scale != 1<<17 || s.Skipped != 0 {
+				t.Errorf("after three updates %+v, want the scale raised once", *s)
+			}
+		}
+	}
+}
+
+// Gradients that are not finite leave the model as it is and are gone, and the scale is halved. At
+// the lowest scale that is an error.
+func TestScalerSkips(t *testing.T) {
+	torchtest.Check(t)
+	model := small()
+	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5}))
+	o := must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
+	defer c.Close()
+	before := snapshot(model, nil, gradient)
+	q := problem{target: later(9, normal(5, 3)), input: func(c *torch.Ctx, step int) *torch.Tensor {
+		x := normal(5, 4)(c, step)
+		c.Fill_(c.Narrow(x, 0, 4, 1), math.Inf(1))
+		return x
+	}}
+	for _, scale := range []float64{4, 2, 1} {
+		s := &optim.Scaler{Scale: scale}
+		b := q.batch(c, p.Stages(), 0)
+		b.LossScale = s.Factor()
+		must.Get(p.Step(context.Background(), b, squares{}))(t)
+		_, updated, err := p.UpdateScaled(context.Background(), o, s, 0)
+		if updated || errors.Is(err, optim.ErrNeverFinite) != (scale == 1) || (err != nil) != (scale == 1) {
+			t.Errorf("scale %v: updated %v, %v", scale, updated, err)
+		}
+		if d := before.differs(snapshot(model, nil, gradient)); d != "" {
+			t.Errorf("scale %v: %s has changed", scale, d)
+		}
+		if s.Scale != max(scale/2, 1) || s.Skipped != 1 {
+			t.Errorf("after scale %v: %+v", scale, *s)
+		}
+	}
+	if _, _, err := p.UpdateScaled(context.Background(), o, &optim.Scaler{Scale: 3}, 0); err == nil {
+		t.Error("a scale of 3 is accepted")
+	}
+	nn.ZeroGrads(model)
+}
+
+// Every schedule with backwards in two parts gives the bits of the plain loop: with dropout, batch
+// norm, skips, tied parameters on both sides of a cut, and layers that recompute by themselves.
+func TestBackwardsInTwoPartsAreTransparent(t *testing.T) {
+	torchtest.Check(t)
+	kinds := []int{0, 1, 21, 18, 3, 21, 23, 7, 11, 22, 20, 17, 21}
+	q := problem{
+		model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: 9, steps: 2,
+		loss: nn.CrossEntropy(), input: normal(9, 2, 6, 6), target: classes(9, 3), deferred: true,
+	}
+	plain := q
+	plain.model = func() *nn.Sequential { return randomModel(kinds, unwrapped) }
+	want := plain.plain(5, 7)
+	layers := len(q.model().Layers())
+	for _, s := range schedule.Schedules() {
+		if !s.Split {
+			continue
+		}
+		const count = 3
+		virtual := max(s.Virtual, 1)
+		worker := must.Get(s.Workers(count, virtual))(t)
+		for _, policy := range policies {
+			cfg := pipe.Config{Chunks: 5, Seed: 7, DeferredBatchNorm: true, Checkpoint: policy, Schedule: s.Generate}
+			for i, w := range worker {
+				cfg.Balance = append(cfg.Balance, (i+1)*layers/len(worker)-i*layers/len(worker))
+				cfg.Devices = append(cfg.Devices, torch.CPU(w)) // a V needs as many
+			}
+			if d := want.differs(q.piped(t, cfg)); d != "" {
+				t.Errorf("%s, %v: %s differs from the plain loop", s.Name, policy, d)
+			}
+		}
+	}
+}
+
+// A failure in either part has its coordinates, and the run is undone: nothing is held, and weights
+// have the gradients that they had.
+func TestFailureInEitherPartOfABackward(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 64), nn.NewLinear(64, 64), nn.NewTanh(),
+		nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
+	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Chunks: 2, Checkpoint: pipe.Never, Schedule: lateWeights})
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
+	defer c.Close()
+	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(normal(8, 2)(c, 1))}
+	device := torch.CPU(1)
+	live := liveBytes(3)
+	device.ResetPeak()
+	if _, err := p.Step(context.Background(), b, squares{}); err != nil {
+		t.Fatal(err)
+	}
+	peak := device.Memory().Peak
+	nn.ZeroGrads(model)
+	seen := map[schedule.Kind][]string{}
+	for limit := device.Memory().Live + 1; limit < peak; limit += 128 {
+		device.SetLimit(limit)
+		_, err := p.Step(context.Background(), b, squares{})
+		device.SetLimit(0)
+		if err == nil { // no copies of the first step's are left to be made
+			nn.ZeroGrads(model)
+			break
+		}
+		var e *pipe.Error
+		if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) {
+			t.Fatalf("limit %d of %d: %v", limit, peak, err)
+		}
+		for _, q := range nn.Params(model) {
+			if q.Tensor().HasGrad() {
+				t.Errorf("limit %d, %v: %s kept a gradient", limit, err, q.Name)
+			}
+		}
+		if got := liveBytes(3); got != live {
+			t.Fatalf("limit %d, %v: live bytes %v, before %v", limit, err, got, live)
+		}
+		if e.Stage == 1 && !slices.Contains(seen[e.Direction], e.Layer) {
+			seen[e.Direction] = append(seen[e.Direction], e.Layer)
+		}
+		if e.Direction == schedule.BackwardWeight && !strings.Contains(err.Error(), "backward of the weights: ") {
+			t.Errorf("got %v", err)
+		}
+	}
+	for kind, layer := range map[schedule.Kind]string{schedule.BackwardInput: "2", schedule.BackwardWeight: "1"} {
+		if !slices.Contains(seen[kind], layer) {
+			t.Errorf("%v never failed in layer %q; seen %v", kind, layer, seen)
+		}
+	}
+}
+
+// lateWeights is GPipe with the gradients of weights after everything else.
+func lateWeights(c schedule.Config) (*schedule.Program, error) {
+	p, err := schedule.GPipe(c)
+	if err != nil {
+		return nil, err
+	}
+	for w := range p.Workers {
+		for i := range p.Workers[w] {
+			if a := &p.Workers[w][i]; a.Kind == schedule.Backward {
+				a.Kind = schedule.BackwardInput
+				weights := *a
+				weights.Kind = schedule.BackwardWeight
+				p.Workers[w] = append(p.Workers[w], weights)
+			}
+		}
+	}
+	return p, nil
+}
+
+// Between the two parts a stage holds, of each linear layer, the input and the gradient of the
+// output, and the account has it.
+func TestWhatIsHeldForTheWeights(t *testing.T) {
+	torchtest.Check(t)
+	const width, rows, chunks = 32, 64, 4
+	const one = 4 * width * rows / chunks
+	device := torch.CPU(1)
+	model := nn.NewSequential(nn.NewLinear(width, width), nn.NewGELU(), nn.NewLinear(width, width), nn.NewGELU(),
+		nn.NewLinear(width, width))
+	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Chunks: chunks, Checkpoint: pipe.Never, Schedule: lateWeights})
+	c := torch.NewCtx(torch.Options{Device: device})
+	defer c.Close()
+	b := pipe.Batch{Input: pipe.Rows(normal(rows, width)(c, 0)), Target: pipe.Rows(normal(rows, width)(c, 1))}
+	before := device.Memory().Live
+	gradients := int64(2 * 4 * (width*width + width))
+	program := must.Get(p.Program(chunks))(t)
+	graph := program.Graph()
+	var held []int64
+	fetched := make(chan struct{}) // closed when the first stage has taken all gradients
+	p.Hold(func(worker, action int) {
+		switch {
+		case action == graph.First[worker+1] || graph.Actions[action].Kind != schedule.BackwardWeight:
+		case worker == 0 && graph.Actions[action].MicroBatch == 0:
+			close(fetched)
+		case worker == 1:
+			<-fetched
+			held = append(held, device.Memory().Live-before)
+		}
+	})
+	if _, err := p.Step(context.Background(), b, squares{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range held {
+		want := int64(chunks-i)*4*one + 4 // x and dy of two linears; the gradient of the loss
+		if i > 0 {
+			want += gradients
+		}
+		if got != want {
+			t.Errorf("%d bytes are held for the weights when %d micro-batches are left, want %d", got, chunks-i, want)
+		}
+	}
+	if len(held) != chunks {
+		t.Errorf("%d micro-batches had weights", len(held))
+	}
+	nn.ZeroGrads(model)
 }

@@ -2,19 +2,23 @@ package pipe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
-	"pgregory.net/rapid"
-
+	"penstock.example/group"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/planner"
 	"penstock.example/schedule"
 	"penstock.example/torch"
+	"pgregory.net/rapid"
 )
 
 // TestPredictedPeaksOfRandomModels: the account of every device sees what was planned, to the byte, if
@@ -78,10 +82,7 @@ func TestPredictedPeaksOfParts(t *testing.T) {
 // predicted says where the most bytes of a device are not those that were planned.
 func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 	model := q.model()
-	p, err := pipe.New(model, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, cfg))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
@@ -95,10 +96,7 @@ func (q problem) predicted(t test, cfg pipe.Config) (wrong string) {
 
 // predictedNow is predicted of one batch.
 func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe.Batch) (wrong string) {
-	plan, err := p.PlanFor(context.Background(), b, q.loss)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must.Get(p.PlanFor(context.Background(), b, q.loss))(t)
 	for at, d := range p.Devices() {
 		if plan.Devices[at].Peak == 0 { // with another policy
 			continue
@@ -124,7 +122,496 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 // few small tensors, if backwards are in two parts.
 func bound(plan *planner.Plan, device int) int64 {
 	if slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput }) {
-		return max(plan.Devices[device].Peak/20, 1024)
+		return max(plan.Devices[device].Peak/20, 2048)
 	}
 	return 0
+}
+
+// TestPredictedPeaksOfProcesses: the account of every device sees what was planned, to the byte, in any
+// number of processes: what a device holds does not depend on where processes begin and end. Each device
+// is measured in a step of its own, in which all others are as late as the program lets them.
+func TestPredictedPeaksOfProcesses(t *testing.T) {
+	torchtest.Check(t)
+	draws.Checks(t, 15, 100)
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawRun(t, 1)
+		cfg := d.config()
+		q := d.problem()
+		if q.steps, d.Short = 1, d.Rows; cfg.Budget == nil {
+			cfg.Checkpoint = pipe.Never
+			q.randomBudgets(t, &cfg)
+		}
+		if cfg.Budget == nil {
+			return
+		}
+		processes := rapid.IntRange(1, d.devices()).Draw(t, "processes")
+		if wrong := q.predictedApart(t, cfg, processes); wrong != "" {
+			t.Fatal(wrong)
+		}
+	})
+}
+
+// predictedApart is predicted of a pipe whose stages are in several processes.
+func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong string) {
+	t.Helper()
+	var mu sync.Mutex
+	holds := map[int]func(worker, action int){} // by device; all processes have the same
+	texts, errs := each(processes, func(g *group.Group) (wrong string, err error) {
+		err = q.on(g, cfg, func(m process) error {
+			plan, err := m.PlanFor(context.Background(), m.batch(0), q.loss)
+			if err != nil {
+				return err
+			}
+			for at, d := range m.Devices() {
+				here := slices.ContainsFunc(m.Stages(), func(s *pipe.Stage) bool { return s.Here && s.Device == d })
+				mu.Lock()
+				if holds[at] == nil {
+					holds[at] = late(plan.Program.Graph(), at)
+				}
+				m.Hold(holds[at])
+				mu.Unlock()
+				if here {
+					d.ResetPeak()
+				}
+				if err := m.train(context.Background(), 0); err != nil {
+					return err
+				}
+				m.Hold(nil)
+				if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; here && planned > 0 && (peak > planned || planned > peak+bound(plan, at)) {
+					wrong += fmt.Sprintf("%v in process %d of %d: %d bytes, planned %d (%+d)\n", d, g.Rank(), processes, peak, planned, planned-peak)
+				}
+			}
+			if wrong != "" {
+				wrong += fmt.Sprint(plan)
+			}
+			return nil
+		})
+		return wrong, err
+	})
+	must.Do(t, errors.Join(errs...))
+	for _, text := range texts {
+		wrong += text
+	}
+	return wrong
+}
+
+// A worker receives from another process no earlier than the program says, although it need not see the
+// send there: first a neighbour in its own process has taken what it was sent. In this program the worker
+// of stages 0 and 3 holds the outputs of stage 0 until then:
+//
+//	worker 0   0F0 0F1 0F2   2>3F0 3F0 ...      2>3F0 needs 2F0>3, which needs 0>1F0
+//	worker 1         0>1F0 1F0 1F0>2 ...        late
+//	worker 2, in another process    1>2F0 ...
+func TestMemoryOfNeighboursInOneProcess(t *testing.T) {
+	torchtest.Check(t)
+	q := problem{model: func() *nn.Sequential {
+		return nn.NewSequential(nn.NewTanh(), nn.NewLinear(64, 2), nn.NewLinear(2, 2), nn.NewLinear(2, 3))
+	}, loss: nn.CrossEntropy(), input: normal(24, 64), target: classes(24, 3)}
+	run := func(budget int64) int64 {
+		peaks, errs := each(2, func(g *group.Group) (peak int64, err error) {
+			cfg := pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Ranks: []int{0, 0, 1, 0},
+				Devices:    []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(2), torch.CPU(0)},
+				Checkpoint: pipe.PerStage(pipe.Optimal, pipe.Never, pipe.Never, pipe.Optimal), Budget: []int64{budget, 0, 0, budget}}
+			err = q.on(g, cfg, func(m process) error {
+				for step := range 3 { // sizes are known before they come from the second step on
+					if err := m.train(context.Background(), step); err != nil {
+						return err
+					}
+					slow := m.Plan().Program.Graph().First[1]
+					m.Hold(func(_, action int) {
+						if action == slow {
+							time.Sleep(50 * time.Millisecond)
+						}
+					})
+				}
+				peak = m.Plan().Devices[0].Peak
+				return nil
+			})
+			return peak, err
+		})
+		must.Do(t, errors.Join(errs...))
+		return peaks[0]
+	}
+	need := run(1 << 30)
+	if again := run(need); again != need {
+		t.Errorf("a budget of %d has a plan of %d bytes", need, again)
+	}
+}
+
+// TestPeaksOfAllOrders: with the policy optimal the account of every device sees what was planned,
+// to the byte, also where the program alternates between forwards and backwards and where several
+// stages are on one device. Where values may wait on links, it sees that if the others are as late
+// as they can be, and no more in any case. Limits go from the least that will do to that under which
+// nothing is recomputed. Results are those of the plain loop.
+func TestPeaksOfAllOrders(t *testing.T) {
+	q := deepProblem()
+	q.steps = 2
+	const chunks = 4
+	want := q.plainOn(torch.CPU(0), chunks, 1)
+	for _, tt := range []struct {
+		name     string
+		schedule schedule.Generator
+		balance  []int
+		devices  []int
+	}{
+		{"GPipe", schedule.GPipe, []int{4, 5}, []int{0, 1}},
+		{"1F1B of two stages", schedule.OneFOneB, []int{4, 5}, []int{0, 1}},
+		{"1F1B of three stages", schedule.OneFOneB, []int{2, 4, 3}, []int{0, 1, 2}},
+		{"two stages of a device", schedule.GPipe, []int{4, 5}, []int{0, 0}},
+		{"1F1B with two stages of a device", schedule.OneFOneB, []int{2, 4, 3}, []int{0, 1, 1}},
+		{"devices in turn", schedule.GPipe, []int{2, 2, 2, 3}, []int{0, 1, 0, 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			torchtest.Check(t)
+			config := func(budget ...int64) pipe.Config {
+				c := pipe.Config{Balance: tt.balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Schedule: tt.schedule}
+				for i, d := range tt.devices {
+					c.Devices = append(c.Devices, torch.CPU(d))
+					if budget != nil {
+						c.Budget = append(c.Budget, budget[tt.devices[i]])
+					}
+				}
+				return c
+			}
+			unbound, err := q.planned(config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var low []int64
+			for _, d := range unbound.plans {
+				low = append(low, d.Base+1)
+			}
+			_, err = q.planned(config(low...))
+			var short *planner.MemoryError
+			if !errors.As(err, &short) || len(short.Stages) != len(unbound.plans) {
+				t.Fatalf("with %v bytes: %v", low, err)
+			}
+			again := 0
+			for _, share := range []float64{0, 0.1, 0.4, 0.7, 1} {
+				var budget []int64
+				for at, d := range unbound.plans {
+					least := short.Stages[at].Least
+					budget = append(budget, least+int64(share*float64(d.Peak-least)))
+				}
+				got, err := q.planned(config(budget...))
+				if err != nil {
+					t.Errorf("with %v bytes: %v", budget, err)
+					continue
+				}
+				if d := want.differs(got.record); d != "" {
+					t.Errorf("with %v bytes: %s differs from the plain loop", budget, d)
+				}
+				for _, s := range got.plan.Stages {
+					again += s.Recomputed()
+				}
+				meet := got.plan.Program.Capacity == schedule.Meet
+				for at, plan := range got.plans {
+					for step, peaks := range got.peaks {
+						if peak := peaks[at]; peak > plan.Peak || peak != plan.Peak && (meet || len(got.plans) == 1) || plan.Peak > budget[at] {
+							t.Errorf("share %v of the limits, meet %v, device %d, step %d: %d bytes, planned %d of %d", share, meet, at, step, peak, plan.Peak, budget[at])
+						}
+					}
+					if peak := q.latest(t, got.plan, at); peak != plan.Peak {
+						t.Errorf("share %v of the limits, device %d, the others late: %d bytes, planned %d", share, at, peak, plan.Peak)
+					}
+				}
+			}
+			if again == 0 {
+				t.Error("nothing was run again")
+			}
+		})
+	}
+}
+
+// latest is the peak of a device in a step by a plan in which all others are as late as they can be.
+func (q problem) latest(t *testing.T, plan *planner.Plan, device int) int64 {
+	model := q.model()
+	p := must.Get(pipe.New(model, pipe.Config{Plan: plan, Seed: 1}))(t)
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
+	p.Hold(late(plan.Program.Graph(), device))
+	d := p.Devices()[device]
+	d.ResetPeak()
+	if _, err := p.Step(context.Background(), b, q.loss); err != nil {
+		t.Error(err)
+	}
+	return d.Memory().Peak
+}
+
+// What waits for the gradients of weights is in the plan: under schedules with backwards in two
+// parts no device holds more than was planned, which is not more than its budget.
+func TestOptimalWithBackwardsInTwoParts(t *testing.T) {
+	problems := planned(t)
+	for name, balance := range map[string][]int{"gpt": {5, 11, 0}, "mlp": {3, 0}, "resnet20": {3, 4, 0}} {
+		q := problems[name]
+		last, sum := len(balance)-1, 0
+		for _, n := range balance[:last] {
+			sum += n
+		}
+		balance[last] = len(q.model().Layers()) - sum
+		for schedule, generate := range map[string]schedule.Generator{"zb-h2": schedule.ZeroBubbleH2, "late": lateWeights} {
+			if !draws.Full && (name == "resnet20" || name == "gpt" && schedule == "late") {
+				continue
+			}
+			t.Run(fmt.Sprint(name, " ", schedule), func(t *testing.T) {
+				torchtest.Check(t)
+				const chunks = 5
+				want := q.plainOn(torch.CPU(0), chunks, 1)
+				config := func(budget ...int64) pipe.Config {
+					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget, Schedule: generate}
+				}
+				q.staysWithinBudgets(t, want, config, len(balance), 1, 0.3, 0)
+			})
+		}
+	}
+}
+
+// The gradient of the batch's input is in the plan: it is made in the size of the whole batch, for each
+// micro-batch anew, and stays.
+func TestOptimalWithAGradientOfTheInput(t *testing.T) {
+	for _, chunks := range []int{1, 3} {
+		for _, balance := range [][]int{{4}, {2, 2}} {
+			t.Run(fmt.Sprint(chunks, balance), func(t *testing.T) {
+				torchtest.Check(t)
+				run := func(budget int64) (plan *planner.Plan, err error) {
+					model := nn.NewSequential(nn.NewLinear(40, 8), nn.NewTanh(), nn.NewLinear(8, 8), nn.NewLinear(8, 4))
+					p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}})
+					if err != nil {
+						return nil, err
+					}
+					defer nn.Free(model)
+					defer p.Close()
+					c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(7)})
+					defer c.Close()
+					for step := range 2 {
+						x := normal(9, 40)(c, step).SetRequiresGrad(true)
+						b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(9, 4)(c, step)), Step: int64(step)}
+						if plan, err = p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
+							return nil, err
+						}
+						for again := range 2 { // without a gradient, and adding to it
+							torch.CPU(0).ResetPeak()
+							if _, err := p.Step(context.Background(), b, nn.MSE()); err != nil {
+								return nil, err
+							}
+							if peak, planned := torch.CPU(0).Memory().Peak, p.Plan().Devices[0].Peak; peak != planned {
+								t.Errorf("with %d bytes, step %d.%d: %d bytes, planned %d", budget, step, again, peak, planned)
+							}
+							nn.ZeroGrads(model)
+						}
+						x.SetGradOf(nil)
+						c.Close()
+					}
+					return plan, nil
+				}
+				unbound, err := run(0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = run(unbound.Devices[0].Base + 1)
+				var short *planner.MemoryError
+				if !errors.As(err, &short) {
+					t.Fatal(err)
+				}
+				if _, err := run(short.Least() + 9*40*4); err != nil { // the gradient that is added to
+					t.Errorf("with %d bytes: %v", short.Least(), err)
+				}
+			})
+		}
+	}
+}
+
+// TestSkipOfLayersWithoutBackward: where a skip comes from layers that have no backward, its
+// gradient is dropped where it arrives. The steps keep to the bytes of the plan, also at the least
+// budget.
+func TestSkipOfLayersWithoutBackward(t *testing.T) {
+	torchtest.Check(t)
+	model := func() *nn.Sequential { return randomModel([]int{11, 24, 17}, unwrapped) } // a block after a frozen layer
+	c := torch.NewCtx(torch.Options{Device: torch.CPU(7)})
+	defer c.Close()
+	batch := pipe.Batch{Input: pipe.Rows(normal(3, 2, 6, 6)(c, 0)), Target: pipe.Rows(classes(3, 3)(c, 0))}
+	budget := int64(1)
+	for range 2 {
+		m := model()
+		p, err := pipe.Open(m, pipe.Config{Chunks: 3, Balance: []int{2, len(m.Layers()) - 2},
+			Checkpoint: pipe.PerStage(pipe.Always, pipe.Optimal), Budget: []int64{0, budget}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.PlanFor(context.Background(), batch, nn.CrossEntropy())
+		var short *planner.MemoryError
+		if errors.As(err, &short) {
+			budget, err = short.Least(), nil
+		} else if err == nil {
+			if err = p.Place(); err == nil {
+				torch.CPU(1).ResetPeak()
+				_, err = p.Step(context.Background(), batch, nn.CrossEntropy())
+			}
+			if plan, took := p.Plan().Devices[1].Peak, torch.CPU(1).Memory().Peak; took != plan {
+				t.Errorf("a step takes %d bytes, the plan says %d", took, plan)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		p.Close()
+		nn.Free(m)
+	}
+}
+
+// TestWhatWaitsIsPlanned: a plan counts a skip that waits for a stage of another policy, and the
+// gradient of an input that a view has handed on. From the least budget on the steps keep to it,
+// however late the others are.
+func TestWhatWaitsIsPlanned(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		layers  []int
+		rows    int64
+		chunks  int
+		device  int   // of the stage that is planned, among those of the plan
+		step    int64 // of the budgets
+		policy  []pipe.Checkpoint
+		devices []torch.Device
+	}{
+		{"a skip", []int{19}, 6, 3, 0, 100, []pipe.Checkpoint{pipe.Optimal, pipe.Always}, []torch.Device{torch.CPU(0), torch.CPU(1)}},
+		{"a gradient", []int{0}, 2, 2, 1, 8, []pipe.Checkpoint{pipe.Never, pipe.Optimal}, []torch.Device{torch.CPU(1), torch.CPU(0)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			torchtest.Check(t)
+			q := problem{model: func() *nn.Sequential { return randomModel(tt.layers, unwrapped) }, rows: tt.rows, steps: 2,
+				loss: nn.CrossEntropy().Sum(), input: normal(tt.rows, 2, 6, 6), target: classes(tt.rows, 3)}
+			config := func(budget int64) pipe.Config {
+				return pipe.Config{Balance: []int{1, len(q.model().Layers()) - 1}, Chunks: tt.chunks, Seed: 1,
+					Checkpoint: pipe.PerStage(tt.policy...), Devices: tt.devices, Budget: []int64{budget, budget}}
+			}
+			var short *planner.MemoryError
+			planned := 0
+			for budget := int64(3000); planned < 20; budget += tt.step {
+				got, err := q.planned(config(budget))
+				if errors.As(err, &short) { // the least is above
+					continue
+				}
+				if err != nil {
+					t.Fatalf("%d bytes: %v", budget, err)
+				}
+				planned++
+				if peak, plan := q.latest(t, got.plan, tt.device), got.plan.Devices[tt.device].Peak; peak > plan {
+					t.Errorf("%d bytes: a step takes %d, the plan says %d", budget, peak, plan)
+				}
+			}
+		})
+	}
+}
+
+// A stage in which nothing is trained, because it is frozen or has no parameters, and nothing
+// before it either, has no backward, so its chain has no layers: planning it failed with "layers:
+// there are none". It runs once, and its budget is what that takes.
+func TestOptimalStageThatIsNotTrained(t *testing.T) {
+	const rows, chunks = 6, 3
+	for _, row := range []struct {
+		reason  string
+		frozen  int // layers in front
+		balance []int
+	}{
+		{"the first stage, wholly", 4, []int{4, 5}},
+		{"the first stage, and the next in part", 6, []int{4, 5}},
+		{"two stages", 6, []int{3, 3, 3}},
+		{"a stage without parameters", 0, []int{1, 8}},
+		{"all but the last layer", 8, []int{8, 1}},
+		{"everything", 9, []int{4, 5}},
+		{"everything, on one stage", 9, []int{9}},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			torchtest.Check(t)
+			q := problem{
+				model: func() *nn.Sequential {
+					m := nn.NewSequential(nn.NewTanh(), nn.NewLinear(12, 20), nn.NewDropout(0.2),
+						nn.NewLinear(20, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16,
+							16), nn.NewLinear(16, 3))
+					for _, l := range m.Layers()[:row.frozen] {
+						for _, p := range nn.Params(l.Layer) {
+							p.Freeze()
+						}
+					}
+					return m
+				},
+				loss: nn.CrossEntropy(), input: normal(rows, 12), target: classes(rows, 3), rows: rows, steps: 2,
+			}
+			config := func(policy pipe.Checkpoint, budget ...int64) pipe.Config {
+				return pipe.Config{Balance: row.balance, Chunks: chunks, Checkpoint: policy, Seed: 1, Budget: budget}
+			}
+			want := must.Get(q.planned(config(pipe.Never)))(t)
+			unbound := must.Get(q.planned(config(pipe.Optimal)))(t)
+			if d := want.differs(unbound.record); d != "" {
+				t.Errorf("%s differs from the policy never", d)
+			}
+			var least []int64
+			for at, s := range unbound.plans {
+				budget := make([]int64, len(row.balance))
+				budget[at] = s.Base + 1
+				_, err := q.planned(config(pipe.Optimal, budget...))
+				var short *planner.MemoryError
+				if !errors.As(err, &short) || short.Stages[0].Stage != at || short.Least() <= budget[at] {
+					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
+				}
+				least = append(least, short.Least())
+			}
+			got, err := q.planned(config(pipe.Optimal, least...))
+			if err != nil {
+				t.Fatalf("with %v bytes: %v", least, err)
+			}
+			if d := want.differs(got.record); d != "" {
+				t.Errorf("with %v bytes: %s differs from the policy never", least, d)
+			}
+			for step, peaks := range got.peaks {
+				for at, peak := range peaks {
+					if peak > got.plans[at].Peak || got.plans[at].Peak > least[at] {
+						t.Error(fmt.Sprintf("step %d, stage %d with %d bytes: %d bytes, planned %d", step, at,
+							least[at], peak, got.plans[at].Peak))
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLeastWithAPrologue: a frozen front that needs more than what is trained after it is part of
+// the least that will do, which was said without it, and then failed again with more.
+func TestLeastWithAPrologue(t *testing.T) {
+	torchtest.Check(t)
+	for _, balance := range [][]int{{7}, {1, 6}} {
+		q := deepProblem()
+		q.model = func() *nn.Sequential {
+			m := nn.NewSequential(nn.NewLinear(12, 16), nn.NewLinear(16, 300), nn.NewTanh(), nn.NewLinear(300, 8),
+				nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 3))
+			for _, l := range m.Layers()[:4] {
+				for _, p := range nn.Params(l.Layer) {
+					p.Freeze()
+				}
+			}
+			return m
+		}
+		last := len(balance) - 1
+		config := func(bytes int64) pipe.Config {
+			budget := make([]int64, len(balance))
+			budget[last] = bytes
+			return pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
+		}
+		unbound, err := q.planned(config(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = q.planned(config(unbound.plans[last].Base + 1))
+		least := shortages(t, err).Least()
+		if _, err := q.planned(config(least)); err != nil {
+			t.Errorf("%v: with %d bytes: %v", balance, least, err)
+		}
+		_, err = q.planned(config(least - 1))
+		if n := shortages(t, err).Least(); n != least {
+			t.Errorf("%v: the least is %d bytes and then %d", balance, least, n)
+		}
+	}
 }

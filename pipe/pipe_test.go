@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -27,23 +29,14 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 	for _, policy := range policies {
 		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
 			model := small()
-			p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3}))(t)
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)), Step: 4}
 			sum := nn.MSE().Sum()
-			result, err := p.Step(context.Background(), b, sum)
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(p.Step(context.Background(), b, sum))(t)
 			want := snapshot(model, nil, gradient)
 			nn.ZeroGrads(model)
-			run, err := p.Forward(context.Background(), b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			run := must.Get(p.Forward(context.Background(), b))(t)
 			if run.MicroBatches() != 3 || fmt.Sprint(run.Output()[0].Shape()) != "[9 3]" {
 				t.Errorf("%d micro-batches, output %v", run.MicroBatches(), run.Output()[0])
 			}
@@ -53,9 +46,7 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 				t.Errorf("loss %v, Step says %v", got, result.Loss)
 			}
 			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-			if err := run.Backward(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, run.Backward(context.Background()))
 			if d := want.differs(snapshot(model, nil, gradient)); d != "" {
 				t.Errorf("%v %v: %s differs from Step's", policy, balance, d)
 			}
@@ -75,14 +66,11 @@ func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))}))(t)
 	if err := run.Backward(context.Background()); err == nil || !strings.Contains(err.Error(), "no gradient") {
 		t.Errorf("got %v", err)
 	}
-	run, err = p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))})
+	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,10 +93,7 @@ func TestInfer(t *testing.T) {
 	before := snapshot(model, nil, gradient)
 	for _, rows := range []int64{1, 2, 3, 10, 0} {
 		x := normal(rows, 4)(c, 0)
-		got, err := eval(p, context.Background(), x)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(eval(p, context.Background(), x))(t)
 		// To the bit what the plain model makes of the micro-batches: products of other numbers of
 		// rows round otherwise.
 		var want []byte
@@ -133,19 +118,13 @@ func TestInfer(t *testing.T) {
 func TestUseAfterClose(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p, err := pipe.New(model, pipe.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, pipe.Config{}))(t)
 	defer nn.Free(model)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x, ctx := normal(4, 4)(c, 0), context.Background()
 	b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 3)(c, 0))}
-	run, err := p.Forward(ctx, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := must.Get(p.Forward(ctx, b))(t)
 	p.Close()
 	p.Close()
 	for name, use := range map[string]func() error{
@@ -215,3 +194,437 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		t.Errorf("got %v, %v", result.Timeline, err)
 	}
 }
+
+// A pipe is a list of the model's flattened layers, under the names that they have in the model, on
+// whatever stage.
+func TestPipeIsASequenceOfLayers(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential().Add("a", nn.NewLinear(2, 2)).Add("b",
+		nn.NewSequential(nn.NewTanh(), nn.NewLinear(2, 2))).Add("c", nn.NewTanh())
+	for _, balance := range cuts(4, 4) {
+		p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
+		var names, staged, states []string
+		for _, l := range p.Layers() {
+			names = append(names, l.Name)
+		}
+		for _, s := range p.Stages() {
+			for _, l := range s.Layers {
+				staged = append(staged, l.Name)
+			}
+			for _, q := range s.State() {
+				states = append(states, q.Name)
+			}
+		}
+		want := []string{"a", "b.0", "b.1", "c"}
+		if p.Len() != 4 || !reflect.DeepEqual(names, want) || !reflect.DeepEqual(staged, want) {
+			t.Errorf("balance %v: %d layers %v, by stage %v, want %v", balance, p.Len(), names, staged, want)
+		}
+		if want := []string{"a.weight", "a.bias", "b.1.weight", "b.1.bias"}; !reflect.DeepEqual(states, want) {
+			t.Errorf("balance %v: parameters %v, want %v", balance, states, want)
+		}
+		if p.Model() != model {
+			t.Error("the pipe's model is another")
+		}
+		p.Close()
+	}
+	nn.Free(model)
+}
+
+// Parameters and buffers are made on the device of their stage and nowhere else, and move when the
+// model is cut anew.
+func TestParametersLiveOnTheirStage(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(8, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewLinear(8, 3))
+	defer nn.Free(model)
+	sizes := []int64{(64 + 8) * 4, 4*8*4 + 8, (24 + 3) * 4} // of the layers, in bytes
+	var base [3]int64
+	for i := range base {
+		base[i] = torch.CPU(i).Memory().Live
+	}
+	for _, balance := range cuts(3, 3) {
+		p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
+		first := 0
+		for i := range base {
+			want := int64(0)
+			if i < len(balance) {
+				for _, n := range sizes[first : first+balance[i]] {
+					want += n
+				}
+				first += balance[i]
+			}
+			if got := torch.CPU(i).Memory().Live - base[i]; got != want {
+				t.Errorf("balance %v: %d bytes on cpu:%d, want %d", balance, got, i, want)
+			}
+		}
+		p.Close()
+	}
+}
+
+// Convert makes every floating-point parameter and buffer another type, and leaves counts as they
+// are.
+func TestConvert(t *testing.T) {
+	torchtest.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewLinear(4, 2))
+	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 2})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	for _, d := range []torch.DType{torch.Float64, torch.BFloat16, torch.Float32} {
+		must.Do(t, p.Convert(context.Background(), d))
+		for _, s := range nn.State(model) {
+			want := d
+			if s.Name == "1.num_batches_tracked" {
+				want = torch.Int64
+			}
+			if s.Tensor().DType() != want {
+				t.Errorf("converted to %v: %s is %v", d, s.Name, s.Tensor())
+			}
+		}
+		b := pipe.Batch{Input: pipe.Rows(c.To(normal(4, 4)(c, 0), d)), Target: pipe.Rows(c.To(normal(4, 2)(c, 1), d))}
+		if _, err := p.Step(context.Background(), b, mean{}); err != nil { // aten::mse_loss knows no bfloat16 on CPU
+			t.Errorf("%v: %v", d, err)
+		}
+		nn.ZeroGrads(model)
+	}
+	for _, d := range []torch.DType{torch.Int64, torch.Bool} {
+		if err := p.Convert(context.Background(), d); err == nil || !strings.Contains(err.Error(),
+			fmt.Sprintf("cannot be converted to %v; want a floating-point type", d)) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// What is not cut goes whole to every micro-batch, has its gradient summed over them, and comes out
+// once for each.
+func TestNoChunk(t *testing.T) {
+	torchtest.Check(t)
+	for _, rows := range []int64{1, 2, 7} {
+		q := trial{rows: rows, steps: 2, loss: squares{}, targets: one(normal(rows, 3)), inputs: func(c *torch.Ctx) []part {
+			return []part{
+				{t: normal(4, 3)(c, 5).SetRequiresGrad(true), whole: true}, // first, with rows of its own
+				{t: normal(rows, 4)(c, 6).SetRequiresGrad(true)},
+				{t: torch.Scalar(c, float32(3)).SetRequiresGrad(true), whole: true},
+				{t: torch.From(c, []int64{2, 0, 1}), whole: true},
+			}
+		}}
+		q.model = func() *nn.Sequential {
+			return nn.NewSequential(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				return []*torch.Tensor{xs[0], c.Tanh(xs[1]), xs[2], xs[3]}
+			}),
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					y := c.Mul(c.Mm(xs[1], xs[0]), xs[2])
+					return []*torch.Tensor{xs[3], c.Add(y, c.To(xs[3], torch.Float32))}
+				}),
+				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }), nn.NewLinear(3, 3))
+		}
+		want := q.check(t, 3)
+		for _, i := range []int{0, 1, 2} {
+			if want.values[fmt.Sprintf("gradient of input %d of step 1", i)] == nil {
+				t.Errorf("input %d has no gradient", i)
+			}
+		}
+	}
+	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })),
+		pipe.Config{Chunks: 3})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	result, err := p.Infer(context.Background(),
+		pipe.Batch{Input: append(pipe.Rows(whole(c, 0, 5, 1)), pipe.NoChunk(torch.From(c, []float32{7, 8}))...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := torch.Values[float32](result.Output[1]), []float32{7, 8, 7, 8, 7, 8}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for _, y := range result.Output {
+		y.Free()
+	}
+}
+
+type twoLosses struct{}
+
+func (twoLosses) forward(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
+	weighted := c.Mul(c.Sub(ys[0], ts[0]), ts[1])
+	return c.Add(c.Mean(c.Mul(weighted, weighted)), c.CrossEntropy(ys[1], ts[2], nil, torch.ReduceMean, -100, 0))
+}
+func (twoLosses) Reduction() torch.Reduction { return torch.ReduceMean }
+
+// Values that are no tensors reach every layer on every stage, in recomputations too, each batch's
+// its own. Where one is missing the error says which and where.
+func TestExtras(t *testing.T) {
+	torchtest.Check(t)
+	scale, names := nn.NewExtra[float64]("scale"), nn.NewExtra[[]string]("names")
+	build := func() *nn.Sequential {
+		use := func() nn.Layer {
+			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				if n, ok := names.Lookup(c); !ok || !slices.Equal(n, []string{"a", "b"}) {
+					panic(fmt.Sprint("names are ", n))
+				}
+				return c.Tanh(c.MulScalar(x, scale.In(c)))
+			})
+		}
+		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
+	}
+	extras := []nn.Extra{scale.With(1.5), names.With([]string{"a", "b"})}
+	q := trial{rows: 5, model: build, loss: squares{}, inputs: one(normal(5, 3)), targets: one(normal(5, 3)), extras: extras}
+	q.check(t, 2)
+
+	p := started(t, build(), pipe.Config{Balance: []int{1, 3}, Chunks: 2})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x := normal(4, 3)(c, 0)
+	infer := func(extras ...nn.Extra) ([]byte, error) {
+		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Extras: extras})
+		if err != nil {
+			return nil, err
+		}
+		defer result.Output[0].Free()
+		return torch.Bytes(result.Output[0]), nil
+	}
+	one := must.Get(infer(extras...))(t)
+	if other, err := infer(scale.With(0.5), extras[1]); err != nil || reflect.DeepEqual(one, other) {
+		t.Errorf("another extra changes nothing; %v", err)
+	}
+	if again, err := infer(extras...); err != nil || !reflect.DeepEqual(one, again) {
+		t.Errorf("the extra of another run was seen; %v", err)
+	}
+	for _, missing := range [][]nn.Extra{{extras[1]}, {extras[1], nn.NewExtra[float64]("scale").With(1.5)}} { // a key of the same name is another
+		_, err := infer(missing...)
+		for _, want := range []string{`pipe: stage 1, micro-batch 0, layer "1", forward`,
+			`the run has no extra "scale"`, "give it to the batch"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
+	}
+}
+
+func ofRows(rows int64) trial {
+	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)),
+		model: func() *nn.Sequential {
+			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
+				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
+		}}
+}
+
+// There is no step on no rows: the mean of no losses is no number. Inference gives no rows.
+func TestNoRows(t *testing.T) {
+	torchtest.Check(t)
+	ctx := context.Background()
+	for _, cfg := range configs(3, 4) {
+		p := started(t, ofRows(0).model(), cfg)
+		c := torch.NewCtx(torch.Options{})
+		b := pipe.Batch{Input: pipe.Rows(normal(0, 4)(c, 0)), Target: pipe.Rows(normal(0, 4)(c, 1))}
+		_, step := p.Step(ctx, b, nn.MSE())
+		_, forward := p.Forward(ctx, b)
+		_, training := p.Infer(ctx, inMode(b, true))
+		_, planning := p.PlanFor(ctx, b, nn.MSE())
+		for what, err := range map[string]error{"Step": step, "Forward": forward, "PlanFor": planning,
+			"Infer in training": training} {
+			if err == nil || !strings.Contains(err.Error(),
+				"pipe: the batch has no rows (input 0 is float32[0,4]); a training step needs at least one") {
+				t.Errorf("%s, %s: got %v", named(cfg), what, err)
+			}
+		}
+		y, err := eval(p, ctx, b.Input[0].Tensor)
+		if err != nil || y.String() != "float32[0,4]" {
+			t.Errorf("%s: inference gives %v, %v", named(cfg), y, err)
+		}
+		y.Free()
+		c.Close()
+		p.Close()
+	}
+}
+
+// What New refuses of a model.
+func TestNewSaysWhatToDo(t *testing.T) {
+	torchtest.Check(t)
+	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
+	for _, row := range []struct {
+		reason string
+		model  *nn.Sequential
+		cfg    pipe.Config
+		want   []string
+	}{
+		{"no model", nil, pipe.Config{}, []string{"the model is nil", "want an nn.Sequential"}},
+		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{}, []string{"the model has no layers", "Add"}},
+		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{},
+			[]string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},
+	} {
+		p, err := pipe.New(row.model, row.cfg)
+		if err == nil {
+			p.Close()
+			nn.Free(row.model)
+			t.Errorf("%s: it was taken", row.reason)
+			continue
+		}
+		for _, want := range append(row.want, "pipe: ") {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is not in: %v", row.reason, want, err)
+			}
+		}
+	}
+}
+
+// What Step, Forward and Infer refuse of a batch, before anything runs.
+func TestBatchSaysWhatToDo(t *testing.T) {
+	torchtest.Check(t)
+	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, y, ctx := normal(4, 4)(c, 0), normal(4, 3)(c, 1), context.Background()
+	freed := normal(4, 4)(c, 0)
+	freed.Free()
+	number := torch.Scalar(c, float32(1))
+	three := normal(3, 4)(c, 0)
+	for _, row := range []struct {
+		reason string
+		b      pipe.Batch
+		want   []string
+	}{
+		{"no input", pipe.Batch{}, []string{"no input", "set Input to pipe.Rows(x)"}},
+		{"an empty tuple", pipe.Batch{Input: []pipe.Value{}}, []string{"no input", "set Input to pipe.Rows(x)"}},
+		{"nil in a tuple", pipe.Batch{Input: pipe.Rows(x, nil)}, []string{"input 1 is nil", "want a tensor"}},
+		{"nil to be whole", pipe.Batch{Input: append(pipe.Rows(x), pipe.NoChunk(nil)...)},
+			[]string{"input 1 is nil", "want a tensor"}},
+		{"nothing in a tuple", pipe.Batch{Input: []pipe.Value{{}}}, []string{"input 0 is nil", "want a tensor"}},
+		{"a number", pipe.Batch{Input: pipe.Rows(number)},
+			[]string{"input 0 is float32[]", "no rows to split into micro-batches", "give it as pipe.NoChunk"}},
+		{"a number in a tuple", pipe.Batch{Input: pipe.Rows(x, number)},
+			[]string{"input 1 is float32[]", "no rows to split into micro-batches"}},
+		{"nothing to split", pipe.Batch{Input: pipe.NoChunk(x, y)},
+			[]string{"no input has rows", "at least one must be given as pipe.Rows"}},
+		{"different rows", pipe.Batch{Input: append(pipe.NoChunk(x), pipe.Rows(x, three)...)},
+			[]string{"input 1 has 4 rows and input 2 has 3", "except what is given as pipe.NoChunk"}},
+		{"freed", pipe.Batch{Input: pipe.Rows(freed)}, []string{"input 0 was freed", "until the call returns"}},
+		{"on another kind of device", pipe.Batch{Input: pipe.Rows(x, meta(c, 4, 4))},
+			[]string{"input 1 is on meta", "the first stage on cpu:0", "make it there"}},
+	} {
+		row.b.Target = pipe.Rows(y)
+		check := func(what string, err error) {
+			t.Helper()
+			for _, want := range append(row.want, "pipe: ") {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, %s: got %v, want %q", row.reason, what, err, want)
+				}
+			}
+		}
+		_, err := p.Step(ctx, row.b, squares{})
+		check("Step", err)
+		_, err = p.Forward(ctx, row.b)
+		check("Forward", err)
+		_, err = p.Infer(ctx, row.b)
+		check("Infer", err)
+	}
+	for _, row := range []struct {
+		reason string
+		b      pipe.Batch
+		loss   nn.Loss
+		want   []string
+	}{
+		{"no loss", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nil,
+			[]string{"Step needs a loss", "Forward and Backward do without"}},
+		{"no target", pipe.Batch{Input: pipe.Rows(x)}, squares{}, []string{"no target", "set Target to pipe.Rows(y)"}},
+		{"nil", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y, nil)}, squares{},
+			[]string{"target 1 is nil", "want a tensor"}},
+		{"freed", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(freed)}, squares{},
+			[]string{"target 0 was freed", "until the call returns"}},
+		{"other rows", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(three)}, squares{},
+			[]string{"the input has 4 rows, the target 3", "both must have the same"}},
+		{"rows that differ", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y, three)}, squares{},
+			[]string{"target 0 has 4 rows and target 1 has 3"}},
+		{"on another kind of device", pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(meta(c, 4, 3))}, squares{},
+			[]string{"target 0 is on meta", "the last stage on cpu:1", "make it there"}},
+	} {
+		_, err := p.Step(ctx, row.b, row.loss)
+		for _, want := range append(row.want, "pipe: ") {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want %q", row.reason, err, want)
+			}
+		}
+	}
+	if _, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, squares{}); err != nil {
+		t.Errorf("after all that: %v", err)
+	}
+	nn.ZeroGrads(p.Model())
+}
+
+// What goes wrong between layers: the error has the coordinates of the layer, what it was given,
+// and what would do.
+func TestLayersSayWhatToDo(t *testing.T) {
+	torchtest.Check(t)
+	pair := func() nn.Layer {
+		return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], c.Tanh(xs[0])} })
+	}
+	gives := func(f func(c *nn.Ctx, x *torch.Tensor) []*torch.Tensor) nn.Layer {
+		return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return f(c, xs[0]) })
+	}
+	tensors := func(xs ...*torch.Tensor) []*torch.Tensor { return xs }
+	for _, row := range []struct {
+		reason string
+		layers []nn.Layer // the second is on stage 1
+		loss   nn.Loss
+		layer  string
+		stage  int
+		want   []string
+	}{
+		{"the model is given another type", []nn.Layer{nn.NewEmbedding(3, 4, nn.EmbeddingConfig{}), nn.NewTanh()},
+			squares{}, "0", 0, []string{"aten::embedding(float32[3,4], float32[2,4])"}},
+		{"another shape", []nn.Layer{nn.NewTanh(), nn.NewLinear(3, 4)}, squares{}, "1", 1,
+			[]string{"float32[2,4], float32[4,3]", "cannot be multiplied"}},
+		{"a tuple for a layer of one", []nn.Layer{pair(), nn.NewLinear(4, 4)}, squares{}, "1", 1,
+			[]string{"Forward(float32[2,4], float32[2,4])", "takes one tensor and was given a tuple of 2",
+				"make it with nn.Tuple"}},
+		{"no tensor", []nn.Layer{nn.NewTanh(), gives(func(*nn.Ctx, *torch.Tensor) []*torch.Tensor { return nil })},
+			squares{}, "1", 1, []string{"must return tensors that exist", "it returned an empty tuple"}},
+		{"nil in a tuple", []nn.Layer{gives(func(_ *nn.Ctx, x *torch.Tensor) []*torch.Tensor { return tensors(x, nil) }), pair()}, squares{}, "0", 0, []string{"must return tensors that exist", "it returned float32[2,4], none"}},
+		{"freed", []nn.Layer{nn.NewTanh(), gives(func(c *nn.Ctx, x *torch.Tensor) []*torch.Tensor { y := c.Tanh(x); y.Free(); return tensors(y) })}, squares{}, "1", 1, []string{"must return tensors that exist", "it returned freed"}},
+		{"a child that is not declared", []nn.Layer{nn.NewTanh(),
+			layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, nn.NewDropout(0.5)) })}, squares{}, "1", 1,
+			[]string{`*nn.Dropout is no declared child of *pipe_test.call, layer "1", which runs it`,
+				`call Child("dropout", the *nn.Dropout) of the *pipe_test.call where it is made`}},
+		{"a loss with layers that is no module", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, layerLoss{}, "loss", 1,
+			[]string{"*nn.Linear is run by the loss pipe_test.layerLoss, which is no module",
+				"embed nn.Base in the loss", `call Child("linear", the *nn.Linear) of the loss`}},
+		{"a tuple for a loss of one", []nn.Layer{nn.NewTanh(), pair()}, squares{}, "loss", 1,
+			[]string{"loss(float32[2,4], float32[2,4], float32[2,4])", "the model gives a tuple of 2",
+				"a tuple of 1 targets", "nn.TupleLoss"}},
+		{"a loss that is no number", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, rowLoss{}, "loss", 1,
+			[]string{"a loss must be a number", "it is float32[2]"}},
+		{"a loss that is nothing", []nn.Layer{nn.NewTanh(), nn.NewTanh()}, noLoss{}, "loss", 1,
+			[]string{"a loss must be a number", "it is none"}},
+	} {
+		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+		c := torch.NewCtx(torch.Options{})
+		_, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(c, 1))}, row.loss)
+		var e *pipe.Error
+		var op *torch.Error
+		if !errors.As(err, &e) || e.Layer != row.layer || e.Stage != row.stage || e.MicroBatch != 0 || e.Direction != schedule.Forward || !errors.As(err, &op) {
+			t.Errorf("%s: got %v, want an operator's failure in layer %q on stage %d", row.reason, err, row.layer, row.stage)
+		}
+		for _, want := range row.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is not in: %v", row.reason, want, err)
+			}
+		}
+		c.Close()
+	}
+}
+
+// rowLoss gives each row its loss, noLoss none.
+type rowLoss struct{ squares }
+
+func (rowLoss) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor {
+	return c.SumDim(y, []int64{1}, false)
+}
+
+// layerLoss compares what a layer makes of the output.
+type layerLoss struct{ squares }
+
+func (l layerLoss) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
+	return l.squares.Forward(c, c.Run(y, nn.NewLinear(4, 4)), t)
+}
+
+type noLoss struct{ squares }
+
+func (noLoss) Forward(*nn.Ctx, *torch.Tensor, *torch.Tensor) *torch.Tensor { return nil }

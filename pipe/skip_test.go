@@ -1,10 +1,19 @@
 package pipe_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
+	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
@@ -149,4 +158,398 @@ func count(list []string, s string) (n int) {
 		}
 	}
 	return n
+}
+
+// tied is a language model in small: the embedding's weight is that of the head, and where there is
+// a middle, of that as well.
+func tied(middle, frozen bool) *nn.Sequential {
+	e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+	if frozen {
+		e.Weight.Freeze()
+	}
+	use := func(f func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor) *call {
+		l := &call{}
+		l.p = l.Share("weight", e.Weight)
+		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return f(c, x, l.p.Tensor()) }
+		return l
+	}
+	model := nn.NewSequential(e, nn.NewLinear(4, 4))
+	if middle {
+		model.Add("middle", use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor {
+			return c.Tanh(c.Matmul(c.PlainLinear(x, w, nil), w))
+		}))
+	}
+	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.LayerNormConfig{})).Add("head",
+		use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, nil) }))
+}
+
+func tokens(rows int64) trial {
+	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)), loss: nn.CrossEntropy(), steps: 3}
+}
+
+// A parameter on two or three stages has the values and the gradients that it has on one, bit for
+// bit, over steps of the optimizer in between, also where it is frozen.
+func TestTiedParameters(t *testing.T) {
+	torchtest.Check(t)
+	for _, row := range []struct{ middle, frozen bool }{{false, false}, {true, false}, {true, true}} {
+		q := tokens(7)
+		q.model = func() *nn.Sequential { return tied(row.middle, row.frozen) }
+		want := q.check(t, 3)
+		if got := want.values["gradient of 0.weight at step 2"]; (got == nil) != row.frozen {
+			t.Errorf("middle %v, frozen %v: gradient %v", row.middle, row.frozen, got)
+		}
+	}
+	// Two handles on a stage that is not the first.
+	q := tokens(5)
+	q.model = func() *nn.Sequential {
+		a := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+		twice := &call{}
+		x, y := twice.Share("down", a.Weight), twice.Share("up", a.Weight)
+		twice.f = func(c *nn.Ctx, v *torch.Tensor) *torch.Tensor {
+			return c.PlainLinear(c.Matmul(c.Tanh(c.PlainLinear(v, x.Tensor(), nil)), y.Tensor()), x.Tensor(), nil)
+		}
+		return nn.NewSequential(a, nn.NewTanh(), twice)
+	}
+	q.check(t, 2)
+}
+
+// The parameter lives on the first of its stages, where it is listed once; the others hold a copy
+// of it on another device, and none on the same.
+func TestTiedParameterLivesOnItsFirstStage(t *testing.T) {
+	torchtest.Check(t)
+	const weight = 6 * 4 * 4
+	for _, row := range []struct {
+		devices []torch.Device
+		want    [3]int64 // bytes, of the weight alone, by device
+	}{
+		{cpus(3), [3]int64{weight, weight, weight}},
+		{[]torch.Device{torch.CPU(1), torch.CPU(0), torch.CPU(1)}, [3]int64{weight, weight, 0}},
+		{[]torch.Device{torch.CPU(2), torch.CPU(2), torch.CPU(2)}, [3]int64{0, 0, weight}},
+	} {
+		var before [3]int64
+		for i := range before {
+			before[i] = torch.CPU(i).Memory().Live
+		}
+		model := tied(true, false)
+		p := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Devices: row.devices, Chunks: 2})
+		for i := range before {
+			got := torch.CPU(i).Memory().Live - before[i]
+			for s, d := range row.devices {
+				for _, q := range p.Stages()[s].State() {
+					if d == torch.CPU(i) && q.Name != "0.weight" {
+						got -= q.Numel() * 4
+					}
+				}
+			}
+			if got != row.want[i] {
+				t.Errorf("on %v: the weight takes %d bytes of cpu:%d, want %d", row.devices, got, i, row.want[i])
+			}
+		}
+		var names []string
+		for i, s := range p.Stages() {
+			for _, q := range s.Params() {
+				if q.Owner() == nn.State(model)[0].Owner() {
+					names = append(names, fmt.Sprint(i, " ", q.Name))
+				}
+			}
+		}
+		if want := []string{"0 0.weight"}; !reflect.DeepEqual(names, want) {
+			t.Errorf("the weight is listed as %v, want %v", names, want)
+		}
+		p.Close()
+		nn.Free(model)
+	}
+}
+
+// The copies follow the parameter from run to run, whatever changed it: an optimizer, new bytes, a
+// new tensor.
+func TestTiedParameterIsFollowed(t *testing.T) {
+	torchtest.Check(t)
+	for _, shared := range []bool{false, true} {
+		model := tied(true, false)
+		cfg := pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2}
+		if shared {
+			cfg.Devices = make([]torch.Device, 3)
+		}
+		p := started(t, model, cfg)
+		c := torch.NewCtx(torch.Options{Threads: 1})
+		defer c.Close()
+		x := classes(6, 6)(c, 0)
+		w := nn.State(model)[0].Param
+		same := func(when string) {
+			t.Helper()
+			got := must.Get(eval(p, context.Background(), x))(t)
+			defer got.Free()
+			fresh := tied(true, false)
+			defer nn.Free(fresh)
+			for i, s := range nn.State(fresh) {
+				s.SetTensor(c.Keep(c.Clone(c.Detach(nn.State(model)[i].Tensor()))))
+			}
+			var want []float32 // of each micro-batch
+			for row := int64(0); row < x.Size(0); row += x.Size(0) / 2 {
+				want = append(want, torch.Values[float32](fresh.Forward(nn.NewCtx(c, nn.Config{}), c.Narrow(x, 0, row, x.Size(0)/2)))...)
+			}
+			if !slices.Equal(torch.Values[float32](got), want) {
+				t.Errorf("same device %v, %s: the output is not that of the changed weight", shared, when)
+			}
+		}
+		same("at first")
+		c.MulScalar_(c.Detach(w.Tensor()), 2)
+		same("scaled in place")
+		values := torch.Bytes(w.Tensor())
+		values[3] ^= 0x81 // sign and exponent of the first
+		must.Do(t, torch.SetBytes(w.Tensor(), values))
+		same("with other bytes")
+		w.SetTensor(c.Keep(normal(6, 4)(c, 9)))
+		same("with another tensor")
+	}
+}
+
+// A buffer that stages share would not be the same on both: batch norms whose running statistics
+// are shared must stay together.
+func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
+	torchtest.Check(t)
+	build := func() *nn.Sequential {
+		first, second := &call{}, &call{}
+		mean := first.Buffer("mean", torch.Float32, nn.Zeros, 4)
+		second.Share("mean", mean)
+		first.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, mean.Tensor()) }
+		second.f = first.f
+		return nn.NewSequential(first, second, nn.NewLinear(4, 4))
+	}
+	var refused *pipe.ConfigError
+	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.As(err,
+		&refused) || refused.Field != "Balance" || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
+		t.Errorf("got %v", err)
+	}
+	started(t, build(), pipe.Config{Balance: []int{2, 1}})
+}
+
+// tiedGradient makes a step of a tied model and returns the gradient of the shared weight, which it
+// drops.
+func tiedGradient(t *testing.T, p *pipe.Pipe) ([]byte, error) {
+	t.Helper()
+	c := torch.NewCtx(torch.Options{Threads: 1})
+	defer c.Close()
+	_, err := p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy())
+	defer nn.ZeroGrads(p.Model())
+	return gradient(nn.Params(p.Model())[0]), err
+}
+
+// A backward that fails after a use of a replica once left the gradient of that use in the
+// replica, where no ZeroGrads finds it: the next step counted it as its own.
+func TestTiedParameterAfterAFailedBackward(t *testing.T) {
+	torchtest.Check(t)
+	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 2)}} {
+		fail := false
+		e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+		head := &call{}
+		head.p = head.Share("weight", e.Weight)
+		head.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, head.p.Tensor(), nil) }
+		bad := &call{}
+		bad.p = bad.Share("weight", e.Weight)
+		bad.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			if fail && c.Recomputing {
+				panic("fails in backward")
+			}
+			return c.Matmul(c.PlainLinear(x, bad.p.Tensor(), nil), bad.p.Tensor())
+		}
+		cfg.Balance, cfg.Chunks, cfg.Checkpoint = []int{1, 3}, 2, pipe.Never
+		p := started(t, nn.NewSequential(e, nn.NewLinear(4, 4), nn.Checkpointed(bad), head), cfg)
+		want := must.Get(tiedGradient(t, p))(t)
+		fail = true
+		if _, err := tiedGradient(t, p); err == nil {
+			t.Fatal("the step did not fail")
+		}
+		fail = false
+		if got, err := tiedGradient(t, p); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%+v: after a failed step the gradient is %v, %v; want %v", cfg, floats(got), err, floats(want))
+		}
+	}
+}
+
+// Two pipes of one model would each put replicas, or none, where the other works: gradients once
+// went lost in silence.
+func TestTiedModelInTwoPipes(t *testing.T) {
+	torchtest.Check(t)
+	model := tied(true, false)
+	whole := started(t, model, pipe.Config{Chunks: 2})
+	want := must.Get(tiedGradient(t, whole))(t)
+	parts := started(t, model, pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2})
+	if got, err := tiedGradient(t, parts); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the second pipe has another gradient; %v", err)
+	}
+	if _, err := tiedGradient(t, whole); err == nil || !strings.Contains(err.Error(), "Close that one first") {
+		t.Errorf("the first pipe: got %v", err)
+	}
+	for _, balance := range [][]int{{5}, {2, 3}} {
+		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil || !strings.Contains(err.Error(),
+			"Close that one first") {
+			t.Errorf("a third pipe: got %v", err)
+		}
+	}
+	parts.Close()
+	if got, err := tiedGradient(t, whole); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("after Close of the second the first has another gradient; %v", err)
+	}
+}
+
+// Tuples of any types come in, cross every stage and go out; those of floats have gradients.
+func TestTuplesOfMixedTypes(t *testing.T) {
+	torchtest.Check(t)
+	types := []torch.DType{torch.Int64, torch.Float32, torch.Bool, torch.Float64, torch.BFloat16, torch.Uint8, torch.Int32}
+	build := func() *nn.Sequential {
+		next := func() nn.Layer { // turns the tuple by one place and changes what has gradients
+			return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				out := append([]*torch.Tensor{}, xs[1:]...)
+				out = append(out, xs[0])
+				for i, x := range out {
+					if x.DType().IsFloat() {
+						out[i] = c.Tanh(x)
+					}
+				}
+				return out
+			})
+		}
+		return nn.NewSequential(next(), next(), next(), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			var sum *torch.Tensor
+			for _, x := range xs {
+				if y := c.To(x, torch.Float32); sum == nil {
+					sum = y
+				} else {
+					sum = c.Mul(c.AddScalar(sum, 1), c.AddScalar(y, 1))
+				}
+			}
+			return []*torch.Tensor{sum}
+		}))
+	}
+	q := trial{model: build, rows: 5, loss: squares{}, targets: one(normal(5, 3)), inputs: func(c *torch.Ctx) (out []part) {
+		for i, d := range types {
+			x := c.To(normal(5, 3)(c, i), d)
+			out = append(out, part{t: x.SetRequiresGrad(d.IsFloat())})
+		}
+		return out
+	}}
+	want := q.check(t, 3)
+	for _, i := range []int{1, 3, 4} {
+		if want.values[fmt.Sprintf("gradient of input %d of step 0", i)] == nil {
+			t.Errorf("the input of %v has no gradient", types[i])
+		}
+	}
+	// What goes out has the types that came in, and the rows of the whole batch.
+	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return append([]*torch.Tensor{}, xs...) }), tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })),
+		pipe.Config{Balance: []int{1, 1}, Chunks: 2})
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	for _, n := range []int{1, len(types)} { // a tuple of one is one
+		in := q.inputs(c)[:n]
+		result, err := p.Infer(context.Background(), batchOf(in, nil))
+		if err != nil || len(result.Output) != n {
+			t.Fatalf("%d outputs, want %d; %v", len(result.Output), n, err)
+		}
+		for i, y := range result.Output {
+			if y.DType() != types[i] || !reflect.DeepEqual(torch.Bytes(y), torch.Bytes(in[i].t)) || y.RequiresGrad() {
+				t.Errorf("output %d is %v, %v went in", i, y, in[i].t)
+			}
+			y.Free()
+		}
+	}
+}
+
+// Forward gives a tuple, of which any part may have a gradient; Backward takes them as they are,
+// with holes.
+func TestBackwardOfATuple(t *testing.T) {
+	torchtest.Check(t)
+	build := func() *nn.Sequential {
+		l := &tupled{}
+		a, b := l.Param("a", constantly(3), 1), l.Param("b", constantly(5), 1)
+		l.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Argmax(xs[0], 1), c.Mul(xs[0], a.Tensor()), c.Mul(xs[0], b.Tensor())}
+		}
+		return nn.NewSequential(nn.NewIdentity(), nn.Tuple(l, l.ForwardTuple))
+	}
+	for _, row := range []struct {
+		reason string
+		a, b   float64 // gradients given for the outputs; 0 is none
+		lie    bool    // they lie in Outputs, instead of being given
+	}{{"both", 1, 2, false}, {"the second alone", 0, 2, false}, {"both, left in the outputs", 1, 2, true},
+		{"the first, left there", 1, 0, true}} {
+		for _, policy := range policies {
+			model := build()
+			p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: policy})
+			c := torch.NewCtx(torch.Options{})
+			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 4, 1))}))(t)
+			grads := make([]*torch.Tensor, 3)
+			for i, v := range []float64{0, row.a, row.b} {
+				if v != 0 {
+					grads[i] = c.Fill_(c.EmptyLike(run.Output()[i]), v)
+				}
+			}
+			if row.lie {
+				for i, g := range grads {
+					if g != nil {
+						run.Output()[i].SetGradOf(g)
+					}
+				}
+				grads = nil
+			}
+			if err := run.Backward(context.Background(), grads...); err != nil {
+				t.Fatalf("%s: %v", row.reason, err)
+			}
+			for i, want := range []float64{row.a * 4, row.b * 4} {
+				got := floats(gradient(nn.Params(model)[i]))
+				if want == 0 && got == nil {
+					continue
+				}
+				if !reflect.DeepEqual(got, []float32{float32(want)}) {
+					t.Errorf("%s, %v: the gradient of parameter %d is %v, want %v", row.reason, policy, i, got, want)
+				}
+			}
+			c.Close()
+			nn.ZeroGrads(model)
+		}
+	}
+}
+
+// Outputs need not have the rows of the input: a language model gives a row for each token. The
+// gradient of the whole output is cut where the outputs were joined.
+func TestOutputsWithOtherRows(t *testing.T) {
+	torchtest.Check(t)
+	for name, f := range map[string]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{
+		"a row for each element": func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 1) },
+		"one row":                func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.SumDim(x, []int64{0}, true) },
+		"as many as came":        func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x },
+	} {
+		for _, cfg := range configs(2, 3) {
+			l := &call{}
+			l.p = l.Param("w", constantly(2), 3)
+			l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return f(c, c.Mul(x, l.p.Tensor())) }
+			model := nn.NewSequential(nn.NewIdentity(), l)
+			p := started(t, model, cfg)
+			c := torch.NewCtx(torch.Options{Threads: 1})
+			x := whole(c, 1, 7, 3)
+			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
+			g := whole(c, 2, run.Output()[0].Shape()...)
+			if err := run.Backward(context.Background(), g); err != nil {
+				t.Fatalf("%s, %s: %v", name, named(cfg), err)
+			}
+			// In Go: which output takes what from an element of the input.
+			want := make([]float32, 3)
+			xs, gs := torch.Values[float32](x), torch.Values[float32](g)
+			for i, v := range xs {
+				row, column := i/3, i%3
+				at := i
+				if name == "one row" {
+					at = []int{0, 0, 0, 1, 1, 2, 2}[row]*3 + column
+				}
+				want[column] += v * gs[at]
+			}
+			if got := floats(gradient(nn.Params(model)[0])); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, %s: gradient %v, want %v", name, named(cfg), got, want)
+			}
+			c.Close()
+			nn.ZeroGrads(model)
+		}
+	}
 }

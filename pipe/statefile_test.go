@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
@@ -10,18 +11,10 @@ import (
 
 func overwrite(t *testing.T, model nn.Module, path string) {
 	t.Helper()
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	for _, s := range nn.State(model) {
-		got, err := f.Read(s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := torch.SetBytes(s.Tensor(), got.Data); err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(f.Read(s.Name))(t)
+		must.Do(t, torch.SetBytes(s.Tensor(), got.Data))
 	}
 }

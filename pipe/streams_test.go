@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -117,10 +118,7 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 	})
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
 	defer c.Close()
-	program, err := p.Program(cfg.Chunks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(p.Program(cfg.Chunks))(t)
 	graph := program.Graph()
 	queuedAt := map[schedule.Action]int{}
 	caller.work()
@@ -153,10 +151,7 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 			queuedAt[graph.Actions[id]] = s.queued
 		}
 	})
-	result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy())
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := must.Get(p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
 	for i, s := range own {
 		if w.host[s] < s.queued {
 			w.fault("the caller goes on before worker %d has ended", i)
@@ -174,10 +169,7 @@ func TestStreamsOfAPipe(t *testing.T) {
 	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved", "gpipe on one device"} {
 		name, shared := strings.CutSuffix(name, " on one device")
 		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always} {
-			s, err := schedule.Named(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(schedule.Named(name))(t)
 			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: cpus(4)}
 			if name == "interleaved" {
 				cfg.Devices = []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}
@@ -193,10 +185,7 @@ func TestStreamsOfAPipe(t *testing.T) {
 			model := tied(true, false)
 			p := started(t, model, cfg)
 			c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
-			result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy())
-			if err != nil {
-				t.Fatal(err)
-			}
+			result := must.Get(p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
 			if d := got.differs(snapshot(model, []float64{result.Loss}, gradient)); d != "" {
 				t.Errorf("%s, %s: with streams another %s", name, policy, d)
 			}

@@ -2,22 +2,27 @@ package pipe_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
+	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/planner"
 	"penstock.example/schedule"
 	"penstock.example/torch"
+	"pgregory.net/rapid"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}
@@ -217,10 +222,7 @@ func drawOrder(t *rapid.T, layers, least, most int) (o order) {
 	if virtual*least > layers {
 		named, virtual = schedule.Schedules()[0], 1
 	}
-	workers, err := named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"), virtual)
-	if err != nil {
-		t.Fatal(err)
-	}
+	workers := must.Get(named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"), virtual))(t)
 	o.Name = named.Name
 	place := func(count int) { // the stages on so many devices, of which each of the least has one
 		for i := range workers {
@@ -329,3 +331,328 @@ func randomLink(t *rapid.T, mayMeet bool) func(worker []int) link.Link {
 	meets, delays := rapid.Bool().Draw(t, "links meet") && mayMeet, rapid.Bool().Draw(t, "links delay")
 	return func(worker []int) link.Link { return newWire(meets, delays, worker) }
 }
+
+// Twenty steps of SGD with momentum, four in a quick run, leave the same weights, bit for bit, for
+// 1 to 4 stages and every policy, and the same as a plain loop.
+func TestTwentyStepsAreBitEqual(t *testing.T) {
+	torchtest.Check(t)
+	const rows, chunks, seed = 6, 3, 1
+	steps, width, size := draws.Pick(4, 20), draws.Pick(4, 16), draws.Pick[int64](16, 28)
+	for _, row := range []struct {
+		name     string
+		options  models.Options
+		balances [][]int
+		shape    []int64
+	}{
+		{"resnet20", models.Options{Channels: 1, Width: width}, [][]int{{11}, {5, 6}, {4, 3, 4}, {2, 3, 3, 3}}, []int64{rows, 1, size, size}},
+		{"mlp", models.Options{Channels: 1, Dropout: 0.2, Size: int(size), Width: 16 * width}, nil, []int64{rows, 1, size, size}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			torchtest.Check(t)
+			build := func() *nn.Sequential {
+				m := must.Get(models.New(row.name, row.options))(t)
+				return m
+			}
+			if row.balances == nil {
+				row.balances = balances(len(build().Layers()))
+			}
+			q := problem{input: normal(row.shape...), target: classes(rows, 10), rows: rows, loss: nn.CrossEntropy()}
+			want := plainHash(t, q, build(), steps, chunks, seed)
+			for _, balance := range row.balances {
+				for _, policy := range policies {
+					cfg := pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: policy, Seed: seed}
+					if got := pipedHash(t, q, build(), steps, cfg); got != want {
+						t.Errorf("balance %v, %v: weights %s, the plain loop's %s", balance, policy, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func sgd(t *testing.T) optim.Optimizer {
+	o := must.Get(optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-4}))(t)
+	return o
+}
+
+func plainHash(t *testing.T, q problem, model *nn.Sequential, steps int, chunks int64, seed uint64) string {
+	d := torchtest.Device(0)
+	c := torch.NewCtx(torch.Options{Device: d, Threads: 1})
+	defer c.Close()
+	b := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
+	defer b.Close()
+	defer nn.Free(model)
+	nn.Materialise(c, nn.State(model), seed)
+	o := sgd(t)
+	defer o.Close()
+	for step := range steps {
+		x, y := onDevice(b, d, q.input(b, step)), onDevice(b, d, q.target(b, step))
+		per := q.rows / chunks
+		for i := range chunks {
+			c.SetGrad(true)
+			n := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(chunks),
+				Seed: torch.Mix(seed, uint64(step))})
+			loss := q.loss.Forward(n, model.Forward(n, c.Narrow(x, 0, i*per, per)), c.Narrow(y, 0, i*per, per))
+			c.SetGrad(false)
+			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), float64(per)/float64(q.rows))}, false)
+		}
+		o.Step(c, nn.Params(model))
+		nn.ZeroGrads(model)
+		c.Close()
+		b.Close()
+	}
+	return hash(model)
+}
+
+func pipedHash(t *testing.T, q problem, model *nn.Sequential, steps int, cfg pipe.Config) string {
+	p := must.Get(pipe.New(model, onDevices(cfg)))(t)
+	defer nn.Free(model)
+	defer p.Close()
+	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
+	defer c.Close()
+	o := sgd(t)
+	defer o.Close()
+	for step := range steps {
+		if _, err := p.Step(context.Background(), q.batch(c, p.Stages(), step), q.loss); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+			o.Step(c, p.Stages()[stage].Params())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		nn.ZeroGrads(model)
+		c.Close()
+	}
+	return hash(model)
+}
+
+func hash(model nn.Module) string {
+	state := nn.State(model)
+	sort.Slice(state, func(i, j int) bool { return state[i].Name < state[j].Name })
+	h := sha256.New()
+	for _, s := range state {
+		fmt.Fprint(h, s.Name, s.Shape())
+		h.Write(torch.Bytes(s.Tensor()))
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// kindCount is how many numbers randomModel knows. From gapped on they are tensors with gaps, between layers.
+const (
+	gapped    = 33
+	kindCount = gapped + gapCount*sensitiveCount
+)
+
+// anyKind draws one of them.
+var anyKind = rapid.OneOf(rapid.IntRange(0, gapped-1), rapid.IntRange(0, gapped-1), rapid.IntRange(gapped, kindCount-1))
+
+// randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
+// are wrapped by wrap.
+func randomModel(kinds []int, wrap func(nn.Layer) nn.Layer) *nn.Sequential {
+	m := &randomNet{Sequential: nn.NewSequential(), wrap: wrap}
+	for i, k := range kinds {
+		m.grow(i, k)
+	}
+	for len(m.unpopped) > 0 {
+		m.pop(0)
+	}
+	m.add(nn.NewFlatten(1, -1))
+	m.add(nn.NewLinear(72, 3))
+	return m.Sequential
+}
+
+type randomNet struct {
+	*nn.Sequential
+	skips    []string
+	unpopped []string
+	weight   *nn.Param // to share
+	wrap     func(nn.Layer) nn.Layer
+	wrapNext bool
+	last     nn.Layer // without its wrap
+}
+
+func (m *randomNet) add(l nn.Layer) {
+	m.last = l
+	if m.wrapNext {
+		l, m.wrapNext = m.wrap(l), false
+	}
+	m.Add(fmt.Sprintf("l%d", m.Len()), l)
+}
+
+func unwrapped(l nn.Layer) nn.Layer { return l }
+
+func (m *randomNet) grow(i, k int) {
+	image := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })
+	switch k {
+	case 0:
+		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
+	case 1:
+		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
+	case 2:
+		m.add(nn.NewReLU())
+	case 3:
+		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewReLUInPlace()))
+	case 4:
+		m.add(nn.NewDropout(0.4))
+	case 5:
+		m.add(nn.NewTanh())
+	case 6:
+		m.add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity())))
+	case 7:
+		m.add(nn.NewBasicBlock(2, 2, 1))
+	case 8:
+		m.add(nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}))
+	case 9:
+		m.add(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}))
+	case 10:
+		m.add(nn.NewSigmoid())
+	case 11:
+		m.add(nn.NewLinear(6, 6))
+	case 12:
+		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
+	case 13:
+		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
+	case 14:
+		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
+			nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+	case 15:
+		m.add(nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
+	case 16:
+		m.add(nn.NewSoftmax(1))
+	case 17:
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
+			image))
+	case 18, 19:
+		m.stash(k == 19)
+	case 20:
+		if len(m.skips) > 0 {
+			m.pop(i % len(m.skips))
+		}
+	case 21:
+		m.tie()
+	case 22:
+		m.tuples()
+	case 23:
+		m.wrapNext = true
+	case 24:
+		m.freeze()
+	case 25:
+		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2)}),
+			nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+	case 26:
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
+	case 27:
+		m.add(nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}))
+	case 28:
+		m.add(nn.NewRMSNorm([]int64{6, 6}, nn.RMSNormConfig{Eps: 1e-3}))
+	case 29:
+		m.add(nn.NewSiLU())
+	case 30:
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, nn.NoMask), image))
+	case 31:
+		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two", nn.NewLinearTransposed(6, 6)))
+	case 32:
+		m.add(nn.NewFlatten(2, -1))
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return append(xs[:1:1], c.Triu(c.Ones(torch.Bool, xs[0].Size(0), 2, 2), 1))
+		}))
+		m.add(nn.NewSelfAttention(36, 4, nn.GivenMask))
+		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
+		}))
+	default:
+		k -= gapped
+		m.add(sensitive((k + i) % sensitiveCount))
+		m.gap(k / sensitiveCount)
+		m.add(sensitive(k % sensitiveCount))
+	}
+}
+
+// stash adds a layer that stashes its input, or something that it has made from it.
+func (m *randomNet) stash(made bool) {
+	name := fmt.Sprintf("skip%d", len(m.skips))
+	m.skips, m.unpopped = append(m.skips, name), append(m.unpopped, name)
+	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		if made {
+			y := c.Tanh(x)
+			c.Stash(name, y)
+			return c.Mul(y, x)
+		}
+		c.Stash(name, x)
+		return x
+	})
+	l.Stashes(name)
+	m.add(l)
+}
+
+// pop adds a layer that pops a skip, which others may pop too, and uses it more than once.
+func (m *randomNet) pop(i int) {
+	name := m.skips[i]
+	if i == 0 && len(m.unpopped) > 0 {
+		name = m.unpopped[0]
+	}
+	m.unpopped = slices.DeleteFunc(m.unpopped, func(s string) bool { return s == name })
+	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		skip := c.Pop(name)
+		return c.Tanh(c.Add(c.Mul(x, skip), c.Add(x, skip)))
+	})
+	l.Pops(name)
+	m.add(l)
+}
+
+// tie adds a layer whose weight is that of others. It is not wrapped: the sum of the weight's
+// gradients would be grouped otherwise.
+func (m *randomNet) tie() {
+	m.wrapNext = false
+	l := &call{}
+	if m.weight == nil {
+		l.p = l.Param("weight", nn.FanIn(6), 6, 6)
+		m.weight = l.p
+	} else {
+		l.p = l.Share("weight", m.weight)
+	}
+	twice := m.Len()%2 == 1
+	l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		y := c.PlainLinear(x, l.p.Tensor(), nil)
+		if twice {
+			y = c.PlainLinear(c.Tanh(y), l.p.Tensor(), nil)
+		}
+		return y
+	}
+	m.add(l)
+}
+
+// freeze makes the parameters of what was added last constants, whether it is wrapped or not.
+func (m *randomNet) freeze() {
+	if m.last == nil {
+		return
+	}
+	for _, p := range nn.Params(m.last) {
+		p.Freeze()
+	}
+}
+
+// tuples adds layers between which a tuple goes: one without a gradient before those with one,
+// integers, and one tensor twice.
+func (m *randomNet) tuples() {
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
+	}))
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{c.Mul(xs[0], xs[1]), xs[2], c.Add(c.Mul(xs[3], xs[4]), xs[3]), xs[4]}
+	}))
+	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		wide := c.Reshape(c.To(xs[1], torch.Float32), -1, 1, 6, 6)
+		return []*torch.Tensor{c.Tanh(c.Add(c.Add(c.Mul(xs[0], wide), xs[2]), xs[3]))}
+	}))
+}
+
+// tupled makes a layer of tuples of a function.
+type tupled struct {
+	nn.Base
+	f func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor
+}
+
+func (l *tupled) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return l.f(c, xs) }

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -154,10 +155,7 @@ func (q trial) piped(t test, cfg pipe.Config) record {
 	t.Helper()
 	model := q.model()
 	cfg.DeferredBatchNorm = q.deferred
-	p, err := pipe.New(model, onDevices(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, onDevices(cfg)))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	first, last := p.Stages()[0].Device, p.Stages()[len(p.Stages())-1].Device

@@ -53,7 +53,7 @@ func (p *Plan) Hold(t schedule.Timeline) {
 			g = p.Program.Graph()
 			latest = g.LatestReceives()
 		}
-		p.replay(g, latest, i, func(a schedule.Action, bytes int64) { live[a] = d.Base + bytes })
+		p.newReplay(g, latest, i).peak(func(a schedule.Action, _, bytes int64) { live[a] = d.Base + bytes })
 	}
 	for i := range t.Events {
 		if bytes, known := live[t.Events[i].Action]; known {

@@ -46,7 +46,7 @@ func ExampleSolve() {
 	// Output:
 	// limit 0: device 0 takes 24 us, at most 180 bytes
 	// limit 0: device 1 takes 24 us, at most 100 bytes
-	// limit 120: device 0 takes 30 us, at most 120 bytes
+	// limit 120: device 0 takes 31 us, at most 110 bytes
 	// limit 120: device 1 takes 24 us, at most 100 bytes
 	// limit 20: device 0 needs at least 100
 	// limit 20: device 1 needs at least 70

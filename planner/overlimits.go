@@ -3,7 +3,6 @@ package planner
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,12 +25,11 @@ type LimitPoint struct {
 //
 // chains has the chain of each stage, for a micro-batch after the first, with a layer for each unit
 // after the prologue. Bytes that the chains do not have, such as the gradients that the first
-// micro-batch makes, count as held all the time, chosen so that the plan's own peak results. So the
-// plan lies on the curve. Far from it the curve is an estimate.
+// micro-batch makes, count as held all the time, chosen so that the plan's own peak results. Far
+// from the plan the curve is an estimate.
 //
-// It blocks until the points are found. When the deadline of ctx passes it returns the points found
-// so far, spread over all limits: the ends are found first, then the middle of the widest gap. It
-// fails for a plan without footprints, and with ctx.Err() when ctx is cancelled.
+// It blocks until the points are found. It fails for a plan without footprints, and with ctx.Err()
+// when ctx ends first.
 func (p *Plan) OverLimits(ctx context.Context, chains []remat.Chain, points int) ([]LimitPoint, error) {
 	if err := arg.Context(ctx, "planner"); err != nil {
 		return nil, err
@@ -40,24 +38,49 @@ func (p *Plan) OverLimits(ctx context.Context, chains []remat.Chain, points int)
 	if err != nil {
 		return nil, err
 	}
-	out, err := problem.overLimits(ctx, points, p.fullest())
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = nil
+	for i := range problem.Devices {
+		problem.Devices[i].Limit = 1 // so devices walk to their ends
 	}
-	return out, err
-}
-
-// fullest is the greatest peak of a device.
-func (p *Plan) fullest() (most int64) {
-	for _, d := range p.Devices {
-		most = max(most, d.Peak)
+	programs, err := problem.programs()
+	if err != nil {
+		return nil, err
 	}
-	return most
+	f := &fitting{Problem: problem, known: map[string]*curve{}}
+	var list []LimitPoint
+	for _, program := range programs {
+		out, walks, err := f.walks(ctx, program)
+		if err != nil {
+			return nil, err
+		}
+		err = f.descend(out, walks, func(_ []int, fullest float64, step func() time.Duration) bool {
+			list = append(list, LimitPoint{int64(fullest), step()})
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(list, func(a, b LimitPoint) int {
+		return cmp.Or(cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Step, b.Step))
+	})
+	out := list[:0]
+	for _, l := range list { // a plan within fewer bytes is one within more
+		if len(out) == 0 || l.Step < out[len(out)-1].Step {
+			out = append(out, l)
+		}
+	}
+	if n := len(out); n > points && points > 1 {
+		for k := range points {
+			out[k] = out[k*(n-1)/(points-1)]
+		}
+		out = out[:points]
+	}
+	return out, nil
 }
 
 // problemOf is the problem of planning the same step anew, from what chains say, without limits.
 func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
-	out := Problem{MicroBatches: p.MicroBatches(), NoBound: true,
+	out := Problem{MicroBatches: p.MicroBatches(),
 		Schedule: schedule.Fixed(p.Program.WithoutReduce())}
 	if len(chains) != len(p.Stages) {
 		return out, fmt.Errorf("planner: the chains of %d stages, and the plan has %d", len(chains),
@@ -86,65 +109,7 @@ func (p *Plan) problemOf(chains []remat.Chain) (Problem, error) {
 	g := own.Program.Graph()
 	latest := g.LatestReceives()
 	for i, d := range p.Devices {
-		out.Devices = append(out.Devices, Device{Name: d.Name, Live: max(d.Peak-own.peak(g, latest, i), 0)})
+		out.Devices = append(out.Devices, Device{Name: d.Name, Live: max(d.Peak-own.newReplay(g, latest, i).peak(nil), 0)})
 	}
 	return out, nil
 }
-
-// overLimits finds points; one of them has the limit at.
-func (p Problem) overLimits(ctx context.Context, points int, at int64) (out []LimitPoint, err error) {
-	p.Devices = slices.Clone(p.Devices)
-	solve := func(limit int64) (*Plan, error) {
-		for i := range p.Devices {
-			p.Devices[i].Limit = limit
-		}
-		plan, err := Solve(ctx, p)
-		if err = cmp.Or(ctx.Err(), err); err == nil {
-			out = append(out, LimitPoint{limit, plan.Step()})
-		}
-		return plan, err
-	}
-	free, err := solve(0)
-	if err != nil {
-		return out, err
-	}
-	most := free.fullest()
-	out[0].Limit = most
-	var short *MemoryError
-	if _, err = solve(1); !errors.As(err, &short) {
-		return out, err
-	}
-	err = nil
-	wanted := []int64{short.Least(), at}
-	for tries := 0; len(out) < points && tries < 2*points; tries++ {
-		if len(wanted) == 0 {
-			slices.SortFunc(out, byLimit)
-			widest := 0
-			for i := range len(out) - 1 {
-				if out[i+1].Limit-out[i].Limit > out[widest+1].Limit-out[widest].Limit {
-					widest = i
-				}
-			}
-			if len(out) < 2 || out[widest+1].Limit-out[widest].Limit < 2 {
-				break
-			}
-			wanted = append(wanted, (out[widest].Limit+out[widest+1].Limit)/2)
-		}
-		limit := wanted[0]
-		wanted = wanted[1:]
-		if slices.ContainsFunc(out, func(o LimitPoint) bool { return o.Limit == limit }) || limit > most {
-			continue
-		}
-		if _, err = solve(limit); err != nil && !errors.As(err, &short) {
-			break
-		}
-		err = nil
-	}
-	slices.SortFunc(out, byLimit)
-	for i := 1; i < len(out); i++ { // a plan within fewer bytes is one within more
-		out[i].Step = min(out[i].Step, out[i-1].Step)
-	}
-	return out, err
-}
-
-func byLimit(a, b LimitPoint) int { return cmp.Compare(a.Limit, b.Limit) }

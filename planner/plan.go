@@ -37,10 +37,9 @@ type DevicePlan struct {
 	// Peak is the most that can be held in a step, Base included. It is held where links meet (the
 	// capacity of the program is schedule.Meet). Otherwise it is held if stages run ahead of each
 	// other as far as the program lets them.
-	Peak       int64
-	Time       float64 // of forwards, recomputations and backwards
-	Once       float64 // the same without recomputation
-	LowerBound float64 // no plan in the order of the program takes less, as the solver counts bytes
+	Peak int64
+	Time float64 // of forwards, recomputations and backwards
+	Once float64 // the same without recomputation
 
 	Spread float64 // see Costs
 }
@@ -162,7 +161,7 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 	}
 	for i := range out.Devices {
 		d := &out.Devices[i]
-		d.Time, d.Once, d.LowerBound = 0, 0, 0
+		d.Time, d.Once = 0, 0
 	}
 	out.predictPeaks()
 	return &out
@@ -180,7 +179,7 @@ func (p *Plan) predictPeaks() {
 			g = p.Program.Graph()
 			latest = g.LatestReceives()
 		}
-		p.Devices[i].Peak = p.Devices[i].Base + p.peak(g, latest, i)
+		p.Devices[i].Peak = p.Devices[i].Base + p.newReplay(g, latest, i).peak(nil)
 	}
 }
 

@@ -101,9 +101,6 @@ func TestTimesAddUp(t *testing.T) {
 			if diff := sum - d.Time; diff > 0.01 || diff < -0.01 { // rounded to nanoseconds
 				t.Errorf("device %d: %g, and its actions take %g", i, d.Time, sum)
 			}
-			if d.Time < d.LowerBound-1e-6 {
-				t.Errorf("device %d: %g is below the bound %g", i, d.Time, d.LowerBound)
-			}
 		}
 	})
 }
@@ -169,7 +166,7 @@ worker 0: 0F0 0F1 0R0 0B0 0R1 0B1
 // Every fault of a plan is found, and the error says where it is.
 func TestCheckFindsFaults(t *testing.T) {
 	whole := `device cpu:0
-device cpu:1 limit=900 base=400 peak=880 time=25 once=22 bound=24
+device cpu:1 limit=900 base=400 peak=880 time=25 once=22
 stage 0 device=cpu:0 layers=2 policy=except_last
   0 S0 L B0
   1 K0 L S0 B0
@@ -241,7 +238,7 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 // The simulated step of one stage is the sum of its actions.
 func TestStep(t *testing.T) {
 	for _, worker := range []string{"0F0 0F1 0B0 0B1", "0F0 0F1 0I0 0I1 0W0 0W1"} {
-		p, err := planner.Parse(`device cpu:0 limit=900 base=400 peak=880 time=30 once=28 bound=30
+		p, err := planner.Parse(`device cpu:0 limit=900 base=400 peak=880 time=30 once=28
 stage 0 device=cpu:0 layers=1 policy=optimal units=1
   0-1 times=4000/0/11000 S0 L B0
 program whole stages=1 micro-batches=2

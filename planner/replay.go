@@ -1,28 +1,156 @@
 package planner
 
 import (
+	"maps"
 	"slices"
 
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
 
-// replay carries out the actions of a worker, operation by operation, and adds up the bytes of its
-// device, block by block. A value for another worker waits as long as the program lets it.
+// replay is the bytes of a device over its actions, block by block, operation by operation. A value
+// for another worker waits as long as the program lets it.
 //
 //	worker 0   0F1  0F1>1  0F2  ...   1>0B0  0B0        0F1 has made x, and 1>0B0 cannot start
 //	waits           x      x    x     y                  before x was received
+//
+// Micro-batches share no memory, so each is replayed by itself and their bytes add up.
 type replay struct {
-	p          *Plan
-	g          *schedule.Graph
-	latest     []int // see schedule.Graph.LatestReceives
-	worker     int
-	live, most int64 // bytes
-	reduction  int64 // part of them: for a reduction under way
-	states     map[[2]int]*inFlight
-	statistics map[int]*block                        // by stage
+	p      *Plan
+	g      *schedule.Graph
+	latest []int // see schedule.Graph.LatestReceives
+	worker int
+	ids    [][]int // by micro-batch: its actions, by their places on the worker
+	parts  []bytesOver
+	all    bytesOver // of all micro-batches and of reductions
+}
+
+// bytesOver is the bytes of a micro-batch over the actions of a device.
+type bytesOver struct {
+	before, after []int64 // by action: what changes when it begins, and when it ends
+	peak          []int64 // by action: the most during it beside what is there when it has begun
+}
+
+func newBytesOver(actions int) bytesOver {
+	list := make([]int64, 3*actions)
+	return bytesOver{list[:actions], list[actions : 2*actions], list[2*actions:]}
+}
+
+func (p *Plan) newReplay(g *schedule.Graph, latest []int, worker int) *replay {
+	r := &replay{p: p, g: g, latest: latest, worker: worker, ids: make([][]int, p.MicroBatches()),
+		parts: make([]bytesOver, p.MicroBatches())}
+	first, end := g.First[worker], g.First[worker+1]
+	r.all = newBytesOver(end - first)
+	reduction := int64(0)
+	for id := first; id < end; id++ {
+		a := g.Actions[id]
+		if a.Kind != schedule.Reduce {
+			r.ids[a.MicroBatch] = append(r.ids[a.MicroBatch], id)
+			continue
+		}
+		// It goes on beside what follows, one after the other.
+		if more := p.Stages[a.Stage].memory.Reduction - reduction; more > 0 {
+			r.all.after[id-first], r.all.peak[id-first] = more, more
+			reduction += more
+		}
+	}
+	for i := range r.parts {
+		r.parts[i] = newBytesOver(end - first)
+		r.update(i)
+	}
+	return r
+}
+
+// update replays a micro-batch, whose operations have changed.
+func (r *replay) update(microBatch int) {
+	old, now := r.parts[microBatch], r.bytesOf(microBatch)
+	for k := range now.before {
+		r.all.before[k] += now.before[k] - old.before[k]
+		r.all.after[k] += now.after[k] - old.after[k]
+		r.all.peak[k] += now.peak[k] - old.peak[k]
+	}
+	r.parts[microBatch] = now
+}
+
+// bytesOf replays a micro-batch.
+func (r *replay) bytesOf(microBatch int) bytesOver {
+	m := &micro{replay: r, out: newBytesOver(len(r.all.peak)), microBatch: microBatch, first: r.g.First[r.worker],
+		states: map[int]*inFlight{}, due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
+	m.run()
+	return m.out
+}
+
+// peak returns the most bytes of the device, without its base. It calls visit, which may be nil,
+// with each action, its peak, and the bytes held at its end.
+func (r *replay) peak(visit func(a schedule.Action, peak, live int64)) (most int64) {
+	live := int64(0)
+	for k, before := range r.all.before {
+		live += before
+		peak := live + r.all.peak[k]
+		live += r.all.after[k]
+		most = max(most, peak, live)
+		if visit != nil {
+			visit(r.g.Actions[r.g.First[r.worker]+k], max(peak, live), live)
+		}
+	}
+	return most
+}
+
+// micro replays one micro-batch on all stages of a device.
+type micro struct {
+	*replay
+	out        bytesOver
+	microBatch int
+	first      int                                   // id of the worker's first action
+	at         int                                   // place of the action under way
+	live       int64                                 // bytes of the micro-batch
+	gathered   int64                                 // statistics, by the first micro-batch; they stay until the last one's forward is over
+	most       int64                                 // in the action under way
+	states     map[int]*inFlight                     // by stage
 	due        map[int][]*block                      // by action: the blocks that no longer wait when it begins
 	sent       map[schedule.Action]map[[3]int]*block // by receive on the worker itself
+}
+
+func (m *micro) run() {
+	ids := m.ids[m.microBatch]
+	for k, id := range ids {
+		next := m.first + len(m.out.peak)
+		if k+1 < len(ids) {
+			next = ids[k+1]
+		}
+		m.wait(id)
+		m.at, m.most = id-m.first, m.live
+		before := m.live
+		m.do(m.g.Actions[id])
+		m.out.peak[m.at] = max(m.most, m.live) - before
+		m.out.after[m.at] += m.live - before
+		if m.gathered > 0 {
+			last, _ := m.g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: m.g.Actions[id].Stage, MicroBatch: m.p.MicroBatches() - 1})
+			m.out.after[last-m.first] -= m.gathered
+			m.live, m.gathered = m.live-m.gathered, 0
+		}
+		for len(m.due) > 0 {
+			until := slices.Min(slices.Collect(maps.Keys(m.due)))
+			if until >= next {
+				break
+			}
+			m.wait(until)
+		}
+	}
+}
+
+// wait drops what no longer waits when an action begins.
+func (m *micro) wait(id int) {
+	list, ok := m.due[id]
+	if !ok {
+		return
+	}
+	before := m.live
+	m.drop(list)
+	delete(m.due, id)
+	if at := id - m.first; at < len(m.out.before) {
+		m.out.before[at] += m.live - before
+	}
 }
 
 // block is memory that exists as long as it has holders.
@@ -49,32 +177,10 @@ type left struct {
 	peak, weights int64
 }
 
-// peak returns the most bytes of a device, without its base.
-func (p *Plan) peak(g *schedule.Graph, latest []int, device int) int64 {
-	return p.replay(g, latest, device, func(schedule.Action, int64) {})
-}
-
-// replay calls after with each of a device's actions and the bytes held at its end, and returns the
-// most bytes. Neither includes the base.
-func (p *Plan) replay(g *schedule.Graph, latest []int, device int,
-	after func(a schedule.Action, live int64)) (most int64) {
-	r := &replay{p: p, g: g, latest: latest, worker: device, states: map[[2]int]*inFlight{},
-		statistics: map[int]*block{}, due: map[int][]*block{},
-		sent: map[schedule.Action]map[[3]int]*block{}}
-	for id := g.First[device]; id < g.First[device+1]; id++ {
-		r.drop(r.due[id])
-		delete(r.due, id)
-		r.do(g.Actions[id])
-		r.notePeak(0)
-		after(g.Actions[id], r.live)
-	}
-	return r.most
-}
-
 // notePeak notes temporary bytes in addition to live ones.
-func (r *replay) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
+func (r *micro) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
 
-func (r *replay) hold(list []*block) {
+func (r *micro) hold(list []*block) {
 	for _, b := range list {
 		if b == nil {
 			continue
@@ -85,7 +191,7 @@ func (r *replay) hold(list []*block) {
 	}
 }
 
-func (r *replay) drop(list []*block) {
+func (r *micro) drop(list []*block) {
 	for _, b := range list {
 		if b == nil {
 			continue
@@ -96,14 +202,8 @@ func (r *replay) drop(list []*block) {
 	}
 }
 
-func (r *replay) do(a schedule.Action) {
-	if a.Kind == schedule.Reduce { // it goes on beside what follows, one after the other
-		if more := r.p.Stages[a.Stage].memory.Reduction - r.reduction; more > 0 {
-			r.live, r.reduction = r.live+more, r.reduction+more
-		}
-		return
-	}
-	m := r.at(a)
+func (r *micro) do(a schedule.Action) {
+	m := r.stateOf(a)
 	switch a.Kind {
 	case schedule.ReceiveActivation:
 		r.receive(a, m.inputs, 0, m.fp.Inputs, m.fp.Arrives)
@@ -124,29 +224,25 @@ func (r *replay) do(a schedule.Action) {
 		r.sendGradients(m, a)
 	case schedule.BackwardWeight:
 		for _, l := range m.left {
-			before, peak := r.live, l.peak
+			before := r.live
 			r.drop(l.blocks)
-			if _, stages := heldElsewhere(l.blocks, nil, nil); stages > 0 {
-				peak += stages
-			}
-			r.most = max(r.most, before+peak)
+			r.most = max(r.most, before+l.peak+heldElsewhere(l.blocks, nil))
 			r.live += l.weights
 		}
 		m.left = nil
 	}
 	if a.Kind == schedule.BackwardWeight || a.Kind == schedule.Backward {
-		delete(r.states, [2]int{a.Stage, a.MicroBatch})
+		delete(r.states, a.Stage)
 	}
 }
 
-func (r *replay) ops(a schedule.Action) []remat.Op {
+func (r *micro) ops(a schedule.Action) []remat.Op {
 	return r.p.Stages[a.Stage].MicroBatches[a.MicroBatch].Ops
 }
 
-// at returns the state of an action's micro-batch.
-func (r *replay) at(a schedule.Action) *inFlight {
-	key := [2]int{a.Stage, a.MicroBatch}
-	m := r.states[key]
+// stateOf returns the state of an action's micro-batch.
+func (r *micro) stateOf(a schedule.Action) *inFlight {
+	m := r.states[a.Stage]
 	if m == nil {
 		s := &r.p.Stages[a.Stage]
 		fp := s.footprint(a.MicroBatch)
@@ -160,7 +256,7 @@ func (r *replay) at(a schedule.Action) *inFlight {
 		if _, split := r.g.IndexOf(first); split {
 			m.kind += remat.MakesLater
 		}
-		r.states[key] = m
+		r.states[a.Stage] = m
 	}
 	return m
 }
@@ -242,7 +338,7 @@ func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred
 
 // receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
 // are the memory that was sent, from another a copy.
-func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks, parcel remat.Parcel) {
+func (r *micro) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks, parcel remat.Parcel) {
 	if into[boundary] == nil {
 		into[boundary] = make([]*block, len(of.At[boundary]))
 	}
@@ -266,7 +362,7 @@ func (r *replay) receive(a schedule.Action, into [][]*block, boundary int, of re
 }
 
 // forward performs a forward and sends its output.
-func (r *replay) forward(m *inFlight, a schedule.Action) {
+func (r *micro) forward(m *inFlight, a schedule.Action) {
 	s := &r.p.Stages[a.Stage]
 	if a.Stage == 0 {
 		m.inputs[0] = blocksOf(m.fp.Inputs, 0, 0, nil)
@@ -291,17 +387,14 @@ func (r *replay) forward(m *inFlight, a schedule.Action) {
 	} else {
 		r.send(a, schedule.SendActivation, out, m.fp.Leaves)
 	}
-	if a.MicroBatch == r.p.MicroBatches()-1 {
-		if b := r.statistics[a.Stage]; b != nil {
-			r.notePeak(m.fp.Commit)
-			r.drop([]*block{b})
-		}
+	if a.MicroBatch == r.p.MicroBatches()-1 && gathersStatistics(s.footprint(0)) {
+		r.notePeak(m.fp.Commit)
 	}
 }
 
 // send sends the held tensors at a boundary to other stages. For another worker they wait until it
 // has received them.
-func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parcel remat.Parcel) {
+func (r *micro) send(a schedule.Action, kind schedule.Kind, list []*block, parcel remat.Parcel) {
 	for stage := range r.p.Stages {
 		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
 			continue
@@ -330,7 +423,7 @@ func (r *replay) send(a schedule.Action, kind schedule.Kind, list []*block, parc
 }
 
 // sendGradients sends the gradients of the stage's input to earlier stages.
-func (r *replay) sendGradients(m *inFlight, a schedule.Action) {
+func (r *micro) sendGradients(m *inFlight, a schedule.Action) {
 	if memory := &r.p.Stages[a.Stage].memory; a.Stage == 0 && memory.InputGradient > 0 {
 		r.notePeak(memory.InputGradient)
 		if a.MicroBatch == 0 && !memory.InputHasGradient {
@@ -353,7 +446,7 @@ func (r *replay) sendGradients(m *inFlight, a schedule.Action) {
 }
 
 // beginLoss makes the gradient of the loss, on the last stage.
-func (r *replay) beginLoss(m *inFlight, a schedule.Action) {
+func (r *micro) beginLoss(m *inFlight, a schedule.Action) {
 	n := len(m.fp.Units)
 	if a.Stage < len(r.p.Stages)-1 || m.grads[n] != nil {
 		return
@@ -364,11 +457,11 @@ func (r *replay) beginLoss(m *inFlight, a schedule.Action) {
 }
 
 // operations performs operations of a micro-batch's plan.
-func (r *replay) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
+func (r *micro) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 	for _, op := range ops {
 		switch i := op.Layer; op.Kind {
 		case remat.Forward, remat.ForwardKeep, remat.ForwardSave:
-			r.run(m, a, i, op.Kind)
+			r.unitForward(m, a, i, op.Kind)
 		case remat.LossStep:
 			if n := len(m.fp.Units); m.fp.AtOnce && a.Stage == len(r.p.Stages)-1 {
 				r.beginLoss(m, a)
@@ -384,8 +477,8 @@ func (r *replay) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 	}
 }
 
-// run performs a forward of a unit.
-func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
+// unitForward performs a forward of a unit.
+func (r *micro) unitForward(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	u, run := &m.fp.Units[i], remat.Again
 	switch {
 	case !m.ran[i] && a.MicroBatch == 0:
@@ -402,12 +495,7 @@ func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	m.inputs[i+1] = blocksOf(m.fp.Inputs, i+1, i, m.inputs[i])
 	r.hold(m.inputs[i+1])
 	if run == remat.FirstOfStep && u.Statistics > 0 {
-		b := r.statistics[a.Stage]
-		if b == nil {
-			b = &block{holders: 1}
-			r.statistics[a.Stage] = b
-		}
-		b.bytes += u.Statistics
+		r.gathered += u.Statistics
 		r.live += u.Statistics
 	}
 	switch kind {
@@ -420,39 +508,30 @@ func (r *replay) run(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 }
 
 // dropInput drops x(i) unless it is part of a graph.
-func (r *replay) dropInput(m *inFlight, i int) {
+func (r *micro) dropInput(m *inFlight, i int) {
 	if !m.inGraph[i] {
 		r.drop(m.inputs[i])
 		m.inputs[i] = nil
 	}
 }
 
-func (r *replay) unitBackward(m *inFlight, i int) {
+func (r *micro) unitBackward(m *inFlight, i int) {
 	b := m.backward()
 	u, before := &b.Units[i], r.live
 	m.grads[i] = blocksOf(b.Gradients, i, i+1, m.grads[i+1])
 	r.hold(m.grads[i])
 	r.live += u.Weights
-	var deferred []*block
-	for _, l := range m.left {
-		deferred = append(deferred, l.blocks...)
-	}
 	stays := slices.Concat(m.inputs[i], m.grads[i], r.left(m, b, i, u))
 	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
 	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
-	units, stages := heldElsewhere(gone, stays, deferred)
-	peak := units + u.Peak
-	if stages > 0 {
-		peak = min(peak+stages, units+max(u.Held, u.Peak))
-	}
-	r.most = max(r.most, before+peak)
+	r.most = max(r.most, before+u.Peak+heldElsewhere(gone, stays))
 	r.dropInput(m, i)
 }
 
 // left holds the memory that the first part of a unit's backward leaves to the second.
-func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitBackward) []*block {
+func (r *micro) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitBackward) []*block {
 	if m.kind < remat.MakesLater {
 		return nil
 	}
@@ -480,20 +559,20 @@ func (r *replay) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitB
 // heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not
 // hold them: later units for their second parts, and other stages. They may exist during the
 // backward's peak.
-func heldElsewhere(gone, stays, deferred []*block) (units, stages int64) {
+func heldElsewhere(gone, stays []*block) (bytes int64) {
 	seen := map[*block]bool{nil: true}
 	for _, b := range stays {
 		seen[b] = true
 	}
 	for _, b := range gone {
-		switch {
-		case seen[b] || b.holders == 0:
-		case slices.Contains(deferred, b):
-			units += b.bytes
-		default:
-			stages += b.bytes
+		if !seen[b] && b.holders > 0 {
+			bytes += b.bytes
 		}
 		seen[b] = true
 	}
-	return units, stages
+	return bytes
+}
+
+func gathersStatistics(f *remat.Footprint) bool {
+	return slices.ContainsFunc(f.Units, func(u remat.UnitBytes) bool { return u.Statistics > 0 })
 }

@@ -18,13 +18,13 @@ type Problem struct {
 	// others have Stage.Fewer. 0 is all.
 	Larger   int
 	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
+	Links    schedule.Links     // what transfers take
 	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
-	// NoBound leaves out the lower bounds of devices, DevicePlan.LowerBound, which take most of the
-	// time: they are then the times without recomputation. The plan is the same.
-	NoBound bool
-	// Rough plans devices by coarse tables alone, as solver.Options has it: sooner, for steps that
-	// are a little longer.
-	Rough bool
+	// First takes the first plan within the limits, and not the one with the shortest step. A
+	// MemoryError then has limits that may be a little too high.
+	First bool
+	// Curves keeps the curves of stages for other problems with the same costs; nil keeps none.
+	Curves *Curves
 }
 
 // Device is a device of a problem. Limit and Live count if its stages have the policy Optimal.
@@ -100,36 +100,6 @@ func (p Problem) Splits() bool {
 	return err == nil && slices.ContainsFunc(slices.Concat(program.Workers...), func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
 }
 
-// chains returns the chains of a stage's micro-batches in this step, with the kind of backwards in
-// a program: for the first micro-batch, for later ones, and for later ones with fewer rows. If only
-// some backwards of later ones are in two parts, theirs are whole.
-func (p Problem) chains(stage int, program *schedule.Program) (first, later, fewer remat.Chain) {
-	s := &p.Stages[stage]
-	splits := make([]bool, p.MicroBatches)
-	for _, a := range program.Workers[s.Device] {
-		if a.Kind == schedule.BackwardInput && a.Stage == stage {
-			splits[a.MicroBatch] = true
-		}
-	}
-	split := !slices.Contains(splits[1:], false) && p.MicroBatches > 1
-	kind := remat.Adds
-	if split {
-		kind = remat.AddsLater
-	}
-	later, fewer = s.Costs.Chain(kind), s.smaller().Chain(kind)
-	if kind = remat.Adds; !s.Memory.Gradients {
-		kind = remat.Makes
-	}
-	if splits[0] {
-		kind += remat.MakesLater
-	}
-	first = s.Costs.Chain(kind)
-	if s.Memory.BatchInput && s.Costs.Prologue == 0 {
-		first, later, fewer = first.WithoutInput(), later.WithoutInput(), fewer.WithoutInput()
-	}
-	return first, later, fewer
-}
-
 func (s *Stage) smaller() *Costs {
 	if s.Fewer != nil {
 		return s.Fewer
@@ -140,33 +110,4 @@ func (s *Stage) smaller() *Costs {
 // Chain returns the stage as a chain of units after the prologue, with backwards of a kind.
 func (c Costs) Chain(kind remat.BackwardKind) remat.Chain {
 	return c.Footprint.Chain(c.Times, c.Loss, c.Prologue, kind)
-}
-
-// prologue returns the peak of the prologue. It includes the input if no chain does.
-func (s Stage) prologue() (peak int64) {
-	f := s.Costs.Footprint
-	for i := range s.Costs.Prologue {
-		held := int64(0)
-		seen := make([]bool, len(f.Inputs.Bytes))
-		if s.Memory.BatchInput {
-			markBlocks(seen, f.Inputs.At[0])
-		}
-		for _, b := range slices.Concat(f.Inputs.At[0], f.Inputs.At[i]) {
-			if b >= 0 && !seen[b] {
-				seen[b] = true
-				held += f.Inputs.Bytes[b]
-			}
-		}
-		keep := f.Units[i].Keep
-		peak = max(peak, held+slices.Max(keep[:]))
-	}
-	return peak
-}
-
-func markBlocks(seen []bool, blocks []int) {
-	for _, b := range blocks {
-		if b >= 0 {
-			seen[b] = true
-		}
-	}
 }

@@ -143,7 +143,7 @@ func (f field) parse(word string) (err error) {
 func (d *DevicePlan) fields() []field {
 	return []field{
 		{name: "limit", in: &d.Limit}, {name: "base", in: &d.Base}, {name: "peak", in: &d.Peak},
-		{name: "time", time: &d.Time}, {name: "once", time: &d.Once}, {name: "bound", time: &d.LowerBound},
+		{name: "time", time: &d.Time}, {name: "once", time: &d.Once}, {name: "bound", time: new(float64)},
 		{name: "spread", time: &d.Spread},
 	}
 }

@@ -3,7 +3,6 @@ package profile_test
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -16,26 +15,6 @@ import (
 	"penstock.example/profile"
 	"penstock.example/torch"
 )
-
-// TestSavedBytesAddUp: what the layers hold one by one is what a forward of the whole model holds,
-// to the byte.
-func TestSavedBytesAddUp(t *testing.T) {
-	for _, network := range networks {
-		t.Run(network.name, func(t *testing.T) {
-			c := deviceCtx(t)
-			x, model := network.input(c), network.build()
-			p := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, x)
-			want := whole(c, model, x)
-			sizes, err := balance.Sizes(p.Layers, []int{len(p.Layers)}, balance.SizeConfig{Skips: p.Skips})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := sizes[0].Saved; got != want {
-				t.Errorf("layers hold %d bytes, the model %d: %+v", got, want, p)
-			}
-		})
-	}
-}
 
 // whole is how much more is live after a forward of a model, but for its input.
 func whole(c *torch.Ctx, model *nn.Sequential, x *torch.Tensor) int64 {
@@ -85,8 +64,8 @@ func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
 	return c.Normal_(c.Empty(torch.Float32, 4, info.Input[0], size, size), 0, 1)
 }
 
-// TestModels holds the same for known networks, and that a device of a pipe holds what is
-// predicted, to the byte, after the forward of two micro-batches.
+// TestModels: what the layers of known networks hold one by one is what a forward of the whole
+// model holds, to the byte, and so it is with the devices of a pipe.
 func TestModels(t *testing.T) {
 	for _, m := range known {
 		t.Run(m.name, func(t *testing.T) {
@@ -106,22 +85,8 @@ func TestModels(t *testing.T) {
 			if want := 4 * nn.Count(model); sizes[0].Parameters != want || sizes[0].Gradients != want {
 				t.Errorf("%d bytes of parameters and %d of gradients, want %d", sizes[0].Parameters, sizes[0].Gradients, want)
 			}
-			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.ExceptLast} {
-				for _, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
-					graphs, inputs := planner.Policy(policy).Held(2)
-					config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
-					counts := []int{cut, layers - cut}
-					sizes, err := balance.Sizes(p.Layers, counts, config)
-					if err != nil {
-						t.Fatal(err)
-					}
-					got := held(t, build(t, m.name, m.options), counts, policy, 2, x)
-					for stage, s := range sizes {
-						if want := s.Parameters + s.Buffers + s.Saved + s.Inputs; got[stage] != want {
-							t.Errorf("%v, cut at %d: stage %d holds %d bytes, want %d: %+v", policy, cut, stage, got[stage], want, s)
-						}
-					}
-				}
+			for i, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
+				stagesHold(t, p, build(t, m.name, m.options), x, cut, 2, []pipe.Checkpoint{pipe.Never, pipe.ExceptLast}[i%2])
 			}
 		})
 	}
@@ -132,38 +97,43 @@ func TestModels(t *testing.T) {
 func TestStagesHoldWhatIsPredicted(t *testing.T) {
 	const chunks = 3
 	for _, network := range networks {
-		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast} {
-			layers := len(network.build().Layers())
-			for cut := 1; cut < layers; cut++ {
+		layers := len(network.build().Layers())
+		for cut := 1; cut < layers; cut++ {
+			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast} {
 				t.Run(fmt.Sprint(network.name, " ", policy, " ", cut), func(t *testing.T) {
 					torchtest.Check(t)
 					c := torch.NewCtx(torch.Options{Device: torch.CPU(3)}) // the batch is not charged to a stage
 					defer c.Close()
 					x, model := network.input(c), network.build()
-					sample := c.Narrow(x, 0, 0, x.Size(0)/chunks)
-					p := measured(t, model, profile.Config{BytesOnly: true}, sample)
-					graphs, inputs := planner.Policy(policy).Held(chunks)
-					if policy == pipe.Always { // no graph yet
-						inputs = chunks
-					}
-					config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
-					counts := []int{cut, layers - cut}
-					sizes, err := balance.Sizes(p.Layers, counts, config)
-					if err != nil {
-						t.Fatal(err)
-					}
-					got := held(t, model, counts, policy, chunks, x)
-					for stage, s := range sizes {
-						want := s.Parameters + s.Buffers + s.Saved + s.Inputs
-						if policy == pipe.Always {
-							want -= s.Saved
-						}
-						if got[stage] != want {
-							t.Errorf("stage %d holds %d bytes, want %d: %+v", stage, got[stage], want, s)
-						}
-					}
+					p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, x.Size(0)/chunks))
+					stagesHold(t, p, model, x, cut, chunks, policy)
 				})
 			}
+		}
+	}
+}
+
+// stagesHold compares what two stages hold after a forward with what BySize counts.
+func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.Tensor, cut, chunks int, policy pipe.Checkpoint) {
+	t.Helper()
+	graphs, inputs := planner.Policy(policy).Held(chunks)
+	if policy == pipe.Always { // no graph yet
+		inputs = chunks
+	}
+	counts := []int{cut, len(p.Layers) - cut}
+	config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
+	sizes, err := balance.Sizes(p.Layers, counts, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := held(t, model, counts, policy, chunks, x)
+	for stage, s := range sizes {
+		want := s.Parameters + s.Buffers + s.Inputs
+		if policy != pipe.Always {
+			want += s.Saved
+		}
+		if got[stage] != want {
+			t.Errorf("%v, cut at %d: stage %d holds %d bytes, want %d: %+v", policy, cut, stage, got[stage], want, s)
 		}
 	}
 }
@@ -269,33 +239,5 @@ func TestFrozen(t *testing.T) {
 	}
 	if l := p.Layers[1]; l.Trainable != 2*4*4 || l.Buffers != 2*4*4+8 || l.Gradient != 6*4*4 {
 		t.Errorf("%+v", l)
-	}
-}
-
-// Chains of the first micro-batch alone are those of whole profiles, whatever the stages.
-func TestFirstOnly(t *testing.T) {
-	for _, network := range networks {
-		t.Run(network.name, func(t *testing.T) {
-			c := deviceCtx(t)
-			model := network.build()
-			defer nn.Free(model)
-			x := network.input(c)
-			layers := len(model.Layers())
-			for _, balance := range [][]int{{layers}, {layers / 2, layers - layers/2}} {
-				for _, config := range []profile.Config{{}, {Split: true}, {Split: true, Workers: make([]int, len(balance))}} {
-					config.Device, config.BytesOnly, config.Balance = c.Device(), true, balance
-					whole := measured(t, model, config, x).Chains
-					config.FirstOnly = true
-					for i, first := range measured(t, model, config, x).Chains {
-						if !reflect.DeepEqual(first.Chain, whole[i].Chain) {
-							t.Errorf("%v of %v, split: %v: %+v, want %+v", i, balance, config.Split, first.Chain, whole[i].Chain)
-						}
-						if first.Later.Layers != nil || first.Footprint != nil {
-							t.Errorf("it measures also %+v, %+v", first.Later, first.Footprint)
-						}
-					}
-				}
-			}
-		})
 	}
 }

@@ -11,169 +11,212 @@ import (
 // Chain is a model, or a stage of one, as package plan knows it: each layer of the chain is a unit
 // of one or more layers of the model.
 type Chain struct {
-	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
-	Later       remat.Chain // of a later one, whose backward adds to them; these and Footprint not with Config.FirstOnly
+	remat.Chain             // backward makes the gradients of parameters
+	Later       remat.Chain // backward adds to them; missing with Config.FirstOnly, as Footprint
 
-	// Footprint is what the stage takes, block by block, and UnitTimes the times, by unit.
+	// Footprint has the bytes, UnitTimes the times of the units.
 	Footprint *remat.Footprint
 	UnitTimes []remat.UnitTimes
 
-	// Fewer is the chain of micro-batches of fewer rows, with Config.Fewer. Its times are those of the
-	// others.
+	// Fewer is the chain of micro-batches with fewer rows (Config.Fewer). Its times are copies.
 	Fewer *Chain
-	// Statistics is the bytes that first forwards gather for the batch norms of a mini-batch
-	// (DeferredBatchNorm). They are held to its end.
-	Statistics int64
-	// Units is the number of layers in each unit, for segment.Config; with Config.LossUnit the last
-	// unit of the last chain is the layer nn.LossLayer. The first Prologue of them have no
-	// backward: nothing in them is trained and nobody wants a gradient of what they are given. They
-	// are run once, and are not layers of the chain.
+	// Units is the number of layers in each unit, for segment.Config. With Config.LossUnit the last
+	// unit of the last chain is the layer nn.LossLayer. The first Prologue units have no backward,
+	// as nothing in them is trained and the gradient of their input is not wanted. They run once,
+	// and are not layers of the chain.
 	Units    []int
 	Prologue int
-	// PrologueTimes is the microseconds that each of them takes, without gradients.
-	PrologueTimes []float64
-	// ProloguePeak is the most bytes, beside the stage's input, while the prologue runs.
+	// ProloguePeak is the peak of the prologue in bytes, without the stage's input.
 	ProloguePeak int64
-	// Given is the bytes of the stage's input, Gives of its output.
+	// Given is the bytes of the stage's input without skips, Gives of its output.
 	Given, Gives int64
-	// SkipsIn is the bytes of the skips that earlier stages send to the stage, SkipsOut of those
-	// that it sends to later ones.
-	SkipsIn, SkipsOut int64
-	Merged            []Merge
-	Spread            []Spread // by layer of the chain
-	Timing            Timing   // of all of them
+	Merged       []Merge
+	Spread       []Spread // by layer of the chain
+	Timing       Timing   // of all of them
 }
 
 // Merge is a layer that is in one unit with the one before it, and why.
 type Merge struct{ Layer, Reason string }
 
-// chains makes the chain of each stage. Units and their times are derived from the sweep. The bytes
-// of units are measured, by the operations of a plan, for two reasons. A unit of several layers
-// takes less than its layers one by one: its backward frees what later layers have saved while
-// earlier ones run, and how much of that is free at the peak depends on the order inside of each
-// layer. And where stages begin, units and whether their gradients are wanted are known only with
-// the balance.
+// chains makes the chain of each stage. Units and their times are derived from the layers. The
+// bytes of units are measured, by the operations of a plan. A unit of several layers takes less
+// than the sum of its layers: its backward frees memory of later layers while earlier ones run. And
+// units, and the gradients that are wanted, depend on the balance.
 //
-// Where a limit has no room for inputs of units that are
-// held, all is measured once more without them.
-func (p *prober) chains(s *sweep, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
+// If a limit has no room for kept inputs, all is measured once more without them.
+func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
+	chains []Chain, err error) {
 	chains, err = p.chainsOf(s, sample, forwards, backwards)
 	if p.isFull(err) && !p.isLean {
-		p.drop()
 		p.isLean = true
 		chains, err = p.chainsOf(s, sample, forwards, backwards)
 	}
 	return chains, err
 }
 
-func (p *prober) chainsOf(s *sweep, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
+func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
+	chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
-	in, err := p.sampleInput(sample)
-	if p.xs = in.xs; err != nil {
+	if p.Loss != nil && p.LossUnit {
+		units[len(units)-1] = append(units[len(units)-1], 1)
+	}
+	w, err := p.newSweep(units)
+	if err != nil {
 		return nil, err
 	}
-	var stages []*staged
-	defer func() {
-		for _, st := range stages {
-			st.free()
-		}
-	}()
+	defer w.free()
+	if w.in, err = p.sampleInput(sample); err != nil {
+		return nil, err
+	}
 	p.begin(forwards)
-	first := 0
-	for stage, n := range p.Balance {
-		if stage == len(p.Balance)-1 && p.Loss != nil && p.LossUnit {
-			units[stage], n = append(units[stage], 1), n+1
-		}
-		st, err := p.stage(stage, first, first+n, units[stage])
-		if err != nil {
-			return nil, err
-		}
-		stages = append(stages, st)
-		if err := p.forwards(st); err != nil {
-			return nil, err
-		}
-		first += n
+	if err := w.forwards(); err != nil {
+		return nil, err
 	}
+	var loss remat.Loss
+	whole := p.s
 	if p.Loss != nil && !p.LossUnit {
-		if err := p.lossOp(s.times); err != nil {
+		if loss, err = p.lossOp(w.in, s.times); err != nil {
 			return nil, err
 		}
+		p.s = whole
 	}
-	torch.FreeAll(p.xs)
-	p.xs = nil
+	w.in.free()
 	p.begin(backwards)
-	for i, st := range slices.Backward(stages) {
-		if i < len(stages)-1 && !p.apart(i, i+1) {
-			st.next = stages[i+1]
-		}
-		if err := p.backwards(st); err != nil {
-			return nil, err
-		}
+	if err := w.backwards(); err != nil {
+		return nil, err
 	}
-	for _, st := range stages {
-		chain := p.timed(st, s.times)
-		chain.Timing.Devices = s.devices
-		for i, reason := range merged[st.first:min(st.last, p.model)] {
-			if reason != "" {
-				chain.Merged = append(chain.Merged, Merge{p.layers[st.first+i].Name, reason})
-			}
+	for i, st := range w.stages {
+		chain := Chain{Units: units[i], Merged: merged[i], Footprint: w.footprint(st)}
+		if i == len(w.stages)-1 {
+			chain.Footprint.AtOnce, chain.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, loss.Tmp
+			chain.Loss = loss
 		}
+		w.assemble(&chain, st, s)
 		chains = append(chains, chain)
 	}
-	last := &chains[len(chains)-1]
-	if last.Chain.Loss = p.loss; p.FirstOnly {
-		return chains, nil
-	}
-	last.Later.Loss = p.loss
-	last.Footprint.AtOnce, last.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, p.loss.Tmp
 	return chains, nil
 }
 
-// timed is the chain of a stage, with the times of its layers if they are known.
-func (p *prober) timed(st *staged, times []unitTimes) Chain {
-	at := st.first
-	var timing []timed
-	for i, n := range st.units {
-		if times != nil {
-			st.all[i].times = together(times[at : at+n])
-		}
-		timing = append(timing, st.all[i].times[:]...)
-		at += n
+// assemble makes the views of a stage's footprint.
+func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
+	f := out.Footprint
+	out.Given, out.Gives = st.values.bytesOf(f.Arrives.Tuple), st.values.bytesOf(f.Leaves.Tuple)
+	var deferred []remat.Deferred
+	kinds, all := w.kinds(), []timed(nil)
+	at := 0
+	for _, u := range w.units[:st.first] {
+		at += len(u.list)
 	}
-	chain := assemble(st, p.Split, p.FirstOnly)
-	chain.Timing = p.timing(timing)
-	return chain
+	for i, u := range w.units[st.first:st.last] {
+		var times unitTimes
+		if s.times != nil {
+			times = together(s.times[at : at+len(u.list)])
+		}
+		at += len(u.list)
+		all = append(all, times[:]...)
+		out.UnitTimes = append(out.UnitTimes, remat.UnitTimes{Name: u.name, Forward: times[forward].micros(),
+			ForwardNoGrad: times[forwardNoGrad].micros(),
+			Backward:      times[firstBackward].micros(), Later: times[laterBackward].micros()})
+		if u.isFrozen && out.Prologue == i {
+			keep := f.Units[i].Keep
+			out.Prologue = i + 1
+			out.ProloguePeak = max(out.ProloguePeak, st.values.fresh(i, 0)+slices.Max(keep[:]))
+			continue
+		}
+		out.Spread = append(out.Spread, times.spread())
+		share, longer := times.parts()
+		if times[firstPart] == nil { // Config.Known was measured without parts
+			share = u.share
+		}
+		left := u.backs[remat.MakesLater+kinds[len(kinds)-1]].Left
+		deferred = append(deferred, remat.Deferred{Bytes: left, Share: share, Longer: longer})
+	}
+	if !w.Split {
+		deferred = nil
+	}
+	loss := out.Loss.Backward
+	out.Chain, out.Timing = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Makes), w.timing(all, s.devices)
+	if out.Deferred = deferred; w.FirstOnly {
+		out.Footprint = nil
+		return
+	}
+	out.Later = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Adds)
+	out.Later.Deferred = deferred
 }
 
-// cut finds the units of each stage, as numbers of layers. merged is, by layer, why it is in one
-// unit with the one before it; "" if it begins a unit.
-func (p *prober) cut(f *found) (units [][]int, merged []string) {
-	merged = f.joined(p.layers[:p.model])
+// parts is the share of the second part in the time of both, and how many microseconds longer both
+// take than a whole backward; nothing where they were not timed.
+func (t unitTimes) parts() (share, longer float64) {
+	first, second, whole := t[firstPart].micros(), t[secondPart].micros(), t[laterBackward].micros()
+	if both := first + second; both > 0 {
+		share, longer = second/both, max(both-whole, 0)
+	}
+	return share, longer
+}
+
+// footprint returns the bytes of a stage.
+func (w *sweep) footprint(st *stage) *remat.Footprint {
+	n := st.last - st.first
+	begin, end := w.elements(st, st.first), w.elements(st, st.last)
+	ones := func(list []int) []int { return slices.Repeat([]int{1}, len(list)) }
+	out := &remat.Footprint{Inputs: st.values.Blocks,
+		Arrives: begin.parcel(st.values.At[0], ones(begin.pops)),
+		Leaves:  end.parcel(st.values.At[n], ones(end.pops))}
+	for i, u := range w.units[st.first:st.last] {
+		u.bytes.Saved = u.saved - st.values.fresh(i+1, i)
+		out.Units = append(out.Units, u.bytes)
+		out.Commit += u.commit
+	}
+	for _, kind := range w.kinds() {
+		g := st.grads[kind].Blocks
+		b := remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops),
+			Leaves: begin.parcel(g.At[0], begin.pops)}
+		for later := range remat.BackwardKind(2) {
+			if later > 0 && !w.Split {
+				continue
+			}
+			b.Units = nil
+			for _, u := range w.units[st.first:st.last] {
+				b.Units = append(b.Units, u.backs[kind+later*remat.MakesLater])
+			}
+			out.Backward[kind+later*remat.MakesLater] = b
+		}
+	}
+	return out
+}
+
+// cut returns the units of each stage, as numbers of layers, and the layers that are not the first
+// of their unit.
+func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
+	reasons := f.joined(p.layers[:p.model])
 	begin := func() {
 		first := 0
 		for _, n := range p.Balance {
-			merged[first] = ""
+			reasons[first] = ""
 			first += n
 		}
 	}
 	begin()
-	coarsen(merged, p.routes, max(p.MostUnits-len(p.Balance), 1))
+	coarsen(reasons, p.routes, max(p.MostUnits-len(p.Balance), 1))
 	begin()
 	first := 0
-	for _, n := range p.Balance {
-		var counts []int
-		for _, reason := range merged[first : first+n] {
-			if reason == "" {
-				counts = append(counts, 0)
+	for stage, n := range p.Balance {
+		units, merged = append(units, nil), append(merged, nil)
+		for i := first; i < first+n; i++ {
+			if reasons[i] == "" {
+				units[stage] = append(units[stage], 0)
+			} else {
+				merged[stage] = append(merged[stage], Merge{p.layers[i].Name, reasons[i]})
 			}
-			counts[len(counts)-1]++
+			units[stage][len(units[stage])-1]++
 		}
-		units, first = append(units, counts), first+n
+		first += n
 	}
 	return units, merged
 }
 
 // segment cuts a part of the model.
 func (p *prober) segment(first, last int, units []int) (*segment.Segment, error) {
-	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last,
+		Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
 }

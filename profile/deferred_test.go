@@ -1,6 +1,7 @@
 package profile_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,43 +12,39 @@ import (
 	"penstock.example/torch"
 )
 
-// What units are measured to defer is what an execution holds after the first parts of their
-// backwards, to the byte: memory of their own, and inputs and gradients, which several may hold.
+// TestDeferredBytes: what units are measured to leave to the second parts of their backwards is at
+// least what an execution holds after the first ones, and not much more in networks that people
+// use.
 func TestDeferredBytes(t *testing.T) {
+	left := func(t *testing.T, model *nn.Sequential, x *torch.Tensor) (held, predicted int64) {
+		t.Helper()
+		chain := measured(t, model, profile.Config{BytesOnly: true, Balance: []int{len(model.Layers())}, Split: true}, x).Chains[0]
+		for _, u := range chain.Footprint.Backward[remat.AddsLater].Units {
+			predicted += u.Left
+		}
+		return heldAfterFirstParts(t, model, chain, x), predicted
+	}
 	for _, n := range networks {
-		t.Run(n.name, func(t *testing.T) {
-			c := newCtx(t)
-			m := n.build()
-			nn.Materialise(c, nn.State(m), 1)
-			defer nn.Free(m)
-			x := n.input(c)
-			chain := measured(t, m, profile.Config{BytesOnly: true, Balance: []int{len(m.Layers())}, Split: true}, x).Chains[0]
-			if len(chain.Deferred) != len(chain.Layers) {
-				t.Fatalf("%d entries for %d layers", len(chain.Deferred), len(chain.Layers))
-			}
-			var want int64
-			inputs, gradients := map[int]bool{}, map[int]bool{}
-			back := &chain.Footprint.Backward[remat.AddsLater]
-			for _, u := range back.Units {
-				want += u.Left
-				for _, b := range u.LeftInputs {
-					inputs[b] = true
-				}
-				for _, b := range u.LeftGradients {
-					gradients[b] = true
-				}
-			}
-			for b := range inputs {
-				want += chain.Footprint.Inputs.Bytes[b]
-			}
-			for b := range gradients {
-				want += back.Gradients.Bytes[b]
-			}
-			got := heldAfterFirstParts(t, m, chain, x)
-			if got != want {
-				t.Errorf("%d bytes are held, measured were %d: %+v", got, want, back.Units)
-			}
-		})
+		c := newCtx(t)
+		m := n.build()
+		nn.Materialise(c, nn.State(m), 1)
+		if held, predicted := left(t, m, n.input(c)); held > predicted {
+			t.Errorf("%s: %d bytes are held, measured were %d", n.name, held, predicted)
+		}
+		nn.Free(m)
+	}
+	for _, m := range known {
+		if slices.Contains([]string{"resnet18", "resnet50", "vgg11_bn"}, m.name) {
+			continue // large
+		}
+		c := newCtx(t)
+		model := build(t, m.name, m.options)
+		nn.Materialise(c, nn.State(model), 1)
+		held, predicted := left(t, model, inputOf(t, c, m.name))
+		if held > predicted || 20*predicted > 21*held && m.name != "mlp" { // whose first unit leaves its output as well
+			t.Errorf("%s: %d bytes are held, measured were %d", m.name, held, predicted)
+		}
+		nn.Free(model)
 	}
 }
 
@@ -77,7 +74,7 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	e.Begin(s, training)
 	defer e.Free()
 	e.Defer = true
-	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(x))}, Wants: []bool{false}})
+	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Share(x))}, Wants: []bool{false}})
 	for i := range s.Units() {
 		kind := remat.ForwardSave
 		if i < chain.Prologue {
@@ -105,35 +102,8 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	return held
 }
 
-// The second part of a linear layer is a half of its backward, or all if its input wants no
-// gradient; that of a layer without products is nothing.
-func TestDeferredShare(t *testing.T) {
-	c := newCtx(t)
-	m := nn.NewSequential(nn.NewLinear(256, 256), nn.NewLinear(256, 256), nn.NewSoftmax(-1), nn.NewLinear(256, 256))
-	nn.Materialise(c, nn.State(m), 1)
-	defer nn.Free(m)
-	x := c.Randn(256, 256)
-	chain := measured(t, m, profile.Config{Balance: []int{4}, Split: true}, x).Chains[0]
-	for i, d := range chain.Deferred {
-		least, most := 0.05, 0.95 // of a machine with other work
-		switch {
-		case i == 0:
-			least, most = 0.5, 1
-		case d == (remat.Deferred{Share: d.Share}):
-			least, most = 0, 0.5
-		}
-		if d.Share < least || d.Share > most {
-			t.Errorf("%s: the second part is %.2f of the backward, want %v to %v; it holds %+v", chain.Layers[i].Name, d.Share, least, most, d)
-		}
-	}
-	without := measured(t, m, profile.Config{Balance: []int{4}, BytesOnly: true}, x).Chains[0]
-	if without.Deferred != nil {
-		t.Errorf("%+v without Split", without.Deferred)
-	}
-}
-
-// TestBothPartsAreTimed: parts are timed in passes, and what they take more than a whole backward is a part of that.
-// Each operation takes a tick.
+// TestBothPartsAreTimed: parts are timed in passes, and what they take more than a whole backward
+// is a part of that. Each operation takes a tick.
 func TestBothPartsAreTimed(t *testing.T) {
 	c := newCtx(t)
 	clock := &fakeClock{tick: time.Millisecond}

@@ -5,20 +5,22 @@ import (
 	"penstock.example/torch"
 )
 
-// lossOp measures the loss after the last layer of a chain, forward and backward at once.
-func (p *prober) lossOp(times []unitTimes) error {
-	return attempt("loss", func() (err error) {
+// lossOp measures the loss after the last layer of a chain, forward and backward at once. in is the
+// model's output.
+func (p *prober) lossOp(in input, times []unitTimes) (out remat.Loss, err error) {
+	defer func(was bool) { p.inputGrad = was }(p.inputGrad)
+	p.inputGrad = true
+	if p.s, err = p.segment(p.model, len(p.layers), nil); err != nil {
+		return out, err
+	}
+	err = attempt("loss", func() error {
 		defer p.c.Close()
 		defer p.dropHeld()
-		p.inputGrad = true
-		p.skips = nil
-		if p.s, err = p.segment(p.model, len(p.layers), nil); err != nil {
-			return err
-		}
-		e := p.execute(0, false)
+		e := p.execute(0, input{xs: in.xs}, false)
 		saved := p.do(e, remat.Op{Kind: remat.ForwardSave})
 		ys, _ := e.Saved(0)
-		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // whoever computes a loss holds it through backward, and the first gradient too
+		// The caller holds the loss through the backward, and its gradient too.
+		loss := p.owned(p.c.Keep(p.c.Share(ys[0])))
 		seed := p.owned(p.c.Keep(p.c.OnesLike(loss)))
 		e.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
 		backward := p.do(e, remat.Op{Kind: remat.Backward})
@@ -26,11 +28,12 @@ func (p *prober) lossOp(times []unitTimes) error {
 		for _, g := range xs {
 			p.owned(g)
 		}
-		p.loss.Tmp = max(saved.peak, saved.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
+		out.Tmp = max(saved.peak, saved.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
 		if times != nil {
 			t := times[p.model]
-			p.loss.Backward = t[forward].micros() + t[firstBackward].micros()
+			out.Backward = t[forward].micros() + t[firstBackward].micros()
 		}
 		return nil
 	})
+	return out, err
 }

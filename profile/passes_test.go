@@ -101,8 +101,8 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestOneMicroBatchAtATime: where there is no room for two micro-batches of a layer, they are run one after the
-// other, and what fits is measured.
+// TestOneMicroBatchAtATime: where there is no room for two micro-batches of a layer, they are run
+// one after the other, and what fits is measured.
 func TestOneMicroBatchAtATime(t *testing.T) {
 	c := newCtx(t)
 	var orders []string
@@ -135,8 +135,8 @@ func TestOneMicroBatchAtATime(t *testing.T) {
 	}
 }
 
-// Passes end by the clock: those that take long are fewer, and none of them is for warming up. So many as are asked
-// for are made however long they take.
+// Passes end by the clock: those that take long are fewer, and none of them is for warming up. So
+// many as are asked for are made however long they take.
 func TestPassesByTheClock(t *testing.T) {
 	c := newCtx(t)
 	for _, test := range []struct {
@@ -167,28 +167,8 @@ func TestPassesByTheClock(t *testing.T) {
 	}
 }
 
-// A unit whose layers lie in windows of different numbers of passes has the passes that all of them have.
-func TestUnitsOfWindowsWithOtherPasses(t *testing.T) {
-	c := newCtx(t)
-	clock := &fakeClock{}
-	device := torch.CPU(1)
-	device.SetLimit(9 << 10)
-	defer device.SetLimit(0)
-	layer := func(d time.Duration) *busy {
-		return &busy{clock: clock, forward: []time.Duration{d}, backward: []time.Duration{d}}
-	}
-	model := nn.NewSequential(layer(time.Millisecond), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16, 16), layer(time.Second), nn.NewTanh())
-	p, err := profile.Measure(context.Background(), model, profile.Config{Device: device, Peer: device, Clock: clock.read, Balance: []int{6}, MostUnits: 1, InputGrad: true}, vectors(c))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l := p.Chains[0].Layers; len(l) != 1 || !near(l[0].Forward, 1001e3) || !near(l[0].Backward, 1001e3) {
-		t.Errorf("%+v, want a unit of 1.001 s", l)
-	}
-}
-
-// A layer that is looked at holds its input once, its output, and a copy of that. What the account shows at most is
-// said.
+// A layer that is looked at holds its input once, its output, and a copy of that. What the account
+// shows at most is said.
 func TestALookHoldsItsInputOnce(t *testing.T) {
 	c := newCtx(t)
 	const bytes = 256 * 256 * 4

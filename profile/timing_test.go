@@ -3,7 +3,6 @@ package profile_test
 import (
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -119,22 +118,6 @@ func TestSpread(t *testing.T) {
 		}
 		if s := chains[0].Spread[len(chains[0].Spread)-1]; !near(s.Forward, test.want) && s.Forward != test.want {
 			t.Errorf("%v: the unit's spread is %+v", test.times, s)
-		}
-	}
-}
-
-// TestFewRuns: a quartile lies between runs where there are few, and the spread of two is seen.
-func TestFewRuns(t *testing.T) {
-	c := newCtx(t)
-	for _, times := range [][]time.Duration{millis(100, 140), millis(100, 120, 140), millis(100, 110, 120, 130, 140)} {
-		clock := &fakeClock{}
-		slow := &busy{clock: clock, forward: millis(0)}
-		for _, d := range slices.Concat(times[:1], times) { // of the first micro-batch and of a later one; the first pass does not count
-			slow.backward = append(slow.backward, time.Millisecond, d)
-		}
-		p := measured(t, nn.NewSequential(nn.NewLinear(16, 16), slow), profile.Config{Repeats: len(times), Clock: clock.read, Warmup: 1}, vectors(c))
-		if got, want := p.Layers[1].Backward, 0.110; !near(got, want) || math.Abs(p.Timing.Spread-1./11) > 1e-6 {
-			t.Errorf("of %v %v s count, with a spread of %v; want %v and an eleventh", times, got, p.Timing.Spread, want)
 		}
 	}
 }

@@ -32,39 +32,32 @@ func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s",
 
 // Check returns a [*ChainError] unless the chain makes sense. It has layers, whose names can be
 // shown. Sizes and times are finite and not negative, and all together at most 2^60 bytes and 1e18
-// microseconds. What a layer saves includes its output. Carries lie within the chain and within
-// what makes them. What is deferred is known of all layers, or of none.
+// microseconds. Saved includes Output. Carries lie within the chain and within the blocks that they
+// are parts of. Deferred is known of all layers, or of none.
 func (c Chain) Check() error {
 	if len(c.Layers) == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
+	}
+	if n := len(c.Deferred); n != 0 && n != len(c.Layers) {
+		return &ChainError{"layers", fmt.Sprintf("deferred is known of %d, of %d; want all or none", n, len(c.Layers))}
 	}
 	s := chainSums{}
 	s.bytes("input_bytes", c.Input)
 	s.bytes("input_gradient_bytes", c.InputGradient)
 	for i, l := range c.Layers {
 		s.layer(fmt.Sprintf("layers[%d]", i), l)
-	}
-	s.time("loss.backward_us", c.Loss.Backward)
-	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
-	s.time("spread", c.Spread)
-	if !shown(c.Model) {
-		s.fail("model", "%q; want UTF-8 without control characters, so that it can be shown", c.Model)
-	}
-	for _, n := range []struct {
-		path  string
-		value int
-	}{{"rows", c.Rows}, {"threads", c.Threads}, {"devices", c.Devices}} {
-		if n.value < 0 || n.value > maxCount {
-			s.fail(n.path, "%d; want 1 to %d", n.value, maxCount)
-		}
-	}
-	for i, l := range c.Layers {
 		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
 			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
 		}
 	}
-	if n := len(c.Deferred); n != 0 && n != len(c.Layers) {
-		return &ChainError{"layers", fmt.Sprintf("what is deferred is known of %d, of %d; want all or none", n, len(c.Layers))}
+	s.time("loss.backward_us", c.Loss.Backward)
+	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
+	s.time("spread", c.Spread)
+	s.name("model", c.Model)
+	for i, n := range []int{c.Rows, c.Threads, c.Devices} {
+		if n < 0 || n > maxCount {
+			s.fail([]string{"rows", "threads", "devices"}[i], "%d; want 1 to %d", n, maxCount)
+		}
 	}
 	for i, d := range c.Deferred {
 		path := fmt.Sprintf("layers[%d].deferred", i)
@@ -77,10 +70,7 @@ func (c Chain) Check() error {
 	if s.err != nil {
 		return s.err
 	}
-	if err := c.checkCarries("carries", c.Carries, c.made); err != nil {
-		return err
-	}
-	return c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient)
+	return cmp.Or(c.checkCarries("carries", c.Carries, c.made), c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient))
 }
 
 // gradientAt is the bytes of y(i). The sizes have been checked, so the sum does not overflow.
@@ -132,27 +122,30 @@ func (s *chainSums) time(path string, t float64) {
 	}
 }
 
-// shown reports whether a name can be shown on a terminal.
-func shown(name string) bool {
-	return utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
+// name checks that a name can be shown on a terminal.
+func (s *chainSums) name(path, name string) {
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		s.fail(path, "%q; want UTF-8 without control characters, so that it can be shown", name)
+	}
 }
 
 func (s *chainSums) layer(path string, l Layer) {
-	if !shown(l.Name) {
-		s.fail(path+".name", "%q; want UTF-8 without control characters, so that it can be shown", l.Name)
+	s.name(path+".name", l.Name)
+	for _, t := range []struct {
+		field string
+		us    float64
+	}{{"forward", l.Forward}, {"forward_nograd", l.ForwardNoGrad}, {"backward", l.Backward}, {"backward_later", l.BackwardLater}} {
+		s.time(path+"."+t.field+"_us", t.us)
 	}
-	s.time(path+".forward_us", l.Forward)
-	s.time(path+".forward_nograd_us", l.ForwardNoGrad)
-	s.time(path+".backward_us", l.Backward)
-	s.time(path+".backward_later_us", l.BackwardLater)
-	s.bytes(path+".output_bytes", l.Output)
-	s.bytes(path+".saved_bytes", l.Saved)
-	s.bytes(path+".forward_tmp_bytes", l.ForwardTmp)
-	s.bytes(path+".forward_nograd_tmp_bytes", l.ForwardNoGradTmp)
-	s.bytes(path+".backward_tmp_bytes", l.BackwardTmp)
-	s.bytes(path+".backward_early_bytes", l.BackwardEarly)
-	s.bytes(path+".gradient_bytes", l.Gradient)
-	s.bytes(path+".weight_gradient_bytes", l.WeightGradient)
+	for _, b := range []struct {
+		field string
+		bytes int64
+	}{
+		{"output", l.Output}, {"saved", l.Saved}, {"forward_tmp", l.ForwardTmp}, {"forward_nograd_tmp", l.ForwardNoGradTmp},
+		{"backward_tmp", l.BackwardTmp}, {"backward_early", l.BackwardEarly}, {"gradient", l.Gradient}, {"weight_gradient", l.WeightGradient},
+	} {
+		s.bytes(path+"."+b.field+"_bytes", b.bytes)
+	}
 	if l.Saved < l.Output {
 		s.fail(path+".saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
 	}
@@ -179,21 +172,21 @@ func (c Chain) madeGradient(i int) int64 {
 func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
 	sums := map[int]int64{}
 	for i, k := range carries {
-		path := fmt.Sprintf("%s[%d]", list, i)
-		switch {
-		case k.From < -1 || k.From >= len(c.Layers):
-			return &ChainError{path + ".from", fmt.Sprintf("layer %d; want -1, for the input, to %d", k.From, len(c.Layers)-1)}
-		case k.To <= k.From || k.To > len(c.Layers):
-			return &ChainError{path + ".to", fmt.Sprintf("%d, from %d; want %d to %d", k.To, k.From, k.From+1, len(c.Layers))}
-		case k.Bytes < 0:
-			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes; want 0 or more", k.Bytes)}
+		fail := func(field, format string, args ...any) error {
+			return &ChainError{fmt.Sprintf("%s[%d].%s", list, i, field), fmt.Sprintf(format, args...)}
 		}
-		maker, what := k.From, fmt.Sprintf("layer %d makes", k.From)
+		if k.From < -1 || k.From >= len(c.Layers) {
+			return fail("from", "layer %d; want -1, for the input, to %d", k.From, len(c.Layers)-1)
+		}
+		if k.To <= k.From || k.To > len(c.Layers) {
+			return fail("to", "%d, from %d; want %d to %d", k.To, k.From, k.From+1, len(c.Layers))
+		}
+		maker := k.From
 		if list == "gradient_carries" {
-			maker, what = k.To, fmt.Sprintf("are made of the gradient of x(%d)", k.To)
+			maker = k.To
 		}
-		if k.Bytes > made(maker)-sums[maker] {
-			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes, after %d of the same before it, of the %d that %s; want no more than those", k.Bytes, sums[maker], made(maker), what)}
+		if k.Bytes < 0 || k.Bytes > made(maker)-sums[maker] {
+			return fail("bytes", "%d bytes; want 0 or more, and with %d of other carries at most the %d that are made there", k.Bytes, sums[maker], made(maker))
 		}
 		sums[maker] += k.Bytes
 	}

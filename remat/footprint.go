@@ -81,10 +81,7 @@ type BackwardBytes struct {
 
 // UnitBackward is the bytes of a backward of a unit.
 type UnitBackward struct {
-	// Peak is the peak, Held the peak while another stage holds all of the unit's output and its
-	// gradients.
-	Peak, Held int64
-
+	Peak    int64 // where nobody else holds what it frees; what others hold adds to it, at most
 	Weights int64 // gradients of parameters that it makes
 	// Left is the bytes left to the second part. In addition it holds LeftInputs and LeftGradients,
 	// blocks of the unit's input and of gradients, until then.
@@ -234,7 +231,6 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				leave(d.Gradient, &u.LeftGradients, b.Gradients.At[at+1])
 				leave(d.InputGradient, &u.LeftGradients, b.Gradients.At[at])
 			}
-			u.Held = u.Peak
 		}
 	}
 	return out

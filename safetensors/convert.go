@@ -61,7 +61,8 @@ func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error)
 		v := wide(elements[i*width:])
 		var ok bool
 		if data, ok = narrow(data, v); !ok {
-			return nil, fmt.Errorf("safetensors: tensor %q: element %d is %g, which %s has no number for", t.Name, first+i, v, to)
+			return nil, fmt.Errorf("safetensors: tensor %q: element %d is %g, which %s has no number for",
+				t.Name, first+i, v, to)
 		}
 	}
 	return data, nil
@@ -78,7 +79,8 @@ func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 	case F32:
 		return func(to []byte, v float64) ([]byte, bool) {
 			x := float32(v)
-			return binary.LittleEndian.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) || math.IsInf(v, 0)
+			return binary.LittleEndian.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) ||
+				math.IsInf(v, 0)
 		}
 	case F16:
 		return func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) }
@@ -103,7 +105,8 @@ func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, 
 	case e <= 1-bias: // subnormal; what is rounded up to the least normal number has its bits
 		bits = uint16(math.RoundToEven(math.Ldexp(f, e+bias-1+fractionBits)))
 	default: // what is rounded up to the next exponent has its bits
-		bits = uint16((e-1+bias)<<fractionBits) + uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+1)))-one)
+		bits = uint16((e-1+bias)<<fractionBits) + uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+
+			1)))-one)
 	}
 	ok := bits != infinite || math.IsInf(v, 0)
 	if math.Signbit(v) {

@@ -62,19 +62,6 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// Each prefix of a good file, and a good file with a byte too many, is a damaged one.
-func TestEveryTruncation(t *testing.T) {
-	whole := raw(smallHeader, smallData)
-	for n := range len(whole) {
-		if _, err := parse(whole[:n]); err == nil {
-			t.Errorf("a file of %d bytes, cut after %d, is read without an error", len(whole), n)
-		}
-	}
-	if _, err := parse(append(whole, 0)); err == nil {
-		t.Error("a file with a byte too many is read without an error")
-	}
-}
-
 func TestDamagedBool(t *testing.T) {
 	file, err := parse(raw(`{"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}`, "\x01\x02"))
 	if err != nil {

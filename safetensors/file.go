@@ -16,7 +16,8 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// File is an open file: an index in memory and tensors read when asked for. Its methods may be called concurrently.
+// File is an open file: an index in memory and tensors read when asked for. Its methods may be called
+// concurrently.
 type File struct {
 	path     string
 	source   io.ReaderAt
@@ -26,8 +27,8 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open reads the header of the regular file at path and checks that the tensors it names fill the file exactly. The
-// caller closes the File.
+// Open reads the header of the regular file at path and checks that the tensors it names fill the file
+// exactly. The caller closes the File.
 func Open(path string) (*File, error) {
 	source, err := disk.Open(path)
 	if err != nil {
@@ -97,7 +98,8 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// ofPyTorch reports whether a file may be one of torch.save by its first bytes: a zip, or before 1.6 a pickle.
+// ofPyTorch reports whether a file may be one of torch.save by its first bytes: a zip, or before 1.6 a
+// pickle.
 func ofPyTorch(prefix [lengthSize]byte) bool {
 	zip := bytes.HasPrefix(prefix[:], []byte("PK\x03\x04"))
 	pickle := prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 // its first operation, and its version
@@ -113,7 +115,8 @@ func checkTiling(spans []span, start, size int64) error {
 	covered, last := int64(0), "the data's start"
 	for _, s := range spans {
 		fail := func(format string, args ...any) error {
-			return &FormatError{Tensor: s.Name, Offset: start + min(s.begin, size), Problem: fmt.Sprintf(format, args...)}
+			return &FormatError{Tensor: s.Name, Offset: start + min(s.begin, size),
+				Problem: fmt.Sprintf(format, args...)}
 		}
 		switch {
 		case s.begin < covered:
@@ -122,12 +125,14 @@ func checkTiling(spans []span, start, size int64) error {
 			return fail("data_offsets [%d %d] leave a gap of %d bytes after %s, expected begin %d",
 				s.begin, s.end, s.begin-covered, last, covered)
 		case s.end > size:
-			return fail("data_offsets [%d %d] end beyond the %d bytes of data in the file: it is truncated", s.begin, s.end, size)
+			return fail("data_offsets [%d %d] end beyond the %d bytes of data in the file: it is truncated",
+				s.begin, s.end, size)
 		}
 		covered, last = s.end, fmt.Sprintf("tensor %q", s.Name)
 	}
 	if covered < size {
-		return &FormatError{Offset: start + covered, Problem: fmt.Sprintf("%d bytes follow %s, expected the end of the file", size-covered, last)}
+		return &FormatError{Offset: start + covered,
+			Problem: fmt.Sprintf("%d bytes follow %s, expected the end of the file", size-covered, last)}
 	}
 	return nil
 }
@@ -145,8 +150,8 @@ func (f *File) Tensors() []Tensor {
 // Metadata returns a copy of the file's metadata, nil if it has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
-// Read reads one tensor, with its data in a slice of its own. It returns an error if there is no tensor of this name or
-// the data cannot be read.
+// Read reads one tensor, with its data in a slice of its own. It returns an error if there is no tensor
+// of this name or the data cannot be read.
 func (f *File) Read(name string) (Tensor, error) {
 	i, found := sort.Find(len(f.spans), func(i int) int { return cmp.Compare(name, f.spans[i].Name) })
 	if !found {
@@ -159,7 +164,8 @@ func (f *File) Read(name string) (Tensor, error) {
 			f.prefix(), name, f.data+s.begin, f.data+s.end, err)
 	}
 	if err := s.checkData(data); err != nil {
-		return Tensor{}, &FormatError{Path: f.path, Tensor: name, Offset: f.data + s.begin, Problem: err.Error()}
+		return Tensor{}, &FormatError{Path: f.path, Tensor: name, Offset: f.data + s.begin,
+			Problem: err.Error()}
 	}
 	t := s.Tensor
 	t.Shape, t.Data = slices.Clone(s.Shape), data
@@ -202,8 +208,8 @@ func withPath(err error, path string) error {
 	return err
 }
 
-// FormatError is a file that is not what the format demands. Other failures of reading, such as a disk's, are returned
-// as they come.
+// FormatError is a file that is not what the format demands. Other failures of reading, such as a
+// disk's, are returned as they come.
 type FormatError struct {
 	Path    string // the file's, if it was opened by one
 	Tensor  string // the tensor concerned, if one is

@@ -52,7 +52,8 @@ func (h *headerReader) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 			return err
 		}
 		fail := func(format string, args ...any) error {
-			return &FormatError{Tensor: key, Offset: lengthSize + d.InputOffset(), Problem: fmt.Sprintf(format, args...)}
+			return &FormatError{Tensor: key, Offset: lengthSize + d.InputOffset(),
+				Problem: fmt.Sprintf(format, args...)}
 		}
 		if e.DType == nil || e.Shape == nil || len(e.Offsets) != 2 {
 			return fail("want dtype, shape and two data_offsets")
@@ -65,7 +66,8 @@ func (h *headerReader) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		case s.begin < 0 || s.end < s.begin:
 			return fail("data_offsets [%d %d] end before they begin", s.begin, s.end)
 		case size != s.end-s.begin:
-			return fail("shape %v of %s takes %d bytes, data_offsets [%d %d] hold %d", s.Shape, s.DType, size, s.begin, s.end, s.end-s.begin)
+			return fail("shape %v of %s takes %d bytes, data_offsets [%d %d] hold %d", s.Shape, s.DType,
+				size, s.begin, s.end, s.end-s.begin)
 		}
 		h.spans = append(h.spans, s)
 	}

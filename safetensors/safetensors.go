@@ -1,5 +1,5 @@
-// Package safetensors reads and writes the safetensors file format: named arrays of numbers with a JSON header.
-// It knows sizes and bytes; what a tensor means, and libtorch, are someone else's.
+// Package safetensors reads and writes the safetensors file format: named arrays of numbers with a JSON
+// header. It knows sizes and bytes; what a tensor means, and libtorch, are someone else's.
 //
 // A file is
 //
@@ -9,9 +9,10 @@
 //
 // (https://github.com/huggingface/safetensors, README, "Format".)
 //
-// The reader is strict. A file that is damaged, ambiguous or merely unusual is refused with a *FormatError that says
-// where, what was expected and what was found; a lying header cannot make the reader allocate more than the file's
-// own size. The writer's output depends on its arguments alone, not on their order.
+// The reader is strict. A file that is damaged, ambiguous or merely unusual is refused with a
+// *FormatError that says where, what was expected and what was found; a lying header cannot make the
+// reader allocate more than the file's own size. The writer's output depends on its arguments alone,
+// not on their order.
 package safetensors
 
 import (
@@ -73,18 +74,21 @@ type Tensor struct {
 	// Data holds the elements, little-endian and row-major, Size bytes in all.
 	Data []byte
 
-	// Load gives what Data would hold to write, in one piece or several of whole elements, and returns write's error.
-	// Writing a file calls it once, when the tensor's turn comes, and is done with a piece when write returns: one buffer
-	// can serve all, and a big model is never held twice. Reading a file leaves it nil.
+	// Load gives what Data would hold to write, in one piece or several of whole elements, and returns
+	// write's error. Writing a file calls it once, when the tensor's turn comes, and is done with a
+	// piece when write returns: one buffer can serve all, and a big model is never held twice. Reading
+	// a file leaves it nil.
 	Load func(write func(piece []byte) error) error
 }
 
-// Size returns the bytes that a tensor of this dtype and shape takes. It returns an error if the dtype is unknown, a
-// dimension is negative, or the size overflows an int64 even with the dimensions that are 0 left out.
+// Size returns the bytes that a tensor of this dtype and shape takes. It returns an error if the dtype
+// is unknown, a dimension is negative, or the size overflows an int64 even with the dimensions that are
+// 0 left out.
 func (t Tensor) Size() (int64, error) {
 	width := t.DType.Size()
 	if width == 0 {
-		return 0, fmt.Errorf("unknown dtype %q, expected one of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL", string(t.DType))
+		return 0, fmt.Errorf("unknown dtype %q, expected one of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL",
+			string(t.DType))
 	}
 	size := uint64(width)
 	for i, dim := range t.Shape {
@@ -93,7 +97,8 @@ func (t Tensor) Size() (int64, error) {
 		}
 		high, low := bits.Mul64(size, uint64(max(dim, 1)))
 		if high != 0 || low > math.MaxInt64 {
-			return 0, fmt.Errorf("shape %v of %s overflows: its size in bytes does not fit in 63 bits", t.Shape, t.DType)
+			return 0, fmt.Errorf("shape %v of %s overflows: its size in bytes does not fit in 63 bits",
+				t.Shape, t.DType)
 		}
 		size = low
 	}

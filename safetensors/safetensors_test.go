@@ -179,28 +179,6 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// limited fails after some bytes, as a full disk does.
-type limited struct{ left int }
-
-var errFull = errors.New("disk full")
-
-func (l *limited) Write(p []byte) (int, error) {
-	if len(p) > l.left {
-		return l.left, errFull
-	}
-	l.left -= len(p)
-	return len(p), nil
-}
-
-func TestWriteReportsTheWriter(t *testing.T) {
-	tensors, metadata := small()
-	for left := range len(smallHeader) + 8 + len(smallData) {
-		if err := safetensors.Write(&limited{left}, tensors, metadata); !errors.Is(err, errFull) {
-			t.Fatalf("room for %d bytes: error %v, want the writer's", left, err)
-		}
-	}
-}
-
 // A buffer may be used for one tensor after the other, so each must be written before the next is loaded.
 func TestLoadMayReuseItsBuffer(t *testing.T) {
 	buffer := make([]byte, 1)

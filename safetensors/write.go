@@ -22,8 +22,9 @@ import (
 //   - the data has the widest dtypes first and is sorted by name within a width, so that every tensor is aligned to its
 //     own elements and a reader may use it in place.
 //
-// Names, dtypes, shapes and the sizes of Data are checked before anything is written; what a Load returns is checked
-// when its turn comes, and an error then, or one from w, leaves w with a part of a file. WriteFile does not.
+// Names, dtypes, shapes and the sizes of Data are checked before anything is written; what a Load
+// returns is checked when its turn comes, and an error then, or one from w, leaves w with a part of a
+// file. WriteFile does not.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if err := write(w, tensors, metadata); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
@@ -64,7 +65,8 @@ func writeData(w io.Writer, t Tensor) error {
 	var failed error // of a piece, whatever Load makes of it
 	err = t.Load(func(piece []byte) error {
 		if written += int64(len(piece)); written > size {
-			failed = fmt.Errorf("shape %v of %s takes %d bytes, the data has %d and more", t.Shape, t.DType, size, written)
+			failed = fmt.Errorf("shape %v of %s takes %d bytes, the data has %d and more", t.Shape, t.DType,
+				size, written)
 		} else if failed = t.checkElements(piece, written-int64(len(piece))); failed == nil { // a BOOL is a byte
 			_, failed = w.Write(piece)
 		}
@@ -107,7 +109,8 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		if end += size; end < start {
 			return nil, fmt.Errorf("tensor %q: the sizes up to here overflow 63 bits", t.Name)
 		}
-		entries[t.Name] = entry{t.DType, append([]int64{}, t.Shape...), [2]int64{start, end}} // append: [] and not null
+		entries[t.Name] = entry{t.DType, append([]int64{}, t.Shape...),
+			[2]int64{start, end}} // append: [] and not null
 	}
 	for key, value := range metadata {
 		if !utf8.ValidString(key) || !utf8.ValidString(value) {
@@ -176,7 +179,8 @@ func encode(entries map[string]entry, metadata map[string]string) ([]byte, error
 	return b.Bytes(), nil
 }
 
-// encodeJSON appends a value as JSON without the escapes for HTML, which other writers of the format do not make.
+// encodeJSON appends a value as JSON without the escapes for HTML, which other writers of the format do
+// not make.
 func encodeJSON(b *bytes.Buffer, value any) error {
 	encoder := json.NewEncoder(b)
 	encoder.SetEscapeHTML(false)
@@ -187,9 +191,10 @@ func encodeJSON(b *bytes.Buffer, value any) error {
 	return nil
 }
 
-// WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure or a loss of
-// power too, finds either the new file complete or what was there before. After an error nothing is left beside it; a
-// crash may leave a temporary file, as path followed by a number and ".tmp".
+// WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure
+// or a loss of power too, finds either the new file complete or what was there before. After an error
+// nothing is left beside it; a crash may leave a temporary file, as path followed by a number and
+// ".tmp".
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
 	if err := disk.Write(path, func(w io.Writer) error { return write(w, tensors, metadata) }); err != nil {
 		return fmt.Errorf("safetensors: writing %s: %w", path, err)

@@ -109,22 +109,6 @@ func TestGPipeOrder(t *testing.T) {
 // hops is the number of stages that a transfer passes, its own included.
 func hops(a schedule.Action) int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }
 
-func TestGPipeRecomputesWhatIsAsked(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		g := gpipe(t, config).Graph()
-		for s := range config.Stages {
-			for i := range config.MicroBatches {
-				want := config.Recompute(s, i)
-				_, got := g.IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s, MicroBatch: i})
-				if got != want {
-					t.Fatalf("stage %d, micro-batch %d: recomputed %v, want %v", s, i, got, want)
-				}
-			}
-		}
-	})
-}
-
 // Forward and then backward is the whole, action by action, so that a step in two halves gives the
 // same bits.
 func TestGPipeHalvesMakeTheWhole(t *testing.T) {
@@ -179,21 +163,6 @@ func ExampleGPipe() {
 	// worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B0>1 2R1 2B1 2B1>1
 }
 
-func ExampleGPipe_skips() {
-	p, err := schedule.GPipe(schedule.Config{Stages: 4, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 3}}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Print(p)
-	// Output:
-	// program whole stages=4 micro-batches=2 skips=0>3
-	// worker 0: 0F0 0F0>1 0F0>3 0F1 0F1>1 0F1>3 3>0B0 1>0B0 0B0 3>0B1 1>0B1 0B1
-	// worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 2>1B1 1B1 1B1>0
-	// worker 2: 1>2F0 2F0 2F0>3 1>2F1 2F1 2F1>3 3>2B0 2B0 2B0>1 3>2B1 2B1 2B1>1
-	// worker 3: 0>3F0 2>3F0 3F0 0>3F1 2>3F1 3F1 3B0 3B0>2 3B0>0 3B1 3B1>2 3B1>0
-}
-
 func ExampleGPipe_capacity() {
 	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 4, Capacity: 1})
 	if err != nil {
@@ -219,17 +188,4 @@ func ExampleGPipe_capacity() {
 	// 1 column = 1ms
 	// worker 0  F0 F1 F2 .  F3 .  .  .  .  .  .  .  .  .  .  .  B0 .  .  B1 .  .  B2 .  .  B3
 	// worker 1  .  F0------ F1------ F2------ F3------ B0------ B1------ B2------ B3------ .
-}
-
-func ExampleGPipe_sharedWorkers() {
-	p, err := schedule.GPipe(schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 0, 1, 1}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Print(p)
-	// Output:
-	// program whole stages=4 micro-batches=2
-	// worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 0F1 0F1>1 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 1>0B0 0B0 2>1B1 1B1 1B1>0 1>0B1 0B1
-	// worker 1: 1>2F0 2F0 2F0>3 2>3F0 3F0 1>2F1 2F1 2F1>3 2>3F1 3F1 3B0 3B0>2 3>2B0 2B0 2B0>1 3B1 3B1>2 3>2B1 2B1 2B1>1
 }

@@ -76,7 +76,8 @@ type numbered struct {
 	worker []int32 // by id
 	skips  fan
 	// An action is looked up several times: what every program has is in a table, and only skips
-	// in a map. With a map alone graphs take five times as long (BenchmarkGraph).
+	// in a map. With a map alone the graph of 64 stages
+	// and 1,000 micro-batches takes five times as long.
 	table []int32 // by slot: id + 1, or 0
 	rest  map[Action]int
 }

@@ -179,39 +179,3 @@ func ExampleProgram_Graph() {
 	// 1B1
 	// 1B1>0
 }
-
-// The largest programs that are meant to be made at the start of a run without anyone noticing.
-func BenchmarkGraph(b *testing.B) {
-	var skips []schedule.Edge
-	for s := range 31 {
-		skips = append(skips, schedule.Edge{From: s, To: 63 - s})
-	}
-	p := gpipe(b, schedule.Config{Stages: 64, MicroBatches: 1000, Recompute: always, Skips: skips})
-	b.ReportAllocs()
-	for b.Loop() {
-		p.Graph()
-	}
-}
-
-// The largest program that has to be checked and simulated: 24 million actions, within 4 GB. It
-// takes minutes to run on a busy machine: go test ./schedule -run - -bench Largest -benchtime 1x
-func BenchmarkLargest(b *testing.B) {
-	p, err := schedule.OneFOneB(schedule.Config{Stages: 1000, MicroBatches: 4000})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("Check", func(b *testing.B) {
-		for b.Loop() {
-			if err := schedule.Check(p, schedule.Limits{Meet: true, InOrder: true}); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("Simulate", func(b *testing.B) {
-		for b.Loop() {
-			if took := simulate(b, p, equal).Makespan(); took != 3*(4000+1000-1) {
-				b.Fatalf("takes %d", took)
-			}
-		}
-	})
-}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
 	"penstock.example/schedule"
 )
@@ -53,26 +52,6 @@ func TestInFlight(t *testing.T) {
 			}
 		})
 	}
-}
-
-// GPipe has all micro-batches of a stage in flight that it does not recompute, and one that it does.
-func TestInFlightOfGPipe(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		p := gpipe(t, config).Part(rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.BackwardOnly}).Draw(t, "half"))
-		for s := range config.Stages {
-			kept := int64(0)
-			for i := range config.MicroBatches {
-				if !config.Recompute(s, i) {
-					kept++
-				}
-			}
-			got := slices.Max(schedule.InFlight(p, only(s)))
-			if got < max(kept, 1) || got > min(kept+1, int64(config.MicroBatches)) {
-				t.Fatalf("stage %d has %d in flight, and %d are not recomputed", s, got, kept)
-			}
-		}
-	})
 }
 
 // only counts the micro-batches of a stage alone.

@@ -255,24 +255,6 @@ func (k *ticker) depart(link [2]int) bool {
 	return true
 }
 
-// Longer ways never make a step shorter.
-func TestLinksOnlyDelay(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
-		duration := drawDurations(t, p.Stages)
-		before := time.Duration(0)
-		transport := rapid.SampledFrom([]schedule.Transport{schedule.Buffer, schedule.Rendezvous}).Draw(t, "transport")
-		for ms := range time.Duration(4) {
-			links := schedule.Uniform(transport, ms*time.Millisecond, 1e9, func(schedule.Action) int64 { return int64(ms) * 1e6 })
-			took, idle, err := links.Predict(p, duration)
-			if err != nil || took < before || idle < 0 || idle > 1 {
-				t.Fatalf("at %d ms a step takes %v, at less %v; idle %v, %v", ms, took, before, idle, err)
-			}
-			before = took
-		}
-	})
-}
-
 func TestUniformLinks(t *testing.T) {
 	bytes := func(send schedule.Action) int64 { return int64(send.MicroBatch) * 1e6 }
 	send := schedule.Action{Kind: schedule.SendActivation, MicroBatch: 5, Peer: 1}

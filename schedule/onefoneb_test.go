@@ -2,78 +2,9 @@ package schedule_test
 
 import (
 	"fmt"
-	"strings"
-	"testing"
-	"time"
-
-	"pgregory.net/rapid"
 
 	"penstock.example/schedule"
 )
-
-// drawOneFOneB draws a program of 1F1B: consecutive stages on any number of workers.
-func drawOneFOneB(t *rapid.T) (schedule.Config, *schedule.Program) {
-	config := drawConfig(t)
-	config.Worker = nil
-	workers := rapid.IntRange(1, config.Stages).Draw(t, "workers")
-	for s := range config.Stages {
-		config.Worker = append(config.Worker, s*workers/config.Stages)
-	}
-	p, err := schedule.OneFOneB(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return config, p
-}
-
-func TestOneFOneBPassesCheck(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		_, p := drawOneFOneB(t)
-		if err := schedule.Check(p, schedule.Limits{Meet: true, InOrder: true}); err != nil {
-			t.Fatalf("%v\n%v", err, p)
-		}
-	})
-}
-
-// Workers of one stage each hold as many micro-batches as workers follow, themselves included, and
-// take as long as with GPipe.
-func TestOneFOneBHoldsLess(t *testing.T) {
-	took := func(a schedule.Action) time.Duration {
-		switch {
-		case a.Kind.Transfer():
-			return 0
-		case a.Kind == schedule.Backward:
-			return 2
-		}
-		return 1
-	}
-	for p := 1; p <= 8; p++ {
-		for m := 1; m <= 4*p; m++ {
-			program, err := schedule.OneFOneB(schedule.Config{Stages: p, MicroBatches: m})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for r, holds := range schedule.InFlight(program, nil) {
-				if want := int64(min(m, p-r)); holds != want {
-					t.Errorf("%d stages, %d micro-batches: stage %d holds %d, want %d", p, m, r, holds, want)
-				}
-			}
-			if got, want := simulate(t, program, took).Makespan(), time.Duration(3*(m+p-1)); got != want {
-				t.Errorf("%d stages, %d micro-batches: takes %d, want %d", p, m, got, want)
-			}
-		}
-	}
-}
-
-func TestOneFOneBErrors(t *testing.T) {
-	_, err := schedule.OneFOneB(schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}})
-	if want := "schedule: 1f1b: stages are on the workers [0 1 0], want consecutive stages on a worker"; err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
-	if _, err := schedule.OneFOneB(schedule.Config{Stages: 3}); err == nil || !strings.HasPrefix(err.Error(), "schedule: 1f1b: 0 micro-batches") {
-		t.Errorf("no micro-batches: %v", err)
-	}
-}
 
 func ExampleOneFOneB() {
 	p, err := schedule.OneFOneB(schedule.Config{Stages: 3, MicroBatches: 4})

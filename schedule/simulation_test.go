@@ -11,36 +11,6 @@ import (
 	"penstock.example/schedule"
 )
 
-// The bubble of GPipe: with m micro-batches on n equal stages, and free transfers, a step takes the
-// time of m+n-1 micro-batches on one stage, so a worker is idle for n-1 of m+n-1 (Huang et al.,
-// 2019, section 2.3).
-func TestBubble(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 8).Draw(t, "stages")
-		m := rapid.IntRange(1, 16).Draw(t, "micro-batches")
-		forward := time.Duration(rapid.IntRange(1, 9).Draw(t, "forward"))
-		backward := time.Duration(rapid.IntRange(1, 9).Draw(t, "backward"))
-		timeline := simulate(t, gpipe(t, schedule.Config{Stages: n, MicroBatches: m}), func(a schedule.Action) time.Duration {
-			switch a.Kind {
-			case schedule.Forward:
-				return forward
-			case schedule.Backward:
-				return backward
-			}
-			return 0
-		})
-		if got, want := timeline.Makespan(), time.Duration(m+n-1)*(forward+backward); got != want {
-			t.Fatalf("takes %v, want %v", got, want)
-		}
-		for w := range n {
-			got, want := timeline.Idle(w), float64(n-1)/float64(m+n-1)
-			if diff := got - want; diff < -1e-9 || diff > 1e-9 {
-				t.Fatalf("worker %d is idle for %v, want %v", w, got, want)
-			}
-		}
-	})
-}
-
 // Recomputation runs ahead of the gradient: of all recomputations only the last stage's first one
 // and those between two backwards of a stage delay the step. With equal times that is m of them, as
 // if there were one stage.
@@ -144,19 +114,6 @@ func TestSimulateRefuses(t *testing.T) {
 	var vs schedule.Violations
 	if !errors.As(err, &vs) || vs[0].Rule != schedule.RuleOrder {
 		t.Errorf("a program that cannot run: %v", err)
-	}
-}
-
-func TestSimulateAsksOnce(t *testing.T) {
-	p := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 3, Recompute: always})
-	asked := make(map[schedule.Action]int)
-	simulate(t, p, func(a schedule.Action) time.Duration { asked[a]++; return 1 })
-	for _, actions := range p.Workers {
-		for _, a := range actions {
-			if asked[a] != 1 {
-				t.Errorf("asked %d times how long %v takes", asked[a], a)
-			}
-		}
 	}
 }
 

@@ -1,10 +1,6 @@
 package schedule_test
 
 import (
-	"fmt"
-	"math"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -131,34 +127,6 @@ func TestCountsOfSchedules(t *testing.T) {
 	t.Logf("%d checks", checks)
 }
 
-// Where both parts of a backward take as long as a forward, devices are never idle between their
-// first and their last computation.
-func TestZeroBubble(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		suits func(s shape) bool
-	}{
-		{"zb-h2", func(s shape) bool { return s.m >= 2*s.p-1 }},
-		{"zb-v", func(s shape) bool { return s.m >= 2*s.p-1 }},
-	} {
-		s, err := schedule.Named(tt.name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, at := range shapes(s) {
-			if !tt.suits(at) {
-				continue
-			}
-			timeline := simulate(t, scheduled(t, tt.name, at.p, at.v, schedule.Config{MicroBatches: at.m}), equal)
-			for w, got := range spans(timeline) {
-				if want := time.Duration(3 * at.v * at.m); got != want {
-					t.Errorf("%s of %+v: worker %d takes %d from first to last, want %d", tt.name, at, w, got, want)
-				}
-			}
-		}
-	}
-}
-
 // What stages are idle for at any times, as the schedules say of themselves: each for the whole step,
 // and with zb-h2 between its first and its last computation.
 func TestBubblesAtAnyTimes(t *testing.T) {
@@ -234,53 +202,4 @@ func TestUnequalTimes(t *testing.T) {
 			t.Errorf("%s: a bubble of %d/%d, want %d", tt.name, got, v, tt.bubble)
 		}
 	}
-}
-
-// The table of the golden file: the share of a step in which devices are idle, and what
-// the device that holds most holds, in micro-batches of its whole share of the model. Up to 64
-// devices it is also simulated.
-func TestTableOfBubbles(t *testing.T) {
-	var b strings.Builder
-	sizes := []int{8, 64, 256, 1000, 10000}
-	fmt.Fprintf(&b, "%-16s%-8s", "devices", "stages")
-	for _, p := range sizes {
-		fmt.Fprintf(&b, "%-18d", p)
-	}
-	b.WriteString("\n")
-	for _, s := range schedule.Schedules() {
-		form := closedForms[s.Name]
-		virtual := s.Virtual
-		if virtual == 0 {
-			virtual = 2
-		}
-		fmt.Fprintf(&b, "%-16s%-8d", s.Name, virtual)
-		for _, p := range sizes {
-			at := shape{p, virtual, 4 * p, p}
-			bubble := 1 - float64(3*virtual*at.m)/float64(form.makespan(at))
-			most := 0
-			for r := range p {
-				most = max(most, form.held(device{at, r}))
-			}
-			held := float64(most) / float64(virtual)
-			fmt.Fprintf(&b, "%-18s", fmt.Sprintf("%.1f %%  %.1f", 100*bubble, held))
-			if p > 64 {
-				continue
-			}
-			program := scheduled(t, s.Name, p, virtual, schedule.Config{MicroBatches: at.m})
-			_, idle, err := schedule.Predict(program, equal)
-			if err != nil || math.Abs(idle-bubble) > 1e-9 {
-				t.Errorf("%s on %d devices is idle for %v, want %v; %v", s.Name, p, idle, bubble, err)
-			}
-			if simulated := slices.Max(schedule.InFlight(program, nil)); simulated != int64(most) {
-				t.Errorf("%s on %d devices holds %d, want %d", s.Name, p, simulated, most)
-			}
-		}
-		b.WriteString("\n")
-	}
-	var lines []string
-	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
-		lines = append(lines, strings.TrimRight(line, " "))
-	}
-	table := strings.Join(lines, "\n") + "\n"
-	golden(t, "bubbles.txt", table)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -121,10 +122,7 @@ func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
 		e.Begin(whole(t, m, tt.units...), training)
 		e.Defer = true
 		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Randn(rows, width))}, Wants: []bool{tt.wants}})
-		ops, err := remat.ParseOps(tt.ops)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ops := must.Get(remat.ParseOps(tt.ops))(t)
 		for _, op := range ops {
 			e.Do(c, op)
 			if op.Kind == remat.LossStep {

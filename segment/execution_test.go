@@ -1,20 +1,24 @@
 package segment_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
-
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
+	"pgregory.net/rapid"
 )
 
 // persistent draws a plan of units i..l, of which the last, if it is loss, is the loss: either the first is saved, or some are run without a graph and run again.
@@ -100,10 +104,7 @@ func TestOperationsThatCannotBe(t *testing.T) {
 
 // TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, an execution frees everything.
 func TestFailuresLeaveNothing(t *testing.T) {
-	ops, err := remat.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ops := must.Get(remat.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0"))(t)
 	failed, device := 0, torchtest.Device(1)
 	for room := int64(0); ; room += 400 {
 		done := false
@@ -164,25 +165,16 @@ func TestLossIsAUnit(t *testing.T) {
 			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
 			return trained(m, y)
 		}
-		routes, err := m.SkipRoutes()
-		if err != nil {
-			t.Fatal(err)
-		}
+		routes := must.Get(m.SkipRoutes())(t)
 		layers := append(m.Layers(), nn.LossLayer())
-		s, err := segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
 		e := begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
 			cfg := cfg
 			cfg.Checkpointing, cfg.Recomputing, cfg.Spans, cfg.Skips = run.More, run.Again, run.Graph, run.Skips
 			return nn.NewCtx(c, cfg)
 		}, c.Keep(x))
 		defer e.Free()
-		ops, err := remat.ParseOps(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ops := must.Get(remat.ParseOps(text))(t)
 		var loss *torch.Tensor
 		for _, op := range ops {
 			e.Do(c, op)
@@ -210,4 +202,168 @@ func TestLossIsAUnit(t *testing.T) {
 			t.Errorf("units %v, %s: %s", tt.units, tt.ops, diff)
 		}
 	}
+}
+
+// TestBoundaries: which skips and ties lie at each boundary, and what a unit does to them.
+func TestBoundaries(t *testing.T) {
+	m := network() // stash a is layer 1 and its pops 8 and 11; stash b is 4, its pop 9; the weight is that of layers 0, 3 and 12
+	s := whole(t, m, 2, 2, 4, 2, 4)
+	for i, want := range [][]int{nil, {2}, {2}, {2, 1}, {1}, nil} {
+		if got := s.Crossing(i); !slices.Equal(got, want) {
+			t.Errorf("boundary %d: pops to come %v, want %v", i, got, want)
+		}
+	}
+	if pops, after := s.Goes(2, 0); pops != 0 || after != 0 {
+		t.Errorf("a goes by unit 2 with %d pops, to %d", pops, after)
+	}
+	if pops, after := s.Goes(3, 0); pops != 1 || after != 0 {
+		t.Errorf("a is popped %d times by unit 3 and goes to %d", pops, after)
+	}
+	if pops, after := s.Goes(3, 1); pops != 1 || after != -1 {
+		t.Errorf("b is popped %d times by unit 3 and goes to %d", pops, after)
+	}
+	if s.Ties() != 1 || !s.Uses(1, 0) || s.Uses(2, 0) {
+		t.Errorf("%d ties", s.Ties())
+	}
+	for boundary, want := range []int{0, 1, 1, 1, 1, 0} {
+		if got := len(s.Tied(boundary)); got != want {
+			t.Errorf("boundary %d: %d ties wait, want %d", boundary, got, want)
+		}
+	}
+}
+
+// TestPartOfAModel: skips enter and leave a segment by their keys.
+func TestPartOfAModel(t *testing.T) {
+	m := network()
+	routes := must.Get(m.SkipRoutes())(t)
+	s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: 3, Last: 9, Units: []int{3, 3}}))(t)
+	a, b := nn.SkipKey{Name: "a"}, nn.SkipKey{Name: "b"}
+	if s.Enters(a) != 0 || s.Enters(b) != -1 || s.Leaves(b) != 0 || s.Leaves(a) != -1 {
+		t.Errorf("a enters at %d and leaves at %d, b at %d and %d", s.Enters(a), s.Leaves(a), s.Enters(b), s.Leaves(b))
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	layers := network().Layers()
+	for _, tt := range []struct {
+		cfg  segment.Config
+		want string
+	}{
+		{segment.Config{Layers: layers}, "a segment has at least one"},
+		{segment.Config{Layers: layers, Last: 99}, "of 14"},
+		{segment.Config{Layers: layers, Last: 14, Units: []int{14, 0}}, "unit 1 has 0 layers"},
+		{segment.Config{Layers: layers, Last: 14, Units: []int{13}}, "have 13 layers, the segment 14"},
+	} {
+		if _, err := segment.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v: %v, want %q", tt.cfg.Units, err, tt.want)
+		}
+	}
+}
+
+// What a segment gives to other layers of the model has no gaps in its memory, and holds no other memory:
+// its output, its skip and the gradient of its input, with a graph and without.
+func TestWhatLeavesIsDense(t *testing.T) {
+	torchtest.Check(t)
+	const rows, wide = 3, 10
+	gaps := &layer{forward: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { // in the output, the skip and the gradient of x
+		both := c.Cat([]*torch.Tensor{x, c.Detach(x)}, 1)
+		c.Stash("s", c.Narrow(both, 1, 1, wide))
+		return c.Narrow(both, 1, 2, wide)
+	}}
+	gaps.Stashes("s")
+	m := nn.NewSequential(nn.NewTanh(), gaps, pop("s"))
+	routes := must.Get(m.SkipRoutes())(t)
+	d := torchtest.Device(1)
+	c := torch.NewCtx(torch.Options{Device: d})
+	defer c.Close()
+	x := c.Randn(rows, wide)
+	run := func(first, last int, kind remat.Kind) (outs []*torch.Tensor, e *segment.Execution) {
+		s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: first, Last: last, InputGrad: true}))(t)
+		e = &segment.Execution{}
+		e.Begin(s, training)
+		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Detach(x))}, Wants: []bool{true}})
+		e.Do(c, remat.Op{Kind: kind})
+		xs, skips, saved := e.Output()
+		if saved != (kind == remat.ForwardSave) {
+			t.Errorf("%v: saved is %v", kind, saved)
+		}
+		return append(xs[:1:1], skips...), e
+	}
+	var same []byte
+	for _, kind := range []remat.Kind{remat.ForwardKeep, remat.ForwardSave} {
+		before := d.Memory().Live
+		outs, e := run(1, 2, kind)
+		if held := d.Memory().Live - before; held != 2*rows*wide*4 {
+			t.Errorf("%v: %d bytes are held, want those of two tensors of %d", kind, held, rows*wide*4)
+		}
+		var values []byte
+		mark := c.Mark()
+		for _, y := range outs {
+			if !torch.Dense(y.Shape(), c.Strides(y)) {
+				t.Errorf("%v: %v has strides %v", kind, y, c.Strides(y))
+			}
+			values = append(values, torch.Bytes(c.Detach(y))...)
+		}
+		c.Release(mark)
+		if same == nil {
+			same = values
+		} else if !bytes.Equal(values, same) {
+			t.Errorf("%v gives other values", kind)
+		}
+		if kind == remat.ForwardSave {
+			e.Do(c, remat.Op{Kind: remat.LossStep})
+			ones := func() *torch.Tensor { return c.Keep(c.Ones(torch.Float32, rows, wide)) }
+			e.GiveGrads(1, []*torch.Tensor{ones()}, [][]*torch.Tensor{{ones()}})
+			e.Do(c, remat.Op{Kind: remat.Backward})
+			grads, _ := e.TakeGrads(0)
+			if g := grads[0]; !torch.Dense(g.Shape(), c.Strides(g)) {
+				t.Errorf("the gradient %v has strides %v", g, c.Strides(g))
+			}
+			if held := d.Memory().Live - before; held != rows*wide*4 {
+				t.Errorf("after the backward %d bytes are held, want those of the gradient, %d", held, rows*wide*4)
+			}
+			torch.FreeAll(grads)
+		}
+		e.Free()
+	}
+}
+
+// Two units of two layers each: the first keeps its input alone, and is run again before its backward.
+func Example() {
+	model := nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewLinear(8, 8), nn.NewTanh())
+	defer nn.Free(model)
+	c := torch.NewCtx(torch.Options{Seed: 1})
+	defer c.Close()
+	nn.Materialise(c, nn.State(model), 1)
+	layers := model.Layers()
+	s, err := segment.New(segment.Config{Layers: layers, Last: len(layers), Units: []int{2, 2}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ops, err := remat.ParseOps("K0 S1 L B1 S0 B0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	var e segment.Execution
+	defer e.Free()
+	e.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+		return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+	})
+	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Randn(3, 4))}})
+	for _, op := range ops {
+		if op.Kind == remat.LossStep { // here the output's sum
+			output, _, _ := e.Output()
+			e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(output[0]))}, nil)
+			continue
+		}
+		e.Do(c, op)
+	}
+	for _, p := range nn.Params(model) {
+		fmt.Println(p.Name, c.GradOf(p.Tensor()) != nil)
+	}
+	// Output:
+	// 0.weight true
+	// 0.bias true
+	// 2.weight true
+	// 2.bias true
 }

@@ -3,6 +3,7 @@ package segment_test
 import (
 	"runtime"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -68,15 +69,9 @@ type test interface {
 // whole cuts a model into units of so many layers.
 func whole(t test, model *nn.Sequential, units ...int) *segment.Segment {
 	t.Helper()
-	routes, err := model.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must.Get(model.SkipRoutes())(t)
 	layers := model.Layers()
-	s, err := segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
 	return s
 }
 

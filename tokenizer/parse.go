@@ -88,7 +88,8 @@ func parse(content []byte) (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown, byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
+	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown,
+		byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
 	if m.UnknownToken != "" {
 		id, ok := m.Vocab[m.UnknownToken]
 		if !ok {
@@ -129,9 +130,11 @@ func (t *Tokenizer) normalise(s *step) error {
 		}
 		return nil
 	}
-	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}[s.Type]
+	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC,
+		"NFKD": norm.NFKD}[s.Type]
 	if !ok || t.form != nil {
-		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type, otherTokenizersAdvice)
+		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type,
+			otherTokenizersAdvice)
 	}
 	t.form = &form
 	return nil
@@ -184,10 +187,12 @@ func (t *Tokenizer) split(s *step) error {
 		case s.Behavior == "Removed":
 			matches, gaps = s.Invert, !s.Invert
 		default:
-			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed", s.Behavior)
+			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed",
+				s.Behavior)
 		}
 	default:
-		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s", s.Type, otherTokenizersAdvice)
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s",
+			s.Type, otherTokenizersAdvice)
 	}
 	one, err := newSplit(pattern, matches, gaps)
 	if err != nil {
@@ -203,7 +208,8 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 	all := maps.Clone(t.model.vocabulary)
 	for token, id := range t.added {
 		if known, ok := all[token]; ok && known != id {
-			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number", token, known, id)
+			return fmt.Errorf("token %q is %d in model.vocab and %d in added_tokens; want one number",
+				token, known, id)
 		}
 		all[token] = id
 	}
@@ -233,7 +239,8 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 		}
 		pair := [2]int32{ids[0], ids[1]}
 		if first, ok := t.model.merges[pair]; ok {
-			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+1, m[0], m[1])
+			return fmt.Errorf("merges %d and %d are both of %q and %q; want each once", first.rank+1, rank+
+				1, m[0], m[1])
 		}
 		t.model.merges[pair] = merge{rank, ids[2]}
 	}
@@ -317,5 +324,6 @@ func unmarshal(content []byte, v any) error {
 	case errors.As(err, &wrong):
 		offset = wrong.ByteOffset
 	}
-	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+bytes.Count(content[:offset], []byte("\n")), err)
+	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+
+		bytes.Count(content[:offset], []byte("\n")), err)
 }

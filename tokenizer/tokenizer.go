@@ -51,7 +51,8 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 // an error that it returns ends the encoding, and is returned.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
 	if at := invalid(text); at >= 0 {
-		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it", place(string(text[:at])), text[at])
+		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it",
+			place(string(text[:at])), text[at])
 	}
 	e := encoder{Tokenizer: t, known: map[string][]int32{}, yield: yield}
 	whole, from := string(text), 0
@@ -171,7 +172,8 @@ func (e *encoder) unknown(before string, r rune) error {
 // place says where a text ends.
 func place(before string) string {
 	line := strings.LastIndexByte(before, '\n') + 1
-	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"), 1+utf8.RuneCountInString(before[line:]))
+	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"), 1+
+		utf8.RuneCountInString(before[line:]))
 }
 
 // invalid is where the first byte is that is not UTF-8, or -1.
@@ -197,7 +199,10 @@ func (t *Tokenizer) Sum() string {
 		fmt.Fprintf(h, "%d %q\n", id, token)
 	}
 	merges := t.model.merges
-	pairs := slices.SortedFunc(maps.Keys(merges), func(a, b [2]int32) int { return cmp.Compare(merges[a].rank, merges[b].rank) })
+	pairs := slices.SortedFunc(maps.Keys(merges), func(a,
+		b [2]int32) int {
+		return cmp.Compare(merges[a].rank, merges[b].rank)
+	})
 	for _, pair := range pairs {
 		fmt.Fprintf(h, "%d %d\n", pair[0], pair[1])
 	}

@@ -39,12 +39,14 @@ type Arrival struct {
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
 // outputs. Elements may be nil. Outputs whose type has no gradients stay outside of the graph.
 func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
-	return c.ownAll(c.attach("attach", false, inputs, outputs, func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
+	return c.ownAll(c.attach("attach", false, inputs, outputs,
+		func(c *Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
 }
 
 func arrive(c *Ctx, r *shim.Recomputation, n Node) {
 	a := &Arrival{
-		Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor, len(r.InputGrads)),
+		Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor,
+			len(r.InputGrads)),
 	}
 	arrived := make([]*Tensor, len(r.Grads))
 	for i, h := range r.Grads {
@@ -74,19 +76,20 @@ func (c *Ctx) attach(op string, hold bool, inputs, outputs []*Tensor,
 	run func(c *Ctx, r *shim.Recomputation), forget func(),
 ) []shim.Handle {
 	options := Options{Device: c.device, Threads: int(c.mode.Threads), Autocast: c.Autocast()}
-	attached, err := shim.Checkpoint(&c.mode, hold, handlesOf(inputs), handlesOf(outputs), func(r *shim.Recomputation) {
-		c := NewCtx(options)
-		defer c.Close()
-		defer func() {
-			if p := recover(); p != nil {
-				if e, ok := p.(*Error); ok {
-					e.Sequence = r.Sequence
+	attached, err := shim.Checkpoint(&c.mode, hold, handlesOf(inputs), handlesOf(outputs),
+		func(r *shim.Recomputation) {
+			c := NewCtx(options)
+			defer c.Close()
+			defer func() {
+				if p := recover(); p != nil {
+					if e, ok := p.(*Error); ok {
+						e.Sequence = r.Sequence
+					}
+					panic(p)
 				}
-				panic(p)
-			}
-		}()
-		run(c, r)
-	}, forget)
+			}()
+			run(c, r)
+		}, forget)
 	if err != nil {
 		panic(c.failed(op, inputs, err))
 	}

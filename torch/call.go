@@ -239,7 +239,8 @@ func (c *Ctx) Call(name, overload string, args ...any) []any {
 	e := c.begin(o.(*operator))
 	for i, a := range args {
 		if !e.any(a) {
-			panic(&Error{Op: key, Device: c.device, Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
+			panic(&Error{Op: key, Device: c.device,
+				Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
 		}
 	}
 	return c.results(e.run())

@@ -31,7 +31,8 @@ import (
 //
 // A panic or Goexit of f in backward ends the Backward that was called first. The sequence number
 // of an *Error is the outermost checkpoint's.
-func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool, shared ...*Tensor) []*Tensor {
+func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool,
+	shared ...*Tensor) []*Tensor {
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
 		return f(c, in)
 	}

@@ -42,12 +42,14 @@ func Scalar[T Element](c *Ctx, v T) *Tensor {
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	for _, s := range shape {
 		if s < 0 {
-			panic(&Error{Op: "from", Device: c.device, Message: fmt.Sprintf("negative size in shape %v", shape)})
+			panic(&Error{Op: "from", Device: c.device,
+				Message: fmt.Sprintf("negative size in shape %v", shape)})
 		}
 	}
 	if want := product(shape) * dtype.Size(); want != int64(len(data)) || dtype.Size() == 0 {
 		panic(&Error{Op: "from", Device: c.device,
-			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want, len(data))})
+			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want,
+				len(data))})
 	}
 	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
 	if err != nil {
@@ -76,7 +78,8 @@ func mustBe[T Element](t *Tensor) {
 // if T is not its type.
 func Item[T Element](t *Tensor) T {
 	if n := t.Numel(); n != 1 {
-		panic(&Error{Op: "item", Args: []string{t.String()}, Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
+		panic(&Error{Op: "item", Args: []string{t.String()},
+			Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
 	}
 	mustBe[T](t)
 	var out [1]T

@@ -23,7 +23,8 @@ var dtypes = map[DType]struct {
 	name string
 	size int64
 }{
-	Uint8: {"uint8", 1}, Int32: {"int32", 4}, Int64: {"int64", 8}, Float32: {"float32", 4}, Float64: {"float64", 8},
+	Uint8: {"uint8", 1}, Int32: {"int32", 4}, Int64: {"int64", 8}, Float32: {"float32",
+		4}, Float64: {"float64", 8},
 	Bool: {"bool", 1}, BFloat16: {"bfloat16", 2},
 }
 

@@ -14,8 +14,8 @@ import (
 // has. The error found with errors.As is a *MemoryError.
 var ErrOutOfMemory = errors.New("out of memory")
 
-// ErrDeviceLost is the failure of a kernel after which CUDA refuses all work of this process, such as an index
-// out of range. CUDA tells of it later, in another operator or at the end of a run.
+// ErrDeviceLost is the failure of a kernel after which CUDA refuses all work of this process, such as
+// an index out of range. CUDA tells of it later, in another operator or at the end of a run.
 var ErrDeviceLost = errors.New("the GPU is lost to this process")
 
 // lost is how CUDA says so.
@@ -30,9 +30,11 @@ type MemoryError struct {
 // Error names device, limit, live and requested bytes.
 func (e *MemoryError) Error() string {
 	if e.Limit == 0 {
-		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)", e.Device, e.Live, e.Requested)
+		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)",
+			e.Device, e.Live, e.Requested)
 	}
-	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit, e.Live, e.Requested)
+	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit,
+		e.Live, e.Requested)
 }
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.

@@ -29,7 +29,8 @@ const (
 
 var (
 	mklVariables    = []string{"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"}
-	oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"} // names of one variable, the newer first
+	oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA",
+		"DNNL_MAX_CPU_ISA"} // names of one variable, the newer first
 )
 
 // corrected says that init has chosen the BLAS's kernels.
@@ -50,15 +51,18 @@ func init() {
 
 // KernelsInUse lists the kernels of BLAS, ATen and oneDNN, in this order.
 func KernelsInUse() []Kernels {
-	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(), By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
+	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(),
+		By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
 	switch {
 	case strings.HasPrefix(blas.Version, "MKL "):
 		blas.By = chosenBy("MKL", mklVariables...)
 	case corrected:
 		blas.By = "penstock"
 	}
-	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable), Best: shim.BetterATenKernels()}
-	dnn := Kernels{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()), By: chosenBy("oneDNN", oneDNNVariables...)}
+	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable),
+		Best: shim.BetterATenKernels()}
+	dnn := Kernels{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()),
+		By: chosenBy("oneDNN", oneDNNVariables...)}
 	if better := shim.BetterOneDNNISA(); better != 0 {
 		dnn.Best = oneDNNName(better)
 	}

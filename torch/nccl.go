@@ -84,13 +84,16 @@ func (n *NCCL) Transfer(moves []Move) error {
 	var streams []int64
 	for _, m := range moves {
 		if m.Over < 0 || m.Over >= len(n.comms) {
-			return fmt.Errorf("torch: NCCL: there is no communicator %d; want one of 0 to %d", m.Over, len(n.comms)-1)
+			return fmt.Errorf("torch: NCCL: there is no communicator %d; want one of 0 to %d", m.Over,
+				len(n.comms)-1)
 		}
 		own, ok := m.On.(Stream)
 		if !ok || own.device != n.of[m.Over] {
-			return fmt.Errorf("torch: NCCL: a move on stream %v over communicator %d; want a stream of %v", m.On, m.Over, n.of[m.Over])
+			return fmt.Errorf("torch: NCCL: a move on stream %v over communicator %d; want a stream of %v",
+				m.On, m.Over, n.of[m.Over])
 		}
-		comms, tensors, streams = append(comms, n.comms[m.Over]), append(tensors, m.Tensor.given("transfer")), append(streams, own.id)
+		comms, tensors, streams = append(comms, n.comms[m.Over]), append(tensors,
+			m.Tensor.given("transfer")), append(streams, own.id)
 	}
 	return ncclFailed(shim.TransferNCCL(comms, tensors, streams, &n.stop))
 }

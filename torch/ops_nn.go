@@ -39,7 +39,6 @@ type Reduction int64
 
 // The reductions.
 const (
-	ReduceNone Reduction = 0
 	ReduceMean Reduction = 1
 	ReduceSum  Reduction = 2
 )
@@ -66,7 +65,8 @@ func (c *Ctx) Conv2d(input, weight, bias *Tensor, stride, padding, dilation []in
 
 // PlainConv2d is aten::conv2d: autograd sums the gradient of weight. It is for a weight with several
 // uses in one graph, whose sum then has one order.
-func (c *Ctx) PlainConv2d(input, weight, bias *Tensor, stride, padding, dilation []int64, groups int64) *Tensor {
+func (c *Ctx) PlainConv2d(input, weight, bias *Tensor, stride, padding, dilation []int64,
+	groups int64) *Tensor {
 	return c.begin(opPlainConv2d).t(input).t(weight).t(bias).is(stride).is(padding).is(dilation).i(groups).one()
 }
 
@@ -78,13 +78,15 @@ func (c *Ctx) Conv1d(input, weight, bias *Tensor, stride, padding, dilation, gro
 
 // ConvTranspose2d is aten::conv_transpose2d.input: input [N, in, H, W], weight [in, out/groups, kH,
 // kW], bias [out] (may be nil).
-func (c *Ctx) ConvTranspose2d(input, weight, bias *Tensor, stride, padding, outputPadding []int64, groups int64, dilation []int64) *Tensor {
+func (c *Ctx) ConvTranspose2d(input, weight, bias *Tensor, stride, padding, outputPadding []int64,
+	groups int64, dilation []int64) *Tensor {
 	return c.begin(opConvTrans2d).t(input).t(weight).t(bias).is(stride).is(padding).is(outputPadding).i(groups).is(dilation).one()
 }
 
 // BatchNorm is aten::batch_norm over dimension 1. With training set it normalises by the batch and,
 // if mean and variance are not nil, moves them in place.
-func (c *Ctx) BatchNorm(input, weight, bias, mean, variance *Tensor, training bool, momentum, eps float64) *Tensor {
+func (c *Ctx) BatchNorm(input, weight, bias, mean, variance *Tensor, training bool, momentum,
+	eps float64) *Tensor {
 	return c.begin(opBatchNorm).t(input).t(weight).t(bias).t(mean).t(variance).b(training).f(momentum).f(eps).b(true).one()
 }
 
@@ -170,7 +172,8 @@ func (c *Ctx) UpsampleBilinear2d(a *Tensor, size []int64, scale []float64, align
 
 // CrossEntropy is aten::cross_entropy_loss of logits [N, C, ...] and int64 classes [N, ...]; weight
 // [C] may be nil.
-func (c *Ctx) CrossEntropy(logits, target, weight *Tensor, r Reduction, ignoreIndex int64, smoothing float64) *Tensor {
+func (c *Ctx) CrossEntropy(logits, target, weight *Tensor, r Reduction, ignoreIndex int64,
+	smoothing float64) *Tensor {
 	return c.begin(opCrossEntropy).t(logits).t(target).t(weight).i(int64(r)).i(ignoreIndex).f(smoothing).one()
 }
 

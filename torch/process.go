@@ -46,7 +46,8 @@ func ReadProcessMemory() (m ProcessMemory) {
 
 // AvailableMemory is the number of bytes that the process can still take: the machine's MemAvailable
 // (/proc/meminfo), or less if a cgroup, from the process's own up to the root, has less left under its limit.
-// Files that a cgroup has read and not used lately count as free, as the system drops them first. Swap does not count.
+// Files that a cgroup has read and not used lately count as free, as the system drops them first. Swap
+// does not count.
 func AvailableMemory() (int64, error) { return availableMemory("/") }
 
 // availableMemory is AvailableMemory of a system whose files are under root.
@@ -65,7 +66,8 @@ func availableMemory(root string) (int64, error) {
 		controllers, group, _ := strings.Cut(of, ":")
 		switch {
 		case controllers == "": // version 2
-			free = freeOfCgroups(free, filepath.Join(root, "sys/fs/cgroup"), group, "memory.max", "memory.current", "inactive_file")
+			free = freeOfCgroups(free, filepath.Join(root, "sys/fs/cgroup"), group, "memory.max",
+				"memory.current", "inactive_file")
 		case slices.Contains(strings.Split(controllers, ","), "memory"): // version 1
 			free = freeOfCgroups(free, filepath.Join(root, "sys/fs/cgroup/memory"), group,
 				"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -88,9 +90,9 @@ func freeOfMachine(text string) (int64, error) {
 	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }
 
-// freeOfCgroups is free, or less if a group or a group above it, up to the mount point, has less left. A group
-// that is not under the mount point counts as unlimited: a container may see its own groups alone, and their path
-// on the host.
+// freeOfCgroups is free, or less if a group or a group above it, up to the mount point, has less left.
+// A group that is not under the mount point counts as unlimited: a container may see its own groups
+// alone, and their path on the host.
 func freeOfCgroups(free int64, mount, group, limit, usage, inactive string) int64 {
 	for group = path.Join("/", group); ; group = path.Dir(group) {
 		number := func(file string) (int64, bool) {

@@ -109,7 +109,8 @@ func (s Stream) Wait(e stream.Event, _ stream.Reason) {
 		e.Synchronize()
 		return
 	}
-	s.device.streamFailed("wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind), s.device.Index, s.id))
+	s.device.streamFailed("wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind),
+		s.device.Index, s.id))
 }
 
 // event is one of a CUDA device.

@@ -87,7 +87,8 @@ func (t *Tensor) Size(dim int) int64 {
 		dim += len(s)
 	}
 	if dim < 0 || dim >= len(s) {
-		panic(&Error{Op: "size", Args: []string{t.String()}, Message: fmt.Sprintf("dimension %d of a tensor with %d", dim, len(s))})
+		panic(&Error{Op: "size", Args: []string{t.String()},
+			Message: fmt.Sprintf("dimension %d of a tensor with %d", dim, len(s))})
 	}
 	return s[dim]
 }
@@ -149,9 +150,10 @@ func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
 	return id, shim.Describe(t.handle()).StorageBytes, sync.OnceFunc(func() { shim.DropStorage(id) })
 }
 
-// Hollow frees the memory of the tensors of a list that nobody uses beside it. What they are like stays: shapes,
-// layouts, and which of them lie in the same memory. They have no elements until Ctx.Refill. The list may contain
-// nil and repetitions. Memory that others use, such as a graph or another handle, stays.
+// Hollow frees the memory of the tensors of a list that nobody uses beside it. What they are like
+// stays: shapes, layouts, and which of them lie in the same memory. They have no elements until
+// Ctx.Refill. The list may contain nil and repetitions. Memory that others use, such as a graph or
+// another handle, stays.
 func Hollow(list []*Tensor) {
 	once, _ := Distinct(list)
 	var handles []shim.Handle

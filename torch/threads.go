@@ -52,7 +52,8 @@ func FMAPeak() float64 { return shim.FMAPeak() }
 func ThreadTime() time.Duration {
 	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID
 	var t syscall.Timespec
-	if _, _, failure := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock, uintptr(unsafe.Pointer(&t)), 0); failure != 0 {
+	if _, _, failure := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock,
+		uintptr(unsafe.Pointer(&t)), 0); failure != 0 {
 		panic("torch: reading the thread's clock: " + failure.Error()) // Linux has had it since 2.6
 	}
 	return time.Duration(t.Nano())

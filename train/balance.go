@@ -51,7 +51,8 @@ type Balance struct {
 //
 // In a group all members call it. The Profile of all but rank 0 lacks what pipe.Config.Profile needs
 // to spare a measurement.
-func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config BalanceConfig) (Balance, error) {
+func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset,
+	config BalanceConfig) (Balance, error) {
 	if set.Len() == 0 {
 		return Balance{}, errors.New("train: BalanceByTime: the data set is empty; want a sample to measure with")
 	}
@@ -83,15 +84,18 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	return out, err
 }
 
-func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, chunks int, config BalanceConfig) (profile.Profile, error) {
-	return onSample("timing layers", sample, config.Profile, config.Loss, func(measure profile.Config, input *torch.Tensor) (profile.Profile, error) {
-		measure.MicroBatches = chunks
-		return profile.Measure(ctx, model, measure, input)
-	})
+func measureLayers(ctx context.Context, model *nn.Sequential, sample data.Batch, chunks int,
+	config BalanceConfig) (profile.Profile, error) {
+	return onSample("timing layers", sample, config.Profile, config.Loss,
+		func(measure profile.Config, input *torch.Tensor) (profile.Profile, error) {
+			measure.MicroBatches = chunks
+			return profile.Measure(ctx, model, measure, input)
+		})
 }
 
 // onSample measures with the tensors of a sample, and a loss unless it is nil. It frees the tensors.
-func onSample[T any](what string, sample data.Batch, config profile.Config, loss nn.Loss, measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
+func onSample[T any](what string, sample data.Batch, config profile.Config, loss nn.Loss,
+	measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
 	c := torch.NewCtx(torch.Options{Device: config.Device, Threads: besideStages})
 	defer c.Close()
 	var input *torch.Tensor
@@ -109,7 +113,8 @@ func onSample[T any](what string, sample data.Batch, config profile.Config, loss
 
 // CutByTime cuts measured layers into a stage for each policy. It returns the layers of each stage and
 // its time for a micro-batch. Errors are balance.ByTime's.
-func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime, error) {
+func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime,
+	error) {
 	return balance.ByTime(p.Layers, len(policies), timesOf(p, policies, microBatches))
 }
 
@@ -124,7 +129,8 @@ func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ba
 // CutBySize cuts measured layers into a stage for each policy so that the largest stage is as small as
 // possible. It returns the layers of each stage and its size. slots is the optimizer's number of tensors
 // for each parameter (optim.Slots). Errors are balance.BySize's.
-func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int, []balance.StageSize, error) {
+func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int,
+	[]balance.StageSize, error) {
 	config := balance.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
 		graphs, inputs := planner.Policy(k).Held(microBatches)

@@ -31,8 +31,8 @@ func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	return out, set.Fill(&out, indices)
 }
 
-// besideStages is the number of threads of work outside of a pipe's workers. OpenMP starts threads for each OS
-// thread, and with more threads than cores all of them sleep between operators.
+// besideStages is the number of threads of work outside of a pipe's workers. OpenMP starts threads for
+// each OS thread, and with more threads than cores all of them sleep between operators.
 const besideStages = 1
 
 // place makes a batch's tensors, for b, on the first and the last device. Call free in any case: it

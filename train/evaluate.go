@@ -40,7 +40,8 @@ type Evaluation struct {
 // Evaluate runs the pipe's model in evaluation mode on a set; it does not change. Its results depend on
 // Batch, and on the pipe's Chunks and Threads, in their last bits, and on neither stages nor devices.
 // If ctx ends first the error is ctx's. In a group all members call it, and get the same.
-func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation, error) {
+func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
+	error) {
 	score, regression := right, set.Info().Task() == data.Regression
 	if regression {
 		score = squares
@@ -79,7 +80,8 @@ func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
 // sums are over a set, or a batch of it. A loss that is a mean counts once for each row.
 type sums struct{ Score, Loss float64 }
 
-func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, score scoring) (all sums, err error) {
+func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	score scoring) (all sums, err error) {
 	err = forEach(ctx, name, p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
 		target := tensorOf(c, at.Target)
 		all.Score += score(c, output, target)
@@ -96,7 +98,8 @@ func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, co
 		return sums{}, fmt.Errorf("train: evaluating: %w", err)
 	}
 	all = sums{}
-	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // each replica has evaluated the whole set
+	for _, s := range each[:len(each)/max(p.Config().Replicas,
+		1)] { // each replica has evaluated the whole set
 		all.Score, all.Loss = all.Score+s.Score, all.Loss+s.Loss
 	}
 	return all, nil
@@ -114,7 +117,8 @@ func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tens
 		}
 		mark := c.Mark()
 		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss,
-			[]*torch.Tensor{c.Narrow(output, 0, start, length)}, []*torch.Tensor{c.Narrow(target, 0, start, length)})
+			[]*torch.Tensor{c.Narrow(output, 0, start, length)}, []*torch.Tensor{c.Narrow(target, 0, start,
+				length)})
 		value := float64(torch.Item[float32](c.To(x, torch.Float32)))
 		if loss.Reduction() == torch.ReduceMean {
 			value *= float64(length)
@@ -134,7 +138,8 @@ type batchAt struct {
 
 // forEach runs a set through a model in evaluation mode, in its order, and calls f for each batch with
 // what the model gives, in the process of the last stage. What f makes on c lives until it returns.
-func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
 	if err := arg.AtLeast("train: "+name, "Batch", config.Batch, 1); err != nil {
 		return err
 	}
@@ -170,7 +175,8 @@ func trimLimited(p *pipe.Pipe) {
 	}
 }
 
-func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt, f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt,
+	f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
 	stages := p.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
 	defer first.Close()

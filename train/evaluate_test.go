@@ -115,43 +115,6 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// An evaluation under a limit gives back what is kept for reuse, before and after it. Others keep it for the next steps.
-func TestEvaluateTrimsUnderALimit(t *testing.T) {
-	check(t)
-	_, set := dataset(t)
-	s, closer := newRig(t, setup{balance: []int{8}})
-	defer closer()
-	s.Steps = 2
-	s.run(t)
-	d := s.Pipe.Devices()[0]
-	defer d.SetLimit(0)
-	leave := func(int, int) {
-		c := torch.NewCtx(torch.Options{Device: d})
-		defer c.Close()
-		c.Ones(torch.Float32, 1<<20)
-	}
-	for _, limit := range []int64{0, 1 << 40} {
-		d.SetLimit(limit)
-		before := int64(-1)
-		config := train.EvaluateConfig{Batch: 8, OnBatch: func(done, of int) {
-			if before < 0 {
-				before = d.Memory().Cached
-			}
-			leave(done, of)
-		}}
-		leave(0, 0)
-		if _, err := train.Evaluate(context.Background(), s.Pipe, set, config); err != nil {
-			t.Fatal(err)
-		}
-		if kept := before >= 4<<20; kept != (limit == 0) {
-			t.Errorf("under a limit of %d bytes, %d were kept for reuse", limit, before)
-		}
-		if cached := d.Memory().Cached; (cached == 0) != (limit > 0) {
-			t.Errorf("under a limit of %d bytes, %d are kept for reuse", limit, cached)
-		}
-	}
-}
-
 // Regression has a mean squared error, and a loss that is a sum is one.
 func TestEvaluateRegression(t *testing.T) {
 	check(t)

@@ -873,17 +873,3 @@ func TestAgree(t *testing.T) {
 		}
 	}
 }
-
-// A member that is gone is no disagreement.
-func TestAgreeWithAMemberThatHasFailed(t *testing.T) {
-	members := group.Local(2)
-	members[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "no data"})
-	err := train.Agree(context.Background(), members[0], nil)
-	var failed *group.FailedError
-	if !errors.As(err, &failed) || failed.Rank != 1 || !strings.Contains(err.Error(), "no data") {
-		t.Errorf("got %v", err)
-	}
-	for _, g := range slices.Backward(members) {
-		_ = g.Close()
-	}
-}

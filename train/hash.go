@@ -65,7 +65,8 @@ func paramsSHA256(g *group.Group, params []nn.NamedParam) (string, error) {
 		if owner == rankOf(g) && err == nil {
 			state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
 		}
-		all, err := group.Meet(context.Background(), g, fmt.Sprintf("train: hash from parameter %d on", first), state, err)
+		all, err := group.Meet(context.Background(), g,
+			fmt.Sprintf("train: hash from parameter %d on", first), state, err)
 		if err != nil {
 			return "", err
 		}
@@ -90,7 +91,8 @@ func addTo(h hash.Hash, p nn.NamedParam) error {
 
 // byName returns the parameters in the order of their names.
 func byName(params []nn.NamedParam) []nn.NamedParam {
-	return slices.SortedFunc(slices.Values(params), func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(slices.Values(params),
+		func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // Fingerprint tells data sets apart, for the settings of Recipe.Data. It is a hash of the set's
@@ -108,7 +110,8 @@ func Fingerprint(set data.Dataset) (string, error) {
 	}
 	h := sha256.New()
 	info := set.Info()
-	fmt.Fprintln(h, info.Name, info.Classes, info.Input.Kind, info.Input.Shape, info.Target.Kind, info.Target.Shape, set.Len())
+	fmt.Fprintln(h, info.Name, info.Classes, info.Input.Kind, info.Input.Shape, info.Target.Kind,
+		info.Target.Shape, set.Len())
 	for _, a := range []data.Array{batch.Input, batch.Target} {
 		for _, numbers := range []any{a.Float32, a.Int64, a.Uint8} {
 			if err := binary.Write(h, binary.LittleEndian, numbers); err != nil {

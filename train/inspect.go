@@ -52,11 +52,13 @@ func OpenCheckpoint(path string) (*Checkpoint, error) {
 
 // Contents returns the index. The caller owns it.
 func (c *Checkpoint) Contents() Contents {
-	out := Contents{Path: c.Path, Version: c.state.Version, Progress: c.Progress, Recipe: bytes.Clone(c.state.Recipe),
+	out := Contents{Path: c.Path, Version: c.state.Version, Progress: c.Progress,
+		Recipe:  bytes.Clone(c.state.Recipe),
 		Updates: maps.Clone(c.state.Updates)}
 	for _, name := range c.state.names() { // "model" is before "optimizer"
 		mark := c.state.Files[name]
-		f := File{Name: name, Optimizer: kindOf(name) == optimizerKind, Bytes: mark.Bytes, SHA256: mark.SHA256, Tensors: []Tensor{}}
+		f := File{Name: name, Optimizer: kindOf(name) == optimizerKind, Bytes: mark.Bytes,
+			SHA256: mark.SHA256, Tensors: []Tensor{}}
 		for _, tensor := range slices.Sorted(maps.Keys(mark.Tensors)) {
 			t := mark.Tensors[tensor]
 			size, _ := t.size() // which was checked as the index was read

@@ -155,7 +155,8 @@ func (e *StepError) Unwrap() error { return e.Err }
 func (l *Loop) complete() error {
 	if l.Scaler != nil {
 		if err := l.Scaler.Validate(); err != nil {
-			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(), Remedy: "want the zero Scaler, or that of a checkpoint"}
+			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(),
+				Remedy: "want the zero Scaler, or that of a checkpoint"}
 		}
 	}
 	return cmp.Or(arg.Finite("train", "ClipNorm", l.ClipNorm), arg.AtLeast("train", "Steps", l.Steps, 0),
@@ -202,9 +203,9 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 }
 
 // Run takes steps until Steps or Epochs are reached, Validation ends it, a step or a hook fails, or ctx
-// ends. In the last case the running step is finished, so that the run can be saved and resumed, and Run returns
-// a Result with Interrupted set and no error. The failure of a step is a *StepError. It leaves the
-// run as it was before that step, running statistics included, unless StepError.Half says
+// ends. In the last case the running step is finished, so that the run can be saved and resumed, and
+// Run returns a Result with Interrupted set and no error. The failure of a step is a *StepError. It
+// leaves the run as it was before that step, running statistics included, unless StepError.Half says
 // otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
 // without failures. After any other error the run stands between two steps as well. A run that would
 // come to an epoch's last batch with fewer rows than there are replicas takes no step.
@@ -238,7 +239,8 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 			return Result{Step: l.Step, Stopped: true}, nil
 		}
 		start := time.Now()
-		interrupted, err := group.Meet(context.Background(), g, "train: whether to go on", ctx.Err() != nil, nil)
+		interrupted, err := group.Meet(context.Background(), g, "train: whether to go on", ctx.Err() != nil,
+			nil)
 		if err != nil {
 			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
 		}
@@ -261,7 +263,8 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		case err != nil && ctx.Err() != nil:
 			return Result{Step: l.Step, Interrupted: true}, nil
 		case err != nil:
-			return Result{Step: l.Step}, l.failGroup("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
+			return Result{Step: l.Step}, l.failGroup("loading a batch",
+				fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
 
 		info, part, err := l.takeStep(context.WithoutCancel(ctx), batches)
@@ -378,7 +381,8 @@ func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 
 // gradients runs a batch through the pipe, at its place in the step. The batch's tensors live on the
 // first and the last device, and are gone when it returns: the update finds their memory free.
-func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (result pipe.Result, part Part, err error) {
+func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (result pipe.Result,
+	part Part, err error) {
 	free, err := l.place(&b, batch)
 	defer free()
 	if err != nil {
@@ -403,7 +407,8 @@ func (l *Loop) EndsEpoch(epoch, batch, batches int) bool {
 // than there are replicas.
 func (l *Loop) checkLastBatch() error {
 	rows, at := l.Loader.LastBatch(), l.position()
-	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.stopped() || !l.EndsEpoch(at.Epoch, at.Batch, l.Loader.Batches()) {
+	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.stopped() ||
+		!l.EndsEpoch(at.Epoch, at.Batch, l.Loader.Batches()) {
 		return nil
 	}
 	return fmt.Errorf("train: an epoch's last batch has %d rows for %d replicas; want another batch size, or LoaderConfig.DropLast",

@@ -92,39 +92,6 @@ func TestStepLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestStepInfo(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{balance: []int{4, 4}})
-	s.Steps = 6
-	s.LRSchedule = optim.Linear{From: 0.1, To: 0.2, Steps: 10}
-	var infos []train.StepInfo
-	s.OnStep = []train.Hook{func(i train.StepInfo) error { infos = append(infos, i); return nil }}
-	s.run(t)
-	for n, i := range infos {
-		wantSamples := batch
-		if n == 4 {
-			wantSamples = samples - 4*batch
-		}
-		if i.Epoch != n/5 || i.Samples != wantSamples || i.LR != s.LRSchedule.LR(n) || len(i.Peak) != 2 {
-			t.Errorf("step %d: %+v", n+1, i)
-		}
-		if i.Loss <= 0 || i.Duration <= 0 || math.Abs(i.SamplesPerSecond*i.Duration.Seconds()-float64(i.Samples)) > 1e-6 {
-			t.Errorf("step %d: %+v", n+1, i)
-		}
-	}
-}
-
-func TestEvery(t *testing.T) {
-	var got []int64
-	hook := train.Every(3, func(i train.StepInfo) error { got = append(got, i.Step); return nil })
-	for step := range int64(8) {
-		must.Do(t, hook(train.StepInfo{Step: step + 1}))
-	}
-	if want := []int64{3, 6}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 // TestInterrupt: the step in which the context ends is finished and counted.
 func TestInterrupt(t *testing.T) {
 	check(t)
@@ -338,18 +305,6 @@ func values(model *nn.Sequential) []float64 {
 	return out
 }
 
-func TestLearns(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2)})
-	s.Epochs = 12
-	s.run(t)
-	training, _ := dataset(t)
-	e, err := train.Evaluate(context.Background(), s.Pipe, training, train.EvaluateConfig{Batch: 10})
-	if err != nil || *e.Accuracy < 0.9 {
-		t.Errorf("accuracy on the training set is %v, %v", *e.Accuracy, err)
-	}
-}
-
 // Several batches of an update are one batch with all their rows and micro-batches: the weights, the
 // running statistics, the dropout, the norms and the learning rates are the same to the bit.
 func TestAccumulateIsOneBatch(t *testing.T) {
@@ -522,40 +477,6 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		l.Close()
 		closer()
 		closeNext()
-	}
-}
-
-// A step that fails in a later batch of its update was not taken: nothing of the batches before is
-// left, and the step is taken again with all of them.
-func TestFailureInALaterBatch(t *testing.T) {
-	check(t)
-	const n = 3
-	whole, closer := newRig(t, setup{accumulate: n})
-	whole.Steps = 3
-	whole.run(t)
-	want := train.ParamsSHA256(whole.model)
-	closer()
-	s, closer := newRig(t, setup{accumulate: n})
-	defer closer()
-	calls := 0
-	loss := s.Loss
-	// A batch has 3 micro-batches, of which 2 compute the loss twice, and the second step 2 batches.
-	s.Loss = spoiled{loss, math.NaN(), &calls, n*5 + 5 + 2}
-	before, hash := live(), ""
-	s.OnStep = []train.Hook{func(i train.StepInfo) error { before, hash = live(), train.ParamsSHA256(s.model); return nil }}
-	s.Steps = 3
-	r, err := s.Run(context.Background())
-	var failed *train.StepError
-	if !errors.Is(err, train.ErrDiverged) || !errors.As(err, &failed) || failed.Step != 2 || r.Step != 1 {
-		t.Fatalf("got %+v, %v", r, err)
-	}
-	if train.ParamsSHA256(s.model) != hash || live() != before || s.Progress().Position.Batch != n {
-		t.Errorf("the step left something: %v bytes, and %v before it; the run stands at %+v", live(), before, s.Progress())
-	}
-	s.Loss = loss
-	s.run(t)
-	if train.ParamsSHA256(s.model) != want {
-		t.Error("other weights than without the failure")
 	}
 }
 

@@ -76,19 +76,6 @@ func TestBalanceByTime(t *testing.T) {
 	}
 }
 
-// TestBalanceOfSmallBatches: there are no more micro-batches than rows.
-func TestBalanceOfSmallBatches(t *testing.T) {
-	check(t)
-	set, _ := dataset(t)
-	clock := &fakeClock{}
-	model := nn.NewSequential(&slow{clock: clock}, &slow{clock: clock})
-	config := train.BalanceConfig{Stages: 2, Batch: 1, Chunks: 8, Checkpoint: pipe.ExceptLast, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
-	cut := must.Get(train.BalanceByTime(context.Background(), model, set, config))(t)
-	if cut.Times[0].Recomputation != 0 { // one micro-batch, whose backward comes first
-		t.Errorf("%+v", cut.Times[0])
-	}
-}
-
 // counted is a layer that counts its forwards.
 type counted struct {
 	nn.Base
@@ -286,23 +273,6 @@ func TestThreadsOfAGroup(t *testing.T) {
 	}
 	if runs[0] == 0 || runs[1] != 0 || got[0] != got[1] || got[0].N != 2 {
 		t.Errorf("%v runs, %+v", runs, got)
-	}
-}
-
-// What fails while it is measured, and the end of a context, are errors.
-func TestThreadsFail(t *testing.T) {
-	check(t)
-	set, _ := dataset(t)
-	ended, end := context.WithCancel(t.Context())
-	end()
-	model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4))
-	if got, err := train.ThreadsByTime(ended, model, set, train.ThreadsConfig{Most: 2, Batch: 8}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	var at *profile.Error
-	wrong := nn.NewSequential().Add("first", nn.NewFlatten(1, -1)).Add("second", nn.NewLinear(17, 4))
-	if got, err := train.ThreadsByTime(t.Context(), wrong, set, train.ThreadsConfig{Most: 2, Batch: 8}); !errors.As(err, &at) || at.Layer != "second" {
-		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

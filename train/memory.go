@@ -69,9 +69,9 @@ func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err er
 	return l.place(b, batch)
 }
 
-// Updates is the bytes on each device of this process while the parameters of its stages are updated together:
-// gradients and the optimizer's state count, and what is there now; the activations of a step are freed by
-// then, and a batch should be. The loop's Pipe and Optimizer must be set.
+// Updates is the bytes on each device of this process while the parameters of its stages are updated
+// together: gradients and the optimizer's state count, and what is there now; the activations of a step
+// are freed by then, and a batch should be. The loop's Pipe and Optimizer must be set.
 func (l *Loop) Updates() (list []planner.Update) {
 	stages := l.Pipe.Stages()
 	for i, d := range l.Pipe.Devices() {

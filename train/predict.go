@@ -19,37 +19,39 @@ import (
 //	regression      the numbers
 //
 // in row-major order, in a slice of its own. set.Info says the task. The model runs in evaluation mode, and
-// EvaluateConfig.Loss is not used. The error is each's, or the first failing batch's. If ctx ends first the error is ctx's. In a
-// group all members call it, and each is called where the last stage is.
-func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig, each func(sample int, output []float32) error) error {
+// EvaluateConfig.Loss is not used. The error is each's, or the first failing batch's. If ctx ends first
+// the error is ctx's. In a group all members call it, and each is called where the last stage is.
+func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	each func(sample int, output []float32) error) error {
 	info := set.Info()
 	task := info.Task()
 	tokens, _ := set.(interface{ Length(index int) int })
-	return forEach(ctx, "Predict", p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
-		all := torch.Values[float32](c.To(output, torch.Float32))
-		size := len(all) / at.Rows
-		for row := range at.Rows {
-			out := all[row*size:][:size:size]
-			if task == data.NextToken {
-				last := info.Input.Size()
-				if tokens != nil {
-					last = tokens.Length(at.first + row)
+	return forEach(ctx, "Predict", p, set, config,
+		func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+			all := torch.Values[float32](c.To(output, torch.Float32))
+			size := len(all) / at.Rows
+			for row := range at.Rows {
+				out := all[row*size:][:size:size]
+				if task == data.NextToken {
+					last := info.Input.Size()
+					if tokens != nil {
+						last = tokens.Length(at.first + row)
+					}
+					out = column(out, info.Input.Size(), last-1)
 				}
-				out = column(out, info.Input.Size(), last-1)
+				switch task { // the model may have more classes than the set
+				case data.Regression:
+				case data.Segmentation:
+					softmax(out, info.Target.Size())
+				default:
+					softmax(out, 1)
+				}
+				if err := each(at.first+row, slices.Clone(out)); err != nil {
+					return err
+				}
 			}
-			switch task { // the model may have more classes than the set
-			case data.Regression:
-			case data.Segmentation:
-				softmax(out, info.Target.Size())
-			default:
-				softmax(out, 1)
-			}
-			if err := each(at.first+row, slices.Clone(out)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+			return nil
+		})
 }
 
 func column(matrix []float32, columns, index int) (out []float32) {

@@ -15,8 +15,8 @@ import (
 // Recipe is what two runs must have in common for one to continue the other. If any of it differed,
 // the weights would not be those of an uninterrupted run, or the position in the data would mean
 // other samples. Devices, schedule and recomputation are not part of it. What a run may change on
-// purpose as it goes on is: the setting "lr" (or "LR", of an optim.Config) of the optimizer, the setting "schedule-steps" of
-// LRSchedule, Steps, Epochs and SaveEvery. Checkpoint.Changes tells them.
+// purpose as it goes on is: the setting "lr" (or "LR", of an optim.Config) of the optimizer, the
+// setting "schedule-steps" of LRSchedule, Steps, Epochs and SaveEvery. Checkpoint.Changes tells them.
 type Recipe struct {
 	Model      Choice  `json:"model"`
 	Data       Choice  `json:"data"`
@@ -37,9 +37,9 @@ type Recipe struct {
 	// run may go on with another number: Check does not compare it, Checkpoint.Threads tells it. 0
 	// is not written down.
 	Threads int `json:"threads,omitempty"`
-	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and with it the
-	// last bits; so do the rows of micro-batches, by which batch norms go. As with Threads, Check does not
-	// compare it. 0 is one.
+	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and
+	// with it the last bits; so do the rows of micro-batches, by which batch norms go. As with Threads,
+	// Check does not compare it. 0 is one.
 	Replicas int `json:"replicas,omitempty"`
 	// Processes is how many there are, and Balance how many layers each stage has. Nothing depends on
 	// them: Checkpoint.Processes and Balance tell them, so that a run can say that it goes on otherwise. 0
@@ -55,8 +55,8 @@ type Recipe struct {
 	Epochs    int   `json:"epochs"`
 	SaveEvery int64 `json:"save_every"`
 	// Samples describes the samples of the data, so that inputs can be made where the data are not
-	// (data.NewInputs). Check compares the tokenizer alone, and Checkpoint.Recipe tells it. Nil is not written
-	// down.
+	// (data.NewInputs). Check compares the tokenizer alone, and Checkpoint.Recipe tells it. Nil is not
+	// written down.
 	Samples *data.Info `json:"samples,omitempty"`
 	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
@@ -79,7 +79,8 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("train: checkpoint %s is of another run: %s is %s there and %s here", e.Path, e.Field, e.Saved, e.Given)
+	return fmt.Sprintf("train: checkpoint %s is of another run: %s is %s there and %s here", e.Path,
+		e.Field, e.Saved, e.Given)
 }
 
 // Change is a setting in which a run goes on otherwise than the checkpoint was trained.
@@ -89,7 +90,8 @@ type Change struct {
 }
 
 // changeable are the fields of a Recipe in which a run may go on otherwise.
-var changeable = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps", "steps", "epochs", "save_every"}
+var changeable = []string{"optimizer.settings.lr", "optimizer.settings.LR",
+	"schedule.settings.schedule-steps", "steps", "epochs", "save_every"}
 
 // told are the fields of a Recipe that are not compared.
 var told = []string{"threads", "replicas", "processes", "balance", "plan", "kernels", "samples"}

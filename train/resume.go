@@ -106,7 +106,8 @@ func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
 		return nil, &DamagedError{c.Path, err}
 	}
 	return slices.DeleteFunc(changes, func(d Change) bool {
-		return d.Saved == "absent" && slices.Contains([]string{"steps", "epochs", "save_every"}, d.Field) // it was written before these were
+		return d.Saved == "absent" && slices.Contains([]string{"steps", "epochs", "save_every"},
+			d.Field) // it was written before these were
 	}), nil
 }
 
@@ -252,7 +253,9 @@ func (r *reader) readOptimizer(model nn.Module, places []optim.Placement, o opti
 	}
 	here := make([]optim.Placement, len(places))
 	for i, place := range places {
-		here[i] = optim.Placement{Device: place.Device, Params: slices.DeleteFunc(slices.Clone(place.Params), func(p nn.NamedParam) bool { return !p.Exists() })}
+		here[i] = optim.Placement{Device: place.Device,
+			Params: slices.DeleteFunc(slices.Clone(place.Params),
+				func(p nn.NamedParam) bool { return !p.Exists() })}
 	}
 	updates := maps.Clone(r.state.Updates)
 	maps.DeleteFunc(updates, func(name string, _ int64) bool { return foreign[name] })

@@ -112,22 +112,6 @@ func TestResumeIsBitEqual(t *testing.T) {
 	}
 }
 
-// TestRestoreRefusesStateOfAnotherOptimizer: what a checkpoint of another optimizer does to the one
-// at hand is an error, not a mixture.
-func TestRestoreRefusesStateOfAnotherOptimizer(t *testing.T) {
-	check(t)
-	store := train.Store{Dir: t.TempDir()}
-	s, closer := newRig(t, setup{})
-	s.Steps = 1
-	s.run(t)
-	save(t, store, s)
-	closer()
-	other, _ := newRig(t, setup{optimizer: "adam"})
-	if err := latest(t, store).Restore(other.Pipe, other.Optimizer); err == nil {
-		t.Error("Adam took the state of SGD")
-	}
-}
-
 func TestCheckFindsWhatDiffers(t *testing.T) {
 	check(t)
 	store := train.Store{Dir: t.TempDir()}
@@ -311,26 +295,6 @@ func TestResumeWithFrozenParts(t *testing.T) {
 	}
 }
 
-// What is frozen, and what only runs as in evaluation, is in the checkpoint as it was at the start.
-func TestAFrozenBodyStays(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{balance: []int{3, 5}, optimizer: "adamw", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
-	before := map[string]string{}
-	for _, p := range nn.State(s.model) {
-		before[p.Name] = string(torch.Bytes(p.Tensor()))
-	}
-	tuned(t, s, 0, 3)
-	store := train.Store{Dir: t.TempDir()}
-	save(t, store, s)
-	again, _ := resume(t, store, setup{optimizer: "adamw", config: optim.Config{LR: 0.01, WeightDecay: 0.1}})
-	for _, p := range nn.State(again.model) {
-		body := p.Name[0] < '7'
-		if body != (before[p.Name] == string(torch.Bytes(p.Tensor()))) {
-			t.Errorf("%s is as at the start: %v", p.Name, !body)
-		}
-	}
-}
-
 // all is the state of a run: the model's, with running statistics, and the optimizer's, with its
 // counts.
 func (s *rig) all() map[string]string {
@@ -437,33 +401,5 @@ func TestParamsSHA256(t *testing.T) {
 	sum := sha256.Sum256(want)
 	if got := train.ParamsSHA256(model); got != hex.EncodeToString(sum[:]) {
 		t.Errorf("got %s, want %x", got, sum)
-	}
-}
-
-func TestParamsSHA256TellsModelsApart(t *testing.T) {
-	check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	hashes := map[string]string{}
-	for _, m := range []struct {
-		what  string
-		model *nn.Sequential
-		seed  uint64
-	}{
-		{"a model", nn.NewSequential(nn.NewLinear(2, 3)), 1},
-		{"another seed", nn.NewSequential(nn.NewLinear(2, 3)), 2},
-		{"another shape of as many elements", nn.NewSequential(nn.NewLinear(1, 4)), 1},
-		{"another name", nn.NewSequential().Add("x", nn.NewLinear(2, 3)), 1},
-	} {
-		nn.Materialise(c, nn.State(m.model), m.seed)
-		h := train.ParamsSHA256(m.model)
-		if before, ok := hashes[h]; ok {
-			t.Errorf("%s has the hash of %s", m.what, before)
-		}
-		hashes[h] = m.what
-		if again := train.ParamsSHA256(m.model); again != h {
-			t.Errorf("%s: hashed twice: %s and %s", m.what, h, again)
-		}
-		nn.Free(m.model)
 	}
 }

@@ -27,10 +27,11 @@ import (
 // No step may run meanwhile.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
 	path = s.Path(at.Step)
-	exists, err := group.FromFirst(context.Background(), s.Group, "train: whether the checkpoint exists", func() (bool, error) {
-		info, err := os.Lstat(path)
-		return err == nil && info.IsDir(), nil
-	})
+	exists, err := group.FromFirst(context.Background(), s.Group, "train: whether the checkpoint exists",
+		func() (bool, error) {
+			info, err := os.Lstat(path)
+			return err == nil && info.IsDir(), nil
+		})
 	if exists && err == nil {
 		return path, nil
 	}
@@ -76,7 +77,8 @@ func (s Store) commit(temporary, path string, index state) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.writeFile(filepath.Join(temporary, stateFile), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if _, err := s.writeFile(filepath.Join(temporary, stateFile),
+		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
 	if err := s.syncDirectory(temporary); err != nil {
@@ -97,14 +99,16 @@ type part struct {
 }
 
 // writeShards writes this member's files and returns the index of the files of all.
-func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) (state, error) {
+func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module,
+	o optim.Optimizer) (state, error) {
 	params := nn.State(model)
 	owners, err := owners(s.Group, params)
 	if err != nil {
 		return state{}, err
 	}
 	mine, err := s.writePart(temporary, at, r, params, owners, o)
-	parts, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step), mine, err)
+	parts, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step),
+		mine, err)
 	if err != nil {
 		return state{}, err
 	}
@@ -122,7 +126,8 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Mod
 }
 
 // writePart writes the files of the parameters and buffers that this member owns.
-func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int, o optim.Optimizer) (part, error) {
+func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int,
+	o optim.Optimizer) (part, error) {
 	r.Kernels = torch.KernelNames()
 	recipe, err := json.Marshal(r)
 	if err != nil {
@@ -153,7 +158,8 @@ func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.Na
 	}
 	for _, kind := range []string{modelKind, optimizerKind} {
 		list, name := tensors[kind], shardName(kind, rank, size)
-		entry, err := s.writeFile(filepath.Join(temporary, name), func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
+		entry, err := s.writeFile(filepath.Join(temporary, name),
+			func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
 		if err != nil {
 			return part{}, err
 		}

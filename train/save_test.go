@@ -367,23 +367,6 @@ func TestCheckpointsAreOfRegularFiles(t *testing.T) {
 	}
 }
 
-// Files are all of a checkpoint.
-func TestFilesOfACheckpoint(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{})
-	store := train.Store{Dir: t.TempDir()}
-	path := save(t, store, s)
-	files := latest(t, store).Files()
-	if there := names(t, path); len(there) != len(files) {
-		t.Errorf("%q of %q", files, there)
-	}
-	for _, file := range files {
-		if _, err := os.Stat(file); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // What a killed run left is removed when the next one takes the lock, and no sooner; checkpoints
 // and others' files stay.
 func TestLockRemovesLeftovers(t *testing.T) {
@@ -406,15 +389,6 @@ func TestLockRemovesLeftovers(t *testing.T) {
 		t.Errorf("a run without the lock removed what another writes: %v", err)
 	}
 	must.Do(t, release())
-}
-
-// A named pipe in place of the directory is refused, not waited for.
-func TestLockOfANamedPipe(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pipe")
-	must.Do(t, syscall.Mkfifo(path, 0o666))
-	if _, err := (train.Store{Dir: path}).Lock(); !errors.Is(err, syscall.ENOTDIR) {
-		t.Errorf("error %v", err)
-	}
 }
 
 // saveForever, a directory in the environment, makes this test binary a process that saves there

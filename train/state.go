@@ -43,7 +43,8 @@ func shardName(kind string, rank, ranks int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
 }
 
-var shardNames = regexp.MustCompile(`^(` + modelKind + `|` + optimizerKind + `)(-\d{5,}-of-\d{5,})?\.safetensors$`)
+var shardNames = regexp.MustCompile(`^(` + modelKind + `|` + optimizerKind +
+	`)(-\d{5,}-of-\d{5,})?\.safetensors$`)
 
 // kindOf is the kind of the file of this name, or "" if no checkpoint has one.
 func kindOf(name string) string {

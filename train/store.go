@@ -82,7 +82,8 @@ func (s Store) temporary(step int64, more string) string {
 
 // onFirst runs f on rank 0 and returns its error on all ranks.
 func (s Store) onFirst(what string, f func() error) error {
-	_, err := group.FromFirst(context.Background(), s.Group, "train: "+what, func() (int, error) { return 0, f() })
+	_, err := group.FromFirst(context.Background(), s.Group, "train: "+what,
+		func() (int, error) { return 0, f() })
 	return err
 }
 

@@ -38,15 +38,18 @@ type Threads struct {
 // ThreadsByTime finds how many threads of each device a model trains fastest with: 1, 2, 4 and so on, or
 // ThreadsConfig.Most. Layers run forward and backward on a micro-batch of the first rows of set, with each
 // number in turns. A number counts as faster than a smaller one if it is by a tenth in all rounds but one. It
-// takes some seconds at most, unless single layers take as long. Measurements vary, and so may the number, and
-// with it the last bits of results: who resumes a run gives it the number that it had (Checkpoint.Threads).
+// takes some seconds at most, unless single layers take as long. Measurements vary, and so may the
+// number, and with it the last bits of results: who resumes a run gives it the number that it had
+// (Checkpoint.Threads).
 //
 // In a group all members call it.
-func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, config ThreadsConfig) (Threads, error) {
+func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset,
+	config ThreadsConfig) (Threads, error) {
 	if set.Len() == 0 {
 		return Threads{}, errors.New("train: ThreadsByTime: the data set is empty; want a sample to measure with")
 	}
-	if err := cmp.Or(arg.Between("train", "Most", config.Most, 1, torch.MaxThreads), arg.AtLeast("train", "Batch", config.Batch, 1),
+	if err := cmp.Or(arg.Between("train", "Most", config.Most, 1, torch.MaxThreads),
+		arg.AtLeast("train", "Batch", config.Batch, 1),
 		arg.AtLeast("train", "Chunks", config.Chunks, 0)); err != nil {
 		return Threads{}, err
 	}
@@ -69,15 +72,17 @@ func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 }
 
 // timeThreads measures the model on a micro-batch.
-func timeThreads(ctx context.Context, model *nn.Sequential, sample data.Batch, config ThreadsConfig) (profile.ThreadTimes, error) {
+func timeThreads(ctx context.Context, model *nn.Sequential, sample data.Batch,
+	config ThreadsConfig) (profile.ThreadTimes, error) {
 	counts := []int{config.Most}
 	for n := 1; n < config.Most; n *= 2 {
 		counts = append(counts, n)
 	}
 	slices.Sort(counts)
-	return onSample("timing threads", sample, config.Profile, config.Loss, func(measure profile.Config, input *torch.Tensor) (profile.ThreadTimes, error) {
-		return profile.Threads(ctx, model, measure, counts, input)
-	})
+	return onSample("timing threads", sample, config.Profile, config.Loss,
+		func(measure profile.Config, input *torch.Tensor) (profile.ThreadTimes, error) {
+			return profile.Threads(ctx, model, measure, counts, input)
+		})
 }
 
 // clearly is how many times as fast a larger number of threads has to be.

@@ -45,7 +45,8 @@ type Best struct {
 
 // stopped says that the run has ended for lack of progress.
 func (l *Loop) stopped() bool {
-	return l.Validation != nil && l.Validation.Patience > 0 && l.Best != nil && l.Best.Since >= l.Validation.Patience
+	return l.Validation != nil && l.Validation.Patience > 0 && l.Best != nil &&
+		l.Best.Since >= l.Validation.Patience
 }
 
 // validated says that the last validation was after the last step.
@@ -63,16 +64,19 @@ func (l *Loop) validateLast(ctx context.Context, at data.Position) error {
 // validate evaluates at the end of an epoch, or of a run within one, which Patience does not count.
 func (l *Loop) validate(ctx context.Context, epoch int, partial bool) error {
 	v := l.Validation
-	e, err := Evaluate(ctx, l.Pipe, v.Set, EvaluateConfig{Batch: cmp.Or(v.Batch, l.Loader.BatchSize()), Loss: l.Loss, OnBatch: v.OnBatch})
+	e, err := Evaluate(ctx, l.Pipe, v.Set, EvaluateConfig{Batch: cmp.Or(v.Batch, l.Loader.BatchSize()),
+		Loss: l.Loss, OnBatch: v.OnBatch})
 	if err != nil {
 		return err
 	}
 	if math.IsNaN(*e.Loss) || math.IsInf(*e.Loss, 0) {
-		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, epoch+1, *e.Loss, ErrDiverged)
+		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, epoch+1,
+			*e.Loss, ErrDiverged)
 	}
 	better := l.Best == nil || *e.Loss < l.Best.Loss
 	if v.OnResult != nil {
-		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: epoch, Evaluation: e, Better: better, Partial: partial}); err != nil {
+		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: epoch, Evaluation: e, Better: better,
+			Partial: partial}); err != nil {
 			return err
 		}
 	}

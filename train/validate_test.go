@@ -236,38 +236,3 @@ func TestValidationAtTheEnd(t *testing.T) {
 		t.Errorf("%d epochs without a better validation; want 1, as the second is partial", s.Best.Since)
 	}
 }
-
-// The validation at the end of a run that is interrupted is done when the run goes on.
-func TestInterruptedValidationAtTheEnd(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{})
-	var said strings.Builder
-	validating(t, s, train.Store{Dir: t.TempDir()}, &said)
-	s.Steps = 3
-	ctx, cancel := context.WithCancel(context.Background())
-	s.Validation.Batch, s.Validation.OnBatch = 7, func(int, int) { cancel() }
-	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 3 || s.Best != nil || said.Len() > 0 {
-		t.Fatalf("%+v, %v, %+v, %s", r, err, s.Best, said.String())
-	}
-	s.Validation.OnBatch = nil
-	if r := s.run(t); r.Interrupted || s.Best == nil || s.Best.Step != 3 || strings.Count(said.String(), "\n") != 1 {
-		t.Errorf("%+v, %+v, %s", r, s.Best, said.String())
-	}
-
-	// One that is interrupted at the end of an epoch, and done at the end of a run, is not done again.
-	said.Reset()
-	s.Steps = 6
-	ctx, cancel = context.WithCancel(context.Background())
-	s.Validation.OnBatch = func(int, int) { cancel() }
-	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 5 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	s.Validation.OnBatch = nil
-	for _, steps := range []int64{5, 6} {
-		s.Steps = steps
-		s.run(t)
-	}
-	if lines := strings.Split(said.String(), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[0], "5 0 ") || !strings.HasPrefix(lines[1], "6 1 ") {
-		t.Error(said.String())
-	}
-}

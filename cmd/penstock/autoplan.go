@@ -287,8 +287,9 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Lin
 	show := newPlanProgress(stderr, "planning")
 	defer show.end()
 	threads := f.modelThreads(w.Cores * w.Processes)
-	found, err := f.planModel(ctx, show, m, planRequest{update: j.update, deferredBatchNorm: j.config.DeferredBatchNorm,
-		machine: w.machine(threads, between), threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
+	found, err := f.planModel(ctx, show, m, planRequest{update: j.update,
+		deferredBatchNorm: j.config.DeferredBatchNorm, machine: w.machine(threads, between),
+		threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
 	if err != nil {
 		return line, err
 	}

@@ -172,9 +172,8 @@ func (o *runOptions) checkPrecision(*pflag.FlagSet) error {
 		}
 	}
 	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
-		return badUsage("--accumulate %d: --plan %s with a limit does not count the gradients that are "+
-			"there "+
-			"between batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
+		return badUsage("--accumulate %d: --plan %s with a limit does not count gradients between "+
+			"batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
 	}
 	return nil
 }

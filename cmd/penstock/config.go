@@ -104,12 +104,6 @@ func flagValues(value any, repeated bool) ([]string, error) {
 		switch e := e.(type) {
 		case string, bool, int64, float64:
 			texts = append(texts, fmt.Sprint(e))
-		case map[string]any: // as if it were an option of several
-			var pairs []string
-			for _, key := range slices.Sorted(maps.Keys(e)) {
-				pairs = append(pairs, fmt.Sprintf("%s=%v", key, e[key]))
-			}
-			return nil, fmt.Errorf("a table; want text, as %q", strings.Join(pairs, ","))
 		default:
 			return nil, fmt.Errorf("%v: want text, a number, true or false, or an array of them", e)
 		}

@@ -186,7 +186,7 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 	}
 	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage, "c.csv: line 2: 2 values; want 3, as in the first line")
 	refuses(t, line("mlp", "npy", "c.npy", ""), exitUsage, "name a directory with x.npy and y.npy")
-	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification; want another of the two")
+	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification")
 }
 
 // refuses fails unless a command line ends with this code and says all parts.

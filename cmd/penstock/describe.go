@@ -44,7 +44,7 @@ func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 			}
 			out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
 			if k := unit - c.Prologue; k < 0 {
-				out[at].Forward = c.PrologueTimes[unit] / 1e6
+				out[at].Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
 			} else if k < len(c.Later.Layers) {
 				l := c.Later.Layers[k]
 				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Backward/1e6, l.Saved

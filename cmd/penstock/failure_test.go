@@ -156,19 +156,6 @@ func TestResumeBeyondTheEnd(t *testing.T) {
 	}
 }
 
-// TestResumeWithOtherThreads: the bits may differ, so it is said; it is no error.
-func TestResumeWithOtherThreads(t *testing.T) {
-	out := t.TempDir()
-	args := with(small, "--out", out)
-	must(t, with(args, "--steps", "1")...)
-	if r := must(t, with(args, "--steps", "2", "--resume")...); strings.Contains(r.stderr, "--threads") {
-		t.Errorf("the same number: %s", r.stderr)
-	}
-	if r := must(t, with(args, "--steps", "3", "--resume", "--threads", "2")...); !strings.Contains(r.stderr, "trained with --threads 1, this run has --threads 2") {
-		t.Errorf("another number: %s", r.stderr)
-	}
-}
-
 // A failure is one line. The stack of a panic follows it, for whoever mends the code that panicked.
 func TestFailuresAreOneLineAndPanicsHaveTheirStackAfterIt(t *testing.T) {
 	panicked := func() (err error) {

@@ -118,14 +118,7 @@ func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int,
 	}
 	device.ResetPeak()
 	j.effective = fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
-	switch {
-	case t.N > 1:
-		fmt.Fprintf(stderr, "--threads %d, by measured time: %.2f times as fast as 1\n", t.N, t.Faster)
-	case t.Faster < 1:
-		fmt.Fprintf(stderr, "--threads 1, by measured time: %d are slower\n", t.Tried)
-	default:
-		fmt.Fprintf(stderr, "--threads 1, by measured time: with %d it is not clearly faster\n", t.Tried)
-	}
+	fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried, t.Faster)
 	return t.N, nil
 }
 

@@ -64,7 +64,6 @@ func TestRefuses(t *testing.T) {
 		{train("--set", "widht=4"), exitUsage, []string{"--set widht=4: did you mean width? want one of its options"}},
 		{train("--data-set", "sise=4"), exitUsage, []string{"--data-set sise=4: did you mean size? want one of its options"}},
 		{train("--data-set", "size=3,size=4"), exitUsage, []string{"--data-set size=4: size is given twice"}},
-		{train("--checkpoint", "never,sometimes"), exitUsage, []string{`"sometimes"`, "except_last"}},
 		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
 		{train("--model", "gpt", "--data", "text", "--data-dir", "x", "--set", "heads=3"), exitUsage, []string{"--set heads=3: ", "128"}},
 		{train("--model", "amoebanetd"), exitUsage, []string{"--model amoebanetd with --data synthetic", "28", "32"}},

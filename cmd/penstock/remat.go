@@ -419,7 +419,7 @@ take (see penstock remat compare), up to 120 % longer. The picture is an SVG.`,
 func rematCurve(ctx context.Context, c remat.Chain) ([]solver.Point, error) {
 	// The table grows with slots*layers^2 and the time by another factor of layers: more layers get
 	// fewer slots.
-	n := float64(len(c.Layers))
+	n := float64(min(len(c.Layers), 250)) // longer chains are joined
 	slots := min(max(2e10/(n*n*n), 500), 4000)
 	table, err := solver.NewTable(ctx, c, 0, solver.Options{Slots: int(slots)})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"penstock.example/nn"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -143,7 +142,7 @@ func (j *job) tellResumed(stderr io.Writer) {
 	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an "+
 		"uninterrupted run")
 	differs("--threads", from.Recipe.Threads, j.config.Threads, bits)
-	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, otherReplicas(j.model))
+	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, bits+", and more with batch norm or dropout")
 	now := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
@@ -152,19 +151,6 @@ func (j *job) tellResumed(stderr io.Writer) {
 				library, now[library], bits)
 		}
 	}
-}
-
-// otherReplicas says which results depend on the number of replicas. Each has micro-batches of its own.
-func otherReplicas(model *nn.Sequential) string {
-	for _, l := range model.Layers() {
-		trained := slices.ContainsFunc(nn.Params(l.Layer),
-			func(p nn.NamedParam) bool { return p.Trainable() })
-		if trained && len(nn.Buffers(l.Layer)) > 0 {
-			return "results differ from those of an uninterrupted run, as batch norms go by the rows of " +
-				"micro-batches, which are others"
-		}
-	}
-	return "the last bits of the weights may differ, and with dropout more"
 }
 
 // tellStart prints where the run goes on, and its differences from the run that saved the checkpoint.

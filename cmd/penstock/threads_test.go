@@ -73,7 +73,7 @@ func TestThreadsByTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr, "--threads 1, by measured time: with 2 it is not clearly faster\n") != measured ||
+	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr, "--threads 1, by measured time: 2 are ") != measured ||
 		strings.Contains(string(config), "threads = 1 # by measured time\n") != measured || threadsIn(t, out) != 1 {
 		t.Errorf("%d threads, %s\n%s", threadsIn(t, out), r.stderr, config)
 	}

@@ -50,7 +50,8 @@ func Finite(of, field string, value float64) error {
 	if value >= 0 && !math.IsInf(value, 0) {
 		return nil
 	}
-	return &ConfigError{Of: of, Field: field, Value: value, Remedy: "want a finite number that is not negative"}
+	return &ConfigError{Of: of, Field: field, Value: value,
+		Remedy: "want a finite number that is not negative"}
 }
 
 // Balance checks that every stage has layers and that they are all of the model's.

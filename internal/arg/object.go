@@ -57,7 +57,10 @@ func JSON(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	err := d.Decode(new(json.RawMessage))
 	var wrong *json.SyntaxError
-	line := func(offset int64) int { return 1 + bytes.Count(text[:min(int(offset), len(text))], []byte("\n")) }
+	line := func(offset int64) int {
+		return 1 + bytes.Count(text[:min(int(offset), len(text))],
+			[]byte("\n"))
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		return errors.New("the file is empty; want JSON")
@@ -69,7 +72,8 @@ func JSON(text []byte) error {
 		return err
 	}
 	if rest := bytes.TrimSpace(text[d.InputOffset():]); len(rest) > 0 {
-		return fmt.Errorf("line %d: %s follows what the file has; want its end", line(int64(len(text)-len(rest))), Shown(rest))
+		return fmt.Errorf("line %d: %s follows what the file has; want its end",
+			line(int64(len(text)-len(rest))), Shown(rest))
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ func Nearest(word string, known []string) string {
 	}
 	for _, k := range known { // a part of its name, as fashon, or a short form, as fp16
 		first, _, parts := strings.Cut(k, "-")
-		if parts && len(first) > 3 && distance(strings.ToLower(word), first) <= len(first)/3 || shortOf(word, k) {
+		if parts && len(first) > 3 && distance(strings.ToLower(word), first) <= len(first)/3 ||
+			shortOf(word, k) {
 			return k
 		}
 	}
@@ -46,7 +47,8 @@ func Nearest(word string, known []string) string {
 func shortOf(word, long string) bool {
 	const digits = "0123456789"
 	name, longName := strings.TrimRight(word, digits), strings.TrimRight(long, digits)
-	return name != "" && longName != "" && len(name) < len(word) && len(name) < len(longName) && name[0] == longName[0] && word[len(name):] == long[len(longName):]
+	return name != "" && longName != "" && len(name) < len(word) && len(name) < len(longName) &&
+		name[0] == longName[0] && word[len(name):] == long[len(longName):]
 }
 
 // distance is how many bytes are added, dropped, replaced or exchanged with their neighbour to make
@@ -72,18 +74,4 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// Twice is the first assignment, of several as "a=1,b=2", to a name that one before it has, and the name; "" if
-// there is none.
-func Twice(list string) (assignment, name string) {
-	seen := map[string]bool{}
-	for a := range strings.SplitSeq(list, ",") {
-		name, _, found := strings.Cut(a, "=")
-		if found && seen[name] {
-			return a, name
-		}
-		seen[name] = true
-	}
-	return "", ""
 }

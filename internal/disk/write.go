@@ -62,7 +62,8 @@ func writable(path string) (device bool, err error) {
 	if err == nil && info.Mode()&fs.ModeCharDevice != 0 {
 		return true, nil
 	}
-	if directory, err := filepath.Abs(filepath.Dir(path)); err != nil || directory == "/dev" || directory == "/dev/fd" {
+	if directory, err := filepath.Abs(filepath.Dir(path)); err != nil || directory == "/dev" ||
+		directory == "/dev/fd" {
 		refused := errors.New("a file in /dev; want one in another directory")
 		return false, errors.Join(&fs.PathError{Op: "create", Path: path, Err: refused}, err)
 	}
@@ -88,7 +89,8 @@ func writeDevice(path string, content func(io.Writer) error) error {
 // read by their owner. Errors are of path, as nobody has asked for the new file.
 func createBeside(path string) (*os.File, error) {
 	for {
-		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()),
+			os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		var of *fs.PathError
 		switch {
 		case errors.Is(err, fs.ErrExist):

@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	streams "penstock.example/internal/stream"
 	"penstock.example/schedule"
@@ -283,17 +284,12 @@ func TestTwoProcesses(t *testing.T) {
 			}
 			other := peerSettings{name, config}
 			other.Group.Rank = 1
-			text, err := json.Marshal(other)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(json.Marshal(other))(t)
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), peerVariable+"="+string(text))
 			var said bytes.Buffer
 			cmd.Stderr = &said
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, cmd.Start())
 			defer proctest.Watch(t, cmd, proctest.Limit)()
 			begun := time.Now()
 			if err := act(peerSettings{name, config}); !scene.ended(err) {

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,14 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
+	"penstock.example/internal/linktest"
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/schedule"
 	"penstock.example/torch"
+	"pgregory.net/rapid"
 )
 
 // tensor draws a tensor of any layout that a stage may send: permuted, repeated, a part of another, empty.
@@ -293,16 +295,9 @@ func TestMessagesOfAParcel(t *testing.T) {
 			action := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 			from, to := ends[0].Open(0), ends[1].Open(0)
 			counts[0].sent = 0
-			if err := to.Expect(c, action); err != nil {
-				t.Fatal(err)
-			}
-			if err := from.Send(c, action, p); err != nil {
-				t.Fatal(err)
-			}
-			arrived, err := to.Receive(c, action)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, to.Expect(c, action))
+			must.Do(t, from.Send(c, action, p))
+			arrived := must.Get(to.Receive(c, action))(t)
 			if got := describe(c, arrived); got != want {
 				t.Errorf("%s, run %d: got\n%swant\n%s", row.name, run, got, want)
 			}
@@ -326,21 +321,14 @@ func TestLayoutsThatAlternate(t *testing.T) {
 	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 	for i := range 1000 {
 		c := torch.NewCtx(torch.Options{})
-		if err := to.Expect(c, send); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, to.Expect(c, send))
 		var p link.Parcel
 		for k := range i % 3 {
 			p.Add(link.Values(c.Keep(c.MulScalar(c.Ones(torch.Float32, int64(1+i%2)), float64(i+k)))))
 		}
 		want := describe(c, p)
-		if err := from.Send(c, send, p); err != nil {
-			t.Fatal(err)
-		}
-		got, err := to.Receive(c, send)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, from.Send(c, send, p))
+		got := must.Get(to.Receive(c, send))(t)
 		if text := describe(c, got); text != want {
 			t.Fatalf("parcel %d is\n%swant\n%s", i, text, want)
 		}
@@ -367,9 +355,7 @@ func TestHeadsThatAreWrong(t *testing.T) {
 			if run == 1 {
 				counts[0].instead = torch.From(c, head)
 			}
-			if err := from.Send(c, send, p); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, from.Send(c, send, p))
 			got, err := to.Receive(c, send)
 			if refused := err != nil && strings.Contains(err.Error(), "bytes, and the receiver has room for 256"); refused != (run == 1) {
 				t.Errorf("run %d: %v", run, err)
@@ -385,10 +371,7 @@ func TestHeadsThatAreWrong(t *testing.T) {
 // A tensor with gaps is refused: its copy would be in no plan.
 func TestRemoteRefusesGaps(t *testing.T) {
 	torchtest.Check(t)
-	ends, err := link.NewRemote(group.Local(2)[0], []int{0, 1}, 1, link.Tags{First: 7, Count: group.MaxTag - 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := must.Get(link.NewRemote(group.Local(2)[0], []int{0, 1}, 1, link.Tags{First: 7, Count: group.MaxTag - 7}))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	wide := c.Randn(2, 3)
@@ -402,4 +385,398 @@ func TestRemoteRefusesGaps(t *testing.T) {
 		}
 		l.Free()
 	}
+}
+
+// Of what is expected on an edge, as many parcels are received ahead as have 4 MiB together, at least one, and
+// no more than may wait there. The next is begun as soon as one was received, and memory is taken for
+// those that are begun.
+func TestReceivesAhead(t *testing.T) {
+	const kib, parcels = int64(1 << 10), 6
+	for _, row := range []struct {
+		name            string
+		bytes           int64 // of a parcel
+		capacity, ahead int
+	}{
+		{"small", kib, 0, parcels},
+		{"four have 4 MiB", 1024 * kib, 0, 4},
+		{"three do not", 1600 * kib, 0, 2},
+		{"large", 8192 * kib, 0, 1},
+		{"one may wait", kib, 1, 1},
+		{"three may wait", kib, 3, 3},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			torchtest.Check(t)
+			ends, counts := counted(t, parcels)
+			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			defer sender.Close()
+			defer receiver.Close()
+			live := func() int64 { return torch.CPU(1).Memory().Live }
+			before := live()
+			for run := range 2 { // sizes are known in the second one
+				from, to := ends[0].Open(0), ends[1].Open(row.capacity)
+				var sends []schedule.Action
+				for i := range parcels {
+					sends = append(sends, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1})
+				}
+				counts[1].received = 0
+				for _, send := range sends {
+					must.Do(t, to.Expect(receiver, send))
+				}
+				for i, send := range sends {
+					if want := min(i+row.ahead, parcels); run == 1 && (counts[1].received != 2*want || live()-before != int64(want-i)*row.bytes) {
+						t.Errorf("%d receives were begun, for which %d bytes were taken, when %d have ended; want %d and %d",
+							counts[1].received, live()-before, i, 2*want, int64(want-i)*row.bytes)
+					}
+					x := sender.Keep(sender.MulScalar(sender.Ones(torch.Float32, row.bytes/4), float64(i)))
+					var p link.Parcel
+					p.Add(link.Values(x))
+					must.Do(t, from.Send(sender, send, p))
+					got := must.Get(to.Receive(receiver, send))(t)
+					values := torch.Values[float32](got.Lists()[0][0].Tensor)
+					if slices.ContainsFunc(values, func(v float32) bool { return v != float32(i) }) {
+						t.Errorf("parcel %d has other values", i)
+					}
+					got.Free()
+				}
+				from.Free()
+				to.Free()
+			}
+		})
+	}
+}
+
+// Where there is no memory for all of what is received ahead, that fails, when it is expected or when the
+// parcel before was received. What was begun of it may still arrive, so that its sender does not fail
+// first, and nothing is left behind.
+func TestReceivesAheadWithoutMemory(t *testing.T) {
+	const bytes = 64 << 10 // of two tensors, of which the first has room
+	for _, direct := range []bool{false, true} {
+		for _, row := range []struct {
+			name     string
+			capacity int
+		}{{"when it is expected", 0}, {"when the parcel before was received", 1}} {
+			t.Run(fmt.Sprintf("direct %v, %s", direct, row.name), func(t *testing.T) {
+				torchtest.Check(t)
+				members := join(t, []int{0, 1}, nil, 2, &linktest.Fabric{}, nil)
+				defer leave(t, members)
+				if !direct {
+					members[0].remote.SetDirect(nil, nil)
+					members[1].remote.SetDirect(nil, nil)
+				}
+				sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+				defer sender.Close()
+				defer receiver.Close()
+				d := torch.CPU(1)
+				defer d.SetLimit(0)
+				before := d.Memory().Live
+				for run := range 2 { // sizes are known in the second one
+					from, to := members[0].remote.Open(0), members[1].remote.Open(row.capacity)
+					if run == 1 {
+						d.SetLimit(before + bytes + bytes/2)
+					}
+					short := func(shortage bool, err error) {
+						t.Helper()
+						if shortage != errors.Is(err, torch.ErrOutOfMemory) || shortage != (err != nil && strings.Contains(err.Error(), "0F1>1, ahead of its receive")) {
+							t.Errorf("run %d: %v; want it to be out of memory: %v", run, err, shortage)
+						}
+					}
+					send := func(i int) schedule.Action {
+						return schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1}
+					}
+					short(false, to.Expect(receiver, send(0)))
+					short(run == 1 && row.capacity == 0, to.Expect(receiver, send(1)))
+					for i := range 2 {
+						var p link.Parcel
+						p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, bytes/8)), sender.Keep(sender.Zeros(torch.Float32, bytes/8))))
+						must.Do(t, from.Send(sender, send(i), p))
+						if run == 1 && i == 1 {
+							break // what has failed is not received
+						}
+						got, err := to.Receive(receiver, send(i))
+						got.Free()
+						short(run == 1 && row.capacity == 1, err)
+					}
+					if run == 1 {
+						members[1].group.Fail(group.Failure{Stage: 1, MicroBatch: 1, Message: "no memory"})
+					}
+					from.Free()
+					to.Free()
+					if live := d.Memory().Live; live != before {
+						t.Errorf("run %d leaves %d bytes", run, live-before)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Where there is no memory for all copies of a parcel, on the host to send it or of what has arrived there,
+// those that were made are freed, and the parcel.
+func TestCopiesOnTheHostWithoutMemory(t *testing.T) {
+	for short := range 2 { // the device without memory
+		t.Run(torch.CPU(short).String(), func(t *testing.T) {
+			torchtest.Check(t)
+			const bytes = 64 << 10 // of each of two tensors, of which the first repeats itself
+			ends, _ := counted(t, 1)
+			ends[short].SetStaged(true)
+			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			defer sender.Close()
+			defer receiver.Close()
+			from, to := ends[0].Open(0), ends[1].Open(0)
+			send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
+			var p link.Parcel
+			p.Add(link.Values(sender.Keep(sender.Expand(sender.Zeros(torch.Float32, 1, bytes/4), 3, bytes/4)), sender.Keep(sender.Zeros(torch.Float32, bytes/4))))
+			torch.CPU(short).SetLimit(torch.CPU(short).Memory().Live + bytes + bytes/2)
+			defer torch.CPU(short).SetLimit(0)
+			err := torch.Try(func() {
+				if err := from.Send(sender, send, p); err != nil {
+					t.Error(err)
+				}
+				got, err := to.Receive(receiver, send)
+				got.Free()
+				t.Errorf("the receive ends with %v", err)
+			})
+			if !errors.Is(err, torch.ErrOutOfMemory) {
+				t.Errorf("it ends with %v", err)
+			}
+			from.Free()
+			to.Free()
+		})
+	}
+}
+
+// failingWork is a work that fails at once.
+type failingWork struct{ link.Work }
+
+func (failingWork) Wait() error { return errors.New("the first failure") }
+
+// watched is a work that notes whether it was waited for while its tensor was there.
+type watched struct {
+	link.Work
+	t      *torch.Tensor
+	waited *int
+}
+
+func (w watched) Wait() error {
+	if !w.t.Freed() {
+		*w.waited++
+	}
+	return errors.New("a later failure")
+}
+
+// After a failure all works are waited for before anything is freed, and the first failure counts.
+func TestAllWorksAreWaitedFor(t *testing.T) {
+	for _, sends := range []bool{false, true} {
+		t.Run(fmt.Sprintf("sends %v", sends), func(t *testing.T) {
+			torchtest.Check(t)
+			ends, counts := counted(t, 1)
+			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			defer sender.Close()
+			defer receiver.Close()
+			send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
+			for run := range 2 { // sizes are known in the second one
+				from, to := ends[0].Open(0), ends[1].Open(0)
+				works, waited := 0, 0
+				if run == 1 {
+					change := func(w link.Work, t *torch.Tensor) link.Work {
+						if works++; works == 1 {
+							return failingWork{w}
+						}
+						return watched{w, t, &waited}
+					}
+					if sends {
+						counts[0].of = change
+					} else {
+						counts[1].of = change
+					}
+				}
+				must.Do(t, to.Expect(receiver, send))
+				var p link.Parcel
+				p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, 64)), sender.Keep(sender.Zeros(torch.Float32, 32)), sender.Keep(sender.Zeros(torch.Float32, 2))))
+				must.Do(t, from.Send(sender, send, p))
+				got, err := to.Receive(receiver, send)
+				if sends {
+					err = from.Settle(send)
+				}
+				got.Free()
+				if run == 1 && (err == nil || err.Error() != "the first failure" || waited != 3) {
+					t.Errorf("it ends with %v, and %d of the three other works were waited for", err, waited)
+				}
+				from.Free()
+				to.Free()
+			}
+		})
+	}
+}
+
+// slow is a transport on which nothing arrives before somebody waits for it.
+type slow struct{ works []*slowWork }
+
+type slowWork struct{ waited bool }
+
+func (w *slowWork) Wait() error { w.waited = true; return nil }
+
+func (s *slow) Send(*torch.Tensor, int, int) (link.Work, error) {
+	w := &slowWork{}
+	s.works = append(s.works, w)
+	return w, nil
+}
+
+func (s *slow) Receive(*torch.Tensor, int, int) (link.Work, error) { panic("nobody receives") }
+
+// A send waits for that which is as many sends before it as values may wait, and where none may, for
+// itself. Links of skips hold any number.
+func TestCapacityOfRemote(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		capacity int
+		peer     int
+		want     []int // after each of four sends, how many were waited for
+		live     int   // tensors of parcels that are still there after them
+	}{
+		{"any number", 0, 1, []int{0, 0, 0, 0}, 4},
+		{"none", schedule.Meet, 1, []int{1, 2, 3, 4}, 0},
+		{"one", 1, 1, []int{0, 1, 2, 3}, 1},
+		{"two", 2, 1, []int{0, 0, 1, 2}, 2},
+		{"a skip", 1, 2, []int{0, 0, 0, 0}, 4},
+		{"a skip where none may wait", schedule.Meet, 2, []int{0, 0, 0, 0}, 4},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			torchtest.Check(t)
+			c := torch.NewCtx(torch.Options{})
+			defer c.Close()
+			transport := &slow{}
+			remote := must.Get(link.NewRemote(transport, []int{0, 1, 2}, 4, link.Tags{Count: 1 << 20}))(t)
+			l := remote.Open(row.capacity)
+			defer l.Free()
+			var got []int
+			var sent []*torch.Tensor
+			const messages = 3 // of each parcel: head, layout, tensor
+			for i := range 4 {
+				var p link.Parcel
+				x := c.Keep(c.Ones(torch.Float32, 2))
+				sent = append(sent, x)
+				p.Add(link.Values(x))
+				must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: row.peer}, p))
+				waited := 0
+				for k := 0; k < len(transport.works); k += messages {
+					if !slices.ContainsFunc(transport.works[k:k+messages], func(w *slowWork) bool { return !w.waited }) {
+						waited++
+					}
+				}
+				got = append(got, waited)
+			}
+			live := 0
+			for _, x := range sent {
+				if !x.Freed() {
+					live++
+				}
+			}
+			if !slices.Equal(got, row.want) || live != row.live {
+				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want, row.live)
+			}
+		})
+	}
+}
+
+// A parcel is handed over as it was sent, list by list.
+func TestMemory(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	x, y := c.Keep(c.Ones(torch.Float32, 2)), c.Keep(c.Ones(torch.Float32, 3))
+	var l link.Memory
+	sent := link.Parcel{Device: torch.CPU(1)}
+	sent.Add([]link.Value{{Tensor: x, Wants: true}, {}})
+	sent.Add(nil)
+	sent.Add(link.Values(y))
+	send := schedule.Action{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1}
+	must.Do(t, l.Send(c, send, sent))
+	got := must.Get(l.Receive(c, send))(t)
+	if list := got.Take(); got.Device != torch.CPU(1) || len(list) != 2 || list[0] != (link.Value{Tensor: x, Wants: true}) ||
+		list[1] != (link.Value{}) {
+		t.Errorf("the first list is %v from %v", list, got.Device)
+	}
+	if list := got.Take(); len(list) != 0 {
+		t.Errorf("the second list is %v, want an empty one", list)
+	}
+	got.Free()
+	if !y.Freed() || x.Freed() {
+		t.Errorf("a parcel frees what was not taken: %v, and what was taken: %v", y.Freed(), x.Freed())
+	}
+	x.Free()
+	if _, err := l.Receive(c, send); err == nil || !strings.Contains(err.Error(), "0F2>1 was not sent") {
+		t.Errorf("a second receive: %v", err)
+	}
+}
+
+// What waits on a link is freed with it.
+func TestFreeOfWhatWaits(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	var l link.Memory
+	var p link.Parcel
+	p.Add(link.Values(c.Keep(c.Ones(torch.Float32, 2)), nil))
+	must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendGradient, Stage: 1}, p))
+	l.Free()
+	l.Free()
+}
+
+// These benchmarks move tensors between two members over loopback in three ways: c10d's Gloo as it
+// is; a group's sends and receives, which end when the group fails; and a Remote over a group, whose
+// parcels say what they hold and are allocated on arrival.
+
+// end is what one of two members does with one tensor at a time. At most two sends are on their way.
+type end struct {
+	send    func() error // begins to send, once no more than one other is on its way
+	expect  func() error // begins the next receive
+	receive func() error // ends it
+	flush   func() error // ends all sends
+}
+
+// both calls f for ranks 0 and 1 at the same time.
+func both(b *testing.B, f func(rank int) error) {
+	b.Helper()
+	var wg sync.WaitGroup
+	for rank := range 2 {
+		wg.Go(func() {
+			if err := f(rank); err != nil {
+				b.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	wg.Wait()
+	if b.Failed() {
+		b.FailNow()
+	}
+}
+
+func first(errs ...func() error) error {
+	for _, f := range errs {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stream sends n tensors from member 0 to member 1, with work between the sends.
+func stream(b *testing.B, ends [2]end, n int, work func()) {
+	both(b, func(rank int) error {
+		e := ends[rank]
+		for range n {
+			if rank == 1 {
+				if err := first(e.expect, e.receive); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := e.send(); err != nil {
+				return err
+			}
+			work()
+		}
+		return e.flush()
+	})
 }

@@ -85,7 +85,8 @@ func Receive(g ProcessGroup, h Handle, from, tag int) (Transfer, *Error) {
 	return Transfer(out), err
 }
 
-// WaitTransfer blocks until a transfer has ended: done says that all bytes are there, and not AbortTransfer ended it. It is called once at most.
+// WaitTransfer blocks until a transfer has ended: done says that all bytes are there, and not
+// AbortTransfer ended it. It is called once at most.
 func WaitTransfer(t Transfer) (done bool, err *Error) {
 	var out C.int32_t
 	err = taken(C.ps_transfer_wait(C.ps_transfer(t), &out))

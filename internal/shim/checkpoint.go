@@ -16,8 +16,9 @@ import (
 	"unsafe"
 )
 
-// Recomputation is what a backward asks of a checkpoint's function. Inputs are borrowed. Grads are references that the function may take over, leaving 0; InputGrads is filled with references that
-// are given away.
+// Recomputation is what a backward asks of a checkpoint's function. Inputs are borrowed. Grads are
+// references that the function may take over, leaving 0; InputGrads is filled with references that are
+// given away.
 type Recomputation struct {
 	Sequence   uint64   // of the checkpoint's node
 	Last       bool     // the graph is not kept: there will be no other
@@ -27,11 +28,13 @@ type Recomputation struct {
 	InputGrads []Handle
 }
 
-// recorded is a checkpoint in the registry, from its first run until its node is gone or has let go of its inputs.
+// recorded is a checkpoint in the registry, from its first run until its node is gone or has let go of
+// its inputs.
 type recorded struct {
 	run    func(*Recomputation)
 	forget func()
-	// A recomputation may wait for another thread: on the CPU, where the engine has no thread of its own that would be kept from its work.
+	// A recomputation may wait for another thread: on the CPU, where the engine has no thread of its
+	// own that would be kept from its work.
 	mayHop bool
 }
 
@@ -44,9 +47,12 @@ var (
 	})
 )
 
-// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in backward, on any goroutine. With hold the node holds the inputs. forget, unless it is nil, is called
-// once, on any thread, when run will not be called again. The result is new references in the order of outputs. A panic or Goexit of run fails the backward with Error.Ended.
-func Checkpoint(m *Mode, hold bool, inputs, outputs []Handle, run func(*Recomputation), forget func()) ([]Handle, *Error) {
+// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in
+// backward, on any goroutine. With hold the node holds the inputs. forget, unless it is nil, is called
+// once, on any thread, when run will not be called again. The result is new references in the order of
+// outputs. A panic or Goexit of run fails the backward with Error.Ended.
+func Checkpoint(m *Mode, hold bool, inputs, outputs []Handle, run func(*Recomputation),
+	forget func()) ([]Handle, *Error) {
 	register()
 	id := lastCheckpoint.Add(1)
 	checkpoints.Store(id, &recorded{run: run, forget: forget, mayHop: m.DeviceIndex < 0})
@@ -84,8 +90,9 @@ func forgotten(id int64) {
 	}
 }
 
-// hopEvery is how many recomputations nest on one thread. The engine would move on to a thread of its own after 60, where an allocation has no account and what was freed
-// is freed some time later; so we move first, to a thread whose backward is an outermost one.
+// hopEvery is how many recomputations nest on one thread. The engine would move on to a thread of its
+// own after 60, where an allocation has no account and what was freed is freed some time later; so we
+// move first, to a thread whose backward is an outermost one.
 var hopEvery = 32
 
 //export penstockRecompute
@@ -100,7 +107,8 @@ func penstockRecompute(id C.int64_t, r *C.ps_recomputation) C.int32_t {
 	k := v.(*recorded)
 	request := &Recomputation{
 		Sequence: uint64(r.sequence), Last: r.last != 0, Wanted: make([]bool, int(r.inputs)),
-		Inputs: handles(r.input, r.inputs), Grads: handles(r.grad, r.outputs), InputGrads: handles(r.input_grad, r.inputs),
+		Inputs: handles(r.input, r.inputs), Grads: handles(r.grad,
+			r.outputs), InputGrads: handles(r.input_grad, r.inputs),
 	}
 	for i, w := range unsafe.Slice(r.wanted, int(r.inputs)) {
 		request.Wanted[i] = w != 0
@@ -145,8 +153,10 @@ type goexit struct{}
 // Goexit is what a function that ended its goroutine (runtime.Goexit, testing.T.FailNow) has ended with.
 var Goexit any = goexit{}
 
-// contained runs f and returns what it panicked with, Goexit, or nil. Neither may pass through the frames of C++ below us. A panic can be recovered, but Goexit cannot: it
-// ends its goroutine. So f runs on one that may end, a coroutine: it has the calling thread, as f must, for its core set and autograd's numbers of nodes.
+// contained runs f and returns what it panicked with, Goexit, or nil. Neither may pass through the
+// frames of C++ below us. A panic can be recovered, but Goexit cannot: it ends its goroutine. So f runs
+// on one that may end, a coroutine: it has the calling thread, as f must, for its core set and
+// autograd's numbers of nodes.
 func contained(f func()) (ended any) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		returned := false
@@ -166,7 +176,8 @@ func contained(f func()) (ended any) {
 	return ended
 }
 
-// onFreshThread runs f on a thread of its own, which ends with it, and waits. The thread has the caller's tag.
+// onFreshThread runs f on a thread of its own, which ends with it, and waits. The thread has the
+// caller's tag.
 func onFreshThread(f func()) {
 	done, tag := make(chan struct{}), ThreadTag()
 	go func() {

@@ -18,7 +18,8 @@ func OpenStream(deviceType, device int) (stream int64, err *Error) {
 // RecordEvent makes an event that is done when all work queued on a stream so far is.
 func RecordEvent(deviceType, device int, stream int64, timed bool) (e Event, err *Error) {
 	var out C.ps_event
-	err = taken(C.ps_event_record(C.int32_t(deviceType), C.int32_t(device), C.int64_t(stream), boolean(timed), &out))
+	err = taken(C.ps_event_record(C.int32_t(deviceType), C.int32_t(device), C.int64_t(stream),
+		boolean(timed), &out))
 	return Event(out), err
 }
 

@@ -25,14 +25,16 @@ func NewNCCLID() (id NCCLID, err *Error) {
 // OpenNCCL blocks until both processes have opened the communicator, or stop is not 0. The sender has rank 0.
 func OpenNCCL(id *NCCLID, rank, device int, stop *atomic.Int32) (c NCCL, err *Error) {
 	var out C.ps_nccl
-	err = taken(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device), word(stop), &out))
+	err = taken(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device),
+		word(stop), &out))
 	return NCCL(out), err
 }
 
-// TransferNCCL queues transfers of tensors' memory on streams, all in one group. The rank in a communicator says its direction. It
-// ends early when stop is not 0.
+// TransferNCCL queues transfers of tensors' memory on streams, all in one group. The rank in a
+// communicator says its direction. It ends early when stop is not 0.
 func TransferNCCL(comms []NCCL, tensors []Handle, streams []int64, stop *atomic.Int32) *Error {
-	return taken(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)), (*C.int64_t)(words(streams)), C.int32_t(len(comms)), word(stop)))
+	return taken(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)),
+		(*C.int64_t)(words(streams)), C.int32_t(len(comms)), word(stop)))
 }
 
 // NCCLError is what has failed on a communicator meanwhile, or nil.

@@ -1,9 +1,12 @@
-// Package shim is the only cgo in Penstock: a thin Go face on the plain C headers of package native, which is the C++ over libtorch.
+// Package shim is the only cgo in Penstock: a thin Go face on the plain C headers of package native,
+// which is the C++ over libtorch.
 //
-// It has no opinions. Handles are raw words, every function returns its error in the same call, and what a call runs under
-// is an argument (Mode). Ownership, errors people read and typed operators are package torch's.
+// It has no opinions. Handles are raw words, every function returns its error in the same call, and
+// what a call runs under is an argument (Mode). Ownership, errors people read and typed operators are
+// package torch's.
 //
-// cgo links each package by itself, which leaves native's functions unresolved here. A binary is linked with native's flags last, so that there it is an error.
+// cgo links each package by itself, which leaves native's functions unresolved here. A binary is linked
+// with native's flags last, so that there it is an error.
 package shim
 
 /*
@@ -48,7 +51,8 @@ type Handle uintptr
 // Op is a looked-up operator. It lives for ever.
 type Op unsafe.Pointer
 
-// Memory accounts are numbered. CPUs have the first CPUAccounts; GPUs have GPUAccounts more, from GPUAccount on.
+// Memory accounts are numbered. CPUs have the first CPUAccounts; GPUs have GPUAccounts more, from
+// GPUAccount on.
 const (
 	CPUAccounts = C.PS_GPU_ACCOUNT
 	GPUAccount  = C.PS_GPU_ACCOUNT
@@ -106,7 +110,8 @@ func GPUModel(index int) (name string, err *Error) {
 	return C.GoString(&text[0]), err
 }
 
-// UnusedOfGPU is the bytes of a GPU that nobody has taken, when the calling thread has taken what products need.
+// UnusedOfGPU is the bytes of a GPU that nobody has taken, when the calling thread has taken what
+// products need.
 func UnusedOfGPU(index int) (bytes int64, err *Error) {
 	var out C.int64_t
 	err = taken(C.ps_gpu_unused(C.int32_t(index), &out))
@@ -146,9 +151,11 @@ func Find(name, overload string) (op Op, arguments, returns int, schema string, 
 	return Op(handle), int(na), int(nr), C.GoString(text), nil
 }
 
-// Call runs op on encoded arguments and writes encoded results into out, after their number of words in out[0]. m, args and out lie on the heap: see ps_call.
+// Call runs op on encoded arguments and writes encoded results into out, after their number of words in
+// out[0]. m, args and out lie on the heap: see ps_call.
 func Call(op Op, m *Mode, args []uint64, out []uint64) *Error {
-	return taken(C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)), (*C.uint64_t)(words(out)), C.int32_t(len(out))))
+	return taken(C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)),
+		(*C.uint64_t)(words(out)), C.int32_t(len(out))))
 }
 
 // TakeList fetches the n handles of a tensor-list result and frees its array.
@@ -240,7 +247,8 @@ func Refill(m *Mode, h Handle) *Error { return taken(C.ps_refill(mode(m), tensor
 // FromBytes makes a tensor from row-major data, which is copied.
 func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
 	var out C.ps_tensor
-	e := C.ps_from_bytes(mode(m), words(data), C.int64_t(len(data)), C.int32_t(dtype), (*C.int64_t)(words(shape)), C.int32_t(len(shape)), &out)
+	e := C.ps_from_bytes(mode(m), words(data), C.int64_t(len(data)), C.int32_t(dtype),
+		(*C.int64_t)(words(shape)), C.int32_t(len(shape)), &out)
 	return Handle(out), taken(e)
 }
 
@@ -268,15 +276,18 @@ func TakeGrad(h Handle) Handle { return Handle(C.ps_take_grad(tensor(h))) }
 // SetGrad replaces a tensor's gradient; 0 drops it.
 func SetGrad(h, grad Handle) *Error { return taken(C.ps_set_grad(tensor(h), tensor(grad))) }
 
-// Backward runs the graph behind outputs from the given gradients (0 = ones for a scalar) and adds into the leaves' gradients.
+// Backward runs the graph behind outputs from the given gradients (0 = ones for a scalar) and adds into
+// the leaves' gradients.
 func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
-	return taken(C.ps_backward(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), boolean(keepGraph)))
+	return taken(C.ps_backward(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)),
+		C.int32_t(len(outputs)), boolean(keepGraph)))
 }
 
 // PrepareBackward makes a backward that holds the gradients, none 0, and the graph, and not the outputs.
 func PrepareBackward(m *Mode, outputs, grads []Handle) (prepared uint64, err *Error) {
 	var out C.uint64_t
-	err = taken(C.ps_backward_prepare(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)), C.int32_t(len(outputs)), &out))
+	err = taken(C.ps_backward_prepare(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)),
+		C.int32_t(len(outputs)), &out))
 	return uint64(out), err
 }
 
@@ -285,10 +296,12 @@ func RunBackward(m *Mode, prepared uint64) *Error {
 	return taken(C.ps_backward_run(mode(m), C.uint64_t(prepared)))
 }
 
-// SplitBackward takes gradients of weights out of a prepared backward, for a second one that is run after it. Those of gates and of the leaves that are given stay.
+// SplitBackward takes gradients of weights out of a prepared backward, for a second one that is run
+// after it. Those of gates and of the leaves that are given stay.
 func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err *Error) {
 	var out C.uint64_t
-	err = taken(C.ps_backward_split(mode(m), C.uint64_t(prepared), (*C.ps_tensor)(words(first)), C.int32_t(len(first)), &out))
+	err = taken(C.ps_backward_split(mode(m), C.uint64_t(prepared), (*C.ps_tensor)(words(first)),
+		C.int32_t(len(first)), &out))
 	return uint64(out), err
 }
 
@@ -298,15 +311,16 @@ func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 // Sequence is the calling thread's next autograd sequence number.
 func Sequence() uint64 { return uint64(C.ps_sequence()) }
 
-// Account is the state of a memory account, in bytes. Requested is what all of the process has asked libtorch's allocator
-// for a GPU for, and not freed, and 0 elsewhere.
+// Account is the state of a memory account, in bytes. Requested is what all of the process has asked
+// libtorch's allocator for a GPU for, and not freed, and 0 elsewhere.
 type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
 // GetAccount reads an account.
 func GetAccount(i int) Account {
 	var a C.ps_account
 	C.ps_account_get(C.int32_t(i), &a)
-	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken), int64(a.requested)}
+	return Account{int64(a.live), int64(a.peak), int64(a.limit), int64(a.cached), int64(a.taken),
+		int64(a.requested)}
 }
 
 // SetLimit limits an account; 0 removes the limit.
@@ -318,7 +332,8 @@ func ResetPeak(i int) { C.ps_account_reset_peak(C.int32_t(i)) }
 // RaisePeak raises an account's peak to at least so many bytes.
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
 
-// Lend says that a tensor's block waits for another device's worker. It returns the loan and its bytes, or 0 if the block is not the account's.
+// Lend says that a tensor's block waits for another device's worker. It returns the loan and its bytes,
+// or 0 if the block is not the account's.
 func Lend(account int, h Handle) (loan uint64, bytes int64) {
 	var n C.int64_t
 	loan = uint64(C.ps_account_lend(C.int32_t(account), C.ps_tensor(h), &n))
@@ -331,7 +346,8 @@ func EndLoan(account int, loan uint64) { C.ps_account_end_loan(C.int32_t(account
 // OwnPeak is the most bytes that were live at a time, lent ones aside, since it was asked last.
 func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
 
-// SetGPUNumerics sets whether GPUs compute the same bits each time, and whether they may multiply and convolve float32 in TF32. It must come before the first product.
+// SetGPUNumerics sets whether GPUs compute the same bits each time, and whether they may multiply and
+// convolve float32 in TF32. It must come before the first product.
 func SetGPUNumerics(deterministic, tf32 bool) {
 	C.ps_gpu_numerics(boolean(deterministic), boolean(tf32))
 }
@@ -346,7 +362,8 @@ const (
 	TF32Products     = C.PS_TF32_PRODUCTS
 )
 
-// PrepareProducts takes what products of the calling thread on the mode's stream of a GPU keep, on no account.
+// PrepareProducts takes what products of the calling thread on the mode's stream of a GPU keep, on no
+// account.
 func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
 
 // Trim gives an account's cached blocks back to the system.
@@ -360,7 +377,8 @@ func PinThread(cpus []int32) *Error {
 	return taken(C.ps_pin_thread((*C.int32_t)(words(cpus)), C.int32_t(len(cpus))))
 }
 
-// TagThread marks the calling OS thread with a number. A thread that a recomputation moves to takes over the number.
+// TagThread marks the calling OS thread with a number. A thread that a recomputation moves to takes
+// over the number.
 func TagThread(tag int64) { C.ps_tag_thread(C.int64_t(tag)) }
 
 // ThreadTag is the number that the calling OS thread is marked with; 0 is none.
@@ -398,7 +416,8 @@ func OneDNNISA() int { return int(C.ps_onednn_isa()) }
 // BetterOneDNNISA is the least that they should use on this processor, or 0 if they do.
 func BetterOneDNNISA() int { return int(C.ps_onednn_better_isa()) }
 
-// FMAPeak is one core's rate of multiply-adds in float operations per second; 0 is unknown. It takes a fraction of a second.
+// FMAPeak is one core's rate of multiply-adds in float operations per second; 0 is unknown. It takes a
+// fraction of a second.
 func FMAPeak() float64 { return float64(C.ps_fma_peak()) }
 
 // UseBLASCore changes OpenBLAS's kernels. It must come before any BLAS call.

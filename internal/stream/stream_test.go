@@ -2,14 +2,15 @@ package stream_test
 
 import (
 	"fmt"
+	"iter"
+	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
+	"pgregory.net/rapid"
 )
 
 // job is a program that is run on made-up GPUs, as package pipe runs one: hosts queue the actions of
@@ -398,5 +399,610 @@ func TestHost(t *testing.T) {
 	stream.End(h, s)
 	if !ended {
 		t.Error("the host went on before the work of the stream had ended")
+	}
+}
+
+// summers are the hosts of replicas that sum gradients, as package pipe does: one for each worker, and
+// one beside it for its sums. They take turns whenever one of them pauses.
+type summers struct {
+	g      *gpus
+	yield  func() // of the host whose turn it is
+	queued map[schedule.Action]bool
+	wires  map[schedule.Edge]*between
+	copies map[[2]int]*fake // by sender and receiver; the receiver's end is [sender, -1-receiver]
+}
+
+// until has others go on until something is so.
+func (s *summers) until(so func() bool) {
+	for !so() {
+		if s.yield(); s.g.random.IntN(2) == 0 {
+			s.g.step()
+		}
+	}
+}
+
+// patient is a host that lets others go on while it waits.
+type patient struct{ *summers }
+
+func (patient) Record() stream.Event { return stream.Host{}.Record() }
+
+func (p patient) Wait(e stream.Event, why stream.Reason) {
+	if why != p.g.without {
+		p.until(e.(*event).done)
+	}
+}
+
+// sum is that of a stage on a replica, of so many.
+func (s *summers) sum(stage, k, replicas int, grads []*block, own *fake) {
+	text := func(last, i int) (t string) { // the sum of the first replicas
+		for r := range last + 1 {
+			t += fmt.Sprintf(" %d of %d on %d", i, stage, r)
+		}
+		return t
+	}
+	way := func(from, to int) stream.Way {
+		if from == k {
+			return stream.Way{Own: own, Copies: s.copies[[2]int{from, to}]}
+		}
+		return stream.Way{Own: own, Copies: s.copies[[2]int{from, -1 - to}]}
+	}
+	action := func(from, to, i int) schedule.Action {
+		return schedule.Action{Kind: schedule.SendGradient, Stage: from, MicroBatch: len(grads)*stage + i, Peer: to}
+	}
+	send := func(to, i int) stream.Event {
+		w, a := way(k, to), action(k, to, i)
+		left, _ := w.Send(own.Record(), func() error {
+			w.Copies.(*fake).meet(s.wires[schedule.Edge{From: k, To: to}].send(grads[i], a))
+			return nil
+		})
+		s.queued[a] = true
+		return left
+	}
+	receive := func(from, i int, want string) *block {
+		w, a := way(from, k), action(from, k, i)
+		var got *block
+		vacant := w.Room(func() { got = own.allocate() })
+		s.until(func() bool { return s.queued[a] })
+		_ = w.Receive(vacant, func() error {
+			w.Copies.(*fake).meet(s.wires[schedule.Edge{From: from, To: k}].receive(got, a))
+			return nil
+		})
+		own.see(a.String(), got, want)
+		return got
+	}
+	var up, down []stream.Event
+	for i, g := range grads {
+		if k > 0 {
+			before := receive(k-1, i, text(k-1, i))
+			own.do(func() { g.holds = before.holds + g.holds })
+			own.free(before)
+		}
+		if k < replicas-1 {
+			up = append(up, send(k+1, i))
+		}
+	}
+	for i, g := range grads {
+		if k < replicas-1 {
+			all := receive(k+1, i, text(replicas-1, i))
+			way(k, k+1).Free(up[i], func() {})
+			own.do(func() { g.holds = all.holds })
+			own.free(all)
+		}
+		if k > 0 {
+			down = append(down, send(k-1, i))
+		}
+	}
+	for _, left := range down {
+		way(k, k-1).Finish(patient{s}, left, func() {})
+		if !left.(*event).done() {
+			s.g.fault("the caller goes on before a sum has left replica %d", k)
+		}
+	}
+}
+
+// sumTrial has replicas sum the gradients of two stages. It returns what went wrong, or "".
+func sumTrial(seed uint64, without stream.Reason) string {
+	const stages, params = 2, 3
+	g := newGPUs(seed, without)
+	replicas := 2 + int(seed)%2
+	s := &summers{g: g, queued: map[schedule.Action]bool{}, wires: map[schedule.Edge]*between{}, copies: map[[2]int]*fake{}}
+	for k := range replicas {
+		for _, to := range []int{k - 1, k + 1} {
+			if to >= 0 && to < replicas {
+				s.wires[schedule.Edge{From: k, To: to}] = &between{g: g}
+				s.copies[[2]int{k, to}] = g.stream(fmt.Sprintf("sends %d>%d", k, to))
+				s.copies[[2]int{k, -1 - to}] = g.stream(fmt.Sprintf("receives %d>%d", k, to))
+			}
+		}
+	}
+	hosts := map[int]func() bool{} // each goes on until it pauses, and says whether it has not ended
+	add := func(host func()) {
+		var pause func()
+		next, _ := iter.Pull(iter.Seq[struct{}](func(yield func(struct{}) bool) {
+			pause = func() { yield(struct{}{}) }
+			host()
+		}))
+		hosts[len(hosts)] = func() bool {
+			s.yield = func() { pause() }
+			_, more := next()
+			return more
+		}
+	}
+	for k := range replicas {
+		own, sums := g.stream(fmt.Sprintf("worker %d", k)), g.stream(fmt.Sprintf("sums %d", k))
+		var ready [stages]stream.Event
+		var grads [stages][]*block
+		ended := false
+		add(func() {
+			for stage := range stages {
+				for i := range params {
+					b := own.allocate()
+					own.put(b, fmt.Sprintf(" %d of %d on %d", i, stage, k))
+					grads[stage] = append(grads[stage], b)
+				}
+				ready[stage] = own.Record()
+			}
+			scratch := own.allocate()
+			own.put(scratch, "scratch")
+			s.until(func() bool { return ended })
+			for stage, list := range grads { // which the caller reads
+				for i, b := range list {
+					want := ""
+					for r := range replicas {
+						want += fmt.Sprintf(" %d of %d on %d", i, stage, r)
+					}
+					if b.holds != want {
+						g.fault("the caller read %q, want %q", b.holds, want)
+					}
+				}
+			}
+		})
+		add(func() {
+			for stage := range stages {
+				s.until(func() bool { return ready[stage] != nil })
+				_ = stream.Beside(patient{s}, sums, ready[stage], func() error {
+					s.sum(stage, k, replicas, grads[stage], sums)
+					return nil
+				})
+			}
+			ended = true
+		})
+	}
+	g.others = func() { s.yield() }
+	left := len(hosts)
+	over := make([]bool, left)
+	for turns := 0; left > 0; turns++ {
+		if turns > 1e6 {
+			return "hosts wait for each other"
+		}
+		if i := g.random.IntN(len(hosts)); !over[i] && !hosts[i]() {
+			over[i], left = true, left-1
+		}
+	}
+	g.others = nil
+	g.finish()
+	return g.wrong
+}
+
+// Each wait of a sum over replicas is needed, and with all of them everybody reads what was meant for
+// him. Copied alone is known anyway: a gradient that has come back as a sum had left.
+func TestEachWaitOfASumIsNeeded(t *testing.T) {
+	for seed := range uint64(1000) {
+		if wrong := sumTrial(seed, stream.Reasons); wrong != "" {
+			t.Fatal(wrong)
+		}
+	}
+	for without := range stream.Reasons {
+		if without == stream.Given || without == stream.Copied {
+			continue
+		}
+		found, trials := "", 0
+		for ; found == "" && trials < 10000; trials++ {
+			found = sumTrial(uint64(trials), without)
+		}
+		if found == "" {
+			t.Errorf("without %v: nothing went wrong in %d trials", without, trials)
+		}
+		t.Logf("without %v, after %d trials: %s", without, trials, found)
+	}
+}
+
+// between is what joins a worker to one of another process in one direction: what was queued at its
+// two ends. Values have no names: the first that is sent is the first that is received.
+type between struct {
+	g        *gpus
+	sends    []*passing // not begun or not ended
+	receives []*passing
+}
+
+// passing is one end of a move.
+type passing struct {
+	value *block
+	what  schedule.Action
+	early bool   // a small value: it leaves before the receive has begun
+	begun bool   // a receive
+	holds string // what has left
+	left  bool
+}
+
+// send is a step of a stream that ends when the value has left.
+func (b *between) send(v *block, what schedule.Action) func() (ended, moved bool) {
+	s := &passing{value: v, what: what, early: b.g.random.IntN(2) == 0}
+	b.sends = append(b.sends, s)
+	return func() (ended, moved bool) {
+		if s.early || b.sends[0] == s && len(b.receives) > 0 && b.receives[0].begun {
+			s.holds, s.left = v.holds, true
+		}
+		return s.left, false
+	}
+}
+
+// receive is a step of a stream that ends when the value is there. Meanwhile its memory holds a part.
+func (b *between) receive(v *block, what schedule.Action) func() (ended, moved bool) {
+	r := &passing{value: v, what: what}
+	b.receives = append(b.receives, r)
+	return func() (ended, moved bool) {
+		if !r.begun {
+			r.begun, moved, v.holds = true, true, "a part of "+what.String()
+		}
+		if b.receives[0] != r || len(b.sends) == 0 || !b.sends[0].left {
+			return false, moved
+		}
+		if b.sends[0].what != what {
+			b.g.fault("%v was received for %v", b.sends[0].what, what)
+		}
+		v.holds = b.sends[0].holds
+		b.sends, b.receives = b.sends[1:], b.receives[1:]
+		return true, true
+	}
+}
+
+// apart makes each worker of a job one of a process of its own.
+func apart(j *job) {
+	j.ways = map[[2]int]*between{}
+	j.rooms = map[schedule.Action]room{}
+	j.left = map[schedule.Action]leaving{}
+	for pair := range j.copies {
+		j.ways[pair] = &between{g: j.g}
+		j.copies[[2]int{pair[0], -1 - pair[1]}] = j.g.stream(fmt.Sprintf("receives %d>%d", pair[0], pair[1]))
+	}
+}
+
+type room struct {
+	value  *block
+	vacant stream.Event
+}
+
+type leaving struct {
+	way   stream.Way
+	event stream.Event
+	value *block
+}
+
+// sendAway sends a value to another process, and frees values that were received there by now.
+func (j *job) sendAway(w, to int, a schedule.Action) {
+	p := j.sent[a]
+	way := stream.Way{Own: j.compute[w], Copies: j.copies[[2]int{w, to}]}
+	event, _ := way.Send(way.Own.Record(), func() error {
+		way.Copies.(*fake).meet(j.ways[[2]int{w, to}].send(p.value, a))
+		return nil
+	})
+	j.left[a] = leaving{way, event, p.value}
+	if j.meet {
+		j.settle(w, true)
+	}
+}
+
+// settle frees what a worker has sent and was received, sooner or later, or all: at the end of a run,
+// and where nothing waits on links, so that the stream waits for the receiver.
+func (j *job) settle(w int, all bool) {
+	for _, a := range j.graph.Actions {
+		l, is := j.left[a]
+		if is && l.way.Own == stream.Stream(j.compute[w]) && (all || j.received[a] && j.g.random.IntN(2) == 0) {
+			free := func() { j.compute[w].free(l.value) }
+			if j.ended {
+				l.way.Finish(host{j.g}, l.event, free)
+			} else {
+				l.way.Free(l.event, free)
+			}
+			if j.ended && !l.event.(*event).done() {
+				j.g.fault("the caller goes on before %v has left", a)
+			}
+			delete(j.left, a)
+		}
+	}
+}
+
+// expect takes memory for a value that a worker will receive later, or does not.
+func (j *job) expect(w int) {
+	for id := j.next[w]; id < j.graph.First[w+1]; id++ {
+		send := j.graph.Actions[id].Matching()
+		from, is := j.graph.IndexOf(send)
+		if !j.graph.Actions[id].Kind.Receive() || !is || j.graph.Worker[from] == w {
+			continue
+		}
+		if _, is := j.rooms[send]; !is && j.g.random.IntN(3) == 0 {
+			j.room(w, j.graph.Worker[from], send)
+		}
+		return
+	}
+}
+
+func (j *job) way(from, w int) stream.Way {
+	return stream.Way{Own: j.compute[w], Copies: j.copies[[2]int{from, -1 - w}]}
+}
+
+func (j *job) room(w, from int, send schedule.Action) {
+	var r room
+	r.vacant = j.way(from, w).Room(func() { r.value = j.compute[w].allocate() })
+	j.rooms[send] = r
+}
+
+// receiveAway receives a value of another process. Its host has heard that the other one has queued
+// the send.
+func (j *job) receiveAway(w, from int, send schedule.Action) *block {
+	if _, is := j.rooms[send]; !is {
+		j.room(w, from, send)
+	}
+	r := j.rooms[send]
+	delete(j.rooms, send)
+	_ = j.way(from, w).Receive(r.vacant, func() error {
+		j.copies[[2]int{from, -1 - w}].meet(j.ways[[2]int{from, w}].receive(r.value, send))
+		return nil
+	})
+	j.received[send] = true
+	return r.value
+}
+
+// Each wait between processes is needed, and with all of them everybody reads what was meant for him.
+func TestEachWaitBetweenProcessesIsNeeded(t *testing.T) {
+	program := func(name string, devices int) *schedule.Program {
+		p, err := mustNamed(t, name).Program(devices, 1, schedule.Config{MicroBatches: 4, Capacity: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for seed := range uint64(2000) {
+		if wrong := trial(program([]string{"1f1b", "gpipe", "zb-h1"}[seed%3], 2+int(seed)%3), seed, stream.Reasons, apart); wrong != "" {
+			t.Fatal(wrong)
+		}
+	}
+	reasons := slices.Collect(func(yield func(stream.Reason) bool) {
+		for r := range stream.Reasons {
+			if !yield(r) {
+				return
+			}
+		}
+	})
+	for _, without := range reasons {
+		found, trials := "", 0
+		for ; found == "" && trials < 20000; trials++ {
+			found = trial(program("1f1b", 2+trials%3), uint64(trials), without, apart)
+		}
+		if found == "" {
+			t.Errorf("without %v: nothing went wrong in %d trials", without, trials)
+		}
+		t.Logf("without %v, after %d trials: %s", without, trials, found)
+	}
+}
+
+// Work queued beside a transfer that fails comes after it: what has left, or arrived, is known.
+func TestAWayThatFails(t *testing.T) {
+	g := newGPUs(1, stream.Reasons)
+	own, copies := g.stream("own"), g.stream("copies")
+	w := stream.Way{Own: own, Copies: copies}
+	failure := fmt.Errorf("no memory")
+	if left, err := w.Send(own.Record(), func() error { return failure }); left == nil || err != failure {
+		t.Errorf("a send gave %v, %v", left, err)
+	}
+	if err := w.Receive(w.Room(func() {}), func() error { return failure }); err != failure || len(own.queue) != 1 {
+		t.Errorf("a receive gave %v, and the worker waits %d times", err, len(own.queue))
+	}
+	g.finish()
+	if g.wrong != "" {
+		t.Error(g.wrong)
+	}
+}
+
+// gpus are made-up GPUs whose streams do their work late and in any order that events allow. Memory
+// is handed out as libtorch's caching allocator does: a block that is freed serves the next
+// allocation for the same stream, the youngest first.
+//
+// Everything runs on one goroutine. Whenever a host queues something, records, waits, allocates or
+// frees, others go on first, or do not: streams by some steps, and other hosts by an action.
+type gpus struct {
+	random  *rand.Rand
+	without stream.Reason // waits that are left out; Reasons for none
+	streams []*fake
+	others  func() // another host does something
+	wrong   string // the first thing that went wrong
+	blocks  int
+}
+
+// fake is a stream of made-up GPUs.
+type fake struct {
+	on    *gpus
+	name  string
+	queue []work
+	ended int // how much of its work has ended
+	freed []*block
+}
+
+// work is a step of a stream: a wait for an event, something that it does, or something that it tries
+// until it has met another one.
+type work struct {
+	until *event
+	do    func()
+	meet  func() (ended, moved bool)
+}
+
+// event is done when so much of a stream's work has ended.
+type event struct {
+	of *fake
+	at int
+}
+
+func (e *event) done() bool { return e.of.ended >= e.at }
+
+// Synchronize has the streams work until the event is done.
+func (e *event) Synchronize() {
+	for !e.done() {
+		if !e.of.on.step() {
+			panic("streams wait for each other: " + e.of.name)
+		}
+	}
+}
+
+func (e *event) Free() {}
+
+// block is memory. It holds a text.
+type block struct {
+	number int
+	holds  string
+}
+
+func newGPUs(seed uint64, without stream.Reason) *gpus {
+	return &gpus{random: rand.New(rand.NewPCG(seed, 0)), without: without}
+}
+
+func (g *gpus) stream(name string) *fake {
+	s := &fake{on: g, name: name}
+	g.streams = append(g.streams, s)
+	return s
+}
+
+// step has a stream that can work do a step, and says whether there is one.
+func (g *gpus) step() bool {
+	for _, i := range g.random.Perm(len(g.streams)) {
+		if g.streams[i].step() {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *fake) step() bool {
+	if s.ended == len(s.queue) {
+		return false
+	}
+	w := s.queue[s.ended]
+	if w.until != nil && !w.until.done() {
+		return false
+	}
+	if w.meet != nil {
+		if ended, moved := w.meet(); !ended {
+			return moved
+		}
+	}
+	if w.do != nil {
+		w.do()
+	}
+	s.ended++
+	return true
+}
+
+// pause lets others go on: often nobody, sometimes one stream alone and far, sometimes another host.
+func (g *gpus) pause() {
+	switch g.random.IntN(6) {
+	case 0:
+		s := g.streams[g.random.IntN(len(g.streams))]
+		for range g.random.IntN(20) {
+			if !s.step() {
+				break
+			}
+		}
+	case 1:
+		for range g.random.IntN(10) {
+			g.step()
+		}
+	case 2:
+		if g.others != nil {
+			g.others()
+		}
+	}
+}
+
+// finish has all streams do all of their work.
+func (g *gpus) finish() {
+	for g.step() {
+	}
+	for _, s := range g.streams {
+		if s.ended < len(s.queue) {
+			g.fault("%s waits for ever", s.name)
+		}
+	}
+}
+
+func (g *gpus) fault(format string, args ...any) {
+	if g.wrong == "" {
+		g.wrong = fmt.Sprintf(format, args...)
+	}
+}
+
+func (s *fake) Record() stream.Event {
+	s.on.pause()
+	e := &event{s, len(s.queue)}
+	s.on.pause()
+	return e
+}
+
+func (s *fake) Wait(e stream.Event, why stream.Reason) {
+	s.on.pause()
+	if own, ok := e.(*event); ok && why != s.on.without {
+		s.queue = append(s.queue, work{until: own})
+	}
+	s.on.pause()
+}
+
+// do queues something.
+func (s *fake) do(f func()) {
+	s.on.pause()
+	s.queue = append(s.queue, work{do: f})
+}
+
+// meet queues something that is tried until it has ended. moved says that a try has changed something.
+func (s *fake) meet(f func() (ended, moved bool)) {
+	s.on.pause()
+	s.queue = append(s.queue, work{meet: f})
+}
+
+// put queues that a block is written, and see that it is read and holds what is wanted.
+func (s *fake) put(b *block, text string) { s.do(func() { b.holds = text }) }
+
+func (s *fake) see(what string, b *block, want string) {
+	s.do(func() {
+		if b.holds != want {
+			s.on.fault("%s: %s on %s read %q, want %q", s.name, what, s.name, b.holds, want)
+		}
+	})
+}
+
+// allocate takes memory that belongs to the stream.
+func (s *fake) allocate() *block {
+	s.on.pause()
+	if n := len(s.freed); n > 0 {
+		b := s.freed[n-1]
+		s.freed = s.freed[:n-1]
+		return b
+	}
+	s.on.blocks++
+	return &block{number: s.on.blocks}
+}
+
+// free gives it back.
+func (s *fake) free(b *block) {
+	s.on.pause()
+	s.freed = append(s.freed, b)
+}
+
+// host is the host as a stream of made-up GPUs.
+type host struct{ on *gpus }
+
+func (h host) Record() stream.Event { return stream.Host{}.Record() }
+
+func (h host) Wait(e stream.Event, why stream.Reason) {
+	if why != h.on.without {
+		e.Synchronize()
 	}
 }

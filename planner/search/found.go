@@ -52,7 +52,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		return found{}, err
 	}
 	if f.bound >= f.step {
-		f.bound, f.proved = f.step, !p.limited || !p.oracle.rough
+		f.bound, f.proved = f.step, true
 	}
 	return f.found, ctx.Err()
 }

@@ -99,8 +99,7 @@ func everyCut(units, stages int, visit func(c cut)) {
 // or false if that does not fit.
 func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
 	problem := p.problem(c)
-	problem.NoBound = true
-	plan, err := planner.SolveFirst(context.Background(), problem)
+	plan, err := planner.Solve(context.Background(), problem)
 	if _, short := err.(*planner.MemoryError); short {
 		return 0, false
 	}

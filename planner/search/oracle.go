@@ -10,11 +10,10 @@ import (
 
 	"penstock.example/planner"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 	"penstock.example/schedule"
 )
 
-// oracle plans the stages of a worker within its bytes, by planner.SolveFirst in the order of the
+// oracle plans the stages of a worker within its bytes, by [planner.Solve] in the order of the
 // program. It plans them once for each worker and units, and once for units of equal costs.
 type oracle struct {
 	p        *space
@@ -27,7 +26,7 @@ type oracle struct {
 	units    []unitBytes // by unit
 	rows     [][]byteRow // by stage, by first unit
 	solved   int
-	rough    bool // whether a stage was planned by coarse tables
+	curves   planner.Curves
 }
 
 // cell is the plan of a worker's stages.
@@ -41,8 +40,6 @@ type cell struct {
 type workerPlan struct {
 	times []stageTimes // by stage; zero on other workers
 	wait  int          // the number of values that may wait on links; 0 is any
-	limit int64        // the bytes within which it was planned
-	fewer int64        // the bytes to try next; 0 or less for none
 }
 
 // none is the cost of a cut that does not fit.
@@ -152,24 +149,20 @@ func (o *oracle) solve(ctx context.Context, w int, first, last []int) (*cell, er
 	return c, nil
 }
 
-// plan plans a worker's stages within a limit, or says how much it lacks. The next limit to try is
-// 1/32 of the bytes below the peak.
+// plan plans a worker's stages within a limit, or says how much it lacks.
 func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan,
 	short *planner.MemoryError, err error) {
 	p := o.p
-	plan, err := planner.SolveFirst(ctx, o.problem(w, first, last, limit))
+	plan, err := planner.Solve(ctx, o.problem(w, first, last, limit))
 	if errors.As(err, &short) {
 		return out, short, nil
 	}
 	if err != nil {
 		return out, nil, err
 	}
-	out = workerPlan{wait: plan.Program.Capacity, limit: limit, times: make([]stageTimes, p.stages())}
+	out = workerPlan{wait: plan.Program.Capacity, times: make([]stageTimes, p.stages())}
 	for _, s := range p.order[w].stages {
 		out.times[s] = p.plannedTimes(plan, s, first[s])
-	}
-	if d := plan.Devices[w]; limit > 0 && d.Time > d.Once {
-		out.fewer = d.Peak - p.workers[w].bytes/32
 	}
 	return out, nil, nil
 }
@@ -177,10 +170,7 @@ func (o *oracle) plan(ctx context.Context, w int, first, last []int, limit int64
 // problem is the planning problem of a worker's stages alone.
 func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem {
 	p := o.p
-	for _, s := range p.order[w].stages {
-		o.rough = o.rough || p.m > 1 && last[s]-first[s] > solver.RoughLayers
-	}
-	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, NoBound: true, Rough: true}
+	problem := planner.Problem{MicroBatches: p.m, Schedule: o.generate, First: true, Curves: &o.curves}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, planner.Device{Name: of.name})
 	}
@@ -190,7 +180,7 @@ func (o *oracle) problem(w int, first, last []int, limit int64) planner.Problem 
 		if p.place[s] == w {
 			stage = planner.ChainStage(p.chain, first[s], last[s])
 			stage.Device = w
-			p.addMemory(&stage, first[s])
+			p.finish(&stage, s, first[s])
 			if s == 0 {
 				problem.Devices[w].Live = int64(p.m) * p.chain.Input
 			}
@@ -288,93 +278,22 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	if !p.limited {
 		return p.plain(c), nil
 	}
-	plans := make([][]workerPlan, len(p.workers))
+	times, capacity := make([]stageTimes, p.stages()), 0
 	for w := range p.workers {
 		one, err := p.oracle.ask(ctx, w, c, c[1:])
 		if err != nil || one.bound == none {
 			return none, err
 		}
-		plans[w] = []workerPlan{one.workerPlan}
-	}
-	step, _, err := p.choose(c, plans)
-	return step, err
-}
-
-// choose returns the step of a cut, and which of its plans each worker has in it. It begins with
-// the first plan of each, and takes for one worker after the other the plan with the shortest step.
-func (p *space) choose(c cut, plans [][]workerPlan) (step int64, chosen []int, err error) {
-	chosen = make([]int, len(plans))
-	simulate := func() (int64, error) {
-		times, capacity := make([]stageTimes, p.stages()), 0
-		for w, at := range chosen {
-			one := &plans[w][at]
-			for _, s := range p.order[w].stages {
-				times[s] = one.times[s]
-			}
-			if one.wait != 0 {
-				capacity = one.wait
-			}
+		for _, s := range p.order[w].stages {
+			times[s] = one.times[s]
 		}
-		on, err := p.oracle.simulation(capacity)
-		if err != nil {
-			return none, err
-		}
-		return int64(on.Run(durations(times), p.links(c), nil)), nil
-	}
-	if step, err = simulate(); err != nil {
-		return none, nil, err
-	}
-	for w, list := range plans {
-		best := 0
-		for chosen[w] = 1; chosen[w] < len(list); chosen[w]++ {
-			took, err := simulate()
-			if err != nil {
-				return none, nil, err
-			}
-			if took < step {
-				step, best = took, chosen[w]
-			}
-		}
-		chosen[w] = best
-	}
-	return step, chosen, nil
-}
-
-// mostTries is how many plans of each worker are tried for the best cut.
-const mostTries = 4
-
-// polished is the planning problem of a cut, with the bytes of each worker that make the step
-// shortest.
-//
-// The plan with the least recomputation does not always have the shortest step: a recomputation
-// costs nothing while the worker would wait. A plan within fewer bytes recomputes more, and at
-// other times.
-func (p *space) polished(ctx context.Context, c cut) (planner.Problem, error) {
-	problem := p.problem(c)
-	if !p.limited {
-		return problem, nil
-	}
-	plans := make([][]workerPlan, len(p.workers))
-	for w := range p.workers {
-		one, err := p.oracle.ask(ctx, w, c, c[1:])
-		if err != nil {
-			return problem, err
-		}
-		plans[w] = []workerPlan{one.workerPlan}
-		for last := one.workerPlan; len(plans[w]) < mostTries && last.fewer > 0; {
-			var short *planner.MemoryError
-			if last, short, err = p.oracle.plan(ctx, w, c, c[1:], last.fewer); err != nil {
-				return problem, err
-			}
-			if short != nil {
-				break
-			}
-			plans[w] = append(plans[w], last)
+		if one.wait != 0 {
+			capacity = one.wait
 		}
 	}
-	_, chosen, err := p.choose(c, plans)
-	for w, at := range chosen {
-		problem.Devices[w].Limit = plans[w][at].limit
+	on, err := p.oracle.simulation(capacity)
+	if err != nil {
+		return none, err
 	}
-	return problem, err
+	return int64(on.Run(durations(times), p.links(c), nil)), nil
 }

@@ -294,7 +294,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		return out, slices.DeleteFunc(spaces,
 			func(p *space) bool { return p.program == nil || !p.limited }), nil
 	}
-	plan, err := best.plan(ctx, known, known.step > rival+rival/loses)
+	plan, err := best.plan(ctx, known)
 	if err != nil {
 		return out, nil, err
 	}
@@ -308,51 +308,27 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	return out, nil, err
 }
 
-// A step that is longer than another schedule's by more than a part of loses will not be the best,
-// even if it is planned finely.
-const loses = 20
-
-// plan plans a cut as a whole and simulates its program. A cut that has lost is planned roughly.
-func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
+// plan plans a cut as a whole and simulates its program.
+func (p *space) plan(ctx context.Context, f found) (*Plan, error) {
 	out := &Plan{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows,
 		Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
 	for _, w := range p.workers {
 		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
 	}
-	problem, err := p.problem(f.cut), error(nil)
-	if problem.Rough, problem.NoBound = lost, lost; !lost {
-		problem, err = p.polished(ctx, f.cut)
-	}
-	if err != nil {
-		return nil, err
-	}
-	plan, line, err := p.solved(ctx, f.cut, problem)
-	var short *planner.MemoryError
-	if errors.As(err, &short) { // near the least limit only coarse tables may have a plan, as when the cut was found
-		problem = p.problem(f.cut)
-		problem.Rough, problem.NoBound = true, true
-		plan, line, err = p.solved(ctx, f.cut, problem)
-	}
+	plan, err := planner.Solve(ctx, p.problem(f.cut))
 	if err != nil {
 		return nil, fmt.Errorf("search: the plan found does not hold, which is a fault of penstock: %w", err)
 	}
-	if problem.Meet = true; p.limited && !lost {
-		other, at, err := p.solved(ctx, f.cut, problem)
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case err == nil && at.Makespan() < line.Makespan():
-			plan, line = other, at
-		}
+	times := make([]stageTimes, p.stages())
+	for s := range times {
+		times[s] = p.plannedTimes(plan, s, f.cut[s])
 	}
-	for w := range plan.Devices {
-		if d := &plan.Devices[w]; d.Limit < p.workers[w].bytes {
-			d.Limit, d.LowerBound = p.workers[w].bytes, d.Once // its bound was that within fewer bytes
-		}
+	out.Planned, out.Links = plan, p.links(f.cut)
+	line, err := out.Links.Simulate(plan.Program, durations(times))
+	if err != nil {
+		return nil, err
 	}
-	out.Planned = plan
 	plan.Hold(line)
-	out.Links = p.links(f.cut)
 	out.Run(line)
 	for w, d := range plan.Devices {
 		out.Peaks = append(out.Peaks, d.Peak)
@@ -361,21 +337,6 @@ func (p *space) plan(ctx context.Context, f found, lost bool) (*Plan, error) {
 		}
 	}
 	return out, nil
-}
-
-// solved plans a problem of a cut and simulates its step.
-func (p *space) solved(ctx context.Context, c cut, problem planner.Problem) (*planner.Plan,
-	schedule.Timeline, error) {
-	plan, err := planner.SolveFirst(ctx, problem)
-	if err != nil {
-		return nil, schedule.Timeline{}, err
-	}
-	times := make([]stageTimes, p.stages())
-	for s := range times {
-		times[s] = p.plannedTimes(plan, s, c[s])
-	}
-	line, err := p.links(c).Simulate(plan.Program, durations(times))
-	return plan, line, err
 }
 
 // without says whether a plan is slower because of its limits: which device would exceed its limit

@@ -270,14 +270,22 @@ func (p *space) problem(c cut) planner.Problem {
 	for w := range out.Devices {
 		out.Devices[w].Name, out.Devices[w].Limit = p.workers[w].name, p.workers[w].bytes
 	}
+	out.Links = p.links(c)
 	for s := range out.Stages {
-		p.addMemory(&out.Stages[s], c[s])
+		p.finish(&out.Stages[s], s, c[s])
 	}
 	return out
 }
 
-// addMemory adds the memory of a stage that its chain does not know of. first is its first unit.
-func (p *space) addMemory(s *planner.Stage, first int) {
+// finish gives a stage the times of its worker, and the memory that its chain does not know of.
+// first is its first unit.
+func (p *space) finish(s *planner.Stage, number, first int) {
+	speed := p.workers[p.place[number]].speed
+	for i := range s.Costs.Times {
+		t := &s.Costs.Times[i]
+		t.Forward, t.ForwardNoGrad, t.Backward, t.Later = t.Forward/speed, t.ForwardNoGrad/speed, t.Backward/speed, t.Later/speed
+	}
+	s.Costs.Loss /= speed
 	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
 	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {

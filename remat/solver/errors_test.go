@@ -16,12 +16,6 @@ func TestSolversRefuse(t *testing.T) {
 	good := dice{layers: 3, bytes: 10}.chain(rand.New(rand.NewPCG(1, 1)))
 	bad := good
 	bad.Layers = nil
-	weights := good
-	weights.Layers = append([]Layer{}, good.Layers...)
-	weights.Layers[1].WeightGradient = 7
-	huge := good
-	huge.Layers = append([]Layer{}, good.Layers...)
-	huge.Layers[0].Saved += 1 << 59
 	tests := []struct {
 		name string
 		call func() error
@@ -34,30 +28,6 @@ func TestSolversRefuse(t *testing.T) {
 		{"the table of one", func() error { _, err := NewTable(ctx, bad, 1, Options{}); return err }, "layers"},
 		{"its least", func() error { _, _, err := Least(bad); return err }, "layers"},
 		{"its greatest", func() error { _, err := Greatest(bad); return err }, "layers"},
-		{"a stage of it", func() error {
-			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: bad, Later: good}}, MicroBatches: 2}, Options{})
-			return err
-		}, "first micro-batch"},
-		{"later than that", func() error {
-			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: good, Later: bad}}, MicroBatches: 2}, Options{})
-			return err
-		}, "later micro-batches"},
-		{"no micro-batch", func() error {
-			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: good, Later: good}}}, Options{})
-			return err
-		}, "0 micro-batches"},
-		{"a stage's limit below 0", func() error {
-			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: good, Later: good}}, MicroBatches: 2, Limit: -5}, Options{})
-			return err
-		}, "limit of -5 bytes"},
-		{"gradients made twice", func() error {
-			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: weights, Later: weights}}, MicroBatches: 2}, Options{})
-			return err
-		}, "layer 1 of the stage's later micro-batches makes 7 bytes"},
-		{"sums beyond all", func() error {
-			_, err := SolveDevice(ctx, Device{Stages: []Stage{{First: huge, Later: huge}}, MicroBatches: 3}, Options{})
-			return err
-		}, "3 micro-batches of"},
 	}
 	for _, test := range tests {
 		if err := test.call(); err == nil || !strings.HasPrefix(err.Error(), "remat: ") || !strings.Contains(err.Error(), test.want) {
@@ -80,10 +50,8 @@ func TestSolversStopWithTheirContext(t *testing.T) {
 	if _, err := NewTable(ctx, c, 0, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("NewTable: %v; want that the context has ended", err)
 	}
-	s := stageOf(c, 3)
-	s.Limit = 3 * least.Peak
-	if _, err := SolveDevice(ctx, s, Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("SolveDevice: %v; want that the context has ended", err)
+	if _, err := NewStage(ctx, c, true, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("NewStage: %v; want that the context has ended", err)
 	}
 }
 

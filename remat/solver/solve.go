@@ -23,12 +23,6 @@ type Options struct {
 	// Gap is how far the time of a plan may be above the lower bound, as a part of it; 0 is 0.001.
 	// A negative one asks for one pair of tables with Slots.
 	Gap float64
-	// NoBound leaves out the lower bound of the plans of a device with several micro-batches, which takes
-	// most of the time: DevicePlan.LowerBound is the time without recomputation.
-	NoBound bool
-	// Rough has stages of more than [RoughLayers] layers with several micro-batches planned by coarse tables alone: in a
-	// fifth of the time, for plans that take some thousandths more. It is for a search that plans again what it finds.
-	Rough bool
 }
 
 func (o Options) withDefaults() (Options, error) {

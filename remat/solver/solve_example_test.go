@@ -59,22 +59,21 @@ func ExampleTable_Curve() {
 	// 60 MB: 120 µs
 }
 
-// Three micro-batches in flight: the first, whose backward runs while the others wait, keeps the
-// most, and the last, whose backward has the stage to itself, the least.
-func ExampleSolveDevice() {
-	c := alike(6)
-	p, err := solver.SolveDevice(context.Background(), solver.Device{Stages: []solver.Stage{{First: c, Later: c}}, MicroBatches: 3, Limit: 150e6}, solver.Options{})
+// The plans of a micro-batch on a stage, with what it holds while it waits for its backward.
+func ExampleStage() {
+	stage, err := solver.NewStage(context.Background(), alike(2), true, false)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, m := range p.MicroBatches[0] {
-		fmt.Println(remat.FormatOps(m.Ops))
+	for _, m := range stage.Curve(0) {
+		fmt.Printf("%s: %d MB, at most %d MB, %v µs\n", remat.FormatOps(m.Ops), m.Held/1e6, m.Backward/1e6, m.Time)
 	}
-	fmt.Printf("%d MB, %v µs\n", p.Peak/1e6, p.Time)
 	// Output:
-	// S0 S1 S2 S3 S4 S5 L B5 B4 B3 B2 B1 B0
-	// S0 S1 S2 S3 K4 F5 L S4 S5 B5 B4 B3 B2 B1 B0
-	// K0 F1 F2 F3 F4 F5 L S0 S1 S2 S3 S4 S5 B5 B4 B3 B2 B1 B0
-	// 140 MB, 620 µs
+	// S0 S1 L B1 B0: 28 MB, at most 36 MB, 0 µs
+	// K0 S1 L B1 S0 B0: 20 MB, at most 28 MB, 10 µs
+	// S0 K1 L S1 B1 B0: 16 MB, at most 36 MB, 10 µs
+	// K0 K1 L S1 B1 S0 B0: 8 MB, at most 28 MB, 20 µs
+	// K0 F1 L S0 S1 B1 B0: 4 MB, at most 36 MB, 20 µs
+	// K0 F1 L K0 S1 B1 S0 B0: 4 MB, at most 28 MB, 30 µs
 }

@@ -1,0 +1,203 @@
+package profile
+
+import (
+	"maps"
+	"slices"
+
+	"penstock.example/nn"
+	"penstock.example/remat"
+	"penstock.example/torch"
+)
+
+// blocks follows memory from boundary to boundary of a stage, for the inputs of units or their
+// gradients. A block counts once, as long as one element of a boundary lies in it. Memory of
+// parameters and their gradients does not count.
+type blocks struct{ remat.Blocks }
+
+// note numbers the blocks of the elements at a boundary; nil is an absent element. known has the
+// blocks of the boundary before it in the order of execution.
+func (b *blocks) note(boundary int, known map[uintptr]int, elements []*torch.Tensor) {
+	known, b.At[boundary] = maps.Clone(known), make([]int, len(elements))
+	if known == nil {
+		known = map[uintptr]int{}
+	}
+	for k, t := range elements {
+		if b.At[boundary][k] = -1; t == nil {
+			continue
+		}
+		id, bytes := t.Storage()
+		block, ok := known[id]
+		if !ok {
+			block = len(b.Bytes)
+			known[id], b.Bytes = block, append(b.Bytes, bytes)
+		}
+		b.At[boundary][k] = block
+	}
+}
+
+// fresh is the bytes at a boundary that are not at one before it.
+func (b *blocks) fresh(boundary, before int) (bytes int64) {
+	list := slices.Clone(b.At[boundary])
+	return b.bytesOf(slices.DeleteFunc(list, func(k int) bool { return slices.Contains(b.At[before], k) }))
+}
+
+// bytesOf is the bytes of blocks.
+func (b *blocks) bytesOf(list []int) (bytes int64) {
+	for i, k := range list {
+		if k >= 0 && !slices.Contains(list[:i], k) {
+			bytes += b.Bytes[k]
+		}
+	}
+	return bytes
+}
+
+// elements are the tensors between two units of a stage: a tuple, and skips that the stage stashes
+// or pops. Gradients have an element for each later pop of a skip, and one for each parameter that
+// earlier units use too.
+type elements struct {
+	tuple  int
+	places []int // of skips at the boundary
+	stash  []int // the unit that stashes each
+	pops   []int // the number of each
+	ties   []int // of the segment
+}
+
+// elements returns the elements at a boundary of the stage: before its first unit, between two, or
+// after its last.
+func (w *sweep) elements(st *stage, boundary int) elements {
+	out := elements{tuple: w.tuples[boundary]}
+	place := 0
+	for _, r := range w.crossings {
+		from, _ := slices.BinarySearch(r.pops, boundary)
+		if r.stash >= boundary || from == len(r.pops) {
+			continue
+		}
+		to := len(r.pops)
+		if r.stash < st.first { // what other stages pop does not pass through this one
+			to, _ = slices.BinarySearch(r.pops, st.last)
+		}
+		if to > from {
+			out.places, out.stash = append(out.places, place), append(out.stash, r.stash)
+			out.pops = append(out.pops, to-from)
+		}
+		place++
+	}
+	waiting := w.s.Tied(boundary)
+	for _, k := range st.ties {
+		if slices.Contains(waiting, k) {
+			out.ties = append(out.ties, k)
+		}
+	}
+	return out
+}
+
+// values are the tensors of the elements in an input.
+func (n elements) values(in input) []*torch.Tensor {
+	list := slices.Clone(in.xs)
+	for _, place := range n.places {
+		list = append(list, in.skips[place])
+	}
+	return list
+}
+
+// parcel is the elements as they are sent; at has their blocks.
+func (n elements) parcel(at []int, pops []int) remat.Parcel {
+	out := remat.Parcel{Tuple: at[:n.tuple]}
+	at = at[n.tuple:]
+	for _, k := range pops {
+		out.Skips, at = append(out.Skips, at[:k]), at[k:]
+	}
+	out.Ties = at
+	return out
+}
+
+// gradients are the gradients of an execution at a boundary.
+type gradients struct {
+	xs    []*torch.Tensor
+	skips [][]*torch.Tensor     // by place, by pop
+	ties  map[int]*torch.Tensor // by tie
+}
+
+func (w *sweep) takeGradients(kind remat.BackwardKind, boundary int) (g gradients) {
+	e := &w.back[kind]
+	g.xs, g.skips = e.TakeGrads(boundary)
+	g.ties = map[int]*torch.Tensor{}
+	for _, k := range w.s.Tied(boundary) {
+		g.ties[k] = e.TakeTie(k)
+	}
+	return g
+}
+
+func (w *sweep) giveGradients(kind remat.BackwardKind, boundary int, g gradients) {
+	e := &w.back[kind]
+	e.GiveGrads(boundary, g.xs, g.skips)
+	for k, t := range g.ties {
+		e.GiveTie(k, t)
+	}
+}
+
+// gradients are those at a boundary. The execution keeps them.
+func (w *sweep) gradients(kind remat.BackwardKind, boundary int) gradients {
+	g := w.takeGradients(kind, boundary)
+	w.giveGradients(kind, boundary, g)
+	return g
+}
+
+// mapped makes a tensor of each gradient.
+func (g gradients) mapped(f func(t *torch.Tensor) *torch.Tensor) (out gradients) {
+	out.xs, out.ties = mapped(g.xs, f), map[int]*torch.Tensor{}
+	for _, list := range g.skips {
+		out.skips = append(out.skips, mapped(list, f))
+	}
+	for k, t := range g.ties {
+		if out.ties[k] = nil; t != nil {
+			out.ties[k] = f(t)
+		}
+	}
+	return out
+}
+
+// all is the gradients, in no order.
+func (g gradients) all() []*torch.Tensor {
+	return slices.Concat(append(g.skips, g.xs, slices.Collect(maps.Values(g.ties)))...)
+}
+
+// list returns the gradients of elements; absent ones are nil.
+func (g gradients) list(n elements) []*torch.Tensor {
+	out := make([]*torch.Tensor, n.tuple)
+	copy(out, g.xs)
+	for i, place := range n.places {
+		pops := make([]*torch.Tensor, n.pops[i])
+		if place < len(g.skips) {
+			copy(pops, g.skips[place])
+		}
+		out = append(out, pops...)
+	}
+	for _, k := range n.ties {
+		out = append(out, g.ties[k])
+	}
+	return out
+}
+
+// zeroGrads drops the gradients of a layer's parameters.
+func zeroGrads(l nn.NamedLayer) {
+	for _, s := range l.State() {
+		if s.Trainable() {
+			s.Tensor().SetGradOf(nil)
+		}
+	}
+}
+
+// gradBytes is the bytes of the gradients of the layers' parameters. Shared ones count once.
+func gradBytes(list []nn.NamedLayer) (sum int64) {
+	seen := map[*nn.Param]bool{}
+	for _, l := range list {
+		for _, s := range l.State() {
+			if s.Trainable() && !seen[s.Owner()] && s.Tensor().HasGrad() {
+				seen[s.Owner()] = true
+				sum += s.Owner().Bytes()
+			}
+		}
+	}
+	return sum
+}

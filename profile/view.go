@@ -1,0 +1,142 @@
+package profile
+
+import (
+	"cmp"
+	"slices"
+
+	"penstock.example/balance"
+	"penstock.example/nn"
+)
+
+// view derives the layers for package balance. A block counts for the layer that allocated it,
+// whichever layer saves it.
+func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Config) {
+	f := &p.looked.found
+	p.Input = f.input
+	if f.copied > 0 {
+		p.SecondsPerByte = f.seconds / float64(f.copied) // so large transfers, which matter most, count most
+	}
+	for _, r := range routes {
+		stashed, found := f.skips[r.Key]
+		if !found {
+			continue
+		}
+		s := balance.Skip{From: r.Stash, Bytes: stashed.bytes, Leave: stashed.block.loose()}
+		if stashed.grad {
+			s.Gradient = stashed.bytes
+		}
+		for _, pop := range r.Pops {
+			if pop > r.Stash && !slices.Contains(s.To, pop) {
+				s.To = append(s.To, pop)
+			}
+		}
+		if b := stashed.block; b != nil && b.saver >= s.To[0] {
+			s.Enter = s.Bytes
+		}
+		p.Skips = append(p.Skips, s)
+	}
+	slices.SortStableFunc(p.Skips, func(a, b balance.Skip) int {
+		return cmp.Or(a.From-b.From, a.To[len(a.To)-1]-b.To[len(b.To)-1])
+	})
+	var all []timed
+	for i, named := range layers {
+		l := balance.Layer{Name: named.Name, Saved: f.saved[i], Leave: f.leave(i, routes)}
+		for _, o := range f.out[i] {
+			l.Output += o.bytes
+			if o.grad {
+				l.Gradient += o.bytes
+			}
+		}
+		for _, in := range f.in[i] {
+			if in.block.saver >= i && (i > 0 || overwrites(named)) {
+				l.Enter += in.bytes
+			}
+		}
+		for _, b := range f.blocks {
+			if b.creator == i && b.saver != nobody {
+				l.Saved += b.bytes
+			}
+		}
+		if p.looked.times != nil { // a later micro-batch's backward adds to gradients
+			t := p.looked.times[i]
+			l.Forward, l.Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
+			all = append(all, t[forward], t[laterBackward])
+		}
+		p.Layers = append(p.Layers, l)
+	}
+	p.Timing = config.timing(all, p.looked.devices)
+	p.parameters(layers)
+}
+
+// leave returns the bytes held only because layer i ends a stage. Blocks of skips across the
+// boundary do not count.
+func (f *found) leave(i int, routes []nn.SkipRoute) (bytes int64) {
+	var counted []*block
+	for _, r := range routes {
+		if s, found := f.skips[r.Key]; found && r.Stash <= i && i < lastPop(r) {
+			counted = append(counted, s.block)
+		}
+	}
+	for _, out := range f.out[i] {
+		if !slices.Contains(counted, out.block) {
+			counted, bytes = append(counted, out.block), bytes+out.block.loose()
+		}
+	}
+	return bytes
+}
+
+// overwrites reports whether a layer at the begin of a stage gets a copy of the stage's input.
+func overwrites(l nn.NamedLayer) bool {
+	f, ok := l.Layer.(nn.InPlace)
+	return ok && f.OverwritesInput()
+}
+
+// loose is the bytes that are held only because the block leaves a stage.
+func (b *block) loose() int64 {
+	if b == nil || b.saver != nobody || b.creator == nobody {
+		return 0
+	}
+	return b.bytes
+}
+
+// parameters counts the bytes of parameters, by shape. A shared parameter counts for its first
+// layer; later layers that use it have a tie.
+func (p *Profile) parameters(layers []nn.NamedLayer) {
+	first, tied := map[*nn.Param]int{}, map[*nn.Param]int{}
+	for i, l := range layers {
+		for _, s := range l.State() {
+			owner := s.Owner()
+			if _, known := first[owner]; known {
+				continue
+			}
+			first[owner] = i
+			switch bytes := owner.Bytes(); {
+			case s.IsBuffer():
+				p.Layers[i].Buffers += bytes
+				continue
+			case s.Trainable():
+				p.Layers[i].Trainable += bytes
+			}
+			p.Layers[i].Parameters += owner.Bytes()
+		}
+		for _, s := range nn.Shared(l.Layer) {
+			owner := s.Owner()
+			if first[owner] == i {
+				continue
+			}
+			k, known := tied[owner]
+			if !known {
+				k = len(p.Ties)
+				tied[owner] = k
+				tie := balance.Tie{From: first[owner], Bytes: owner.Bytes()}
+				if s.Trainable() {
+					tie.Gradient = tie.Bytes
+				}
+				p.Ties = append(p.Ties, tie)
+			}
+			if tie := &p.Ties[k]; !slices.Contains(tie.To, i) {
+				tie.To = append(tie.To, i)
+			}
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package solver
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"penstock.example/remat"
+)
+
+// Stage finds plans of a micro-batch on a stage of a pipeline. Before the loss a micro-batch runs
+// its forward, then it waits while others run, and its backward is all from the loss on.
+type Stage struct {
+	t     *terms
+	b     *bounds
+	steps *steps // nil where there would be too many
+	grid  *grid  // otherwise
+}
+
+// MicroBatch is a plan of a micro-batch on a stage. Bytes are its own, its input included.
+type MicroBatch struct {
+	Ops      []remat.Op
+	Forward  int64   // the most during the forward
+	Held     int64   // while it waits
+	Backward int64   // the most during the backward
+	Time     float64 // microseconds of recomputation
+}
+
+// Beats reports whether no plan within so many bytes, or of so much time, is better.
+func (p *MicroBatch) Beats(o *MicroBatch) bool {
+	return p.Time <= o.Time && p.Held <= o.Held && p.Backward <= o.Backward && p.Forward <= o.Forward
+}
+
+func (p *path) point() MicroBatch {
+	return MicroBatch{p.ops, p.early, p.held, p.after(), p.extra}
+}
+
+// NewStage prepares a chain, which must make sense. receives says that a later stage sends the
+// gradient of the output, which arrives when what precedes the first backward has run again.
+// Otherwise the loss is on the stage. plain says that nothing is to be recomputed. It returns
+// ctx.Err() when ctx ends first.
+func NewStage(ctx context.Context, c remat.Chain, receives, plain bool) (*Stage, error) {
+	s := &Stage{t: newTermsOf(c, receives)}
+	if plain {
+		return s, nil
+	}
+	s.b = newBounds(s.t)
+	var err error
+	if s.steps, err = newSteps(ctx, s.t, s.b, stageSteps); err != nil || s.steps != nil {
+		return s, err
+	}
+	_, all := s.b.of(0, s.t.n)
+	slots := max(min(stageCells/(s.t.n*s.t.n), 2000), 300)
+	s.grid = newGrid(s.t, s.b, max(all, 1), s.t.unitFor(max(all, 1), slots), achievable)
+	return s, s.grid.fill(ctx)
+}
+
+const (
+	stageSteps = 4 << 20 // breakpoints that are looked at for an exact curve
+	stageCells = 8 << 20 // of a table in its place
+)
+
+// workings is how many distances between Backward and Held a curve has.
+const workings = 12
+
+// Curve returns plans that no other of them beats in bytes and time, by ascending time: the first
+// recomputes nothing. For each of several distances between Held and Backward it has all plans of
+// the front, or about so many if most is not 0.
+func (s *Stage) Curve(most int) []MicroBatch {
+	p := newPath(s.t)
+	p.all(0, s.t.n)
+	list := []MicroBatch{p.point()}
+	if s.b == nil {
+		return list
+	}
+	all := list[0]
+	least := max(all.Backward-all.Held, all.Backward/256, 1)
+	on := &spine{}
+	for k := range workings + 1 {
+		d := int64(0)
+		if k > 0 {
+			d = int64(float64(least) * math.Pow(float64(all.Backward)/float64(least), float64(k-1)/float64(workings-1)))
+		}
+		for _, more := range []int64{0, all.Forward} {
+			on.fill(s.t, s.b, available{forward: d + more, held: 0, backward: d})
+			list = s.front(list, on, most)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b MicroBatch) int { return cmp.Compare(a.Time, b.Time) })
+	curve := list[:0]
+	for _, p := range list {
+		if !slices.ContainsFunc(curve, func(o MicroBatch) bool { return o.Beats(&p) }) {
+			curve = append(curve, p)
+		}
+	}
+	return curve
+}
+
+// front adds the plans on a spine to a list, of bytes up to those without recomputation.
+func (s *Stage) front(list []MicroBatch, on *spine, most int) []MicroBatch {
+	type step struct {
+		m    int64
+		time float64
+	}
+	var steps []step
+	var advice ends
+	if s.steps != nil {
+		fronts := newSpineFronts(s.steps, on)
+		advice = fronts
+		for _, at := range fronts.fronts[0] {
+			steps = append(steps, step{at.bytes, s.steps.microseconds(at.price)})
+		}
+	} else {
+		rows := newSpineRows(s.grid, on)
+		advice = rows
+		steps = append(steps, step{on.least[0], s.grid.microseconds(float32(rows.end(0, on.least[0])))})
+		last := infinite
+		for k, v := range rows.rows[0].v {
+			if v < last {
+				steps = append(steps, step{s.grid.bytes(rows.rows[0].lo+k, 0, s.t.n), s.grid.microseconds(v)})
+				last = v
+			}
+		}
+		steps = append(steps, step{on.all[0], 0})
+	}
+	n := len(steps)
+	if most == 0 || most > n {
+		most = n
+	}
+	for k := range most {
+		at := steps[k*(n-1)/max(most-1, 1)]
+		b := at.m + s.t.chain.Input
+		bound := MicroBatch{nil, b + on.early(), b - on.backward, b, at.time}
+		if bound.Held < 0 || slices.ContainsFunc(list, func(o MicroBatch) bool { return o.Beats(&bound) }) {
+			continue
+		}
+		list = append(list, on.path(advice, at.m).point())
+	}
+	return list
+}
