@@ -82,7 +82,7 @@ func tell(stderr io.Writer, err error) {
 	}
 }
 
-var packages = regexp.MustCompile(`^(train|pipe|data|models|optim|torch|trace|balance|profile|remat|schedule|search|` +
+var packages = regexp.MustCompile(`^(train|pipe|data|models|optim|torch|trace|balance|profile|remat|schedule|search|plan|` +
 	`planner|group|launch|metrics|report): `)
 
 // message is an error without the name of a package in front.
