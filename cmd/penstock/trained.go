@@ -92,9 +92,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return t, err
 	}
 	if err := t.pipe.Place(); err != nil {
-		return t, withFlags(err, remedyForModel)
+		return t, withRemedy(err)
 	}
-	return t, withFlags(t.checkpoint.RestoreModel(t.pipe), remedyForModel)
+	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
 }
 
 // cut makes stages, as many as --stages or --balance say, on devices.
