@@ -172,7 +172,7 @@ func (cfg *Config) checkSchedule() error {
 	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
 	case err != nil:
-		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other Balance, Devices or Chunks")
+		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other stages, devices or chunks")
 	case p.Reduces():
 		return refuse("Schedule", value, reduces, withoutReduce)
 	case cfg.Replicas > 1:

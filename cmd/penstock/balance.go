@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/models"
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	planner "penstock.example/plan"
@@ -44,10 +43,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	word(s, &f.modelName, "model", "",
-		"`NAME` of the model whose layers are measured; penstock models lists them", models.Names()...)
-	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may "+
-		"be repeated")
+	namesFlags(s, &f.modelName, &f.set)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time",
 		"size")
@@ -57,10 +53,7 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for "+
 			"each stage")
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
-	word(s, &f.optimizerName, "optimizer", "sgd",
-		"`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "),
-		optim.Names()...)
-	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	optimizerFlags(s, &f.optimizerName, &f.momentum)
 	threadsOfMeasuring(s, &f.threads)
 	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"reflect"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -95,7 +94,7 @@ func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
 		Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
 	progress.end()
 	if err != nil {
-		return withFlags(err, remedyForTest)
+		return withRemedy(err)
 	}
 	c := t.checkpoint
 	return printResult(cmd, f.format, evalLine{c.Path, c.Step, name, f.part, e}, func(w io.Writer) {
@@ -145,7 +144,6 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err := fitsTrained(set.Info(), t, cmd.Flags().Changed("data")); err != nil {
 		return nil, "", err
 	}
-	tellNormalised(cmd.ErrOrStderr(), set.Info(), t.recipe.Samples)
 	return set, p.dataName, nil
 }
 
@@ -182,23 +180,7 @@ func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	return p, p.modelFlags.check(from.Flags())
 }
 
-// tellNormalised says if samples are normalised by other numbers than in training.
-func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
-	if was == nil || slices.Equal(info.Mean, was.Mean) && slices.Equal(info.Std, was.Std) {
-		return
-	}
-	is, trained := "as they are", "with data as they are"
-	if info.Mean != nil {
-		is = fmt.Sprintf("normalised with mean %v and deviation %v", info.Mean, info.Std)
-	}
-	if was.Mean != nil {
-		trained = fmt.Sprintf("with %v and %v", was.Mean, was.Std)
-	}
-	fmt.Fprintf(stderr, "the data are %s, and the model was trained %s\n", is, trained)
-}
-
-// fitsTrained returns an error if samples differ in kind from a model's training samples. other says
-// that --data is given.
+// fitsTrained returns an error if samples are not what a model was trained on. other says that --data is given.
 func fitsTrained(info data.Info, t *trained, other bool) error {
 	was := t.recipe.Samples
 	if was == nil { // a checkpoint that does not say it

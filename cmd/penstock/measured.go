@@ -100,7 +100,7 @@ func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Conf
 	measured, err := m.measureOn(cmd.Context(), rows, config)
 	show.end()
 	if err == nil {
-		warnOfTiming(cmd.ErrOrStderr(), measured.Timing, measureAgain)
+		warnOfTiming(cmd.ErrOrStderr(), measured.Timing)
 	}
 	return measured, err
 }

@@ -120,7 +120,7 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	})
 	progress.end()
 	if err != nil {
-		return withFlags(err, remedyForTest)
+		return withRemedy(err)
 	}
 	_, err = cmd.OutOrStdout().Write(all.Bytes())
 	return err

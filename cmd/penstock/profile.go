@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
@@ -36,11 +35,8 @@ type profileFlags struct {
 func (f *profileFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
-	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may "+
-		"be repeated")
-	count(s, &f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N "+
-		"(default: the model's)")
+	namesFlags(s, &f.modelName, &f.set)
+	count(s, &f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
 	threadsOfMeasuring(s, &f.threads)

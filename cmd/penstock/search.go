@@ -19,7 +19,6 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -60,21 +59,14 @@ type measureFlags struct {
 }
 
 func (f *measureFlags) register(s *pflag.FlagSet) {
-	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN; penstock "+
-		"models lists them", models.Names()...)
-	s.StringArrayVar(&f.settings, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; "+
-		"may be repeated")
+	namesFlags(s, &f.modelName, &f.settings)
 	f.dataFlags.register(s, " (default: samples as the model usually reads them)")
-	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+
-		strings.Join(optim.Names(), ", "), optim.Names()...)
-	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	optimizerFlags(s, &f.optimizer, &f.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
 	autocastFlag(s, &f.autocast, "plan for forwards of the model in fewer bits where that is safe")
 	f.numerics.register(s)
-	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads,
-		"`N` threads of each device on the model (default: as many as there are cores for each)")
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer of the model, of which the lower "+
-		"quartile counts (default 5, or fewer, at least 2, where they take long)")
+	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
+	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")
 }
 
@@ -438,7 +430,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	if found.ModelPlan, err = train.PlanModel(ctx, build, m.samples, c); err != nil {
 		return nil, f.refusal(err)
 	}
-	warnOfTiming(show, found.Timing, searchAgain)
+	warnOfTiming(show, found.Timing)
 	return found, nil
 }
 
@@ -485,7 +477,9 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner
 	threads, timing := max(c.Threads, 1), profile.Timing{Spread: c.Spread}
 	switch {
 	case timing.Useless():
-		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), profileAgain)
+		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), measureAgain)
+	case f.rows > 0 && c.Rows > 0 && f.rows != c.Rows:
+		return nil, badUsage("--rows %d: %s was measured with %d; want --rows left out", f.rows, file, c.Rows)
 	case f.stages > len(c.Layers):
 		return nil, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages,
 			len(c.Layers))
@@ -515,7 +509,7 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner
 	if f.machine == "" {
 		p.Machine = linkedMachine("device ", f.stages, threads, f.link())
 	}
-	if warnOfTiming(show, timing, profileAgain) {
+	if warnOfTiming(show, timing) {
 		show.line("another plan may be faster than the one that is found; limits hold")
 	}
 	r, err := planner.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)

@@ -94,9 +94,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return t, err
 	}
 	if err := t.pipe.Place(); err != nil {
-		return t, withFlags(err, remedyForModel)
+		return t, withRemedy(err)
 	}
-	return t, withFlags(t.checkpoint.RestoreModel(t.pipe), remedyForModel)
+	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
 }
 
 // cut places stages on devices, by --stages or --balance.
