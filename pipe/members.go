@@ -3,8 +3,6 @@ package pipe
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
@@ -82,38 +80,4 @@ func (p *Pipe) openLink(program *schedule.Program) link.Link {
 		return p.newLink()
 	}
 	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity), IsHere: func(stage int) bool { return p.stages[stage].Here }}
-}
-
-// checkGroup checks Group and Ranks, and fills in the default of Ranks.
-func (cfg *Config) checkGroup() error {
-	stages := len(cfg.Balance)
-	switch {
-	case cfg.Group == nil && cfg.Ranks != nil:
-		return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
-	case cfg.Group == nil:
-		return nil
-	}
-	replicas := max(cfg.Replicas, 1)
-	size := cfg.Group.Size() / replicas
-	if cfg.Ranks == nil {
-		if stages < size {
-			return refuse("Group", unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
-				fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas), "want as many stages as a replica has processes, or more")
-		}
-		cfg.Ranks = DefaultRanks(cfg.Devices, size)
-	}
-	if len(cfg.Ranks) != stages {
-		return refuse("Ranks", cfg.Ranks, fmt.Sprintf("%d for %d stages", len(cfg.Ranks), stages), "want the rank of the process of each stage")
-	}
-	for rank := range size {
-		if !slices.Contains(cfg.Ranks, rank) {
-			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("rank %d has no stage", rank), "want a stage for each rank of the group")
-		}
-	}
-	for i, rank := range cfg.Ranks {
-		if rank < 0 || rank >= size {
-			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("stage %d is on rank %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
-		}
-	}
-	return nil
 }

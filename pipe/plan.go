@@ -136,18 +136,21 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 		return old, nil
 	}
 	var found *prepared
-	make := func() (text string, err error) {
-		if found, err = r.solve(ctx, old); err != nil || p.cfg.Group == nil {
-			return "", err
-		}
-		return found.plan.String(), nil
-	}
-	var text string
 	var err error
 	if p.cfg.Group == nil {
-		_, err = make()
-	} else if text, err = group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", make); err == nil && found == nil {
-		found, err = r.parsePlan(text)
+		found, err = r.solve(ctx, old)
+	} else {
+		var text string
+		text, err = group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", func() (string, error) {
+			own, err := r.solve(ctx, old)
+			if found = own; err != nil {
+				return "", err
+			}
+			return own.plan.String(), nil
+		})
+		if err == nil && found == nil {
+			found, err = r.parsePlan(text)
+		}
 	}
 	if err != nil {
 		return nil, err

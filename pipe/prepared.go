@@ -44,9 +44,7 @@ type program struct {
 	*schedule.Graph
 	awaited []bool // by id: another worker waits for the action
 	latest  []int  // by id: schedule.Graph.LatestReceives
-	// settled has the sends that have been received when an action begins, by the action's id, where
-	// they may have waited until then. Where the action receives from another process, nothing else
-	// makes its worker wait for them.
+	// settled has, by the id of an action, the sends that must have been received when it begins.
 	settled  [][]schedule.Action
 	expected [][]schedule.Action // by worker: what it receives, in its order
 }

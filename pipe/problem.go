@@ -123,47 +123,40 @@ func costs(c profile.Chain) planner.Costs {
 		Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 
-// fullMicroBatches is the number of micro-batches with the most rows, which are the first.
-func (r *run) fullMicroBatches() (n int) {
-	for n < len(r.parts) && r.parts[n].length == r.parts[0].length {
-		n++
-	}
-	return n
+// fullMicroBatches is the number of micro-batches with the most rows.
+func (r *run) fullMicroBatches() int {
+	return countOf(r.parts, func(m rows) bool { return m.length == r.parts[0].length })
 }
 
 // crossings are the skips and ties between stages, with their places among what the stages send and
 // receive.
 func crossings(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
-	entering := func(at location) (place int) {
-		for _, s := range stages[at.stage].skips[:at.index] {
-			if s.from.stage >= 0 {
-				place++
-			}
-		}
-		return place
-	}
 	for i, s := range stages {
 		for _, p := range s.skips {
 			for _, to := range p.to {
-				skips = append(skips, planner.Skip{From: i, FromPlace: p.place, To: to.stage, ToPlace: entering(to), Pops: stages[to.stage].skips[to.index].pops})
+				later := stages[to.stage].skips
+				skips = append(skips, planner.Skip{From: i, FromPlace: p.place, To: to.stage,
+					ToPlace: countOf(later[:to.index], stageSkip.received), Pops: later[to.index].pops})
 			}
 		}
-		place := 0
-		for _, t := range s.ties {
-			if t.to.stage < 0 {
-				continue
+		for k, t := range s.ties {
+			if t.to.stage >= 0 {
+				ties = append(ties, planner.Tie{Earlier: i, Later: t.to.stage,
+					EarlierPlace: countOf(s.ties[:k], func(t tie) bool { return t.to.stage >= 0 }),
+					LaterPlace:   countOf(stages[t.to.stage].ties[:t.to.index], tie.received)})
 			}
-			later := 0
-			for _, o := range stages[t.to.stage].ties[:t.to.index] {
-				if o.from.stage >= 0 {
-					later++
-				}
-			}
-			ties = append(ties, planner.Tie{Earlier: i, EarlierPlace: place, Later: t.to.stage, LaterPlace: later})
-			place++
 		}
 	}
 	return skips, ties
+}
+
+func countOf[T any](list []T, counts func(T) bool) (n int) {
+	for _, x := range list {
+		if counts(x) {
+			n++
+		}
+	}
+	return n
 }
 
 func hasGrad(p nn.NamedParam) bool { return p.Exists() && p.Tensor().HasGrad() }

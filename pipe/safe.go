@@ -97,27 +97,20 @@ func (p *Pipe) count(worker int) (done func()) {
 	return func() { p.devices.raise(worker, d.OwnPeak()) }
 }
 
-// outgoing is what an action has made for other stages. It exists until all of the receives are
-// done.
+// outgoing is what an action has made for other stages. It exists until all of them have received it.
 type outgoing struct {
 	tensors []*torch.Tensor // nil where one is absent
 	kind    schedule.Kind   // of the receives
-	stage   int             // of a receive
-	others  []location      // of further ones
+	to      []location      // on the stages that receive it
 }
 
 // receives lists the ids of the receives in a program, of what an action has made.
-func (w *outgoing) receives(g *program, a schedule.Action) []int {
-	ids := make([]int, 0, 1+len(w.others))
-	add := func(stage int) {
-		by, ok := g.IndexOf(schedule.Action{Kind: w.kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage})
+func (w *outgoing) receives(g *program, a schedule.Action) (ids []int) {
+	for _, at := range w.to {
+		by, ok := g.IndexOf(schedule.Action{Kind: w.kind, Stage: at.stage, MicroBatch: a.MicroBatch, Peer: a.Stage})
 		if ok && !slices.Contains(ids, by) {
 			ids = append(ids, by)
 		}
-	}
-	add(w.stage)
-	for _, o := range w.others {
-		add(o.stage)
 	}
 	return ids
 }
@@ -235,30 +228,32 @@ func (l *ledger) most(worker int) (most int64) {
 
 // waits lists what an action has made for other stages.
 func (r *run) waits(a schedule.Action) (list []outgoing) {
-	stage := r.p.stages[a.Stage]
-	state := &r.states[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], r.state(a)
+	add := func(kind schedule.Kind, tensors []*torch.Tensor, to ...location) {
+		list = append(list, outgoing{tensors, kind, to})
+	}
 	switch a.Kind {
 	case schedule.Forward:
 		if !r.last(a.Stage) {
-			list = append(list, outgoing{tensors: state.sent, kind: schedule.ReceiveActivation, stage: a.Stage + 1})
+			add(schedule.ReceiveActivation, state.sent, location{stage: a.Stage + 1})
 		}
 		for i, p := range stage.skips {
-			if sent := state.skips[i].sent; sent != nil && len(p.to) > 0 {
-				list = append(list, outgoing{tensors: []*torch.Tensor{sent}, kind: schedule.ReceiveActivation, stage: p.to[0].stage, others: p.to[1:]})
+			if sent := state.skips[i].sent; sent != nil {
+				add(schedule.ReceiveActivation, []*torch.Tensor{sent}, p.to...)
 			}
 		}
 	case schedule.Backward, schedule.BackwardInput:
 		if a.Stage > 0 {
-			list = append(list, outgoing{tensors: state.inGrad, kind: schedule.ReceiveGradient, stage: a.Stage - 1})
+			add(schedule.ReceiveGradient, state.inGrad, location{stage: a.Stage - 1})
 		}
 		for i, p := range stage.skips {
-			if p.from.stage >= 0 {
-				list = append(list, outgoing{tensors: state.skips[i].back, kind: schedule.ReceiveGradient, stage: p.from.stage})
+			if p.received() {
+				add(schedule.ReceiveGradient, state.skips[i].back, p.from)
 			}
 		}
 		for i, t := range stage.ties {
-			if t.from.stage >= 0 {
-				list = append(list, outgoing{tensors: []*torch.Tensor{state.ties[i].back}, kind: schedule.ReceiveGradient, stage: t.from.stage})
+			if t.received() {
+				add(schedule.ReceiveGradient, []*torch.Tensor{state.ties[i].back}, t.from)
 			}
 		}
 	}

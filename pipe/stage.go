@@ -90,11 +90,11 @@ func (s *Stage) Params() []nn.NamedParam {
 
 // cut makes the stages. It refuses a buffer that several of them use: a change on one stage would
 // reach the others late, or never.
-func (p *Pipe) cut(layers []nn.NamedLayer) error {
+func (p *Pipe) cut() error {
 	first := 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: layers[first : first+n], first: first,
+		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n], first: first,
 			ownedEarlier: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
@@ -164,7 +164,7 @@ func (p *Pipe) updateModes() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
 			handle := t.handles[0]
-			if replica := handle.Replica(); t.from.stage >= 0 && replica != nil {
+			if replica := handle.Replica(); t.received() && replica != nil {
 				replica.SetGradOf(nil)
 				replica.SetRequiresGrad(handle.Trainable())
 			}

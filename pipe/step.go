@@ -10,6 +10,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
+	"penstock.example/schedule"
 	"penstock.example/segment"
 	"penstock.example/torch"
 )
@@ -50,10 +51,8 @@ type run struct {
 	deferred  []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
-	wanted     [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
-	lossGrad   *torch.Tensor     // the gradient of a micro-batch's loss: lossWeight
-	lossWeight float64
-	lossType   torch.DType
+	wanted   [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
+	lossType torch.DType
 
 	*pass // that goes on
 }
@@ -64,24 +63,29 @@ func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, 
 		return nil, err
 	}
 	if len(b.Input) == 0 {
-		return nil, errNoInput
+		return nil, errors.New("pipe: the batch has no input; set Input to pipe.Rows(x)")
 	}
-	total, err := countRows("input", b.Input, b.Within != nil)
+	total, err := countRows("input", b.Input, b.Within != nil, "first", p.stages[0])
+	if err == nil {
+		err = b.checkPlace(total)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if total == 0 && training {
 		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", b.Input[0].Tensor)
 	}
-	if err := cmp.Or(checkKind("input", b.Input, "first", p.stages[0]), b.checkPlace(total)); err != nil {
-		return nil, err
-	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras()
 	}
-	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, inputGrad: back && requiresGrad(b.Input), total: total}
-	if r.parts, r.first, err = p.share(total, back); err != nil {
-		return nil, err
+	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, total: total}
+	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
+	if count, index := p.cfg.replicas(); !back || count == 1 {
+		r.parts = split(total, p.cfg.Chunks)
+	} else if parts := p.share(total); parts == nil {
+		return nil, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+	} else {
+		r.parts, r.first = parts[index], len(slices.Concat(parts[:index]...))
 	}
 	r.first += b.FirstMicroBatch
 	r.states, _ = p.spare.Get().([][]microBatch)
@@ -106,42 +110,26 @@ func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, 
 	return r, nil
 }
 
-// share is the micro-batches of a batch of so many rows. In training each replica has some of the
-// rows, and before is the number of micro-batches of those before it. Without a backward each has
-// all.
-func (p *Pipe) share(total int64, graph bool) (parts []rows, before int, err error) {
-	count, index := p.cfg.replicas()
-	if !graph || count == 1 {
-		return split(total, p.cfg.Chunks), 0, nil
-	}
+// share is the micro-batches of a training batch of so many rows, for each replica, which has some of
+// the rows. It is nil for fewer rows than there are replicas.
+func (p *Pipe) share(total int64) (parts [][]rows) {
+	count, _ := p.cfg.replicas()
 	if total < int64(count) {
-		return nil, 0, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+		return nil
 	}
-	for k, of := range split(total, count) {
-		parts = split(of.length, p.cfg.Chunks)
-		for i := range parts {
-			parts[i].start += of.start
+	for _, of := range split(total, count) {
+		list := split(of.length, p.cfg.Chunks)
+		for i := range list {
+			list[i].start += of.start
 		}
-		if k == index {
-			break
-		}
-		before += len(parts)
+		parts = append(parts, list)
 	}
-	return parts, before, nil
+	return parts
 }
 
 // MicroBatches is into how many micro-batches a batch of so many rows is split in training, in all
 // replicas together. It is 0 for fewer rows than there are replicas.
-func (p *Pipe) MicroBatches(rows int64) (n int) {
-	count, _ := p.cfg.replicas()
-	if rows < int64(count) {
-		return 0
-	}
-	for _, of := range split(rows, count) {
-		n += len(split(of.length, p.cfg.Chunks))
-	}
-	return n
-}
+func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
 // open makes the link of the run of a plan. Its backward goes over the link of its forward.
 func (r *run) open(plan *prepared) {
@@ -163,16 +151,16 @@ func (r *run) setLoss(loss nn.Loss) error {
 	if len(r.targets) == 0 {
 		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
 	}
-	total, err := countRows("target", r.targets, false)
+	last := r.p.last()
+	total, err := countRows("target", r.targets, false, "last", last)
 	if err != nil {
 		return err
 	}
 	if total != r.total {
 		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
-	last := r.p.last()
 	r.bind(len(r.p.stages)-1, last.oneUnitWithLoss)
-	return checkKind("target", r.targets, "last", last)
+	return nil
 }
 
 // operations is what a stage does with a micro-batch.
@@ -189,8 +177,6 @@ func (r *run) free() {
 		torch.FreeAll(r.wanted[i])
 		r.wanted[i] = nil
 	}
-	r.lossGrad.Free()
-	r.lossGrad = nil
 	torch.FreeAll(r.inputGrads)
 	r.inputGrads = nil
 	for s := range r.states {
@@ -209,6 +195,9 @@ func (r *run) free() {
 		r.states = nil
 	}
 }
+
+// state is what the stage of an action holds of its micro-batch.
+func (r *run) state(a schedule.Action) *microBatch { return &r.states[a.Stage][a.MicroBatch] }
 
 // last says whether a stage is the last one.
 func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
