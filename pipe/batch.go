@@ -30,16 +30,15 @@ type Batch struct {
 	// FirstMicroBatch is how many micro-batches the update had before this batch (Pipe.MicroBatches
 	// of each). The layers' random numbers depend on it, and PlanFor counts the gradients they leave.
 	FirstMicroBatch int
-	// LossScale multiplies the gradients, as if the loss were so many times what it is; 0 is 1. See
-	// UpdateScaled. Result.Loss is not scaled.
+	// LossScale multiplies the gradients, but not Result.Loss; 0 is 1. See UpdateScaled.
 	LossScale float64
 
 	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat), or
 	// nil. The pipe then has one stage. Its layers run in forks of that context on the whole batch, on
 	// parameters that are where they are.
 	Within *nn.Ctx
-	// LossBytes is what the caller of Forward takes for its loss within a layer, beside the output and
-	// for the whole step. The policy Optimal keeps it free. 0 is four times the output.
+	// LossBytes is the memory that a loss behind the layer takes besides the output. The policy Optimal
+	// keeps it free for the whole step. 0 is four times the output.
 	LossBytes int64
 }
 

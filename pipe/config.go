@@ -81,7 +81,7 @@ type Config struct {
 	Record bool
 
 	policies []Checkpoint // by stage
-	lanes    []int        // in tests, by stage: stages on one device with different lanes have different workers
+	lanes    []int        // in tests, by stage: a device has a worker for each lane
 }
 
 // MaxThreads is the most intra-op threads that a worker may have.
@@ -97,14 +97,17 @@ var (
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
 	// ErrAccumulating is the error of an update between the first batch with Accumulate and the one
 	// without, when each replica has gradients of its own.
-	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; the last batch before an update is one without Accumulate")
+	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; " +
+		"the last batch before an update is one without Accumulate")
 )
 
 // copied is the configuration with slices of its own, because the caller may change his later.
 func (cfg Config) copied() Config {
-	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
-	cfg.Cores, cfg.Budget, cfg.Ranks = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget), slices.Clone(cfg.Ranks)
-	cfg.lanes = slices.Clone(cfg.lanes)
+	for _, list := range []*[]int{&cfg.Balance, &cfg.Ranks, &cfg.lanes} {
+		*list = slices.Clone(*list)
+	}
+	cfg.Devices, cfg.policies = slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
+	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
 }
 
@@ -176,7 +179,7 @@ func (cfg *Config) checkSchedule() error {
 	return nil
 }
 
-// What is wrong with a program that has reductions, and what to do about it.
+// The problem and the remedy of a program that has reductions.
 const (
 	reduces       = "its program reduces gradients over replicas, and a pipe is one"
 	withoutReduce = "want one without reductions (schedule.Program.WithoutReduce)"
@@ -218,7 +221,8 @@ func (cfg *Config) checkDevices() error {
 	cfg.Devices = cfg.Devices[:n]
 	for _, d := range cfg.Devices {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return refuse("Devices", cfg.Devices, fmt.Sprintf("there is no %v", d), fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
+			return refuse("Devices", cfg.Devices, fmt.Sprintf("there is no %v", d),
+				fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
 		}
 	}
 	return nil
@@ -276,9 +280,8 @@ const (
 	Never = Checkpoint(planner.Never)
 	// Always recomputes every micro-batch.
 	Always = Checkpoint(planner.Always)
-	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
-	// step is shortest within a number of bytes (Config.Budget). The first step with batches of a
-	// new size measures the layers and plans; see Pipe.Plan.
+	// Optimal keeps or recomputes each layer of each micro-batch so that a step is shortest within
+	// Config.Budget. The first step with batches of a new size measures the layers and plans.
 	Optimal = Checkpoint(planner.Optimal)
 )
 
@@ -306,7 +309,8 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	for _, word := range strings.Split(k.String(), ",") {
 		if !slices.Contains(planner.Policies, planner.Policy(word)) {
 			return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%q is no policy", word),
-				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+"want never, except_last, always or optimal, or a list with one for each stage")
+				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+
+					"want never, except_last, always or optimal, or a list with one for each stage")
 		}
 		out = append(out, Checkpoint(word))
 	}
@@ -316,7 +320,8 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	case stages:
 		return out, nil
 	}
-	return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%d policies for %d stages", len(out), stages), "want one for each stage, or one for all")
+	return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%d policies for %d stages", len(out), stages),
+		"want one for each stage, or one for all")
 }
 
 // checkBudget checks Budget and what else the policy Optimal asks for.

@@ -11,9 +11,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Stages on GPUs of different processes send each other what they make by NCCL, without their hosts,
-// and so do replicas what they sum. All other processes do so through the memory of the hosts: those on
-// CPUs, a GPU and a CPU, and two on one GPU, for which NCCL has no communicator.
+// Parcels between different GPUs of different processes go by NCCL, without the hosts. All others go
+// through the memory of the hosts: also those between a GPU and a CPU, and between two processes on one
+// GPU, for which NCCL has no communicator.
 
 // gpus is how this process reaches GPUs of others. Tests have others.
 type gpus struct {
@@ -27,9 +27,9 @@ var nccl = gpus{torch.Device.GPU, func() link.Communicators { return &torch.NCCL
 // end is the number of a worker of a replica among the workers of all.
 func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }
 
-// ways lists the edges between different GPUs of different processes, from end to end: first both
-// directions of all stages of a replica that send each other something, which are as many as stages
-// says, then those of each worker to that of the next replica, for sums. ids has the GPU of each end.
+// ways lists the edges between different GPUs of different processes, from end to end, in both
+// directions. The first ones, whose number is stages, are between stages of a replica. The others are
+// between replicas, for sums. ids has the GPU of each end.
 func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
 	join := func(a, b int) {
 		way := schedule.Edge{From: a, To: b}
@@ -134,5 +134,6 @@ func (p *Pipe) inOrder() error {
 	if p.cfg.Plan != nil {
 		return p.cfg.refusePlan(problem, remedy)
 	}
-	return refuse("Schedule", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)), problem, remedy)
+	value := unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks))
+	return refuse("Schedule", value, problem, remedy)
 }

@@ -58,8 +58,9 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 			return nil, err
 		}
 	}
-	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine), over: make(chan struct{}),
-		cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(), events: make([][]schedule.Event, len(p.workers))}
+	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine),
+		over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(),
+		events: make([][]schedule.Event, len(p.workers))}
 	r.moved, r.ledger = sync.NewCond(&r.mu), newLedger(r)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
@@ -182,7 +183,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		c.Close()
 		r.ledger.enter(id, c.Device(), r.waits(current))
 		if mark(); r.record {
-			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: c.Device().Memory().Live})
+			live := c.Device().Memory().Live
+			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: live})
 		}
 		r.finish(id)
 	}
@@ -196,7 +198,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	ending = fmt.Sprintf("the work of %v", c.Device())
 	w.leave()
 	for i := range r.events[worker] {
-		r.events[worker][i].Start, r.events[worker][i].End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
+		e := &r.events[worker][i]
+		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
 	r.events[worker] = append(r.events[worker], beside.events...)
 	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
@@ -330,7 +333,8 @@ func remedy(err error) string {
 	case errors.Is(err, torch.ErrOutOfMemory):
 		return "; use more chunks, checkpoint policy always, more stages, or a higher limit"
 	case errors.Is(err, torch.ErrDeviceLost):
-		return "; a kernel failed here or before, as by an index or a class out of range: restart the process, which cannot use the GPU any more"
+		return "; a kernel failed here or before, as by an index or a class out of range: restart the process, which " +
+			"cannot use the GPU any more"
 	}
 	return ""
 }

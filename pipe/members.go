@@ -9,10 +9,8 @@ import (
 	"penstock.example/schedule"
 )
 
-// The stages of a pipe may be in several processes, which are the members of a group. Each has a
-// pipe for the same model and configuration, runs the workers of its own stages, and makes the same
-// calls in the same order. Two things move between them: parcels over the link, when the program
-// says so, and what all have to know, when all of them meet.
+// The stages of a pipe may be in several processes, which are the members of a group. Parcels move
+// between them when the program says so. What all have to know they tell each other when all meet.
 //
 //	process 0   Step: actions of stages 0, 1 ──┐ meet: the loss   Update: norms ─┐ meet   prepare ─┐ meet   apply
 //	process 1   Step: actions of stages 2, 3 ──┘                          norms ─┘        prepare ─┘        apply
@@ -52,8 +50,8 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	return out, nil
 }
 
-// lost ends a call that has failed where the others may be in the middle of something: the group
-// fails with it. It returns the error that counts, which is that of the process that failed first.
+// lost fails the group with the error of a call, as other processes may wait for this one. It returns
+// the error of the process that failed first.
 func (p *Pipe) lost(err error) error {
 	g := p.cfg.Group
 	if err == nil || g == nil {
@@ -79,5 +77,6 @@ func (p *Pipe) openLink(program *schedule.Program) link.Link {
 	if p.remote == nil {
 		return p.newLink()
 	}
-	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity), IsHere: func(stage int) bool { return p.stages[stage].Here }}
+	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity),
+		IsHere: func(stage int) bool { return p.stages[stage].Here }}
 }

@@ -88,7 +88,8 @@ func (p *Pipe) startWorkers() error {
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
 		if err != nil && cores != nil {
-			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err), "want cores that the process may run on, or nil")
+			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err),
+				"want cores that the process may run on, or nil")
 		}
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
@@ -424,7 +425,7 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	for _, s := range state {
 		if s.Exists() {
 			here := c.CopyHere(s.Tensor())
-			c.Synchronize() // the copy is on this worker's stream, and the memory that SetTensor frees belongs to another one
+			c.Synchronize() // SetTensor frees memory of another stream
 			s.SetTensor(c.Keep(here))
 		}
 	}

@@ -96,7 +96,8 @@ func (r *run) configPlan() (*prepared, error) {
 		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to "+
 			"%[2]d", n, p.cfg.Plan.MicroBatches())
 	}
-	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.withSegments(p.cfg.Plan.Fewer(n)) })
+	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
+		func() (*prepared, error) { return r.withSegments(p.cfg.Plan.Fewer(n)) })
 }
 
 // countsOnlyPlan is a plan that is made without measuring. Stages with the policy Optimal recompute

@@ -73,7 +73,8 @@ func (c *plans) keep(key string, found *prepared) {
 
 // withoutSegments is a plan prepared to run on stages of one unit.
 func withoutSegments(plan *planner.Plan) *prepared {
-	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]func() *program{}}
+	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)),
+		programs: map[schedule.Phase]func() *program{}}
 	for _, s := range plan.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {

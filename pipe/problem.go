@@ -18,7 +18,8 @@ func (p *Pipe) problem(microBatches int) planner.Problem {
 		out.Devices = append(out.Devices, planner.Device{Name: name})
 	}
 	for i, s := range p.stages {
-		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])})
+		policy := planner.Policy(p.cfg.policies[i])
+		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: policy})
 	}
 	return out
 }
@@ -108,7 +109,7 @@ func (r *run) availableOf(stage int) available {
 	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.inputs, func(v Value) bool {
 		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
 	})
-	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the first batch of the update
+	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the update began
 		for _, q := range s.trained {
 			out.Unplaced += q.Bytes()
 		}

@@ -58,7 +58,7 @@ func (p *Pipe) host() host {
 	return out
 }
 
-// checkOwnDevices refuses members of one process that share a device, whose memory is counted as that of one.
+// checkOwnDevices refuses members of one process that share a device, as an account has one owner.
 func (cfg Config) checkOwnDevices(hosts []host) error {
 	count, _ := cfg.replicas()
 	what := "replicas"
@@ -153,8 +153,9 @@ func (p *Pipe) planSums() error {
 // would be summed with them, which would then count once for each replica. So a run ends with the sum,
 // and the next begins without gradients; or it does not, and the next adds to those of its replica.
 
-var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and would count once for each; " +
-	"Update, or drop the gradients with nn.ZeroGrads, after each step, or set Batch.Accumulate in all steps but the last")
+var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and " +
+	"would count once for each; Update, or drop the gradients with nn.ZeroGrads, after each step, or set " +
+	"Batch.Accumulate in all steps but the last")
 
 // endsWithSum says whether the backward of a run ends with the sum over replicas.
 func (r *run) endsWithSum() bool { return !r.batch.Accumulate && !r.retain }
@@ -209,8 +210,7 @@ func (x ring) receive(at schedule.Action) (*torch.Tensor, error) {
 	return x.c.Adopt(p.Take()[0].Tensor), nil
 }
 
-// passUp merges what the replica below has sent, if there is one, into a value of this one and sends the
-// result up.
+// passUp receives a value from the replica below, merges it and sends the result up.
 func (x ring) passUp(i int, value func() *torch.Tensor, merge func(below *torch.Tensor)) error {
 	if x.k > 0 {
 		below, err := x.receive(up(x.k-1, i))
@@ -243,7 +243,7 @@ func (x ring) passDown(i int, t *torch.Tensor) error {
 	return nil
 }
 
-// setGrad makes given the gradient of t, or changes the one that there is. A nil given changes nothing.
+// setGrad changes the gradient of t by given, or sets it if there is none.
 func (x ring) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Tensor) *torch.Tensor) {
 	if grad := x.c.GradOf(t); grad != nil && given != nil {
 		change(grad, given)
@@ -269,10 +269,12 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 		do   func(i int, t *torch.Tensor) error
 	}{
 		{"gradient", s.trained, func(i int, t *torch.Tensor) error {
-			return x.passUp(i, func() *torch.Tensor { return c.GradOf(t) }, func(below *torch.Tensor) { x.setGrad(t, below, add) })
+			value := func() *torch.Tensor { return c.GradOf(t) }
+			return x.passUp(i, value, func(below *torch.Tensor) { x.setGrad(t, below, add) })
 		}},
 		{"value", s.buffers, func(i int, t *torch.Tensor) error {
-			return x.passUp(len(s.trained)+i, func() *torch.Tensor { return t }, func(first *torch.Tensor) { c.Copy_(t, first) })
+			value := func() *torch.Tensor { return t }
+			return x.passUp(len(s.trained)+i, value, func(first *torch.Tensor) { c.Copy_(t, first) })
 		}},
 		{"sum of gradients", s.trained, x.passDown},
 	} {

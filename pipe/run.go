@@ -226,7 +226,8 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 		return nil, errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
 	}
 	if len(grads) != len(run.outputs) {
-		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
+		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none",
+			len(grads), len(run.outputs))
 	}
 	for i, g := range grads {
 		y := run.outputs[i]
@@ -235,8 +236,9 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 		case g.Freed():
 			return nil, fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
 		case !y.DType().IsFloat() || !g.DType().IsFloat() || !slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind():
-			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, of one shape and on "+
-				"one kind of device, and what is not floating-point has nil for a gradient", i, g, g.Kind(), i, y, y.Kind())
+			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, "+
+				"of one shape and on one kind of device, and what is not floating-point has nil for a gradient",
+				i, g, g.Kind(), i, y, y.Kind())
 		}
 	}
 	return grads, nil

@@ -30,10 +30,10 @@ import (
 // however far stages run ahead of each other. A measured peak (torch.Device.Memory) can be lower,
 // as a neighbour may receive later the next time.
 //
-// The limit is exact if nothing else uses the devices, no stage passes on memory that it received, and
-// no gradients are summed over replicas beside later actions; otherwise it may be too high. With the policy Optimal it is at least the predicted
-// peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time. Of a
-// device of another process it is what that process has said at the end of the last run.
+// The limit may be too high if something else uses the devices, a stage passes on memory that it
+// received, or gradients are summed over replicas while a worker goes on. Otherwise it is exact. With the
+// policy Optimal it is at least the predicted peak. It is 0 for a device whose memory is not counted. Of
+// a device of another process it is as of the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
@@ -43,8 +43,7 @@ func (p *Pipe) SafeLimit() []int64 {
 }
 
 // Peaks is the most bytes live on each device, in the order of Devices, since its torch.ResetPeak in
-// its own process. Of a device of another process it is what that process has said at the end of
-// the last run or update.
+// its own process. Of a device of another process it is as of the end of the last run or update.
 func (p *Pipe) Peaks() []int64 {
 	out := make([]int64, len(p.workers))
 	for i, w := range p.workers {
@@ -180,7 +179,7 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	for _, o := range l.made[worker][before:] {
 		o.pending.Store(int32(len(o.from)))
 		for _, by := range o.from {
-			if !l.r.here(l.graph.Worker[by]) { // nobody here sees the receive: it is done at the latest before this action
+			if !l.r.here(l.graph.Worker[by]) { // the receive is over before the action that it is due for
 				by = max(l.graph.latest[by]-1, id)
 			}
 			if by > id || l.graph.Worker[by] != worker {

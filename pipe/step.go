@@ -73,7 +73,8 @@ func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, 
 		return nil, err
 	}
 	if total == 0 && training {
-		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", b.Input[0].Tensor)
+		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one",
+			b.Input[0].Tensor)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras()
@@ -141,7 +142,8 @@ func (r *run) open(plan *prepared) {
 // bind prepares the executions of a stage's micro-batches for a segment.
 func (r *run) bind(stage int, s *segment.Segment) {
 	for i := range r.states[stage] {
-		r.states[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
+		context := func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) }
+		r.states[stage][i].execution.Begin(s, context)
 	}
 }
 

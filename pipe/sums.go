@@ -11,14 +11,11 @@ import (
 )
 
 // A sum over replicas waits for other processes, and its worker may have other stages to go on with.
-// So it goes on beside the worker, on a goroutine and thread of its own. Those of a worker follow each
-// other, as schedule.Simulate has them. The last action of a worker has nothing beside it: the worker
-// does it itself, when the others have ended.
+// So it has a goroutine and a thread of its own. The sums of a worker follow each other, as in
+// schedule.Simulate. A sum that is a worker's last action runs on the worker.
 //
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘
-//
-// What a sum holds of another replica may be there until then. Plans count it that long.
 //
 // On a GPU its work is on a stream of its own too: what the worker queues does not wait for other
 // processes. It begins when the gradients are there, and the host waits for its end.
@@ -32,7 +29,7 @@ type sums struct {
 	events []schedule.Event
 }
 
-// beside says whether an action goes on beside its worker.
+// beside reports whether a sum runs while its worker goes on.
 func (g *program) beside(worker, id int) bool {
 	return g.Actions[id].Kind == schedule.Reduce && id+1 < g.First[worker+1]
 }
@@ -65,7 +62,8 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 			s.r.failAt(a, "", err)
 		}
 		if s.r.record {
-			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: time.Since(s.r.begun), Live: d.Memory().Live})
+			end := time.Since(s.r.begun)
+			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: end, Live: d.Memory().Live})
 		}
 		finished = true
 	})

@@ -67,7 +67,7 @@ func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	return r.send(c, a, p)
 }
 
-// send gives the link a parcel, whose values are there when the work queued so far is done.
+// send sends a parcel. The work that was queued so far makes its values.
 func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
 	return r.link.Send(c, a, p)

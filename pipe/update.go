@@ -77,12 +77,11 @@ func (p *Pipe) updateClipped(ctx context.Context, call string, o optim.Optimizer
 	return norm, err
 }
 
-// UpdateScaled is Update after steps whose Batch.LossScale was that of the scaler: gradients are
-// divided by it, and then scaled down to maxNorm as UpdateClipped does, unless maxNorm is 0. It
-// returns their norm before that. Where a gradient is infinite or NaN, updated is false: all
-// gradients are dropped and nothing else has changed. The scaler then has the scale for the next
-// step, or err is optim.ErrNeverFinite. Other failures leave the scaler as it is, as the update may
-// be repeated.
+// UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by the
+// scale, and clips them as UpdateClipped does, unless maxNorm is 0. norm is theirs before clipping. If a
+// gradient is infinite or NaN, all gradients are dropped, nothing else changes, and updated is false. The
+// scaler then has the scale for the next step, or err is optim.ErrNeverFinite. Other failures leave the
+// scaler as it is, and the update may be repeated.
 func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (norm float64, updated bool, err error) {
 	if err := arg.Given(s, "pipe: UpdateScaled: the scaler", "a *optim.Scaler"); err != nil {
 		return 0, false, err
