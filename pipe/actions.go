@@ -13,7 +13,6 @@ import (
 	"penstock.example/torch"
 )
 
-// do performs an action on its stage.
 func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 	switch a.Kind {
 	case schedule.Forward:
@@ -96,7 +95,6 @@ func (r *run) recompute(c *torch.Ctx, a schedule.Action) {
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).recompute)
 }
 
-// perform performs operations of a plan.
 func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
 	execution := &r.state(a).execution
@@ -106,7 +104,7 @@ func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	}
 }
 
-// arrive gives the execution what the stage has received.
+// arrive hands received values to the execution.
 func (c *microBatch) arrive(stage *Stage) {
 	arrival := c.in
 	c.in = segment.Arrival{}
@@ -133,7 +131,7 @@ func (s *skipState) keep(p stageSkip, skips, sent []*torch.Tensor) {
 	s.left = len(p.to)
 }
 
-// backward adds the micro-batch's gradients to those of the stage's parameters, and keeps the
+// backward adds to the gradients of the stage's parameters, and keeps the
 // gradients that have to be sent to earlier stages. As the first part of two it leaves the
 // parameters' gradients, but for those that are sent, to the second part.
 func (r *run) backward(c *torch.Ctx, a schedule.Action) {
@@ -189,7 +187,7 @@ func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	}
 }
 
-// takeInputGrads takes the gradients of what the stage received out of the execution.
+// takeInputGrads takes the gradients of received values out of the execution.
 func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatch) {
 	xs, skips := state.execution.TakeGrads(0)
 	if state.inGrad = xs; a.Stage == 0 {
@@ -212,7 +210,7 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 	}
 }
 
-// giveInputs adds the gradients that reach the first stage to those of the batch's inputs.
+// giveInputs adds to the gradients of the batch's inputs.
 func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
 	if r.batch.Within != nil {
 		r.inputGrads, state.inGrad = state.inGrad, nil

@@ -14,7 +14,7 @@ type Batch struct {
 	// Input is the input of the first layer: Rows(x), or a tuple of any types. A leaf that requires
 	// a gradient receives one.
 	Input  []Value
-	Target []Value // what the loss compares the output with; for Step alone
+	Target []Value // of the loss; for Step alone
 	Step   int64   // with Config.Seed, the seed of the step
 	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
 	// micro-batch, and running statistics move. Other calls ignore it.
@@ -109,7 +109,6 @@ func countRows(what string, list []Value, whole bool, which string, stage *Stage
 	return rows, nil
 }
 
-// checkPlace checks the place of the batch among those of an update.
 func (b Batch) checkPlace(rows int64) error {
 	switch {
 	case b.TotalRows != 0 && b.TotalRows < rows:

@@ -272,9 +272,8 @@ func (cfg *Config) checkRanks() error {
 type Checkpoint string
 
 const (
-	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
-	// would be recomputed at once. In ascending order that is micro-batch 0. The micro-batches that
-	// the batch really has count: with one, nothing is recomputed.
+	// ExceptLast recomputes every micro-batch except the first to go backward, which would be recomputed
+	// at once: micro-batch 0. A batch with one micro-batch recomputes nothing.
 	ExceptLast = Checkpoint(planner.ExceptLast)
 	// Never keeps everything and recomputes nothing.
 	Never = Checkpoint(planner.Never)
@@ -324,7 +323,7 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 		"want one for each stage, or one for all")
 }
 
-// checkBudget checks Budget and what else the policy Optimal asks for.
+// checkBudget checks the settings of the policy Optimal.
 func (cfg *Config) checkBudget() error {
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {

@@ -73,7 +73,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	var watcher sync.WaitGroup
 	watcher.Go(r.watch)
 	<-r.over
-	watcher.Wait() // what it has begun to abort
+	watcher.Wait() // it may abort the link
 	if r.err != nil {
 		wait()
 		r.ledger.close()
@@ -94,7 +94,6 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	return &schedule.Timeline{Workers: len(p.workers), Events: events}, nil
 }
 
-// here says whether a worker is in this process.
 func (r *run) here(worker int) bool { return r.p.workers[worker] != nil }
 
 // watch fails the pass when its context ends, or the group has failed.
@@ -206,7 +205,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	finished = true
 }
 
-// await waits for what an action depends on. It returns false if the pass has failed.
+// await waits for the dependencies of an action. It returns false if the pass has failed.
 func (r *run) await(id int) bool {
 	g, current := r.graph, r.graph.Actions[id]
 	for _, dep := range g.Cross[id] {
@@ -253,7 +252,7 @@ func (r *run) leave(x *pass, worker int) {
 }
 
 // spinTime is how long a waiter looks before it sleeps, if each thread has a core: about as long as it
-// takes to wake a thread on an idle core. So a wait takes at most twice what it must.
+// takes to wake a thread on an idle core. So a wait takes at most twice as long as it must.
 const spinTime = time.Millisecond
 
 // runningThreads counts the threads of all workers in this process whose runs go on.
@@ -282,7 +281,6 @@ func (r *run) finish(id int) {
 	r.moved.Broadcast()
 }
 
-// failAt fails the pass with the failure of an action.
 func (r *run) failAt(a schedule.Action, layer string, err error) {
 	r.fail(&Error{Stage: a.Stage, MicroBatch: a.MicroBatch, Direction: a.Kind, Layer: layer, Err: err})
 }
@@ -315,7 +313,7 @@ type Error struct {
 	Err               error         // *torch.Error, *PanicError, ErrGoexit, or that of a link
 }
 
-// Error gives where it failed, the cause and, if there is one, the remedy.
+// Error gives the place, the cause and, if known, the remedy.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("pipe: stage %d, micro-batch %d", e.Stage, e.MicroBatch)
 	if e.Layer != "" {
@@ -324,10 +322,8 @@ func (e *Error) Error() string {
 	return s + fmt.Sprintf(", %v: %s", e.Direction, e.text())
 }
 
-// text gives the cause and, if there is one, the remedy.
 func (e *Error) text() string { return e.Err.Error() + remedy(e.Err) }
 
-// remedy says what to do about an error, or nothing.
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, torch.ErrOutOfMemory):

@@ -26,7 +26,7 @@ type stageSkip struct {
 	key   nn.SkipKey
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
 	place int        // index among the stage's skips that are stashed here
-	pops  int        // how often this stage pops what it was sent
+	pops  int        // how often this stage pops it
 	to    []location // on the stages that pop it, in ascending order
 }
 
@@ -193,8 +193,8 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 	})
 }
 
-// dropReplicaGrads drops the gradients that a failed backward has left in the replicas. A caller
-// cannot drop them, as the model's gradients are those of the parameters.
+// dropReplicaGrads drops the gradients that a failed backward has left in the replicas, which callers
+// do not see.
 func (s *Stage) dropReplicaGrads() {
 	for _, t := range s.ties {
 		if t.received() {

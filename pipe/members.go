@@ -18,7 +18,7 @@ import (
 // A failure in the middle of a step is final for the group: messages may be under way, and nobody
 // knows which. Every process ends its call with the error of the one that failed first.
 
-// memberReport is what a process tells all others when they meet.
+// memberReport is the message of a process to all others.
 type memberReport[T any] struct {
 	Body    T
 	Devices map[int]deviceBytes // by worker
@@ -42,7 +42,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	for rank, s := range all {
 		for w, d := range s.Devices {
 			p.devices.raise(w, d.Safe)
-			peaks[w] = max(peaks[w], d.Peak) // of the replicas the one that holds most
+			peaks[w] = max(peaks[w], d.Peak) // of all replicas
 		}
 		out[rank] = s.Body
 	}

@@ -66,7 +66,7 @@ type Pipe struct {
 	devices  devices
 	hold     func(worker, action int)  // delays workers in tests; see run.work
 	newLink  func() link.Link          // between the stages, for a mini-batch
-	hardware func(torch.Device) string // what a device of this process is made of
+	hardware func(torch.Device) string // of a device of this process
 	copies   copyStreams
 	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
@@ -181,9 +181,9 @@ func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.start(job)() }
 // hold between runs. A run that starts meanwhile can only add to them.
 func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 
-// OnStages runs f once for each stage of this process, on the worker of the stage's device. c is
-// without gradients; what it owns is freed when f returns. OnStages returns when all have returned,
-// with their errors joined. To step an optimizer use Update.
+// OnStages runs f once for each stage of this process, on the worker of the stage's device. c makes no
+// graph; its tensors are freed when f returns. OnStages returns when all have returned, with their
+// errors joined. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(f, "pipe: OnStages: the function", "what is to run for each stage"))
 	if err == nil {
@@ -242,8 +242,8 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 }
 
 // Open is New without the parameters. Nothing is allocated, so a model may be larger than its
-// devices. PlanFor says what it will take. Place makes the pipe ready; before it, all other use
-// fails with ErrNotPlaced.
+// devices. PlanFor predicts the memory. Place makes the pipe ready; before it, all other use fails
+// with ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err := arg.Given(model, "pipe: the model", "an nn.Sequential"); err != nil {
 		return nil, err

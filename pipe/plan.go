@@ -210,8 +210,7 @@ func (r *run) parsePlan(text string) (*prepared, error) {
 	return r.withSegments(plan)
 }
 
-// solve makes the plan for this batch within the memory that is available, or takes an earlier one that
-// still fits.
+// solve makes the plan for this batch within the available memory, or takes an earlier one if it fits.
 func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	p, key := r.p, r.batchKey()
 	chains := p.plans.chains[key]
@@ -241,7 +240,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	return r.withSegments(solved)
 }
 
-// batchKey is the key of what measurements depend on: the sizes of the micro-batches, and the loss.
+// batchKey has all that a measurement depends on: the sizes of the micro-batches, and the loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
@@ -257,7 +256,7 @@ func (r *run) batchKey() string {
 	return b.String()
 }
 
-// planKey is batchKey with the stages that have their gradients, and what the caller takes for a loss.
+// planKey is batchKey, the bytes of a loss behind the layer, and which stages have gradients.
 func (r *run) planKey() string {
 	key := fmt.Sprint(r.batchKey(), r.batch.LossBytes)
 	for _, a := range r.available {

@@ -9,8 +9,7 @@ import (
 	"penstock.example/profile"
 )
 
-// problem is the planning problem of a step with so many micro-batches, as far as it is known
-// without measuring.
+// problem is the planning problem of a step, as far as it is known without measuring.
 func (p *Pipe) problem(microBatches int) planner.Problem {
 	out := planner.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
 	out.Skips, out.Ties = crossings(p.stages)
@@ -68,17 +67,17 @@ func (r *run) problem(chains []profile.Chain) planner.Problem {
 	return out
 }
 
-// available is what the process of a stage knows of the stage's memory.
+// available is the memory of a stage, as its process knows it.
 type available struct {
 	Live, Limit   int64 // of the device
 	Unplaced      int64
 	Gradients     bool   // all of them exist
-	InputGradient bool   // those of the first stage's inputs that want one do
+	InputGradient bool   // so do those of all inputs that want one
 	State         int64  // of the optimizer, still to be allocated
 	Hardware      string // of the device: see hardwareOf
 }
 
-// min is what two replicas both have. The zero value is unlimited. The hardware is that of b.
+// min is the memory that two replicas both have. The zero value is unlimited. The hardware is b's.
 func (a available) min(b available) available {
 	if b == (available{}) {
 		return a
@@ -91,7 +90,6 @@ func (a available) min(b available) available {
 	return a
 }
 
-// availableOf is what is available to a stage of this process.
 func (r *run) availableOf(stage int) available {
 	p, s := r.p, r.p.stages[stage]
 	out := available{Hardware: p.hardware(s.Device)}
@@ -129,8 +127,7 @@ func (r *run) fullMicroBatches() int {
 	return countOf(r.parts, func(m rows) bool { return m.length == r.parts[0].length })
 }
 
-// crossings are the skips and ties between stages, with their places among what the stages send and
-// receive.
+// crossings are the skips and ties between stages.
 func crossings(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
 	for i, s := range stages {
 		for _, p := range s.skips {
@@ -162,7 +159,6 @@ func countOf[T any](list []T, counts func(T) bool) (n int) {
 
 func hasGrad(p nn.NamedParam) bool { return p.Exists() && p.Tensor().HasGrad() }
 
-// hasGrads says whether all parameters of the stage have gradients already.
 func (s *Stage) hasGrads() bool {
 	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })
 }

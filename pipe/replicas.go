@@ -24,10 +24,10 @@ import (
 //	replica 1   g0+g1 ──────► ◄┘─┐
 //	replica 2   (g0+g1)+g2 ───►  ◄┘
 //
-// Parameters move one by one, so that a replica holds one of them beside its own. Buffers, such as
-// running statistics, go the same way: those of replica 0 count.
+// Parameters move one by one, so that a replica holds one more than its own. Buffers, such as running
+// statistics, go up the same way from replica 0.
 
-// replicas is how many replicas there are, and which of them this process belongs to.
+// replicas is the number of replicas, and the index of this process's own.
 func (cfg Config) replicas() (count, index int) {
 	count = max(cfg.Replicas, 1)
 	if cfg.Group == nil {
@@ -46,7 +46,6 @@ type host struct {
 	GPUs    map[int]string // by worker: gpus.id
 }
 
-// host is that of this member.
 func (p *Pipe) host() host {
 	out := host{Process: thisProcess(), GPUs: map[int]string{}}
 	for _, w := range p.mine {
@@ -84,7 +83,7 @@ func (cfg Config) rank(stage, replica int) int {
 	return replica*(cfg.Group.Size()/count) + cfg.Ranks[stage]
 }
 
-// ofMine are those of a list by rank that are of this process's replica.
+// ofMine is the part of a list by rank that belongs to this process's replica.
 func ofMine[T any](cfg Config, byRank []T) []T {
 	count, index := cfg.replicas()
 	each := len(byRank) / count
@@ -149,9 +148,8 @@ func (p *Pipe) planSums() error {
 	return nil
 }
 
-// Gradients that are summed over the replicas are the same on all of them. What a later run added
-// would be summed with them, which would then count once for each replica. So a run ends with the sum,
-// and the next begins without gradients; or it does not, and the next adds to those of its replica.
+// Gradients that are summed over the replicas are the same on all of them. Another sum would count them
+// once for each replica. So a run that ends with the sum is followed by one that begins without gradients.
 
 var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and " +
 	"would count once for each; Update, or drop the gradients with nn.ZeroGrads, after each step, or set " +

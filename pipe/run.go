@@ -22,7 +22,7 @@ type Result struct {
 }
 
 // Step runs forward, the loss on the last stage, and backward, and adds to the gradients of the
-// parameters. It blocks until every worker is done. The gradients are those of the loss of the
+// parameters. It blocks until every worker is done. The gradients are of the loss of the
 // whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
 //
 // On failure, or when ctx ends first, no further action starts, all memory of the run is freed, and
@@ -61,8 +61,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	return out, err
 }
 
-// plannedRun is a training run with its plan, within a call that was entered. A nil loss is that of
-// the caller of Forward.
+// plannedRun is a training run with its plan, within a call that was entered. loss is nil for Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
 	r, err := p.newRun(ctx, b, true, true)
 	if err != nil {
@@ -151,7 +150,7 @@ func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
 // Backward runs the pipelined backward, adds to the gradients of the parameters and closes the run.
 // grads are the gradients of the whole outputs, which stay the caller's: one for each tensor of Output,
-// nil where there is none. Without them it takes those that lie in Output. On failure see Step: the
+// nil where it has none. Without grads it takes the gradients in Output. On failure see Step: the
 // model is then as Forward has left it.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
@@ -215,7 +214,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	return err
 }
 
-// checkGrads checks the gradients of the outputs. By default they are those that lie in the outputs.
+// checkGrads checks the gradients of the outputs. By default it takes them from the outputs.
 func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor, error) {
 	if len(grads) == 0 {
 		for _, t := range run.outputs {
@@ -253,7 +252,7 @@ func (run *Run) InputGrads() []*torch.Tensor {
 	return out
 }
 
-// Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer
+// Close frees the run's memory. Closing twice is fine. Within the run's own backward, as a layer
 // may call it, it is done when that is over.
 func (run *Run) Close() {
 	if run.running.Load() {

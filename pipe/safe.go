@@ -54,11 +54,10 @@ func (p *Pipe) Peaks() []int64 {
 	return out
 }
 
-// deviceBytes is what is known of a device: the most bytes that it can have held in any run, and, if it
-// is of another process, the most bytes live at a time.
+// deviceBytes is the most bytes that a device can have held in any run, and, of a device of another
+// process, the most bytes live at a time.
 type deviceBytes struct{ Safe, Peak int64 }
 
-// devices has what is known of the devices, by worker.
 type devices struct {
 	mu sync.Mutex
 	at map[int]deviceBytes
@@ -96,14 +95,14 @@ func (p *Pipe) count(worker int) (done func()) {
 	return func() { p.devices.raise(worker, d.OwnPeak()) }
 }
 
-// outgoing is what an action has made for other stages. It exists until all of them have received it.
+// outgoing is a value for other stages. It exists until all of them have received it.
 type outgoing struct {
 	tensors []*torch.Tensor // nil where one is absent
 	kind    schedule.Kind   // of the receives
 	to      []location      // on the stages that receive it
 }
 
-// receives lists the ids of the receives in a program, of what an action has made.
+// receives lists the ids of the receives, in a program, of a value that an action has made.
 func (w *outgoing) receives(g *program, a schedule.Action) (ids []int) {
 	for _, at := range w.to {
 		by, ok := g.IndexOf(schedule.Action{Kind: w.kind, Stage: at.stage, MicroBatch: a.MicroBatch, Peer: a.Stage})
@@ -124,13 +123,13 @@ type loan struct {
 	pending atomic.Int32 // how many of them are still to be done
 }
 
-// ledger is what is known of the memory of a pass.
+// ledger is the memory of a pass.
 type ledger struct {
 	r     *run
 	graph *program
 	own   []int64   // by action: the most bytes without what waits
 	made  [][]*loan // by worker
-	due   [][]*loan // by receive: what it receives
+	due   [][]*loan // by receive
 	ended []int64   // by worker: the most bytes after the last action
 }
 
@@ -205,7 +204,7 @@ func (l *ledger) close() {
 // most is the most bytes that a worker's device can hold.
 func (l *ledger) most(worker int) (most int64) {
 	first, end := l.graph.First[worker], l.graph.First[worker+1]
-	change := make([]int64, end-first+1) // of what waits, before each action
+	change := make([]int64, end-first+1) // of the bytes that wait, before each action
 	for _, o := range l.made[worker] {
 		until := o.made + 1
 		for _, by := range o.from {
@@ -225,7 +224,7 @@ func (l *ledger) most(worker int) (most int64) {
 	return max(most, l.ended[worker])
 }
 
-// waits lists what an action has made for other stages.
+// waits lists the values for other stages that an action has made.
 func (r *run) waits(a schedule.Action) (list []outgoing) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	add := func(kind schedule.Kind, tensors []*torch.Tensor, to ...location) {

@@ -12,13 +12,11 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
-	// Device is the one that the stage is on. For a stage of another process it is one of this process
-	// for what stands for that one here, such as a copy of the batch.
+	// Device is the stage's own, or, if the stage is in another process, a device of this process that
+	// stands for it, such as for a copy of the batch.
 	Device torch.Device
 	Layers []nn.NamedLayer
-	// Here says whether the stage is in this process. One that is not has neither parameters nor
-	// memory here.
-	Here bool
+	Here   bool // the stage is in this process; others have neither parameters nor memory here
 
 	first        int // index among the model's flattened layers
 	worker       int
@@ -35,14 +33,13 @@ type Stage struct {
 	before           before          // the latest training run
 }
 
-// before is what is restored on a stage when a training run fails. It belongs to the worker of the
-// stage.
+// before is the state to which a failed training run returns a stage. It belongs to the stage's worker.
 type before struct {
 	buffers   nn.BufferCopy
 	gradients []nn.NamedParam // parameters that had none
 }
 
-// remember notes what a training run may change. Gradients that exist are not copied.
+// remember notes the state before a training run. Gradients that exist are not copied.
 func (s *Stage) remember() {
 	s.before.buffers.Take(s.buffers)
 	s.before.gradients = s.before.gradients[:0]
@@ -53,7 +50,6 @@ func (s *Stage) remember() {
 	}
 }
 
-// restore restores what was noted.
 func (s *Stage) restore() {
 	s.before.buffers.Restore()
 	for _, p := range s.before.gradients {
@@ -118,7 +114,7 @@ func (p *Pipe) cut() error {
 	return p.updateStages()
 }
 
-// updateStages finds what of the stages is trained, and what follows from it.
+// updateStages finds the trained parameters of the stages, and the gradients that go between stages.
 func (p *Pipe) updateStages() error {
 	trained := false
 	for _, s := range p.stages {
@@ -176,5 +172,4 @@ func (p *Pipe) updateModes() error {
 	return p.updateStages()
 }
 
-// last is the last stage.
 func (p *Pipe) last() *Stage { return p.stages[len(p.stages)-1] }

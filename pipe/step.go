@@ -111,8 +111,8 @@ func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, 
 	return r, nil
 }
 
-// share is the micro-batches of a training batch of so many rows, for each replica, which has some of
-// the rows. It is nil for fewer rows than there are replicas.
+// share splits a training batch into the micro-batches of each replica. It is nil for fewer rows than
+// replicas.
 func (p *Pipe) share(total int64) (parts [][]rows) {
 	count, _ := p.cfg.replicas()
 	if total < int64(count) {
@@ -128,8 +128,8 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 	return parts
 }
 
-// MicroBatches is into how many micro-batches a batch of so many rows is split in training, in all
-// replicas together. It is 0 for fewer rows than there are replicas.
+// MicroBatches is the number of micro-batches of a training batch in all replicas together. It is 0 for
+// fewer rows than replicas.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
 // open makes the link of the run of a plan. Its backward goes over the link of its forward.
@@ -165,7 +165,6 @@ func (r *run) setLoss(loss nn.Loss) error {
 	return nil
 }
 
-// operations is what a stage does with a micro-batch.
 func (r *run) operations(stage, microBatch int) operations {
 	if !r.back {
 		return forwardOnly
@@ -198,19 +197,16 @@ func (r *run) free() {
 	}
 }
 
-// state is what the stage of an action holds of its micro-batch.
 func (r *run) state(a schedule.Action) *microBatch { return &r.states[a.Stage][a.MicroBatch] }
 
-// last says whether a stage is the last one.
 func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
 
-// microBatch is what a stage holds of a micro-batch between actions. Only the worker of the
+// microBatch is the state of a micro-batch on a stage between actions. Only the worker of the
 // stage uses it. All tensors are kept (torch.Ctx.Keep). A tensor that is in a tuple twice is the
 // same pointer twice.
 type microBatch struct {
 	execution segment.Execution
-	// in is what the stage has received, until the execution takes it. On the first stage it has
-	// views of the batch.
+	// in is the received input, until the execution takes it: on the first stage views of the batch.
 	in segment.Arrival
 	// sent is the output of a forward without a graph, until it is sent to the next stage or
 	// gathered.
@@ -225,9 +221,9 @@ type microBatch struct {
 	reading *torch.Tensor // the loss on its way from a GPU, until the run has ended
 }
 
-// skipState is what a stage holds of a skip that leaves or enters it.
+// skipState is the state of a skip on a stage that stashes or pops it.
 type skipState struct {
-	in    *torch.Tensor     // what was received, until the execution takes it
+	in    *torch.Tensor     // received, until the execution takes it
 	wants bool              // a gradient of it is wanted
 	sent  *torch.Tensor     // stashed here without a graph, until it is sent
 	left  int               // number of stages that it is still to be sent to
@@ -236,7 +232,7 @@ type skipState struct {
 	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
-// tieState is what a stage holds of the gradient of a parameter that several stages use.
+// tieState is the gradient, on a stage, of a parameter that several stages use.
 type tieState struct {
 	later *torch.Tensor // sum over the uses on later stages
 	back  *torch.Tensor // later and the uses on this stage, until it is sent
@@ -327,7 +323,7 @@ func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	return r.wanted[microBatch]
 }
 
-// begin notes what a training run may change on a worker's stages, before the first action there.
+// begin notes the state of a worker's stages before a training run.
 func (r *run) begin(worker int) {
 	if !r.training {
 		return
@@ -347,7 +343,7 @@ func (r *run) begin(worker int) {
 	}
 }
 
-// undo restores what a failed pass has changed on a worker's stages.
+// undo restores the state of a worker's stages after a failed pass.
 func (r *run) undo(worker int) {
 	for _, s := range r.p.stages {
 		if s.worker == worker {

@@ -17,15 +17,15 @@ import (
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘
 //
-// On a GPU its work is on a stream of its own too: what the worker queues does not wait for other
-// processes. It begins when the gradients are there, and the host waits for its end.
+// On a GPU a sum has a stream of its own too, so the work that the worker queues does not wait for other
+// processes. It begins when the gradients are made, and the host waits for its end.
 
-// sums are those of a worker that were begun.
+// sums are the sums that a worker has begun.
 type sums struct {
 	r      *run
 	worker int
 	begun  sync.WaitGroup
-	before chan struct{} // closed when the one that was begun last has ended
+	before chan struct{} // closed when the latest sum has ended
 	events []schedule.Event
 }
 
@@ -34,7 +34,6 @@ func (g *program) beside(worker, id int) bool {
 	return g.Actions[id].Kind == schedule.Reduce && id+1 < g.First[worker+1]
 }
 
-// begin begins a sum.
 func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 	before, ended, ready := s.before, make(chan struct{}), s.ready()
 	s.before = ended
@@ -69,10 +68,9 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 	})
 }
 
-// ready is an event of the worker's stream after which the gradients are there that it has queued.
+// ready is an event of the worker's stream after all gradients that are queued.
 func (s *sums) ready() stream.Event { return s.r.p.workers[s.worker].stream.Record() }
 
-// sum performs a sum.
 func (s *sums) sum(c *torch.Ctx, a schedule.Action, ready stream.Event) error {
 	w := s.r.p.workers[s.worker]
 	c.SetStream(w.sums)

@@ -30,7 +30,7 @@ func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier,
 	}
 }
 
-// sendActivation sends what a forward has made for a later stage. Parameters go with the first
+// sendActivation sends a later stage the values of a forward, and parameters with the first
 // micro-batch alone.
 func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state, assumed := r.p.stages[a.Stage], r.state(a), r.p.optimal()
@@ -46,8 +46,8 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	return r.send(c, a, p)
 }
 
-// sendGradient sends an earlier stage the gradients of what it has sent. A nil gradient says that the
-// loss does not depend on the tensor.
+// sendGradient sends an earlier stage the gradients of its values. A nil gradient says that the loss
+// does not depend on the tensor.
 func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	state := r.state(a)
 	p := link.Parcel{Device: r.p.stages[a.Stage].Device}
@@ -73,7 +73,7 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
 	return r.link.Send(c, a, p)
 }
 
-// output is what a stage sends to the next, without a graph. A gradient of a tensor can be wanted
+// output is the output for the next stage, without a graph. A gradient of a tensor can be wanted
 // if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
 func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
 	from, given := c.sent, c.sent != nil
@@ -117,7 +117,6 @@ func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
 	return []link.Value{v}
 }
 
-// receiveActivation receives what an earlier stage has sent.
 func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	p, err := r.link.Receive(c, a.Matching())
@@ -159,7 +158,6 @@ func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch
 	return out, wants
 }
 
-// receiveGradient receives the gradients that a later stage has sent.
 func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	p, err := r.link.Receive(c, a.Matching())

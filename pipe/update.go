@@ -119,7 +119,7 @@ type update struct {
 	p      *Pipe
 	o      optim.Optimizer
 	norms  [][]optim.NamedNorm     // by worker; nil where gradients are not clipped
-	factor func() (float64, error) // of the gradients, when all norms are there
+	factor func() (float64, error) // of the gradients, when all norms are known
 }
 
 func (p *Pipe) update(ctx context.Context, call string, u *update) error {
@@ -189,7 +189,7 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 
 // meetNorms gives all processes the norms of all.
 func (u *update) meetNorms(ctx context.Context, failed error) error {
-	if u.norms == nil && failed == nil { // of what is not measured, nothing fails
+	if u.norms == nil && failed == nil { // nothing was measured
 		return nil
 	}
 	var mine []wireNorm
@@ -221,8 +221,8 @@ func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
 // phase is one of the parts that all workers do together.
 type phase struct {
 	do func(worker int, c *torch.Ctx) error // may panic
-	// meet is called when the phase has ended on all workers of the process, with what has failed
-	// in it, where all processes have to know before the next phase begins. Nil where they need not.
+	// meet, unless it is nil, tells all processes that the phase has ended, or failed, on all workers of
+	// this one, before the next phase begins.
 	meet func(failed error) error
 }
 

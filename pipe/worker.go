@@ -127,7 +127,7 @@ type PanicError = torch.PanicError
 // replaced.
 var ErrGoexit = errors.New("a layer called runtime.Goexit")
 
-// cause makes an error of what recover returned. Nil means that the goroutine ended with
+// cause makes an error of a recovered value. Nil means that the goroutine ended with
 // runtime.Goexit.
 func cause(recovered any) error {
 	if recovered == nil {
