@@ -10,7 +10,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -43,7 +43,7 @@ type Config struct {
 	// limits. Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
 	// runs the part of the plan for them. The limits of its stages hold as a Budget. Nil lets the pipe
 	// plan.
-	Plan *planner.Plan
+	Plan *plan.Plan
 	// Profile is for the policy Optimal: a measurement of the model with the same loss and rows of a
 	// micro-batch. Its layers and times are not measured again. Nil is none.
 	Profile *profile.Profile
@@ -163,7 +163,7 @@ func (cfg *Config) checkSchedule() error {
 	worker := cfg.Workers()
 	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
 		Recompute: func(stage, microBatch int) bool {
-			return stage < len(worker) && (cfg.policies[stage] == Optimal || planner.Policy(cfg.policies[stage]).Recomputes(microBatch))
+			return stage < len(worker) && (cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}})
 	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
@@ -274,14 +274,14 @@ type Checkpoint string
 const (
 	// ExceptLast recomputes every micro-batch except the first to go backward, which would be recomputed
 	// at once: micro-batch 0. A batch with one micro-batch recomputes nothing.
-	ExceptLast = Checkpoint(planner.ExceptLast)
+	ExceptLast = Checkpoint(plan.ExceptLast)
 	// Never keeps everything and recomputes nothing.
-	Never = Checkpoint(planner.Never)
+	Never = Checkpoint(plan.Never)
 	// Always recomputes every micro-batch.
-	Always = Checkpoint(planner.Always)
+	Always = Checkpoint(plan.Always)
 	// Optimal keeps or recomputes each layer of each micro-batch so that a step is shortest within
 	// Config.Budget. The first step with batches of a new size measures the layers and plans.
-	Optimal = Checkpoint(planner.Optimal)
+	Optimal = Checkpoint(plan.Optimal)
 )
 
 // PerStage makes a list with a policy for each stage.
@@ -306,7 +306,7 @@ func (k Checkpoint) String() string {
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {
-		if !slices.Contains(planner.Policies, planner.Policy(word)) {
+		if !slices.Contains(plan.Policies, plan.Policy(word)) {
 			return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%q is no policy", word),
 				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+
 					"want never, except_last, always or optimal, or a list with one for each stage")
@@ -366,7 +366,7 @@ func (cfg *Config) refusePlan(problem, remedy string) error {
 func (cfg *Config) takePlan() error {
 	plan := cfg.Plan
 	if err := plan.Check(); err != nil {
-		return cfg.refusePlan(err.Error(), "want one that planner.Solve or planner.Parse returned, unchanged")
+		return cfg.refusePlan(err.Error(), "want one that plan.Solve or plan.Parse returned, unchanged")
 	}
 	switch n := plan.MicroBatches(); {
 	case plan.Program.Reduces() && cfg.Replicas <= 1:

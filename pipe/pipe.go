@@ -13,7 +13,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -229,7 +229,7 @@ func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (er
 // New cuts the flattened layers of a model over devices, places the parameters and starts the
 // workers. A parameter that does not exist is made on the device of its stage; one that exists is
 // copied there. Close ends the workers. On failure nothing runs or stays allocated. A
-// *planner.MemoryError says that parameters and buffers alone do not fit on a device.
+// *plan.MemoryError says that parameters and buffers alone do not fit on a device.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -310,7 +310,7 @@ func (p *Pipe) workersOfPlan() error {
 }
 
 // Place makes parameters and buffers that do not exist, on the devices of their stages, and copies
-// there those that exist. It fails with a *planner.MemoryError if they do not fit. After a failure
+// there those that exist. It fails with a *plan.MemoryError if they do not fit. After a failure
 // those that were made are freed. On a pipe that is placed it does nothing. What exists of a stage
 // of another process is freed: it is in that process.
 func (p *Pipe) Place() error {
@@ -327,7 +327,7 @@ func (p *Pipe) Place() error {
 	}
 	var tight error
 	if short := p.unplaceable(); short != nil {
-		tight = memoryError{&planner.MemoryError{Stages: short}}
+		tight = memoryError{&plan.MemoryError{Stages: short}}
 	}
 	hosts, err := meet(context.Background(), p, "the room for parameters", p.host(), tight)
 	if err == nil {
@@ -375,7 +375,7 @@ func (p *Pipe) unshared() error {
 
 // unplaceable lists the devices of this process, each by its first stage, that cannot hold the parameters
 // and buffers of their stages.
-func (p *Pipe) unplaceable() (short []planner.Shortage) {
+func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	devices := p.Devices()
 	for _, i := range p.mine {
 		d := devices[i]
@@ -389,7 +389,7 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 			}
 		}
 		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
-			short = append(short, planner.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
+			short = append(short, plan.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
 				Least: m.Live + unplaced, SetBy: "parameters and buffers alone", Layers: layers})
 		}
 	}
@@ -458,8 +458,8 @@ func (p *Pipe) limit() {
 // optimal reports whether the policy of any stage is Optimal.
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
-// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
-type memoryError struct{ *planner.MemoryError }
+// memoryError is a *plan.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
+type memoryError struct{ *plan.MemoryError }
 
 func (e memoryError) Unwrap() error { return e.MemoryError }
 
@@ -467,7 +467,7 @@ func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemo
 
 // notEnough is a planner's error as the pipe returns it.
 func notEnough(err error) error {
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if errors.As(err, &short) {
 		return memoryError{short}
 	}

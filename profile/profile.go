@@ -34,9 +34,9 @@ import (
 	"strings"
 	"time"
 
-	"penstock.example/balance"
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -105,10 +105,10 @@ type ConfigError = arg.ConfigError
 
 // Profile is a measurement, for one micro-batch of the sample's rows.
 type Profile struct {
-	Layers []balance.Layer // the model's flattened layers; the loss is not among them
-	Skips  []balance.Skip  // between different layers
-	Ties   []balance.Tie   // parameters that different layers use
-	Input  int64           // bytes of the sample
+	Layers []plan.Layer     // the model's flattened layers; the loss is not among them
+	Skips  []plan.LayerSkip // between different layers
+	Ties   []plan.LayerTie  // parameters that different layers use
+	Input  int64            // bytes of the sample
 	// SecondsPerByte is the time of transfers between stages: the mean over all that layers of this
 	// model give each other.
 	SecondsPerByte float64

@@ -3,7 +3,7 @@ package report
 import (
 	"slices"
 
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/remat/solver"
 )
@@ -26,7 +26,7 @@ type CurvePoint struct {
 
 // NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Table.Curve).
 // A nil plan has none.
-func NewCurve(stage int, c remat.Chain, best []solver.Point, p *planner.Plan) Curve {
+func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve {
 	out := Curve{Stage: stage, Layers: len(c.Layers), Once: c.Once()}
 	for _, b := range best {
 		out.Best = append(out.Best, CurvePoint{b.Peak, b.Time})

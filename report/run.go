@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"penstock.example/internal/disk"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/remat/planfile"
 	"penstock.example/schedule"
@@ -21,7 +21,7 @@ type Run struct {
 	Facts []Fact `json:"facts,omitempty"`
 	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is not known
 
-	Plan *planner.Plan `json:"-"` // of a whole step
+	Plan *plan.Plan `json:"-"` // of a whole step
 	// Planned is the step as it is predicted, with the bytes that devices hold. Where it is nil, Plan says
 	// what it can: times alone.
 	Planned *schedule.Timeline `json:"-"`
@@ -155,7 +155,7 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 	r.Planned, r.Ran = (*schedule.Timeline)(f.Planned), (*schedule.Timeline)(f.Ran)
 	if f.Plan != "" {
 		var err error
-		if r.Plan, err = planner.Parse(f.Plan); err != nil {
+		if r.Plan, err = plan.Parse(f.Plan); err != nil {
 			return err
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -130,7 +130,7 @@ func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 }
 
 // placeLayers says of each layer where it is and how often it runs.
-func (v *view) placeLayers(p *planner.Plan) {
+func (v *view) placeLayers(p *plan.Plan) {
 	next := 0
 	for i, s := range p.Stages {
 		units := s.Units

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/planner/search"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 )
@@ -14,7 +14,7 @@ import (
 // them, so that each is a unit of what is searched.
 
 // withFrozen is the model as it was measured, with the layers of each unit.
-func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units []int) {
+func (p *planning) withFrozen(found profile.Profile) (out plan.Costs, units []int) {
 	c := found.Chains[0]
 	passed := 0 // layers before the chain
 	for _, n := range c.Units[:c.Prologue] {

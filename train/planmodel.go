@@ -15,8 +15,8 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -28,11 +28,11 @@ type PlanConfig struct {
 	Chunks   []int // numbers of micro-batches to choose from, which divide Batch
 	Threads  []int // numbers of threads of a device to choose from
 	Stages   int   // devices of the pipeline; 0 is any number
-	Wishes   search.Wishes
-	Machine  search.Machine // not with Devices
-	Devices  []PlanDevice   // of this process, by name; nil is the CPU devices of Machine
-	Links    []search.Link  // between Devices
-	Predicts bool           // Machine is not this one: no step is planned with a pipe
+	Wishes   planner.Options
+	Machine  planner.Machine // not with Devices
+	Devices  []PlanDevice    // of this process, by name; nil is the CPU devices of Machine
+	Links    []planner.Link  // between Devices
+	Predicts bool            // Machine is not this one: no step is planned with a pipe
 
 	Pipe      pipe.Config // its Seed, Autocast and DeferredBatchNorm
 	Optimizer func() (optim.Optimizer, error)
@@ -57,13 +57,13 @@ func (d PlanDevice) kind() string { return strings.TrimSpace(d.Kind.String() + "
 
 // ModelPlan is the fastest plan of a model.
 type ModelPlan struct {
-	search.Result
+	planner.Result
 	// Searched is Best as it was searched: its units are those of Profile. The step of Best has the units of each
 	// stage by itself, and the loss in the last.
-	Searched *search.Plan
-	Profile  search.Profile
-	Machine  search.Machine // with what steps take beyond their chains taken from its limits
-	Wishes   search.Wishes
+	Searched *planner.Candidate
+	Profile  planner.Profile
+	Machine  planner.Machine // with what steps take beyond their chains taken from its limits
+	Wishes   planner.Options
 	Units    []int          // layers of each unit
 	Timing   profile.Timing // of what was measured
 }
@@ -130,8 +130,8 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	if errors.As(err, &short) && !p.Predicts && (len(all.Measured) > 1 || len(wishes.Schedules) != 1) {
 		// The step of the best may lack bytes that the one that needs fewest has.
 		first := err
-		fewest := func(a, b search.Measured) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
-		p.out.Profile.Measured = []search.Measured{slices.MinFunc(all.Measured, fewest)}
+		fewest := func(a, b planner.Costs) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
+		p.out.Profile.Measured = []planner.Costs{slices.MinFunc(all.Measured, fewest)}
 		if len(wishes.Schedules) == 0 || slices.Contains(wishes.Schedules, "1f1b") {
 			wishes.Schedules = []string{"1f1b"}
 		}
@@ -152,8 +152,8 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 
 // machineOf is devices as a search has them. A GPU may hold no more than it has free, and each of a kind no more than
 // the one that has least.
-func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machine {
-	m := search.Machine{Links: links}
+func machineOf(list []PlanDevice, threads int, links []planner.Link) planner.Machine {
+	m := planner.Machine{Links: links}
 	for _, d := range list {
 		free := d.Free
 		for _, o := range list {
@@ -161,7 +161,7 @@ func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machi
 				free = min(free, o.Free)
 			}
 		}
-		m.Devices = append(m.Devices, search.Device{Name: d.String(), Bytes: free, Threads: threads})
+		m.Devices = append(m.Devices, planner.Device{Name: d.String(), Bytes: free, Threads: threads})
 	}
 	return m
 }
@@ -222,7 +222,7 @@ func (p *planning) measure(ctx context.Context) error {
 		}
 	}
 	took := map[string]float64{}
-	var measured []search.Measured
+	var measured []planner.Costs
 	var unitsOf [][]int
 	chunks := slices.Sorted(slices.Values(p.Chunks))
 	slices.Reverse(chunks)
@@ -268,7 +268,7 @@ func (p *planning) measure(ctx context.Context) error {
 			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", m.Rows))
 		}
 	}
-	slices.SortStableFunc(p.out.Profile.Measured, func(a, b search.Measured) int { return b.Rows - a.Rows })
+	slices.SortStableFunc(p.out.Profile.Measured, func(a, b planner.Costs) int { return b.Rows - a.Rows })
 	for i, d := range p.Devices {
 		if d.kind() != order[0] && took[d.kind()] > 0 {
 			p.Machine.Devices[i].Speed = took[order[0]] / took[d.kind()]
@@ -304,7 +304,7 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 func (p *planning) search(ctx context.Context) error {
 	const rounds = 8
 	for round := 1; ; round++ {
-		r, err := search.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
+		r, err := planner.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
 		if err != nil {
 			return err
 		}
@@ -383,7 +383,7 @@ func (p *planning) spare(bytes int64) bool {
 
 // fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and the time of
 // that step. It returns a *planner.MemoryError where that takes more than the limits.
-func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
+func (p *planning) fits(ctx context.Context, best *planner.Candidate) (err error) {
 	named, err := schedule.Named(best.Schedule)
 	if err != nil {
 		return err

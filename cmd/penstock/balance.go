@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/balance"
 	"penstock.example/models"
 	"penstock.example/optim"
 	"penstock.example/pipe"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -115,11 +115,11 @@ type costPart struct {
 
 // cutCosts cuts layers whose costs were given.
 func (f *balanceFlags) cutCosts(cmd *cobra.Command) error {
-	counts, err := balance.Partition(f.costs, f.stages)
+	counts, err := planner.Partition(f.costs, f.stages)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
-	sums, err := balance.Sums(f.costs, counts)
+	sums, err := planner.Sums(f.costs, counts)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}

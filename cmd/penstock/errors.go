@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"

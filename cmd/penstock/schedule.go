@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock.example/balance"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
+
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -426,7 +426,7 @@ func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 	for _, l := range chain.Layers {
 		times = append(times, l.Forward+l.Backward)
 	}
-	if out.layers, err = balance.Partition(times, stages); err != nil {
+	if out.layers, err = planner.Partition(times, stages); err != nil {
 		return out, err
 	}
 	all, weights, at := make([]remat.Layer, stages), make([]float64, stages), 0

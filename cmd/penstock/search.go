@@ -23,8 +23,8 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/report"
@@ -159,7 +159,7 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	f.of.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
 	devicesFlag(s, &f.stages, &f.devices)
-	whole(s, &f.chunks, "chunks", 0, 1, search.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, each as the chain says, at most %d", search.MostMicroBatches))
+	whole(s, &f.chunks, "chunks", 0, 1, planner.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, each as the chain says, at most %d", planner.MostMicroBatches))
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
 	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
@@ -255,7 +255,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 		return nil, err
 	}
 	linked := f.latency > 0 || f.bandwidth > 0
-	var machine search.Machine
+	var machine planner.Machine
 	switch {
 	case cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices"):
 		return nil, badUsage("--stages and --devices are the same; want one of them")
@@ -270,7 +270,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 		if err != nil {
 			return nil, badUsage("--machine %w", err)
 		}
-		if machine, err = search.ParseMachine(text); err != nil {
+		if machine, err = planner.ParseMachine(text); err != nil {
 			return nil, badUsage("--machine %s: %s", f.machine, message(err))
 		}
 	}
@@ -307,8 +307,8 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 	return f.planModel(cmd.Context(), show, m, r)
 }
 
-func (f *searchFlags) link() search.Link {
-	return search.Link{Latency: f.latency, Bandwidth: f.bandwidth}
+func (f *searchFlags) link() planner.Link {
+	return planner.Link{Latency: f.latency, Bandwidth: f.bandwidth}
 }
 
 // onGPUs reports whether the devices are named, and GPUs.
@@ -333,8 +333,8 @@ func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 }
 
 // thisMachine is a CPU of so many threads, which its devices share.
-func thisMachine(threads int) search.Machine {
-	return search.Machine{Devices: []search.Device{{Name: "cpu", Threads: threads}}}
+func thisMachine(threads int) planner.Machine {
+	return planner.Machine{Devices: []planner.Device{{Name: "cpu", Threads: threads}}}
 }
 
 // modelThreads are the numbers of threads of a device that a model is measured for.
@@ -357,9 +357,9 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 type planRequest struct {
 	update            optim.Config
 	deferredBatchNorm bool
-	machine           search.Machine // not where devices are named
-	threads           []int          // of a device, to choose from
-	atWork            int            // devices of this machine that work at once
+	machine           planner.Machine // not where devices are named
+	threads           []int           // of a device, to choose from
+	atWork            int             // devices of this machine that work at once
 }
 
 // planModel measures a model, and finds the fastest plan for it.
@@ -373,7 +373,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	}
 	c := train.PlanConfig{
 		Batch: f.batch, Threads: r.threads, Stages: f.stages, Machine: r.machine, Predicts: found.elsewhere,
-		Wishes: search.Wishes{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, Plans: plansOfADevice, Progress: show.searching},
+		Wishes: planner.Options{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, Plans: plansOfADevice, Progress: show.searching},
 		Pipe:   pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
 		Slots:  slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
 		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, r.update) },
@@ -399,13 +399,13 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	switch {
 	case f.devices == nil:
 	case f.latency > 0 || f.bandwidth > 0:
-		c.Links = []search.Link{f.link()}
+		c.Links = []planner.Link{f.link()}
 	case f.onGPUs() && len(f.devices) > 1:
 		between, err := measureCopies(f.devices)
 		if err != nil {
 			return nil, fmt.Errorf("measuring the links of --devices %s: %w", deviceNames(f.devices), err)
 		}
-		c.Links = []search.Link{between}
+		c.Links = []planner.Link{between}
 	}
 	build := func() (*nn.Sequential, error) {
 		model, err := measuredWith(m.name, m.options, m.samples)
@@ -441,7 +441,7 @@ func (f *searchFlags) refusal(err error) error {
 }
 
 // planChain finds the fastest plan of a chain.
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.Machine, show *progress) (*foundPlan, error) {
+func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner.Machine, show *progress) (*foundPlan, error) {
 	switch {
 	case f.devices != nil:
 		return nil, badUsage("--devices %s: a chain is of no device; want how many there are, or --model NAME", deviceNames(f.devices))
@@ -470,19 +470,19 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.
 		return nil, badUsage("--machine %s: it has devices for %d stages with %s each, as many as %s was measured with", f.machine,
 			machine.Parts(threads), counted(threads, "thread"), file)
 	}
-	p := &train.ModelPlan{Machine: machine, Wishes: search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
+	p := &train.ModelPlan{Machine: machine, Wishes: planner.Options{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
 		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}}
 	if f.chunks > 0 {
 		p.Wishes.MicroBatches = []int{f.chunks}
 	}
 	if f.chunks > 0 && f.replicas == nil && (f.batch == 0 || c.Rows == 0) {
-		p.Profile.Measured = []search.Measured{{Threads: threads, Chain: c}}
+		p.Profile.Measured = []planner.Costs{{Threads: threads, Chain: c}}
 	} else {
 		p.Wishes.Batch = f.batch
 		from := cmp.Or(f.rows, c.Rows, f.batch/max(f.chunks, 1))
 		for rows := 1; rows <= f.batch; rows++ {
 			if f.batch%rows == 0 {
-				p.Profile.Measured = append(p.Profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
+				p.Profile.Measured = append(p.Profile.Measured, planner.Costs{Rows: rows, Threads: threads, Chain: planner.Scaled(c, from, rows)})
 			}
 		}
 	}
@@ -492,7 +492,7 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.
 	if warnOfTiming(show, timing, profileAgain) {
 		show.line("another plan may be faster than the one that is found; limits hold")
 	}
-	r, err := search.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
+	r, err := planner.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
 	switch {
 	case err != nil:
 		return nil, f.refusal(err)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -65,7 +65,7 @@ func describeDevices(list []train.PlanDevice) string {
 const copyBytes = 64 << 20
 
 // measureCopies is what copies between each two devices of this process take. The slowest of them counts for all.
-func measureCopies(devices []torch.Device) (slowest search.Link, err error) {
+func measureCopies(devices []torch.Device) (slowest planner.Link, err error) {
 	err = torch.Try(func() {
 		for i, to := range devices {
 			for _, from := range devices[:i] {
@@ -77,7 +77,7 @@ func measureCopies(devices []torch.Device) (slowest search.Link, err error) {
 }
 
 // timeCopies times copies from one device to another.
-func timeCopies(from, to torch.Device) search.Link {
+func timeCopies(from, to torch.Device) planner.Link {
 	source, target := torch.NewCtx(torch.Options{Device: from}), torch.NewCtx(torch.Options{Device: to})
 	defer source.Close()
 	defer target.Close()

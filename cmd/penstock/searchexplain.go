@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
 )
 
 func newPlanExplain() *cobra.Command {
@@ -29,7 +29,7 @@ more bytes, and with links of twice the bandwidth.`,
 			if err != nil {
 				return err
 			}
-			e, err := search.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
+			e, err := planner.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
 			if err != nil {
 				return err
 			}
@@ -84,8 +84,8 @@ type gainLine struct {
 	Part float64 `json:"part"` // of the plan's step that is gained
 }
 
-func explainedPlan(p *foundPlan, e *search.Explanation) planExplanation {
-	shares := func(list []search.Share) (out []shareLine) {
+func explainedPlan(p *foundPlan, e *planner.Explanation) planExplanation {
+	shares := func(list []planner.Share) (out []shareLine) {
 		for _, s := range list {
 			out = append(out, shareLine(s))
 		}

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock.example/balance"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -115,7 +115,7 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 		for _, l := range all {
 			costs = append(costs, float64(1+stateBytes(l.Layer))) // 1, so that layers without parameters are spread as well
 		}
-		if config.Balance, err = balance.Partition(costs, stages); err != nil {
+		if config.Balance, err = planner.Partition(costs, stages); err != nil {
 			return err
 		}
 	}

@@ -57,9 +57,9 @@ func describeCUDA() string {
 
 // describeKernels names kernels and who chose them, and says when others would be better.
 func describeKernels(k torch.Kernels) string {
-	text := strings.TrimSpace(k.Version + " " + cmp.Or(k.Name, "unnamed") + " kernels")
+	text := k.Version
 	if k.Name != "" {
-		text += ", chosen by " + k.By
+		text = strings.TrimSpace(text + " " + k.Name + " kernels, chosen by " + k.By)
 	}
 	if k.Best != "" {
 		text += "; the best for this processor are " + k.Best
