@@ -111,3 +111,19 @@ func (s *Stage) smaller() *StageCosts {
 func (c StageCosts) Chain(kind remat.BackwardKind) remat.Chain {
 	return c.Footprint.Chain(c.Times, c.Loss, c.Prologue, kind)
 }
+
+// Skip is a skip that moves between two stages. Places are indices into the stages' parcels.
+type Skip struct {
+	From, To           int
+	FromPlace, ToPlace int
+	Pops               int // by stage To: how many gradients it sends back
+
+	first int // index of the first of these gradients among all that From receives
+}
+
+// Tie is a parameter that two stages use, none between them. The gradient of the later one's uses goes
+// to the earlier.
+type Tie struct {
+	Earlier, Later           int
+	EarlierPlace, LaterPlace int
+}

@@ -7,15 +7,14 @@ import (
 	"slices"
 )
 
-// lightest searches for the cut that needs the smallest part of the limit on its fullest device,
-// and stops at a cut that fits. Parts are in units of 1/wholeLimit.
+// lightest looks for a cut that needs a small part of the limit on its fullest device, and
+// stops at a cut that fits. Parts are in units of 1/wholeLimit.
 type lightest struct {
 	p     *space
 	ctx   context.Context
 	cut   cut   // the best so far; nil if none is below the first part
 	part  int64 // of its fullest device
 	plans int   // the number of device plans at which the search ends
-	all   bool  // no cut is lighter
 }
 
 // wholeLimit is the part of a device that needs all of its limit.
@@ -24,13 +23,7 @@ const wholeLimit = 1 << 20
 // lightest searches for a cut that needs less than a part of the limit on its fullest device.
 func (p *space) lightest(ctx context.Context, part int64) (*lightest, error) {
 	l := &lightest{p: p, ctx: ctx, part: part, plans: p.oracle.solved + p.wishes.plans()}
-	var err error
-	if p.virtual == 1 {
-		err = l.one()
-	} else {
-		err = l.several()
-	}
-	return l, cmp.Or(err, ctx.Err())
+	return l, cmp.Or(l.search(), ctx.Err())
 }
 
 // partOf returns bytes as a part of a worker's limit, rounded up.
@@ -60,43 +53,8 @@ func (l *lightest) exhausted() bool {
 	return l.p.oracle.solved >= l.plans || l.ctx.Err() != nil || l.cut != nil && l.part <= wholeLimit
 }
 
-func (l *lightest) goal() int64 { return l.part }
-
-func (l *lightest) bound(s, i, j int) int64 {
-	return l.partOf(l.p.place[s], l.p.oracle.leastBytes(s, i, j))
-}
-
-func (l *lightest) rising(s, i, j int) int64 { return l.bound(s, i, j) }
-
-func (l *lightest) refine(s, i, j int, _ bool) (int64, bool, error) {
-	first, last := make([]int, l.p.stages()), make([]int, l.p.stages())
-	first[s], last[s] = i, j
-	part, err := l.need(l.p.place[s], first, last)
-	return part, true, err
-}
-
-// one searches where each worker has one stage.
-func (l *lightest) one() error {
-	t := newTable(l.p, l)
-	for {
-		t.fill()
-		c := t.path()
-		if l.all = c == nil; l.all {
-			return nil
-		}
-		raised, err := t.check(c)
-		if err != nil {
-			return err
-		}
-		if l.all = !raised; l.all || l.exhausted() {
-			return l.try(c)
-		}
-	}
-}
-
-// several searches where workers have several stages: it moves the boundaries of a cut as long as
-// that helps.
-func (l *lightest) several() error {
+// search moves the boundaries of a cut as long as that helps.
+func (l *lightest) search() error {
 	p := l.p
 	spread := cut{}
 	for s := range p.stages() + 1 {

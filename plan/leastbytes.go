@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock.example/remat"
 	"penstock.example/schedule"
 )
 
@@ -51,150 +50,67 @@ func (p *space) inFlight(w int) (g inFlightGroup) {
 	return g
 }
 
-// instant is a computation of a worker, and the memory held meanwhile for other micro-batches and
-// stages.
+// instant is the backward of a stage during which the most micro-batches are in flight on its
+// worker.
 type instant struct {
-	stage   int           // an index into the worker's stages
-	kind    schedule.Kind // Forward, Backward, or BackwardWeight, the second part
-	makes   bool          // a whole backward of micro-batch 0, which makes the gradients of weights
-	flight  []int         // by stage of the worker: other micro-batches in flight
-	between []int         // by stage: micro-batches between the parts of their backwards, in a second part this one too
-	made    []bool        // by stage: the gradients of weights exist
+	flight []int  // by stage of the worker: other micro-batches in flight
+	made   []bool // by stage: the gradients of weights exist
+	most   int    // sum of both
 }
 
-// holdsNoMore reports whether a holds no more than b.
-func (a instant) holdsNoMore(b instant) bool {
-	if a.stage != b.stage || a.kind != b.kind || a.makes && !b.makes {
-		return false
-	}
-	for k := range a.flight {
-		if a.flight[k] > b.flight[k] || a.between[k] > b.between[k] || a.made[k] && !b.made[k] {
-			return false
-		}
-	}
-	return true
-}
-
-// instants returns the instants of a worker, without the ones that hold no more than another.
-func (p *space) instants(w int) (list []instant) {
-	o := &p.order[w]
-	n := len(o.stages)
-	flight, between, made := make([]int, n), make([]int, n), make([]bool, n)
-	for _, a := range o.list {
-		k := slices.Index(o.stages, a.Stage)
-		one := instant{stage: k, kind: a.Kind, flight: flight, between: between, made: made}
-		switch a.Kind {
-		case schedule.Recompute:
-			continue
-		case schedule.Backward, schedule.BackwardInput:
-			flight[k]--
-			one.kind, one.makes = schedule.Backward, a.Kind == schedule.Backward && a.MicroBatch == 0
-		}
-		if !slices.ContainsFunc(list, one.holdsNoMore) {
-			one.flight, one.between, one.made = slices.Clone(flight), slices.Clone(between), slices.Clone(made)
-			list = append(slices.DeleteFunc(list, func(i instant) bool { return i.holdsNoMore(one) }), one)
-		}
+// instants returns one instant for each stage of a worker.
+func (p *space) instants(w int) []instant {
+	stages := p.order[w].stages
+	list := make([]instant, len(stages))
+	flight, made, sum := make([]int, len(stages)), make([]bool, len(stages)), 0
+	for _, a := range p.order[w].list {
+		k := slices.Index(stages, a.Stage)
 		switch a.Kind {
 		case schedule.Forward:
 			flight[k]++
-		case schedule.Backward:
-			made[k] = made[k] || one.makes
-		case schedule.BackwardInput:
-			between[k]++
-		case schedule.BackwardWeight:
-			between[k]--
-			made[k] = made[k] || a.MicroBatch == 0
+			sum++
+		case schedule.Backward, schedule.BackwardInput:
+			flight[k]--
+			if sum--; list[k].flight == nil || sum >= list[k].most {
+				list[k] = instant{slices.Clone(flight), slices.Clone(made), sum}
+			}
 		}
+		made[k] = made[k] || a.MicroBatch == 0 && (a.Kind == schedule.Backward || a.Kind == schedule.BackwardWeight)
 	}
 	return list
 }
 
-// unitBytes is the bytes that a unit needs in any plan, in addition to its input: in its forward,
-// in its backward, in a backward that makes the gradients of weights, in addition to later units'
-// gradients, and for the weights.
-type unitBytes struct{ forward, backward, makes, weights int64 }
-
-// unitNeeds returns the bytes of each unit. For units that share memory with others only the bytes
-// that they save are certain.
-func (p *space) unitNeeds() (list []unitBytes) {
-	for i, l := range p.chain.Layers {
-		made := p.chain.InputGradient
-		if i > 0 {
-			made = p.y[i]
-		}
-		t := unitBytes{weights: l.WeightGradient, backward: l.Saved - l.Output}
-		if t.makes = t.backward; !p.sharesMemory() {
-			t.forward = min(l.Output+l.ForwardNoGradTmp, l.Saved+l.ForwardTmp)
-			rest := l.Saved + p.y[i+1]
-			t.backward = rest + max(0, made+l.BackwardTmp-l.BackwardEarly)
-			t.makes = rest + max(0, made+l.WeightGradient+l.BackwardTmp-l.BackwardEarly)
-		}
-		list = append(list, t)
-	}
-	return list
-}
-
-// sharesMemory reports whether units share memory with others.
+// sharesMemory reports whether units share memory with others. Then only the bytes that they save
+// are certain.
 func (p *space) sharesMemory() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
 
-// needs is the greatest need of one of a stage's units, with its input, and the need of the whole
-// stage.
+// needs is the bytes that a stage needs in any plan: the most of a backward of one of its units,
+// with the unit's input, and sums over all of them.
 type needs struct {
-	forward, backward, makes int64
-	weights                  int64 // bytes of the weights that are trained
-	held                     int64 // of what else is there
-	input                    int64 // bytes of the stage's input
-	// between is the bytes of a micro-batch between the parts of its backward. ends says which of
-	// them lie at the end of the stage: the output, and its gradient.
-	between int64
-	ends    [2]bool
+	backward int64
+	weights  int64 // that are trained
+	held     int64 // of what else is there
+	input    int64 // of the stage
 }
 
 // addUnit adds the i-th unit of the chain to a stage that begins with unit first.
 func (n *needs) addUnit(p *space, first, i int) {
-	u, input := &p.oracle.units[i], int64(0)
-	if i == first {
-		if n.input = 0; first > 0 && !p.sharesMemory() {
-			n.input = p.x[first]
+	l := &p.chain.Layers[i]
+	backward := l.Saved - l.Output
+	if !p.sharesMemory() {
+		made, input := p.chain.InputGradient, int64(0)
+		if i > 0 {
+			made, input = p.y[i], p.x[i]
 		}
-	} else if !p.sharesMemory() {
-		input = p.x[i]
+		if backward = l.Saved + p.y[i+1] + max(0, made+l.BackwardTmp-l.BackwardEarly); i > first {
+			backward += input
+		} else {
+			n.input = input
+		}
 	}
-	n.forward = max(n.forward, input+u.forward)
-	n.backward = max(n.backward, input+u.backward)
-	n.makes = max(n.makes+u.weights, input+u.makes)
-	n.weights += u.weights
+	n.backward = max(n.backward, backward)
+	n.weights += l.WeightGradient
 	n.held += p.frozenBytes(i, i+1)
-	n.addDeferred(p, first, i)
-}
-
-// addDeferred adds the bytes that a unit holds between the parts of a backward. Those at the first
-// boundary of the stage may be part of the memory of the stage before.
-func (n *needs) addDeferred(p *space, first, i int) {
-	ends := n.ends
-	n.ends = [2]bool{}
-	if p.chain.Layers[i].WeightGradient == 0 {
-		return
-	}
-	d := remat.Deferred{Input: true, Gradient: true} // as planner.FromChain has it
-	if p.chain.Deferred != nil {
-		d = p.chain.Deferred[i]
-	}
-	if n.between += d.Bytes; p.sharesMemory() {
-		return
-	}
-	if d.Input && i > first && !ends[0] {
-		n.between += p.x[i]
-	}
-	if d.InputGradient && i > first && !ends[1] {
-		n.between += p.y[i]
-	}
-	if n.ends = [2]bool{d.Output, d.Gradient}; d.Output {
-		n.between += p.x[i+1]
-	}
-	if d.Gradient {
-		n.between += p.y[i+1]
-	}
 }
 
 // byteRow is the least bytes of a stage that begins with some unit, by its number of units.
@@ -221,10 +137,9 @@ func (o *deviceCache) leastBytes(s, i, j int) int64 {
 }
 
 // leastBytes returns a lower bound of the bytes that a worker needs for its stages, whatever it
-// recomputes. Stages not placed yet have no units. It is the greatest sum at the forward and the
-// backward of each unit: weights, optimizer state, weight gradients made so far, inputs of
-// micro-batches in flight, bytes left between the parts of backwards, and the unit's own; and the
-// sum at the end.
+// recomputes. Stages not placed yet have no units. It is the greatest sum at a backward of each
+// stage: weights, optimizer state, weight gradients made so far, inputs of micro-batches in flight,
+// and the unit's own; and the sum at the end.
 func (p *space) leastBytes(w int, first, last []int) int64 {
 	stages := p.order[w].stages
 	list := make([]needs, len(stages))
@@ -247,26 +162,16 @@ func (p *space) leastBytesOf(w int, list []needs) int64 {
 			there += int64(p.m) * p.chain.Input
 		}
 	}
-	for at := range p.oracle.instants[w] {
-		one := &p.oracle.instants[w][at]
-		n := &list[one.stage]
+	for at, one := range p.oracle.instants[w] {
+		n := &list[at]
 		if *n == (needs{}) {
 			continue
 		}
-		bytes := int64(0)
-		switch {
-		case one.kind == schedule.Forward:
-			bytes = n.input + n.forward
-		case one.makes:
-			bytes = n.input + n.makes
-		case one.kind == schedule.Backward:
-			bytes = n.input + n.backward
-		}
+		bytes := n.input + n.backward
 		for k, s := range stages {
 			if one.made[k] {
 				bytes += list[k].weights
 			}
-			bytes += int64(one.between[k]) * list[k].between
 			if s > 0 && p.place[s-1] != w { // otherwise it may be a part of what the stage before holds
 				bytes += int64(one.flight[k]) * list[k].input
 			}

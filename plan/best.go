@@ -30,10 +30,6 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		if err != nil {
 			return found{}, err
 		}
-		if l.cut == nil && l.all {
-			f.bound, f.proved = known, true // no cut fits
-			return f.found, nil
-		}
 		if l.cut != nil {
 			if _, err := f.try(l.cut); err != nil {
 				return found{}, err

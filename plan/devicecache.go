@@ -22,7 +22,6 @@ type deviceCache struct {
 	runs     map[int]*schedule.Simulation
 	groups   []inFlightGroup // by worker
 	instants [][]instant     // by worker
-	units    []unitBytes     // by unit
 	rows     [][]byteRow     // by stage, by first unit
 	solved   int
 	curves   Curves
@@ -45,7 +44,7 @@ type workerPlan struct {
 const none = math.MaxInt64 / 4
 
 func newDeviceCache(p *space) *deviceCache {
-	o := &deviceCache{p: p, units: p.unitNeeds(), cells: map[string]*cachedDevice{},
+	o := &deviceCache{p: p, cells: map[string]*cachedDevice{},
 		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
 	type unit struct {
 		layer    remat.Layer

@@ -14,24 +14,14 @@ import (
 // exact.
 type table struct {
 	p      *space
-	costs  costs
+	costs  stepCosts
 	least  [][]int64        // by stage, by unit
 	next   [][]int32        // by stage, by unit: where the stage ends
 	raised map[[3]int]int64 // refined bounds, by stage, first unit and end
 	exact  map[[3]int]bool  // whether the bound is exact
 }
 
-// costs compares cuts. A stage s has the units from i up to but not including j.
-type costs interface {
-	goal() int64              // only cuts of lower cost are sought
-	bound(s, i, j int) int64  // a lower bound of a stage's cost
-	rising(s, i, j int) int64 // a lower bound that never falls as j grows
-	// refine returns a better bound if it finds one, and whether it is exact. again is false the
-	// first time.
-	refine(s, i, j int, again bool) (bound int64, exact bool, err error)
-}
-
-func newTable(p *space, c costs) *table {
+func newTable(p *space, c stepCosts) *table {
 	return &table{p: p, costs: c, raised: map[[3]int]int64{}, exact: map[[3]int]bool{}}
 }
 
