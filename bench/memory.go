@@ -25,13 +25,13 @@ var recomputed = []workload{
 // budgets are of torch.compile's activation_memory_budget. 1 recomputes nothing.
 var budgets = []float64{1, 0.75, 0.5, 0.25, 0.1}
 
-// point is a way of the opponent to recompute, beside our plan within its measured peak.
+// point is a way of the opponent to recompute, and our plan within its measured peak.
 type point struct {
 	request         map[string]any // "segments" or "budget"
 	theirs          answer
 	match           match
 	predicted, ours int64 // our peak
-	failure         error // theirs, or there is no plan
+	failure         error // theirs, or none of our plans fits
 }
 
 func (b *bench) measureMemory(ctx context.Context) error {
@@ -130,7 +130,8 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	if p.theirs, p.failure = c.ask(p.request); p.failure != nil {
 		return nil
 	}
-	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak}, Devices: []torch.Device{b.device}})
+	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak},
+		Devices: []torch.Device{b.device}})
 	if err != nil {
 		return err
 	}
@@ -162,8 +163,8 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 			continue
 		}
 		one.Value = p.match.Faster()
-		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours), median(p.match.Ours),
-			mebibytes(p.theirs.Peak), median(p.match.Theirs))
+		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours),
+			median(p.match.Ours), mebibytes(p.theirs.Peak), median(p.match.Theirs))
 		if share > 0 {
 			one.Conditions += fmt.Sprintf(", its budget says %.1f MiB", mebibytes(p.theirs.Live)+share*all)
 		}
@@ -176,8 +177,8 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 	}
 	x.Value = spreadOf(gains)
 	x.Value.Median = math.Exp(sum / float64(len(gains)))
-	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains), len(points),
-		b.threads(), c.last.Threads, x.Conditions)
+	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains),
+		len(points), b.threads(), c.last.Threads, x.Conditions)
 	b.add(x)
 }
 

@@ -120,7 +120,7 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 		"Balance is [3 5]: it adds up to 8":                             {Plan: plan("layers=4", "layers=3")},
 		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: plan("cpu:0", "tpu:0")},
 		"its worker 0 does ":                                            {Plan: swapped},
-		"micro-batches: plan: ":                                      {Plan: broken},
+		"micro-batches: plan: ":                                         {Plan: broken},
 	} {
 		model := deep()
 		p, err := pipe.New(model, cfg)

@@ -7,7 +7,6 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -21,14 +20,8 @@ import (
 // (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
 // the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
-	if err := l.complete(); err != nil {
-		return err
-	}
 	if set.Len() == 0 {
 		return errors.New("train: PlanMemory: the data set is empty; want a sample to plan with")
-	}
-	if err := arg.AtLeast("train", "the number of rows", rows, 1); err != nil {
-		return err
 	}
 	sample, err := firstRows(set, min(rows, set.Len()))
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -43,29 +42,6 @@ func (w planWorld) devices() int {
 		return w.Processes
 	}
 	return w.Stages
-}
-
-// differences lists how two worlds differ: "--stages 2 instead of any".
-func (w planWorld) differences(from planWorld) string {
-	values := func(w planWorld) []any {
-		return []any{w.Processes, w.Cores, w.Limit, w.Devices, w.Stages, w.Chunks, w.Threads, w.Schedule}
-	}
-	names := []string{"processes", "cores of each process", "--memory-limit", "--devices", "--stages",
-		"--chunks", "--threads", "--schedule"}
-	given := func(value any) string {
-		if text := fmt.Sprint(value); text != "0" && text != "" {
-			return text
-		}
-		return "any"
-	}
-	var list []string
-	was := values(from)
-	for i, now := range values(w) {
-		if now != was[i] {
-			list = append(list, fmt.Sprintf("%s %s instead of %s", names[i], given(now), given(was[i])))
-		}
-	}
-	return strings.Join(list, ", ")
 }
 
 // madePlan is a plan as checkpoints keep it.
@@ -150,7 +126,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 	line, again := old, "as before, "
 	if was.World != j.world {
 		if again = ""; old.Model != "" {
-			again = fmt.Sprintf("planned again for %s: ", j.world.differences(was.World))
+			again = "planned again, as processes, cores or flags are others: "
 		}
 		var between planner.Link
 		if j.world.Processes > 1 {

@@ -58,7 +58,7 @@ func Finite(of, field string, value float64) error {
 func Balance(of string, counts []int, layers int) error {
 	refuse := func(problem string) error {
 		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem,
-			Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all; balance.Partition finds a balance",
+			Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all",
 				layers)}
 	}
 	left := layers
