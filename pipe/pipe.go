@@ -148,7 +148,8 @@ func (p *Pipe) Close() error {
 }
 
 // start gives every worker of this process its job, within a call that was entered. A job runs on the
-// goroutine of the worker, with its index. wait waits for all jobs and what they have queued.
+// goroutine of the worker, with its index. It leaves the worker before it tells anybody that it is done.
+// wait waits for all jobs.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
@@ -162,11 +163,8 @@ func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) (wait func()) {
 	for _, i := range p.mine {
 		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
-			defer func() {
-				_ = torch.Try(p.workers[i].leave) // the next operator fails as well
-				p.jobs.Add(-1)
-				all.Done()
-			}()
+			defer all.Done()
+			defer p.jobs.Add(-1)
 			p.workers[i].begin()
 			job(i, c)
 		}
@@ -174,8 +172,16 @@ func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) (wait func()) {
 	return all.Wait
 }
 
-// onWorkers starts jobs and waits for them.
-func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.start(job)() }
+// onWorkers starts jobs and waits for them and for what they have queued.
+func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.start(p.synchronized(job))() }
+
+// synchronized is a job that ends when what it has queued has ended.
+func (p *Pipe) synchronized(job func(worker int, c *torch.Ctx)) func(worker int, c *torch.Ctx) {
+	return func(worker int, c *torch.Ctx) {
+		defer func() { _ = torch.Try(p.workers[worker].leave) }() // the next operator fails as well
+		job(worker, c)
+	}
+}
 
 // busy says whether a worker has a job. If none has, the accounts of the devices show what they
 // hold between runs. A run that starts meanwhile can only add to them.

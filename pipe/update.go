@@ -243,11 +243,11 @@ func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker in
 	defer p.submit.Unlock()
 	run := func(i int, ph phase) {
 		errs := make([]error, len(p.workers))
-		p.submitJobs(func(worker int, c *torch.Ctx) {
+		p.submitJobs(p.synchronized(func(worker int, c *torch.Ctx) {
 			defer p.count(worker)()
 			errs[worker] = ErrGoexit // overwritten unless the phase ends the goroutine
 			errs[worker] = recovered(c, func() error { return ph.do(worker, c) })
-		})()
+		}))()
 		others := errors.Join(errs...)
 		if ph.meet != nil && p.cfg.Group != nil {
 			others = ph.meet(others)
