@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/planner"
@@ -193,11 +191,7 @@ func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 // returns. OnStages returns when all have returned, with their errors joined. To step an optimizer
 // use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
-	err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(f, "pipe: OnStages: the function", "what is to run for each stage"))
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if !p.placed.Load() {
@@ -456,9 +450,6 @@ func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
 // Convert converts every floating-point parameter and buffer to another element type, each on the
 // device of its stage, and drops the gradients. No run may go on meanwhile.
 func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
-	if err := arg.Context(ctx, "pipe"); err != nil {
-		return err
-	}
 	if !dtype.IsFloat() {
 		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
 	}

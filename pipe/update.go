@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -78,9 +77,6 @@ func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm flo
 // step, or err is optim.ErrNeverFinite. Other failures leave the scaler as it is, as the update may
 // be repeated.
 func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (norm float64, updated bool, err error) {
-	if err := arg.Given(s, "pipe: UpdateScaled: the scaler", "a *optim.Scaler"); err != nil {
-		return 0, false, err
-	}
 	if maxNorm != 0 {
 		if _, err := optim.ClipFactor(0, maxNorm); err != nil {
 			return 0, false, err
@@ -136,10 +132,6 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		return err
 	}
 	defer leave()
-	if err := cmp.Or(arg.Context(ctx, "pipe"),
-		arg.Given(u.o, "pipe: Update: the optimizer", "one such as optim.SGD makes")); err != nil {
-		return err
-	}
 	if !p.placed.Load() {
 		return ErrNotPlaced
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -31,9 +30,6 @@ type LimitPoint struct {
 // It blocks until the points are found. It fails for a plan without footprints, and with ctx.Err()
 // when ctx ends first.
 func (p *Plan) OverLimits(ctx context.Context, chains []remat.Chain, points int) ([]LimitPoint, error) {
-	if err := arg.Context(ctx, "planner"); err != nil {
-		return nil, err
-	}
 	problem, err := p.problemOf(chains)
 	if err != nil {
 		return nil, err

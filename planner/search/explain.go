@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -43,12 +42,6 @@ type Gain struct {
 // and fails with ctx.Err() when ctx ends.
 func Explain(ctx context.Context, profile Profile, machine Machine, wishes Wishes,
 	plan *Plan) (*Explanation, error) {
-	if err := arg.Context(ctx, "search"); err != nil {
-		return nil, err
-	}
-	if err := arg.Given(plan, "search: the plan", "the best of a Result"); err != nil {
-		return nil, err
-	}
 	if err := profile.check(); err != nil {
 		return nil, err
 	}

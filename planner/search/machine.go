@@ -1,16 +1,13 @@
 package search
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/strict"
 )
 
 // Machine is the devices and links to train on.
@@ -160,212 +157,57 @@ const (
 //	"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
 //	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
 //
-// All fields are needed except count, from, to and links; without links transfers cost nothing. A
-// device with a count stands for that many, with names that end in their numbers. The error has the
-// path of the wrong field, such as devices[0].bytes, its value, and the values that are accepted.
+// All fields are needed except count, from, to and links. A device with a count stands for that many, with
+// names that end in their numbers. The error names the field or the device, its value, and what is accepted.
 func ParseMachine(data []byte) (m Machine, err error) {
-	defer func() {
-		if err != nil {
-			m, err = Machine{}, fmt.Errorf("search: %w", err)
+	var file struct {
+		Version int `json:"version"`
+		Devices []struct {
+			Name    string  `json:"name"`
+			Count   *int    `json:"count,omitzero"`
+			Bytes   float64 `json:"bytes"`
+			Threads int     `json:"threads"`
+			Speed   float64 `json:"speed"`
+		} `json:"devices"`
+		Links []struct {
+			From      string  `json:"from,omitzero"`
+			To        string  `json:"to,omitzero"`
+			Latency   float64 `json:"latency_us"`
+			Bandwidth float64 `json:"bytes_per_second"`
+		} `json:"links,omitzero"`
+	}
+	if err := strict.Unmarshal(data, &file); err != nil {
+		return m, fmt.Errorf("search: the machine: %w", err)
+	}
+	if file.Version != 1 {
+		return m, fmt.Errorf("search: the machine: version is %d; want 1", file.Version)
+	}
+	for i, d := range file.Devices {
+		one := Device{d.Name, int64(d.Bytes), d.Threads, d.Speed}
+		count := 1
+		if d.Count != nil {
+			count = *d.Count
 		}
-	}()
-	file, err := arg.Object("", data, "version", "devices", "links")
-	if err != nil {
-		return m, err
-	}
-	if _, err := wholeOf("", "version", file["version"], "1", 1, 1); err != nil {
-		return m, err
-	}
-	if m.Devices, err = readDevices(file["devices"]); err != nil || arg.Absent(file["links"]) {
-		return m, err
-	}
-	links, err := arg.Elements("links", file["links"])
-	if err != nil {
-		return m, err
-	}
-	for i, text := range links {
-		one, err := readLink(fmt.Sprintf("links[%d]", i), text, m.Devices)
-		if err != nil {
-			return m, err
+		switch {
+		case !(d.Bytes >= 1 && d.Bytes < 1<<63) || d.Bytes != math.Trunc(d.Bytes):
+			return m, fmt.Errorf("search: the machine: devices[%d].bytes is %v; want a whole number, 1 or more", i, d.Bytes)
+		case count < 1 || count > maxDevices-len(m.Devices):
+			return m, fmt.Errorf("search: the machine: devices[%d].count is %d; want at least 1, and at most %d of all",
+				i, count, maxDevices)
 		}
-		m.Links = append(m.Links, one)
-	}
-	return m, nil
-}
-
-func readDevices(text json.RawMessage) (all []Device, err error) {
-	const some = `at least one device, such as {"name":"gpu","bytes":80e9,"threads":1,"speed":1}`
-	if arg.Absent(text) {
-		return nil, missing("", "devices", some)
-	}
-	list, err := arg.Elements("devices", text)
-	if err != nil {
-		return nil, err
-	}
-	if len(list) == 0 {
-		return nil, wrong("", "devices", text, some)
-	}
-	threads, named := 0, map[string]string{}
-	for i, text := range list {
-		at := fmt.Sprintf("devices[%d]", i)
-		one, count, err := readDevice(at, text)
-		if err != nil {
-			return nil, err
-		}
-		if most := maxDevices - len(all); max(count, 1) > most {
-			return nil, fmt.Errorf("%s: with %d of it there are more than %d devices; want at most as many", at, max(count, 1), maxDevices)
-		}
-		name := one.Name
-		for k := range max(count, 1) {
-			if count > 0 {
-				one.Name = fmt.Sprint(name, k)
+		for k := range count {
+			if d.Count != nil {
+				one.Name = fmt.Sprint(d.Name, k)
 			}
-			if other, twice := named[one.Name]; twice {
-				return nil, fmt.Errorf("%s.name is %q, and %s is a device of %s; want a name that no other has", at, name, one.Name, other)
-			}
-			if named[one.Name], threads = at, threads+one.Threads; threads > maxThreads {
-				return nil, fmt.Errorf("%s.threads is %d, and all devices have more than %d; want at most %[3]d of all", at, one.Threads, maxThreads)
-			}
-			all = append(all, one)
+			m.Devices = append(m.Devices, one)
 		}
 	}
-	return all, nil
-}
-
-// readDevice reads a device and its count; 0 without a count.
-func readDevice(at string, text json.RawMessage) (d Device, count int, err error) {
-	f, err := arg.Object(at, text, "name", "count", "bytes", "threads", "speed")
-	if err != nil {
-		return d, 0, err
+	for _, l := range file.Links {
+		latency := min(max(l.Latency, -1), us(maxLatency)+1) // a time.Duration has it
+		m.Links = append(m.Links, Link{l.From, l.To, time.Duration(latency * float64(time.Microsecond)), l.Bandwidth})
 	}
-	if d.Name, err = nameOf(at, "name", f["name"], "a name"); err != nil {
-		return d, 0, err
-	}
-	if d.Name == "" {
-		return d, 0, missing(at, "name", "a name")
-	}
-	if !arg.Absent(f["count"]) {
-		n, err := wholeOf(at, "count", f["count"], "how many there are", 1, maxDevices)
-		if err != nil {
-			return d, 0, err
-		}
-		count = int(n)
-	}
-	if d.Bytes, err = wholeOf(at, "bytes", f["bytes"], "the most that it may hold, such as 80e9", 1,
-		math.MaxInt64); err != nil {
-		return d, 0, err
-	}
-	threads, err := wholeOf(at, "threads", f["threads"], "how many it has, such as 1", 1, maxThreads)
-	if err != nil {
-		return d, 0, err
-	}
-	d.Threads = int(threads)
-	d.Speed, err = numberOf(at, "speed", f["speed"],
-		"how many times as fast it is as what was measured, such as 1", speeds,
-		func(x float64) bool { return x >= 1/maxSpeed && x <= maxSpeed })
-	return d, count, err
-}
-
-func readLink(at string, text json.RawMessage, devices []Device) (l Link, err error) {
-	f, err := arg.Object(at, text, "from", "to", "latency_us", "bytes_per_second")
-	if err != nil {
-		return l, err
-	}
-	for _, end := range []struct {
-		field string
-		name  *string
-	}{{"from", &l.From}, {"to", &l.To}} {
-		if *end.name, err = nameOf(at, end.field, f[end.field], "the name of a device"); err != nil {
-			return l, err
-		}
-		if *end.name != "" && !slices.ContainsFunc(devices, func(d Device) bool { return d.Name == *end.name }) {
-			return l, wrong(at, end.field, f[end.field],
-				"the name of a device, "+names(devices)+", or it left out for any")
-		}
-	}
-	latency, err := numberOf(at, "latency_us", f["latency_us"], "microseconds",
-		fmt.Sprintf("0 to %.0f microseconds", us(maxLatency)),
-		func(x float64) bool { return x >= 0 && x <= us(maxLatency) })
-	if err != nil {
-		return l, err
-	}
-	l.Latency = time.Duration(latency * float64(time.Microsecond))
-	l.Bandwidth, err = numberOf(at, "bytes_per_second", f["bytes_per_second"],
-		"the bandwidth, such as 25e9", "more than 0", func(x float64) bool { return x > 0 })
-	return l, err
-}
-
-// names lists devices; of many the first two and the last.
-func names(devices []Device) string {
-	var list []string
-	for _, d := range devices {
-		list = append(list, strconv.Quote(d.Name))
-	}
-	if n := len(list); n > 6 {
-		return strings.Join(list[:2], ", ") + ", ... " + list[n-1]
-	}
-	return strings.Join(list, ", ")
+	return m, m.check()
 }
 
 // us converts to microseconds.
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// nameOf reads a name; "" if it is left out.
-func nameOf(at, field string, text json.RawMessage, want string) (name string, err error) {
-	switch {
-	case arg.Absent(text):
-	case json.Unmarshal(text, &name) != nil:
-		return "", wrong(at, field, text, want+", in quotes")
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return "", wrong(at, field, text, want+" without control characters")
-	}
-	return name, nil
-}
-
-// numberOf reads a number that fits.
-func numberOf(at, field string, text json.RawMessage, what, want string,
-	fits func(x float64) bool) (x float64, err error) {
-	switch {
-	case arg.Absent(text):
-		return 0, missing(at, field, what)
-	case json.Unmarshal(text, &x) != nil:
-		return 0, wrong(at, field, text, "a number, "+want)
-	case !fits(x):
-		return 0, wrong(at, field, text, want)
-	}
-	return x, nil
-}
-
-// wholeOf reads a whole number from least to most, which may be written as 80e9.
-func wholeOf(at, field string, text json.RawMessage, what string, least, most int64) (int64, error) {
-	want := fmt.Sprintf("%d to %d", least, most)
-	switch most {
-	case math.MaxInt64:
-		want = fmt.Sprintf("%d or more", least)
-	case least:
-		want = fmt.Sprint(least)
-	}
-	var x float64
-	switch {
-	case arg.Absent(text):
-		return 0, missing(at, field, what)
-	case json.Unmarshal(text, &x) != nil || x != math.Trunc(x) || math.Abs(x) >= 1<<63:
-		return 0, wrong(at, field, text, "a whole number, "+want)
-	}
-	n, err := strconv.ParseInt(string(text), 10, 64) // to the last digit
-	if err != nil {
-		n = int64(x)
-	}
-	if n < least || n > most {
-		return 0, wrong(at, field, text, want)
-	}
-	return n, nil
-}
-
-func missing(at, field, want string) error {
-	return fmt.Errorf("%s is missing; want %s", arg.Path(at, field), want)
-}
-
-func wrong(at, field string, value json.RawMessage, want string) error {
-	return fmt.Errorf("%s is %s; want %s", arg.Path(at, field), arg.Shown(value), want)
-}
