@@ -1,5 +1,5 @@
-// Package examples holds programs that are read before they are run. Its tests keep the README's
-// code true.
+// Package examples holds programs that are read before they are run. Its tests keep the documents
+// true.
 package examples
 
 import (
@@ -27,5 +27,24 @@ func TestReadmeShowsTheProgramThatRuns(t *testing.T) {
 	losses := regexp.MustCompile(`losses from (\S+) down to (\S+)\.`).FindStringSubmatch(readme)
 	if losses == nil || !strings.Contains(test, "step 0  loss "+losses[1]+"\n") || !strings.Contains(test, "step 4  loss "+losses[2]+"\n") {
 		t.Errorf("the README states losses of %q, which the program does not print", losses)
+	}
+}
+
+// Each file that ARCHITECTURE.md names exists.
+func TestArchitectureNamesFilesThatExist(t *testing.T) {
+	text, err := os.ReadFile("../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Where to find")
+	table, _, _ = strings.Cut(table, "\n## ")
+	names := regexp.MustCompile("`([a-z][^` ]*[/.][^` ]*)`").FindAllStringSubmatch(table, -1)
+	for _, m := range names {
+		if _, err := os.Stat("../" + m[1]); err != nil {
+			t.Errorf("ARCHITECTURE.md: %v", err)
+		}
+	}
+	if len(names) < 60 {
+		t.Errorf("%d files were looked for: they are not found", len(names))
 	}
 }

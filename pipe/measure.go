@@ -13,8 +13,8 @@ import (
 	"penstock.example/torch"
 )
 
-// measure measures the model on the first micro-batch, and on the last one if that has fewer rows. Stages on equal
-// devices are measured on one of these, together.
+// measure measures the model on the first micro-batch, and on the last one if it has fewer rows.
+// Stages on equal devices are measured together, on one of these devices.
 func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	out := make([]profile.Chain, len(r.p.stages))
 	var known []string
@@ -41,7 +41,7 @@ func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	return out, nil
 }
 
-// hardwareOf is what a device of this process is made of. A GPU is asked once.
+// hardwareOf describes a device of this process. A GPU is asked once.
 func hardwareOf(d torch.Device) string {
 	if d.Kind == torch.KindCPU {
 		return d.Kind.String()
@@ -56,7 +56,7 @@ func hardwareOf(d torch.Device) string {
 
 var models sync.Map // torch.Device of a GPU -> string
 
-// measureOn measures all stages on a device that is like those of some of them.
+// measureOn measures all stages on a device like those of some stages.
 func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Chain, err error) {
 	p := r.p
 	device, release, err := p.measuringDevice(stages)
@@ -68,14 +68,14 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 		if err := ctx.Err(); err != nil { // others may have measured for long
 			return err
 		}
-		var buffers nn.BufferCopy // of layers that change some also where running statistics are not to move
+		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
 		var workers []int
 		for _, s := range p.stages {
 			workers = append(workers, s.worker)
 		}
-		c.Synchronize() // the default stream of a GPU measures, and then those of the stages go on
+		c.Synchronize() // the default stream of a GPU measures, and then the stages' streams go on
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})
@@ -91,8 +91,9 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 			return list
 		}
 		config := profile.Config{
-			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads, MicroBatches: len(r.parts), Seed: p.cfg.Seed,
-			Extras: r.batch.Extras, Autocast: p.cfg.Autocast, Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0),
+			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
+			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
+			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
@@ -113,16 +114,17 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 	return chains, err
 }
 
-// MeasuredBeyond is how many bytes were live on a device, at most, when the pipe last measured layers there beyond its
-// limit, and that limit. Both are 0 where measuring has kept the limits, as it does where they have room for a unit by
-// itself (profile.Measure). Below that no plan may keep them, and only a measurement tells the least that will do.
+// MeasuredBeyond returns the most bytes that were live on a device when the pipe last measured
+// layers there beyond its limit, and that limit. Both are 0 if measuring has kept the limits, as it
+// does if they have room for each unit by itself (profile.Measure). Below that no plan may keep
+// them, and only a measurement tells the least limit.
 func (p *Pipe) MeasuredBeyond() (bytes, limit int64) {
 	p.plans.known.Lock()
 	defer p.plans.known.Unlock()
 	return p.plans.beyond.bytes, p.plans.beyond.limit
 }
 
-// idle blocks until the default streams of the stages' GPUs have done what is queued on them.
+// idle blocks until the default streams of the stages' GPUs are idle.
 func (p *Pipe) idle() {
 	var done []torch.Device
 	for _, s := range p.stages {
@@ -133,8 +135,8 @@ func (p *Pipe) idle() {
 	}
 }
 
-// exclusively runs f on the first worker of the process while the others wait, within a run that was entered. Nothing
-// else changes the accounts of the devices meanwhile.
+// exclusively runs f on the first worker of the process while the others wait, within a run that
+// was entered. Nothing else changes the accounts of the devices meanwhile.
 func (p *Pipe) exclusively(f func(c *torch.Ctx) error) (err error) {
 	var arrived sync.WaitGroup
 	done := make(chan struct{})
@@ -153,9 +155,9 @@ func (p *Pipe) exclusively(f func(c *torch.Ctx) error) (err error) {
 	return err
 }
 
-// measuringDevice is the device on which layers are measured for some stages until it is released. With one
-// stage, and on GPUs, it is the device of the first of them that is of this process. On CPUs with several stages it
-// is a device that nobody uses, with the highest of the limits; 0, which is none, is the highest.
+// measuringDevice returns the device to measure some stages on, until it is released: with one
+// stage, and on GPUs, the first of their devices that is of this process; on CPUs with several
+// stages an unused device with the highest of their limits. A limit of 0 is none, and the highest.
 func (p *Pipe) measuringDevice(stages []int) (d torch.Device, release func(), err error) {
 	at := slices.IndexFunc(stages, func(i int) bool { return p.stages[i].Here })
 	switch {

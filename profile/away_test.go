@@ -13,8 +13,9 @@ import (
 	"penstock.example/torch"
 )
 
-// TestParametersElsewhereAreMeasured: a model whose parameters are on another device gets the chains that it has
-// where they are here, to the byte. Afterwards it is as it was, also after a layer that fails.
+// TestParametersElsewhereAreMeasured: a model whose parameters are on another device gets the
+// chains that it has where they are here, to the byte. Afterwards it is as it was, also after a
+// layer that fails.
 func TestParametersElsewhereAreMeasured(t *testing.T) {
 	for _, name := range []string{"gpt", "resnet20", "mlp", "shared"} { // tied weights, buffers, a weight that a layer uses twice
 		t.Run(name, func(t *testing.T) {

@@ -9,11 +9,13 @@ import (
 	"penstock.example/torch"
 )
 
-// blocks follows memory from boundary to boundary of a stage: the inputs of units, or the gradients of these. A block
-// counts once, as long as an element of a boundary lies in it. Memory of parameters and of their gradients does not count.
+// blocks follows memory from boundary to boundary of a stage, for the inputs of units or their
+// gradients. A block counts once, as long as one element of a boundary lies in it. Memory of
+// parameters and their gradients does not count.
 type blocks struct{ remat.Blocks }
 
-// note notes the elements at a boundary; nil is an absent one. known has the blocks of the boundary that they come from.
+// note numbers the blocks of the elements at a boundary; nil is an absent element. known has the
+// blocks of the boundary before it in the order of execution.
 func (b *blocks) note(boundary int, known map[uintptr]int, elements []*torch.Tensor) {
 	known, b.At[boundary] = maps.Clone(known), make([]int, len(elements))
 	if known == nil {
@@ -49,17 +51,19 @@ func (b *blocks) bytesOf(list []int) (bytes int64) {
 	return bytes
 }
 
-// elements says what passes between two units of a stage: a tuple, skips that the stage stashes or pops, and for the
-// gradients of these each pop from there on, and parameters of the stage that units before use too.
+// elements are the tensors between two units of a stage: a tuple, and skips that the stage stashes
+// or pops. Gradients have an element for each later pop of a skip, and one for each parameter that
+// earlier units use too.
 type elements struct {
 	tuple  int
 	places []int // of skips at the boundary
 	stash  []int // the unit that stashes each
-	pops   []int // how many there are of each
+	pops   []int // the number of each
 	ties   []int // of the segment
 }
 
-// elements are those at a boundary, which is in the stage, before its first unit, or after its last.
+// elements returns the elements at a boundary of the stage: before its first unit, between two, or
+// after its last.
 func (w *sweep) elements(st *stage, boundary int) elements {
 	out := elements{tuple: w.tuples[boundary]}
 	place := 0
@@ -73,7 +77,8 @@ func (w *sweep) elements(st *stage, boundary int) elements {
 			to, _ = slices.BinarySearch(r.pops, st.last)
 		}
 		if to > from {
-			out.places, out.stash, out.pops = append(out.places, place), append(out.stash, r.stash), append(out.pops, to-from)
+			out.places, out.stash = append(out.places, place), append(out.stash, r.stash)
+			out.pops = append(out.pops, to-from)
 		}
 		place++
 	}
@@ -106,7 +111,7 @@ func (n elements) parcel(at []int, pops []int) remat.Parcel {
 	return out
 }
 
-// gradients are those that an execution holds at a boundary.
+// gradients are the gradients of an execution at a boundary.
 type gradients struct {
 	xs    []*torch.Tensor
 	skips [][]*torch.Tensor     // by place, by pop
@@ -157,7 +162,7 @@ func (g gradients) all() []*torch.Tensor {
 	return slices.Concat(append(g.skips, g.xs, slices.Collect(maps.Values(g.ties)))...)
 }
 
-// list is the gradients of some elements, nil where there is none.
+// list returns the gradients of elements; absent ones are nil.
 func (g gradients) list(n elements) []*torch.Tensor {
 	out := make([]*torch.Tensor, n.tuple)
 	copy(out, g.xs)

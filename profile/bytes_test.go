@@ -64,8 +64,8 @@ func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
 	return c.Normal_(c.Empty(torch.Float32, 4, info.Input[0], size, size), 0, 1)
 }
 
-// TestModels: what the layers of known networks hold one by one is what a forward of the whole model holds, to the
-// byte, and so it is with the devices of a pipe.
+// TestModels: what the layers of known networks hold one by one is what a forward of the whole
+// model holds, to the byte, and so it is with the devices of a pipe.
 func TestModels(t *testing.T) {
 	for _, m := range known {
 		t.Run(m.name, func(t *testing.T) {

@@ -11,23 +11,22 @@ import (
 // Chain is a model, or a stage of one, as package plan knows it: each layer of the chain is a unit
 // of one or more layers of the model.
 type Chain struct {
-	remat.Chain             // of the first micro-batch of a step, whose backward makes the gradients of parameters
-	Later       remat.Chain // of a later one, whose backward adds to them; this and Footprint not with Config.FirstOnly
+	remat.Chain             // backward makes the gradients of parameters
+	Later       remat.Chain // backward adds to them; missing with Config.FirstOnly, as Footprint
 
-	// Footprint is what the stage takes, block by block, and UnitTimes the times, by unit.
+	// Footprint has the bytes, UnitTimes the times of the units.
 	Footprint *remat.Footprint
 	UnitTimes []remat.UnitTimes
 
-	// Fewer is the chain of micro-batches of fewer rows, with Config.Fewer. Its times are those of the
-	// others.
+	// Fewer is the chain of micro-batches with fewer rows (Config.Fewer). Its times are copies.
 	Fewer *Chain
-	// Units is the number of layers in each unit, for segment.Config; with Config.LossUnit the last
-	// unit of the last chain is the layer nn.LossLayer. The first Prologue of them have no
-	// backward: nothing in them is trained and nobody wants a gradient of what they are given. They
-	// are run once, and are not layers of the chain.
+	// Units is the number of layers in each unit, for segment.Config. With Config.LossUnit the last
+	// unit of the last chain is the layer nn.LossLayer. The first Prologue units have no backward,
+	// as nothing in them is trained and the gradient of their input is not wanted. They run once,
+	// and are not layers of the chain.
 	Units    []int
 	Prologue int
-	// ProloguePeak is the most bytes, beside the stage's input, while the prologue runs.
+	// ProloguePeak is the peak of the prologue in bytes, without the stage's input.
 	ProloguePeak int64
 	// Given is the bytes of the stage's input without skips, Gives of its output.
 	Given, Gives int64
@@ -39,15 +38,14 @@ type Chain struct {
 // Merge is a layer that is in one unit with the one before it, and why.
 type Merge struct{ Layer, Reason string }
 
-// chains makes the chain of each stage. Units and their times are derived from the layers. The bytes
-// of units are measured, by the operations of a plan, for two reasons. A unit of several layers
-// takes less than its layers one by one: its backward frees what later layers have saved while
-// earlier ones run, and how much of that is free at the peak depends on the order inside of each
-// layer. And where stages begin, units and whether their gradients are wanted are known only with
-// the balance.
+// chains makes the chain of each stage. Units and their times are derived from the layers. The
+// bytes of units are measured, by the operations of a plan. A unit of several layers takes less
+// than the sum of its layers: its backward frees memory of later layers while earlier ones run. And
+// units, and the gradients that are wanted, depend on the balance.
 //
-// Where a limit has no room for inputs of units that are held, all is measured once more without them.
-func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
+// If a limit has no room for kept inputs, all is measured once more without them.
+func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
+	chains []Chain, err error) {
 	chains, err = p.chainsOf(s, sample, forwards, backwards)
 	if p.isFull(err) && !p.isLean {
 		p.isLean = true
@@ -56,7 +54,8 @@ func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards f
 	return chains, err
 }
 
-func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards float64) (chains []Chain, err error) {
+func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
+	chains []Chain, err error) {
 	units, merged := p.cut(&s.found)
 	if p.Loss != nil && p.LossUnit {
 		units[len(units)-1] = append(units[len(units)-1], 1)
@@ -89,7 +88,8 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards
 	for i, st := range w.stages {
 		chain := Chain{Units: units[i], Merged: merged[i], Footprint: w.footprint(st)}
 		if i == len(w.stages)-1 {
-			chain.Footprint.AtOnce, chain.Footprint.LossTmp, chain.Loss = p.Loss != nil && !p.LossUnit, loss.Tmp, loss
+			chain.Footprint.AtOnce, chain.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, loss.Tmp
+			chain.Loss = loss
 		}
 		w.assemble(&chain, st, s)
 		chains = append(chains, chain)
@@ -115,18 +115,21 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		at += len(u.list)
 		all = append(all, times[:]...)
 		out.UnitTimes = append(out.UnitTimes, remat.UnitTimes{Name: u.name, Forward: times[forward].micros(),
-			ForwardNoGrad: times[forwardNoGrad].micros(), Backward: times[firstBackward].micros(), Later: times[laterBackward].micros()})
+			ForwardNoGrad: times[forwardNoGrad].micros(),
+			Backward:      times[firstBackward].micros(), Later: times[laterBackward].micros()})
 		if u.isFrozen && out.Prologue == i {
 			keep := f.Units[i].Keep
-			out.Prologue, out.ProloguePeak = i+1, max(out.ProloguePeak, st.values.fresh(i, 0)+slices.Max(keep[:]))
+			out.Prologue = i + 1
+			out.ProloguePeak = max(out.ProloguePeak, st.values.fresh(i, 0)+slices.Max(keep[:]))
 			continue
 		}
 		out.Spread = append(out.Spread, times.spread())
 		share, longer := times.parts()
-		if times[firstPart] == nil { // the times are those of an earlier profile without parts
+		if times[firstPart] == nil { // Config.Known was measured without parts
 			share = u.share
 		}
-		deferred = append(deferred, remat.Deferred{Bytes: u.backs[remat.MakesLater+kinds[len(kinds)-1]].Left, Share: share, Longer: longer})
+		left := u.backs[remat.MakesLater+kinds[len(kinds)-1]].Left
+		deferred = append(deferred, remat.Deferred{Bytes: left, Share: share, Longer: longer})
 	}
 	if !w.Split {
 		deferred = nil
@@ -141,8 +144,8 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 	out.Later.Deferred = deferred
 }
 
-// parts is the share of the second part in the time of both, and how many microseconds longer both take than a
-// whole backward; nothing where they were not timed.
+// parts is the share of the second part in the time of both, and how many microseconds longer both
+// take than a whole backward; nothing where they were not timed.
 func (t unitTimes) parts() (share, longer float64) {
 	first, second, whole := t[firstPart].micros(), t[secondPart].micros(), t[laterBackward].micros()
 	if both := first + second; both > 0 {
@@ -151,13 +154,14 @@ func (t unitTimes) parts() (share, longer float64) {
 	return share, longer
 }
 
-// footprint is what a stage takes, block by block.
+// footprint returns the bytes of a stage.
 func (w *sweep) footprint(st *stage) *remat.Footprint {
 	n := st.last - st.first
 	begin, end := w.elements(st, st.first), w.elements(st, st.last)
 	ones := func(list []int) []int { return slices.Repeat([]int{1}, len(list)) }
 	out := &remat.Footprint{Inputs: st.values.Blocks,
-		Arrives: begin.parcel(st.values.At[0], ones(begin.pops)), Leaves: end.parcel(st.values.At[n], ones(end.pops))}
+		Arrives: begin.parcel(st.values.At[0], ones(begin.pops)),
+		Leaves:  end.parcel(st.values.At[n], ones(end.pops))}
 	for i, u := range w.units[st.first:st.last] {
 		u.bytes.Saved = u.saved - st.values.fresh(i+1, i)
 		out.Units = append(out.Units, u.bytes)
@@ -165,7 +169,8 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	}
 	for _, kind := range w.kinds() {
 		g := st.grads[kind].Blocks
-		b := remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops), Leaves: begin.parcel(g.At[0], begin.pops)}
+		b := remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops),
+			Leaves: begin.parcel(g.At[0], begin.pops)}
 		for later := range remat.BackwardKind(2) {
 			if later > 0 && !w.Split {
 				continue
@@ -180,7 +185,8 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	return out
 }
 
-// cut finds the units of each stage, as numbers of layers, and the layers that are in one unit with the one before.
+// cut returns the units of each stage, as numbers of layers, and the layers that are not the first
+// of their unit.
 func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
 	reasons := f.joined(p.layers[:p.model])
 	begin := func() {
@@ -211,5 +217,6 @@ func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
 
 // segment cuts a part of the model.
 func (p *prober) segment(first, last int, units []int) (*segment.Segment, error) {
-	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last, Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last,
+		Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
 }

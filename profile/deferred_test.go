@@ -12,8 +12,9 @@ import (
 	"penstock.example/torch"
 )
 
-// TestDeferredBytes: what units are measured to leave to the second parts of their backwards is at least what an
-// execution holds after the first ones, and not much more in networks that people use.
+// TestDeferredBytes: what units are measured to leave to the second parts of their backwards is at
+// least what an execution holds after the first ones, and not much more in networks that people
+// use.
 func TestDeferredBytes(t *testing.T) {
 	left := func(t *testing.T, model *nn.Sequential, x *torch.Tensor) (held, predicted int64) {
 		t.Helper()
@@ -101,8 +102,8 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	return held
 }
 
-// TestBothPartsAreTimed: parts are timed in passes, and what they take more than a whole backward is a part of that.
-// Each operation takes a tick.
+// TestBothPartsAreTimed: parts are timed in passes, and what they take more than a whole backward
+// is a part of that. Each operation takes a tick.
 func TestBothPartsAreTimed(t *testing.T) {
 	c := newCtx(t)
 	clock := &fakeClock{tick: time.Millisecond}

@@ -9,16 +9,16 @@ import (
 	"penstock.example/torch"
 )
 
-// Bytes are read from the account of the device that measures. So nobody else may use that device meanwhile. Nobody waits
-// for another to end: a layer that is measured may itself run a pipe that measures.
+// Bytes are read from the account of the device that measures, so nobody else may use it meanwhile.
+// Pipes do not wait for each other: a layer may itself run a pipe that measures.
 
 var (
 	reserving sync.Mutex
 	reserved  = map[torch.Device]bool{}
 )
 
-// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is none. release gives
-// the device back. An error says that there is no such device.
+// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is
+// none. release gives the device back. It fails if all devices are in use.
 func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 	reserving.Lock()
 	defer reserving.Unlock()
@@ -36,14 +36,15 @@ func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 			delete(reserved, d)
 		}, nil
 	}
-	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages, or measure one model after the other", torch.MaxCPU)
+	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages, or measure one model after the other",
+		torch.MaxCPU)
 }
 
 // cores is how many threads run at once. Tests replace it.
 var cores = runtime.NumCPU
 
-// reserveOthers reserves the devices that work while Device does: as many as there are cores for. Each has the limit of Device.
-// A clock of the caller times one layer at a time.
+// reserveOthers reserves devices that work while Device does, one for each free core, with the
+// limit of Device. A clock of the caller times one layer at a time.
 func (p *prober) reserveOthers() (release func()) {
 	var releases []func()
 	if p.Device.Kind == torch.KindCPU && p.Clock == nil {

@@ -9,15 +9,15 @@ import (
 	"penstock.example/torch"
 )
 
-// found is what one run of each layer has shown. The tensors of its flows are freed.
+// found is the result of one run of each layer. The tensors of its flows are freed.
 type found struct {
 	input     int64    // bytes of the sample
 	in, out   [][]flow // by layer, distinct
-	saved     []int64  // by layer: bytes that it saves beside its input and its output
+	saved     []int64  // by layer: bytes that it saves, without its input and its output
 	held      []int64  // by layer, the loss too: bytes that a forward with gradients leaves
 	overwrote []bool   // by layer, the loss too: it overwrote its input
 	blocks    []*block
-	skips     map[nn.SkipKey]flow // what is stashed for another layer
+	skips     map[nn.SkipKey]flow // stashed for another layer
 
 	copied  int64   // bytes of transfers that were timed
 	seconds float64 // of these
@@ -44,8 +44,8 @@ type block struct {
 // parameters, which are held anyway.
 const nobody = -1
 
-// lookEach measures every layer as a unit of its own. It is what all chains and balances are derived
-// from.
+// lookEach measures every layer as a unit of its own. It is what all chains and balances are
+// derived from.
 func (p *prober) lookEach(of string, sample []*torch.Tensor) (s looked, err error) {
 	s.of, p.overwrite, s.found.skips = of, true, map[nn.SkipKey]flow{}
 	defer func() { p.overwrite = false }()
@@ -60,13 +60,14 @@ func (p *prober) lookEach(of string, sample []*torch.Tensor) (s looked, err erro
 	return s, err
 }
 
-// look runs each layer once with gradients, and finds what is held until its backward.
+// look runs each layer once with gradients, and finds the memory held until its backward.
 func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	l := &scan{prober: p, f: f}
 	defer l.free()
 	err := attempt(theSample, func() error {
 		defer p.c.Close()
-		owned := &block{creator: nobody, saver: nobody} // the first stage of a pipe holds the batch in any case
+		// The first stage of a pipe holds the batch in any case.
+		owned := &block{creator: nobody, saver: nobody}
 		for i, x := range sample {
 			l.xs = append(l.xs, l.copied(x, sample[:i], l.xs, owned))
 			l.xs[i].grad = p.InputGrad && x.DType().IsFloat()
@@ -118,8 +119,8 @@ func (p *prober) owned(t *torch.Tensor) *torch.Tensor {
 	return t
 }
 
-// copied copies a tensor, as a transfer between stages would. An element that stands there again
-// shares its copy.
+// copied copies a tensor, as a transfer between stages does. An element that occurs twice shares
+// its copy.
 func (p *prober) copied(t *torch.Tensor, earlier []*torch.Tensor, copies []flow, b *block) flow {
 	if i := slices.Index(earlier, t); i >= 0 {
 		return copies[i]
@@ -139,9 +140,9 @@ func distinct(flows []flow) (out []flow) {
 	return out
 }
 
-// run looks at layer i, and makes its output the input of the next. Nothing but the layer's graph holds its
-// input when all handles are freed: so the account shows what the graph holds. Of a skip that goes on it gets a
-// copy.
+// run looks at layer i, and makes its output the input of the next. When all handles on input and
+// output are freed, only the graph of the layer holds memory, which the account then shows. A skip
+// that later layers need is copied first.
 func (l *scan) run(i int) {
 	before := l.live()
 	h := &handles{scan: l, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}}
@@ -257,8 +258,7 @@ func (l *scan) transfers(flows []flow) {
 	}
 }
 
-// handles are all handles on the inputs and outputs of a layer. Beside them only its graph holds
-// memory.
+// handles are all handles on the inputs and outputs of a layer, except those of its graph.
 type handles struct {
 	*scan
 	blocks map[uintptr]*block          // by identity of the storage
@@ -283,7 +283,8 @@ func (h *handles) take(f flow) {
 	h.add(f.t, f.block)
 }
 
-// output makes a flow of an output of layer i. earlier are the elements before it, with their flows.
+// output makes a flow of an output of layer i. earlier are the elements before it, with their
+// flows.
 func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows []flow) (out flow) {
 	if t == nil {
 		return flow{}
@@ -306,7 +307,7 @@ func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows 
 }
 
 // release frees all handles on each block. If its memory is live afterwards, the graph holds it.
-// The result is the bytes that are live beside the blocks and what was allocated to look.
+// The result is the bytes that the graph holds outside of the blocks.
 func (h *handles) release(layer int) int64 {
 	live := h.live() - h.beside
 	for _, id := range h.order {

@@ -5,7 +5,8 @@ import (
 	"penstock.example/torch"
 )
 
-// lossOp measures the loss after the last layer of a chain, forward and backward at once. in is the model's output.
+// lossOp measures the loss after the last layer of a chain, forward and backward at once. in is the
+// model's output.
 func (p *prober) lossOp(in input, times []unitTimes) (out remat.Loss, err error) {
 	defer func(was bool) { p.inputGrad = was }(p.inputGrad)
 	p.inputGrad = true
@@ -18,7 +19,8 @@ func (p *prober) lossOp(in input, times []unitTimes) (out remat.Loss, err error)
 		e := p.execute(0, input{xs: in.xs}, false)
 		saved := p.do(e, remat.Op{Kind: remat.ForwardSave})
 		ys, _ := e.Saved(0)
-		loss := p.owned(p.c.Keep(p.c.Share(ys[0]))) // whoever computes a loss holds it through backward, and the first gradient too
+		// The caller holds the loss through the backward, and its gradient too.
+		loss := p.owned(p.c.Keep(p.c.Share(ys[0])))
 		seed := p.owned(p.c.Keep(p.c.OnesLike(loss)))
 		e.GiveGrads(1, p.shared([]*torch.Tensor{seed}), nil)
 		backward := p.do(e, remat.Op{Kind: remat.Backward})

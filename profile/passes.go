@@ -10,23 +10,23 @@ import (
 	"penstock.example/torch"
 )
 
-// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a training step. So each
-// finds the caches and the allocator as it does there: what it reads was made by the layer before, and everything else
-// has been used since it last ran. For three layers a pass is
+// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a
+// training step, and so with caches and allocator as in a step: the layer before has just made its
+// input, and everything else was used since it last ran. For three layers a pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
-//	B2 B1 B0                    backward of the first: the gradients of parameters are made
-//	B2 B1 B0                    of the later one: they are added to
-//	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, before that, whose backward is in two parts
+//	B2 B1 B0                    backward of the first, which makes the gradients of parameters
+//	B2 B1 B0                    backward of the second, which adds to them
+//	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in two parts; its S comes earlier
 //
-// With one micro-batch at a time a backward would find in the caches what its forward has just left there, as in steps of
-// one micro-batch (Config.MicroBatches).
+// One micro-batch at a time would find the memory of its forward in the caches, as in steps of one
+// micro-batch (Config.MicroBatches).
 //
-// A pass holds what a step without recomputation holds, and that may be more than there is. So a long model is timed in
-// windows of layers, each of which holds more than caches do. With several devices a row of windows is timed at once
-// (beside.go). A layer that takes more than a window may is timed alone, one micro-batch after the other. So are the
-// layers of a row that a limit has no room for.
+// A pass holds as much as a step without recomputation. So a long model is timed in windows of
+// layers, each of them larger than the caches. With several devices a row of windows is timed at
+// once (concurrent.go). A layer too large for a window is timed alone, one micro-batch after the
+// other, and so are the layers of a row if a limit has no room for it.
 
 // windowBytes is how many bytes the layers of a window may save and make.
 const windowBytes = 256 << 20
@@ -34,11 +34,11 @@ const windowBytes = 256 << 20
 // window is the layers from <= i < to that are timed in the same passes.
 type window struct {
 	from, to int
-	isTight  bool // there is no room for several micro-batches
+	isTight  bool // one micro-batch at a time
 }
 
-// rows cuts layers, which take so many bytes each, into rows of windows, which are timed at once: as many as there are
-// devices, of at most so many bytes each. A layer that takes more is a row.
+// rows cuts layers of given bytes into windows of at most most bytes, and the windows into rows
+// that are timed at the same time, one on each device. A larger layer is a row.
 func rows(bytes []int64, devices int, most int64) (list [][]window) {
 	var counts []int // layers of each window
 	var held int64
@@ -83,11 +83,12 @@ func sum[N int | int64](list []N) (all N) {
 	return all
 }
 
-// beyondCaches is how many bytes two micro-batches save of which caches hold nothing until their backward.
+// beyondCaches is the bytes of two micro-batches that caches do not keep until their backward.
 const beyondCaches = 48 << 20
 
-// inFlight is how many micro-batches are in flight in a pass, each of which saves so many bytes. What a device of
-// several holds is that of fewer layers, and of more micro-batches. Beyond what caches hold it makes no difference.
+// inFlight returns the number of micro-batches in flight in a pass. saved is the bytes of one
+// micro-batch. A device of several holds fewer layers, and more micro-batches. It makes no
+// difference if caches do not hold them anyway.
 func (p *prober) inFlight(saved int64) int {
 	if 2*saved >= beyondCaches {
 		return 2
@@ -101,10 +102,12 @@ func (p *prober) windowLimit() int64 {
 	if m.Limit == 0 {
 		return windowBytes
 	}
-	return min(windowBytes, max(m.Limit-m.Live, 0)/2/int64(1+len(p.others))) // temporaries take the other half
+	half := max(m.Limit-m.Live, 0) / 2 // temporaries take the other half
+	return min(windowBytes, half/int64(1+len(p.others)))
 }
 
-// takes is how many bytes each layer takes in a pass; held is what a forward with gradients leaves of each.
+// takes returns the bytes of each layer in a pass. held is the bytes that a forward with gradients
+// leaves.
 func (p *prober) takes(held []int64) []int64 {
 	bytes := make([]int64, len(held))
 	for i, l := range p.layers {
@@ -148,8 +151,8 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 	return times, atWork, err
 }
 
-// pass runs the layers of a window once without gradients and on several micro-batches with them, and records how
-// long each operation takes.
+// pass runs the layers of a window once without gradients and on several micro-batches with them,
+// and records how long each operation takes.
 func (l *lane) pass(times []unitTimes) error {
 	if err := l.forward(l.begin(), remat.Forward, forwardNoGrad, times); err != nil {
 		return err
@@ -201,7 +204,8 @@ func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []un
 	return nil
 }
 
-// back runs the backwards of a micro-batch; of one in two parts all first parts, and then all second ones.
+// back runs the backwards of a micro-batch; of one in two parts all first parts, and then all
+// second ones.
 func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 	l.giveOnes(e)
 	e.Defer = op == firstPart
@@ -235,11 +239,13 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 
 // requiresGrad says that a backward goes through an output.
 func requiresGrad(xs, skips []*torch.Tensor) bool {
-	return slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() })
+	return slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool {
+		return t != nil && t.RequiresGrad()
+	})
 }
 
-// level scales the times of layers so that they add up to the time of whole passes. Without it a sum
-// over layers would be too low: in no pass is every layer as quick as in its best quarter.
+// level scales the times of layers so that they add up to the time of whole passes. Without it a
+// sum over layers would be too low: in no pass is every layer as quick as in its best quarter.
 func level(layers []unitTimes) {
 	for op, pass := range added(layers) {
 		all := typicalSum(layers, op)
@@ -249,8 +255,8 @@ func level(layers []unitTimes) {
 	}
 }
 
-// together is the times of a unit of several layers: pass by pass, and scaled so that they are the sum of
-// the layers' times.
+// together is the times of a unit of several layers: pass by pass, and scaled so that they are the
+// sum of the layers' times.
 func together(layers []unitTimes) unitTimes {
 	unit := added(layers)
 	for op, t := range unit {
@@ -283,7 +289,7 @@ func added(list []unitTimes) (all unitTimes) {
 	return all
 }
 
-// scale multiplies times by a fraction; that of nothing is 1.
+// scale multiplies times by a fraction; if of is 0 they stay.
 func (t timed) scale(by, of time.Duration) {
 	if of <= 0 {
 		return
@@ -307,8 +313,8 @@ func (l *lane) begin() *segment.Execution {
 	return e
 }
 
-// giveOnes gives an execution ones as the gradients of what later layers get from the window: the
-// tuple, skips by pop, and parameters that they use too.
+// giveOnes gives an execution ones as the gradients of the window's output: the tuple, skips by
+// pop, and parameters that later layers use too.
 func (l *lane) giveOnes(e *segment.Execution) {
 	given, stashed := e.Saved(l.to - 1)
 	detached, passing := e.Take(l.to)
@@ -321,7 +327,7 @@ func (l *lane) giveOnes(e *segment.Execution) {
 		return l.c.Keep(l.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	e.GiveGrads(l.to, xs, skips) // before they are made: it frees what a failure has left
+	e.GiveGrads(l.to, xs, skips) // before they are made, so that a failure frees them
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)

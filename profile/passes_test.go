@@ -101,8 +101,8 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestOneMicroBatchAtATime: where there is no room for two micro-batches of a layer, they are run one after the
-// other, and what fits is measured.
+// TestOneMicroBatchAtATime: where there is no room for two micro-batches of a layer, they are run
+// one after the other, and what fits is measured.
 func TestOneMicroBatchAtATime(t *testing.T) {
 	c := newCtx(t)
 	var orders []string
@@ -135,8 +135,8 @@ func TestOneMicroBatchAtATime(t *testing.T) {
 	}
 }
 
-// Passes end by the clock: those that take long are fewer, and none of them is for warming up. So many as are asked
-// for are made however long they take.
+// Passes end by the clock: those that take long are fewer, and none of them is for warming up. So
+// many as are asked for are made however long they take.
 func TestPassesByTheClock(t *testing.T) {
 	c := newCtx(t)
 	for _, test := range []struct {
@@ -167,8 +167,8 @@ func TestPassesByTheClock(t *testing.T) {
 	}
 }
 
-// A layer that is looked at holds its input once, its output, and a copy of that. What the account shows at most is
-// said.
+// A layer that is looked at holds its input once, its output, and a copy of that. What the account
+// shows at most is said.
 func TestALookHoldsItsInputOnce(t *testing.T) {
 	c := newCtx(t)
 	const bytes = 256 * 256 * 4

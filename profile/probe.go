@@ -15,7 +15,7 @@ import (
 type prober struct {
 	Config
 	ctx    context.Context
-	layers []nn.NamedLayer // the model's, and the loss if there is one
+	layers []nn.NamedLayer // the model's, and the loss
 	model  int             // number of layers without the loss
 	routes []nn.SkipRoute
 	c      *torch.Ctx // nothing stays in it between operations
@@ -33,8 +33,8 @@ type prober struct {
 	flight int   // micro-batches in flight in a pass
 	most   int64 // bytes that were live on the device at any moment
 
-	drops      []func()             // free what is held while a unit is measured
-	executions []*segment.Execution // of the unit; one that fails still holds tensors
+	drops      []func()             // free memory after a unit
+	executions []*segment.Execution // of the unit; failed ones still hold tensors
 	spare      []*segment.Execution // that are over
 	deferred   *nn.Deferred         // statistics that first forwards gather
 
@@ -43,11 +43,12 @@ type prober struct {
 	progress
 	isLean bool           // as little as possible is held
 	others []torch.Device // that work while layers are timed
-	isLane bool           // this one works beside others
+	isLane bool           // others work at the same time
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
-	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes, inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
+	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes,
+		inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
@@ -62,17 +63,18 @@ func (p *prober) live() int64 { return p.Device.Memory().Live }
 
 // context makes the contexts of training.
 func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
-	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed, Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Target: p.Target}
+	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed,
+		Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Target: p.Target}
 	if p.DeferredBatchNorm {
 		cfg.Deferred = p.deferred
 	}
 	return nn.NewCtx(c, cfg)
 }
 
-// reading is what an operation does to the account, in bytes, and how long it takes.
+// reading is the effect of an operation on the account, in bytes, and its time.
 type reading struct {
-	peak  int64 // the most that was live, beyond what was live before
-	delta int64 // what is live afterwards, beyond what was live before
+	peak  int64 // the most live bytes, less those before
+	delta int64 // the live bytes afterwards, less those before
 	took  time.Duration
 }
 
@@ -107,7 +109,8 @@ func (p *prober) execution() *segment.Execution {
 	return e
 }
 
-// execute begins an execution at a unit with an input, which it shares; again says that the unit has run before.
+// execute begins an execution at a unit with an input, which it shares; again says that the unit
+// has run before.
 func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	e := p.execution()
 	e.Send(unit, p.arrival(unit, input{p.shared(in.xs), p.shared(in.skips)}))
@@ -126,7 +129,7 @@ func (p *prober) arrival(unit int, in input) segment.Arrival {
 	return a
 }
 
-// dropHeld gives identities back, and frees what a failure has left.
+// dropHeld gives identities back, and frees the tensors of failed executions.
 func (p *prober) dropHeld() {
 	for _, e := range p.executions {
 		e.Free()
@@ -143,7 +146,7 @@ func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
 	return mapped(list, func(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) })
 }
 
-// mapped makes a tensor of each one. One that stands there twice stays one.
+// mapped applies f to each tensor, once if it occurs twice.
 func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(list))
 	for i, x := range list {
@@ -167,7 +170,7 @@ func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
 	return in, err
 }
 
-// wants reports of which elements of a stage's input the gradient is wanted.
+// wants reports which elements of the model's input need a gradient.
 func (p *prober) wants(xs []*torch.Tensor) []bool {
 	out := make([]bool, len(xs))
 	for i, x := range xs {

@@ -1,23 +1,23 @@
 // Package profile measures a model: seconds and bytes of its layers, and of the units of a
 // rematerialisation plan. Bytes are exact, from the device's account. It decides nothing: package
-// balance cuts a model by these measurements, and package remat finds what to keep and what to
-// recompute.
+// balance cuts a model by these measurements, and package remat chooses the activations to keep.
 //
 //	p, err := profile.Measure(ctx, model, profile.Config{}, sample) // the rows of a micro-batch
-//	counts, times, err := balance.ByTime(p.Layers, 2, balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips})
+//	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips}
+//	counts, times, err := balance.ByTime(p.Layers, 2, config)
 //
 // Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
 // micro-batch at a time:
 //
-//	look.go        every layer, as a unit of its own: what it saves for backward
+//	look.go        the bytes of every layer, as a unit of its own
 //	passes.go      the times of every layer, in passes that are like training steps
-//	beside.go      while other devices work too
+//	concurrent.go  while other devices work too
 //	state.go       a layer made ready to run, and put back
 //	device.go      devices that measure, and that work meanwhile
 //	view.go        the view of package balance: layers, skips, ties
 //	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
 //	sweep.go       the bytes of every unit, by the operations of a plan
-//	split.go       those of a backward in two parts
+//	split.go       the bytes of backwards in two parts
 //	blocks.go      which tensors between units lie in the same memory
 //	chain.go       the view of packages plan and remat: footprints and chains
 //
@@ -40,57 +40,59 @@ import (
 	"penstock.example/torch"
 )
 
-// Config says what is measured, and how. The zero value measures layers, without chains, on cpu:0,
-// with one thread.
+// Config is the settings of a measurement. The zero value measures layers, without chains, on
+// cpu:0, with one thread.
 type Config struct {
-	// Device is where the layers run; on a GPU on its default stream. Nobody else may use it meanwhile: bytes are read from its account.
-	// Parameters that exist on other GPUs are copied there while their layer is measured.
+	// Device is where the layers run; on a GPU on its default stream. Nobody else may use it
+	// meanwhile: bytes are read from its account. Parameters that exist on other GPUs are copied
+	// there while their layer is measured.
 	Device torch.Device
 	Peer   torch.Device // transfers are timed to it; between CPU devices it makes no difference which it is
-	// Devices is how many CPU devices work at once in training, this one among them. So many layers are timed at once,
-	// as far as there are cores: others take caches, memory and clock from a core. 0 is one.
+	// Devices is the number of CPU devices that work at once in training. As many layers are timed
+	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
 	Devices int
 	Threads int // of each operator, at most torch.MaxThreads; 0 is 1
-	// Warmup is how many passes over layers come before the timed ones. 0 is one, and none where passes take long.
+	// Warmup is the number of passes before the timed ones. 0 is 1, and 0 if passes take long.
 	Warmup int
-	// Repeats is how many timed passes there are. The lower quartile counts. 0 is five, and fewer, at least two, where
-	// passes take long.
+	// Repeats is the number of timed passes. The lower quartile counts. 0 is 5, and fewer, at least
+	// 2, if passes take long.
 	Repeats  int
 	Seed     uint64
-	Extras   []nn.Extra     // what the layers expect of a batch that is no tensor
+	Extras   []nn.Extra     // batch values that are not tensors
 	Autocast torch.Autocast // the type of forwards, as in a pipe
-	// Clock is what runs are timed by, as the difference of two readings. Nil is the processor time of the thread
-	// (torch.ThreadTime) where one thread works on a CPU, so that others who use the processor do not count; on a GPU the
-	// time between events; and else the time of day. With a clock of the caller one layer is timed at a time.
+	// Clock times runs, as the difference of two readings. Nil is the processor time of the thread
+	// (torch.ThreadTime) for one thread on a CPU, so that other programs do not count; on a GPU the
+	// time between events; and else the time of day. With a Clock one layer is timed at a time.
 	Clock     func() time.Duration
 	BytesOnly bool // seconds stay 0
-	// Progress is called now and then with how many of so many layers are done, and at the end. Nil is not called.
+	// Progress is called now and then with the number of measured layers, and at the end. Nil is
+	// not called.
 	Progress func(done, layers int)
 
-	// Balance cuts the model into stages of so many layers, each of which gets a chain. Nil is no chains.
+	// Balance is the number of layers of each stage. Each stage gets a chain. Nil is no chains.
 	Balance []int
-	// Workers is the device of each stage, as a number. What moves between two stages on one device stays where it is;
-	// otherwise it is copied. Nil is a device for each.
+	// Workers is the device of each stage, as a number. Between stages on one device nothing is
+	// copied. Nil is a device for each.
 	Workers []int
-	// MicroBatches is how many micro-batches a step has; 0 is several, of which some are in flight at once. With 1 a
-	// backward finds in the caches what its forward has just left there.
+	// MicroBatches is the number of micro-batches of a step; 0 is several, some of them in flight
+	// at once. With 1 a backward finds the memory of its forward in the caches.
 	MicroBatches int
 	Loss         nn.Loss         // follows the last layer; nil is none
 	Target       []*torch.Tensor // of the sample
 	// Fewer is a sample of fewer rows, with FewerTarget, for Chain.Fewer. Nil is none.
 	Fewer, FewerTarget []*torch.Tensor
-	// LossUnit makes the loss the last unit of the last chain, whose backward may come long after
-	// its forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
+	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
+	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
 	LossUnit  bool
 	InputGrad bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
-	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections are given up
-	// first. 0 is 400.
+	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip
+	// connections are given up first. 0 is 400.
 	MostUnits         int
 	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
 	Split             bool // measure also backwards in two parts
-	FirstOnly         bool // leave out Chain.Later and Chain.Footprint; a search does without, and it takes half as long
-	// LiftLimit measures without the limit of Device where that has no room, and holds as little as it can
-	// (Profile.Beyond). For only a measurement tells the least limit that will do.
+	FirstOnly         bool // leave out Chain.Later and Chain.Footprint, for a search, in half the time
+	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
+	// it can (Profile.Beyond). For only a measurement tells the least limit that will do.
 	LiftLimit bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not
@@ -101,7 +103,7 @@ type Config struct {
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// Profile is what was measured, for one micro-batch of the sample's rows.
+// Profile is a measurement, for one micro-batch of the sample's rows.
 type Profile struct {
 	Layers []balance.Layer // the model's flattened layers; the loss is not among them
 	Skips  []balance.Skip  // between different layers
@@ -112,18 +114,18 @@ type Profile struct {
 	SecondsPerByte float64
 	Timing         Timing  // of all layers
 	Chains         []Chain // by stage of Config.Balance
-	// Most is the bytes that were live on Config.Device at any moment while it measured, what was there before
-	// included. Beyond is its limit if that had no room; 0 otherwise.
+	// Most is the most bytes that were live on Config.Device, with those live before. Beyond is its
+	// limit if that had no room; 0 otherwise.
 	Most, Beyond int64
 
 	looked looked
 }
 
-// looked is what is measured of a model whatever it is cut into.
+// looked is the part of a measurement that does not depend on the cut.
 type looked struct {
 	of    string // the model, the sample and the settings that it was measured with
 	found found
-	times []unitTimes // by layer; the loss, if there is one, is the last
+	times []unitTimes // by layer, with the loss
 	// devices is how many worked while any layer was timed; 0 where none was.
 	devices int
 }
@@ -138,11 +140,13 @@ type looked struct {
 // goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// On a CPU without a limit it holds inputs of units, at most 256 MiB, and as many bytes in passes over several layers.
-// A limit leaves room for less, which takes longer. The least that has to fit is a unit by itself, with its input, what
-// its backward holds, and the model's input. A step with one stage holds as much under any limit, but for a copy
-// of its output, of skips that go on, and with Config.Split of its input and its gradients.
-func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (Profile, error) {
+// On a CPU without a limit it holds inputs of units, at most 256 MiB, and as many bytes in passes
+// over several layers. A limit leaves room for less, which takes longer. The least that has to fit
+// is a unit by itself, with its input, what its backward holds, and the model's input. A step with
+// one stage holds as much under any limit, but for a copy of its output, of skips that go on, and
+// with Config.Split of its input and its gradients.
+func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (
+	Profile, error) {
 	out := Profile{}
 	err := measuring(ctx, model, config, sample, func(p *prober) error {
 		of, limit := p.describe(sample), p.Device.Memory().Limit
@@ -164,7 +168,8 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 }
 
 // measuring checks the settings, and runs f with a prober, on a thread of its own.
-func measuring(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor, f func(p *prober) error) error {
+func measuring(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor,
+	f func(p *prober) error) error {
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
 	if err != nil {
@@ -208,7 +213,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 	return nil
 }
 
-// fewer measures the chains of micro-batches of fewer rows. Their units are those of the others.
+// fewer measures the chains of micro-batches with fewer rows, with the same units.
 func (out *Profile) fewer(p *prober) error {
 	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 	p.Target = p.FewerTarget
@@ -219,8 +224,8 @@ func (out *Profile) fewer(p *prober) error {
 	return err
 }
 
-// shares are the parts of the time that the look at each layer with its passes, the forwards of units and their backwards
-// take, about.
+// shares returns about how much of the time goes to layers and their passes, forwards of units, and
+// backwards.
 func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
 	switch {
 	case isKnown:
@@ -236,17 +241,18 @@ func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
 	return looking / all, forwards / all, backwards / all
 }
 
-// describe names everything that the measurement of layers depends on. It does not tell losses of one type apart, as
-// their times are the same.
+// describe names everything that the measurement of layers depends on. Losses of one type have the
+// same name, as their times are the same.
 func (c *prober) describe(sample []*torch.Tensor) string {
 	words := torch.Describe(sample)
 	for _, l := range c.layers[:c.model] {
 		words = append(words, l.Name)
 	}
-	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly, fmt.Sprintf("%T", c.Loss))
+	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly,
+		fmt.Sprintf("%T", c.Loss))
 }
 
-// resolved checks the settings, and fills in what is left out.
+// resolved checks the settings, and fills in defaults.
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {
 	c.Threads, c.MostUnits = cmp.Or(c.Threads, 1), cmp.Or(c.MostUnits, 400)
 	refuse := func(field string, value any, problem, remedy string) (Config, error) {
@@ -260,17 +266,20 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	}
 	for i, x := range sample {
 		if x == nil || x.Freed() {
-			return c, fmt.Errorf("profile: tensor %d of the sample does not exist; keep it until Measure returns", i)
+			return c, fmt.Errorf("profile: tensor %d of the sample does not exist; keep it for Measure", i)
 		}
 		c.InputGrad = c.InputGrad || x.RequiresGrad()
 	}
 	hasRows := func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }
 	if !slices.ContainsFunc(sample, hasRows) {
-		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one", strings.Join(torch.Describe(sample), ", "))
+		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one",
+			strings.Join(torch.Describe(sample), ", "))
 	}
-	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads), arg.AtLeast("profile", "Warmup", c.Warmup, 0),
+	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads),
+		arg.AtLeast("profile", "Warmup", c.Warmup, 0),
 		arg.AtLeast("profile", "Repeats", c.Repeats, 0), arg.AtLeast("profile", "Devices", c.Devices, 0),
-		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0), arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
+		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0),
+		arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
 	if err == nil && c.Balance != nil {
 		err = arg.Balance("profile", c.Balance, len(layers))
 	}
@@ -279,7 +288,8 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	}
 	for field, d := range map[string]torch.Device{"Device": c.Device, "Peer": c.Peer} {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return refuse(field, d, "there is no such device", fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
+			return refuse(field, d, "there is no such device",
+				fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
 		}
 		if err := d.Usable(); err != nil {
 			return refuse(field, d, err.Error(), "want cpu:0, cpu:1, ...")
@@ -289,9 +299,11 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	case c.Loss != nil && len(c.Target) == 0:
 		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample")
 	case c.Workers != nil && len(c.Workers) != len(c.Balance):
-		return refuse("Workers", c.Workers, fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)), "want one for each stage")
+		return refuse("Workers", c.Workers, fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)),
+			"want one for each stage")
 	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, hasRows):
-		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows", "want a sample of fewer rows, or nil")
+		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows",
+			"want a sample of fewer rows, or nil")
 	case c.Fewer != nil && c.Loss != nil && len(c.FewerTarget) == 0:
 		return refuse("FewerTarget", c.FewerTarget, "there are none for the loss", "want those of Fewer")
 	}

@@ -128,8 +128,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestMeasuringUnderALimit: where a limit has no room it is lifted if that is wanted, and as little as possible is held. With
-// a limit of so much measuring keeps it. Progress takes nothing back.
+// TestMeasuringUnderALimit: where a limit has no room it is lifted if that is wanted, and as little
+// as possible is held. With a limit of so much measuring keeps it. Progress takes nothing back.
 func TestMeasuringUnderALimit(t *testing.T) {
 	c := newCtx(t)
 	var layers []nn.Layer
@@ -289,6 +289,9 @@ func TestStops(t *testing.T) {
 	model := nn.NewSequential(nn.NewReLU(), one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		if runs++; runs == 3 {
 			cancel(nil)
+		}
+		if !c.Training {
+			t.Error("it is not run as in training")
 		}
 		return c.MulScalar(x, 2)
 	}))

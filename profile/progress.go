@@ -1,13 +1,13 @@
 package profile
 
-// progress tells how much is measured, in layers of the model. What is measured once more takes nothing back.
+// progress reports the measured part, in layers of the model. It never goes back.
 type progress struct {
 	report            func(done, layers int)
 	layers            int
 	done, share, told float64 // of all that is measured: before this phase, in it, and reported
 }
 
-// begin begins a phase, which takes so much of the whole.
+// begin begins a phase; share is its part of the whole.
 func (p *progress) begin(share float64) { p.done, p.share = p.done+p.share, share }
 
 // tell reports that a part of the phase is done.

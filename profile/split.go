@@ -7,18 +7,18 @@ import (
 	"penstock.example/torch"
 )
 
-// split measures a backward of a unit in two parts, and returns what both take, as upper bounds: it counts what the first
-// part leaves to the second as memory of the unit alone, although units before and after it may hold some of it too.
-// So it runs on copies of the unit's input and gradients, which nothing else holds.
+// split measures a backward of a unit in two parts. Its bytes are upper bounds: memory left to the
+// second part counts as the unit's own, although neighbours may hold some of it too. So it runs on
+// copies of the unit's input and gradients, which nothing else holds.
 func (w *sweep) split(st *stage, i int, kind remat.BackwardKind) remat.UnitBackward {
 	u, e := &w.units[i], w.execution()
 	before, grads := w.live(), gradBytes(u.list)
-	held := map[uintptr]bool{} // the batch's, throughout
+	held := map[uintptr]bool{} // the batch
 	for _, x := range w.held[0].xs {
 		id, _ := x.Storage()
 		held[id] = true
 	}
-	var lent int64 // bytes of what is no copy, and may be left to the second part
+	var lent int64 // bytes without a copy, which the second part may need
 	copies := map[uintptr]*torch.Tensor{}
 	own := func(t *torch.Tensor) *torch.Tensor {
 		id, bytes := t.Storage()

@@ -16,9 +16,10 @@ type copied struct {
 	uses int
 }
 
-// ready makes a layer ready to run until restore is called. Parameters that do not exist are made. Gradients are put
-// aside. Buffers, which layers change, get their values back. Parameters on other GPUs are copied, and so are those that
-// layers share if other threads run such layers meanwhile. If ready panics, nothing has changed.
+// ready makes a layer ready to run until restore is called. It makes missing parameters, puts
+// gradients aside, and saves buffers, as layers change them. It copies parameters from other GPUs,
+// and shared parameters if other threads use them at the same time. If ready panics, nothing has
+// changed.
 func (p *prober) ready(l nn.NamedLayer) (restore func()) {
 	var undo []func()
 	restore = func() {
@@ -48,7 +49,8 @@ func (p *prober) ready(l nn.NamedLayer) (restore func()) {
 			undo = append(undo, q.Free)
 		} else if s.IsBuffer() {
 			t, was := s.Tensor(), p.c.Clone(s.Tensor())
-			undo = append(undo, func() { p.c.NoGrad(func() { p.c.Copy_(t, was) }) }) // always: native_batch_norm does not count as a change
+			// Always, as native_batch_norm does not count as a change.
+			undo = append(undo, func() { p.c.NoGrad(func() { p.c.Copy_(t, was) }) })
 		}
 	}
 	nn.Materialise(p.c, missing, p.Seed)

@@ -9,10 +9,10 @@ import (
 	"penstock.example/torch"
 )
 
-// sweep measures the bytes of units by the operations of a plan: forwards, unit by unit, over the whole model, then
-// backwards, from its last unit to its first. So every backward gets the gradients that the units after it have left:
-// which of them it copies, and where it can add in place, depends on their layout and on what else lies in their memory.
-// Where a stage begins on another device, copies go on, as they do in a step.
+// sweep measures the bytes of units by the operations of a plan: forwards over the whole model,
+// then backwards from its last unit to its first. So every backward gets the gradients of the units
+// after it. Their layout, and the memory they share, decide which of them it copies, and where it
+// adds in place. Where a stage begins on another device, copies go on, as in a step.
 type sweep struct {
 	*prober
 	units     []unit
@@ -21,11 +21,10 @@ type sweep struct {
 	tuples    []int // by boundary: elements of the tuple
 
 	in, next input
-	inputs   int64         // bytes of inputs that are held where there is room
-	held     map[int]input // inputs of some units, from which those of the others are made again
-	// back holds the gradients of inputs between units, by kind: backwards that make the gradients of parameters, and those that
-	// add to them. They are measured for what they are like, and not for their values. So those of one kind have memory at a
-	// time, and that only while their unit is measured.
+	inputs   int64         // bytes of kept inputs
+	held     map[int]input // kept inputs; the others are computed again from them
+	// back holds the gradients between units, by remat.BackwardKind: Makes and Adds. Only their
+	// layout counts, not their values. They have memory while their unit is measured.
 	back [2]segment.Execution
 }
 
@@ -37,18 +36,19 @@ type stage struct {
 	ties        []int     // of the segment, in the order of their first use in the stage
 }
 
-// crossing is a skip between units: that which stashes it, and later ones that pop it, once for each pop.
+// crossing is a skip between units: that which stashes it, and later ones that pop it, once for
+// each pop.
 type crossing struct {
 	stash int
 	pops  []int
 }
 
-// unit is what is measured of a unit.
+// unit is a unit with its measurements.
 type unit struct {
 	name     string
 	list     []nn.NamedLayer
 	bytes    remat.UnitBytes
-	saved    int64 // what a forward with gradients leaves, its output included
+	saved    int64 // left by a forward with gradients, with its output
 	commit   int64 // the peak when the statistics of deferred batch norms are applied
 	isFrozen bool  // it has no backward
 	backs    [4]remat.UnitBackward
@@ -163,7 +163,7 @@ func (w *sweep) attempt(i int, f func()) error {
 	})
 }
 
-// forwards measures the forwards of all units. The input of the first is there.
+// forwards measures the forwards of all units, from the model's input.
 func (w *sweep) forwards() error {
 	layer := 0
 	for number, st := range w.stages {
@@ -202,17 +202,20 @@ func (w *sweep) enter(st *stage, number int) {
 // replace puts copies, as another device gets them, into the place of tensors.
 func (w *sweep) replace(list []*torch.Tensor) {
 	copies := mapped(list, w.c.CopyHere)
-	mapped(copies, func(t *torch.Tensor) *torch.Tensor { return w.c.Keep(t) }) // not before: a copy that fails would leave those before it
+	// Not before, as a failing copy would leave earlier ones.
+	mapped(copies, func(t *torch.Tensor) *torch.Tensor { return w.c.Keep(t) })
 	torch.FreeAll(list)
 	copy(list, copies)
 }
 
-// holdInput keeps the input of a unit for its backwards: of a stage's first, and of others where there is room, evenly. Others
-// are made again.
+// holdInput keeps the input of a unit for its backwards, always for the first of a stage, and
+// evenly over the other units if memory allows. Other inputs are computed again.
 func (w *sweep) holdInput(i int, always bool) {
 	bytes := sizeOf(slices.Concat(w.in.xs, w.in.skips))
 	if !always {
-		if w.isLean || w.Device.Kind != torch.KindCPU || w.Device.Memory().Limit > 0 || w.inputs+bytes > windowBytes/int64(len(w.units))*int64(i+1) {
+		room := windowBytes / int64(len(w.units)) * int64(i+1)
+		isLimited := w.isLean || w.Device.Kind != torch.KindCPU || w.Device.Memory().Limit > 0
+		if isLimited || w.inputs+bytes > room {
 			return
 		}
 		w.inputs += bytes
@@ -227,8 +230,8 @@ func sizeOf(list []*torch.Tensor) int64 {
 	return sum(b.Bytes)
 }
 
-// forward measures the forwards of a unit, and makes its output the input of the next. After the last unit it makes
-// gradients of the output for the backwards.
+// forward measures the forwards of a unit, and makes its output the input of the next. After the
+// last unit it makes gradients of the output.
 func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
 	u.bytes.Save = w.runs(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
@@ -265,9 +268,11 @@ func (w *sweep) forward(st *stage, i int) {
 	w.in, w.next = w.next, input{}
 }
 
-// runs runs a unit for the first time in a step, on a later micro-batch, and again. Running statistics move in a first run
-// alone. Deferred ones are begun on the first micro-batch, and added to on later ones. last is called after the last run.
-func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (peaks [remat.ForwardRuns]int64) {
+// runs runs a unit as in the first micro-batch, in a later one, and as a repetition. Only first
+// runs move running statistics. Deferred ones begin with the first micro-batch, and later ones add
+// to them. last is called after the repetition.
+func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (
+	peaks [remat.ForwardRuns]int64) {
 	w.deferred = nn.NewDeferred()
 	defer w.deferred.Free()
 	var first reading
@@ -307,7 +312,8 @@ func (w *sweep) giveOnes(ys []*torch.Tensor) {
 func (w *sweep) backwards() error {
 	for number, st := range slices.Backward(w.stages) {
 		for _, kind := range w.kinds() {
-			st.grads[kind].note(st.last-st.first, nil, w.gradients(kind, st.last).list(w.elements(st, st.last)))
+			list := w.gradients(kind, st.last).list(w.elements(st, st.last))
+			st.grads[kind].note(st.last-st.first, nil, list)
 		}
 		if err := w.descend(st, st.first, st.last); err != nil {
 			return err
@@ -321,10 +327,10 @@ func (w *sweep) backwards() error {
 	return nil
 }
 
-// descend measures the backwards of the units from <= i < to, whose first one's input is held, from the
-// last to the first. It holds the input of the middle one for the upper half, and makes it again from
-// there: inputs of log2 of the units at once, beside those that there is room for, for at most half as many forwards of each
-// unit. Lean, it makes each from the first one's.
+// descend measures the backwards of units from last to first. The input of unit from is kept. It
+// keeps the input of the middle unit for the upper half, so that at most log2 of the units have
+// kept inputs, and each unit runs forward at most half as often. Lean, it computes each input from
+// the first.
 func (w *sweep) descend(st *stage, from, to int) error {
 	if to-from == 1 {
 		return w.backward(st, from)
@@ -342,7 +348,8 @@ func (w *sweep) descend(st *stage, from, to int) error {
 	return w.descend(st, from, middle)
 }
 
-// inputOf makes the input of a unit from that of the last one before it that is held, which unit from is, and holds it.
+// inputOf computes the input of a unit from the last kept one before it, and keeps it. The input of
+// unit from is kept.
 func (w *sweep) inputOf(from, unit int) error {
 	for i := from + 1; i <= unit; i++ {
 		if _, held := w.held[i]; held {
@@ -432,7 +439,8 @@ func (w *sweep) hold(t *torch.Tensor) uintptr {
 	return id
 }
 
-// depart puts copies, as other devices get them, into the place of the gradients of a stage's input.
+// depart puts copies, as other devices get them, into the place of the gradients of a stage's
+// input.
 func (w *sweep) depart(st *stage, number int) {
 	n := w.elements(st, st.first)
 	for _, kind := range w.kinds() {

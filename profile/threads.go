@@ -13,10 +13,10 @@ import (
 	"penstock.example/torch"
 )
 
-// Numbers of threads take turns, in rounds over the layers of a window. A window ends also where its forward takes
-// long, so that rounds are short.
+// Numbers of threads take turns, in rounds over the layers of a window. A window ends where its
+// forward takes long, so that rounds are short.
 const (
-	threadsTime  = 3 * time.Second       // after which no further window is timed, and no round after the fewest
+	threadsTime  = 3 * time.Second       // no further window afterwards, and few rounds
 	fewestRounds = 3                     // of a window
 	forwardTime  = 50 * time.Millisecond // of a window, with one thread
 	turn         = 30 * time.Millisecond // of each number, at least
@@ -26,14 +26,16 @@ const (
 // ThreadTimes is how long a micro-batch takes with several numbers of threads.
 type ThreadTimes struct {
 	Threads []int
-	// Rounds is the time of the layers, by round, and by number as in Threads. What is in one round ran in turns.
-	// There are fewer than Config.Repeats where layers took long.
+	// Rounds is the times of the layers, by round and by index of Threads. Numbers of threads take
+	// turns within a round. Slow layers get fewer rounds than Config.Repeats.
 	Rounds [][]time.Duration
-	// Layers is how many were timed, from the first one on: fewer than the model has where they took long.
+	// Layers is how many were timed, from the first one on: fewer than the model has where they
+	// took long.
 	Layers int
 }
 
-// Faster is how many times as fast number i of Threads was as number j, for each round, the least first.
+// Faster is how many times as fast number i of Threads was as number j, for each round, the least
+// first.
 func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 	for _, times := range t.Rounds {
 		ratios = append(ratios, times[j].Seconds()/max(times[i], 1).Seconds())
@@ -42,13 +44,16 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 	return ratios
 }
 
-// Threads times forward and backward of a model's layers with several numbers of threads, in turns, as often
-// as Config.Repeats says, or five times. It is as Measure otherwise, but for Config.Threads, Config.Devices and
-// Config.Balance, which it does not look at; without Config.Clock it times by the time of day. After some seconds
-// it goes on to no further layer, and to no round after the third.
-func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int, sample ...*torch.Tensor) (ThreadTimes, error) {
+// Threads times forward and backward of a model's layers with several numbers of threads, in turns,
+// as often as Config.Repeats says, or five times. It is as Measure otherwise, but for
+// Config.Threads, Config.Devices and Config.Balance, which it does not look at; without
+// Config.Clock it times by the time of day. After some seconds it goes on to no further layer, and
+// to no round after the third.
+func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
+	sample ...*torch.Tensor) (ThreadTimes, error) {
 	if len(counts) == 0 {
-		return ThreadTimes{}, &ConfigError{Of: "profile", Field: "Threads", Value: counts, Problem: "there are no numbers", Remedy: "want some to compare"}
+		return ThreadTimes{}, &ConfigError{Of: "profile", Field: "Threads", Value: counts,
+			Problem: "there are no numbers", Remedy: "want some to compare"}
 	}
 	for _, n := range counts {
 		if err := arg.Between("profile", "Threads", n, 1, torch.MaxThreads); err != nil {
@@ -58,7 +63,8 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	if begin := time.Now(); config.Clock == nil {
 		config.Clock = func() time.Duration { return time.Since(begin) }
 	}
-	config.Threads, config.Balance, config.Repeats = slices.Max(counts), nil, cmp.Or(config.Repeats, usualPasses)
+	config.Threads, config.Balance = slices.Max(counts), nil
+	config.Repeats = cmp.Or(config.Repeats, usualPasses)
 	t := ThreadTimes{Threads: counts}
 	for range config.Repeats {
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
@@ -70,7 +76,8 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		}
 		p.begin(1)
 		in, err := p.sampleInput(sample)
-		for end := p.Clock() + threadsTime; err == nil && t.Layers < len(p.layers) && (t.Layers == 0 || p.Clock() < end); {
+		end := p.Clock() + threadsTime
+		for err == nil && t.Layers < len(p.layers) && (t.Layers == 0 || p.Clock() < end) {
 			l := &lane{prober: p, window: window{from: t.Layers, to: t.Layers}, ctx: ctx, in: in}
 			var next input
 			if err = l.attempt(func() error { return l.rounds(&t, end) }); err == nil {
@@ -87,7 +94,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	return t, err
 }
 
-// grow takes layers into the window, as far as there is room and their forwards take no longer than forwardTime.
+// grow adds layers to the window until their memory or the time of their forwards is too large.
 func (l *lane) grow() error {
 	l.c.SetThreads(1)
 	e, room, begin := l.begin(), l.live()+l.windowLimit(), l.Clock()
@@ -109,8 +116,8 @@ func (l *lane) grow() error {
 	return nil
 }
 
-// rounds does the rounds of a window. After end there are the fewest; those of the windows before that this one has not
-// are dropped.
+// rounds times the window in rounds, after end in the fewest, and drops rounds of earlier windows
+// that this one lacks.
 func (l *lane) rounds(t *ThreadTimes, end time.Duration) error {
 	if err := l.grow(); err != nil {
 		return err
@@ -120,7 +127,8 @@ func (l *lane) rounds(t *ThreadTimes, end time.Duration) error {
 			t.Rounds = t.Rounds[:k]
 			break
 		}
-		l.tell((float64(l.from) + float64(l.to-l.from)*float64(k)/float64(len(t.Rounds))) / float64(len(l.layers)))
+		part := float64(k) / float64(len(t.Rounds))
+		l.tell((float64(l.from) + float64(l.to-l.from)*part) / float64(len(l.layers)))
 		for j := range t.Threads {
 			if k%2 == 1 { // what changes steadily is the same for all
 				j = len(t.Threads) - 1 - j
@@ -144,9 +152,9 @@ func (l *lane) rounds(t *ThreadTimes, end time.Duration) error {
 	return nil
 }
 
-// onThread runs f on an OS thread of its own where it has several threads, which end with that one: OpenMP would
-// count them for ever, and where it counts more than there are cores, all of them sleep between operators. A
-// pipe's worker is such a thread itself.
+// onThread runs f on an OS thread of its own if operators use several threads, which then end with
+// it. OpenMP would count them for ever, and let all threads sleep between operators if it counts
+// more threads than cores. A pipe's worker is such a thread already.
 func onThread(threads int, f func() error) error {
 	if threads <= 1 || torch.ThreadTag() != 0 {
 		runtime.LockOSThread()

@@ -32,7 +32,8 @@ func (t Timing) Warning() string {
 	return fmt.Sprintf("the median run took %.0f %% longer than the lower quartile", 100*t.Spread)
 }
 
-// useless is the spread from which on times are of no use: the median run took twice as long as what counts.
+// useless is the spread from which on times are of no use: the median run took twice as long as
+// what counts.
 const useless = 1
 
 // Useless says that the times are of no use for a decision.
@@ -53,8 +54,7 @@ func (t timed) typical() time.Duration { return t.quantile(0.25) }
 
 func (t timed) median() time.Duration { return t.quantile(0.5) }
 
-// quantile is what a part of the runs is at least as quick as; 0 of no runs. It lies between two runs where it is
-// none of them, so that it does not depend on how many there are.
+// quantile interpolates between runs, so that it does not depend on their number; 0 of no runs.
 func (t timed) quantile(part float64) time.Duration {
 	if len(t) == 0 {
 		return 0
@@ -82,7 +82,7 @@ func spread(list ...timed) float64 {
 	return (median - typical).Seconds() / typical.Seconds()
 }
 
-// timing describes several things that were timed on so many devices.
+// timing describes times that were measured on a number of devices.
 func (c *Config) timing(list []timed, devices int) Timing {
 	return Timing{Processor: c.processor(), Spread: spread(list...), Devices: devices}
 }
@@ -94,7 +94,8 @@ func (c *Config) processor() bool {
 }
 
 // took is how long something takes on a context's device: by the clock of the settings, or by the
-// processor time of this thread, or else by moments of the context's stream, which on a GPU are events.
+// processor time of this thread, or else by moments of the context's stream, which on a GPU are
+// events.
 func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 	clock := c.Clock
 	if c.processor() {
@@ -115,8 +116,8 @@ func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 }
 
 // queues reports whether the host queues all runs of a pass before it waits for them, as in a step.
-// Otherwise a GPU would idle between runs, and short runs would take as long as their launches. Tests
-// replace it.
+// Otherwise a GPU would idle between runs, and short runs would take as long as their launches.
+// Tests replace it.
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.

@@ -58,8 +58,8 @@ func (f *found) kept(layer int) int64 {
 	return bytes
 }
 
-// coarsen joins layers until there are at most so many units: first those inside of skip
-// connections, shortest skips first, then neighbours, evenly.
+// coarsen joins layers until at most most units are left: first those inside of skip connections,
+// shortest skips first, then neighbours, evenly.
 func coarsen(joined []string, routes []nn.SkipRoute, most int) {
 	units := func() (n int) {
 		for _, reason := range joined {
@@ -70,7 +70,9 @@ func coarsen(joined []string, routes []nn.SkipRoute, most int) {
 		return n
 	}
 	routes = slices.Clone(routes)
-	slices.SortStableFunc(routes, func(a, b nn.SkipRoute) int { return (lastPop(a) - a.Stash) - (lastPop(b) - b.Stash) })
+	slices.SortStableFunc(routes, func(a, b nn.SkipRoute) int {
+		return (lastPop(a) - a.Stash) - (lastPop(b) - b.Stash)
+	})
 	for _, r := range routes {
 		if units() <= most {
 			return

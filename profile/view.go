@@ -57,7 +57,7 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Co
 				l.Saved += b.bytes
 			}
 		}
-		if p.looked.times != nil { // the backward is that of a later micro-batch, which adds to gradients
+		if p.looked.times != nil { // a later micro-batch's backward adds to gradients
 			t := p.looked.times[i]
 			l.Forward, l.Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
 			all = append(all, t[forward], t[laterBackward])
@@ -68,8 +68,8 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Co
 	p.parameters(layers)
 }
 
-// leave is the bytes that are held only because layer i ends a stage. A block that is also that of a skip across
-// the boundary counts with the skip.
+// leave returns the bytes held only because layer i ends a stage. Blocks of skips across the
+// boundary do not count.
 func (f *found) leave(i int, routes []nn.SkipRoute) (bytes int64) {
 	var counted []*block
 	for _, r := range routes {

@@ -73,7 +73,7 @@ func TestAccumulateResumes(t *testing.T) {
 // A plan that is given does not count what lies between the batches of a step.
 func TestAccumulateRefusesAPlanWithALimit(t *testing.T) {
 	r := command(t, "train", "--model", "mlp", "--data", "synthetic", "--plan", "auto", "--memory-limit", "64MiB", "--accumulate", "2", "--steps", "1")
-	if r.code != exitUsage || !strings.Contains(r.stderr, "--accumulate 2: --plan auto with a limit does not count the gradients") {
+	if r.code != exitUsage || !strings.Contains(r.stderr, "--accumulate 2: --plan auto with a limit does not count gradients between batches") {
 		t.Errorf("exit code %d, stderr %q", r.code, r.stderr)
 	}
 	if r := command(t, with(small, "--accumulate", "0")...); r.code != exitUsage || !strings.Contains(r.stderr, "--accumulate") {

@@ -13,10 +13,10 @@ import (
 	"penstock.example/torch"
 )
 
-// While one core works, others that work too take caches, memory and clock from it: in a pipeline a layer
-// takes up to 1.3 times as long as on a machine that does nothing else. So the windows of a row run on a
-// device and a thread each, as stages do. Each does the passes that count, and goes on with passes that do
-// not until the last of them has done its own: while a layer is timed, all devices work.
+// Cores that work at the same time take caches, memory and clock from each other. In a pipeline a
+// layer takes up to 1.3 times as long as on an idle machine. So the windows of a row run on a
+// device and a thread each, as stages do. Each runs its timed passes, and then untimed ones until
+// the last of them has finished. While a layer is timed, all devices work.
 
 // team is a row of windows that are timed at once.
 type team struct {
@@ -188,22 +188,22 @@ func (t *team) time(l *lane) error {
 	})
 }
 
-// Passes by the clock: as many as are worth their time.
+// The number of passes depends on how long they take.
 const (
 	fewestPasses = 2
 	usualPasses  = 5
 	enoughTime   = time.Second            // in passes of a window that count, after which the fewest do
-	longPass     = 250 * time.Millisecond // needs no warm-up: what is slower in it only once is a small part
+	longPass     = 250 * time.Millisecond // needs no warm-up: first runs are a small part of it
 )
 
 // count counts the passes of a window.
 type count struct {
 	*Config
 	warm, counted int
-	spent         time.Duration // in those that count
+	spent         time.Duration // in counted passes
 }
 
-// more says that there are passes to do.
+// more reports whether passes remain.
 func (n *count) more() bool {
 	if n.Repeats > 0 {
 		return n.counted < n.Repeats
@@ -211,10 +211,11 @@ func (n *count) more() bool {
 	return n.counted < fewestPasses || n.counted < usualPasses && n.spent < enoughTime
 }
 
-// add says whether a pass counts that took so long.
+// add adds a pass and reports whether it counts.
 func (n *count) add(took time.Duration) bool {
 	// The first pass on a GPU is always one, as it loads the kernels.
-	if n.warm < n.Warmup || n.Warmup == 0 && n.warm == 0 && n.counted == 0 && (took < longPass || queues(n.Config)) {
+	isFirst := n.Warmup == 0 && n.warm == 0 && n.counted == 0
+	if n.warm < n.Warmup || isFirst && (took < longPass || queues(n.Config)) {
 		n.warm++
 		return false
 	}

@@ -14,8 +14,9 @@ import (
 	"penstock.example/torch"
 )
 
-// TestOthersWorkWhileALayerIsTimed: the first layer, in most of its runs that count, waits for two of the last
-// one, which only another thread can do. So the last one runs on when all of its own are done.
+// TestOthersWorkWhileALayerIsTimed: the first layer, in most of its runs that count, waits for two
+// of the last one, which only another thread can do. So the last one runs on when all of its own
+// are done.
 func TestOthersWorkWhileALayerIsTimed(t *testing.T) {
 	c := newCtx(t)
 	defer profile.SetCores(2)()
@@ -62,8 +63,8 @@ func TestOthersWorkWhileALayerIsTimed(t *testing.T) {
 	}
 }
 
-// TestOtherDevicesChangeNothing: with other devices at work every time is there, and the model is as it was, whatever
-// layers share.
+// TestOtherDevicesChangeNothing: with other devices at work every time is there, and the model is
+// as it was, whatever layers share.
 func TestOtherDevicesChangeNothing(t *testing.T) {
 	defer profile.SetCores(21)()
 	for _, network := range networks {
@@ -102,7 +103,8 @@ func (u *user) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Mul(x, u.weight.Tensor())
 }
 
-// TestTiesAreApart: what two devices use at once is a leaf of each, so that no two threads add to one gradient.
+// TestTiesAreApart: what two devices use at once is a leaf of each, so that no two threads add to
+// one gradient.
 func TestTiesAreApart(t *testing.T) {
 	c := newCtx(t)
 	defer profile.SetCores(2)()
@@ -128,8 +130,8 @@ func TestTiesAreApart(t *testing.T) {
 	}
 }
 
-// TestOtherDevicesUnderALimit: all windows of a row hold what one would. Where a layer takes more it is alone, and
-// it is said that no other device worked.
+// TestOtherDevicesUnderALimit: all windows of a row hold what one would. Where a layer takes more
+// it is alone, and it is said that no other device worked.
 func TestOtherDevicesUnderALimit(t *testing.T) {
 	c := newCtx(t)
 	defer profile.SetCores(3)()
@@ -145,7 +147,8 @@ func TestOtherDevicesUnderALimit(t *testing.T) {
 	}
 }
 
-// TestFailuresElsewhere: a layer that fails on another device is named, and the others stop; nothing stays.
+// TestFailuresElsewhere: a layer that fails on another device is named, and the others stop;
+// nothing stays.
 func TestFailuresElsewhere(t *testing.T) {
 	defer profile.SetCores(2)()
 	for _, test := range []struct {
