@@ -411,10 +411,8 @@ func TestEnvironmentsThatAreRefused(t *testing.T) {
 		{torchrun.plus("MASTER_ADDR", "node7:29500"), "MASTER_ADDR", "node7:29500", "", "want the host name or address of rank 0"},
 		{torchrun.plus("MASTER_PORT", ""), "MASTER_PORT", "", "", "want a port from 1 to 65535"},
 		{torchrun.plus("MASTER_PORT", "65536"), "MASTER_PORT", "65536", "", "want a port from 1 to 65535"},
-		{torchrun.plus("TORCHELASTIC_USE_AGENT_STORE", "maybe"), "TORCHELASTIC_USE_AGENT_STORE", "maybe", "", "want True or False"},
 		{slurm.plus("SLURM_PROCID", "8"), "SLURM_PROCID", "8", "SLURM_STEP_NUM_TASKS is 8", "want 0 to 7"},
 		{slurm.plus("SLURM_STEP_NODELIST", "gpu[07-10"), "SLURM_STEP_NODELIST", "gpu[07-10", "it does not begin with a host", "or MASTER_ADDR=HOST"},
-		{slurm.plus("SLURM_JOB_ID", "mine"), "SLURM_JOB_ID", "mine", "", "want a whole number"},
 		{slurm.plus("SLURM_JOB_ID", ""), "MASTER_PORT", "", "", "set both in the job's script, or leave both out"},
 		{openMPI.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "want mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"},
 	} {
