@@ -11,7 +11,7 @@ import (
 	"penstock.example/autoremat"
 	"penstock.example/internal/must"
 	"penstock.example/nn"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -65,7 +65,7 @@ func (breaking) Forget() {}
 // tighten gives the module the least limit for a batch, so that layers are run again.
 func (b *fixture) tighten(t *testing.T, x *torch.Tensor) {
 	t.Helper()
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if err := errors.Join(b.m.SetLimit(1), b.step(x)); !errors.As(err, &short) {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestRefusedCallChangesNothing(t *testing.T) {
 				})
 			}
 			var refused *torch.MemoryError
-			var short *planner.MemoryError
+			var short *plan.MemoryError
 			switch {
 			case err == nil:
 				done = true
@@ -251,7 +251,7 @@ func TestOthersAllocateTheLimit(t *testing.T) {
 	}
 	live, most := device.Memory().Live, b.m.Predicted()
 	other := b.Empty(torch.Float32, (1<<20-live)/4-1000)
-	var e *planner.MemoryError
+	var e *plan.MemoryError
 	if err := b.step(x); !errors.As(err, &e) || e.Stages[0].Limit != 1<<20 || e.Least() <= 1<<20 {
 		t.Errorf("got %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -246,7 +246,7 @@ func (q problem) least(t test) int64 {
 }
 
 // refused is the error of training under a limit, or nil.
-func (q problem) refused(t test, limit int64) (e *planner.MemoryError) {
+func (q problem) refused(t test, limit int64) (e *plan.MemoryError) {
 	t.Helper()
 	var o optim.Optimizer
 	if q.optimizer != nil {

@@ -13,7 +13,7 @@ import (
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -150,7 +150,7 @@ func (p tight) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) 
 	if err := p.m.SetLimit(1); err != nil {
 		panic(err)
 	}
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	err := torch.Try(func() { ys = p.m.ForwardTuple(c, xs) })
 	if errors.As(err, &short) {
 		if err := p.m.SetLimit(short.Least()); err != nil {

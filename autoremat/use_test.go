@@ -8,7 +8,7 @@ import (
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -181,7 +181,7 @@ func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
 	own := device.Memory().Live + 100
 	device.SetLimit(own)
 	err := b.step(x)
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if !errors.As(err, &short) || short.Stages[0].Limit != own || short.Least() <= own {
 		t.Fatalf("with %d bytes: %v", own, err)
 	}

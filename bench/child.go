@@ -65,7 +65,8 @@ func (b *bench) startPython(ctx context.Context, script string, args ...string) 
 		c.stop()
 		return nil, err
 	}
-	if name := strings.TrimSpace(hello.Torch + " " + hello.BLAS); !slices.Contains(b.PyTorch, name) && name != "" {
+	if name := strings.TrimSpace(hello.Torch + " " + hello.BLAS); !slices.Contains(b.PyTorch, name) &&
+		name != "" {
 		b.PyTorch = append(b.PyTorch, name)
 	}
 	return c, nil

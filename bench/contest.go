@@ -73,8 +73,8 @@ func (b *bench) threads() int {
 	return runtime.NumCPU()
 }
 
-// compare plays a match with a script of bench/python, and adds the ratio of throughputs to the report. An opponent that
-// fails has a row, too. The row's conditions are those of our side.
+// compare plays a match with a script of bench/python, and adds the ratio of throughputs to the report.
+// An opponent that fails has a row, too. The row says the conditions of our side.
 func (b *bench) compare(ctx context.Context, x row, ours side, c *child, theirs side) error {
 	m, err := b.play(ctx, ours, theirs)
 	if err != nil {
@@ -84,7 +84,8 @@ func (b *bench) compare(ctx context.Context, x row, ours side, c *child, theirs 
 		return b.fail(x, m.Failure)
 	}
 	x.Value = m.Faster()
-	x.Conditions += fmt.Sprintf("; theirs %d; %.1f ms, theirs %.1f", c.last.Threads, median(m.Ours), median(m.Theirs))
+	x.Conditions += fmt.Sprintf("; theirs %d; %.1f ms, theirs %.1f", c.last.Threads, median(m.Ours),
+		median(m.Theirs))
 	if product := c.last.Product; product > 0 {
 		rate := c.last.Flops / median(m.Ours) * 1e3
 		x.Conditions += fmt.Sprintf("; %.3g TFLOP/s, %.0f %% of a product's", rate/1e12, 100*rate/product)

@@ -33,7 +33,7 @@ func (b *bench) limitedWorkloads() []workload {
 	return list
 }
 
-// compileAhead has torch.compile fill its cache with what the part limits asks for.
+// compileAhead has torch.compile fill its cache for the part limits.
 func (b *bench) compileAhead(ctx context.Context) error {
 	list := b.limitedWorkloads()
 	failed := make([]error, len(list))
@@ -52,7 +52,8 @@ func (b *bench) compileAhead(ctx context.Context) error {
 
 // forShares calls f for each share with PyTorch, which has tried so many segments, and what it takes
 // without recomputation.
-func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(share float64, c *child, all answer) error) error {
+func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(share float64, c *child,
+	all answer) error) error {
 	c, err := b.startMemory(ctx, w)
 	if err != nil {
 		return err
@@ -86,9 +87,10 @@ func (b *bench) measureLimits(ctx context.Context) error {
 	return nil
 }
 
-// withinShare lets our best plan within a share of all bytes alternate with what PyTorch has for it. A side that
-// cannot keep the share has a row that says why.
-func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share float64, c *child, all answer) error {
+// withinShare lets our best plan within a share of all bytes alternate with what PyTorch has for it. A
+// side that cannot keep the share has a row that says why.
+func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share float64, c *child,
+	all answer) error {
 	limit := int64(share * float64(all.Peak))
 	b.device.SetLimit(limit)
 	_, unplanned := t.pipe.PlanFor(ctx, t.batch, nn.MSE())
@@ -113,7 +115,8 @@ func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share f
 			continue
 		}
 		r.Value = m.Faster()
-		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(limit),
+		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms",
+			mebibytes(limit),
 			mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak), median(m.Theirs))
 		b.add(r)
 	}

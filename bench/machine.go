@@ -30,14 +30,16 @@ func describeMachine() machine {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	_, name, _ := strings.Cut(string(text), "model name")
 	name, _, _ = strings.Cut(name, "\n")
-	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH), AVX512: strings.Contains(string(text), " avx512f "),
-		Cores: runtime.NumCPU(), Torch: torch.Version(), BLAS: torch.BLASCore(), Go: runtime.Version()}
+	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH),
+		AVX512: strings.Contains(string(text), " avx512f "),
+		Cores:  runtime.NumCPU(), Torch: torch.Version(), BLAS: torch.BLASCore(), Go: runtime.Version()}
 }
 
 func (m machine) String() string {
 	with := map[bool]string{true: "with", false: "without"}[m.AVX512]
 	return fmt.Sprintf("%s %s AVX-512, %d cores; Penstock on libtorch %s, BLAS kernels %s, %s; "+
-		"other processes used %.2f cores", m.CPU, with, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go, m.OtherCores)
+		"other processes used %.2f cores", m.CPU, with, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go,
+		m.OtherCores)
 }
 
 // othersTime returns the processor time of other processes. Children are not others once they have

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -24,13 +25,13 @@ var recomputed = []workload{
 // budgets are of torch.compile's activation_memory_budget. 1 recomputes nothing.
 var budgets = []float64{1, 0.75, 0.5, 0.25, 0.1}
 
-// point is a way of the opponent to recompute, beside our plan within its measured peak.
+// point is a way of the opponent to recompute, and our plan within its measured peak.
 type point struct {
 	request         map[string]any // "segments" or "budget"
 	theirs          answer
 	match           match
 	predicted, ours int64 // our peak
-	failure         error // theirs, or there is no plan
+	failure         error // theirs, or none of our plans fits
 }
 
 func (b *bench) measureMemory(ctx context.Context) error {
@@ -110,9 +111,17 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 		}
 	}
 	b.addPoints(x, c, segments)
-	x.Opponent = "torch.compile budget"
+	if x.Opponent, x.Conditions = "torch.compile budget", "; its peak falls with the budget"; !monotone(shares) {
+		x.Conditions += ": NO"
+	}
 	b.addPoints(x, c, shares)
 	return slices.Concat(segments, shares), nil
+}
+
+// monotone reports whether the opponent's peaks do not grow along the points.
+func monotone(points []point) bool {
+	measured := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.theirs.Peak == 0 }) // 0: it failed
+	return slices.IsSortedFunc(measured, func(a, b point) int { return cmp.Compare(b.theirs.Peak, a.theirs.Peak) })
 }
 
 // withinPeak measures the opponent's peak, and lets our best plan within it alternate with it.
@@ -121,7 +130,8 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	if p.theirs, p.failure = c.ask(p.request); p.failure != nil {
 		return nil
 	}
-	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak}, Devices: []torch.Device{b.device}})
+	t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Budget: []int64{p.theirs.Peak},
+		Devices: []torch.Device{b.device}})
 	if err != nil {
 		return err
 	}
@@ -140,17 +150,24 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 // addPoints reports the points of an opponent, and in a row of their own their geometric mean and range.
 func (b *bench) addPoints(x row, c *child, points []point) {
 	var gains []float64
-	sum := 0.0
+	sum, all := 0.0, 0.0 // all is what the budget 1 holds beside parameters, buffers and batch
 	for _, p := range points {
 		delete(p.request, "seconds")
+		share, _ := p.request["budget"].(float64)
+		if share == 1 {
+			all = mebibytes(p.theirs.Peak - p.theirs.Live)
+		}
 		one := row{What: x.What, Opponent: fmt.Sprint(x.Opponent, " ", p.request)}
 		if p.failure != nil {
 			_ = b.fail(one, p.failure) // it is in the report
 			continue
 		}
 		one.Value = p.match.Faster()
-		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours), median(p.match.Ours),
-			mebibytes(p.theirs.Peak), median(p.match.Theirs))
+		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours),
+			median(p.match.Ours), mebibytes(p.theirs.Peak), median(p.match.Theirs))
+		if share > 0 {
+			one.Conditions += fmt.Sprintf(", its budget says %.1f MiB", mebibytes(p.theirs.Live)+share*all)
+		}
 		b.add(one)
 		gains, sum = append(gains, one.Value.Median), sum+math.Log(one.Value.Median)
 	}
@@ -160,8 +177,8 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 	}
 	x.Value = spreadOf(gains)
 	x.Value.Median = math.Exp(sum / float64(len(gains)))
-	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d", len(gains), len(points),
-		b.threads(), c.last.Threads)
+	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains),
+		len(points), b.threads(), c.last.Threads, x.Conditions)
 	b.add(x)
 }
 

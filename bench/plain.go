@@ -13,7 +13,8 @@ import (
 // measurePlain compares one stage, on the whole batch at once, with eager PyTorch and with
 // torch.compile. On GPUs, where compiling takes minutes, it is eager PyTorch alone.
 func (b *bench) measurePlain(ctx context.Context) error {
-	list, precisions, compile := []workload{mlp, gpt, resnet20, resnet50, unet}, []string{""}, []bool{false, true}
+	list, precisions, compile := []workload{mlp, gpt, resnet20, resnet50, unet}, []string{""}, []bool{false,
+		true}
 	switch {
 	case b.large:
 		list, precisions, compile = b.largeWorkloads(), []string{tf32, bfloat16}, compile[:1]

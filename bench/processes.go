@@ -145,7 +145,9 @@ func (p pairing) export(folder string) (map[string]any, error) {
 	defer t.close()
 	weights, batch := filepath.Join(folder, "weights"), filepath.Join(folder, "batch")
 	request, err := p.request(map[string]any{"chunks": p.Chunks, "weights": weights, "batch": batch})
-	return request, errors.Join(err, nn.Save(weights, t.model), safetensors.WriteFile(batch, []safetensors.Tensor{
-		torch.FileTensor("input", t.batch.Input[0].Tensor), torch.FileTensor("target", t.batch.Target[0].Tensor),
-	}, nil))
+	return request, errors.Join(err, nn.Save(weights, t.model), safetensors.WriteFile(batch,
+		[]safetensors.Tensor{
+			torch.FileTensor("input", t.batch.Input[0].Tensor), torch.FileTensor("target",
+				t.batch.Target[0].Tensor),
+		}, nil))
 }

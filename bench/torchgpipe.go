@@ -15,7 +15,8 @@ import (
 // measureTorchgpipe compares pipelines of two stages with one thread each.
 func (b *bench) measureTorchgpipe(ctx context.Context) error {
 	if os.Getenv("TORCHGPIPE") == "" {
-		return b.fail(row{What: "two stages", Opponent: "torchgpipe"}, errors.New("TORCHGPIPE names no folder that has it"))
+		return b.fail(row{What: "two stages", Opponent: "torchgpipe"},
+			errors.New("TORCHGPIPE names no folder that has it"))
 	}
 	list := []workload{mlp.in(1, pipe.Never), mlp.in(4, pipe.Never), mlp, gpt, resnet20, resnet50, unet}
 	if b.Quick {

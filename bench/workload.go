@@ -37,9 +37,11 @@ var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}}
 var (
 	mlp      = workload{"mlp", models.Options{}, 256, 8, pipe.Never, []int{16, 16}, ""}
 	gpt      = workload{"gpt", models.Options{}, 16, 8, pipe.Never, []int{31, 27}, ""}
-	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5, 6}, ""}
+	resnet20 = workload{"resnet20", models.Options{Channels: 1, Size: 28}, 64, 8, pipe.ExceptLast, []int{5,
+		6}, ""}
 	resnet50 = workload{"resnet50", models.Options{Size: 64}, 8, 4, pipe.ExceptLast, []int{108, 75}, ""}
-	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast, []int{54, 55}, ""}
+	unet     = workload{"unet", models.Options{Convolutions: 2, Width: 16, Size: 64}, 16, 8, pipe.ExceptLast,
+		[]int{54, 55}, ""}
 )
 
 // largeWorkloads are for GPUs, and those in a trial go the same way.
@@ -50,7 +52,8 @@ func (b *bench) largeWorkloads() []workload {
 	}
 	images := models.Options{Size: 224}
 	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024} // 354,871,296 parameters
-	return []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images, Batch: 64},
+	return []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images,
+		Batch: 64},
 		{Model: "vgg16", Options: images, Batch: 64}}
 }
 
@@ -73,7 +76,7 @@ func (w workload) build() (*nn.Sequential, error) {
 	return s, nil
 }
 
-// shapes are those of an input and its target, and all options of the model.
+// shapes are the sizes of an input and its target, and all options of the model.
 type shapes struct {
 	input, target []int64
 	tokens        int64 // the input has whole numbers below; 0: floats
@@ -106,7 +109,7 @@ func (w workload) shapes() (shapes, error) {
 	return shapes{[]int64{w.Batch, n("channels"), n("size"), n("size")}, target, 0, options}, err
 }
 
-// request has what an opponent needs to know of the workload, and more.
+// request describes the workload to an opponent, with more fields.
 func (w workload) request(more map[string]any) (map[string]any, error) {
 	s, err := w.shapes()
 	all := map[string]any{"model": w.Model, "options": s.options, "input": s.input, "target": s.target,

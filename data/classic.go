@@ -1,11 +1,13 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/setting"
 )
 
 // classic is a data set of labelled images in files with fixed names.
@@ -42,36 +44,28 @@ var mnistParts = [2][]string{
 	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
 }
 
-// cifar10 is CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html) with records images in a
-// file. Some recipes have the deviation 0.2023, 0.1994, 0.2010: the mean of the images' own deviations, which
-// is something else. The names are those of batches.meta.txt.
-func cifar10(records int) classic {
-	return classic{
-		name: "cifar10", archive: "cifar-10-batches-bin", fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-		mean: []float32{0.4914, 0.4822, 0.4465}, std: []float32{0.2470, 0.2435, 0.2616},
-		names: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
-			"truck"},
-		parts: [2][]string{
-			{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
-				"data_batch_5.bin"},
-			{"test_batch.bin"},
-		},
-		decode: func(paths []string) (images, labels Array,
-			err error) {
-			return decodeCIFAR10(paths, records)
-		},
-	}
+// cifar10 is CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes have the
+// deviation 0.2023, 0.1994, 0.2010: the mean of the images' own deviations, which is something else. The names
+// are those of batches.meta.txt.
+var cifar10 = classic{
+	name: "cifar10", archive: "cifar-10-batches-bin", fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+	mean: []float32{0.4914, 0.4822, 0.4465}, std: []float32{0.2470, 0.2435, 0.2616},
+	names: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+		"truck"},
+	parts: [2][]string{
+		{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+			"data_batch_5.bin"},
+		{"test_batch.bin"},
+	},
+	decode: decodeCIFAR10,
 }
 
 func (c classic) set() set {
-	return set{tasks: classes, settings: imageSettings, open: c.open,
+	return set{tasks: classes, settings: func(o *Options) []setting.Setting { return augmented(o, "the set's") }, open: c.open,
 		files: func(directory string, _ Options) ([]string, error) {
 			train, err := c.find(directory, 0)
-			if err != nil {
-				return nil, err
-			}
-			test, err := c.find(directory, 1)
-			return append(train, test...), err
+			test, err2 := c.find(directory, 1)
+			return append(train, test...), cmp.Or(err, err2)
 		}}
 }
 
@@ -126,13 +120,8 @@ func (c classic) open(directory string, o Options) (train, test Dataset, err err
 func decodeMNIST(paths []string) (images, labels Array, err error) {
 	var arrays [2]Array
 	for i, path := range paths {
-		file, err := disk.Open(path)
-		if err != nil {
+		if arrays[i], err = readArray(path, decodeIDX); err != nil {
 			return images, labels, err
-		}
-		defer file.Close() // only read
-		if arrays[i], err = decodeIDX(file); err != nil {
-			return images, labels, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	images, labels = arrays[0], arrays[1]
@@ -145,20 +134,18 @@ func decodeMNIST(paths []string) (images, labels Array, err error) {
 
 // decodeCIFAR10 reads files of records: a byte for the label and 32 x 32 bytes for each of red, green
 // and blue.
-func decodeCIFAR10(paths []string, records int) (images, labels Array, err error) {
-	const pixels = 3 * 32 * 32
+func decodeCIFAR10(paths []string) (images, labels Array, err error) {
+	const record, most = 1 + 3*32*32, 1 << 30
 	for _, path := range paths {
-		file, err := disk.Open(path)
+		content, err := disk.Read(path, most)
+		if err == nil && len(content)%record != 0 {
+			err = fmt.Errorf("%s: %d bytes are no whole number of images of %d", path, len(content), record)
+		}
 		if err != nil {
 			return images, labels, err
 		}
-		content, err := readExactly(file, int64(records)*(1+pixels))
-		file.Close() // only read
-		if err != nil {
-			return images, labels, fmt.Errorf("%s: %w", path, err)
-		}
-		for record := range slices.Chunk(content, 1+pixels) {
-			labels.Uint8, images.Uint8 = append(labels.Uint8, record[0]), append(images.Uint8, record[1:]...)
+		for r := range slices.Chunk(content, record) {
+			labels.Uint8, images.Uint8 = append(labels.Uint8, r[0]), append(images.Uint8, r[1:]...)
 		}
 	}
 	n := int64(len(labels.Uint8))

@@ -108,19 +108,15 @@ type table struct {
 	lines   []int // of the targets
 }
 
+// readTable reads a table, with the columns in the order of trainedOn's if both have names. Its errors name
+// the line.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() // only read
-	return decodeTable(file, c, trainedOn)
-}
-
-// decodeTable reads a table, with the columns in the order of trainedOn's if both have names. Its errors name
-// the line.
-func decodeTable(r io.Reader, c CSV, trainedOn *Info) (*table, error) {
-	buffered := bufio.NewReaderSize(r, 1<<16)
+	buffered := bufio.NewReaderSize(file, 1<<16)
 	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
 		buffered.Discard(3) // it is there
 	}
@@ -230,28 +226,26 @@ func (c CSV) target(first []string, header bool) (int, error) {
 	if c.Target == "" {
 		return len(first) - 1, nil
 	}
-	if i := slices.Index(first, c.Target); header && i >= 0 {
-		return i, nil
+	names := "a target"
+	if header {
+		if i := slices.Index(first, c.Target); i >= 0 {
+			return i, nil
+		}
+		names += " of " + strings.Join(first, ", ")
 	}
-	n, err := strconv.Atoi(c.Target)
-	switch {
-	case err == nil && n >= 1 && n <= len(first):
+	if n, err := strconv.Atoi(c.Target); err == nil && n >= 1 && n <= len(first) {
 		return n - 1, nil
-	case header:
-		return 0, fmt.Errorf("no column %q; want a target of %s, or a number from 1 to %d", c.Target,
-			strings.Join(first, ", "), len(first))
 	}
-	return 0, fmt.Errorf("no column %q; want a number from 1 to %d for the target, as there is no header",
-		c.Target, len(first))
+	return 0, fmt.Errorf("no column %q; want %s, or a number from 1 to %d", c.Target, names, len(first))
 }
 
 // task returns the task and the names of the classes, sorted by value if all are whole numbers, and as text
 // otherwise.
 func (t *table) task(asked Task) (Task, []string, error) {
-	numbers, whole, different := true, true, map[string]bool{}
+	numbers, whole, different := true, true, map[string]int{}
 	for _, text := range t.targets {
-		_, err := strconv.Atoi(text)
-		numbers, whole, different[text] = numbers && isNumber(text), whole && err == nil, true
+		n, err := strconv.Atoi(text)
+		numbers, whole, different[text] = numbers && isNumber(text), whole && err == nil, n
 	}
 	const maxClasses = 100
 	n := len(different)
@@ -263,11 +257,7 @@ func (t *table) task(asked Task) (Task, []string, error) {
 	}
 	names := slices.Sorted(maps.Keys(different))
 	if whole {
-		slices.SortStableFunc(names, func(a, b string) int {
-			x, _ := strconv.Atoi(a) // each is a number
-			y, _ := strconv.Atoi(b)
-			return cmp.Compare(x, y)
-		})
+		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(different[a], different[b]) })
 	}
 	return Classification, names, nil
 }

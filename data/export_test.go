@@ -1,10 +1,6 @@
 package data
 
 var (
-	// OpenCIFAR10 reads files with fewer records than the real ones' 10,000.
-	OpenCIFAR10 = func(directory string, o Options, records int) (train, test Dataset, err error) {
-		return cifar10(records).open(directory, o)
-	}
 	DecodeIDX = decodeIDX
 	DecodeNPY = decodeNPY
 )

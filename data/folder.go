@@ -3,7 +3,6 @@ package data
 import (
 	"cmp"
 	"fmt"
-	"image"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,11 +62,7 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	parts, err := folderParts(directory)
-	if err != nil {
-		return nil, nil, err
-	}
-	names, err := classNames(parts[0])
+	names, parts, err := listFolder(directory)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,14 +73,33 @@ func openFolder(directory string, o Options) (train, test Dataset, err error) {
 		info.Pad = append(info.Pad, table[0])
 	}
 	var sets []Dataset
-	for _, part := range parts {
-		files, err := listPictures(part, names)
-		if err != nil {
-			return nil, nil, err
-		}
+	for _, files := range parts {
 		sets = append(sets, &folder{info, files, tables})
 	}
 	return trainAndTest(o, "images", sets)
+}
+
+// listFolder returns the classes, which are the directories to train with, and the pictures of each part.
+func listFolder(directory string) (classes []string, parts [][]pictureFile, err error) {
+	directories, err := folderParts(directory)
+	if err != nil {
+		return nil, nil, err
+	}
+	if classes, err = visible("images", directories[0], fs.FileInfo.IsDir); err != nil {
+		return nil, nil, err
+	}
+	if len(classes) < 2 {
+		return nil, nil, fmt.Errorf("data: images: %s has %d directories %q; want one for each class, of which there are at least two",
+			directories[0], len(classes), classes)
+	}
+	for _, d := range directories {
+		files, err := listPictures(d, classes)
+		if err != nil {
+			return nil, nil, err
+		}
+		parts = append(parts, files)
+	}
+	return classes, parts, nil
 }
 
 // folderParts returns the directory of classes to train with, and the one to test with if it exists.
@@ -117,35 +131,20 @@ func folderParts(directory string) ([]string, error) {
 	return []string{train}, nil
 }
 
-// classNames are the directories in a directory, sorted.
-func classNames(directory string) ([]string, error) {
-	names, err := visible(directory, fs.FileInfo.IsDir)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) < 2 {
-		return nil, fmt.Errorf("data: images: %s has %d directories %q; want one for each class, of which there are at least two", directory, len(names), names)
-	}
-	return names, nil
-}
-
-// visible lists a directory without names that begin with a dot. Links are followed.
-func visible(directory string, which func(fs.FileInfo) bool) ([]string, error) {
+// visible lists a directory, sorted, without names that begin with a dot. Links are followed. Errors name
+// the data set.
+func visible(set, directory string, which func(fs.FileInfo) bool) (names []string, err error) {
 	entries, err := os.ReadDir(directory) // sorted
 	if err != nil {
-		return nil, fmt.Errorf("data: images: %w", err)
+		return nil, fmt.Errorf("data: %s: %w", set, err)
 	}
-	var names []string
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		info, err := entry.Info()
-		if err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			info, err = os.Stat(filepath.Join(directory, entry.Name()))
-		}
+		info, err := os.Stat(filepath.Join(directory, entry.Name()))
 		if err != nil {
-			return nil, fmt.Errorf("data: images: %w", err)
+			return nil, fmt.Errorf("data: %s: %w", set, err)
 		}
 		if which(info) {
 			names = append(names, entry.Name())
@@ -157,23 +156,18 @@ func visible(directory string, which func(fs.FileInfo) bool) ([]string, error) {
 // listPictures lists the pictures of all classes, in the order of classes and names. A class need
 // not be in the part to test with.
 func listPictures(directory string, classes []string) ([]pictureFile, error) {
-	found, err := visible(directory, fs.FileInfo.IsDir)
+	found, err := visible("images", directory, fs.FileInfo.IsDir)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range found {
-		if !slices.Contains(classes, name) {
-			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s",
-				filepath.Join(directory, name), strings.Join(classes, ", "))
-		}
-	}
 	var files []pictureFile
-	for label, class := range classes {
-		if !slices.Contains(found, class) {
-			continue
+	for _, class := range found {
+		label, within, before := slices.Index(classes, class), filepath.Join(directory, class), len(files)
+		if label < 0 {
+			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s",
+				within, strings.Join(classes, ", "))
 		}
-		within, before := filepath.Join(directory, class), len(files)
-		names, err := visible(within, func(fs.FileInfo) bool { return true })
+		names, err := visible("images", within, func(f fs.FileInfo) bool { return !f.IsDir() })
 		if err != nil {
 			return nil, err
 		}
@@ -184,10 +178,6 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 				files = append(files, pictureFile{path, label})
 			case slices.Contains(otherImages, extension):
 				return nil, fmt.Errorf("data: images: %s: %s is not read; want PNG, JPEG or GIF: convert the file, or remove it", path, extension)
-			case extension == "":
-				if info, err := os.Stat(path); err == nil && info.IsDir() {
-					return nil, fmt.Errorf("data: images: %s is a directory within a class; want pictures in it: name the directory that has the classes", path)
-				}
 			}
 		}
 		if len(files) == before {
@@ -203,24 +193,11 @@ func listPictures(directory string, classes []string) ([]pictureFile, error) {
 
 // folderFiles lists the pictures that are read.
 func folderFiles(directory string, _ Options) (paths []string, err error) {
-	parts, err := folderParts(directory)
-	if err != nil {
-		return nil, err
+	_, parts, err := listFolder(directory)
+	for _, f := range slices.Concat(parts...) {
+		paths = append(paths, f.path)
 	}
-	names, err := classNames(parts[0])
-	if err != nil {
-		return nil, err
-	}
-	for _, part := range parts {
-		files, err := listPictures(part, names)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range files {
-			paths = append(paths, f.path)
-		}
-	}
-	return paths, nil
+	return paths, err
 }
 
 func (f *folder) Len() int       { return len(f.files) }
@@ -229,21 +206,20 @@ func (f *folder) pictures() bool { return true }
 
 func (f *folder) Fill(batch *Batch, indices []int) error { return f.fillViews(batch, indices, nil) }
 
-// fillViews reads the pictures of a batch side by side, on all cores. The first in the batch's order
-// that cannot be read is the error.
+// fillViews reads the pictures of a batch in parallel. The error is the first picture's that cannot be read.
 func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
 	if err := batch.resize(f, indices); err != nil {
 		return err
 	}
-	err := inParallel(len(indices), func() func(row int) error {
-		picture := image.NewRGBA(image.Rect(0, 0, int(f.info.Input.Shape[2]), int(f.info.Input.Shape[1])))
-		return func(row int) error {
-			var p *crop
-			if views != nil {
-				p = views[row].crop
-			}
-			return f.fillRow(batch, row, f.files[indices[row]], picture, p)
+	size := f.info.Input.Size()
+	err := inParallel(len(indices), func(row int) error {
+		var p *crop
+		if views != nil {
+			p = views[row].crop
 		}
+		file := f.files[indices[row]]
+		batch.Target.Int64[row] = int64(file.label)
+		return fillPicture(batch.Input.Float32[row*size:][:size], file.path, f.info.Input.Shape, p, f.tables)
 	})
 	if err != nil {
 		return fmt.Errorf("data: images: %w", err)
@@ -251,15 +227,13 @@ func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
 	return nil
 }
 
-// inParallel fills rows on all cores. Each goroutine fills with a function of its own, which worker
-// makes. The error is the first row's.
-func inParallel(rows int, worker func() func(row int) error) error {
+// inParallel fills rows on all cores. The error is the first row's.
+func inParallel(rows int, fill func(row int) error) error {
 	errs := make([]error, rows)
 	var next atomic.Int64
 	var all sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), rows) {
 		all.Go(func() {
-			fill := worker()
 			for row := int(next.Add(1)) - 1; row < rows; row = int(next.Add(1)) - 1 {
 				errs[row] = fill(row)
 			}
@@ -267,16 +241,4 @@ func inParallel(rows int, worker func() func(row int) error) error {
 	}
 	all.Wait()
 	return cmp.Or(errs...)
-}
-
-func (f *folder) fillRow(batch *Batch, row int, file pictureFile, resized *image.RGBA, p *crop) error {
-	picture, err := readPicture(file.path)
-	if err != nil {
-		return err
-	}
-	resize(resized, picture, p)
-	size := f.info.Input.Size()
-	pixels(batch.Input.Float32[row*size:][:size], resized, f.tables)
-	batch.Target.Int64[row] = int64(file.label)
-	return nil
 }

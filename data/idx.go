@@ -5,15 +5,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 )
 
 // decodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
 // content. The format (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind,
-// (8, unsigned bytes), a byte for the number of dimensions, the
-// dimensions as 32-bit big-endian integers, and the numbers.
+// (8, unsigned bytes), a byte for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
 //
 // It returns an error for anything else, for data cut short and for bytes that follow. Memory grows
 // with the data, not with the dimensions of the header.
@@ -28,33 +26,13 @@ func decodeIDX(r io.Reader) (Array, error) {
 	}
 
 	unzipped, err := gzip.NewReader(buffered)
-	if err != nil {
-		return Array{}, gzipDamage(err)
+	if err == nil {
+		var array Array
+		if array, err = readIDX(unzipped); err == nil {
+			return array, nil
+		}
 	}
-	array, err := readIDX(&gzipReader{unzipped})
-	if err != nil {
-		return Array{}, err
-	}
-	return array, unzipped.Close()
-}
-
-// gzipReader tells a damaged gzip file from one that holds the wrong thing.
-type gzipReader struct{ *gzip.Reader }
-
-func (g *gzipReader) Read(p []byte) (int, error) {
-	n, err := g.Reader.Read(p)
-	if err != nil && err != io.EOF {
-		err = gzipDamage(err)
-	}
-	return n, err
-}
-
-// gzipDamage explains an error of package gzip that is not the end of its data.
-func gzipDamage(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF { // wrapped, it would look like the end of the decompressed data
-		return errors.New("the gzip data ends early")
-	}
-	return fmt.Errorf("the gzip data: %w", err)
+	return Array{}, fmt.Errorf("the gzip data: %w", err)
 }
 
 func readIDX(r io.Reader) (Array, error) {
@@ -79,27 +57,10 @@ func readIDX(r io.Reader) (Array, error) {
 	if err != nil {
 		return Array{}, err
 	}
-	array.Uint8, err = readExactly(r, size)
-	if err != nil {
+	if err := array.readNPY(r, "|u1", size); err != nil {
 		return Array{}, fmt.Errorf("dimensions %v: %w", array.Shape, err)
 	}
 	return array, nil
-}
-
-// readExactly reads size bytes and then the end of r.
-func readExactly(r io.Reader, size int64) ([]byte, error) {
-	var b bytes.Buffer
-	b.Grow(int(min(size, 1<<20)) + bytes.MinRead) // size is only a claim
-	n, err := io.Copy(&b, io.LimitReader(r, size+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case n < size:
-		return nil, truncated(io.ErrUnexpectedEOF, n, size, "the data")
-	case n > size:
-		return nil, fmt.Errorf("more bytes follow the expected %d of data", size)
-	}
-	return b.Bytes(), nil
 }
 
 // truncated says how much there was if err is an early end, and is err otherwise.

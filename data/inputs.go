@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"io"
 	"os"
 	"slices"
 
@@ -17,7 +16,7 @@ import (
 type Inputs struct {
 	info      Info
 	tokenizer *tokenizer.Tokenizer // of text; nil is none
-	tables    [][256]float32       // of pictures and bytes: by channel, or one for all
+	tables    [][256]float32       // of pictures and bytes
 	inputs    []input
 }
 
@@ -55,14 +54,9 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 	if len(paths) == 0 {
 		return nil, errors.New("data: inputs: no files; want at least one")
 	}
-	if info.Input.Size() < 1 {
-		return nil, fmt.Errorf("data: inputs: a sample is %v %v; want the description of a set (Dataset.Info)", info.Input.Kind, info.Input.Shape)
-	}
-	if x.bytes() {
-		var err error
-		if x.tables, err = byteTables(info); err != nil {
-			return nil, err
-		}
+	var err error
+	if x.tables, err = byteTables(info); x.bytes() && err != nil {
+		return nil, err
 	}
 	for _, path := range paths {
 		if err := x.add(path); err != nil {
@@ -79,10 +73,14 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 // bytes says that samples are numbers that are made of bytes.
 func (x *Inputs) bytes() bool { return x.info.Source == Uint8 && x.info.Input.Kind == Float32 }
 
-// byteTables is the value of each byte, by channel or for all.
+// byteTables returns the value of each byte, by channel for images.
 func byteTables(info Info) ([][256]float32, error) {
 	if info.Mean == nil && info.Std == nil {
-		return [][256]float32{byteValues}, nil
+		channels := 1
+		if shape := info.Input.Shape; len(shape) == 3 {
+			channels = int(shape[0])
+		}
+		return slices.Repeat([][256]float32{byteValues}, channels), nil
 	}
 	return normalised("inputs", info.Mean, info.Std, int(info.Input.Shape[0]))
 }
@@ -97,18 +95,11 @@ func (x *Inputs) add(path string) error {
 	}
 	defer file.Close() // only read
 	head := make([]byte, len(npyMagic))
-	n, err := io.ReadFull(file, head)
-	switch {
-	case err == io.EOF:
-		return errors.New("it is empty; want an input of the model")
-	case err != nil && err != io.ErrUnexpectedEOF:
-		return err
-	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return err
+	if n, err := file.ReadAt(head, 0); n == 0 {
+		return fmt.Errorf("it is empty; want an input of the model: %w", err)
 	}
 	switch shape := x.info.Input.Shape; {
-	case string(head[:n]) == npyMagic:
+	case string(head) == npyMagic:
 		array, err := decodeNPY(file)
 		if err != nil {
 			return err
@@ -136,11 +127,10 @@ func (x *Inputs) add(path string) error {
 
 // wanted says which arrays hold inputs.
 func (x *Inputs) wanted() string {
-	kind := x.info.Source
 	if x.info.Input.Kind == Int64 {
 		return fmt.Sprintf("an .npy of int64 [n t], tokens from 0 to %d", x.info.Classes-1)
 	}
-	return fmt.Sprintf("an .npy of %v %v, or with a dimension more in front", kind, x.info.Input.Shape)
+	return fmt.Sprintf("an .npy of %v %v, or with a dimension more in front", x.info.Source, x.info.Input.Shape)
 }
 
 // addArray adds the rows of an array.
@@ -148,13 +138,13 @@ func (x *Inputs) addArray(path string, a Array) error {
 	if err := checkArray("the numbers", a); err != nil {
 		return err
 	}
-	refuse := func() error { return fmt.Errorf("it is %v %v; want %s", a.Kind, a.Shape, x.wanted()) }
+	refused := fmt.Errorf("it is %v %v; want %s", a.Kind, a.Shape, x.wanted())
 	if x.info.Input.Kind == Int64 {
 		if a.Kind == Uint8 {
 			a.Kind, a.Int64, a.Uint8 = Int64, converted[int64](a.Uint8), nil
 		}
 		if a.Kind != Int64 || len(a.Shape) > 2 {
-			return refuse()
+			return refused
 		}
 		length := int(a.Shape[len(a.Shape)-1])
 		for row := range len(a.Int64) / length {
@@ -170,7 +160,7 @@ func (x *Inputs) addArray(path string, a Array) error {
 	}
 	rows, ok := rowsOf(a.Shape, x.info.Input.Shape)
 	if a.Kind != x.info.Source || !ok {
-		return refuse()
+		return refused
 	}
 	size := x.info.Input.Size()
 	for row := range rows {
@@ -188,37 +178,31 @@ func (x *Inputs) addArray(path string, a Array) error {
 // rowsOf is the number of samples in an array: 1, or its first dimension.
 // Dimensions of 1 do not count.
 func rowsOf(array, sample []int64) (int, bool) {
-	one := func(n int64) bool { return n == 1 }
-	if slices.Equal(array, sample) {
-		return 1, true
-	}
 	if len(array) > 0 && slices.Equal(array[1:], sample) {
 		return int(array[0]), true
 	}
+	one := func(n int64) bool { return n == 1 }
 	a, s := slices.DeleteFunc(slices.Clone(array), one), slices.DeleteFunc(slices.Clone(sample), one)
-	switch {
-	case slices.Equal(a, s):
-		return 1, true
-	case len(a) > 0 && slices.Equal(a[1:], s):
+	if len(a) > len(s) && slices.Equal(a[1:], s) {
 		return int(a[0]), true
 	}
-	return 0, false
+	return 1, slices.Equal(a, s)
 }
 
 // addText adds a text, as bytes or tokens.
 func (x *Inputs) addText(path string, text []byte) error {
-	if x.tokenizer == nil {
-		x.addTokens(path, 0, converted[int64](text))
-		return nil
+	tokens := converted[int64](text)
+	if x.tokenizer != nil {
+		ids, err := x.tokenizer.Encode(text)
+		if err != nil {
+			return err
+		}
+		tokens = converted[int64](ids)
 	}
-	ids, err := x.tokenizer.Encode(text)
-	if err != nil {
-		return err
-	}
-	if len(ids) == 0 {
+	if len(tokens) == 0 {
 		return errors.New("there are no tokens in it")
 	}
-	x.addTokens(path, 0, converted[int64](ids))
+	x.addTokens(path, 0, tokens)
 	return nil
 }
 
@@ -251,42 +235,26 @@ func (x *Inputs) Fill(batch *Batch, indices []int) error {
 	}
 	clear(batch.Target.Int64)
 	clear(batch.Target.Float32)
-	return inParallel(len(indices), func() func(row int) error {
-		var picture *image.RGBA
-		return func(row int) error {
-			in := x.inputs[indices[row]]
-			switch size := x.info.Input.Size(); {
-			case x.info.Input.Kind == Int64:
-				to := batch.Input.Int64[row*size:][:size]
-				clear(to[copy(to, in.array.Int64):])
-			case in.array.Float32 != nil:
-				to := batch.Input.Float32[row*size:][:size]
-				copy(to, in.array.Float32)
-				standardiseRow(to, x.info.Mean, x.info.Std)
-			case in.array.Uint8 != nil:
-				byTables(batch.Input.Float32[row*size:][:size], in.array.Uint8, x.tables)
-			default:
-				whole, err := readPicture(in.path)
-				if err != nil {
-					return fmt.Errorf("data: inputs: %w", err)
-				}
-				if picture == nil {
-					picture = image.NewRGBA(image.Rect(0, 0, int(x.info.Input.Shape[2]),
-						int(x.info.Input.Shape[1])))
-				}
-				resize(picture, whole, nil)
-				x.pixels(batch.Input.Float32[row*size:][:size], picture)
-			}
+	size := x.info.Input.Size()
+	return inParallel(len(indices), func(row int) error {
+		in := x.inputs[indices[row]]
+		if x.info.Input.Kind == Int64 {
+			to := batch.Input.Int64[row*size:][:size]
+			clear(to[copy(to, in.array.Int64):])
 			return nil
 		}
+		to := batch.Input.Float32[row*size:][:size]
+		switch {
+		case in.array.Float32 != nil:
+			copy(to, in.array.Float32)
+			standardiseRow(to, x.info.Mean, x.info.Std)
+		case in.array.Uint8 != nil:
+			byTables(to, in.array.Uint8, x.tables)
+		default:
+			if err := fillPicture(to, in.path, x.info.Input.Shape, nil, x.tables); err != nil {
+				return fmt.Errorf("data: inputs: %w", err)
+			}
+		}
+		return nil
 	})
-}
-
-// pixels writes a picture's planes.
-func (x *Inputs) pixels(to []float32, from *image.RGBA) {
-	tables := x.tables
-	if channels := int(x.info.Input.Shape[0]); len(tables) < channels {
-		tables = slices.Repeat(tables, channels)
-	}
-	pixels(to, from, tables)
 }

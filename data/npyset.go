@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,9 +50,9 @@ func openNPY(directory string, o Options) (train, test Dataset, err error) {
 	}
 	var arrays []Array
 	for i, path := range paths {
-		array, err := readNPYFile(path)
+		array, err := readArray(path, decodeNPY)
 		if err != nil {
-			return nil, nil, fmt.Errorf("data: npy: %s: %w", path, err)
+			return nil, nil, fmt.Errorf("data: npy: %w", err)
 		}
 		if i%2 == 0 {
 			array = samples(array)
@@ -97,13 +98,18 @@ func (a *Arrays) asTrained(o Options) error {
 	return a.normalise(mean, std)
 }
 
-func readNPYFile(path string) (Array, error) {
+// readArray reads an array from a file. Errors name the file.
+func readArray(path string, decode func(io.Reader) (Array, error)) (Array, error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return Array{}, err
 	}
 	defer file.Close() // only read
-	return decodeNPY(file)
+	array, err := decode(file)
+	if err != nil {
+		return Array{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return array, nil
 }
 
 // samples is an array of inputs. Rows of numbers are images of one pixel, with a channel for each.

@@ -90,7 +90,7 @@ type set struct {
 var sets = map[string]set{
 	"mnist":         mnist.set(),
 	"fashion-mnist": fashionMNIST.set(),
-	"cifar10":       cifar10(10_000).set(),
+	"cifar10":       cifar10.set(),
 	"images":        {classes, folderSettings, folderFiles, openFolder},
 	"npy": {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles,
 		openNPY},

@@ -7,7 +7,6 @@ import (
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
-	"os"
 
 	"golang.org/x/image/draw"
 
@@ -18,33 +17,39 @@ import (
 const maxPixels = 1 << 27
 
 // readPicture decodes a PNG, a JPEG, or the first image of a GIF. The content says which it is.
-func readPicture(path string) (image.Image, error) {
+func readPicture(path string) (picture image.Image, err error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() // only read
-	picture, err := decodePicture(file)
+	config, _, err := image.DecodeConfig(file)
+	if err == nil && (config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height) {
+		err = fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
+			config.Height, maxPixels)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		picture, _, err = image.Decode(file)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it", path, err)
 	}
 	return picture, nil
 }
 
-func decodePicture(file *os.File) (image.Image, error) {
-	config, _, err := image.DecodeConfig(file)
+// fillPicture writes the planes of a picture of this shape, made from the crop of a file.
+func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][256]float32) error {
+	picture, err := readPicture(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height {
-		return nil, fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
-			config.Height, maxPixels)
-	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	picture, _, err := image.Decode(file)
-	return picture, err
+	resized := image.NewRGBA(image.Rect(0, 0, int(shape[2]), int(shape[1])))
+	resize(resized, picture, p)
+	pixels(to, resized, tables)
+	return nil
 }
 
 // resize takes the crop of a picture, on black where it is transparent, and makes it as large as

@@ -44,7 +44,7 @@ func TestSynthetic(t *testing.T) {
 		t.Error("another seed makes the same sample")
 	}
 	_, _, err = data.Synthetic{Classes: -1}.Open()
-	wantError(t, err, "data: synthetic: Classes is -1")
+	wantError(t, err, "data: synthetic: ", "a number below 0")
 }
 
 // The set can be learnt: the mean of a class's images to train with is nearest to its images to

@@ -3,6 +3,8 @@ package data
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"penstock.example/internal/setting"
 )
@@ -43,8 +45,6 @@ func augmented(o *Options, normal string) []setting.Setting {
 	}
 }
 
-func imageSettings(o *Options) []setting.Setting { return augmented(o, "the set's") }
-
 func folderSettings(o *Options) []setting.Setting {
 	list := []setting.Setting{
 		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14},
@@ -64,13 +64,15 @@ func npySettings(o *Options) []setting.Setting {
 
 func tokenSettings(o *Options) []setting.Setting {
 	return []setting.Setting{
-		{Name: "type", Default: "uint16", Words: []string{"uint16", "uint32"},
-			Value: func(text string) error {
-				o.TokenBytes = map[string]int{"uint16": 2, "uint32": 4}[text]
-				return nil
-			}},
+		choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4}, &o.TokenBytes),
 		classCount(o), share("holdout", "0.1", &o.Holdout),
 	}
+}
+
+// choice is a setting of one of several words.
+func choice[T any](name, usually string, values map[string]T, to *T) setting.Setting {
+	return setting.Setting{Name: name, Default: usually, Words: slices.Sorted(maps.Keys(values)),
+		Value: func(text string) error { *to = values[text]; return nil }}
 }
 
 // text is a setting of any text but none.
@@ -93,18 +95,10 @@ func textSettings(o *Options) []setting.Setting {
 func csvSettings(o *Options) []setting.Setting {
 	list := []setting.Setting{
 		text("target", "the last column", "the name of a column, or its number from 1", &o.CSV.Target),
-		{Name: "task", Default: "by the targets", Words: []string{string(Classification), string(Regression)},
-			Value: func(text string) error { o.CSV.Task = Task(text); return nil }},
-		{Name: "header", Default: "by the first line", Words: []string{"0", "1"},
-			Value: func(text string) error {
-				o.CSV.Header = map[string]Header{"0": HeaderAbsent, "1": HeaderThere}[text]
-				return nil
-			}},
-		{Name: "separator", Default: "comma", Words: []string{"comma", "semicolon", "tab"},
-			Value: func(text string) error {
-				o.CSV.Separator = map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'}[text]
-				return nil
-			}},
+		choice("task", "by the targets", map[string]Task{string(Classification): Classification,
+			string(Regression): Regression}, &o.CSV.Task),
+		choice("header", "by the first line", map[string]Header{"0": HeaderAbsent, "1": HeaderThere}, &o.CSV.Header),
+		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'}, &o.CSV.Separator),
 		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise},
 	}
 	return append(list, split(o)...)

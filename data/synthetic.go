@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 
 	"penstock.example/internal/arg"
@@ -29,23 +30,11 @@ type Synthetic struct {
 // Open returns a set to train with and one to test with: other samples of the same classes. It
 // returns an error if a number is negative.
 func (c Synthetic) Open() (train, test Dataset, err error) {
-	fields := []struct {
-		name   string
-		value  *int
-		normal int
-	}{
-		{"Train", &c.Train, 1024}, {"Test", &c.Test, 256}, {"Classes", &c.Classes, 10},
-		{"Channels", &c.Channels, 1}, {"Height", &c.Height, 28}, {"Width", &c.Width, 28},
+	if min(c.Train, c.Test, c.Classes, c.Channels, c.Height, c.Width) < 0 {
+		return nil, nil, fmt.Errorf("data: synthetic: %+v has a number below 0; want none", c)
 	}
-	for _, field := range fields {
-		if *field.value < 0 {
-			return nil, nil, &ConfigError{Of: "data: synthetic", Field: field.name, Value: *field.value,
-				Remedy: fmt.Sprintf("want at least 1, or 0 for %d", field.normal)}
-		}
-		if *field.value == 0 {
-			*field.value = field.normal
-		}
-	}
+	c.Train, c.Test, c.Classes = cmp.Or(c.Train, 1024), cmp.Or(c.Test, 256), cmp.Or(c.Classes, 10)
+	c.Channels, c.Height, c.Width = cmp.Or(c.Channels, 1), cmp.Or(c.Height, 28), cmp.Or(c.Width, 28)
 	info := Info{
 		Name:    "synthetic",
 		Classes: c.Classes,

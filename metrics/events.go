@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -27,24 +26,20 @@ type Events struct {
 	tests   lastTests
 }
 
-// OpenEvents makes a new event file in dir, which is made if there is none. Its name sorts after those
-// that are there: TensorBoard reads the files of a directory in that order. devices names those of
-// Step.PeakBytes. The run has taken so many steps: what older files have of later ones TensorBoard
-// drops, as the run takes those steps again.
+// OpenEvents makes a new event file in dir, and dir if needed. Its name begins with the time, as
+// TensorBoard reads files in the order of their names. devices names the devices of Step.PeakBytes.
+// The run has taken steps steps: TensorBoard drops later ones of older files, as they are taken again.
 func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	now := time.Now()
-	second, err := afterAll(dir, now.Unix())
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
-	path := filepath.Join(dir, fmt.Sprintf("%s%010d.%s.%d", eventsPrefix, second, host, os.Getpid()))
+	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(),
+		now.Nanosecond(), host, os.Getpid()))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
@@ -52,7 +47,8 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	e := &Events{file: f, devices: devices}
 	err = e.write(event(Seconds(now), 0, fieldFileVersion, []byte("brain.Event:2")))
 	if err == nil && steps > 0 {
-		started := protowire.AppendVarint(protowire.AppendTag(nil, fieldStatus, protowire.VarintType), sessionStart)
+		started := protowire.AppendVarint(protowire.AppendTag(nil, fieldStatus, protowire.VarintType),
+			sessionStart)
 		err = e.write(event(Seconds(now), steps+1, fieldSessionLog, started))
 	}
 	if err != nil {
@@ -61,25 +57,6 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 		return nil, err
 	}
 	return e, nil
-}
-
-// eventsPrefix begins the names of event files; the time in seconds follows.
-const eventsPrefix = "events.out.tfevents."
-
-// afterAll is a time that is later than those in the names of the event files of a directory.
-func afterAll(dir string, now int64) (int64, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), eventsPrefix)
-		digits, _, _ := strings.Cut(rest, ".")
-		if second, err := strconv.ParseInt(digits, 10, 64); ok && err == nil && second < math.MaxInt32 {
-			now = max(now, second+1)
-		}
-	}
-	return now, nil
 }
 
 // Field numbers of the messages.
@@ -99,7 +76,8 @@ const (
 
 // event is an Event with one message or string in it.
 func event(seconds float64, step int64, field protowire.Number, content []byte) []byte {
-	b := protowire.AppendFixed64(protowire.AppendTag(nil, fieldWallTime, protowire.Fixed64Type), math.Float64bits(seconds))
+	b := protowire.AppendFixed64(protowire.AppendTag(nil, fieldWallTime, protowire.Fixed64Type),
+		math.Float64bits(seconds))
 	if step != 0 { // which is the default
 		b = protowire.AppendVarint(protowire.AppendTag(b, fieldStep, protowire.VarintType), uint64(step))
 	}
@@ -112,7 +90,8 @@ func scalar(summary []byte, tag string, x float64) []byte {
 		return summary
 	}
 	v := protowire.AppendString(protowire.AppendTag(nil, fieldTag, protowire.BytesType), tag)
-	v = protowire.AppendFixed32(protowire.AppendTag(v, fieldSimple, protowire.Fixed32Type), math.Float32bits(float32(x)))
+	v = protowire.AppendFixed32(protowire.AppendTag(v, fieldSimple, protowire.Fixed32Type),
+		math.Float32bits(float32(x)))
 	return protowire.AppendBytes(protowire.AppendTag(summary, fieldValue, protowire.BytesType), v)
 }
 

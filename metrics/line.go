@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Step is what is known of a step that was taken.
+// Step has the numbers of a step.
 type Step struct {
 	Step             int64    `json:"step"`  // counted from 1
 	Epoch            int      `json:"epoch"` // counted from 0
@@ -40,7 +40,7 @@ type History struct {
 }
 
 // Writer takes what a run measures, step by step. A Test follows the Step that it was made after, and
-// one that was taken before is left out. A Writer is for one goroutine.
+// a second one of the same step is left out. A Writer is for one goroutine.
 type Writer interface {
 	Step(Step) error
 	Test(Test) error
@@ -55,8 +55,8 @@ func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 // errNotAscending says that a line is not about a later step than the one before.
 var errNotAscending = errors.New("the steps do not ascend")
 
-// add adds a line of a file: of a later step, or of a first test or validation after the last step. Fields that it does
-// not know are passed over.
+// add adds a line of a file: of a later step, or of a first test or validation after the last step.
+// Fields that it does not know are passed over.
 func (h *History) add(text []byte) error {
 	var step Step
 	var test Test
@@ -109,7 +109,7 @@ func (h *History) lastTests() (l lastTests) {
 	return l
 }
 
-// lastStep is the latest step that there is something of.
+// lastStep is the latest step with a line.
 func (h *History) lastStep() int64 {
 	tests := h.lastTests()
 	last := max(tests.test, tests.validation)

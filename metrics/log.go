@@ -24,10 +24,10 @@ type Log struct {
 	tests   lastTests
 }
 
-// Open opens the file of a run that has taken so many steps, and makes it if there is none. Lines of
-// later steps are cut off: the run takes those steps again. So is what a kill or a loss of power has
-// left of a line after the last of these steps. A file that is damaged before that, or that no run
-// has written, is refused and stays as it is.
+// Open opens or makes the file of a run that has taken steps steps. Lines of later steps are cut off:
+// the run takes those steps again. So is the rest of a line that a kill or a loss of power has cut
+// short after the last step. A file that is damaged before, or that no run has written, is refused
+// and stays as it is.
 //
 // So that a resumed run has no gap, call Sync before each checkpoint.
 func Open(path string, steps int64) (*Log, error) {
@@ -72,7 +72,8 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		if err != nil && err != io.EOF {
 			return h, end, err
 		}
-		if !whole && (len(text) == 0 || end > 0 || bytes.HasPrefix(text, []byte(opening)) || bytes.HasPrefix([]byte(opening), text)) {
+		if !whole && (len(text) == 0 || end > 0 || bytes.HasPrefix(text, []byte(opening)) ||
+			bytes.HasPrefix([]byte(opening), text)) {
 			return h, end, nil
 		}
 		if end == 0 && bytes.IndexByte(text, 0) >= 0 { // a loss of power in the first steps
@@ -83,7 +84,8 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 			if steps >= 0 && past.lastStep() >= steps && end > 0 {
 				return h, end, nil
 			}
-			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away", number, err)
+			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it "+
+				"away", number, err)
 		}
 		if steps >= 0 && h.lastStep() > steps {
 			return past, end, nil
@@ -95,7 +97,7 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 // Step appends the line of a step.
 func (l *Log) Step(s Step) error { return l.append(s) }
 
-// Test appends the line of a test or a validation, unless that of the same step is there.
+// Test appends the line of a test or a validation, once for each step.
 func (l *Log) Test(t Test) error {
 	if !l.tests.isNew(t) {
 		return nil
@@ -103,7 +105,7 @@ func (l *Log) Test(t Test) error {
 	return l.append(t)
 }
 
-// append appends a line, after those that could not be written before.
+// append appends a line, after lines that a full disk had no space for.
 func (l *Log) append(what any) error {
 	text, err := json.Marshal(what) // which refuses numbers that are not finite
 	if err != nil {

@@ -44,8 +44,7 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 	channels := int64(o.Width / 4)
 	stem := new(unit).
 		add("relu", nn.NewReLU()).
-		add("conv", nn.NewConv2d(int64(o.Channels), channels, nn.Square(3),
-			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(1), NoBias: true})).
+		add("conv", convolution(int64(o.Channels), channels, 3, 2)).
 		add("bn", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
 	s := nn.NewSequential().Add("stem1", stem)
 	g := growth{before: channels, last: channels, channels: channels}
@@ -83,17 +82,13 @@ func (g *growth) cell(design genotype) nn.Layer {
 
 // classify averages the newest state over the image and ends in a linear layer: states [N, in, H,
 // W] and another to [N, classes].
-type classify struct {
-	nn.Base
-	layers []nn.Layer
-}
+type classify struct{ unit }
 
 func newClassify(in, classes int64) nn.Layer {
-	l := &classify{layers: []nn.Layer{nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1),
-		nn.NewLinear(in, classes)}}
-	for i, name := range []string{"pool", "flatten", "fc"} {
-		l.Child(name, l.layers[i])
-	}
+	l := &classify{}
+	l.add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		add("flatten", nn.NewFlatten(1, -1)).
+		add("fc", nn.NewLinear(in, classes))
 	return nn.Tuple(l, l.forward)
 }
 

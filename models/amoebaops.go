@@ -74,11 +74,8 @@ type factorizedReduce struct {
 }
 
 func newFactorizedReduce(in, out int64) *factorizedReduce {
-	half := func(out int64) nn.Layer {
-		return nn.NewConv2d(in, out, nn.Square(1), nn.Conv2dConfig{Stride: nn.Square(2), NoBias: true})
-	}
-	l := &factorizedReduce{relu: nn.NewReLU(), even: half(out / 2), odd: half(out - out/2),
-		norm: nn.NewBatchNorm2d(out, nn.BatchNormConfig{})}
+	l := &factorizedReduce{relu: nn.NewReLU(), even: convolution(in, out/2, 1, 2),
+		odd: convolution(in, out-out/2, 1, 2), norm: nn.NewBatchNorm2d(out, nn.BatchNormConfig{})}
 	l.Child("relu", l.relu)
 	l.Child("conv1", l.even)
 	l.Child("conv2", l.odd)

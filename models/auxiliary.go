@@ -12,25 +12,14 @@ import (
 
 // auxiliary is an auxiliary classifier: it gives its input.
 type auxiliary struct {
-	nn.Base
-	skip   string
-	layers []nn.Layer
+	unit
+	skip string
 }
 
 func newAuxiliary(skip string) *auxiliary {
 	a := &auxiliary{skip: skip}
 	a.Stashes(skip)
 	return a
-}
-
-func (a *auxiliary) add(name string, l nn.Layer) *auxiliary {
-	a.Child(name, l)
-	a.layers = append(a.layers, l)
-	return a
-}
-
-func (a *auxiliary) filter(f filter, in int64) *auxiliary {
-	return a.add(f.name, f.unit(in, true))
 }
 
 // Forward returns x. In evaluation the classifier does nothing.
@@ -47,28 +36,30 @@ func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 
 // inceptionAuxiliary is Inception v3's auxiliary classifier.
 func inceptionAuxiliary(in, classes int64) *auxiliary {
-	return newAuxiliary("AuxLogits").
-		add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
-		filter(conv("conv0", 128, 1, 1), in).
-		filter(filter{name: "conv1", out: 768, size: nn.Square(5), unpadded: true}, 128).
+	a := newAuxiliary("AuxLogits")
+	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
+		add("conv0", conv("conv0", 128, 1, 1).unit(in, true)).
+		add("conv1", filter{out: 768, size: nn.Square(5), unpadded: true}.unit(128, true)).
 		add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
 		add("flatten", nn.NewFlatten(1, -1)).
 		add("fc", nn.NewLinear(768, classes))
+	return a
 }
 
 // googleAuxiliary is one of GoogLeNet's.
 func googleAuxiliary(in, classes int64, skip string, noDropout bool) *auxiliary {
 	const channels, side, hidden = 128, 4, 1024
-	a := newAuxiliary(skip).
-		add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(side))).
-		filter(conv("conv", channels, 1, 1), in).
+	a := newAuxiliary(skip)
+	a.add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(side))).
+		add("conv", conv("conv", channels, 1, 1).unit(in, true)).
 		add("flatten", nn.NewFlatten(1, -1)).
 		add("fc1", nn.NewLinear(channels*side*side, hidden)).
 		add("relu", nn.NewReLUInPlace())
 	if !noDropout {
 		a.add("dropout", nn.NewDropout(0.7))
 	}
-	return a.add("fc2", nn.NewLinear(hidden, classes))
+	a.add("fc2", nn.NewLinear(hidden, classes))
+	return a
 }
 
 // outputs makes the network's tuple: its own logits, and in training those of its auxiliary

@@ -31,8 +31,7 @@ func cifarResNet(n int) model {
 func buildCIFARResNet(n int, o Options) *nn.Sequential {
 	width := int64(o.Width)
 	stem := new(unit).
-		add("conv", nn.NewConv2d(int64(o.Channels), width, nn.Square(3),
-			nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+		add("conv", convolution(int64(o.Channels), width, 3, 1)).
 		add("bn", nn.NewBatchNorm2d(width, nn.BatchNormConfig{})).
 		add("relu", nn.NewReLUInPlace())
 	s := nn.NewSequential().Add("stem", stem)

@@ -41,8 +41,7 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 	growth := int64(o.Width)
 	channels := 2 * growth
 	features := nn.NewSequential().
-		Add("conv0", nn.NewConv2d(int64(o.Channels), channels, nn.Square(7),
-			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("conv0", convolution(int64(o.Channels), channels, 7, 2)).
 		Add("norm0", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
 		Add("relu0", nn.NewReLUInPlace()).
 		Add("pool0", nn.NewMaxPool2d(nn.Square(3),
@@ -60,7 +59,7 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 		features.Add("transition"+strconv.Itoa(i+1), nn.NewSequential().
 			Add("norm", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
 			Add("relu", nn.NewReLUInPlace()).
-			Add("conv", nn.NewConv2d(channels, channels/2, nn.Square(1), nn.Conv2dConfig{NoBias: true})).
+			Add("conv", convolution(channels, channels/2, 1, 1)).
 			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
 		channels /= 2
 	}
@@ -90,28 +89,20 @@ func denseInit(s *nn.Sequential) *nn.Sequential {
 // denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made
 // so far goes from layer to layer as one tensor, so that a partition may cut between any two: the
 // first norm of each layer needs it in one piece for its gradient anyway.
-type denseLayer struct {
-	nn.Base
-	layers []nn.Layer
-}
+type denseLayer struct{ unit }
 
 // newDenseLayer is norm1, relu1, conv1 (1x1, to four times the growth), norm2, relu2, conv2 (3x3),
 // and drop with a probability.
 func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	l, middle := &denseLayer{}, 4*growth
-	add := func(name string, layer nn.Layer) {
-		l.Child(name, layer)
-		l.layers = append(l.layers, layer)
-	}
-	add("norm1", nn.NewBatchNorm2d(in, nn.BatchNormConfig{}))
-	add("relu1", nn.NewReLUInPlace())
-	add("conv1", nn.NewConv2d(in, middle, nn.Square(1), nn.Conv2dConfig{NoBias: true}))
-	add("norm2", nn.NewBatchNorm2d(middle, nn.BatchNormConfig{}))
-	add("relu2", nn.NewReLUInPlace())
-	add("conv2", nn.NewConv2d(middle, growth, nn.Square(3),
-		nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true}))
+	l.add("norm1", nn.NewBatchNorm2d(in, nn.BatchNormConfig{})).
+		add("relu1", nn.NewReLUInPlace()).
+		add("conv1", convolution(in, middle, 1, 1)).
+		add("norm2", nn.NewBatchNorm2d(middle, nn.BatchNormConfig{})).
+		add("relu2", nn.NewReLUInPlace()).
+		add("conv2", convolution(middle, growth, 3, 1))
 	if dropout > 0 {
-		add("drop", nn.NewDropout(dropout))
+		l.add("drop", nn.NewDropout(dropout))
 	}
 	return l
 }

@@ -30,8 +30,7 @@ var preActResNets = []model{{
 func preActResNet(o Options) *nn.Sequential {
 	in := int64(16)
 	s := nn.NewSequential().
-		Add("conv1", nn.NewConv2d(int64(o.Channels), in, nn.Square(3),
-			nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+		Add("conv1", convolution(int64(o.Channels), in, 3, 1)).
 		Add("bn1", newNormReLU(in))
 	for g := range 3 {
 		width, group := int64(o.Width)<<g, nn.NewSequential()
@@ -45,11 +44,7 @@ func preActResNet(o Options) *nn.Sequential {
 		}
 		s.Add("layer"+strconv.Itoa(g+1), group)
 	}
-	s.Add("bn2", newNormReLU(in)).
-		Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		Add("flatten", nn.NewFlatten(1, -1)).
-		Add("fc", nn.NewLinear(in, int64(o.Classes)))
-	return heInit(s)
+	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
 }
 
 // normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm
@@ -82,16 +77,14 @@ func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	l.step("3", width, out, 1, 1)
 	if in != out || stride != 1 {
 		l.downsample = nn.NewSequential(nn.NewBatchNorm2d(in, nn.BatchNormConfig{}),
-			nn.NewConv2d(in, out, nn.Square(1), nn.Conv2dConfig{Stride: nn.Square(stride), NoBias: true}))
+			convolution(in, out, 1, stride))
 		l.Child("downsample", l.downsample)
 	}
 	return l
 }
 
 func (l *preActBottleneck) step(number string, in, out, kernel, stride int64) {
-	norm := newNormReLU(in)
-	conv := nn.NewConv2d(in, out, nn.Square(kernel),
-		nn.Conv2dConfig{Stride: nn.Square(stride), Padding: nn.Square(kernel / 2), NoBias: true})
+	norm, conv := newNormReLU(in), convolution(in, out, kernel, stride)
 	l.Child("bn"+number, norm)
 	l.Child("conv"+number, conv)
 	l.main = append(l.main, norm, conv)

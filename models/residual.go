@@ -49,8 +49,7 @@ func join(s *nn.Sequential, in, out, stride int64) *nn.Sequential {
 	if in == out && stride == 1 {
 		s.Add("add", a)
 	} else {
-		a.project("0", nn.NewConv2d(in, out, nn.Square(1),
-			nn.Conv2dConfig{Stride: nn.Square(stride), NoBias: true}))
+		a.project("0", convolution(in, out, 1, stride))
 		a.project("1", nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
 		s.Add("downsample", a)
 	}

@@ -77,8 +77,7 @@ func resNet(name, source string, d resNetDesign, also ...string) model {
 
 func buildResNet(d resNetDesign, o Options) *nn.Sequential {
 	s := nn.NewSequential().
-		Add("conv1", nn.NewConv2d(int64(o.Channels), 64, nn.Square(7),
-			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("conv1", convolution(int64(o.Channels), 64, 7, 2)).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
@@ -104,8 +103,5 @@ func buildResNet(d resNetDesign, o Options) *nn.Sequential {
 		}
 		s.Add("layer"+strconv.Itoa(g+1), group)
 	}
-	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		Add("flatten", nn.NewFlatten(1, -1)).
-		Add("fc", nn.NewLinear(in, int64(o.Classes)))
-	return heInit(s)
+	return heInit(average(s, in, o))
 }

@@ -79,8 +79,7 @@ func unet(o Options) (*nn.Sequential, error) {
 		Add("encoder", encoder).
 		Add("bottleneck", lowest).
 		Add("decoder", decoder).
-		Add("segment", nn.NewConv2d(base/2, int64(o.Classes), nn.Square(1),
-			nn.Conv2dConfig{NoBias: true})), nil
+		Add("segment", convolution(base/2, int64(o.Classes), 1, 1)), nil
 }
 
 // convolutions is n times conv, dropout, norm and relu. Only the last of several has out channels,
@@ -93,8 +92,7 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 			to = out
 		}
 		s.Add(strconv.Itoa(i), nn.NewSequential().
-			Add("conv", nn.NewConv2d(in, to, nn.Square(3),
-				nn.Conv2dConfig{Padding: nn.Square(1), NoBias: true})).
+			Add("conv", convolution(in, to, 3, 1)).
 			Add("dropout", nn.NewDropout2d(dropout)).
 			Add("norm", nn.NewInstanceNorm2d(to, nn.InstanceNormConfig{})).
 			// a third of the activations less than with new tensors

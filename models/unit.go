@@ -18,5 +18,18 @@ func (u *unit) add(name string, l nn.Layer) *unit {
 	return u
 }
 
+// convolution is one without a bias, padded so that stride 1 keeps the size of the image.
+func convolution(in, out, size, stride int64) nn.Layer {
+	return nn.NewConv2d(in, out, nn.Square(size), nn.Conv2dConfig{Stride: nn.Square(stride),
+		Padding: nn.Square(size / 2), NoBias: true})
+}
+
+// average ends a network in the average of the image and a linear layer.
+func average(s *nn.Sequential, in int64, o Options) *nn.Sequential {
+	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		Add("flatten", nn.NewFlatten(1, -1)).
+		Add("fc", nn.NewLinear(in, int64(o.Classes)))
+}
+
 // Forward runs the layers in order.
 func (u *unit) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, u.layers...) }

@@ -66,21 +66,6 @@ func TestInPlaceLayersSaySo(t *testing.T) {
 	}
 }
 
-func TestCausalAttentionDoesNotSeeTheFuture(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	l := nn.NewCausalSelfAttention(4, 2)
-	nn.Materialise(c, nn.State(l), 1)
-	defer nn.Free(l)
-	run := func(last float32) []float32 {
-		y := l.Forward(nn.NewCtx(c, nn.Config{}), torch.From(c, []float32{1, 2, 3, 4, 5, 6, 7, 8, last, 1, 1, 1}, 1, 3, 4))
-		return torch.Values[float32](y)
-	}
-	a, b := run(0), run(9)
-	if !slices.Equal(a[:8], b[:8]) || slices.Equal(a[8:], b[8:]) {
-		t.Errorf("with another third token %v became %v", a, b)
-	}
-}
-
 // losesTheGPU says whether an error is one that a kernel of a GPU finds, after which nothing else runs on it.
 func losesTheGPU(c *torch.Ctx, text string) bool {
 	return c.Device().Kind == torch.KindCUDA && strings.Contains(text, "out of bounds")
@@ -279,26 +264,6 @@ func TestRecomputationRepeatsTheBitsAndMovesNothing(t *testing.T) {
 	}
 }
 
-// A checkpointed forward keeps no graph, but it is the one that sees the micro-batch first.
-func TestCheckpointedForwardMovesTheRunningStatistics(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	plain, checkpointed := nn.NewBatchNorm1d(2, nn.BatchNormConfig{}), nn.NewBatchNorm1d(2, nn.BatchNormConfig{})
-	for _, b := range []*nn.BatchNorm{plain, checkpointed} {
-		nn.Materialise(c, nn.State(b), 1)
-		defer nn.Free(b)
-	}
-	x := torch.From(c, []float32{1, 2, 3, 5}, 2, 2)
-	c.SetGrad(true)
-	plain.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
-	c.SetGrad(false)
-	checkpointed.Forward(nn.NewCtx(c, nn.Config{Training: true, Checkpointing: true}), x)
-	c.SetGrad(true)
-	checkpointed.Forward(nn.NewCtx(c, nn.Config{Training: true, Recomputing: true}), x)
-	if !slices.Equal(running(plain), running(checkpointed)) {
-		t.Errorf("got %v, want %v", running(checkpointed), running(plain))
-	}
-}
-
 func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -361,41 +326,6 @@ func TestPlainAverageFollowsTheCount(t *testing.T) {
 		if got, want := torch.Item[float32](b.RunningMean.Tensor()), 1/float32(row.batches+1); math.Abs(float64(got-want)) > 1e-6 {
 			t.Errorf("%d: a batch of mean 1 after %d moved a running mean of 0 to %v, want %v", i, row.batches, got, want)
 		}
-	}
-}
-
-func TestEvaluationUsesTheRunningStatisticsAndLeavesThem(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{})
-	nn.Materialise(c, nn.State(b), 1)
-	defer nn.Free(b)
-	x := torch.From(c, []float32{3}, 1, 1)
-	if got := torch.Item[float32](b.Forward(nn.NewCtx(c, nn.Config{}), x)); math.Abs(float64(got)-3) > 1e-4 {
-		t.Errorf("with running mean 0 and variance 1, 3 became %v", got)
-	}
-	if got := running(b); !slices.Equal(got, []float32{0, 1, 0}) {
-		t.Errorf("evaluation moved the running statistics to %v", got)
-	}
-}
-
-// A sample's result does not depend on its neighbours, so that micro-batches change nothing.
-func TestInstanceNormKnowsNoOtherSample(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	n := nn.NewCtx(c, nn.Config{Training: true})
-	l := nn.NewInstanceNorm2d(3, nn.InstanceNormConfig{})
-	x := c.Normal_(c.Empty(torch.Float32, 4, 3, 5, 5), 1, 2)
-	whole := torch.Values[float32](c.Contiguous(c.Narrow(l.Forward(n, x), 0, 2, 1)))
-	alone := torch.Values[float32](l.Forward(n, c.Contiguous(c.Narrow(x, 0, 2, 1))))
-	if !slices.Equal(whole, alone) {
-		t.Error("the third sample's result depends on the others")
-	}
-	var sum, squares float64
-	for _, v := range alone[:25] {
-		sum += float64(v)
-		squares += float64(v) * float64(v)
-	}
-	if math.Abs(sum) > 1e-4 || math.Abs(squares/25-1) > 1e-4 {
-		t.Errorf("a channel has mean %v and mean square %v, want 0 and 1", sum/25, squares/25)
 	}
 }
 
@@ -535,17 +465,6 @@ func TestPaddingRowStartsAsZeros(t *testing.T) {
 		if (v == 0) != (i/3 == 2) {
 			t.Errorf("row %d holds %v", i/3, v)
 		}
-	}
-}
-
-func TestSetInitReplacesTheDefault(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	l := nn.NewLinear(3, 2)
-	l.Bias.SetInit(nn.Ones)
-	nn.Materialise(c, nn.State(l), 1)
-	defer nn.Free(l)
-	if got := torch.Values[float32](l.Bias.Tensor()); got[0] != 1 || got[1] != 1 {
-		t.Errorf("the bias is %v, want ones", got)
 	}
 }
 

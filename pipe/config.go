@@ -10,7 +10,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -45,7 +45,7 @@ type Config struct {
 	// its program gets their sums, which must fit in its limits, unless it has them. Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
 	// runs the part of the plan for them. The limits of its stages hold as those of a Budget. Nil
 	// lets the pipe plan.
-	Plan *planner.Plan
+	Plan *plan.Plan
 	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and
 	// rows of a micro-batch, such as a balance was found from. Its layers and times are not
 	// measured again. Nil is none.
@@ -164,12 +164,12 @@ func (cfg *Config) checkSchedule() error {
 	worker, _ := cfg.workers()
 	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
 		Recompute: func(stage, microBatch int) bool {
-			return stage < len(worker) && (cfg.policies[stage] == Optimal || planner.Policy(cfg.policies[stage]).Recomputes(microBatch))
+			return stage < len(worker) && (cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}})
 	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
 	case err != nil:
-		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other Balance, Devices or Chunks")
+		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other stages, devices or chunks")
 	case p.Reduces():
 		return refuse("Schedule", value, reduces, withoutReduce)
 	case cfg.Replicas > 1:
@@ -235,15 +235,15 @@ const (
 	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
 	// would be recomputed at once. In ascending order that is micro-batch 0. The micro-batches that
 	// the batch really has count: with one, nothing is recomputed.
-	ExceptLast = Checkpoint(planner.ExceptLast)
+	ExceptLast = Checkpoint(plan.ExceptLast)
 	// Never keeps everything and recomputes nothing.
-	Never = Checkpoint(planner.Never)
+	Never = Checkpoint(plan.Never)
 	// Always recomputes every micro-batch.
-	Always = Checkpoint(planner.Always)
+	Always = Checkpoint(plan.Always)
 	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
 	// step is shortest within a number of bytes (Config.Budget). The first step with batches of a
 	// new size measures the layers and plans; see Pipe.Plan.
-	Optimal = Checkpoint(planner.Optimal)
+	Optimal = Checkpoint(plan.Optimal)
 )
 
 // PerStage makes a list with a policy for each stage.
@@ -268,7 +268,7 @@ func (k Checkpoint) String() string {
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {
-		if !slices.Contains(planner.Policies, planner.Policy(word)) {
+		if !slices.Contains(plan.Policies, plan.Policy(word)) {
 			return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%q is no policy", word),
 				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+"want never, except_last, always or optimal, or a list with one for each stage")
 		}

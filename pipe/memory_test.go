@@ -21,7 +21,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/schedule"

@@ -15,7 +15,7 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 	"pgregory.net/rapid"

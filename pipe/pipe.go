@@ -11,7 +11,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -331,7 +331,7 @@ func (p *Pipe) Place() error {
 	}
 	var tight error
 	if short := p.unplaceable(); short != nil {
-		tight = memoryError{&planner.MemoryError{Stages: short}}
+		tight = memoryError{&plan.MemoryError{Stages: short}}
 	}
 	hosts, err := meet(context.Background(), p, "the room for parameters", p.host(), tight)
 	if err == nil {
@@ -379,7 +379,7 @@ func (p *Pipe) unshared() error {
 
 // unplaceable lists the devices of this process that cannot hold the parameters and buffers of their stages, each
 // by its first stage.
-func (p *Pipe) unplaceable() (short []planner.Shortage) {
+func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	devices := p.Devices()
 	for _, i := range p.mine {
 		d := devices[i]
@@ -393,7 +393,7 @@ func (p *Pipe) unplaceable() (short []planner.Shortage) {
 			}
 		}
 		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
-			short = append(short, planner.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
+			short = append(short, plan.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
 				Least: m.Live + unplaced, SetBy: "parameters and buffers alone", Layers: layers})
 		}
 	}
@@ -485,7 +485,7 @@ func (p *Pipe) limit() {
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
 // memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
-type memoryError struct{ *planner.MemoryError }
+type memoryError struct{ *plan.MemoryError }
 
 func (e memoryError) Unwrap() error { return e.MemoryError }
 
@@ -493,7 +493,7 @@ func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemo
 
 // notEnough is a planner's error as the pipe returns it.
 func notEnough(err error) error {
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if errors.As(err, &short) {
 		return memoryError{short}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/nn"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/segment"

@@ -3,7 +3,7 @@ package pipe
 import (
 	"sync"
 
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/schedule"

@@ -5,26 +5,26 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/profile"
 )
 
 // problem is the planning problem of a step with so many micro-batches, as far as it is known
 // without measuring.
-func (p *Pipe) problem(microBatches int) planner.Problem {
-	out := planner.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
+func (p *Pipe) problem(microBatches int) plan.Problem {
+	out := plan.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
 	out.Skips, out.Ties = crossings(p.stages)
 	for _, name := range p.cfg.DeviceNames() {
-		out.Devices = append(out.Devices, planner.Device{Name: name})
+		out.Devices = append(out.Devices, plan.ProblemDevice{Name: name})
 	}
 	for i, s := range p.stages {
-		out.Stages = append(out.Stages, planner.Stage{Device: s.worker, Layers: len(s.Layers), Policy: planner.Policy(p.cfg.policies[i])})
+		out.Stages = append(out.Stages, plan.Stage{Device: s.worker, Layers: len(s.Layers), Policy: plan.Policy(p.cfg.policies[i])})
 	}
 	return out
 }
 
 // problem is the planning problem of a step with this batch, for the memory that is available now.
-func (r *run) problem(chains []profile.Chain) planner.Problem {
+func (r *run) problem(chains []profile.Chain) plan.Problem {
 	p := r.p
 	out := p.problem(len(r.parts))
 	for i, s := range p.stages {
@@ -42,7 +42,7 @@ func (r *run) problem(chains []profile.Chain) planner.Problem {
 			fewer := costs(*c.Fewer)
 			out.Stages[i].Fewer, out.Larger = &fewer, r.fullMicroBatches()
 		}
-		memory := planner.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State, BatchInput: i == 0}
+		memory := plan.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State, BatchInput: i == 0}
 		if i == 0 {
 			memory.InputHasGradient = room.InputGradient
 			for _, v := range r.inputs {
@@ -118,8 +118,8 @@ func (r *run) availableOf(stage int) available {
 }
 
 // costs are the costs of a stage that was measured.
-func costs(c profile.Chain) planner.Costs {
-	return planner.Costs{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward, Units: c.Units,
+func costs(c profile.Chain) plan.StageCosts {
+	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward, Units: c.Units,
 		Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 
@@ -133,7 +133,7 @@ func (r *run) fullMicroBatches() (n int) {
 
 // crossings are the skips and ties between stages, with their places among what the stages send and
 // receive.
-func crossings(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
+func crossings(stages []*Stage) (skips []plan.Skip, ties []plan.Tie) {
 	entering := func(at location) (place int) {
 		for _, s := range stages[at.stage].skips[:at.index] {
 			if s.from.stage >= 0 {
@@ -145,7 +145,7 @@ func crossings(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
 	for i, s := range stages {
 		for _, p := range s.skips {
 			for _, to := range p.to {
-				skips = append(skips, planner.Skip{From: i, FromPlace: p.place, To: to.stage, ToPlace: entering(to), Pops: stages[to.stage].skips[to.index].pops})
+				skips = append(skips, plan.Skip{From: i, FromPlace: p.place, To: to.stage, ToPlace: entering(to), Pops: stages[to.stage].skips[to.index].pops})
 			}
 		}
 		place := 0
@@ -159,7 +159,7 @@ func crossings(stages []*Stage) (skips []planner.Skip, ties []planner.Tie) {
 					later++
 				}
 			}
-			ties = append(ties, planner.Tie{Earlier: i, EarlierPlace: place, Later: t.to.stage, LaterPlace: later})
+			ties = append(ties, plan.Tie{Earlier: i, EarlierPlace: place, Later: t.to.stage, LaterPlace: later})
 			place++
 		}
 	}

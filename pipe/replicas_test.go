@@ -20,7 +20,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 	"pgregory.net/rapid"

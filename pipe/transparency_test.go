@@ -19,7 +19,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 	"pgregory.net/rapid"
@@ -184,7 +184,7 @@ func (q problem) raise(t test, cfg *pipe.Config) {
 }
 
 // shortages lists the stages whose budgets are too low.
-func (q problem) shortages(t test, cfg pipe.Config) (short *planner.MemoryError) {
+func (q problem) shortages(t test, cfg pipe.Config) (short *plan.MemoryError) {
 	model := q.model()
 	defer nn.Free(model)
 	p, err := pipe.Open(model, cfg)

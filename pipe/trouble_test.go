@@ -16,7 +16,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -539,7 +539,7 @@ func TestRefusedRunChangesNothing(t *testing.T) {
 						gathering++
 					}
 					var refused *torch.MemoryError
-					var budget *planner.MemoryError
+					var budget *plan.MemoryError
 					switch {
 					case errors.As(err, &refused):
 						limit = refused.Live + refused.Requested

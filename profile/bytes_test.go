@@ -6,12 +6,12 @@ import (
 	"slices"
 	"testing"
 
-	"penstock.example/balance"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/torch"
 )
@@ -75,7 +75,7 @@ func TestModels(t *testing.T) {
 			x, model := inputOf(t, c, m.name), build(t, m.name, m.options)
 			p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, 2))
 			layers := len(p.Layers)
-			sizes, err := balance.Sizes(p.Layers, []int{layers}, balance.SizeConfig{Skips: p.Skips, Ties: p.Ties})
+			sizes, err := plan.Sizes(p.Layers, []int{layers}, plan.SizeConfig{Skips: p.Skips, Ties: p.Ties})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,13 +116,13 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 // stagesHold compares what two stages hold after a forward with what BySize counts.
 func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.Tensor, cut, chunks int, policy pipe.Checkpoint) {
 	t.Helper()
-	graphs, inputs := planner.Policy(policy).Held(chunks)
+	graphs, inputs := plan.Policy(policy).Held(chunks)
 	if policy == pipe.Always { // no graph yet
 		inputs = chunks
 	}
 	counts := []int{cut, len(p.Layers) - cut}
-	config := balance.SizeConfig{Held: []balance.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
-	sizes, err := balance.Sizes(p.Layers, counts, config)
+	config := plan.SizeConfig{Held: []plan.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
+	sizes, err := plan.Sizes(p.Layers, counts, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestBorders(t *testing.T) {
 	if len(p.Skips) != 2 {
 		t.Fatalf("skips %+v", p.Skips)
 	}
-	for i, want := range []balance.Skip{{From: 1, To: []int{4}, Bytes: rows * 8 * 4}, {From: 3, To: []int{5}, Bytes: rows * 4 * 4}} {
+	for i, want := range []plan.LayerSkip{{From: 1, To: []int{4}, Bytes: rows * 8 * 4}, {From: 3, To: []int{5}, Bytes: rows * 4 * 4}} {
 		if s := p.Skips[i]; s.From != want.From || !slices.Equal(s.To, want.To) || s.Bytes != want.Bytes || s.Gradient != want.Bytes {
 			t.Errorf("skip %d: %+v, want %+v", i, s, want)
 		}

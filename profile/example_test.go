@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"penstock.example/balance"
 	"penstock.example/nn"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 )
@@ -21,7 +21,7 @@ func ExampleMeasure() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	counts, sizes, err := balance.BySize(p.Layers, 2, balance.SizeConfig{Held: []balance.Held{{Graphs: 8}}, Input: p.Input, Skips: p.Skips, Ties: p.Ties})
+	counts, sizes, err := plan.BySize(p.Layers, 2, plan.SizeConfig{Held: []plan.Held{{Graphs: 8}}, Input: p.Input, Skips: p.Skips, Ties: p.Ties})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/balance"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -52,7 +52,7 @@ func rows(bytes []int64, devices int, most int64) (list [][]window) {
 	}
 	if devices > 1 {
 		n := min((len(counts)+devices-1)/devices*devices, len(bytes))
-		if even, err := balance.Partition(costs, n); err == nil {
+		if even, err := plan.Partition(costs, n); err == nil {
 			counts = even
 		}
 	}

@@ -34,9 +34,9 @@ import (
 	"strings"
 	"time"
 
-	"penstock.example/balance"
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -105,10 +105,10 @@ type ConfigError = arg.ConfigError
 
 // Profile is a measurement, for one micro-batch of the sample's rows.
 type Profile struct {
-	Layers []balance.Layer // the model's flattened layers; the loss is not among them
-	Skips  []balance.Skip  // between different layers
-	Ties   []balance.Tie   // parameters that different layers use
-	Input  int64           // bytes of the sample
+	Layers []plan.Layer     // the model's flattened layers; the loss is not among them
+	Skips  []plan.LayerSkip // between different layers
+	Ties   []plan.LayerTie  // parameters that different layers use
+	Input  int64            // bytes of the sample
 	// SecondsPerByte is the time of transfers between stages: the mean over all that layers of this
 	// model give each other.
 	SecondsPerByte float64
@@ -264,48 +264,33 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
 	}
-	for i, x := range sample {
-		if x == nil || x.Freed() {
-			return c, fmt.Errorf("profile: tensor %d of the sample does not exist; keep it for Measure", i)
-		}
+	for _, x := range sample {
 		c.InputGrad = c.InputGrad || x.RequiresGrad()
 	}
-	hasRows := func(x *torch.Tensor) bool { return x != nil && !x.Freed() && x.Numel() > 0 }
+	hasRows := func(x *torch.Tensor) bool { return x.Numel() > 0 }
 	if !slices.ContainsFunc(sample, hasRows) {
 		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one",
 			strings.Join(torch.Describe(sample), ", "))
 	}
-	err := cmp.Or(arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads),
-		arg.AtLeast("profile", "Warmup", c.Warmup, 0),
-		arg.AtLeast("profile", "Repeats", c.Repeats, 0), arg.AtLeast("profile", "Devices", c.Devices, 0),
-		arg.AtLeast("profile", "MicroBatches", c.MicroBatches, 0),
-		arg.AtLeast("profile", "MostUnits", c.MostUnits, 0))
+	err := arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads)
 	if err == nil && c.Balance != nil {
 		err = arg.Balance("profile", c.Balance, len(layers))
 	}
-	if err != nil {
-		return c, err
-	}
 	for field, d := range map[string]torch.Device{"Device": c.Device, "Peer": c.Peer} {
-		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return refuse(field, d, "there is no such device",
-				fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
-		}
-		if err := d.Usable(); err != nil {
-			return refuse(field, d, err.Error(), "want cpu:0, cpu:1, ...")
+		if unusable := d.Usable(); err == nil && unusable != nil {
+			return refuse(field, d, unusable.Error(), "want cpu:0, cpu:1, ...")
 		}
 	}
 	switch {
-	case c.Loss != nil && len(c.Target) == 0:
-		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample")
+	case err != nil:
+		return c, err
+	case c.Loss != nil && len(c.Target) == 0, c.Loss != nil && c.Fewer != nil && len(c.FewerTarget) == 0:
+		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample, and of Fewer")
 	case c.Workers != nil && len(c.Workers) != len(c.Balance):
 		return refuse("Workers", c.Workers, fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)),
 			"want one for each stage")
 	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, hasRows):
-		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows",
-			"want a sample of fewer rows, or nil")
-	case c.Fewer != nil && c.Loss != nil && len(c.FewerTarget) == 0:
-		return refuse("FewerTarget", c.FewerTarget, "there are none for the loss", "want those of Fewer")
+		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows", "want a sample of fewer rows, or nil")
 	}
 	return c, nil
 }

@@ -261,15 +261,11 @@ func TestMeasuringThatDoesNotFitLeavesNothing(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	c := newCtx(t)
 	model, x := nn.NewSequential(nn.NewReLU()), vectors(c)
-	freed := c.Clone(x)
-	freed.Free()
 	for _, test := range []struct {
 		sample []*torch.Tensor
 		want   string
 	}{
 		{nil, "no sample; give the model's input"},
-		{[]*torch.Tensor{x, nil}, "tensor 1 of the sample does not exist"},
-		{[]*torch.Tensor{freed}, "tensor 0 of the sample does not exist"},
 		{[]*torch.Tensor{x, x}, "takes one tensor and was given a tuple of 2"},
 	} {
 		if _, err := profile.Measure(context.Background(), model, profile.Config{}, test.sample...); err == nil || !strings.Contains(err.Error(), test.want) {

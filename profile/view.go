@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock.example/balance"
 	"penstock.example/nn"
+	"penstock.example/plan"
 )
 
 // view derives the layers for package balance. A block counts for the layer that allocated it,
@@ -21,7 +21,7 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Co
 		if !found {
 			continue
 		}
-		s := balance.Skip{From: r.Stash, Bytes: stashed.bytes, Leave: stashed.block.loose()}
+		s := plan.LayerSkip{From: r.Stash, Bytes: stashed.bytes, Leave: stashed.block.loose()}
 		if stashed.grad {
 			s.Gradient = stashed.bytes
 		}
@@ -35,12 +35,12 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Co
 		}
 		p.Skips = append(p.Skips, s)
 	}
-	slices.SortStableFunc(p.Skips, func(a, b balance.Skip) int {
+	slices.SortStableFunc(p.Skips, func(a, b plan.LayerSkip) int {
 		return cmp.Or(a.From-b.From, a.To[len(a.To)-1]-b.To[len(b.To)-1])
 	})
 	var all []timed
 	for i, named := range layers {
-		l := balance.Layer{Name: named.Name, Saved: f.saved[i], Leave: f.leave(i, routes)}
+		l := plan.Layer{Name: named.Name, Saved: f.saved[i], Leave: f.leave(i, routes)}
 		for _, o := range f.out[i] {
 			l.Output += o.bytes
 			if o.grad {
@@ -128,7 +128,7 @@ func (p *Profile) parameters(layers []nn.NamedLayer) {
 			if !known {
 				k = len(p.Ties)
 				tied[owner] = k
-				tie := balance.Tie{From: first[owner], Bytes: owner.Bytes()}
+				tie := plan.LayerTie{From: first[owner], Bytes: owner.Bytes()}
 				if s.Trainable() {
 					tie.Gradient = tie.Bytes
 				}

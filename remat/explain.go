@@ -8,13 +8,14 @@ import (
 
 // LayerExplanation is what a plan does with a layer.
 type LayerExplanation struct {
-	Name       string
-	Keeps      Keeping
-	Recomputed int   // runs of the forward beyond the first
-	Held       int64 // bytes that are kept for this layer when the loss begins, and for none before it
+	Name       string  `json:"name"`
+	Keeps      Keeping `json:"keeps"`
+	Recomputed int     `json:"recomputed"` // runs of the forward beyond the first
+	Held       int64   `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
 	// Microseconds of all runs, and of them those that plain training, each forward with gradients
 	// and backward once, does not take.
-	Time, Extra float64
+	Time  float64 `json:"time_us"`
+	Extra float64 `json:"extra_us"`
 }
 
 // Explanation is a plan by layers, and what other limits would mean.
@@ -36,9 +37,9 @@ type LeastLimit struct {
 
 // Step is a larger limit, and what it saves.
 type Step struct {
-	Limit int64
-	Time  float64 // of the best plan
-	Saved float64 // microseconds against the plan explained
+	Limit int64   `json:"limit_bytes"`
+	Time  float64 `json:"time_us"`  // of the best plan
+	Saved float64 `json:"saved_us"` // against the plan explained
 }
 
 // Explain says what a plan does, and what more memory would save. more are bytes beyond the plan's

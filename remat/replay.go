@@ -198,6 +198,9 @@ const (
 // String is "nothing", "input" or "everything".
 func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
 
+// MarshalText writes what String returns.
+func (k Keeping) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 // Keeps is the part of layer i that is held now.
 func (r *Replay) Keeps(i int) Keeping {
 	switch {

@@ -3,13 +3,13 @@ package report
 import (
 	"slices"
 
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/remat/solver"
 )
 
 // Curve is how the time of one micro-batch on a stage depends on the memory it may take, as far as
-// plans are known, and what the run's plan does.
+// plans are known, and the point of the run's plan.
 type Curve struct {
 	Stage  int          `json:"stage"`
 	Layers int          `json:"layers"` // of the chain
@@ -26,7 +26,7 @@ type CurvePoint struct {
 
 // NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Table.Curve).
 // A nil plan has none.
-func NewCurve(stage int, c remat.Chain, best []solver.Point, p *planner.Plan) Curve {
+func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve {
 	out := Curve{Stage: stage, Layers: len(c.Layers), Once: c.Once()}
 	for _, b := range best {
 		out.Best = append(out.Best, CurvePoint{b.Peak, b.Time})
@@ -60,13 +60,20 @@ func NewCurve(stage int, c remat.Chain, best []solver.Point, p *planner.Plan) Cu
 	return out
 }
 
-// withPlan adds the point of a plan to a curve if it is better than the curve: points of tables are rounded up.
+// withPlan adds the point of a plan to a curve if it is better than the curve: points of tables are
+// rounded up.
 func withPlan(best []CurvePoint, at CurvePoint) []CurvePoint {
 	worse := func(p CurvePoint) bool { return p.Bytes >= at.Bytes && p.Time >= at.Time }
-	if slices.ContainsFunc(best, func(p CurvePoint) bool { return p.Bytes <= at.Bytes && p.Time <= at.Time }) {
+	if slices.ContainsFunc(best, func(p CurvePoint) bool {
+		return p.Bytes <= at.Bytes &&
+			p.Time <= at.Time
+	}) {
 		return best
 	}
 	best = slices.DeleteFunc(best, worse)
-	i, _ := slices.BinarySearchFunc(best, at.Bytes, func(p CurvePoint, bytes int64) int { return int(p.Bytes - bytes) })
+	i, _ := slices.BinarySearchFunc(best, at.Bytes, func(p CurvePoint,
+		bytes int64) int {
+		return int(p.Bytes - bytes)
+	})
 	return slices.Insert(best, i, at)
 }

@@ -1,7 +1,7 @@
 // Package report shows a training run as a page of HTML: the schedule of a step as it was planned and
-// as it ran, the bytes of each device over it, the layers with what they cost and whether they are
+// as it ran, the bytes of each device over it, the layers with their costs and whether they are
 // computed again, the numbers of each step, and how time depends on memory. It is for people who look
-// at a run; programs read what the page is made of (Run, package metrics).
+// at a run; programs read its sources (Run, package metrics).
 //
 //	err := report.Write(w, report.Page{Run: run, History: history})
 //

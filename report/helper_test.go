@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock.example/metrics"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/report"
 	"penstock.example/schedule"

@@ -12,8 +12,8 @@ type columns struct {
 	Validations [][]any `json:"validations"`
 }
 
-// newColumns returns a history with about mostSteps steps at most: of those that are next to each other, the ones
-// with the least and with the greatest loss.
+// newColumns returns a history with about mostSteps steps at most: of those that are next to each other,
+// the ones with the least and with the greatest loss.
 func newColumns(h metrics.History) columns {
 	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations)}
 	each := 1
@@ -33,7 +33,8 @@ func newColumns(h metrics.History) columns {
 		}
 		for i, s := range part {
 			if i == least || i == most || from+i == len(h.Steps)-1 {
-				out.Steps = append(out.Steps, []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm, s.SamplesPerSecond, s.PeakBytes})
+				out.Steps = append(out.Steps, []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm,
+					s.SamplesPerSecond, s.PeakBytes})
 			}
 		}
 	}

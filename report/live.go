@@ -12,8 +12,8 @@ import (
 	"penstock.example/metrics"
 )
 
-// Live serves the page of a run that goes on: at / the page with all that there is so far, at /events
-// what comes, as server-sent events. It is a metrics.Writer, so it is told of steps like a file. All
+// Live serves the page of a run that goes on: at / the page so far, at /events the news, as
+// server-sent events. It is a metrics.Writer, so it is told of steps like a file. All
 // methods are safe for concurrent use, none waits for those who look, and it answers GET and HEAD only.
 //
 // A page that another site has led a browser to by a name of its own (DNS rebinding) is refused: the
@@ -31,7 +31,7 @@ type Live struct {
 	closed  bool
 }
 
-// NewLive begins with what is known of a run, and the numbers of its steps so far.
+// NewLive begins with a run, and the numbers of its steps so far.
 func NewLive(run Run, past metrics.History) (*Live, error) {
 	l := &Live{past: past, changed: make(chan struct{})}
 	if err := l.SetRun(run); err != nil {
@@ -40,7 +40,7 @@ func NewLive(run Run, past metrics.History) (*Live, error) {
 	return l, nil
 }
 
-// SetRun replaces what is known of the run.
+// SetRun replaces the run.
 func (l *Live) SetRun(run Run) error {
 	v, err := newView(run)
 	if err != nil {
@@ -74,7 +74,7 @@ func (l *Live) Sync() error { return nil }
 // End says how the run ended: "finished", "interrupted", "failed". Pages say so and wait for no more.
 func (l *Live) End(how string) { l.change(func() { l.end = how }) }
 
-// Close ends all connections of pages. Pages that are open keep what they show.
+// Close ends all connections of pages. Open pages stay as they are.
 func (l *Live) Close() error {
 	l.change(func() { l.closed = true })
 	return nil
@@ -91,14 +91,18 @@ func (l *Live) change(f func()) {
 // ServeHTTP serves the page and its events.
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", policy("'self'")+"; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-store")
+	for name, value := range map[string]string{
+		"Content-Security-Policy": policy("'self'") + "; frame-ancestors 'none'",
+		"X-Content-Type-Options":  "nosniff",
+		"Referrer-Policy":         "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+		"Cache-Control": "no-store",
+	} {
+		h.Set(name, value)
+	}
 	switch {
-	case !l.knows(r.Host):
-		http.Error(w, "this host is not served here; use the address that penstock has printed", http.StatusMisdirectedRequest)
+	case !l.allowsHost(r.Host):
+		http.Error(w, "this host is not served here; use the address that penstock has printed",
+			http.StatusMisdirectedRequest)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this page can only be looked at", http.StatusMethodNotAllowed)
@@ -111,8 +115,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// knows reports whether a request's host is this machine by address or by a name that was chosen.
-func (l *Live) knows(host string) bool {
+// allowsHost reports whether a request's host is this machine by address or by a name that was chosen.
+func (l *Live) allowsHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
@@ -122,7 +126,8 @@ func (l *Live) knows(host string) bool {
 
 func (l *Live) servePage(w http.ResponseWriter) {
 	l.mu.Lock()
-	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events", Edition: l.edition})
+	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events",
+		Edition: l.edition})
 	l.mu.Unlock()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -132,27 +137,28 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	w.Write(text)
 }
 
-// position is what a page has: the last step, test and validation, and the edition of the run.
+// position is how far a page is: its last step, test and validation, and its edition of the run.
 type position struct {
 	step, test, validation int64
 	edition                int
 }
 
-// A page gets what has come at most every pause, and a sign of life when nothing comes.
+// A page gets news at most every pause, and a sign of life when nothing comes.
 const (
 	pause     = 200 * time.Millisecond
 	heartbeat = 15 * time.Second
 )
 
-// serveEvents sends what comes after what a page has, until either side ends. Its query says what that
-// is, and when the browser connects again, the id of the last event.
+// serveEvents sends news to a page until either side ends. The query says how far the page is, or the
+// id of the last event when the browser connects again.
 func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	var at position
 	from := r.Header.Get("Last-Event-ID")
 	if from == "" {
 		from = r.URL.Query().Get("after")
 	}
-	fmt.Sscanf(from, "%d.%d.%d.%d", &at.step, &at.test, &at.validation, &at.edition) // what cannot be read is 0: all of it
+	// what cannot be read is 0: all of it
+	fmt.Sscanf(from, "%d.%d.%d.%d", &at.step, &at.test, &at.validation, &at.edition)
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	for {
@@ -179,7 +185,7 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// after is the events that come after a position, which it moves on. last says that no more will come.
+// after returns the events that come after a position, which it moves on. last says that no more will come.
 func (l *Live) after(at *position) (text string, last bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,14 +193,15 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 		at.edition = l.edition
 		text += at.event("run", l.view)
 	}
+	h := metrics.History{Tests: later(l.past.Tests, &at.test), Validations: later(l.past.Validations,
+		&at.validation)}
 	steps := l.past.Steps
-	steps = steps[sort.Search(len(steps), func(i int) bool { return steps[i].Step > at.step }):]
-	if n := len(steps); n > 0 {
-		at.step = steps[n-1].Step
+	if h.Steps = steps[sort.Search(len(steps),
+		func(i int) bool { return steps[i].Step > at.step }):]; len(h.Steps) > 0 {
+		at.step = steps[len(steps)-1].Step
 	}
-	tests, validations := since(l.past.Tests, &at.test), since(l.past.Validations, &at.validation)
-	if len(steps)+len(tests)+len(validations) > 0 {
-		text += at.event("numbers", newColumns(metrics.History{Steps: steps, Tests: tests, Validations: validations}))
+	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
+		text += at.event("numbers", newColumns(h))
 	}
 	if l.end != "" {
 		return text + at.event("end", l.end), true, nil
@@ -202,8 +209,8 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 	return text, l.closed, l.changed
 }
 
-// since is the tests after a step, which it moves to the last of them.
-func since(tests []metrics.Test, step *int64) []metrics.Test {
+// later returns the tests after a step, which it moves to the last of them.
+func later(tests []metrics.Test, step *int64) []metrics.Test {
 	tests = tests[sort.Search(len(tests), func(i int) bool { return tests[i].Step > *step }):]
 	if n := len(tests); n > 0 {
 		*step = tests[n-1].Step
@@ -211,11 +218,12 @@ func since(tests []metrics.Test, step *int64) []metrics.Test {
 	return tests
 }
 
-// event is an event with data as JSON, which is one line.
+// event is an event with data as a line of JSON.
 func (at position) event(name string, data any) string {
 	text, err := json.Marshal(data)
 	if err != nil { // numbers are finite, as metrics refuses others
 		return ""
 	}
-	return fmt.Sprintf("id: %d.%d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.validation, at.edition, name, text)
+	return fmt.Sprintf("id: %d.%d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.validation,
+		at.edition, name, text)
 }

@@ -13,7 +13,7 @@ import (
 	"penstock.example/metrics"
 )
 
-// Page is what a page shows.
+// Page is the content of a page.
 type Page struct {
 	Run     Run
 	History metrics.History
@@ -76,5 +76,6 @@ func document(p payload) ([]byte, error) {
 		connect = "'self'"
 	}
 	return []byte(strings.NewReplacer("{{policy}}", html.EscapeString(policy(connect)), "{{style}}", style,
-		"{{title}}", html.EscapeString(p.View.Title), "{{data}}", string(data), "{{script}}", script).Replace(template)), nil
+		"{{title}}", html.EscapeString(p.View.Title), "{{data}}", string(data), "{{script}}",
+		script).Replace(template)), nil
 }

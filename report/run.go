@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"penstock.example/internal/disk"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/remat/planfile"
 	"penstock.example/schedule"
@@ -15,13 +15,13 @@ import (
 // FileName is the name of a run's file in its directory.
 const FileName = "run.json"
 
-// Run is what a run keeps for its page, beside its numbers. All of it but Title may be missing.
+// Run describes a run for its page; package metrics has its numbers. All fields but Title may be missing.
 type Run struct {
 	Title string `json:"title"` // "resnet20 on fashion-mnist"
 	Facts []Fact `json:"facts,omitempty"`
 	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is not known
 
-	Plan *planner.Plan `json:"-"` // of a whole step
+	Plan *plan.Plan `json:"-"` // of a whole step
 	// Planned is the step as it is predicted, with the bytes that devices hold. Where it is nil, Plan says
 	// what it can: times alone.
 	Planned *schedule.Timeline `json:"-"`
@@ -72,7 +72,7 @@ type Layer struct {
 	Of int `json:"of,omitempty"`
 }
 
-// Chain is what the units of a stage cost for one micro-batch after the first.
+// Chain is the costs of the units of a stage for one micro-batch after the first.
 type Chain struct {
 	Stage int
 	remat.Chain
@@ -115,7 +115,8 @@ func (r Run) WriteFile(path string) error {
 
 // MarshalJSON writes the form that a run has in files.
 func (r Run) MarshalJSON() ([]byte, error) {
-	f := runFile{Version: version, plainRun: (*plainRun)(&r), Planned: (*timeline)(r.Planned), Ran: (*timeline)(r.Ran)}
+	f := runFile{Version: version, plainRun: (*plainRun)(&r), Planned: (*timeline)(r.Planned),
+		Ran: (*timeline)(r.Ran)}
 	if r.Plan != nil {
 		f.Plan = r.Plan.String()
 	}
@@ -155,7 +156,7 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 	r.Planned, r.Ran = (*schedule.Timeline)(f.Planned), (*schedule.Timeline)(f.Ran)
 	if f.Plan != "" {
 		var err error
-		if r.Plan, err = planner.Parse(f.Plan); err != nil {
+		if r.Plan, err = plan.Parse(f.Plan); err != nil {
 			return err
 		}
 	}
@@ -174,7 +175,8 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 			return err
 		}
 		if r.Plan != nil && t.Workers != len(r.Plan.Devices) || t.Workers > mostWorkers {
-			return fmt.Errorf("a timeline of %d workers; want one for each device of the plan, at most %d", t.Workers, mostWorkers)
+			return fmt.Errorf("a timeline of %d workers; want one for each device of the plan, at most %d",
+				t.Workers, mostWorkers)
 		}
 	}
 	return nil
@@ -188,7 +190,8 @@ type timeline schedule.Timeline
 func (t timeline) MarshalJSON() ([]byte, error) {
 	events := [][]any{}
 	for _, e := range t.Events {
-		events = append(events, []any{e.Worker, e.Action.String(), e.Start.Nanoseconds(), e.End.Nanoseconds(), e.Live})
+		events = append(events, []any{e.Worker, e.Action.String(), e.Start.Nanoseconds(), e.End.Nanoseconds(),
+			e.Live})
 	}
 	return json.Marshal(map[string]any{"workers": t.Workers, "events": events})
 }

@@ -5,17 +5,17 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
 
-// view is what the page's script gets of a Run: all of it computed, nothing to be decided.
+// view is a Run for the page's script, with everything computed.
 type view struct {
 	*plainRun
 	Devices []deviceView `json:"devices"`
 	Planned *timeline    `json:"planned"`
-	// Times says where the durations of Planned come from: "predicted", "median" of what Ran took, or
+	// Times says where the durations of Planned come from: "predicted", "median" of Ran, or
 	// "unit", all the same.
 	Times  string      `json:"times"`
 	Ran    *timeline   `json:"ran"`
@@ -34,7 +34,7 @@ type deviceView struct {
 	Recomputed  int     `json:"recomputed"` // forwards that are run again in a step
 }
 
-// layerView is a Layer and what the plan does with it.
+// layerView is a Layer and its place in the plan.
 type layerView struct {
 	Layer
 	Stage  int    `json:"stage"`
@@ -48,7 +48,7 @@ type layerView struct {
 	Frozen bool `json:"frozen"`
 }
 
-// newView computes what the page shows.
+// newView computes the content of the page.
 func newView(r Run) (view, error) {
 	v := view{plainRun: (*plainRun)(&r), Ran: (*timeline)(r.Ran)}
 	for _, l := range r.Layers {
@@ -82,7 +82,7 @@ func newView(r Run) (view, error) {
 	return v, nil
 }
 
-// ranView adds what a worker has done in the step that was recorded, if there is one.
+// ranView adds the numbers of the recorded step; nil adds nothing.
 func ranView(d deviceView, ran *schedule.Timeline, worker int) deviceView {
 	if ran == nil {
 		return d
@@ -96,7 +96,7 @@ func ranView(d deviceView, ran *schedule.Timeline, worker int) deviceView {
 	return d
 }
 
-// plannedTimeline is what was predicted, or the plan's program with the durations that are predicted.
+// plannedTimeline is the predicted step, or the plan's program with predicted durations.
 // Without predictions an action takes the median time of such actions of its stage in the step that was
 // recorded, and moving values no time.
 func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
@@ -130,7 +130,7 @@ func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 }
 
 // placeLayers says of each layer where it is and how often it runs.
-func (v *view) placeLayers(p *planner.Plan) {
+func (v *view) placeLayers(p *plan.Plan) {
 	next := 0
 	for i, s := range p.Stages {
 		units := s.Units
@@ -148,7 +148,8 @@ func (v *view) placeLayers(p *planner.Plan) {
 			for ; n > 0 && next < min(end, len(v.Layers)); n-- {
 				l := &v.Layers[next]
 				l.Stage, l.Device, l.Policy = i, p.Devices[s.Device].Name, string(s.Policy)
-				l.Again, l.MicroBatches, l.Runs, l.Frozen = again, len(s.MicroBatches), runs, unit < s.Prologue
+				l.Again, l.MicroBatches, l.Runs, l.Frozen = again, len(s.MicroBatches), runs,
+					unit < s.Prologue
 				next++
 			}
 		}

@@ -71,23 +71,16 @@ func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error)
 // writer appends a number, and is not ok if it is finite and becomes infinite; nil for a format that
 // is no floating-point number.
 func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
-	switch d {
-	case F64:
-		return func(to []byte, v float64) ([]byte, bool) {
-			return binary.LittleEndian.AppendUint64(to, math.Float64bits(v)), true
-		}
-	case F32:
-		return func(to []byte, v float64) ([]byte, bool) {
+	little := binary.LittleEndian
+	return map[DType]func([]byte, float64) ([]byte, bool){
+		F64: func(to []byte, v float64) ([]byte, bool) { return little.AppendUint64(to, math.Float64bits(v)), true },
+		F32: func(to []byte, v float64) ([]byte, bool) {
 			x := float32(v)
-			return binary.LittleEndian.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) ||
-				math.IsInf(v, 0)
-		}
-	case F16:
-		return func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) }
-	case BF16:
-		return func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) }
-	}
-	return nil
+			return little.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) || math.IsInf(v, 0)
+		},
+		F16:  func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) },
+		BF16: func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) },
+	}[d]
 }
 
 // appendShort appends a number of 16 bits, rounded to nearest even: a sign, so many bits of exponent, and
@@ -117,19 +110,13 @@ func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, 
 
 // reader reads a floating-point number; nil for another format.
 func reader(d DType) func([]byte) float64 {
-	switch d {
-	case F64:
-		return func(b []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b)) }
-	case F32:
-		return func(b []byte) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(b))) }
-	case BF16:
-		return func(b []byte) float64 {
-			return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16))
-		}
-	case F16:
-		return func(b []byte) float64 { return half(binary.LittleEndian.Uint16(b)) }
-	}
-	return nil
+	little := binary.LittleEndian
+	return map[DType]func([]byte) float64{
+		F64:  func(b []byte) float64 { return math.Float64frombits(little.Uint64(b)) },
+		F32:  func(b []byte) float64 { return float64(math.Float32frombits(little.Uint32(b))) },
+		F16:  func(b []byte) float64 { return half(little.Uint16(b)) },
+		BF16: func(b []byte) float64 { return float64(math.Float32frombits(uint32(little.Uint16(b)) << 16)) },
+	}[d]
 }
 
 // half is the number of the bits of an IEEE 754 binary16: a sign, 5 bits of exponent with bias 15,

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"sort"
-	"strings"
 
 	"penstock.example/internal/disk"
 )
@@ -34,21 +32,20 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %w", err)
 	}
-	file, err := open(source)
+	info, err := source.Stat()
+	var file *File
+	if err == nil {
+		file, err = NewFile(source, info.Size())
+	}
 	if err != nil {
 		source.Close() // it was only read
-		return nil, withPath(err, path)
+		if format := (*FormatError)(nil); errors.As(err, &format) {
+			format.Path = path
+		}
+		return nil, err
 	}
 	file.path, file.closer = path, source
 	return file, nil
-}
-
-func open(source *os.File) (*File, error) {
-	info, err := source.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
-	}
-	return NewFile(source, info.Size())
 }
 
 // NewFile is Open for a file of size bytes that is reached through source. Close does not close source.
@@ -71,39 +68,34 @@ func NewFile(source io.ReaderAt, size int64) (*File, error) {
 
 // readHeader reads the header without its length. Nothing is allocated that the file has no bytes for.
 func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
+	fail := func(problem string, args ...any) ([]byte, error) {
+		return nil, &FormatError{Problem: fmt.Sprintf(problem, args...)}
+	}
 	if size < lengthSize {
-		return nil, &FormatError{Problem: fmt.Sprintf("the file has %d bytes, expected at least the %d of the header's length",
-			size, lengthSize)}
+		return fail("the file has %d bytes, expected at least the %d of the header's length", size, lengthSize)
 	}
 	var prefix [lengthSize]byte
 	if err := readAt(source, prefix[:], 0); err != nil {
 		return nil, fmt.Errorf("safetensors: reading the header's length: %w", err)
 	}
-	length := binary.LittleEndian.Uint64(prefix[:])
-	if length > min(MaxHeader, uint64(size-lengthSize)) && ofPyTorch(prefix) {
-		return nil, &FormatError{Problem: "it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it"}
-	}
-	if length > MaxHeader {
-		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d (bytes % x), expected at most %d: this may be another kind of file",
-			length, prefix, MaxHeader)}
-	}
-	if left := size - lengthSize; int64(length) > left {
-		return nil, &FormatError{Problem: fmt.Sprintf("the header's length is %d, the file has %d bytes left: it is truncated, or another kind of file",
-			length, left)}
+	length, left := binary.LittleEndian.Uint64(prefix[:]), uint64(size-lengthSize)
+	// A file of torch.save is a zip, or before 1.6 a pickle of version 2 to 5.
+	zip, pickle := bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")), prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5
+	switch {
+	case length > min(MaxHeader, left) && (zip || pickle):
+		return fail("it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it")
+	case length > MaxHeader:
+		return fail("the header's length is %d (bytes % x), expected at most %d: this may be another kind of file",
+			length, prefix, MaxHeader)
+	case length > left:
+		return fail("the header's length is %d, the file has %d bytes left: it is truncated, or another kind of file",
+			length, left)
 	}
 	header := make([]byte, length)
 	if err := readAt(source, header, lengthSize); err != nil {
 		return nil, fmt.Errorf("safetensors: reading the header: %w", err)
 	}
 	return header, nil
-}
-
-// ofPyTorch reports whether a file may be one of torch.save by its first bytes: a zip, or before 1.6 a
-// pickle.
-func ofPyTorch(prefix [lengthSize]byte) bool {
-	zip := bytes.HasPrefix(prefix[:], []byte("PK\x03\x04"))
-	pickle := prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 // its first operation, and its version
-	return zip || pickle
 }
 
 // checkTiling returns an error unless the spans cover the data, size bytes from start, each byte once.
@@ -155,13 +147,13 @@ func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 func (f *File) Read(name string) (Tensor, error) {
 	i, found := sort.Find(len(f.spans), func(i int) int { return cmp.Compare(name, f.spans[i].Name) })
 	if !found {
-		return Tensor{}, fmt.Errorf("safetensors: %sno tensor %q among %d", f.prefix(), name, len(f.spans))
+		return Tensor{}, fmt.Errorf("safetensors: %s: no tensor %q among %d", f.path, name, len(f.spans))
 	}
 	s := f.spans[i]
 	data := make([]byte, s.end-s.begin)
 	if err := readAt(f.source, data, f.data+s.begin); err != nil {
-		return Tensor{}, fmt.Errorf("safetensors: %stensor %q: reading bytes %d to %d: %w",
-			f.prefix(), name, f.data+s.begin, f.data+s.end, err)
+		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %q: reading bytes %d to %d: %w",
+			f.path, name, f.data+s.begin, f.data+s.end, err)
 	}
 	if err := s.checkData(data); err != nil {
 		return Tensor{}, &FormatError{Path: f.path, Tensor: name, Offset: f.data + s.begin,
@@ -170,13 +162,6 @@ func (f *File) Read(name string) (Tensor, error) {
 	t := s.Tensor
 	t.Shape, t.Data = slices.Clone(s.Shape), data
 	return t, nil
-}
-
-func (f *File) prefix() string {
-	if f.path == "" {
-		return ""
-	}
-	return f.path + ": "
 }
 
 // Close closes the file that Open opened. Tensors already read stay valid; Read fails afterwards.
@@ -199,15 +184,6 @@ func readAt(source io.ReaderAt, buffer []byte, offset int64) error {
 	return err
 }
 
-// withPath names the file in a FormatError. The operating system's own errors name it already.
-func withPath(err error, path string) error {
-	var format *FormatError
-	if errors.As(err, &format) {
-		format.Path = path
-	}
-	return err
-}
-
 // FormatError is a file that is not what the format demands. Other failures of reading, such as a
 // disk's, are returned as they come.
 type FormatError struct {
@@ -218,15 +194,12 @@ type FormatError struct {
 }
 
 func (e *FormatError) Error() string {
-	var b strings.Builder
-	b.WriteString("safetensors: ")
+	where := fmt.Sprintf("byte %d: ", e.Offset)
 	if e.Path != "" {
-		b.WriteString(e.Path + ": ")
+		where = e.Path + ": " + where
 	}
-	fmt.Fprintf(&b, "byte %d: ", e.Offset)
 	if e.Tensor != "" {
-		fmt.Fprintf(&b, "tensor %q: ", e.Tensor)
+		where += fmt.Sprintf("tensor %q: ", e.Tensor)
 	}
-	b.WriteString(e.Problem)
-	return b.String()
+	return "safetensors: " + where + e.Problem
 }

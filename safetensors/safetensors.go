@@ -115,9 +115,13 @@ func (t Tensor) checkData(data []byte) error {
 		return err
 	}
 	if int64(len(data)) != size {
-		return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, size, len(data))
+		return t.sizeError(size, int64(len(data)))
 	}
 	return t.checkElements(data, 0)
+}
+
+func (t Tensor) sizeError(want, have int64) error {
+	return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, want, have)
 }
 
 // checkElements returns an error unless data can be elements from the given one on.

@@ -1,16 +1,13 @@
 package safetensors
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
 
 	"penstock.example/internal/disk"
 )
@@ -62,23 +59,21 @@ func writeData(w io.Writer, t Tensor) error {
 		return err
 	}
 	written := int64(0)
-	var failed error // of a piece, whatever Load makes of it
 	err = t.Load(func(piece []byte) error {
-		if written += int64(len(piece)); written > size {
-			failed = fmt.Errorf("shape %v of %s takes %d bytes, the data has %d and more", t.Shape, t.DType,
-				size, written)
-		} else if failed = t.checkElements(piece, written-int64(len(piece))); failed == nil { // a BOOL is a byte
-			_, failed = w.Write(piece)
+		if err := t.checkElements(piece, written); err != nil { // a BOOL is a byte
+			return err
 		}
-		return failed
+		if written += int64(len(piece)); written > size {
+			return t.sizeError(size, written)
+		}
+		_, err := w.Write(piece)
+		return err
 	})
-	switch {
-	case failed != nil:
-		return failed
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("loading its data: %w", err)
-	case written < size:
-		return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, size, written)
+	}
+	if written < size {
+		return t.sizeError(size, written)
 	}
 	return nil
 }
@@ -95,13 +90,13 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	entries := make(map[string]entry, len(tensors))
 	end := int64(0)
 	for _, t := range tensors {
-		if err := checkName(t.Name); err != nil {
-			return nil, err
+		if _, twice := entries[t.Name]; twice || t.Name == metadataKey {
+			return nil, fmt.Errorf("two tensors are named %q, or one %s", t.Name, metadataKey)
 		}
-		if _, twice := entries[t.Name]; twice {
-			return nil, fmt.Errorf("two tensors are named %q", t.Name)
+		size, err := t.Size()
+		if err == nil && t.Load == nil {
+			err = t.checkData(t.Data)
 		}
-		size, err := checkTensor(t)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
@@ -109,86 +104,29 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		if end += size; end < start {
 			return nil, fmt.Errorf("tensor %q: the sizes up to here overflow 63 bits", t.Name)
 		}
-		entries[t.Name] = entry{t.DType, append([]int64{}, t.Shape...),
-			[2]int64{start, end}} // append: [] and not null
+		entries[t.Name] = entry{t.DType, t.Shape, [2]int64{start, end}}
 	}
-	for key, value := range metadata {
-		if !utf8.ValidString(key) || !utf8.ValidString(value) {
-			return nil, fmt.Errorf("metadata %q: %q is not UTF-8", key, value)
+	head, err := json.Marshal(entries, json.Deterministic(true))
+	if err == nil && len(metadata) > 0 {
+		var first, rest []byte
+		if first, err = json.Marshal(metadata, json.Deterministic(true)); len(entries) > 0 {
+			rest = append([]byte(","), head[1:]...)
+		} else {
+			rest = head[1:]
 		}
+		head = slices.Concat([]byte(`{"`+metadataKey+`":`), first, rest)
 	}
-	return encode(entries, metadata)
-}
-
-func checkName(name string) error {
-	switch {
-	case name == metadataKey:
-		return fmt.Errorf("a tensor may not be named %s: the name is the metadata's", metadataKey)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("tensor name %q is not UTF-8", name)
+	if err != nil {
+		return nil, fmt.Errorf("the header: %w", err)
 	}
-	return nil
-}
-
-// checkTensor returns the tensor's size, or an error if it cannot be written.
-func checkTensor(t Tensor) (int64, error) {
-	if t.Load == nil {
-		return int64(len(t.Data)), t.checkData(t.Data)
+	for len(head)%alignment != 0 {
+		head = append(head, ' ')
 	}
-	if t.Data != nil {
-		return 0, errors.New("it has both Data and Load, expected one of them")
-	}
-	return t.Size()
-}
-
-func encode(entries map[string]entry, metadata map[string]string) ([]byte, error) {
-	var b bytes.Buffer
-	b.Write(make([]byte, lengthSize))
-	b.WriteByte('{')
-	member := func(key string, value any) error {
-		if b.Len() > lengthSize+1 {
-			b.WriteByte(',')
-		}
-		if err := encodeJSON(&b, key); err != nil {
-			return err
-		}
-		b.WriteByte(':')
-		return encodeJSON(&b, value)
-	}
-	if len(metadata) > 0 {
-		if err := member(metadataKey, metadata); err != nil { // maps are encoded with sorted keys
-			return nil, err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		if err := member(name, entries[name]); err != nil {
-			return nil, err
-		}
-	}
-	b.WriteByte('}')
-	for b.Len()%alignment != 0 {
-		b.WriteByte(' ')
-	}
-
-	length := b.Len() - lengthSize
-	if length > MaxHeader {
+	if len(head) > MaxHeader {
 		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter names or less metadata",
-			length, MaxHeader)
+			len(head), MaxHeader)
 	}
-	binary.LittleEndian.PutUint64(b.Bytes(), uint64(length))
-	return b.Bytes(), nil
-}
-
-// encodeJSON appends a value as JSON without the escapes for HTML, which other writers of the format do
-// not make.
-func encodeJSON(b *bytes.Buffer, value any) error {
-	encoder := json.NewEncoder(b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return err
-	}
-	b.Truncate(b.Len() - 1) // the newline that Encode ends with
-	return nil
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
 }
 
 // WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure

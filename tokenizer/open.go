@@ -1,9 +1,8 @@
 package tokenizer
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -36,24 +35,24 @@ func Open(path string) (*Tokenizer, error) {
 		}
 		contents = append(contents, content)
 	}
+	var t *Tokenizer
+	name := files[0]
 	if len(files) == 1 {
-		t, err := parse(contents[0])
-		if err != nil {
-			return nil, fmt.Errorf("tokenizer: %s: %w", files[0], err)
+		t, err = parse(contents[0])
+	} else {
+		var vocabulary map[string]int32
+		var merges []tokens
+		if err = unmarshal(contents[0], &vocabulary); err == nil {
+			name = files[1]
+			merges, err = parseMerges(contents[1])
 		}
-		return t, nil
+		if err == nil {
+			name = files[0] + " and " + mergesFile
+			t, err = gpt2(vocabulary, merges)
+		}
 	}
-	vocabulary, err := parseVocabulary(contents[0])
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", files[0], err)
-	}
-	merges, err := parseMerges(contents[1])
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", files[1], err)
-	}
-	t, err := gpt2(vocabulary, merges)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s and %s: %w", files[0], mergesFile, err)
+		return nil, fmt.Errorf("tokenizer: %s: %w", name, err)
 	}
 	return t, nil
 }
@@ -71,19 +70,17 @@ func Files(path string) ([]string, error) {
 			return []string{path}, nil
 		}
 		directory = filepath.Dir(path)
-	} else if whole := filepath.Join(path, wholeFile); there(whole) {
+	} else if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
 		return []string{whole}, nil
 	}
 	files := []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
-	for _, file := range files {
-		if _, err := os.Stat(file); err != nil {
-			return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
-		}
+	if err := cmp.Or(exists(files[0]), exists(files[1])); err != nil {
+		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
 	}
 	return files, nil
 }
 
-func there(path string) bool {
+func exists(path string) error {
 	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
+	return err
 }

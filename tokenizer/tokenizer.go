@@ -50,22 +50,24 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 // approximate number of bytes that are done. The slice is yield's until it returns;
 // an error that it returns ends the encoding, and is returned.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
-	if at := invalid(text); at >= 0 {
+	if !utf8.Valid(text) {
+		at := 0
+		for r, n := utf8.DecodeRune(text); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(text[at:]) {
+			at += n
+		}
 		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it",
 			place(string(text[:at])), text[at])
 	}
 	e := encoder{Tokenizer: t, known: map[string][]int32{}, yield: yield}
 	whole, from := string(text), 0
-	var matches [][]int
 	if t.anyAdded != nil {
-		matches = t.anyAdded.FindAllStringIndex(whole, -1)
-	}
-	for _, m := range matches {
-		if err := e.segment(whole, from, m[0]); err != nil {
-			return err
+		for _, m := range t.anyAdded.FindAllStringIndex(whole, -1) {
+			if err := e.segment(whole, from, m[0]); err != nil {
+				return err
+			}
+			e.ids = append(e.ids, t.added[whole[m[0]:m[1]]])
+			from = m[1]
 		}
-		e.ids = append(e.ids, t.added[whole[m[0]:m[1]]])
-		from = m[1]
 	}
 	if err := e.segment(whole, from, len(whole)); err != nil {
 		return err
@@ -84,11 +86,10 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 				i+1, len(ids), id, len(t.tokens)-1)
 		}
 		token := t.tokens[id]
-		if _, ok := t.added[token]; ok {
-			out.WriteString(token)
-		} else if b, ok := fallbackByte(token); ok && t.model.byteFallback {
+		_, added := t.added[token]
+		if b, ok := fallbackByte(token); ok && t.model.byteFallback && !added {
 			out.WriteByte(b)
-		} else if t.byteLevel {
+		} else if t.byteLevel && !added {
 			out.Write(fromByteLevel(token))
 		} else {
 			out.WriteString(token)
@@ -176,20 +177,6 @@ func place(before string) string {
 		utf8.RuneCountInString(before[line:]))
 }
 
-// invalid is where the first byte is that is not UTF-8, or -1.
-func invalid(text []byte) int {
-	if utf8.Valid(text) {
-		return -1
-	}
-	for at := 0; ; {
-		r, n := utf8.DecodeRune(text[at:])
-		if r == utf8.RuneError && n <= 1 {
-			return at
-		}
-		at += n
-	}
-}
-
 // Sum returns the SHA-256 of the vocabulary and the merges as 64 hexadecimal digits: the tokens by their
 // numbers, and the merges in their order. It is the same for a tokenizer.json and for the vocab.json and
 // merges.txt of the same tokenizer. How text is split and normalised is not in it.
@@ -199,10 +186,8 @@ func (t *Tokenizer) Sum() string {
 		fmt.Fprintf(h, "%d %q\n", id, token)
 	}
 	merges := t.model.merges
-	pairs := slices.SortedFunc(maps.Keys(merges), func(a,
-		b [2]int32) int {
-		return cmp.Compare(merges[a].rank, merges[b].rank)
-	})
+	byRank := func(a, b [2]int32) int { return cmp.Compare(merges[a].rank, merges[b].rank) }
+	pairs := slices.SortedFunc(maps.Keys(merges), byRank)
 	for _, pair := range pairs {
 		fmt.Fprintf(h, "%d %d\n", pair[0], pair[1])
 	}

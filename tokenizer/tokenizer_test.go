@@ -177,7 +177,6 @@ func TestRefuses(t *testing.T) {
 		"merge of numbers": {small(change{"merges": []int{1}}), `the merge 1; want two tokens`},
 		"merge of unknown": {small(change{"merges": []string{"b c", "x b"}}), `merge 2, of "x" and "b": "x" is not in the vocabulary`},
 		"merge to unknown": {small(change{"merges": []string{"c c"}}), `merge 1, of "c" and "c": "cc" is not in the vocabulary; want the merges that were learned with it`},
-		"merge twice":      {small(change{"merges": []string{"a b", "b c", "a b"}}), `merges 1 and 3 are both of "a" and "b"; want each once`},
 		"unknown token":    {small(change{"unk_token": "[UNK]"}), `model.unk_token is "[UNK]"; want a token of model.vocab`},
 		"normalizer":       {small(change{"normalizer": change{"type": "Lowercase"}}), "normalizer is Lowercase; want none, or one of NFC"},
 		"pre-tokenizer":    {small(change{"pre_tokenizer": change{"type": "Metaspace"}}), "pre_tokenizer is Metaspace; want ByteLevel, Split, Digits, or a Sequence of them"},
@@ -187,10 +186,8 @@ func TestRefuses(t *testing.T) {
 		"after ByteLevel":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "ByteLevel"}, {"type": "Digits"}}}}), "Digits after ByteLevel; want ByteLevel last"},
 		"space in pieces":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "Digits"}, {"type": "ByteLevel"}}}}), "want add_prefix_space false"},
 		"stripping":        {small(added(change{"id": 10, "content": "<m>", "lstrip": true})), `added token "<m>" has single_word, lstrip or rstrip; want none`},
-		"added, empty":     {small(added(change{"id": 10})), "added token 10 has no content"},
 		"added, other":     {small(added(change{"id": 10, "content": "a"})), `token "a" is 0 in model.vocab and 10 in added_tokens; want one number`},
 		"added, same":      {small(added(change{"id": 1, "content": "<m>"})), `tokens "<m>" and "b" are both 1`},
-		"added, two":       {small(change{"added_tokens": []change{{"id": 10, "content": "<m>"}, {"id": 11, "content": "<m>"}}}), `added token "<m>" is 10 and 11; want one number`},
 		"field":            {small(change{"added_tokens": 1}), `within "/added_tokens"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,11 +201,9 @@ func TestRefuses(t *testing.T) {
 		vocabulary, merges string
 		want               string
 	}{
-		"damaged merge":   {`{"a": 0}`, "#version: 0.2\na b\n\na\n", `merges.txt: line 4: the merge "a"; want two tokens with a space between`},
-		"merge not UTF-8": {`{"a": 0}`, "a \xff", `merges.txt: line 1: "a \xff" is not UTF-8`},
-		"other merges":    {`{"a": 0}`, "a a", `vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
-		"no tokens":       {`{}`, "", "vocab.json: no tokens; want an object"},
-		"no vocabulary":   {`[`, "", "vocab.json: line 1: "},
+		"damaged merge": {`{"a": 0}`, "#version: 0.2\na b\n\na\n", `merges.txt: line 4: the merge "a"; want two tokens with a space between`},
+		"other merges":  {`{"a": 0}`, "a a", `vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
+		"no vocabulary": {`[`, "", "vocab.json: line 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			directory := t.TempDir()

@@ -2,7 +2,7 @@ package trace
 
 import "penstock.example/schedule"
 
-// flows returns the ends of arrows at each event, given the events by start. What moves between
+// flows returns the ends of arrows at each event, given the events by start. A value that moves between
 // stages is drawn as an arrow from the action that made it, through its send and its receive, to
 // the action that uses it:
 //
@@ -10,7 +10,7 @@ import "penstock.example/schedule"
 //	   s          t           t          f
 //
 // An arrow belongs to a receive. Where the timeline lacks one of the others the arrow joins the
-// rest; where it lacks all three there is none. In a timeline of several steps a receive belongs to
+// rest; where it lacks all three no arrow is drawn. In a timeline of several steps a receive belongs to
 // the last send before it and to the first user after it.
 //
 // Every end carries the start of its event as its time, since a viewer takes the end of a slice for
@@ -23,7 +23,8 @@ func flows(events []schedule.Event) [][]record {
 	var order []int                            // receives
 	for at, e := range events {
 		a := e.Action
-		if a.Kind == schedule.BackwardInput { // where a backward has parts, the first is what makes and uses gradients
+		// where a backward has parts, the first is what makes and uses gradients
+		if a.Kind == schedule.BackwardInput {
 			a.Kind = schedule.Backward
 		}
 		for _, receive := range waiting[a] {
@@ -58,8 +59,9 @@ func flows(events []schedule.Event) [][]record {
 		id++
 		for i, at := range arrow {
 			e := events[at]
-			end := record{Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)), Name: events[receive].Action.String(),
-				Cat: "flow", ID: id}
+			end := record{Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+				Name: events[receive].Action.String(),
+				Cat:  "flow", ID: id}
 			switch i {
 			case 0:
 				end.Phase = phaseFlowFrom

@@ -13,7 +13,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// Options says what a trace shows besides the events. The zero Options is valid.
+// Options are optional words of a trace.
 type Options struct {
 	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker
 	// 0" and so on.
@@ -29,7 +29,7 @@ func (o Options) worker(w int) string {
 }
 
 // WriteFile writes the timeline to a file, as [Write] does. The file appears under its name when it
-// is complete: with an error, what was there before is still there, untouched. The folder must
+// is complete: with an error, an older file stays as it was. The folder must
 // exist.
 func WriteFile(path string, t schedule.Timeline, opts Options) error {
 	return disk.Write(path, func(w io.Writer) error { return Write(w, t, opts) })
@@ -43,7 +43,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 		return fmt.Errorf("trace: %w", err)
 	}
 	if opts.Workers != nil && len(opts.Workers) != t.Workers {
-		return fmt.Errorf("trace: %d names for %d workers; want one for each, or none", len(opts.Workers), t.Workers)
+		return fmt.Errorf("trace: %d names for %d workers; want one for each, or none", len(opts.Workers),
+			t.Workers)
 	}
 	records := names(pid, "penstock", t.Workers, opts)
 	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
@@ -51,8 +52,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	}
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
-	// An event is followed by its ends of arrows: a viewer binds those to the slice that is open at their time, which
-	// is the last one that it has read.
+	// An event is followed by its ends of arrows: a viewer binds an arrow to the last slice that it has
+	// read before.
 	arrows := flows(events)
 	for i, e := range events {
 		records = append(append(records, complete(e)), arrows[i]...)
@@ -142,8 +143,10 @@ func names(pid int, process string, workers int, opts Options) []record {
 	out := []record{{Phase: phaseMetadata, Pid: pid, Name: "process_name", Args: &args{Name: process}}}
 	for w := range workers {
 		out = append(out,
-			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_name", Args: &args{Name: opts.worker(w)}},
-			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_sort_index", Args: &args{SortIndex: &w}})
+			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_name",
+				Args: &args{Name: opts.worker(w)}},
+			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_sort_index",
+				Args: &args{SortIndex: &w}})
 	}
 	return out
 }
@@ -156,7 +159,8 @@ func complete(e schedule.Event) record {
 		category = "transfer"
 	}
 	r := record{
-		Phase: phaseComplete, Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)), Dur: new(micros(e.End - e.Start)),
+		Phase: phaseComplete, Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+		Dur:  new(micros(e.End - e.Start)),
 		Name: a.Words(), Cat: category,
 		Args: &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
 	}

@@ -3,7 +3,6 @@ package train
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,19 +66,9 @@ func (d Difference) String() string {
 // member otherwise. All members call it, in the order of their other calls of Gather. It blocks
 // until they have. Names are distinct.
 func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
-	mine, err := json.Marshal(facts)
-	if err != nil {
-		return err
-	}
-	texts, err := g.Gather(ctx, "facts of the run", mine)
+	all, err := group.Meet(ctx, g, "facts of the run", facts, nil)
 	if err != nil {
 		return fmt.Errorf("train: comparing the processes: %w", err)
-	}
-	all := make([][]Fact, len(texts))
-	for rank, text := range texts {
-		if err := json.Unmarshal(text, &all[rank]); err != nil {
-			return fmt.Errorf("train: comparing the processes: what rank %d sends cannot be read: %w; start all with the same program", rank, err)
-		}
 	}
 	return disagreement(all)
 }

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock.example/balance"
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/torch"
 )
@@ -37,9 +37,9 @@ type BalanceConfig struct {
 
 // Balance is a model cut by measured times.
 type Balance struct {
-	Counts []int               // layers of each stage
-	Times  []balance.StageTime // what each stage is to take for a micro-batch
-	Timing profile.Timing      // how far the times can be trusted
+	Counts []int            // layers of each stage
+	Times  []plan.StageTime // what each stage is to take for a micro-batch
+	Timing profile.Timing   // how far the times can be trusted
 	// Profile is the measurement behind the cut.
 	Profile profile.Profile
 }
@@ -113,15 +113,15 @@ func onSample[T any](what string, sample data.Batch, config profile.Config, loss
 
 // CutByTime cuts measured layers into a stage for each policy. It returns the layers of each stage and
 // its time for a micro-batch. Errors are balance.ByTime's.
-func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []balance.StageTime,
+func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,
 	error) {
-	return balance.ByTime(p.Layers, len(policies), timesOf(p, policies, microBatches))
+	return plan.ByTime(p.Layers, len(policies), timesOf(p, policies, microBatches))
 }
 
-func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) balance.TimeConfig {
-	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
+func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) plan.TimeConfig {
+	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
-		config.Recomputed = append(config.Recomputed, planner.Policy(k).Recomputed(microBatches))
+		config.Recomputed = append(config.Recomputed, plan.Policy(k).Recomputed(microBatches))
 	}
 	return config
 }
@@ -130,11 +130,11 @@ func timesOf(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ba
 // possible. It returns the layers of each stage and its size. slots is the optimizer's number of tensors
 // for each parameter (optim.Slots). Errors are balance.BySize's.
 func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int,
-	[]balance.StageSize, error) {
-	config := balance.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
+	[]plan.StageSize, error) {
+	config := plan.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
-		graphs, inputs := planner.Policy(k).Held(microBatches)
-		config.Held = append(config.Held, balance.Held{Graphs: graphs, Inputs: inputs})
+		graphs, inputs := plan.Policy(k).Held(microBatches)
+		config.Held = append(config.Held, plan.Held{Graphs: graphs, Inputs: inputs})
 	}
-	return balance.BySize(p.Layers, len(policies), config)
+	return plan.BySize(p.Layers, len(policies), config)
 }

@@ -12,7 +12,6 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -151,16 +150,16 @@ func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// complete returns an error if what every step needs is not set, or a setting is wrong.
-func (l *Loop) complete() error {
-	if l.Scaler != nil {
-		if err := l.Scaler.Validate(); err != nil {
-			return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(),
-				Remedy: "want the zero Scaler, or that of a checkpoint"}
-		}
+// checkScaler returns an error if the Scaler is in no state to go on from.
+func (l *Loop) checkScaler() error {
+	if l.Scaler == nil {
+		return nil
 	}
-	return cmp.Or(arg.Finite("train", "ClipNorm", l.ClipNorm), arg.AtLeast("train", "Steps", l.Steps, 0),
-		arg.AtLeast("train", "Accumulate", l.Accumulate, 0), arg.AtLeast("train", "Epochs", l.Epochs, 0))
+	if err := l.Scaler.Validate(); err != nil {
+		return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(),
+			Remedy: "want the zero Scaler, or that of a checkpoint"}
+	}
+	return nil
 }
 
 // Progress is where the run stands, for Store.Save. After a failed step it is before that step's
@@ -216,10 +215,7 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist
 // only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
-	if err := l.complete(); err != nil {
-		return Result{Step: l.Step}, err
-	}
-	if err := l.checkLastBatch(); err != nil {
+	if err := cmp.Or(l.checkScaler(), l.checkLastBatch()); err != nil {
 		return Result{Step: l.Step}, err
 	}
 	g := l.Pipe.Config().Group

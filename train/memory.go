@@ -7,11 +7,10 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
 )
 
 // PlanMemory plans recomputation (pipe.Optimal) before training, for batches of rows rows of a data
@@ -21,14 +20,8 @@ import (
 // (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
 // the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
-	if err := l.complete(); err != nil {
-		return err
-	}
 	if set.Len() == 0 {
 		return errors.New("train: PlanMemory: the data set is empty; want a sample to plan with")
-	}
-	if err := arg.AtLeast("train", "the number of rows", rows, 1); err != nil {
-		return err
 	}
 	sample, err := firstRows(set, min(rows, set.Len()))
 	if err != nil {
@@ -45,7 +38,7 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 		_, err = l.Pipe.PlanFor(ctx, b, l.Loss)
 	}
 	free()
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	var other *group.MemberError
 	switch {
 	case errors.As(err, &other):
@@ -72,13 +65,13 @@ func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err er
 // Updates is the bytes on each device of this process while the parameters of its stages are updated
 // together: gradients and the optimizer's state count, and what is there now; the activations of a step
 // are freed by then, and a batch should be. The loop's Pipe and Optimizer must be set.
-func (l *Loop) Updates() (list []planner.Update) {
+func (l *Loop) Updates() (list []plan.Update) {
 	stages := l.Pipe.Stages()
 	for i, d := range l.Pipe.Devices() {
 		if !l.Pipe.DeviceHere(i) {
 			continue
 		}
-		m, u := d.Memory(), planner.Update{Device: d.String()}
+		m, u := d.Memory(), plan.Update{Device: d.String()}
 		u.Limit, u.Bytes = m.Limit, m.Live
 		var params []nn.NamedParam
 		for i, s := range stages {

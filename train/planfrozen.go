@@ -4,17 +4,17 @@ import (
 	"slices"
 
 	"penstock.example/nn"
-	"penstock.example/planner/search"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 )
 
-// Layers in front of the first that is trained run once and hold nothing for a backward. A chain begins after
-// them, or has them in one unit with what follows, as nobody saves what lies between. A plan may cut between
-// them, so that each is a unit of what is searched.
+// Frozen layers in front of the first trained one run once and hold nothing for a backward. A chain begins
+// after them, or has them in one unit with the next layers. As a plan may cut between them, the search has a
+// unit for each.
 
 // withFrozen is the model as it was measured, with the layers of each unit.
-func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units []int) {
+func (p *planning) withFrozen(found profile.Profile) (out plan.Costs, units []int) {
 	c := found.Chains[0]
 	passed := 0 // layers before the chain
 	for _, n := range c.Units[:c.Prologue] {
@@ -38,8 +38,9 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 		switch {
 		case i >= passed: // in one unit with what follows
 			unit.ForwardTmp = c.Layers[0].Saved + c.Layers[0].ForwardTmp
-			first.Forward, first.ForwardNoGrad = max(first.Forward-micros, 0), max(first.ForwardNoGrad-micros, 0)
-		case i == passed-1: // whose output the chain is given
+			first.Forward, first.ForwardNoGrad = max(first.Forward-micros, 0), max(first.ForwardNoGrad-micros,
+				0)
+		case i == passed-1: // its output is the chain's input
 			unit.Output, unit.Saved, unit.ForwardTmp = c.Input, c.Input, max(c.ProloguePeak-c.Input, 0)
 		}
 		unit.ForwardNoGradTmp = unit.ForwardTmp
@@ -54,7 +55,8 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 		first.Name += ".." + found.Layers[front+rest[0]-1].Name
 	}
 	out.Chain.Input, out.Chain.Layers = c.Given, append(out.Chain.Layers, own...)
-	out.Chain.Carries, out.Chain.GradientCarries = later(c.Carries, passed, front), later(c.GradientCarries, passed, front)
+	out.Chain.Carries, out.Chain.GradientCarries = later(c.Carries, passed, front), later(c.GradientCarries,
+		passed, front)
 	if c.Deferred != nil {
 		out.Chain.Deferred = append(make([]remat.Deferred, front), c.Deferred...)
 	}
@@ -63,11 +65,12 @@ func (p *planning) withFrozen(found profile.Profile) (out search.Measured, units
 
 // frozenInFront is how many layers come before the first that is trained.
 func frozenInFront(model *nn.Sequential) int {
-	return max(slices.IndexFunc(model.Layers(), func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
+	return max(slices.IndexFunc(model.Layers(),
+		func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
 }
 
-// later is what layers share that come after so many others, of which some were not in the chain. Its input is then
-// what the last of those gives.
+// later renumbers carries for front frozen units before the chain, of which passed were not in the chain. The
+// chain's input is then the output of the last of these.
 func later(list []remat.Carry, passed, front int) (out []remat.Carry) {
 	for _, k := range list {
 		switch {

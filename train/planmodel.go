@@ -15,24 +15,24 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
-// PlanConfig says how a model is to be trained, and what there is to train it on.
+// PlanConfig says how a model is to be trained, and on which devices.
 type PlanConfig struct {
 	Batch    int   // samples of a step
 	Chunks   []int // numbers of micro-batches to choose from, which divide Batch
 	Threads  []int // numbers of threads of a device to choose from
 	Stages   int   // devices of the pipeline; 0 is any number
-	Wishes   search.Wishes
-	Machine  search.Machine // not with Devices
-	Devices  []PlanDevice   // of this process, by name; nil is the CPU devices of Machine
-	Links    []search.Link  // between Devices
-	Predicts bool           // Machine is not this one: no step is planned with a pipe
+	Wishes   planner.Options
+	Machine  planner.Machine // not with Devices
+	Devices  []PlanDevice    // of this process, by name; nil is the CPU devices of Machine
+	Links    []planner.Link  // between Devices
+	Predicts bool            // Machine is not this one: no step is planned with a pipe
 
 	Pipe      pipe.Config // its Seed, Autocast and DeferredBatchNorm
 	Optimizer func() (optim.Optimizer, error)
@@ -42,12 +42,12 @@ type PlanConfig struct {
 	AtWork    int                  // devices of this machine that work at once; 0 is one
 	Clock     func() time.Duration // see profile.Config
 
-	Measuring func(what string) func(layers, of int) // is told what is measured; it returns profile.Config.Progress
-	Note      func(line string)                      // is told what was left out
+	Measuring func(what string) func(layers, of int) // is called before each measurement; it returns profile.Config.Progress
+	Note      func(line string)                      // is called with remarks on the search
 	Opened    func(*pipe.Pipe, *nn.Sequential)       // is given the pipe of each plan that fits, while it is open
 }
 
-// PlanDevice is a device that a plan is for. Those of one kind and model are taken as equal.
+// PlanDevice is a device of a plan. Devices of one kind and model count as equal.
 type PlanDevice struct {
 	torch.Device
 	torch.Hardware
@@ -57,15 +57,14 @@ func (d PlanDevice) kind() string { return strings.TrimSpace(d.Kind.String() + "
 
 // ModelPlan is the fastest plan of a model.
 type ModelPlan struct {
-	search.Result
-	// Searched is Best as it was searched: its units are those of Profile. The step of Best has the units of each
-	// stage by itself, and the loss in the last.
-	Searched *search.Plan
-	Profile  search.Profile
-	Machine  search.Machine // with what steps take beyond their chains taken from its limits
-	Wishes   search.Wishes
+	planner.Result
+	// Searched is Best before its step was planned with a pipe. It has the units of Profile.
+	Searched *planner.Candidate
+	Profile  planner.Profile
+	Machine  planner.Machine // with what steps take beyond their chains taken from its limits
+	Wishes   planner.Options
 	Units    []int          // layers of each unit
-	Timing   profile.Timing // of what was measured
+	Timing   profile.Timing // of the measurements
 }
 
 // Layers turns a number of units for each stage into one of layers.
@@ -88,17 +87,19 @@ type planning struct {
 	samples  data.Info
 	model    *nn.Sequential
 	profiles map[[2]int]*profile.Profile // by rows and threads: a step is planned by the times by which it was searched
-	spared   int64                       // bytes of each device that are left for what a chain does not say
+	spared   int64                       // bytes taken from each limit, as steps need more than their chains say
 	out      ModelPlan
 }
 
 // PlanModel measures a model on made-up samples and finds the fastest plan for it: schedule, cut, number of
-// micro-batches, threads, and what is recomputed. The step of the plan is then planned as training plans it, so that
-// its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search is repeated.
-// make makes the model, without weights. It blocks until it is done, and fails with ctx.Err(). If no plan fits the
-// error is a *planner.MemoryError with limits that will do, or an *arg.ConfigError of Limit if parameters alone take
-// too much; other wrong settings are an *arg.ConfigError, too.
-func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info, c PlanConfig) (*ModelPlan, error) {
+// micro-batches, threads, and recomputation. The step of the plan is then planned as training plans it,
+// so that its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search
+// is repeated. make makes the model, without weights. It blocks until it is done, and fails with
+// ctx.Err(). If no plan fits the error is a *planner.MemoryError with limits that will do, or an
+// *arg.ConfigError of Limit if parameters alone take too much; other wrong settings are an
+// *arg.ConfigError, too.
+func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info,
+	c PlanConfig) (*ModelPlan, error) {
 	p := &planning{PlanConfig: c, make: make, samples: samples, profiles: map[[2]int]*profile.Profile{}}
 	var err error
 	if p.model, err = make(); err != nil {
@@ -109,12 +110,14 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	}
 	p.Wishes.Batch, p.Wishes.Devices, p.Wishes.State = c.Batch, c.Stages, c.Slots
 	if n := len(p.model.Layers()); c.Stages > n {
-		return nil, &arg.ConfigError{Of: "train", Field: "Stages", Value: c.Stages, Problem: fmt.Sprintf("the model has %d layers", n),
-			Remedy: "want at most as many"}
+		return nil, &arg.ConfigError{Of: "train", Field: "Stages", Value: c.Stages,
+			Problem: fmt.Sprintf("the model has %d layers", n),
+			Remedy:  "want at most as many"}
 	}
 	for _, n := range c.Chunks {
 		if c.Batch%n != 0 {
-			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n, Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
+			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
+				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
 		}
 	}
 	if err := p.checkState(); err != nil {
@@ -128,10 +131,10 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	err = p.search(ctx)
 	var short *planner.MemoryError
 	if errors.As(err, &short) && !p.Predicts && (len(all.Measured) > 1 || len(wishes.Schedules) != 1) {
-		// The step of the best may lack bytes that the one that needs fewest has.
+		// The step of the best may not fit where the smallest step does.
 		first := err
-		fewest := func(a, b search.Measured) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
-		p.out.Profile.Measured = []search.Measured{slices.MinFunc(all.Measured, fewest)}
+		fewest := func(a, b planner.Costs) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
+		p.out.Profile.Measured = []planner.Costs{slices.MinFunc(all.Measured, fewest)}
 		if len(wishes.Schedules) == 0 || slices.Contains(wishes.Schedules, "1f1b") {
 			wishes.Schedules = []string{"1f1b"}
 		}
@@ -139,8 +142,9 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 		if err = p.search(ctx); err != nil {
 			return nil, first
 		}
-		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") + " and the fewest rows alone, as nothing faster fits")
-		p.out.LowerBound, p.out.Proved = 0, false // of what was left out nothing is known
+		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") +
+			" and the fewest rows alone, as nothing faster fits")
+		p.out.LowerBound, p.out.Proved = 0, false // the other plans were not searched
 		p.out.Best.LowerBound, p.out.Best.Proved = 0, false
 	}
 	if err != nil {
@@ -150,10 +154,10 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	return &p.out, nil
 }
 
-// machineOf is devices as a search has them. A GPU may hold no more than it has free, and each of a kind no more than
-// the one that has least.
-func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machine {
-	m := search.Machine{Links: links}
+// machineOf is devices as a search has them. A GPU may hold no more than is free on the fullest GPU of its
+// kind.
+func machineOf(list []PlanDevice, threads int, links []planner.Link) planner.Machine {
+	m := planner.Machine{Links: links}
 	for _, d := range list {
 		free := d.Free
 		for _, o := range list {
@@ -161,13 +165,13 @@ func machineOf(list []PlanDevice, threads int, links []search.Link) search.Machi
 				free = min(free, o.Free)
 			}
 		}
-		m.Devices = append(m.Devices, search.Device{Name: d.String(), Bytes: free, Threads: threads})
+		m.Devices = append(m.Devices, planner.Device{Name: d.String(), Bytes: free, Threads: threads})
 	}
 	return m
 }
 
-// checkState refuses limits that parameters, gradients and the optimizer's state exceed, whatever is planned, before
-// anything is measured.
+// checkState refuses limits that parameters, gradients and the optimizer's state exceed, whatever is
+// planned, before anything is measured.
 func (p *planning) checkState() error {
 	var all, most int64
 	layer := ""
@@ -194,7 +198,8 @@ func (p *planning) checkState() error {
 	}
 	refuse := func(what string, takes int64, who string, has int64, more string) error {
 		return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits" + more,
-			Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may have %s", what,
+			Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may "+
+				"have %s", what,
 				arg.Size(takes), who, arg.Size(has))}
 	}
 	switch {
@@ -202,13 +207,15 @@ func (p *planning) checkState() error {
 	case most > one:
 		return refuse(fmt.Sprintf(" of layer %q", layer), most, "a device", one, "; more devices will not do")
 	case all > one*int64(devices):
-		return refuse("", all, "all devices together", one*int64(devices), fmt.Sprintf(", or %d devices", (all+one-1)/one))
+		return refuse("", all, "all devices together", one*int64(devices), fmt.Sprintf(", or %d devices",
+			(all+one-1)/one))
 	}
 	return nil
 }
 
-// measure measures the model for each number of micro-batches and of threads, on a device of each kind. The fewest rows
-// come first: where a unit alone takes more than any device may hold, more rows are not measured.
+// measure measures the model for each number of micro-batches and of threads, on a device of each kind.
+// The fewest rows come first: where a unit alone takes more than any device may hold, more rows are not
+// measured.
 func (p *planning) measure(ctx context.Context) error {
 	kinds := map[string]torch.Device{"": torch.CPU(0)}
 	order := []string{""}
@@ -222,7 +229,7 @@ func (p *planning) measure(ctx context.Context) error {
 		}
 	}
 	took := map[string]float64{}
-	var measured []search.Measured
+	var measured []planner.Costs
 	var unitsOf [][]int
 	chunks := slices.Sorted(slices.Values(p.Chunks))
 	slices.Reverse(chunks)
@@ -236,7 +243,8 @@ func (p *planning) measure(ctx context.Context) error {
 				}
 				c := found.Chains[0]
 				if len(c.Layers) == 0 {
-					return &arg.ConfigError{Of: "train", Field: "Model", Value: "it", Remedy: "want something in it trained"}
+					return &arg.ConfigError{Of: "train", Field: "Model", Value: "it",
+						Remedy: "want something in it trained"}
 				}
 				p.out.Timing.Spread = max(p.out.Timing.Spread, c.Timing.Spread)
 				for _, l := range c.Layers {
@@ -255,7 +263,8 @@ func (p *planning) measure(ctx context.Context) error {
 		}
 		last := measured[len(measured)-1]
 		if u, bytes, found := last.Oversized(p.Machine, p.Wishes); found && i+1 < len(chunks) {
-			p.Note(fmt.Sprintf("micro-batches of more rows are not measured: layer %q alone takes %s with %d rows",
+			p.Note(fmt.Sprintf("micro-batches of more rows are not measured: layer %q alone takes %s with "+
+				"%d rows",
 				last.Chain.Layers[u].Name, arg.Size(bytes), rows))
 			break
 		}
@@ -265,10 +274,11 @@ func (p *planning) measure(ctx context.Context) error {
 		if slices.Equal(unitsOf[i], p.out.Units) {
 			p.out.Profile.Measured = append(p.out.Profile.Measured, m)
 		} else {
-			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit", m.Rows))
+			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit",
+				m.Rows))
 		}
 	}
-	slices.SortStableFunc(p.out.Profile.Measured, func(a, b search.Measured) int { return b.Rows - a.Rows })
+	slices.SortStableFunc(p.out.Profile.Measured, func(a, b planner.Costs) int { return b.Rows - a.Rows })
 	for i, d := range p.Devices {
 		if d.kind() != order[0] && took[d.kind()] > 0 {
 			p.Machine.Devices[i].Speed = took[order[0]] / took[d.kind()]
@@ -277,12 +287,14 @@ func (p *planning) measure(ctx context.Context) error {
 	return nil
 }
 
-// measureOn measures the model on micro-batches of so many rows.
-func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile, error) {
+// measureOn measures the model on a device, with micro-batches of a number of rows.
+func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile,
+	error) {
 	c := torch.NewCtx(torch.Options{Device: on, Seed: p.Pipe.Seed})
 	defer c.Close()
 	config := profile.Config{
-		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats, Seed: p.Pipe.Seed,
+		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
+		Seed:     p.Pipe.Seed,
 		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true, FirstOnly: true,
 		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Loss: p.Loss, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
@@ -295,7 +307,8 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 		sample = RandomInput(c, p.samples, rows)
 		config.Target = []*torch.Tensor{RandomTarget(c, p.samples, rows, p.Pipe.Seed)}
 	}); err != nil {
-		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows, err)
+		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows,
+			err)
 	}
 	return profile.Measure(ctx, p.model, config, sample)
 }
@@ -304,7 +317,7 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 func (p *planning) search(ctx context.Context) error {
 	const rounds = 8
 	for round := 1; ; round++ {
-		r, err := search.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
+		r, err := planner.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
 		if err != nil {
 			return err
 		}
@@ -330,12 +343,13 @@ func (p *planning) search(ctx context.Context) error {
 			if !p.spare(more) {
 				return err
 			}
-			p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device", arg.Bytes(more), arg.Bytes(p.spared)))
+			p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device",
+				arg.Bytes(more), arg.Bytes(p.spared)))
 			continue
 		case err != nil:
 			return err
 		}
-		if step := r.Best.Step; step != searched.Step { // bounds are of what was searched
+		if step := r.Best.Step; step != searched.Step { // the bounds belong to the searched step
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {
@@ -347,7 +361,7 @@ func (p *planning) search(ctx context.Context) error {
 	}
 }
 
-// withSpared is what devices lack and may have with the bytes that were left for the step.
+// withSpared adds the spared bytes to the shortages of a search, so that they refer to the given limits.
 func (p *planning) withSpared(short *planner.MemoryError) error {
 	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
 	for i := range out.Stages {
@@ -360,10 +374,11 @@ func (p *planning) withSpared(short *planner.MemoryError) error {
 // noSchedule says why no schedule can be planned, whatever the limits.
 func (p *planning) noSchedule() error {
 	first := p.out.Schedules[0]
-	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule, Remedy: "no schedule can be planned: " + first.Lost}
+	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule,
+		Remedy: "no schedule can be planned: " + first.Lost}
 }
 
-// spare takes so many bytes more from what each device may hold, and reports whether any are left.
+// spare takes bytes from every limit, unless one would be used up. It reports whether it did.
 func (p *planning) spare(bytes int64) bool {
 	p.Machine.Devices = slices.Clone(p.Machine.Devices)
 	limits := []*int64{&p.Wishes.Limit}
@@ -381,9 +396,9 @@ func (p *planning) spare(bytes int64) bool {
 	return len(limits) > 0
 }
 
-// fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and the time of
-// that step. It returns a *planner.MemoryError where that takes more than the limits.
-func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
+// fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and
+// the time of that step. It returns a *planner.MemoryError where that takes more than the limits.
+func (p *planning) fits(ctx context.Context, best *planner.Candidate) (err error) {
 	named, err := schedule.Named(best.Schedule)
 	if err != nil {
 		return err
@@ -393,7 +408,8 @@ func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
 		return err
 	}
 	config := p.Pipe
-	config.Balance, config.Chunks, config.Threads = p.out.Layers(best.Balance), best.MicroBatches, max(best.Threads, 1)
+	config.Balance, config.Chunks, config.Threads = p.out.Layers(best.Balance), best.MicroBatches,
+		max(best.Threads, 1)
 	config.Schedule, config.Checkpoint, config.Devices = named.Generate, pipe.Optimal, nil
 	config.Profile = p.profiles[[2]int{best.Rows, best.Threads}]
 	devices := make([]torch.Device, len(best.Devices))
@@ -463,7 +479,7 @@ func (p *planning) fits(ctx context.Context, best *search.Plan) (err error) {
 	return nil
 }
 
-// RandomInput makes up an input of so many samples.
+// RandomInput makes up an input of a number of samples.
 func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
 	shape := append([]int64{int64(rows)}, samples.Input.Shape...)
 	if samples.Input.Kind != data.Int64 {
@@ -476,7 +492,7 @@ func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
 	return torch.From(c, tokens, shape...)
 }
 
-// RandomTarget makes up targets of so many samples: a class for each image, pixel or token, or the numbers of regression.
+// RandomTarget makes up targets: a class for each image, pixel or token, or the numbers of regression.
 func RandomTarget(c *torch.Ctx, samples data.Info, rows int, seed uint64) *torch.Tensor {
 	shape := append([]int64{int64(rows)}, samples.Target.Shape...)
 	if samples.Target.Kind == data.Float32 {

@@ -13,7 +13,6 @@ number of threads when the model or compile change.
 """
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import models
 import serve
@@ -36,6 +35,7 @@ class Trainer:
             self.threads = torch.get_num_threads()
         self.more = {}
         if spec['precision']:
+            from torch.utils.flop_counter import FlopCounterMode  # PyTorch 1.13 has none
             with FlopCounterMode(display=False) as counter:
                 self.eager()
             self.more = {'flops': counter.get_total_flops(), 'product': serve.product_rate(self.device, spec['precision'])}

@@ -8,12 +8,11 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -43,29 +42,6 @@ func (w planWorld) devices() int {
 		return w.Processes
 	}
 	return w.Stages
-}
-
-// differences lists how two worlds differ: "--stages 2 instead of any".
-func (w planWorld) differences(from planWorld) string {
-	values := func(w planWorld) []any {
-		return []any{w.Processes, w.Cores, w.Limit, w.Devices, w.Stages, w.Chunks, w.Threads, w.Schedule}
-	}
-	names := []string{"processes", "cores of each process", "--memory-limit", "--devices", "--stages",
-		"--chunks", "--threads", "--schedule"}
-	given := func(value any) string {
-		if text := fmt.Sprint(value); text != "0" && text != "" {
-			return text
-		}
-		return "any"
-	}
-	var list []string
-	was := values(from)
-	for i, now := range values(w) {
-		if now != was[i] {
-			list = append(list, fmt.Sprintf("%s %s instead of %s", names[i], given(now), given(was[i])))
-		}
-	}
-	return strings.Join(list, ", ")
 }
 
 // madePlan is a plan as checkpoints keep it.
@@ -150,9 +126,9 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 	line, again := old, "as before, "
 	if was.World != j.world {
 		if again = ""; old.Model != "" {
-			again = fmt.Sprintf("planned again for %s: ", j.world.differences(was.World))
+			again = "planned again, as processes, cores or flags are others: "
 		}
-		var between search.Link
+		var between planner.Link
 		if j.world.Processes > 1 {
 			if between, err = measureLinks(ctx, j.group); err != nil {
 				return err
@@ -251,16 +227,16 @@ func (w planWorld) busyDevices(cores int) int {
 }
 
 // linkedMachine returns a machine of equal devices with links between them.
-func linkedMachine(name string, devices, threads int, links ...search.Link) search.Machine {
-	m := search.Machine{Links: links}
+func linkedMachine(name string, devices, threads int, links ...planner.Link) planner.Machine {
+	m := planner.Machine{Links: links}
 	for i := range devices {
-		m.Devices = append(m.Devices, search.Device{Name: fmt.Sprint(name, i), Threads: threads})
+		m.Devices = append(m.Devices, planner.Device{Name: fmt.Sprint(name, i), Threads: threads})
 	}
 	return m
 }
 
 // machine returns the machine of the plan: the cores of one process, or processes with links between them.
-func (w planWorld) machine(threads []int, between search.Link) search.Machine {
+func (w planWorld) machine(threads []int, between planner.Link) planner.Machine {
 	most := slices.Max(threads)
 	if w.Processes == 1 {
 		return thisMachine(max(w.Cores, w.Stages*most))
@@ -270,7 +246,7 @@ func (w planWorld) machine(threads []int, between search.Link) search.Machine {
 }
 
 // findPlan plans the model for training by processes with these links.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between search.Link) (line searchLine,
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between planner.Link) (line searchLine,
 	err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),

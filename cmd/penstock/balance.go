@@ -11,10 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/balance"
-	"penstock.example/models"
 	"penstock.example/optim"
 	"penstock.example/pipe"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -22,7 +21,7 @@ import (
 
 // balanceFlags is the command line of penstock balance, as it was typed.
 type balanceFlags struct {
-	costs     []float64 // nil: those of a model
+	costs     []float64 // nil: a model is measured
 	modelName string
 	set       []string
 	stages    int
@@ -44,19 +43,17 @@ func (f *balanceFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	word(s, &f.modelName, "model", "",
-		"`NAME` of the model whose layers are measured; penstock models lists them", models.Names()...)
-	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	namesFlags(s, &f.modelName, &f.set)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
-	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time", "size")
+	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time",
+		"size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last",
-		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for each stage")
+		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for "+
+			"each stage")
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
-	word(s, &f.optimizerName, "optimizer", "sgd",
-		"`NAME` of the optimizer, whose state counts by size: "+strings.Join(optim.Names(), ", "), optim.Names()...)
-	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	optimizerFlags(s, &f.optimizerName, &f.momentum)
 	threadsOfMeasuring(s, &f.threads)
 	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights and sample")
@@ -98,7 +95,7 @@ activations of as many micro-batches as the policy keeps.`,
 	return cmd
 }
 
-// balanceLine is the JSON of a balance. Its fields stay. Those of a stage are layers, first and last (names), cost and
+// balanceLine is the JSON of a balance. Its fields stay. A stage has layers, first and last (names), cost and
 // the parts of the cost.
 type balanceLine struct {
 	Balance    []int            `json:"balance"`
@@ -107,19 +104,19 @@ type balanceLine struct {
 	Stages     []map[string]any `json:"stages,omitempty"`
 }
 
-// costPart is a part of what a stage costs.
+// costPart is a part of the cost of a stage.
 type costPart struct {
 	name  string
 	value float64
 }
 
-// cutCosts cuts layers whose costs were given.
+// cutCosts cuts layers by given costs.
 func (f *balanceFlags) cutCosts(cmd *cobra.Command) error {
-	counts, err := balance.Partition(f.costs, f.stages)
+	counts, err := planner.Partition(f.costs, f.stages)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
-	sums, err := balance.Sums(f.costs, counts)
+	sums, err := planner.Sums(f.costs, counts)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
@@ -140,7 +137,8 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) error {
 		return err
 	}
 	if layers := len(m.model.Layers()); f.stages > layers {
-		return badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages, f.modelName, layers)
+		return badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages, f.modelName,
+			layers)
 	}
 	policies, err := f.checkpoint.Stages(f.stages)
 	if err != nil {
@@ -164,7 +162,8 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) error {
 		}
 		line.Balance, line.Unit = counts, "s"
 		for _, t := range times {
-			parts = append(parts, []costPart{{"forward", t.Forward}, {"backward", t.Backward}, {"recomputation", t.Recomputation},
+			parts = append(parts, []costPart{{"forward", t.Forward}, {"backward", t.Backward},
+				{"recomputation", t.Recomputation},
 				{"activations", t.Activations}, {"gradients", t.Gradients}})
 		}
 	} else {
@@ -179,8 +178,10 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) error {
 		}
 		line.Balance, line.Unit = counts, "bytes"
 		for _, z := range sizes {
-			parts = append(parts, []costPart{{"parameters", float64(z.Parameters)}, {"gradients", float64(z.Gradients)},
-				{"state", float64(z.State)}, {"buffers", float64(z.Buffers)}, {"saved", float64(z.Saved)}, {"inputs", float64(z.Inputs)}})
+			parts = append(parts, []costPart{{"parameters", float64(z.Parameters)}, {"gradients",
+				float64(z.Gradients)},
+				{"state", float64(z.State)}, {"buffers", float64(z.Buffers)}, {"saved", float64(z.Saved)},
+				{"inputs", float64(z.Inputs)}})
 		}
 	}
 	layers := measured.Layers
@@ -191,7 +192,8 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) error {
 			cost += p.value
 		}
 		stage["cost"] = cost
-		line.Stages, line.Bottleneck, layers = append(line.Stages, stage), max(line.Bottleneck, cost), layers[n:]
+		line.Stages, line.Bottleneck, layers = append(line.Stages, stage), max(line.Bottleneck, cost),
+			layers[n:]
 	}
 	return printResult(cmd, f.format, line, func(w io.Writer) { line.show(w, parts) })
 }
@@ -225,7 +227,7 @@ func share(cost, bottleneck float64) string {
 	return fmt.Sprintf("%.0f %%", 100*cost/bottleneck)
 }
 
-// cost reads what a layer costs.
+// cost reads the cost of a layer.
 func cost(word string) (float64, error) {
 	x, err := strconv.ParseFloat(word, 64)
 	if err != nil || !(x >= 0) || math.IsInf(x, 0) {

@@ -56,7 +56,7 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	o := runOptions{trainFlags: f, getenv: getenv}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
-		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkPrecision,
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices,
 		o.checkOptimizer,
 		o.checkPairs,
 	} {
@@ -100,6 +100,10 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 			value := strings.Trim(s.Lookup(pair.flag).Value.String(), "[]")
 			return badUsage("--%s %s: it needs %s", pair.flag, value, pair.needs)
 		}
+	}
+	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
+		return badUsage("--accumulate %d: --plan %s with a limit does not count gradients between "+
+			"batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
 	}
 	o.weights.rules.Rename = nil
 	for _, text := range o.weights.rename {
@@ -160,22 +164,6 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	}
 	o.policy, err = cut.Checkpoint.Stages(o.stages)
 	return err
-}
-
-func (o *runOptions) checkPrecision(*pflag.FlagSet) error {
-	for _, d := range o.config.Devices {
-		if o.config.Autocast == torch.AutocastFloat16 && d.Kind == torch.KindCPU &&
-			strings.HasPrefix(torch.Version(), "1.") {
-			return badUsage("--autocast=%v: libtorch %s has no products in float16 on a CPU, and %v is one; "+
-				"want bfloat16, or CUDA devices",
-				o.config.Autocast, torch.Version(), d)
-		}
-	}
-	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
-		return badUsage("--accumulate %d: --plan %s with a limit does not count gradients between "+
-			"batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
-	}
-	return nil
 }
 
 func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {

@@ -48,7 +48,8 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 	return cmd
 }
 
-// findCheckpoint opens the checkpoint in a directory, or of those in it the newest, or the one with the best validation.
+// findCheckpoint opens the checkpoint in a directory, or of those in it the newest, or the one with the
+// best validation.
 func findCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 	info, err := os.Stat(dir)
 	switch {
@@ -74,7 +75,8 @@ func findCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 	case err != nil || !best:
 		return c, err
 	case c.Best == nil:
-		return nil, badUsage("--best: there was no validation up to %s; want a run of penstock train with --validate", c.Path)
+		return nil, badUsage("--best: there was no validation up to %s; want a run of penstock train with "+
+			"--validate", c.Path)
 	}
 	path := train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +114,8 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 func showCheckpoint(w io.Writer, c train.Contents) {
 	row(w, "checkpoint", c.Path)
 	row(w, "step", c.Step)
-	fmt.Fprintf(w, "position\tbatch %d of epoch %d is next, both counted from 0\n", c.Position.Batch, c.Position.Epoch)
+	fmt.Fprintf(w, "position\tbatch %d of epoch %d is next, both counted from 0\n", c.Position.Batch,
+		c.Position.Epoch)
 	fmt.Fprintf(w, "format\tversion %d\n\nrecipe: ", c.Version)
 	var recipe bytes.Buffer
 	json.Indent(&recipe, c.Recipe, "", "  ") // it was read from JSON
@@ -153,7 +156,8 @@ DIR is a checkpoint, or the directory of --out, whose newest checkpoint is meant
 			for _, f := range files {
 				total += f.Bytes
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was written: step %d, %d files, %s (%d bytes)\n",
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
+				"%s is as it was written: step %d, %d files, %s (%d bytes)\n",
 				c.Path, c.Step, len(files), formatBytes(total), total)
 			return err
 		},
@@ -222,5 +226,6 @@ becomes infinite is refused.`,
 
 // exportTypes are the types of --dtype.
 var exportTypes = map[string]safetensors.DType{
-	"float16": safetensors.F16, "bfloat16": safetensors.BF16, "float32": safetensors.F32, "float64": safetensors.F64,
+	"float16": safetensors.F16, "bfloat16": safetensors.BF16, "float32": safetensors.F32,
+	"float64": safetensors.F64,
 }

@@ -64,7 +64,7 @@ func TestTrainsOnSynthetic(t *testing.T) {
 	} {
 		line := with([]string{"train", "--data", "synthetic", "--batch", "2", "--chunks", "1", "--steps", "1", "--data-set", "train=4,test=2", "--format", "json"}, args...)
 		steps, done := lines(t, must(t, line...).stdout)
-		if len(steps) != 1 || steps[0].Loss < 0.3 || steps[0].Loss > 9 || done.TestAccuracy < 0 || done.TestAccuracy > 1 {
+		if len(steps) != 1 || steps[0].Loss < 0.3 || steps[0].Loss > 9 || *done.TestAccuracy < 0 || *done.TestAccuracy > 1 {
 			t.Errorf("%v: %+v, %+v", args, steps, done)
 		}
 	}
@@ -134,8 +134,8 @@ func TestTrainsOnImages(t *testing.T) {
 	if one.ParamsSHA256 != two.ParamsSHA256 {
 		t.Error("two stages give other weights than one")
 	}
-	if one.TestAccuracy != 1 {
-		t.Errorf("accuracy %v", one.TestAccuracy)
+	if *one.TestAccuracy != 1 {
+		t.Errorf("accuracy %v", *one.TestAccuracy)
 	}
 	for i := range 8 {
 		if err := os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)), []byte("\x89PNG\r\n\x1a\n"), 0o666); err != nil {
@@ -160,8 +160,8 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 		return with([]string{"train", "--model", model, "--data", name, "--data-dir", textFile(t, file, content), "--batch", "20", "--chunks", "2", "--stages", "2", "--optimizer", "adam", "--format", "json"}, more...)
 	}
 	_, done := lines(t, must(t, line("mlp", "csv", "a.csv", classes.String(), "--set", "width=16", "--data-set", "standardise=1", "--epochs", "8", "--lr", "0.01")...).stdout)
-	if done.TestAccuracy < 0.9 {
-		t.Errorf("accuracy %v", done.TestAccuracy)
+	if *done.TestAccuracy < 0.9 {
+		t.Errorf("accuracy %v", *done.TestAccuracy)
 	}
 	out := t.TempDir()
 	r := must(t, line("mlp", "csv", "b.csv", amounts.String(), "--set", "width=16", "--data-set", "standardise=1,task=regression", "--epochs", "20", "--lr", "0.01", "--test-every", "50", "--out", out)...)

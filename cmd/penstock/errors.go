@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
 
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -102,91 +101,34 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	if flag == nil {
 		return badUsage("%s", message(err))
 	}
-	value := flag.Value.String()
 	advice := e.Remedy
-	if e.Problem != "" {
-		problem := message(errors.New(e.Problem)) // a schedule repeats its name, the value
-		advice = strings.TrimPrefix(problem, value+": ") + "; " + e.Remedy
+	if e.Problem != "" { // a schedule repeats its name, the value
+		problem := strings.TrimPrefix(message(errors.New(e.Problem)), flag.Value.String()+": ")
+		advice = problem + "; " + e.Remedy
 	}
-	advice = strings.NewReplacer("balance.Partition finds a balance",
-		"left out, layers are timed and cut evenly",
-		"other Balance, Devices or Chunks",
-		"other --stages, --balance, --devices or --chunks").Replace(advice)
-	if value == "" {
-		value = "left out"
-	}
-	return badUsage("--%s %s: %s", flag.Name, value, advice)
-}
-
-// Remedies for lack of memory, by phase.
-const (
-	remedyForModel  = "more --stages, or a larger --memory-limit"
-	remedyForTiming = "more --chunks, a --balance, which spares timing the layers, or a larger --memory-limit"
-	remedyForBatch  = "a smaller --batch, or a larger --memory-limit"
-	remedyForStep   = "more --chunks, --checkpoint always, more --stages, or a larger --memory-limit"
-	// or for a step that recomputes all
-	remedyForTest = "more --chunks, more --stages, or a larger --memory-limit"
-)
-
-// remedyInRun adds the remedy for lack of memory to an error of a run.
-func (j *job) remedyInRun(err error) error {
-	var step *train.StepError
-	var said *remedyError
-	remedy := remedyForStep
-	switch {
-	case errors.As(err, &said): // by a hook
-		return err
-	case errors.As(err, &step) && step.Part == train.Placing:
-		remedy = remedyForBatch
-	case errors.As(err, &step) && step.Part == train.Updating:
-		remedy = remedyForModel
-	case step == nil, !slices.ContainsFunc(j.policy,
-		func(k pipe.Checkpoint) bool { return k != pipe.Always }):
-		remedy = remedyForTest
-	}
-	return withLimit(err, remedy)
-}
-
-// withLimit names the limit that will do, if the error says which stages need how much. For any
-// other lack of memory it is withFlags.
-func withLimit(err error, remedy string) error {
-	var short *planner.MemoryError
-	if !errors.As(err, &short) {
-		return withFlags(err, remedy)
-	}
-	least, more := short.Least(), "more --chunks, more --stages, or an --optimizer with less state"
-	if short.OneLayer() {
-		more = "more --chunks, or an --optimizer with less state; more --stages do not help a device " +
-			"of one layer"
-	}
-	return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use %s",
-		short.Shortages(), least, formatBytes(least), more)}
+	return badUsage("--%s %s: %s", flag.Name, flag.Value, advice)
 }
 
 // libraryRemedy is what errors of the library advise.
 var libraryRemedy = regexp.MustCompile(`[:;] use .*`)
 
-// withFlags adds a remedy to lack of memory, in flags instead of the library's words. Other errors,
-// and nil, stay as they are.
-func withFlags(err error, remedy string) error {
-	if !errors.Is(err, torch.ErrOutOfMemory) {
-		return err
-	}
-	text := libraryRemedy.ReplaceAllString(err.Error(), "")
-	var short *planner.MemoryError
-	if errors.As(err, &short) {
-		if text = short.Shortages(); short.OneLayer() {
-			remedy = strings.Replace(remedy, "more --stages, or ", "", 1)
-		}
-	}
-	return &remedyError{err, text + "; use " + remedy}
-}
-
-// withRemedy adds to an error of the library which flags help.
+// withRemedy adds to an error of the library which flags help. Other errors, and nil, stay as they are.
 func withRemedy(err error) error {
+	var said *remedyError
+	var short *planner.MemoryError
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
 	switch {
+	case errors.As(err, &said):
+		return err
+	case errors.As(err, &short):
+		least := short.Least()
+		return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use "+
+			"more --chunks, more --stages, or an --optimizer with less state", short.Shortages(), least,
+			formatBytes(least))}
+	case errors.Is(err, torch.ErrOutOfMemory):
+		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
+			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err,
 			flagOf(mismatch.Field))

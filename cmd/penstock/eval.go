@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"reflect"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -61,7 +60,8 @@ device is cut: --stages over --devices, each under --memory-limit.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation, which is what --validate of the run has held out, or all",
+	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation, which is what "+
+		"--validate of the run has held out, or all",
 		partTest, partTrain, partValidation, partAll)
 	f.dataFlags.register(s, " (default: the run's data)")
 	f.trainedFlags.register(s)
@@ -90,10 +90,11 @@ func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	progress := newCounter(cmd.ErrOrStderr(), "evaluating", "samples")
-	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch, Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
+	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch,
+		Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
 	progress.end()
 	if err != nil {
-		return withFlags(err, remedyForTest)
+		return withRemedy(err)
 	}
 	c := t.checkpoint
 	return printResult(cmd, f.format, evalLine{c.Path, c.Step, name, f.part, e}, func(w io.Writer) {
@@ -108,8 +109,7 @@ func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
 	})
 }
 
-// data opens the data of the run, or those that flags say, and checks that they are what the model was
-// trained for.
+// data opens the data of the run, or of the flags, and checks that they suit the model.
 func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, error) {
 	p, err := runData(cmd, t)
 	if err != nil {
@@ -135,7 +135,8 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 		case f.part == partTrain:
 			set = kept
 		case held == nil:
-			return nil, "", badUsage("--part validation: the run has held nothing out of training (--validate); want --part test")
+			return nil, "", badUsage("--part validation: the run has held nothing out of training " +
+				"(--validate); want --part test")
 		default:
 			set = held
 		}
@@ -143,59 +144,40 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err := fitsTrained(set.Info(), t, cmd.Flags().Changed("data")); err != nil {
 		return nil, "", err
 	}
-	tellNormalised(cmd.ErrOrStderr(), set.Info(), t.recipe.Samples)
 	return set, p.dataName, nil
 }
 
-// runData is what a run's flags say of its data, with those of the command line in front.
+// runData returns the options of a run's data; flags of the command line come first.
 func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
-	typed := cmd.Flags()
-	from, flags, err := t.flags()
-	switch {
-	case typed.Changed("data"): // it starts anew
-		from, flags = trainingFlags()
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, badUsage("--data is needed: there is no %s, which would say what the run was trained on", t.configFile())
-	case err != nil:
-		return nil, err
-	}
+	from, flags := trainingFlags()
 	for _, name := range append([]string{"data"}, dataOnly...) {
-		flag := typed.Lookup(name)
-		if !flag.Changed {
-			continue
-		}
-		texts := []string{flag.Value.String()}
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
+		typed := cmd.Flags().Lookup(name)
+		texts := []string{typed.Value.String()}
+		if list, ok := typed.Value.(pflag.SliceValue); ok {
 			texts = list.GetSlice()
-			if err := from.Flags().Lookup(name).Value.(pflag.SliceValue).Replace(nil); err != nil {
-				return nil, err
-			}
 		}
 		for _, text := range texts {
+			if !typed.Changed {
+				break
+			}
 			if err := from.Flags().Set(name, text); err != nil {
 				return nil, err
 			}
 		}
 	}
+	if !cmd.Flags().Changed("data") { // with which it starts anew
+		err := t.readFlags(from)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
+				"trained on", t.configFile())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
 	return p, p.modelFlags.check(from.Flags())
-}
-
-// tellNormalised says where samples are normalised otherwise than those that a model was trained on, as
-// --data-set asks for.
-func tellNormalised(stderr io.Writer, info data.Info, was *data.Info) {
-	if was == nil || slices.Equal(info.Mean, was.Mean) && slices.Equal(info.Std, was.Std) {
-		return
-	}
-	is, trained := "as they are", "with data as they are"
-	if info.Mean != nil {
-		is = fmt.Sprintf("normalised with mean %v and deviation %v", info.Mean, info.Std)
-	}
-	if was.Mean != nil {
-		trained = fmt.Sprintf("with %v and %v", was.Mean, was.Std)
-	}
-	fmt.Fprintf(stderr, "the data are %s, and the model was trained %s\n", is, trained)
 }
 
 // fitsTrained returns an error if samples are not what a model was trained on. other says that --data is given.
@@ -214,7 +196,8 @@ func fitsTrained(info data.Info, t *trained, other bool) error {
 		is, was any
 	}{
 		{"the task", info.Task(), was.Task()},
-		{"inputs", fmt.Sprint(info.Input.Kind, " ", info.Input.Shape), fmt.Sprint(was.Input.Kind, " ", was.Input.Shape)},
+		{"inputs", fmt.Sprint(info.Input.Kind, " ", info.Input.Shape), fmt.Sprint(was.Input.Kind, " ",
+			was.Input.Shape)},
 		{"text as bytes", ofBytes(&info), ofBytes(was)},
 		{"outputs", info.Outputs(), was.Outputs()},
 		{"the classes", info.ClassNames, was.ClassNames},
@@ -223,7 +206,8 @@ func fitsTrained(info data.Info, t *trained, other bool) error {
 			continue
 		}
 		if !reflect.DeepEqual(c.is, c.was) {
-			return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like those of the run",
+			return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like "+
+				"those of the run",
 				flag, c.what, c.is, c.was)
 		}
 	}

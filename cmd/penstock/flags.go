@@ -28,14 +28,12 @@ type trainFlags struct {
 	virtual    int
 	planned    string                 // a file, or auto; "" is no plan
 	plannedFor *dataLine              // the data of the plan in the file; nil is unknown
-	byPlan     []string               // flags that the plan has given
 	decided    bool                   // the plan of auto has given its flags
 	allThreads bool                   // --threads all
 	anyThreads bool                   // no --threads
 	config     pipe.Config            // its Balance is nil if the cut is to be found by timing the layers
 	limit      int64                  // bytes; 0 is none
 	bytes      map[torch.Device]int64 // the limits of a plan's devices, where limit is 0; nil is none
-	foreseen   []int64                // the peaks of a plan, by device; nil is not known
 
 	batch         int
 	accumulate    int // batches of a step
@@ -83,8 +81,7 @@ type weightFlags struct {
 func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
-	texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+	namesFlags(s, &f.modelName, &f.settings)
 	f.dataFlags.register(s, "")
 
 	count(s, &f.stages, "stages", 1, "`N` stages side by side (default: as many as there are processes)")
@@ -114,13 +111,9 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"as --epochs take)")
 	count(s, &f.epochs, "epochs", 0, "`N` times through the data in all (default 1, or no limit with "+
 		"--steps)")
-	word(s, &f.optimizerName, "optimizer", "sgd",
-		"`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
-		optim.Names()...)
+	optimizerFlags(s, &f.optimizerName, &f.update.Momentum)
 	amount(s, &f.update.LR, "lr", math.Inf(1),
 		"learning `RATE` (default 0.1 for sgd, 0.01 for rmsprop, 0.001 for others)")
-	amount(s, &f.update.Momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 "+
-		"for sgd)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1),
 		"`W` that pulls weights to zero (default none)")
@@ -185,6 +178,19 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"it ends in .svg")
 	word(s, &f.format, "format", "text", "`FORMAT` of stdout: text, or json for one object per line", "text",
 		"json")
+}
+
+// namesFlags are --model and --set.
+func namesFlags(s *pflag.FlagSet, model *string, set *[]string) {
+	word(s, model, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
+	texts(s, set, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+}
+
+// optimizerFlags are --optimizer and --momentum, on which the bytes of the optimizer's state depend.
+func optimizerFlags(s *pflag.FlagSet, optimizer *string, momentum *float64) {
+	word(s, optimizer, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
+		optim.Names()...)
+	amount(s, momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 }
 
 // trainOnlyFlag is --train-only.

@@ -46,7 +46,6 @@ type job struct {
 	hookError      error        // of a hook that ended the run
 	timingWarned   bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
-	createdDirs    []string     // that this run has made for --out, the innermost first
 }
 
 // openJob opens a run. Checks that cost little come first: data, checkpoints and output files before anything
@@ -58,9 +57,9 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		doing string // shown on a terminal as soon as it takes long
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
-		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree}, {"", j.checkDirectories},
+		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
 		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace},
-		{"", j.applyAutoPlan}, {"", j.checkFree}, {"measuring", j.chooseThreads}, {"", j.tellChanges},
+		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads}, {"", j.tellChanges},
 		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
 		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
 		{"", j.serveDashboard},
@@ -75,8 +74,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		}()
 		if err != nil {
 			j.failGroup(err)
-			err = errors.Join(overLimit(err), j.close())
-			j.removeCreated()
+			err = errors.Join(withRemedy(overLimit(err)), j.close())
 			return nil, err
 		}
 	}
@@ -230,17 +228,8 @@ func (j *job) checkLastBatch(context.Context, io.Writer) error {
 	if !run.EndsEpoch(epoch, batch, (samples+j.batch-1)/j.batch) {
 		return nil
 	}
-	remedy := fmt.Sprintf("--replicas %d", rest)
-	for _, by := range []int{-1, 1} { // the next smaller and the next larger batch that will do
-		for n := j.batch + by; n >= j.replicas && n <= samples; n += by {
-			if rest := samples % n; rest == 0 || rest >= j.replicas {
-				remedy += fmt.Sprintf(", or --batch %d in a new run", n)
-				break
-			}
-		}
-	}
-	return badUsage("--batch %d: an epoch's last batch has %d of the %d samples, for --replicas %d; want %s",
-		j.batch, rest, samples, j.replicas, remedy)
+	return badUsage("--batch %d: an epoch's last batch has %d of the %d samples, for --replicas %d; want "+
+		"--replicas %[2]d, or another --batch in a new run", j.batch, rest, samples, j.replicas)
 }
 
 // tellChanges prints how a run differs from its flags, because of the data or of other flags, and from
@@ -294,7 +283,6 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
-	optimal := slices.Contains(j.policy, pipe.Optimal)
 	config := train.BalanceConfig{
 		Group: j.group, Stages: j.stages, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
 		Checkpoint: j.config.Checkpoint,
@@ -302,19 +290,16 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed,
 			Autocast: j.config.Autocast, Clock: clock,
-			LiftLimit: optimal}, // the limit that would do can only be said when the cut is known
+			// the limit that would do can only be said when the cut is known
+			LiftLimit: slices.Contains(j.policy, pipe.Optimal)},
 	}
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
 	if err != nil {
-		return withFlags(err, remedyForTiming)
+		return err
 	}
 	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
-	remedy := cutAgain
-	if optimal { // plans use the same times
-		remedy = bothAgain
-	}
-	j.timingWarned = warnOfTiming(stderr, cut.Timing, remedy)
+	j.timingWarned = warnOfTiming(stderr, cut.Timing)
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, ms(t.Total()))
@@ -359,7 +344,7 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 	case j.weights.init != "":
 		err = j.loadInit()
 	}
-	return withFlags(err, remedyForModel)
+	return err
 }
 
 // openLoop completes the loop.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,
@@ -129,7 +129,7 @@ func TestMemoryLimitHoldsOnEveryDevice(t *testing.T) {
 // TestParametersAloneDoNotFit: without a plan as well, one error lists the devices.
 func TestParametersAloneDoNotFit(t *testing.T) {
 	r := command(t, strings.Fields("train --data synthetic --model mlp --set width=64 --balance 3,3 --steps 1 --memory-limit 1000")...)
-	for _, want := range []string{"stage 0 on cpu:0 needs ", "; stage 1 on cpu:1 needs ", "parameters and buffers alone", "use more --stages, or a larger --memory-limit"} {
+	for _, want := range []string{"stage 0 on cpu:0 needs ", "; stage 1 on cpu:1 needs ", "parameters and buffers alone", "the least that will do is --memory-limit "} {
 		if r.code != exitUsage || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "aten::") || !strings.Contains(r.stderr, want) {
 			t.Errorf("exit code %d, no %q in stderr:\n%s", r.code, want, r.stderr)
 		}

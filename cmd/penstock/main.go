@@ -82,8 +82,8 @@ func tell(stderr io.Writer, err error) {
 	}
 }
 
-var packages = regexp.MustCompile(`^(train|pipe|data|models|optim|torch|trace|balance|profile|remat|schedule|search|` +
-	`planner|group|launch|metrics|report): `)
+var packages = regexp.MustCompile(`^(train|pipe|data|models|optim|torch|trace|profile|remat|schedule|` +
+	`plan|group|launch|metrics|report): `)
 
 // message is an error without the name of a package in front.
 func message(err error) string {

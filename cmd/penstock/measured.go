@@ -65,10 +65,12 @@ func measuredWith(name string, o models.Options, samples data.Info) (m measuredM
 	return m, err
 }
 
-// usualSamples are those that a model with these options reads where there is no data set.
+// usualSamples describes the samples that a model with these options reads without a data set.
 func usualSamples(info models.Info, o models.Options) data.Info {
-	s := data.Info{Classes: info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(info.Input)}, Target: data.Spec{Kind: data.Int64}}
-	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} { // a model reads text, or images
+	s := data.Info{Classes: info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(info.Input)},
+		Target: data.Spec{Kind: data.Int64}}
+	// a model reads text, or images
+	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} {
 		if size != 0 && at < len(s.Input.Shape) {
 			s.Input.Shape[at] = int64(size)
 		}
@@ -85,10 +87,10 @@ func usualSamples(info models.Info, o models.Options) data.Info {
 	return s
 }
 
-// loss is what the model will be trained with.
+// loss is the loss that the model will be trained with.
 func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
-// measure measures the model on a made-up micro-batch of so many rows, on the device of the configuration.
+// measure measures the model on a made-up micro-batch, on the device of the configuration.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	if err := checkOutput(cmd.OutOrStdout()); err != nil {
 		return profile.Profile{}, err
@@ -98,12 +100,13 @@ func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Conf
 	measured, err := m.measureOn(cmd.Context(), rows, config)
 	show.end()
 	if err == nil {
-		warnOfTiming(cmd.ErrOrStderr(), measured.Timing, measureAgain)
+		warnOfTiming(cmd.ErrOrStderr(), measured.Timing)
 	}
 	return measured, err
 }
 
-func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.Config) (out profile.Profile, err error) {
+func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.Config) (out profile.Profile,
+	err error) {
 	c := torch.NewCtx(torch.Options{Device: config.Device, Seed: config.Seed})
 	defer c.Close()
 	var sample *torch.Tensor
@@ -113,7 +116,8 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 			config.Target = []*torch.Tensor{train.RandomTarget(c, m.samples, rows, config.Seed)}
 		}
 	}); err != nil {
-		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch", rows, err)
+		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch",
+			rows, err)
 	}
 	return profile.Measure(ctx, m.model, config, sample)
 }
@@ -122,7 +126,8 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 const auxiliaryWeight = 0.3
 
 func threadsOfMeasuring(s *pflag.FlagSet, to *int) {
-	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d", pipe.MaxThreads))
+	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d",
+		pipe.MaxThreads))
 }
 
 func repeatsFlag(s *pflag.FlagSet, to *int) {

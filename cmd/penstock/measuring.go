@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -22,23 +22,14 @@ import (
 // clock times layers; nil is the profile's own clock. Tests set another.
 var clock func() time.Duration
 
-// Remedies for uncertain times.
-const (
-	measureAgain = "measure again when nothing else runs, or with more --repeats"
-	profileAgain = "penstock profile again when nothing else runs, or with more --repeats"
-	cutAgain     = "the balance may not be the best; train when nothing else runs, or give a --balance"
-	bothAgain    = "the balance may not be the best, and more than needed may be recomputed; limits hold; " +
-		"train when nothing else runs"
-	searchAgain = "limits hold, but another plan may be faster; plan when nothing else runs, or with " +
-		"more --repeats"
-	planAgain = "limits hold, but more than needed may be recomputed; train when nothing else runs"
-)
+// measureAgain is the remedy for uncertain times.
+const measureAgain = "limits hold, but another plan may be faster; measure again when nothing else runs"
 
 // warnOfTiming prints a warning and a remedy if measured times are uncertain.
-func warnOfTiming(w io.Writer, t profile.Timing, remedy string) (warned bool) {
+func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 	text := t.Warning()
 	if text != "" {
-		fmt.Fprintf(w, "measured times are uncertain: %s; %s\n", text, remedy)
+		fmt.Fprintf(w, "measured times are uncertain: %s; %s\n", text, measureAgain)
 	}
 	return text != ""
 }
@@ -114,7 +105,7 @@ func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int,
 			Clock:    clock},
 	})
 	if err != nil {
-		return 0, withFlags(err, remedyForTiming)
+		return 0, err
 	}
 	device.ResetPeak()
 	j.effective = fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
@@ -171,7 +162,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	bytes, limit := j.pipe.MeasuredBeyond()
 	tellBeyond(stderr, bytes, limit)
 	if err != nil {
-		return withLimit(err, remedyForModel)
+		return err
 	}
 	plan := j.pipe.Plan()
 	spread := 0.0
@@ -179,7 +170,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		spread = max(spread, d.Spread)
 	}
 	if !j.timingWarned {
-		warnOfTiming(stderr, profile.Timing{Spread: spread}, planAgain)
+		warnOfTiming(stderr, profile.Timing{Spread: spread})
 	}
 	for i := range plan.Devices {
 		if text := planned(plan, i); text != "" {

@@ -19,22 +19,25 @@ type dataFlags struct {
 	window            int
 }
 
-// register adds the flags. otherwise says what holds where --data is left out, if it may be.
+// register adds the flags. otherwise is the text of a default for --data, if it has one.
 func (f *dataFlags) register(s *pflag.FlagSet, otherwise string) {
-	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+otherwise, data.Names()...)
-	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has none")
+	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+otherwise,
+		data.Names()...)
+	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has "+
+		"none")
 	s.StringArrayVar(&f.dataSettings, "data-set", nil,
-		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that there is not lists them")
+		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that "+
+			"there is not lists them")
 	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, and tokens in one of tokens")
 }
 
 // dataOnly are the flags that go with --data.
 var dataOnly = []string{"data-dir", "data-set", "window"}
 
-// windowed are the data sets whose samples have the length of --window.
+// windowed are the data sets with samples of --window tokens or bytes.
 var windowed = []string{"text", "tokens"}
 
-// modelFlags say which model reads which data. From check on it has what they ask for.
+// modelFlags say which model reads which data. check fills the fields below.
 type modelFlags struct {
 	modelName string
 	settings  []string
@@ -45,7 +48,7 @@ type modelFlags struct {
 	data    data.Options   // what --data-set asks for, and the model
 }
 
-// check checks the options of the model, and of the data if there are some, against each other. It reads
+// check checks the options of the model and of the data against each other. It reads
 // no files. Its errors are usage errors.
 func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	if f.info, err = models.Describe(f.modelName); err != nil {
@@ -67,12 +70,13 @@ var tasks = map[models.Kind][]data.Task{
 	models.Text:         {data.NextToken},
 }
 
-// checkData checks the options of the data set, and that it may have what the model is trained for.
+// checkData checks the options of the data set, and that it suits the model's task.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		for _, name := range dataOnly {
 			if flag := s.Lookup(name); flag.Changed {
-				return badUsage("--%s %s: want --data NAME with it", name, strings.Trim(flag.Value.String(), "[]"))
+				return badUsage("--%s %s: want --data NAME with it", name, strings.Trim(flag.Value.String(),
+					"[]"))
 			}
 		}
 		return nil
@@ -84,9 +88,11 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	case err != nil:
 		return err
 	case !slices.ContainsFunc(offered, fits):
-		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName, wanted[0], f.dataName, offered[0])
+		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
+			wanted[0], f.dataName, offered[0])
 	case s.Changed("window") && !slices.Contains(windowed, f.dataName):
-		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size", f.window, f.dataName)
+		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size",
+			f.window, f.dataName)
 	case f.dataName == "synthetic" && f.dataDir != "":
 		return badUsage("--data-dir %s: it is for data with files, and synthetic has none", f.dataDir)
 	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "": // fashion-mnist has a usual place
@@ -124,13 +130,15 @@ func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error)
 	switch shape := info.Input.Shape; {
 	case err != nil, f.info.Kind == models.Text:
 	case len(shape) != 3:
-		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want another of the two",
+		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want "+
+			"another of the two",
 			f.modelName, f.dataName, shape)
 	default:
 		err = fit("channels", &o.Channels, int(shape[0]))
 		if err == nil && f.info.Defaults.Size > 0 {
 			if shape[1] != shape[2] {
-				return o, nil, badUsage("--model %s reads square images, and those of --data %s are %d x %d; want another of the two",
+				return o, nil, badUsage("--model %s reads square images, and those of --data %s are %d x "+
+					"%d; want another of the two",
 					f.modelName, f.dataName, shape[1], shape[2])
 			}
 			err = fit("size", &o.Size, int(shape[1]))
@@ -148,17 +156,20 @@ func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error)
 }
 
 // fitText gives a language model the classes and the context of its data. --set may ask for more of
-// both, which no data use, so that the model is that of weights which have more.
+// both, so that larger weights fit.
 func (f *modelFlags) fitText(o *models.Options, settings map[string]any, info data.Info) error {
 	tokens, window := info.Outputs(), int(info.Input.Shape[0])
 	switch {
 	case o.Classes != 0 && o.Classes < tokens && f.data.Tokenizer != "":
-		return badUsage("--set classes=%d: --data %s has %d tokens; want at least %d, or --data-set tokenizer=PATH with the tokenizer of a model of %d",
+		return badUsage("--set classes=%d: --data %s has %d tokens; want at least %d, or --data-set "+
+			"tokenizer=PATH with the tokenizer of a model of %d",
 			o.Classes, f.dataName, tokens, tokens, o.Classes)
 	case o.Classes != 0 && o.Classes < tokens:
-		return badUsage("--set classes=%d: --data %s has %d; want at least %d", o.Classes, f.dataName, tokens, tokens)
+		return badUsage("--set classes=%d: --data %s has %d; want at least %d", o.Classes, f.dataName, tokens,
+			tokens)
 	case o.Context != 0 && o.Context < window:
-		return badUsage("--set context=%d: --window %d; want at least %d, or a shorter window", o.Context, window, window)
+		return badUsage("--set context=%d: --window %d; want at least %d, or a shorter window", o.Context,
+			window, window)
 	}
 	o.Classes, o.Context = max(o.Classes, tokens), max(o.Context, window)
 	settings["classes"], settings["context"] = o.Classes, o.Context
@@ -169,10 +180,13 @@ func (f *modelFlags) fitText(o *models.Options, settings map[string]any, info da
 func (f *modelFlags) misfit(err error) error {
 	hint := ""
 	var refused *models.ConfigError
-	if errors.As(err, &refused) && refused.Field == "Size" && data.Set(f.dataName, &data.Options{}, []string{"size=1"}) == nil {
-		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", f.info.Defaults.Size)
+	if errors.As(err, &refused) && refused.Field == "Size" && data.Set(f.dataName, &data.Options{},
+		[]string{"size=1"}) == nil {
+		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size",
+			f.info.Defaults.Size)
 	}
-	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err), hint)
+	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err),
+		hint)
 }
 
 // ofModel is the message of the refusal of a model's options, which are named as --set names them. Other

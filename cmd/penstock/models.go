@@ -25,7 +25,10 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
 		Example: `  penstock models
   penstock models unet --set B=11,C=128
   penstock models amoebanetd --set L=72,D=512 --format json`,
-		Args: func(cmd *cobra.Command, args []string) error { return noArguments(cmd, args[min(len(args), 1):]) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			return noArguments(cmd, args[min(len(args),
+				1):])
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return describeModel(cmd, args[0], set, format)
@@ -36,7 +39,8 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
 			return listModels(cmd, format)
 		},
 	}
-	cmd.Flags().StringArrayVar(&set, "set", nil, "`OPTION=VALUE,...` of the model, such as B=11,C=128; may be repeated")
+	cmd.Flags().StringArrayVar(&set, "set", nil,
+		"`OPTION=VALUE,...` of the model, such as B=11,C=128; may be repeated")
 	formatFlag(cmd.Flags(), &format)
 	return cmd
 }
@@ -63,8 +67,9 @@ func readModel(name string, o models.Options) (line modelLine, model *nn.Sequent
 		return line, nil, err
 	}
 	settings, err := models.Settings(name, o)
-	line = modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()), Parameters: nn.Count(model),
-		options: assignments(settings)}
+	line = modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()),
+		Parameters: nn.Count(model),
+		options:    assignments(settings)}
 	for _, s := range settings {
 		line.Args[s.Name] = s.Value
 	}
@@ -88,7 +93,7 @@ func listModels(cmd *cobra.Command, format string) error {
 	})
 }
 
-// describeModel tells of one model what the list does, and its layers. A parameter that layers
+// describeModel prints one model like the list, and its layers. A parameter that layers
 // share counts in the first.
 func describeModel(cmd *cobra.Command, name string, set []string, format string) error {
 	info, err := models.Describe(name)
@@ -113,7 +118,8 @@ func describeModel(cmd *cobra.Command, name string, set []string, format string)
 		row(w, "LAYER", "TYPE", "PARAMETERS", "BYTES", "SHAPES")
 		bytes := int64(0)
 		for _, l := range layers {
-			row(w, l.Name, l.Type, l.Parameters, l.Bytes, strings.Join(l.Shapes[:min(len(l.Shapes), 3)], ", "))
+			row(w, l.Name, l.Type, l.Parameters, l.Bytes, strings.Join(l.Shapes[:min(len(l.Shapes), 3)],
+				", "))
 			bytes += l.Bytes
 		}
 		row(w, "", counted(len(layers), "layer"), line.Parameters, bytes)

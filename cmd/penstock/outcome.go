@@ -39,7 +39,8 @@ type stepLine struct {
 type doneLine struct {
 	Done         bool     `json:"done"`
 	Steps        int64    `json:"steps"`
-	TestAccuracy float64  `json:"test_accuracy"`
+	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
+	TestMSE      *float64 `json:"test_mse,omitempty"` // in its place, of regression
 	ParamsSHA256 string   `json:"params_sha256"`
 	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
 	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
@@ -51,13 +52,6 @@ type doneLine struct {
 	// By device, for GPUs: bytes that libtorch's allocator has reserved, and the bytes lost to fragmentation.
 	ReservedBytes      []int64 `json:"reserved_bytes,omitempty"`
 	FragmentationBytes []int64 `json:"fragmentation_bytes,omitempty"`
-}
-
-// regressionLine is a doneLine of regression: the mean squared error is in place of the accuracy.
-type regressionLine struct {
-	doneLine
-	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
-	TestMSE      float64  `json:"test_mse"`
 }
 
 // validationLine is a line after the last step of an epoch or of the run, with --validate.
@@ -142,20 +136,14 @@ func barCells(width int) int {
 	return 20
 }
 
-// describe shows next to the bar the first text that fits the terminal. Wider rows would wrap.
-func (r *reporter) describe(texts ...string) {
+// describe shows a text next to the bar, as far as it fits the terminal. Wider rows would wrap.
+func (r *reporter) describe(text string) {
 	width := r.width()
 	room := width - barCells(width) - len(" 100% ||    ")
 	if width >= narrow {
 		room -= len(" [59m59s:59m59s]")
 	}
-	for _, text := range texts {
-		if len(text) <= room {
-			r.bar.Describe(text)
-			return
-		}
-	}
-	r.bar.Describe(texts[len(texts)-1][:max(room, 0)])
+	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
 
 // begin shows a bar, and the time of the first step, which may take long as it also measures and plans.
@@ -163,9 +151,9 @@ func (r *reporter) begin() {
 	if r.bar == nil {
 		return
 	}
-	began, count := time.Now(), fmt.Sprintf("step %d of %d", r.taken+1, r.last)
+	began := time.Now()
 	tell := func(now time.Time) {
-		r.describe(fmt.Sprintf("%s for %.0f s", count, now.Sub(began).Seconds()), count)
+		r.describe(fmt.Sprintf("step %d of %d for %.0f s", r.taken+1, r.last, now.Sub(began).Seconds()))
 	}
 	tell(began)
 	r.waiting = repeat(tickEvery, tell)
@@ -191,12 +179,11 @@ func (r *reporter) step(s train.StepInfo) error {
 	}
 	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
 		r.shown = now
-		brief := fmt.Sprintf("%d/%d  loss %.4f", s.Step, r.last, s.Loss)
-		text := fmt.Sprintf("%s  %.0f samples/s", brief, s.SamplesPerSecond)
-		whole := text + "  " + r.memory(s.Peak)
+		text := fmt.Sprintf("%d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
+			s.SamplesPerSecond, r.memory(s.Peak))
 		if r.bar != nil {
-			r.describe(whole, text, brief)
-		} else if _, err := fmt.Fprintln(r.stderr, "step "+whole); err != nil {
+			r.describe(text)
+		} else if _, err := fmt.Fprintln(r.stderr, "step "+text); err != nil {
 			return err
 		}
 	}
@@ -211,7 +198,7 @@ func (r *reporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
 func (r *reporter) evaluating(what string, done, all int) {
 	r.begun()
 	if r.running() {
-		r.describe(fmt.Sprintf("%s %d/%d", what, done, all), what)
+		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
 		return
 	}
 	r.apart.at(what, done, all)
@@ -279,7 +266,7 @@ func plainNumber(x float64, digits int) string {
 // doneJSON writes the outcome as a line.
 func (r *reporter) doneJSON(o outcome) error {
 	line := doneLine{
-		Done: true, Steps: o.steps, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
+		Done: true, Steps: o.steps, TestAccuracy: o.test.accuracy, TestMSE: o.test.mse, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
 		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
 	}
 	for _, m := range o.reserved {
@@ -289,10 +276,6 @@ func (r *reporter) doneJSON(o outcome) error {
 	if m, ok := r.median(); ok {
 		line.StepMedian = &m
 	}
-	if o.test.mse != nil {
-		return r.lines.Encode(regressionLine{doneLine: line, TestMSE: *o.test.mse})
-	}
-	line.TestAccuracy = *o.test.accuracy
 	return r.lines.Encode(line)
 }
 

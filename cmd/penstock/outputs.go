@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -24,31 +23,6 @@ type measures struct {
 	writers []metrics.Writer
 	clipped bool // gradients have a norm
 	epoch   int  // of the last step
-}
-
-// checkDirectories refuses an --out or a --tensorboard that is no directory, before anything is made.
-func (j *job) checkDirectories(context.Context, io.Writer) error {
-	err := checkDirectory("out", j.out)
-	if err == nil && j.member.Rank == 0 {
-		err = checkDirectory("tensorboard", j.tensorboard)
-	}
-	return err
-}
-
-// checkDirectory refuses a path that cannot be a directory. "" is no path.
-func checkDirectory(flag, path string) error {
-	if path == "" {
-		return nil
-	}
-	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
-		switch info, err := os.Stat(dir); {
-		case err == nil && info.IsDir() || dir == filepath.Dir(dir):
-			return nil
-		case err == nil:
-			return badUsage("--%s %s: %s is no directory; want one, or a name that there is not", flag,
-				path, dir)
-		}
-	}
 }
 
 // openMeasures opens the files that get a line for each step.
@@ -143,8 +117,6 @@ func (j *job) testing(ctx context.Context) train.Hook {
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
-		case errors.Is(err, torch.ErrOutOfMemory):
-			return withFlags(err, remedyForTest)
 		case err != nil:
 			return fmt.Errorf("testing after step %d: %w", s.Step, err)
 		}

@@ -81,7 +81,8 @@ run goes on; penstock train --dashboard shows the same page live.`,
 	return cmd
 }
 
-const wantRun = "want the directory of a run, which penstock train --out has written, or a file of penstock plan --out"
+const wantRun = "want the directory of a run, which penstock train --out has written, or a file of penstock " +
+	"plan --out"
 
 // within reports whether a path is below a directory.
 func within(dir fs.FileInfo, path string) bool {
@@ -95,7 +96,7 @@ func within(dir fs.FileInfo, path string) bool {
 	}
 }
 
-// pageOfPlan reads what a file of penstock plan has for a page.
+// pageOfPlan reads the page of a file of penstock plan.
 func pageOfPlan(cmd *cobra.Command, path string) (page report.Page, err error) {
 	text, err := readInput(cmd, path)
 	if err != nil {
@@ -116,7 +117,7 @@ func pageOfPlan(cmd *cobra.Command, path string) (page report.Page, err error) {
 	return page, nil
 }
 
-// pageOfRun reads what a run has kept. A run that has not recorded a step yet has its numbers.
+// pageOfRun reads the files of a run. A run without a recorded step has its numbers.
 func pageOfRun(_ *cobra.Command, dir string) (page report.Page, err error) {
 	page.Run, err = report.ReadFile(filepath.Join(dir, report.FileName))
 	noRun := errors.Is(err, fs.ErrNotExist)
@@ -135,7 +136,7 @@ func pageOfRun(_ *cobra.Command, dir string) (page report.Page, err error) {
 	return page, nil
 }
 
-// curvesOf computes how the time of a micro-batch depends on memory, on each stage whose chain is known.
+// curvesOf computes how the time of a micro-batch depends on memory, on each stage with a measured chain.
 func curvesOf(ctx context.Context, run report.Run) (curves []report.Curve, err error) {
 	for _, c := range run.Chains {
 		points, err := rematCurve(ctx, c.Chain)

@@ -3,12 +3,9 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -16,10 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
-	"penstock.example/internal/arg"
-	"penstock.example/models"
 	"penstock.example/pipe"
-	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -57,9 +51,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 			}
 		case !flag.Changed, p.name == "devices" && f.planned == auto: // which may have them in another order
 			err = s.Set(p.name, p.value)
-		case f.planned == auto && slices.Contains(keptByAuto, p.name), f.says(s, p.name) == has,
-			// said otherwise, or a default
-			p.name == "set" && sameOptions(line.Model, f.settings, line.Settings):
+		case f.planned == auto && slices.Contains(keptByAuto, p.name), f.says(s, p.name) == has:
 			continue
 		default:
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
@@ -72,9 +64,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 			}
 			return badUsage("--plan %s: %s is %s; %v", f.planned, p.name, p.value, err)
 		}
-		f.byPlan = append(f.byPlan, p.name)
 	}
-	f.foreseen = line.Peak
 	if f.bytes = nil; line.Bytes != nil {
 		f.bytes = map[torch.Device]int64{}
 		for i, d := range line.named() {
@@ -95,33 +85,6 @@ func (f *trainFlags) says(s *pflag.FlagSet, name string) string {
 		return fmt.Sprint(f.update.Momentum)
 	}
 	return strings.Trim(s.Lookup(name).Value.String(), "[]")
-}
-
-// inPlan names the file of --plan in an error about a flag that it has given. Other errors stay as they are.
-func (f *trainFlags) inPlan(err error) error {
-	if err == nil || f.planned == auto {
-		return err
-	}
-	text := message(err)
-	for _, name := range f.byPlan {
-		if strings.HasPrefix(text, "--"+name+" ") || strings.HasPrefix(text, "--"+name+":") {
-			return &remedyError{err, fmt.Sprintf("--plan %s has %s", f.planned, text)}
-		}
-	}
-	return err
-}
-
-// sameOptions says that two lists of settings make the same model.
-func sameOptions(model string, a, b []string) bool {
-	list := func(set []string) (all []models.Setting) {
-		var o models.Options
-		if models.Set(model, &o, set) == nil {
-			all, _ = models.Settings(model, o) // nil is no list
-		}
-		return all
-	}
-	all := list(a)
-	return all != nil && slices.Equal(all, list(b))
 }
 
 // planFlag is a flag with its value in a plan, and its default where the plan has none.
@@ -232,72 +195,8 @@ func (j *job) checkPlanned(info data.Info) error {
 	if was == nil || was.String() == now.String() && was.Task == now.Task {
 		return nil
 	}
-	again := []string{"penstock", "plan", "--model", j.modelName}
-	for _, f := range now.flags() {
-		if f.value != "" {
-			again = append(again, "--"+f.name, f.value)
-		}
-	}
 	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with "+
-		"the same --data, as by %s",
-		j.planned, was, j.dataName, now, shellQuoted(again))
-}
-
-// available is how many bytes this process can still take. Tests have others.
-var available = torch.AvailableMemory
-
-// checkFree refuses a plan in a file if devices of this process hold more than they have free now, by its
-// peaks or else by its limits. All CPU devices of a process share the free memory of the machine and of
-// the cgroups. Where the free memory is unknown nothing is refused.
-func (j *job) checkFree(context.Context, io.Writer) error {
-	if j.planned == "" || j.planned == auto {
-		return nil
-	}
-	refuse := func(devices string, bytes, free int64) error {
-		return badUsage("--plan %s: by it %s may hold %s, and %s are free there now; want as much "+
-			"free, or a "+
-			"plan with a lower --memory-limit",
-			j.planned, devices, arg.Size(bytes), arg.Size(free))
-	}
-	each := j.pipelineProcesses()
-	placed := pipe.Config{Devices: j.config.Devices, Ranks: j.config.Ranks}
-	if placed.Ranks == nil {
-		placed.Ranks = pipe.DefaultRanks(placed.Devices, each)
-	}
-	workers := placed.Workers()
-	known := len(j.foreseen) == slices.Max(workers)+1
-	var cpus, seen []torch.Device
-	all := int64(0)
-	for i, d := range placed.Devices {
-		if placed.Ranks[i] != j.member.Rank%each || slices.Contains(seen, d) {
-			continue
-		}
-		bytes := cmp.Or(j.limit, j.bytes[d])
-		if known {
-			bytes = j.foreseen[workers[i]]
-		}
-		if seen = append(seen, d); bytes <= 0 {
-			continue
-		}
-		h, err := hardware(d)
-		switch {
-		case err != nil:
-			return badUsage("--plan %s: %s", j.planned, message(err))
-		case h.Free > 0 && bytes > h.Free:
-			return refuse(d.String(), bytes, h.Free)
-		case h.Free == 0 && d.Kind == torch.KindCPU:
-			cpus, all = append(cpus, d), all+bytes
-		}
-	}
-	here := max(j.here, 1)
-	if free, err := available(); err == nil && all > free/int64(here) {
-		names := deviceNames(cpus)
-		if here > 1 {
-			names += fmt.Sprintf(" and those of %s", counted(here-1, "other replica"))
-		}
-		return refuse(names, int64(here)*all, free)
-	}
-	return nil
+		"the same --data", j.planned, was, j.dataName, now)
 }
 
 // parsePlan reads the plan of a model. Errors name the field and a remedy.
@@ -306,71 +205,31 @@ func parsePlan(text []byte) (line searchLine, err error) {
 		*searchLine
 		Page json.RawMessage `json:"page"` // for penstock report alone
 	}{searchLine: &line}
-	if err := decodeStrictly(text, &page); err != nil {
-		return line, err
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&page); err != nil {
+		return line, errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return line, line.check()
 }
 
-// decodeStrictly reads one JSON value without fields that are not known.
-func decodeStrictly(text []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &wrong):
-		want := map[reflect.Kind]string{reflect.Int: "a whole number", reflect.Int64: "a whole number",
-			reflect.Slice:  "a list",
-			reflect.String: "a text in quotes", reflect.Float64: "a number",
-			reflect.Bool: "true or false"}[wrong.Type.Kind()]
-		return fmt.Errorf("%s is a %s; want %s", strings.TrimPrefix(wrong.Field, "searchLine."), wrong.Value,
-			cmp.Or(want, "an object"))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the file ends within a value")
-	case err != nil:
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if d.More() {
-		return errors.New("there is more after the value")
-	}
-	return nil
-}
-
-// check refuses a plan that makes no sense, with the field that is wrong.
+// check refuses a plan that makes no sense, with the field that is wrong. What its flags refuse is left to them.
 func (l searchLine) check() error {
-	named, err := schedule.Named(l.Schedule)
-	virtual := max(l.Virtual, 1)
+	virtual, named := max(l.Virtual, 1), l.named()
 	for _, rule := range []struct {
 		ok    bool
 		field string
 		value any
 		want  string
 	}{
-		{err == nil, "schedule", l.Schedule, arg.OneOf(l.Schedule, scheduleNames())},
-		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a " +
-			"chain are " +
+		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a chain are " +
 			"not those of a model"},
-		{l.Batch > 0, "batch", l.Batch, "want a whole number from 1"},
-		{l.Chunks > 0 && l.Batch%max(l.Chunks, 1) == 0, "chunks", l.Chunks,
-			fmt.Sprintf("want a divisor of the batch of %d", l.Batch)},
-		{l.Rows == 0 || l.Rows*l.Chunks == l.Batch, "rows", l.Rows, "want batch / chunks, or it left out"},
-		{l.Limit >= 0, "memory_limit", l.Limit, "want a whole number of bytes"},
 		{l.Replicas <= 1, "replicas", l.Replicas, "want a plan of one pipeline"},
 		{len(l.Balance) > 0 && len(l.Balance)%virtual == 0, "balance", l.Balance,
 			fmt.Sprintf("want layers of %d stages on each device", virtual)},
-		{named.Virtual == 0 || named.Virtual == virtual, "virtual", l.Virtual, fmt.Sprintf("want %d for %s",
-			named.Virtual, l.Schedule)},
-		{l.named() == nil || len(l.Devices)*virtual == len(l.Balance) &&
-			distinct(l.named()) == len(l.Devices),
-			"devices", l.Devices,
-			"want each device once, as many as the balance has"},
-		{l.Bytes == nil || len(l.Bytes) > 0 && len(l.Bytes) == len(l.named()) && slices.Min(l.Bytes) > 0,
-			"bytes", l.Bytes,
-			"want a number from 1 for each of devices"},
-		{l.Input == nil || len(l.Input.Shape) > 0 && slices.Min(l.Input.Shape) > 0 && l.Input.Outputs > 0,
-			"input", l.Input,
-			"want the sizes of a row and of its outputs, each from 1"},
+		{named == nil || len(l.Devices)*virtual == len(l.Balance) && distinct(named) == len(named),
+			"devices", l.Devices, "want each device once, as many as the balance has"},
+		{l.Bytes == nil || len(l.Bytes) == len(named), "bytes", l.Bytes, "want one for each of devices"},
 	} {
 		if !rule.ok {
 			return fmt.Errorf("%s is %v; %s", rule.field, rule.value, rule.want)

@@ -63,12 +63,13 @@ is written.`,
 	s := cmd.Flags()
 	s.SortFlags = false
 	count(s, &f.top, "top", 5, "`K` most likely classes of each input")
-	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text with the vocabulary and merges of the run's (default: the run's, --data-set tokenizer=PATH)")
+	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text with the vocabulary and merges of "+
+		"the run's (default: the run's, --data-set tokenizer=PATH)")
 	f.register(s)
 	return cmd
 }
 
-// predictionLine is what the model makes of an input.
+// predictionLine is the JSON of a prediction.
 type predictionLine struct {
 	File    string      `json:"file"`
 	Row     int         `json:"row"`
@@ -87,7 +88,8 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	var inputs *data.Inputs
 	t, err := f.open(cmd, dir, func(t *trained) (err error) {
 		if t.recipe.Samples == nil {
-			return fmt.Errorf("checkpoint %s does not say what its model reads, as it was saved by a Go program without "+
+			return fmt.Errorf("checkpoint %s does not say what its model reads, as it was saved by a Go "+
+				"program without "+
 				"Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 		}
 		tokens, err := f.openTokenizer(t)
@@ -108,7 +110,8 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	var all bytes.Buffer // so that nothing is written where something is wrong
 	out := json.NewEncoder(&all)
 	progress := newCounter(cmd.ErrOrStderr(), "predicting", "inputs")
-	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch, OnBatch: progress.at}, func(i int, output []float32) error {
+	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch,
+		OnBatch: progress.at}, func(i int, output []float32) error {
 		line, err := f.line(inputs, i, output)
 		if err != nil {
 			return err
@@ -117,7 +120,7 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	})
 	progress.end()
 	if err != nil {
-		return withFlags(err, remedyForTest)
+		return withRemedy(err)
 	}
 	_, err = cmd.OutOrStdout().Write(all.Bytes())
 	return err
@@ -128,12 +131,14 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 	samples, path := t.recipe.Samples, f.tokenizer
 	if samples.Task() != data.NextToken || samples.Source == data.Uint8 {
 		if path != "" {
-			return nil, badUsage("--tokenizer %s: the model was not trained on tokens; want it left out", path)
+			return nil, badUsage("--tokenizer %s: the model was not trained on tokens; want it left out",
+				path)
 		}
 		return nil, nil
 	}
 	if path == "" {
-		_, flags, err := t.flags()
+		from, flags := trainingFlags()
+		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
 			return nil, nil
 		}
@@ -150,12 +155,16 @@ func (f *predictFlags) openTokenizer(t *trained) (*tokenizer.Tokenizer, error) {
 	return opened, err
 }
 
-// line is what the model says of an input.
+// line is the prediction for an input.
 func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
 	info := inputs.Info()
 	line.File, line.Row = inputs.Source(i)
-	if slices.ContainsFunc(output, func(x float32) bool { return math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) }) {
-		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training diverged, or the input is far from what it was trained on", line.File, line.Row)
+	if slices.ContainsFunc(output, func(x float32) bool {
+		return math.IsNaN(float64(x)) ||
+			math.IsInf(float64(x), 0)
+	}) {
+		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
+			"diverged, or the input is far from what it was trained on", line.File, line.Row)
 	}
 	switch info.Task() {
 	case data.Regression:
@@ -188,8 +197,8 @@ func likeliest(output []float32, info data.Info) (rows [][]int) {
 	return rows
 }
 
-// className is the name of a class, or "". Those of bytes of text are the characters, those of tokens
-// their text.
+// className is the name of a class, or "". Bytes are named by their characters, tokens
+// by their text.
 func (f *predictFlags) className(info data.Info, class int) string {
 	switch {
 	case f.tokens != nil && class < f.tokens.Len():

@@ -28,7 +28,7 @@ func printResult(cmd *cobra.Command, format string, result any, text func(w io.W
 	return printTable(cmd.OutOrStdout(), text)
 }
 
-// printTable aligns the columns of what text writes, which have tabs between them.
+// printTable aligns the output of text in columns, at its tabs.
 func printTable(w io.Writer, text func(w io.Writer)) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	text(t) // errors are kept for Flush

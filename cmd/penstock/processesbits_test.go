@@ -33,7 +33,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 		}
 		fmt.Fprintln(&all, numbers)
 	}
-	fmt.Fprintln(&all, done.Steps, done.TestAccuracy, done.ParamsSHA256)
+	fmt.Fprintln(&all, done.Steps, *done.TestAccuracy, done.ParamsSHA256)
 	if left, err := filepath.Glob(out + "/.*"); err != nil || len(left) > 0 {
 		t.Errorf("%q leaves %v, %v", run, left, err)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
@@ -36,17 +35,18 @@ type profileFlags struct {
 func (f *profileFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.modelName, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
-	s.StringArrayVar(&f.set, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	namesFlags(s, &f.modelName, &f.set)
 	count(s, &f.size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: the model's)")
 	count(s, &f.batch, "batch", 32, "`N` samples in a batch")
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
 	threadsOfMeasuring(s, &f.threads)
-	whole(s, &f.devices, "devices", 0, 1, torch.MaxCPU, "`N` devices with as many threads each that work while a layer is "+
-		"timed, as far as there are cores (default: as many as there are cores for)")
+	whole(s, &f.devices, "devices", 0, 1, torch.MaxCPU,
+		"`N` devices with as many threads each that work while a layer is "+
+			"timed, as far as there are cores (default: as many as there are cores for)")
 	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of weights, sample and targets")
-	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the table")
+	path(s, &f.out, "out", "`FILE` to write the chain to, as JSON; - is standard output, instead of the "+
+		"table")
 	formatFlag(s, &f.format)
 }
 
@@ -79,7 +79,7 @@ measured with --devices 1.`,
 	return cmd
 }
 
-// run measures, and writes what was found.
+// run measures the model, and writes its chain.
 func (f profileFlags) run(cmd *cobra.Command) error {
 	stdout, toFile := cmd.OutOrStdout(), f.out != "" && f.out != "-"
 	if f.size > 0 {
@@ -104,7 +104,8 @@ func (f profileFlags) run(cmd *cobra.Command) error {
 	}
 	chain := measured.Chains[0]
 	if len(chain.Layers) == 0 {
-		return fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward", m.name)
+		return fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a backward",
+			m.name)
 	}
 	of := &chain.Chain
 	of.Model, of.Rows, of.Threads = strings.Join(append([]string{m.name}, f.set...), " "), f.batch, f.threads
@@ -132,28 +133,35 @@ func (f profileFlags) run(cmd *cobra.Command) error {
 	}
 	return printTable(stdout, func(w io.Writer) {
 		showChain(w, chain)
-		fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", m.name, f.batch, m.samples.Input.Shape, len(m.model.Layers()))
+		fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", m.name, f.batch, m.samples.Input.Shape,
+			len(m.model.Layers()))
 		for _, j := range chain.Merged {
 			fmt.Fprintf(w, "%s is joined with the one before (%s)\n", j.Layer, j.Reason)
 		}
 		if chain.Prologue > 0 {
-			fmt.Fprintf(w, "the first %d units have no backward, are run once, and are not in the chain; they need %s\n",
+			fmt.Fprintf(w, "the first %d units have no backward, are run once, and are not in the chain; "+
+				"they need %s\n",
 				chain.Prologue, formatBytes(chain.ProloguePeak))
 		}
-		fmt.Fprintf(w, "\nloss\t%s, and %s for a moment\n", micros(chain.Loss.Backward), formatBytes(chain.Loss.Tmp))
+		fmt.Fprintf(w, "\nloss\t%s, and %s for a moment\n", micros(chain.Loss.Backward),
+			formatBytes(chain.Loss.Tmp))
 		fmt.Fprintf(w, "step\t%s if nothing is computed again\n", micros(chain.Once()))
-		fmt.Fprintf(w, "timed\twhile %s worked, with %s each\n", counted(of.Devices, "device"), counted(f.threads, "thread"))
+		fmt.Fprintf(w, "timed\twhile %s worked, with %s each\n", counted(of.Devices, "device"),
+			counted(f.threads, "thread"))
 		showLeast(w, chain.Chain, least)
-		fmt.Fprintf(w, "greatest\t%s (%d bytes), from which on nothing is computed again\n", formatBytes(plain.Peak), plain.Peak)
+		fmt.Fprintf(w, "greatest\t%s (%d bytes), from which on nothing is computed again\n",
+			formatBytes(plain.Peak), plain.Peak)
 		fmt.Fprintf(w, "state\t%s of parameters and buffers, which limits of a chain do not count\n",
 			formatBytes(stateBytes(m.model)))
 	})
 }
 
 func showChain(w io.Writer, c profile.Chain) {
-	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "SPREAD", "OUTPUT", "SAVED", "TEMPORARY", "GRADIENT", "WEIGHTS")
+	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "SPREAD", "OUTPUT", "SAVED", "TEMPORARY",
+		"GRADIENT", "WEIGHTS")
 	line := func(number any, name string, l remat.Layer, spread string) {
-		row(w, number, name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward), spread, formatBytes(l.Output),
+		row(w, number, name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward), spread,
+			formatBytes(l.Output),
 			formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
 			formatBytes(l.Gradient), formatBytes(l.WeightGradient))
 	}

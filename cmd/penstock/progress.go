@@ -64,7 +64,7 @@ func (p *progress) at(done, all int) {
 	}
 }
 
-// searching notes the schedule that is searched. It is a search.Wishes.Progress.
+// searching notes the schedule that is searched. It is a planner.Options.Progress.
 func (p *progress) searching(schedule string, done, of int) {
 	p.note(fmt.Sprintf("schedule %d of %d, %s", done+1, of, schedule))
 }

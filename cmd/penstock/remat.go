@@ -111,7 +111,8 @@ func solveUnder(ctx context.Context, c remat.Chain, limit int64) (remat.Plan, er
 		return p, err
 	}
 	return p, fmt.Errorf("no plan stays under %s (%d bytes); the least is %s (%d bytes), which %s needs: %s",
-		formatBytes(limit), limit, formatBytes(least.Bytes), least.Bytes, opName(c, least.Op), partsOf(least.Parts))
+		formatBytes(limit), limit, formatBytes(least.Bytes), least.Bytes, opName(c, least.Op),
+		partsOf(least.Parts))
 }
 
 func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
@@ -119,7 +120,7 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 	if err != nil {
 		return err
 	}
-	var size remat.DrawConfig // its own width, where there is no terminal
+	var size remat.DrawConfig // its own width, without a terminal
 	if width, live := terminalWidth(w); live {
 		size.Width = width
 	}
@@ -128,7 +129,8 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 		return err
 	}
 	return printTable(w, func(w io.Writer) {
-		fmt.Fprintf(w, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak,
+		fmt.Fprintf(w, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit),
+			p.Peak,
 			opName(c, p.Ops[report.PeakOp]))
 		row(w, "", partsOf(report.AtPeak))
 		fmt.Fprintf(w, "time\t%s, %s on computing everything once\n", micros(p.Time),
@@ -136,7 +138,8 @@ func showPlan(w io.Writer, c remat.Chain, p remat.Plan) error {
 		row(w, "", "no plan under the limit takes less than "+micros(p.LowerBound))
 		fmt.Fprintf(w, "recomputed\t%d forwards, of %d layers\n", report.Recomputed, len(c.Layers))
 		row(w, "chain", p.Chain)
-		fmt.Fprintf(w, "\n%s\nF forward, K keeping the input, S saving; lower case: again; B backward, L loss;\n"+
+		fmt.Fprintf(w, "\n%s\nF forward, K keeping the input, S saving; lower case: again; B backward, L "+
+			"loss;\n"+
 			"# all of the layer is there, o its input\n", drawing)
 	})
 }
@@ -175,7 +178,10 @@ what 10 MB, 100 MB and 1 GB more would save.`,
 			if err != nil {
 				return err
 			}
-			return printResult(cmd, format, explanationOf(c, e), func(w io.Writer) { showExplanation(w, c, e) })
+			return printResult(cmd, format, explanationOf(c, e), func(w io.Writer) {
+				showExplanation(w, c,
+					e)
+			})
 		}),
 	}
 	cmd.Flags().SortFlags = false
@@ -189,48 +195,27 @@ var explainedBytes = []int64{10e6, 100e6, 1000e6}
 
 // explanationLine is the JSON of an explanation. Its fields stay.
 type explanationLine struct {
-	Limit      int64                `json:"limit_bytes"`
-	Peak       int64                `json:"peak_bytes"`
-	Time       float64              `json:"time_us"`
-	Once       float64              `json:"once_us"` // computing everything once
-	Recomputed int                  `json:"recomputed"`
-	Least      int64                `json:"least_limit_bytes"`
-	LeastLayer int                  `json:"least_limit_layer"` // the number of layers: the loss
-	LeastOp    string               `json:"least_limit_op"`
-	Greatest   int64                `json:"greatest_limit_bytes"`
-	Layers     []explainedLayerLine `json:"layers"`
-	More       []moreLine           `json:"more"`
-}
-
-type explainedLayerLine struct {
-	Name       string  `json:"name"`
-	Keeps      string  `json:"keeps"` // "nothing", "input" or "everything"
-	Recomputed int     `json:"recomputed"`
-	Held       int64   `json:"held_bytes"`
-	Time       float64 `json:"time_us"`
-	Extra      float64 `json:"extra_us"`
-}
-
-type moreLine struct {
-	Limit int64   `json:"limit_bytes"`
-	Time  float64 `json:"time_us"`
-	Saved float64 `json:"saved_us"`
+	Limit      int64                    `json:"limit_bytes"`
+	Peak       int64                    `json:"peak_bytes"`
+	Time       float64                  `json:"time_us"`
+	Once       float64                  `json:"once_us"` // computing everything once
+	Recomputed int                      `json:"recomputed"`
+	Least      int64                    `json:"least_limit_bytes"`
+	LeastLayer int                      `json:"least_limit_layer"` // the number of layers: the loss
+	LeastOp    string                   `json:"least_limit_op"`
+	Greatest   int64                    `json:"greatest_limit_bytes"`
+	Layers     []remat.LayerExplanation `json:"layers"`
+	More       []remat.Step             `json:"more"`
 }
 
 func explanationOf(c remat.Chain, e remat.Explanation) explanationLine {
 	line := explanationLine{
 		Limit: e.Plan.Limit, Peak: e.Plan.Peak, Time: e.Plan.Time, Once: e.Report.Time - e.Report.Extra,
 		Recomputed: e.Report.Recomputed, Least: e.Least.Bytes, LeastLayer: e.Least.Op.Layer,
-		LeastOp: e.Least.Op.Kind.String(), Greatest: e.Plain.Peak, Layers: []explainedLayerLine{}, More: []moreLine{},
+		LeastOp: e.Least.Op.Kind.String(), Greatest: e.Plain.Peak, Layers: e.Layers, More: e.More,
 	}
 	if e.Least.Op.Kind == remat.LossStep {
 		line.LeastLayer = len(c.Layers)
-	}
-	for _, l := range e.Layers {
-		line.Layers = append(line.Layers, explainedLayerLine{l.Name, l.Keeps.String(), l.Recomputed, l.Held, l.Time, l.Extra})
-	}
-	for _, m := range e.More {
-		line.More = append(line.More, moreLine(m))
 	}
 	return line
 }
@@ -247,17 +232,21 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) {
 		row(w, i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), extra(l.Extra))
 	}
 	r := e.Report
-	row(w, "", fmt.Sprint("all ", len(e.Layers)), "", formatBytes(r.Held), r.Recomputed, micros(r.Time), extra(r.Extra))
+	row(w, "", fmt.Sprint("all ", len(e.Layers)), "", formatBytes(r.Held), r.Recomputed, micros(r.Time),
+		extra(r.Extra))
 	fmt.Fprintf(w, "\npeak\t%s of %s, in %s: %s\n", formatBytes(e.Plan.Peak), formatBytes(e.Plan.Limit),
 		opName(c, e.Plan.Ops[r.PeakOp]), partsOf(r.AtPeak))
-	fmt.Fprintf(w, "time\t%s, %s on computing everything once\n", micros(r.Time), percent(r.Extra, r.Time-r.Extra))
+	fmt.Fprintf(w, "time\t%s, %s on computing everything once\n", micros(r.Time), percent(r.Extra,
+		r.Time-r.Extra))
 	showLeast(w, c, e.Least)
-	fmt.Fprintf(w, "greatest\t%s (%d bytes), above which nothing is computed again\n", formatBytes(e.Plain.Peak), e.Plain.Peak)
+	fmt.Fprintf(w, "greatest\t%s (%d bytes), above which nothing is computed again\n",
+		formatBytes(e.Plain.Peak), e.Plain.Peak)
 	for i, m := range e.More {
 		if i > 0 && m.Time == e.More[i-1].Time {
 			break // nothing more to be had
 		}
-		fmt.Fprintf(w, "%d MB\tmore would save %s (%.1f %%)\n", explainedBytes[i]/1e6, micros(m.Saved), part(m.Saved, r.Time))
+		fmt.Fprintf(w, "%d MB\tmore would save %s (%.1f %%)\n", explainedBytes[i]/1e6, micros(m.Saved),
+			part(m.Saved, r.Time))
 	}
 }
 
@@ -313,8 +302,8 @@ what penstock remat solve finds.`,
 // longChain is the most layers for which a search for each limit takes less than a minute.
 const longChain = 120
 
-// bestPlans returns a function that finds plans under many limits: by one table if that is exact or the chain is
-// long, and otherwise by a search for each limit.
+// bestPlans returns a function that finds plans under many limits: by one table if that is exact or the
+// chain is long, and otherwise by a search for each limit.
 func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64) (remat.Plan, error), error) {
 	table, err := solver.NewTable(ctx, c, 0, solver.Options{})
 	switch {
@@ -325,7 +314,8 @@ func bestPlans(ctx context.Context, c remat.Chain) (func(context.Context, int64)
 			return solver.Solve(ctx, c, limit, solver.Options{Steps: -1}) // which the table has not sufficed for
 		}, nil
 	}
-	return func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() }, nil
+	return func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() },
+		nil
 }
 
 // comparedLine is the JSON of a strategy. Its fields stay. Overheads are parts of the time of
@@ -348,7 +338,8 @@ func comparedLines(c remat.Chain, compared []remat.Compared) []comparedLine {
 	over := func(us float64) float64 { return part(us-once, once) / 100 }
 	lines := []comparedLine{}
 	for _, b := range compared {
-		lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Checkpoints, b.Peak, b.Time, over(b.Time),
+		lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Checkpoints, b.Peak, b.Time,
+			over(b.Time),
 			b.Optimum.Peak, b.Optimum.Time, over(b.Optimum.Time), b.Gain})
 	}
 	return lines
@@ -367,7 +358,8 @@ func showCompared(w io.Writer, lines []comparedLine) {
 		if n := l.Segments + l.Checkpoints; n > 0 {
 			name = fmt.Sprintf("%s %d", name, n)
 		}
-		row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))), micros(l.Time),
+		row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))),
+			micros(l.Time),
 			percent(l.Overhead, 1), micros(l.OptimumTime), percent(l.OptimumOverhead, 1), percent(l.Gain, 1))
 	}
 }
@@ -414,7 +406,8 @@ take (see penstock remat compare), up to 120 % longer. The picture is an SVG.`,
 			}
 			least, greatest := points[0], points[len(points)-1]
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s (%s) to %s, drawn in %s\n", len(points),
-				formatBytes(least.Peak), percent(least.Time-c.Once(), c.Once()), formatBytes(greatest.Peak), out)
+				formatBytes(least.Peak), percent(least.Time-c.Once(), c.Once()), formatBytes(greatest.Peak),
+				out)
 			return err
 		}),
 	}
@@ -424,7 +417,8 @@ take (see penstock remat compare), up to 120 % longer. The picture is an SVG.`,
 
 // rematCurve returns the best plans, by ascending peak: at least one, of plain training.
 func rematCurve(ctx context.Context, c remat.Chain) ([]solver.Point, error) {
-	// The table grows with slots*layers^2 and the time by another factor of layers: more layers get fewer slots.
+	// The table grows with slots*layers^2 and the time by another factor of layers: more layers get
+	// fewer slots.
 	n := float64(min(len(c.Layers), 250)) // longer chains are joined
 	slots := min(max(2e10/(n*n*n), 500), 4000)
 	table, err := solver.NewTable(ctx, c, 0, solver.Options{Slots: int(slots)})
@@ -475,7 +469,8 @@ hold, and stderr says what and why.`,
 func filesNamed(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > len(names) {
-			return badUsage("unexpected argument %q for %q; see %[2]s --help", args[len(names)], cmd.CommandPath())
+			return badUsage("unexpected argument %q for %q; see %[2]s --help", args[len(names)],
+				cmd.CommandPath())
 		}
 		return atLeast(names...)(cmd, args)
 	}
@@ -491,7 +486,7 @@ func atLeast(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// readChain reads a chain from a file, or standard input for "-", once the needed flags are there.
+// readChain reads a chain from a file, or standard input for "-", after a check of needed flags.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
 	if err := need(cmd, needed...); err != nil {
 		return remat.Chain{}, err
@@ -499,7 +494,7 @@ func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, 
 	return readParsed(cmd, path, planfile.ParseChain)
 }
 
-// readParsed reads a file. What is wrong in it is a usage error.
+// readParsed reads and parses a file. A mistake in it is a usage error.
 func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (value T, err error) {
 	text, err := readInput(cmd, path)
 	if err != nil {
@@ -511,7 +506,8 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 	return value, err
 }
 
-// checkOut refuses an --out that cannot be written, or is one of the inputs, before anything is computed for it.
+// checkOut refuses an --out that cannot be written, or is one of the inputs, before anything is computed
+// for it.
 func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
 	if err := keepInputs(cmd.InOrStdin(), "out", out, inputs...); err != nil {
 		return err
@@ -533,7 +529,8 @@ func chainTitle(c remat.Chain, path string) string {
 }
 
 // interruptible puts words to the error of a verb that a signal ended.
-func interruptible(what string, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+func interruptible(what string, run func(*cobra.Command, []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
 		if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {

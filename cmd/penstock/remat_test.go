@@ -140,7 +140,16 @@ func TestRematPipes(t *testing.T) {
 
 func TestRematExplain(t *testing.T) {
 	chain, c := chainFile(t), rematChain()
-	var line explanationLine
+	var line struct {
+		explanationLine
+		Layers []struct {
+			Name, Keeps string
+			Recomputed  int
+			Held        int64   `json:"held_bytes"`
+			Time        float64 `json:"time_us"`
+			Extra       float64 `json:"extra_us"`
+		} `json:"layers"`
+	}
 	decode(t, must(t, "remat", "explain", chain, "--limit", "30MiB", "--format", "json").stdout, &line)
 	if line.Limit != 30<<20 || line.Peak > line.Limit || line.Peak < line.Least || line.Once != 18100 || line.Time < line.Once || len(line.Layers) != 6 || len(line.More) != 3 {
 		t.Errorf("%+v", line)

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"penstock.example/torch"
@@ -30,14 +28,8 @@ func (j *job) openStore(context.Context, io.Writer) error {
 		}
 		return err
 	}
-	for dir := filepath.Clean(j.out); ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		j.createdDirs = append(j.createdDirs, dir)
-	}
 	if err := j.store().Prepare(); err != nil {
-		return err
+		return wrongInput(err)
 	}
 	if j.autoresume || j.member.Restart > 0 { // by a launcher, with the command line of the start
 		if err := j.openCheckpoint(); !errors.Is(err, train.ErrNoCheckpoint) {
@@ -54,15 +46,6 @@ func (j *job) openStore(context.Context, io.Writer) error {
 			j.out, steps[len(steps)-1])
 	}
 	return err
-}
-
-// removeCreated removes the directories that the run has made, as far as nothing is in them.
-func (j *job) removeCreated() {
-	for _, dir := range j.createdDirs {
-		if os.Remove(dir) != nil {
-			return
-		}
-	}
 }
 
 // openCheckpoint opens the checkpoint to resume.

@@ -135,7 +135,7 @@ func TestTrainJSON(t *testing.T) {
 			t.Errorf("no %s in %s", name, r.stdout)
 		}
 	}
-	if !done.Done || done.Steps != 5 || !(done.TestAccuracy > 0.2 && done.TestAccuracy <= 1) || done.StepMedian == nil || *done.StepMedian <= 0 ||
+	if !done.Done || done.Steps != 5 || !(*done.TestAccuracy > 0.2 && *done.TestAccuracy <= 1) || done.StepMedian == nil || *done.StepMedian <= 0 ||
 		done.ResidentBytes < 50<<20 || done.PeakResidentBytes < done.ResidentBytes ||
 		!regexp.MustCompile("^[0-9a-f]{64}$").MatchString(done.ParamsSHA256) {
 		t.Errorf("%+v", done)

@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock.example/balance"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
+
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -62,8 +62,10 @@ micro-batches of a stage, the running one included.
 			if err != nil {
 				return badUsage("%s", message(err))
 			}
-			if most := 1 << 18; (format == "grid" || format == "svg") && shape.devices > most/max(shape.chunks*max(shape.virtual, 2), 1) {
-				return badUsage("--format %s: %d devices with %d micro-batches are too many to draw; see --format json", format, shape.devices, shape.chunks)
+			if most := 1 << 18; (format == "grid" || format == "svg") &&
+				shape.devices > most/max(shape.chunks*max(shape.virtual, 2), 1) {
+				return badUsage("--format %s: %d devices with %d micro-batches are too many to draw; see "+
+					"--format json", format, shape.devices, shape.chunks)
 			}
 			if err := shape.check(cmd); err != nil {
 				return err
@@ -95,12 +97,13 @@ micro-batches of a stage, the running one included.
 		},
 	}
 	shape.flags(cmd)
-	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: text, grid, json, svg or csv", "text", "grid", "json", "svg", "csv")
+	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: text, grid, json, svg or csv",
+		"text", "grid", "json", "svg", "csv")
 	cmd.AddCommand(newScheduleCheck(), newScheduleCompare())
 	return cmd
 }
 
-// scheduleList lists the schedules with what they are, a line each.
+// scheduleList lists the schedules with a description, a line each.
 func scheduleList() string {
 	about := map[string]string{
 		"gpipe":          "all forwards, then all backwards",
@@ -121,7 +124,7 @@ func scheduleList() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// scheduleShape is what a schedule is made for.
+// scheduleShape is the size and the costs of a schedule.
 type scheduleShape struct {
 	devices, virtual, chunks, replicas int
 	times                              scheduleTimes
@@ -131,10 +134,13 @@ type scheduleShape struct {
 func (s *scheduleShape) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline, with one stage each or with --virtual of them")
-	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device (default: 2 for schedules of several, 1 otherwise)")
+	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline, with one stage each or with "+
+		"--virtual of them")
+	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device (default: 2 for schedules of several, "+
+		"1 otherwise)")
 	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
-	count(flags, &s.replicas, "replicas", 1, "`R` copies of the pipeline, which sum their gradients at the end of a step")
+	count(flags, &s.replicas, "replicas", 1, "`R` copies of the pipeline, which sum their gradients at the "+
+		"end of a step")
 	s.times = usualTimes
 	flags.Var(&value{text: "f=1,i=1,w=1", read: s.times.read}, "times",
 		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch, "+
@@ -142,10 +148,11 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 	s.register(flags)
 }
 
-// program makes the program of a schedule, for devices of so many stages whose actions take so long.
-func (s *scheduleShape) program(of schedule.Schedule, virtual int, takes func(schedule.Action) time.Duration) (
+// program makes the program of a schedule, with a number of stages on each device.
+func (s *scheduleShape) program(of schedule.Schedule, virtual int,
+	takes func(schedule.Action) time.Duration) (
 	*schedule.Program, error) {
-	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Capacity: s.capacity, Time: takes})
+	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: takes})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
@@ -161,10 +168,10 @@ type scheduleTimes struct{ forward, input, weight, reduction float64 }
 
 var usualTimes = scheduleTimes{1, 1, 1, 1}
 
-// scheduleUnit is what the unit of scheduleTimes is in virtual time: so much that six decimals count.
+// scheduleUnit is the unit of scheduleTimes in virtual time; six decimals count.
 const scheduleUnit = time.Millisecond
 
-// read reads times such as f=10,i=14,w=6. What is left out is 1.
+// read reads times such as f=10,i=14,w=6. The others are 1.
 func (t *scheduleTimes) read(text string) error {
 	*t = usualTimes
 	to := map[string]*float64{"f": &t.forward, "i": &t.input, "w": &t.weight, "r": &t.reduction}
@@ -220,7 +227,7 @@ func (s *scheduleShape) line(name string, p *schedule.Program) (scheduleLine, er
 	return line, err
 }
 
-// drawn draws a program as a picture, or as a grid of so many characters.
+// drawn draws a program as a picture, or as a grid of a width in characters.
 func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, width int) (string, error) {
 	timeline, err := s.links.Simulate(p, s.times.of)
 	if err != nil {
@@ -238,12 +245,13 @@ func (s *scheduleShape) drawn(name string, p *schedule.Program, format string, w
 	for w := range timeline.Workers {
 		idle += timeline.Idle(w) / float64(timeline.Workers)
 	}
-	_, grid, _ := strings.Cut(timeline.GridWidth(width), "\n") // the unit of time is whatever the times are in
+	// the unit of time is whatever the times are in
+	_, grid, _ := strings.Cut(timeline.GridWidth(width), "\n")
 	return fmt.Sprintf("%s%s: a step takes %s, of which devices are idle for %.1f %%\n%s%s", name, s.text(),
 		unitText(timeline.Makespan()), 100*idle, grid, heldText(p)), nil
 }
 
-// heldText says what each device holds.
+// heldText lists the micro-batches that each device holds.
 func heldText(p *schedule.Program) string {
 	text := "held at most:"
 	for _, n := range schedule.InFlight(p, nil) {
@@ -268,7 +276,10 @@ program cannot run, and 2 if the file is no program.`,
   penstock schedule zb-h1 --stages 4 --chunks 8 --format csv | penstock schedule check -`,
 		Args: filesNamed("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program, error) { return schedule.Load(string(text)) })
+			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program,
+				error) {
+				return schedule.Load(string(text))
+			})
 			if err != nil {
 				return err
 			}
@@ -276,9 +287,11 @@ program cannot run, and 2 if the file is no program.`,
 				return fmt.Errorf("%s: %s", inputName(args[0]), message(err))
 			}
 			links := "on links of any kind"
-			switch meet, order := schedule.Check(p, schedule.Limits{Meet: true}), schedule.Check(p, schedule.Limits{InOrder: true}); {
+			switch meet, order := schedule.Check(p, schedule.Limits{Meet: true}), schedule.Check(p,
+				schedule.Limits{InOrder: true}); {
 			case meet != nil && order != nil:
-				links = "on links that hold values and name them, not on links that meet, nor on links in order"
+				links = "on links that hold values and name them, not on links that meet, nor on links in " +
+					"order"
 			case meet != nil:
 				links = "on links that hold values, not on links that meet"
 			case order != nil:
@@ -288,7 +301,8 @@ program cannot run, and 2 if the file is no program.`,
 			if p.Reduces() {
 				reduced = ", gradients reduced over replicas"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run %s: %d stages on %d devices, %d micro-batches%s\n%s",
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
+				"the program can run %s: %d stages on %d devices, %d micro-batches%s\n%s",
 				links, p.Stages, len(p.Workers), p.MicroBatches, reduced, heldText(p))
 			return err
 		},
@@ -326,7 +340,8 @@ and the optimizer's state are not counted.`,
 				case cmd.Flags().Changed("times"):
 					return badUsage("--times and --profile: want one of them")
 				case shape.replicas > 1:
-					return badUsage("--replicas %d: a profile does not say how long a reduction takes; want --times with it",
+					return badUsage("--replicas %d: a profile does not say how long a reduction takes; want "+
+						"--times with it",
 						shape.replicas)
 				}
 				c, err := readChain(cmd, profile)
@@ -334,7 +349,8 @@ and the optimizer's state are not counted.`,
 					return err
 				}
 				if chain = &c; shape.devices > len(c.Layers) {
-					return badUsage("--stages %d: the chain has %d layers; want at most as many", shape.devices, len(c.Layers))
+					return badUsage("--stages %d: the chain has %d layers; want at most as many",
+						shape.devices, len(c.Layers))
 				}
 			}
 			lines, err := shape.compare(cmd, chain)
@@ -361,21 +377,24 @@ type comparedSchedule struct {
 	Balance  []int     `json:"balance,omitempty"` // by stage: layers of a chain
 }
 
-// compare lists all schedules, the best first. A chain takes the place of times; schedules that have more stages
-// than it has layers are left out, and stderr says so.
-func (s *scheduleShape) compare(cmd *cobra.Command, chain *remat.Chain) (lines []comparedSchedule, err error) {
+// compare lists all schedules, the best first. A chain takes the place of times; schedules that have
+// more stages than it has layers are left out, and stderr says so.
+func (s *scheduleShape) compare(cmd *cobra.Command, chain *remat.Chain) (lines []comparedSchedule,
+	err error) {
 	for _, of := range schedule.Schedules() {
 		virtual := of.Usual()
 		if of.Virtual == 0 {
 			virtual = cmp.Or(s.virtual, virtual)
 		}
 		if chain != nil && s.devices*virtual > len(chain.Layers) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name, len(chain.Layers))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name,
+				len(chain.Layers))
 			continue
 		}
-		costs := stageCosts{unit: scheduleUnit, share: float64(virtual), time: func(a schedule.Action) time.Duration {
-			return time.Duration(math.Round(float64(s.times.of(a)) / float64(virtual)))
-		}}
+		costs := stageCosts{unit: scheduleUnit, share: float64(virtual),
+			time: func(a schedule.Action) time.Duration {
+				return time.Duration(math.Round(float64(s.times.of(a)) / float64(virtual)))
+			}}
 		if chain != nil {
 			if costs, err = chainCosts(chain, s.devices*virtual); err != nil {
 				return nil, err
@@ -389,8 +408,9 @@ func (s *scheduleShape) compare(cmd *cobra.Command, chain *remat.Chain) (lines [
 		if err != nil {
 			return nil, err
 		}
-		line := comparedSchedule{Schedule: of.Name, Virtual: virtual, Makespan: float64(makespan) / float64(costs.unit),
-			Bubble: idle, Balance: costs.layers}
+		line := comparedSchedule{Schedule: of.Name, Virtual: virtual,
+			Makespan: float64(makespan) / float64(costs.unit),
+			Bubble:   idle, Balance: costs.layers}
 		for _, n := range schedule.InFlight(p, costs.held) {
 			line.Held = append(line.Held, float64(n)/costs.share)
 		}
@@ -411,29 +431,30 @@ func (s *scheduleShape) compare(cmd *cobra.Command, chain *remat.Chain) (lines [
 	return lines, nil
 }
 
-// stageCosts is what the stages of a schedule cost.
+// stageCosts is the costs of the stages of a schedule.
 type stageCosts struct {
 	time   func(schedule.Action) time.Duration
 	unit   time.Duration         // of the times that are printed
 	held   func(stage int) int64 // bytes that a chain saves of a micro-batch in flight; nil counts micro-batches
-	share  float64               // in how many parts what a device holds of a micro-batch is cut
+	share  float64               // stages of a device
 	layers []int                 // of a chain, by stage
 }
 
-// chainCosts cuts a chain evenly by time into stages, of which it has at least as many layers.
+// chainCosts cuts a chain evenly by time into stages.
 func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 	var times []float64
 	for _, l := range chain.Layers {
 		times = append(times, l.Forward+l.Backward)
 	}
-	if out.layers, err = balance.Partition(times, stages); err != nil {
+	if out.layers, err = planner.Partition(times, stages); err != nil {
 		return out, err
 	}
 	all, weights, at := make([]remat.Layer, stages), make([]float64, stages), 0
 	for stage, n := range out.layers {
 		for i := at; i < at+n; i++ {
 			l, sum := chain.Layers[i], &all[stage]
-			sum.Forward, sum.Backward, sum.Saved = sum.Forward+l.Forward, sum.Backward+l.Backward, sum.Saved+l.Saved
+			sum.Forward, sum.Backward, sum.Saved = sum.Forward+l.Forward, sum.Backward+l.Backward,
+				sum.Saved+l.Saved
 			weights[stage] += chain.Second(i)
 		}
 		at += n
@@ -450,9 +471,10 @@ func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 	return out, nil
 }
 
-// chainPeaks returns the most bytes that each device holds in a step of a program whose stages are so many layers
-// of a chain each, if nothing is recomputed.
-func chainPeaks(ctx context.Context, chain *remat.Chain, layers []int, p *schedule.Program) (peaks []int64, err error) {
+// chainPeaks returns the peak of each device in a step of a program, without recomputation. layers is
+// the number of layers of the chain in each stage.
+func chainPeaks(ctx context.Context, chain *remat.Chain, layers []int, p *schedule.Program) (peaks []int64,
+	err error) {
 	problem := planner.FromChain(*chain, layers, p.Placement(), p.MicroBatches)
 	problem.Schedule = schedule.Fixed(p)
 	plan, err := planner.Solve(ctx, problem) // without a limit it keeps everything
@@ -476,7 +498,8 @@ func showSchedules(w io.Writer, lines []comparedSchedule) {
 		step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", slices.Max(l.Held))
 		if l.Peak != nil {
 			most := slices.Max(l.Peak)
-			step, held = micros(l.Makespan), fmt.Sprintf("%s on device %d", formatBytes(most), slices.Index(l.Peak, most))
+			step, held = micros(l.Makespan), fmt.Sprintf("%s on device %d", formatBytes(most),
+				slices.Index(l.Peak, most))
 		}
 		row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
 	}
@@ -485,10 +508,8 @@ func showSchedules(w io.Writer, lines []comparedSchedule) {
 // linkFlags say what links between devices cost.
 type linkFlags struct {
 	latency    time.Duration
-	bandwidth  float64 // bytes a second; 0 is no bound
-	activation int64   // bytes that move between neighbours for a micro-batch
-	transport  string
-	capacity   int            // values that may wait on a link; 0 is any number
+	bandwidth  float64        // bytes a second; 0 is no bound
+	activation int64          // bytes that move between neighbours for a micro-batch
 	links      schedule.Links // which check makes
 }
 
@@ -497,17 +518,6 @@ func (l *linkFlags) register(s *pflag.FlagSet) {
 	bandwidthFlag(s, &l.bandwidth)
 	size(s, &l.activation, "activation",
 		"bytes of a stage's output for a micro-batch, and of its gradient, as a `SIZE` such as 4MiB")
-	s.Var(&value{read: func(text string) (err error) {
-		if l.capacity = schedule.Meet; text == "meet" {
-			return nil
-		}
-		if l.capacity, err = strconv.Atoi(text); err != nil || l.capacity < 1 {
-			return errors.New("want meet, or a number of values from 1")
-		}
-		return nil
-	}}, "capacity", "`N` values that may wait on a link, sent and not received, or meet for none (default any number)")
-	word(s, &l.transport, "transport", "buffer", "`NAME` of how links carry values: buffer, rendezvous (a value leaves "+
-		"when its receive was posted, as with Gloo), or fifo (in order too, as with NCCL)", "buffer", "rendezvous", "fifo")
 }
 
 func latencyFlag(s *pflag.FlagSet, to *time.Duration) {
@@ -545,22 +555,18 @@ func (s *scheduleShape) check(cmd *cobra.Command) error {
 	if err := need(cmd, "stages", "chunks"); err != nil {
 		return err
 	}
-	asked := s.latency > 0 || s.bandwidth > 0
-	transport, err := schedule.ParseTransport(s.transport)
-	switch {
-	case err != nil:
-		return err
-	case !asked && s.transport != "buffer":
-		return badUsage("--transport %s: links cost nothing; want --latency or --bandwidth with it", s.transport)
-	case (s.bandwidth > 0) != (s.activation > 0):
-		return badUsage("want --bandwidth and --activation, the bytes that a stage sends for a micro-batch, or none of them")
-	case asked:
-		s.links = schedule.Uniform(transport, s.latency, s.bandwidth, func(schedule.Action) int64 { return s.activation })
+	if (s.bandwidth > 0) != (s.activation > 0) {
+		return badUsage("want --bandwidth and --activation, the bytes that a stage sends for a micro-batch, " +
+			"or none of them")
+	}
+	if s.latency > 0 || s.bandwidth > 0 {
+		s.links = schedule.Uniform(schedule.Buffer, s.latency, s.bandwidth,
+			func(schedule.Action) int64 { return s.activation })
 	}
 	return nil
 }
 
-// text says what the links are, or nothing where they cost nothing.
+// text describes the links; it is empty if they cost nothing.
 func (l *linkFlags) text() string {
 	if l.latency == 0 && l.bandwidth == 0 {
 		return ""

@@ -19,12 +19,11 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	"penstock.example/planner"
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/report"
@@ -33,17 +32,17 @@ import (
 	"penstock.example/train"
 )
 
-// searchFlags say what is planned, and on what.
+// searchFlags are the flags of penstock plan.
 type searchFlags struct {
-	stages, chunks, batch, rows int
-	devices                     []torch.Device // by name; nil is any
-	schedules                   []string
-	virtual, replicas           []int
-	limit                       int64
-	machine                     string
-	of                          measureFlags
-	latency                     time.Duration
-	bandwidth                   float64
+	stages, chunks, batch int
+	devices               []torch.Device // by name; nil is any
+	schedules             []string
+	virtual, replicas     []int
+	limit                 int64
+	machine               string
+	of                    measureFlags
+	latency               time.Duration
+	bandwidth             float64
 }
 
 // measureFlags say which model is measured for a plan, and how it will be trained.
@@ -60,16 +59,14 @@ type measureFlags struct {
 }
 
 func (f *measureFlags) register(s *pflag.FlagSet) {
-	word(s, &f.modelName, "model", "", "`NAME` of a model, which is measured, in place of CHAIN; penstock models lists them", models.Names()...)
-	s.StringArrayVar(&f.settings, "set", nil, "`OPTION=VALUE,...` of the model; penstock models lists them; may be repeated")
+	namesFlags(s, &f.modelName, &f.settings)
 	f.dataFlags.register(s, " (default: samples as the model usually reads them)")
-	word(s, &f.optimizer, "optimizer", "sgd", "`NAME` of the optimizer that will train the model: "+strings.Join(optim.Names(), ", "), optim.Names()...)
-	amount(s, &f.momentum, "momentum", 1, "`M` of sgd and rmsprop, which takes state (default 0.9 for sgd)")
+	optimizerFlags(s, &f.optimizer, &f.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
 	autocastFlag(s, &f.autocast, "plan for forwards of the model in fewer bits where that is safe")
 	f.numerics.register(s)
 	whole(s, &f.threads, "threads", 0, 1, pipe.MaxThreads, "`N` threads of each device on the model (default: as many as there are cores for each)")
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer of the model, of which the lower quartile counts (default 5, or fewer, at least 2, where they take long)")
+	repeatsFlag(s, &f.repeats)
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that the model is measured with")
 }
 
@@ -159,18 +156,22 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	f.of.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
 	devicesFlag(s, &f.stages, &f.devices)
-	whole(s, &f.chunks, "chunks", 0, 1, search.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, each as the chain says, at most %d", search.MostMicroBatches))
+	whole(s, &f.chunks, "chunks", 0, 1, planner.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, "+
+		"each as the chain says, at most %d", planner.MostMicroBatches))
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
-	count(s, &f.rows, "rows", 0, "`N` rows that the chain is of, with --batch (default all)")
-	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
+	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+
+		strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
 		if _, err := schedule.Named(text); err != nil {
 			return "", errors.New(arg.OneOf(text, scheduleNames()))
 		}
 		return text, nil
 	})
-	list(s, &f.virtual, "virtual", "`V,...` stages of each device, for schedules of several (default 2)", number)
-	list(s, &f.replicas, "replicas", "`N,...` pipelines side by side, with --machine and --batch (default 1)", number)
-	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none, or the machine's)")
+	list(s, &f.virtual, "virtual", "`V,...` stages of each device, for schedules of several (default 2)",
+		number)
+	list(s, &f.replicas, "replicas", "`N,...` pipelines side by side, with --machine and --batch (default 1)",
+		number)
+	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default "+
+		"none, or the machine's)")
 	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
 	latencyFlag(s, &f.latency)
 	bandwidthFlag(s, &f.bandwidth)
@@ -206,7 +207,8 @@ func devicesFlag(s *pflag.FlagSet, stages *int, devices *[]torch.Device) {
 		}
 		*stages, *devices = len(list), list
 		return nil
-	}}, "devices", "`P|LIST` as --stages; or, with --model, names of devices of this machine, such as cuda:0,cuda:1, on which it is measured")
+	}}, "devices", "`P|LIST` as --stages; or, with --model, names of devices of this machine, such as "+
+		"cuda:0,cuda:1, on which it is measured")
 }
 
 // deviceNames is devices as --devices takes them.
@@ -227,7 +229,8 @@ func chainOrModel(f *searchFlags) cobra.PositionalArgs {
 		if f.of.modelName != "" {
 			return nil
 		}
-		for _, name := range []string{"data", "train-only", "autocast", "threads", "optimizer"} { // that matter most
+		// that matter most
+		for _, name := range []string{"data", "train-only", "autocast", "threads", "optimizer"} {
 			if cmd.Flags().Changed(name) {
 				return badUsage("--%s is for a model that is measured; want --model NAME with it", name)
 			}
@@ -244,7 +247,7 @@ type foundPlan struct {
 	model     *measuredModel // nil where only a chain is known
 	momentum  float64
 	elsewhere bool // the devices are not here
-	// What a page shows of the model.
+	// For a page.
 	layers []report.Layer
 	chains []report.Chain
 }
@@ -255,30 +258,32 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 		return nil, err
 	}
 	linked := f.latency > 0 || f.bandwidth > 0
-	var machine search.Machine
+	var machine planner.Machine
 	switch {
 	case cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices"):
 		return nil, badUsage("--stages and --devices are the same; want one of them")
 	case f.batch > 0 && f.chunks > 0 && f.batch%f.chunks != 0:
 		return nil, badUsage("--chunks %d: it does not divide the %d rows of --batch", f.chunks, f.batch)
 	case f.machine != "" && (linked || f.devices != nil):
-		return nil, badUsage("--machine has devices and links; want --latency and --bandwidth left out, and no names of --devices")
+		return nil, badUsage("--machine has devices and links; want --latency and --bandwidth left out, and " +
+			"no names of --devices")
 	case f.stages == 0 && linked:
-		return nil, badUsage("--latency and --bandwidth: want --devices P with them, which links join, or --machine FILE")
+		return nil, badUsage("--latency and --bandwidth: want --devices P with them, which links join, or " +
+			"--machine FILE")
 	case f.machine != "":
 		text, err := readInput(cmd, f.machine)
 		if err != nil {
 			return nil, badUsage("--machine %w", err)
 		}
-		if machine, err = search.ParseMachine(text); err != nil {
+		if machine, err = planner.ParseMachine(text); err != nil {
 			return nil, badUsage("--machine %s: %s", f.machine, message(err))
 		}
 	}
 	if f.of.modelName == "" {
 		return f.planChain(cmd, args[0], machine, show)
 	}
-	if f.batch == 0 || f.rows > 0 || f.replicas != nil {
-		return nil, badUsage("--model %s: want --batch N with it, the rows of a step, and no --rows and --replicas", f.of.modelName)
+	if f.batch == 0 || f.replicas != nil {
+		return nil, badUsage("--model %s: want --batch N with it, the rows of a step, and no --replicas", f.of.modelName)
 	}
 	if err := checkNamed(f.devices); err != nil {
 		return nil, err
@@ -302,19 +307,20 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 		r.machine = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
 	}
 	if f.machine == "" && !f.onGPUs() && f.stages > cores {
-		show.line(fmt.Sprintf("there are %d cores for %d devices, so that a step will take longer than planned", cores, f.stages))
+		show.line(fmt.Sprintf("there are %d cores for %d devices, so that a step will take longer than "+
+			"planned", cores, f.stages))
 	}
 	return f.planModel(cmd.Context(), show, m, r)
 }
 
-func (f *searchFlags) link() search.Link {
-	return search.Link{Latency: f.latency, Bandwidth: f.bandwidth}
+func (f *searchFlags) link() planner.Link {
+	return planner.Link{Latency: f.latency, Bandwidth: f.bandwidth}
 }
 
 // onGPUs reports whether the devices are named, and GPUs.
 func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
 
-// ofSamples makes the model for the samples of --data, or for those that it usually reads.
+// ofSamples makes the model for the samples of --data, or for its usual samples.
 func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	of := &f.of.modelFlags
 	if of.dataName == "" {
@@ -327,14 +333,15 @@ func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	}
 	torch.TrimProcess() // reading took more than what was read
 	if n := training.Len(); f.batch > n {
-		return measuredModel{}, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch, of.dataName, n)
+		return measuredModel{}, badUsage("--batch %d: --data %s has %d samples; want at most as many",
+			f.batch, of.dataName, n)
 	}
 	return measuredOn(of, training.Info())
 }
 
-// thisMachine is a CPU of so many threads, which its devices share.
-func thisMachine(threads int) search.Machine {
-	return search.Machine{Devices: []search.Device{{Name: "cpu", Threads: threads}}}
+// thisMachine is a CPU with threads that its devices share.
+func thisMachine(threads int) planner.Machine {
+	return planner.Machine{Devices: []planner.Device{{Name: "cpu", Threads: threads}}}
 }
 
 // modelThreads are the numbers of threads of a device that a model is measured for.
@@ -353,19 +360,21 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	return list
 }
 
-// planRequest is what a plan of a model goes by, beside the flags.
+// planRequest is the part of a request for a plan that is not in flags.
 type planRequest struct {
 	update            optim.Config
 	deferredBatchNorm bool
-	machine           search.Machine // not where devices are named
-	threads           []int          // of a device, to choose from
-	atWork            int            // devices of this machine that work at once
+	machine           planner.Machine // not where devices are named
+	threads           []int           // of a device, to choose from
+	atWork            int             // devices of this machine that work at once
 }
 
 // planModel measures a model, and finds the fastest plan for it.
-func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel, r planRequest) (*foundPlan, error) {
+func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel,
+	r planRequest) (*foundPlan, error) {
 	const mostChunks, plansOfADevice = 16, 30
-	found := &foundPlan{title: m.name, flags: f, model: &m, momentum: r.update.Momentum, elsewhere: f.machine != ""}
+	found := &foundPlan{title: m.name, flags: f, model: &m, momentum: r.update.Momentum,
+		elsewhere: f.machine != ""}
 	r.update.LR = 1 // which takes no memory
 	slots, err := optim.Slots(f.of.optimizer, r.update)
 	if err != nil {
@@ -373,13 +382,17 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	}
 	c := train.PlanConfig{
 		Batch: f.batch, Threads: r.threads, Stages: f.stages, Machine: r.machine, Predicts: found.elsewhere,
-		Wishes: search.Wishes{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit, Plans: plansOfADevice, Progress: show.searching},
-		Pipe:   pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
-		Slots:  slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
+		Wishes: planner.Options{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit,
+			Plans: plansOfADevice, Progress: show.searching},
+		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
+		Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
 		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, r.update) },
 		Note:      show.line,
 		Measuring: func(what string) func(int, int) {
-			return func(done, of int) { show.note(fmt.Sprintf("measured %d of %d layers for %s", done, of, what)) }
+			return func(done, of int) {
+				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, of,
+					what))
+			}
 		},
 		Opened: func(p *pipe.Pipe, model *nn.Sequential) {
 			found.layers, found.chains = describeLayers(model, p), describeChains(p)
@@ -399,13 +412,13 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	switch {
 	case f.devices == nil:
 	case f.latency > 0 || f.bandwidth > 0:
-		c.Links = []search.Link{f.link()}
+		c.Links = []planner.Link{f.link()}
 	case f.onGPUs() && len(f.devices) > 1:
 		between, err := measureCopies(f.devices)
 		if err != nil {
 			return nil, fmt.Errorf("measuring the links of --devices %s: %w", deviceNames(f.devices), err)
 		}
-		c.Links = []search.Link{between}
+		c.Links = []planner.Link{between}
 	}
 	build := func() (*nn.Sequential, error) {
 		model, err := measuredWith(m.name, m.options, m.samples)
@@ -417,7 +430,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	if found.ModelPlan, err = train.PlanModel(ctx, build, m.samples, c); err != nil {
 		return nil, f.refusal(err)
 	}
-	warnOfTiming(show, found.Timing, searchAgain)
+	warnOfTiming(show, found.Timing)
 	return found, nil
 }
 
@@ -427,12 +440,14 @@ func (f *searchFlags) refusal(err error) error {
 	var refused *arg.ConfigError
 	switch {
 	case errors.As(err, &short):
-		return badUsage("no plan keeps the limits: %s; a limit of at least %s will do", short.Shortages(), arg.Size(short.Least()))
+		return badUsage("no plan keeps the limits: %s; a limit of at least %s will do", short.Shortages(),
+			arg.Size(short.Least()))
 	case !errors.As(err, &refused):
 		return err
 	}
 	why := strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; ")
-	flag := map[string]string{"Batch": "batch", "MicroBatches": "chunks", "Chunks": "chunks", "Devices": "stages", "Stages": "stages", "Schedules": "schedule",
+	flag := map[string]string{"Batch": "batch", "MicroBatches": "chunks", "Chunks": "chunks",
+		"Devices": "stages", "Stages": "stages", "Schedules": "schedule",
 		"Virtual": "virtual", "Replicas": "replicas", "Limit": "memory-limit"}[refused.Field]
 	if flag == "" {
 		return badUsage("%v: %s", refused.Value, why)
@@ -441,16 +456,17 @@ func (f *searchFlags) refusal(err error) error {
 }
 
 // planChain finds the fastest plan of a chain.
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.Machine, show *progress) (*foundPlan, error) {
+func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner.Machine,
+	show *progress) (*foundPlan, error) {
 	switch {
 	case f.devices != nil:
-		return nil, badUsage("--devices %s: a chain is of no device; want how many there are, or --model NAME", deviceNames(f.devices))
+		return nil, badUsage("--devices %s: a chain is of no device; want how many there are, or --model "+
+			"NAME", deviceNames(f.devices))
 	case f.chunks == 0 && f.batch == 0:
-		return nil, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, to have their number chosen")
+		return nil, badUsage("want --chunks M, how many micro-batches of the chain there are, or --batch N, " +
+			"to have their number chosen")
 	case f.stages == 0 && f.machine == "":
 		return nil, badUsage("want --stages P, how many devices there are, or --machine FILE")
-	case f.rows > 0 && (f.batch == 0 || f.chunks > 0):
-		return nil, badUsage("--rows %d: with --chunks the chain is of one micro-batch; want --rows with --batch alone", f.rows)
 	case f.replicas != nil && (f.machine == "" || f.batch == 0):
 		return nil, badUsage("--replicas: want --machine FILE and --batch N with it")
 	}
@@ -461,48 +477,54 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine search.
 	threads, timing := max(c.Threads, 1), profile.Timing{Spread: c.Spread}
 	switch {
 	case timing.Useless():
-		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), profileAgain)
+		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), measureAgain)
 	case f.rows > 0 && c.Rows > 0 && f.rows != c.Rows:
 		return nil, badUsage("--rows %d: %s was measured with %d; want --rows left out", f.rows, file, c.Rows)
 	case f.stages > len(c.Layers):
-		return nil, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages, len(c.Layers))
+		return nil, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages,
+			len(c.Layers))
 	case f.machine != "" && max(f.stages, 1) > machine.Parts(threads):
-		return nil, badUsage("--machine %s: it has devices for %d stages with %s each, as many as %s was measured with", f.machine,
+		return nil, badUsage("--machine %s: it has devices for %d stages with %s each, as many as %s was "+
+			"measured with", f.machine,
 			machine.Parts(threads), counted(threads, "thread"), file)
 	}
-	p := &train.ModelPlan{Machine: machine, Wishes: search.Wishes{Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
+	p := &train.ModelPlan{Machine: machine, Wishes: planner.Options{Devices: f.stages, Schedules: f.schedules,
+		Virtual:  f.virtual,
 		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}}
 	if f.chunks > 0 {
 		p.Wishes.MicroBatches = []int{f.chunks}
 	}
 	if f.chunks > 0 && f.replicas == nil && (f.batch == 0 || c.Rows == 0) {
-		p.Profile.Measured = []search.Measured{{Threads: threads, Chain: c}}
+		p.Profile.Measured = []planner.Costs{{Threads: threads, Chain: c}}
 	} else {
 		p.Wishes.Batch = f.batch
-		from := cmp.Or(f.rows, c.Rows, f.batch/max(f.chunks, 1))
+		from := cmp.Or(c.Rows, f.batch/max(f.chunks, 1))
 		for rows := 1; rows <= f.batch; rows++ {
 			if f.batch%rows == 0 {
-				p.Profile.Measured = append(p.Profile.Measured, search.Measured{Rows: rows, Threads: threads, Chain: search.Scaled(c, from, rows)})
+				p.Profile.Measured = append(p.Profile.Measured, planner.Costs{Rows: rows, Threads: threads,
+					Chain: planner.Scaled(c, from, rows)})
 			}
 		}
 	}
 	if f.machine == "" {
 		p.Machine = linkedMachine("device ", f.stages, threads, f.link())
 	}
-	if warnOfTiming(show, timing, profileAgain) {
+	if warnOfTiming(show, timing) {
 		show.line("another plan may be faster than the one that is found; limits hold")
 	}
-	r, err := search.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
+	r, err := planner.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
 	switch {
 	case err != nil:
 		return nil, f.refusal(err)
 	case r.Best == nil && r.Short != nil:
 		return nil, f.refusal(r.Short)
 	case r.Best == nil:
-		return nil, badUsage("no schedule can be planned: %s: %s", r.Schedules[0].Schedule, r.Schedules[0].Lost)
+		return nil, badUsage("no schedule can be planned: %s: %s", r.Schedules[0].Schedule,
+			r.Schedules[0].Lost)
 	}
 	p.Result, p.Searched = *r, r.Best
-	return &foundPlan{ModelPlan: p, title: cmp.Or(chainTitle(c, file), "a chain"), flags: f, elsewhere: f.machine != ""}, nil
+	return &foundPlan{ModelPlan: p, title: cmp.Or(chainTitle(c, file), "a chain"), flags: f,
+		elsewhere: f.machine != ""}, nil
 }
 
 // searchLine is the JSON of a plan. Its fields stay.
@@ -544,8 +566,10 @@ func (p *foundPlan) line() searchLine {
 		}
 		return n
 	}
-	line := searchLine{Balance: b.Balance, Schedule: b.Schedule, Chunks: b.MicroBatches, Step: us(b.Step), LowerBound: us(p.LowerBound),
-		Peak: b.Peaks, Proved: p.Proved, Virtual: unlessOne(b.Virtual), Replicas: unlessOne(b.Replicas), Threads: unlessOne(b.Threads)}
+	line := searchLine{Balance: b.Balance, Schedule: b.Schedule, Chunks: b.MicroBatches, Step: us(b.Step),
+		LowerBound: us(p.LowerBound),
+		Peak:       b.Peaks, Proved: p.Proved, Virtual: unlessOne(b.Virtual), Replicas: unlessOne(b.Replicas),
+		Threads: unlessOne(b.Threads)}
 	if b.Devices[0] != "device 0" {
 		line.Devices, line.Elsewhere = b.Devices, p.elsewhere
 	}
@@ -553,7 +577,8 @@ func (p *foundPlan) line() searchLine {
 		return line
 	}
 	f := p.flags
-	line.Balance, line.Model, line.Settings, line.Batch = p.Layers(b.Balance), f.of.modelName, f.of.settings, f.batch
+	line.Balance, line.Model, line.Settings, line.Batch = p.Layers(b.Balance), f.of.modelName, f.of.settings,
+		f.batch
 	line.Optimizer, line.Autocast, line.TrainOnly = f.of.optimizer, f.of.autocast, f.of.trainOnly
 	line.Rows, line.Input, line.Limit = b.Rows, describeData(f.of.dataFlags, p.model.samples), f.limit
 	if f.devices != nil && slices.ContainsFunc(b.Limits, func(n int64) bool { return n != f.limit }) {
@@ -592,7 +617,8 @@ func (p *foundPlan) show(w io.Writer) {
 			limit = formatBytes(b.Limits[on])
 		}
 		row(w, s, b.Devices[on], fmt.Sprintf("%d: %s", n, layers), b.Planned.Stages[s].Recomputed(),
-			fmt.Sprintf("%.1f %%", part(float64(b.Busy[on]), float64(b.Step))), formatBytes(b.Peaks[on]), limit)
+			fmt.Sprintf("%.1f %%", part(float64(b.Busy[on]), float64(b.Step))), formatBytes(b.Peaks[on]),
+			limit)
 		at += n
 	}
 	fmt.Fprintln(w)
@@ -602,7 +628,8 @@ func (p *foundPlan) show(w io.Writer) {
 			row(w, o.Schedule, "", "", "", "", o.Lost)
 			continue
 		}
-		row(w, o.Schedule, o.MicroBatches, micros(1e6*o.Step), micros(1e6*o.Bound), formatBytes(o.Peak), cmp.Or(o.Lost, "the best"))
+		row(w, o.Schedule, o.MicroBatches, micros(1e6*o.Step), micros(1e6*o.Bound), formatBytes(o.Peak),
+			cmp.Or(o.Lost, "the best"))
 	}
 }
 
@@ -630,7 +657,8 @@ func (p *foundPlan) others() (list []report.Other) {
 			default:
 				other.Lost = fmt.Sprintf("time: %.1f %% more", 100*(float64(b.Step)/float64(p.Best.Step)-1))
 			}
-			other.MicroBatches, other.Step, other.Bound = b.MicroBatches, b.Step.Seconds(), o.LowerBound.Seconds()
+			other.MicroBatches, other.Step, other.Bound = b.MicroBatches, b.Step.Seconds(),
+				o.LowerBound.Seconds()
 			if len(b.Peaks) > 0 {
 				other.Peak = slices.Max(b.Peaks)
 			}
@@ -647,12 +675,15 @@ func (p *foundPlan) page() report.Run {
 	if p.model != nil {
 		balance, unit = p.Layers(b.Balance), "layers"
 	}
-	out := report.Run{Title: p.title + ", planned", Plan: b.Planned, Planned: &b.Timeline, Limits: b.Limits, Others: p.others(),
+	out := report.Run{Title: p.title + ", planned", Plan: b.Planned, Planned: &b.Timeline, Limits: b.Limits,
+		Others: p.others(),
 		Layers: p.layers, Chains: p.chains, Facts: []report.Fact{
 			{Name: "Step", Value: micros(us(b.Step)) + "; " + strings.TrimPrefix(p.bound(), "and ")},
 			{Name: "Schedule", Value: b.Schedule},
-			{Name: "Batch", Value: fmt.Sprintf("%s of %d rows", counted(b.MicroBatches, "micro-batch"), b.Rows)},
-			{Name: "Cut", Value: fmt.Sprintf("%s %s", strings.ReplaceAll(numbers(balance), ",", " + "), unit)},
+			{Name: "Batch", Value: fmt.Sprintf("%s of %d rows", counted(b.MicroBatches, "micro-batch"),
+				b.Rows)},
+			{Name: "Cut", Value: fmt.Sprintf("%s %s", strings.ReplaceAll(numbers(balance), ",", " + "),
+				unit)},
 			{Name: "Devices", Value: strings.Join(b.Devices, ", ")},
 			{Name: "Threads", Value: fmt.Sprintf("%d within an operator", b.Threads)},
 			{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
@@ -663,18 +694,20 @@ func (p *foundPlan) page() report.Run {
 	}
 	c := p.chain()
 	for _, l := range c.Layers {
-		out.Layers = append(out.Layers, report.Layer{Name: l.Name, Parameters: l.WeightGradient, Forward: l.Forward / 1e6,
+		out.Layers = append(out.Layers, report.Layer{Name: l.Name, Parameters: l.WeightGradient,
+			Forward:  l.Forward / 1e6,
 			Backward: l.Backward / 1e6, Saved: l.Saved})
 	}
 	at := 0
 	for s, n := range b.Balance {
-		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: planner.ChainStage(c, at, at+n).Costs.Chain(remat.Adds)})
+		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: planner.ChainStage(c, at,
+			at+n).Costs.Chain(remat.Adds)})
 		at += n
 	}
 	return out
 }
 
-// chain is the one that the plan was made from.
+// chain is the measured chain of the plan.
 func (p *foundPlan) chain() remat.Chain {
 	for _, m := range p.Profile.Measured {
 		if max(m.Threads, 1) == p.Best.Threads && (p.Best.Rows == 0 || m.Rows == p.Best.Rows) {

@@ -129,7 +129,6 @@ func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
 		want string
 	}{
 		{[]string{"--machine", machine("one.json", 1), "--chunks", "2"}, "it has devices for 0 stages with 2 threads each"},
-		{[]string{"--stages", "2", "--batch", "16", "--rows", "4"}, "--rows 4: "},
 	} {
 		if got := command(t, with([]string{"plan", chain}, test.args...)...); got.code != exitUsage || !strings.Contains(got.stderr, test.want) {
 			t.Errorf("%v: %+v, want %q", test.args, got, test.want)

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
 
-// checkNamed refuses devices that no plan is made for together, and those that cannot be used here.
+// checkNamed refuses devices that cannot be planned together, or cannot be used here.
 func checkNamed(devices []torch.Device) error {
 	refuse := func(format string, args ...any) error {
 		return badUsage("--devices %s: %s", deviceNames(devices), fmt.Sprintf(format, args...))
@@ -19,9 +19,11 @@ func checkNamed(devices []torch.Device) error {
 	for i, d := range devices {
 		switch {
 		case slices.Contains(devices[:i], d):
-			return refuse("%v is there twice; want each device once: schedules of several stages on each, with --virtual, need no more", d)
+			return refuse("%v is there twice; want each device once: schedules of several stages on each, "+
+				"with --virtual, need no more", d)
 		case d.Kind != devices[0].Kind:
-			return refuse("a CPU and a GPU are not planned together, as their times differ layer by layer, by no one factor; want devices of one of the two")
+			return refuse("a CPU and a GPU are not planned together, as their times differ layer by layer, " +
+				"by no one factor; want devices of one of the two")
 		}
 	}
 	for _, d := range devices {
@@ -32,10 +34,10 @@ func checkNamed(devices []torch.Device) error {
 	return nil
 }
 
-// hardware is what a device is made of. Tests have CPU devices that differ.
+// hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
-// readDevices reads what devices are made of, which have been checked.
+// readDevices reads the model and the memory of devices.
 func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for _, d := range devices {
 		h, err := hardware(d)
@@ -47,7 +49,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	return list, nil
 }
 
-// describeDevices is devices with their models, for what a plan was made for.
+// describeDevices lists devices with their models.
 func describeDevices(list []train.PlanDevice) string {
 	var words []string
 	for _, d := range list {
@@ -60,12 +62,12 @@ func describeDevices(list []train.PlanDevice) string {
 	return strings.Join(words, ",")
 }
 
-// Copies between GPUs are timed as values between processes are (autolinks.go). One that takes some milliseconds says
-// the bandwidth.
+// copyBytes is the size of a copy between GPUs that is timed for the bandwidth: it takes some milliseconds.
 const copyBytes = 64 << 20
 
-// measureCopies is what copies between each two devices of this process take. The slowest of them counts for all.
-func measureCopies(devices []torch.Device) (slowest search.Link, err error) {
+// measureCopies is what copies between each two devices of this process take. The slowest of them counts
+// for all.
+func measureCopies(devices []torch.Device) (slowest planner.Link, err error) {
 	err = torch.Try(func() {
 		for i, to := range devices {
 			for _, from := range devices[:i] {
@@ -77,7 +79,7 @@ func measureCopies(devices []torch.Device) (slowest search.Link, err error) {
 }
 
 // timeCopies times copies from one device to another.
-func timeCopies(from, to torch.Device) search.Link {
+func timeCopies(from, to torch.Device) planner.Link {
 	source, target := torch.NewCtx(torch.Options{Device: from}), torch.NewCtx(torch.Options{Device: to})
 	defer source.Close()
 	defer target.Close()

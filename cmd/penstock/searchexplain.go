@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/planner/search"
+	planner "penstock.example/plan"
 )
 
 func newPlanExplain() *cobra.Command {
@@ -29,7 +29,7 @@ more bytes, and with links of twice the bandwidth.`,
 			if err != nil {
 				return err
 			}
-			e, err := search.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
+			e, err := planner.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
 			if err != nil {
 				return err
 			}
@@ -76,16 +76,15 @@ type shareLine struct {
 	Part float64 `json:"part"` // of what all units of the device take
 }
 
-// gainLine is what the step would take with more of something. What there is no more of, as of
-// bytes without a limit, has none.
+// gainLine is the step with more of something. Bytes have none without a limit.
 type gainLine struct {
 	What string  `json:"what"` // "one more device", "10 % more bytes", "twice the bandwidth"
 	Step float64 `json:"step_us"`
 	Part float64 `json:"part"` // of the plan's step that is gained
 }
 
-func explainedPlan(p *foundPlan, e *search.Explanation) planExplanation {
-	shares := func(list []search.Share) (out []shareLine) {
+func explainedPlan(p *foundPlan, e *planner.Explanation) planExplanation {
+	shares := func(list []planner.Share) (out []shareLine) {
 		for _, s := range list {
 			out = append(out, shareLine(s))
 		}
@@ -95,11 +94,13 @@ func explainedPlan(p *foundPlan, e *search.Explanation) planExplanation {
 	out := planExplanation{
 		searchLine: p.line(),
 		Time:       deviceTime{e.Slowest, b.Devices[e.Slowest], e.Busy, shares(e.Slow)},
-		Memory:     deviceMemory{e.Fullest, b.Devices[e.Fullest], b.Peaks[e.Fullest], b.Limits[e.Fullest], shares(e.Full)},
-		Gains:      []gainLine{},
+		Memory: deviceMemory{e.Fullest, b.Devices[e.Fullest], b.Peaks[e.Fullest], b.Limits[e.Fullest],
+			shares(e.Full)},
+		Gains: []gainLine{},
 	}
 	for _, g := range e.Gains {
-		out.Gains = append(out.Gains, gainLine{g.What, us(g.Step), 1 - float64(g.Step)/float64(max(p.Searched.Step, 1))})
+		out.Gains = append(out.Gains, gainLine{g.What, us(g.Step),
+			1 - float64(g.Step)/float64(max(p.Searched.Step, 1))})
 	}
 	return out
 }
@@ -116,8 +117,10 @@ func (e planExplanation) show(w io.Writer) {
 	if e.Memory.Limit > 0 {
 		limit = " of " + formatBytes(e.Memory.Limit)
 	}
-	fmt.Fprintf(w, "\ntime\t%s is busy for %.1f %% of the step; of that %s\n", e.Time.Name, 100*e.Time.Busy, shares(e.Time.Layers))
-	fmt.Fprintf(w, "memory\t%s holds %s%s; of what its layers hold %s\n", e.Memory.Name, formatBytes(e.Memory.Peak), limit,
+	fmt.Fprintf(w, "\ntime\t%s is busy for %.1f %% of the step; of that %s\n", e.Time.Name, 100*e.Time.Busy,
+		shares(e.Time.Layers))
+	fmt.Fprintf(w, "memory\t%s holds %s%s; of what its layers hold %s\n", e.Memory.Name,
+		formatBytes(e.Memory.Peak), limit,
 		shares(e.Memory.Layers))
 	for _, g := range e.Gains {
 		fmt.Fprintf(w, "%s\t%s, %s\n", g.What, micros(g.Step), percent(-g.Part, 1))

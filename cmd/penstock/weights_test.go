@@ -115,20 +115,18 @@ func TestInitRefuses(t *testing.T) {
 	if err := os.WriteFile(torch, []byte("PK\x03\x04\x00\x00\x08\x08archive"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	run := filepath.Dir(file)
 	for _, row := range []struct {
 		args []string
 		code int
 		want []string
 	}{
 		{[]string{"--init", file, "--init-rename", "a=b", "--init-skip", "fc.bais"}, exitDone, []string{"loaded 6 of 6; rules that match no name: a=b, fc.bais"}},
-		{[]string{"--init", torch}, exitUsage, []string{"penstock: --init " + torch + ": it is a file of PyTorch; want", "safetensors.torch.save_file("}},
-		{[]string{"--init", run}, exitUsage, []string{"penstock: --init " + run + ": it is a directory; want a safetensors file, such as penstock export " + run + " --out FILE writes"}},
-		{[]string{"--init", filepath.Dir(text)}, exitUsage, []string{"penstock: --init " + filepath.Dir(text) + ": it is a directory; want a safetensors file"}},
+		{[]string{"--init", torch}, exitUsage, []string{torch, "it is a file of PyTorch; want", "safetensors.torch.save_file("}},
+		{[]string{"--init", filepath.Dir(text)}, exitUsage, []string{filepath.Dir(text) + ": not a regular file but a directory"}},
 		{[]string{"--init", prefixed}, exitUsage, []string{"penstock: --init " + prefixed + " is not of this model", `names in the file have "module" before them`, "--init-rename"}},
 		{[]string{"--init", headless}, exitUsage, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
-		{[]string{"--init", text}, exitUsage, []string{"penstock: --init " + text + ": "}},
-		{[]string{"--init", text + "x"}, exitUsage, []string{"penstock: --init " + text + "x: no such file; want a safetensors file"}},
+		{[]string{"--init", text}, exitUsage, []string{"--init: ", text + ": "}},
+		{[]string{"--init", text + "x"}, exitUsage, []string{text + "x: no such file"}},
 		{[]string{"--init-partial"}, exitUsage, []string{"--init-partial true: it needs --init FILE"}},
 		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip fc.*: it needs --init FILE"}},
 		{[]string{"--init", file, "--init-rename", "a"}, exitUsage, []string{"--init-rename", "want OLD=NEW"}},

@@ -3,10 +3,10 @@ package guide_test
 import (
 	"fmt"
 
-	"penstock.example/balance"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
+
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -21,8 +21,8 @@ func Example_devices() {
 
 	measured, err := profile.Measure(ctx, model, profile.Config{}, sample)
 	check(err)
-	counts, _, err := balance.ByTime(measured.Layers, 2, balance.TimeConfig{
-		Recomputed:     []float64{planner.ExceptLast.Recomputed(8)}, // of 8 micro-batches, on every stage
+	counts, _, err := plan.ByTime(measured.Layers, 2, plan.TimeConfig{
+		Recomputed:     []float64{plan.ExceptLast.Recomputed(8)}, // of 8 micro-batches, on every stage
 		SecondsPerByte: measured.SecondsPerByte,
 		Skips:          measured.Skips,
 	})

@@ -6,7 +6,7 @@ import (
 
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	planner "penstock.example/plan"
 	"penstock.example/torch"
 )
 

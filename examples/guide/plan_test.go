@@ -5,7 +5,7 @@ import (
 
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/planner"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -26,7 +26,7 @@ func Example_plan() {
 
 	text := p.Plan().String() // of the last step
 	fmt.Print(text)
-	again, err := planner.Parse(text)
+	again, err := plan.Parse(text)
 	check(err)
 	q, err := pipe.New(twin, pipe.Config{Plan: again})
 	check(err)

@@ -69,5 +69,5 @@ func Balance(of string, counts []int, layers int) error {
 		return nil
 	}
 	return &ConfigError{Of: of, Field: "Balance", Value: counts,
-		Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all; balance.Partition finds a balance", layers)}
+		Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all", layers)}
 }

@@ -1,0 +1,62 @@
+package plan
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock.example/internal/draws"
+	"penstock.example/schedule"
+)
+
+// What a cut is simulated to take is what package schedule says, and no bound is above it: that of a
+// worker, the same in closed form, and that of all cuts.
+func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
+	draws.Checks(t, 75, 300)
+	rapid.Check(t, func(t *rapid.T) {
+		schedules := schedule.Schedules()
+		s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
+		v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
+		devices := rapid.IntRange(1, 5).Draw(t, "devices")
+		chunks := rapid.IntRange(1, 12).Draw(t, "micro-batches")
+		units := devices*v + rapid.IntRange(0, 10).Draw(t, "more units")
+		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v, chunks)
+		c := randomCut(t, units, p.stages())
+		took := p.plain(c)
+		times := make([]stageTimes, p.stages())
+		for s := range times {
+			times[s] = p.times(s, c[s], c[s+1])
+		}
+		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Recompute: func(int, int) bool { return true }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		program = program.Without(func(schedule.Action) bool { return true })
+		if want, _, err := p.links(c).Predict(program, durations(times)); err != nil || int64(want) != took {
+			t.Fatalf("%s v=%d m=%d %v: %d ns, package schedule says %d (%v)", s.Name, v, chunks, c, took, want, err)
+		}
+		if floor := p.floor(); floor > took {
+			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
+		}
+		for w := range p.workers {
+			bound := p.bound(w, c, c[1:], times)
+			if bound > took {
+				t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of worker %d", s.Name, v, chunks, c, took, bound, w)
+			}
+			if v > 1 || p.virtual > 1 {
+				continue
+			}
+			if quick := p.closedFormBound(w, c[w], c[w+1]); quick > took {
+				t.Fatalf("%s m=%d %v: %d ns, below the quick bound %d of worker %d", s.Name, chunks, c, took, quick, w)
+			}
+		}
+	})
+}
+
+func randomCut(t *rapid.T, units, stages int) cut {
+	c := cut{0}
+	for s := 1; s < stages; s++ {
+		c = append(c, rapid.IntRange(c[s-1]+1, units-(stages-s)).Draw(t, "border"))
+	}
+	return append(c, units)
+}

@@ -1,0 +1,124 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"penstock.example/internal/arg"
+	"penstock.example/remat"
+)
+
+// Profile is the costs of a model.
+type Profile struct {
+	Measured []Costs // at least one; all chains have as many layers
+}
+
+// Costs is the costs for micro-batches of one size.
+type Costs struct {
+	Rows    int // of the micro-batch; 0 with [Options.Batch] 0
+	Threads int // of the device; 0 is 1
+	// Chain has a layer for each unit. The backward time of a layer is for both parts; see
+	// remat.Chain.Second. A step is planned with the mean of Backward and BackwardLater over its
+	// micro-batches.
+	Chain remat.Chain
+	// Sent is the bytes that a cut at a boundary sends forward, by boundary of units; nil means the
+	// inputs of units. The chain lacks inputs of frozen units, which no backward needs. Held is the
+	// bytes of frozen parameters and of buffers, by unit; nil is none.
+	Sent, Held []int64
+}
+
+func (m Costs) threads() int { return max(m.Threads, 1) }
+
+func (p Profile) units() int { return len(p.Measured[0].Chain.Layers) }
+
+// check returns an *arg.ConfigError or a *remat.ChainError for a profile that makes no sense.
+func (p Profile) check() error {
+	refuse := func(value any, problem, remedy string) error {
+		return &arg.ConfigError{Of: "plan", Field: "Measured", Value: value, Problem: problem,
+			Remedy: remedy}
+	}
+	if len(p.Measured) == 0 {
+		return refuse(0, "the profile is empty", "want at least one chain")
+	}
+	for i, m := range p.Measured {
+		switch {
+		case m.Rows < 0:
+			return refuse(m.Rows, "rows", "want 1 or more, or 0 where they do not count")
+		case m.Threads < 0:
+			return refuse(m.Threads, "threads", "want 1 or more, or 0 for 1")
+		}
+		if err := m.Chain.Check(); err != nil {
+			return err
+		}
+		if n := len(m.Chain.Layers); n != p.units() {
+			return refuse(n, fmt.Sprintf("the layers of chain %d, where the first has %d", i, p.units()), "want chains of one model")
+		}
+		for name, list := range map[string][]int64{"Sent": m.Sent, "Held": m.Held} {
+			want := p.units()
+			if name == "Sent" {
+				want++
+			}
+			if list != nil && (len(list) != want || slices.Min(list) < 0) {
+				return refuse(list, fmt.Sprintf("%s of chain %d", name, i),
+					fmt.Sprintf("want %d numbers of 0 or more", want))
+			}
+		}
+		for _, o := range p.Measured[:i] {
+			if o.Rows == m.Rows && o.threads() == m.threads() {
+				return refuse(m.Rows, fmt.Sprintf("two chains of so many rows and %d threads", m.threads()), "want one")
+			}
+		}
+	}
+	return nil
+}
+
+// averaged returns a chain with the mean time over all micro-batches: the first makes the gradients
+// of parameters, and the others add to them. All micro-batches are then alike, and a step does the
+// same work.
+func averaged(c remat.Chain, microBatches int) remat.Chain {
+	c.Layers = slices.Clone(c.Layers)
+	for i := range c.Layers {
+		l := &c.Layers[i]
+		l.Backward, l.BackwardLater = (l.Backward+float64(microBatches-1)*l.Later())/float64(microBatches), 0
+	}
+	return c
+}
+
+// Scaled is the chain of a micro-batch with fewer or more rows than measured. Times and activations
+// grow with the rows; weights, and the time to add to their gradients, do not. Small micro-batches
+// take longer in fact.
+func Scaled(c remat.Chain, from, to int) remat.Chain {
+	x := float64(to) / float64(from)
+	size := func(n int64) int64 { return (n*int64(to) + int64(from) - 1) / int64(from) }
+	out := c
+	if c.Rows > 0 {
+		out.Rows = to
+	}
+	out.Input, out.InputGradient = size(c.Input), size(c.InputGradient)
+	out.Loss = remat.Loss{Backward: c.Loss.Backward * x, Tmp: size(c.Loss.Tmp)}
+	out.Layers = make([]remat.Layer, len(c.Layers))
+	for i, l := range c.Layers {
+		if l.BackwardLater > 0 {
+			l.BackwardLater = max(l.BackwardLater+(x-1)*l.Backward, 0)
+		}
+		l.Forward, l.ForwardNoGrad, l.Backward = l.Forward*x, l.ForwardNoGrad*x, l.Backward*x
+		l.Output, l.Saved, l.Gradient = size(l.Output), size(l.Saved), size(l.Gradient)
+		l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp = size(l.ForwardTmp), size(l.ForwardNoGradTmp), size(l.BackwardTmp)
+		l.BackwardEarly = l.BackwardEarly * int64(to) / int64(from)
+		out.Layers[i] = l
+	}
+	carried := func(list []remat.Carry) (out []remat.Carry) {
+		for _, k := range list {
+			k.Bytes = k.Bytes * int64(to) / int64(from)
+			out = append(out, k)
+		}
+		return out
+	}
+	out.Deferred = slices.Clone(c.Deferred)
+	for i := range out.Deferred {
+		out.Deferred[i].Bytes = size(out.Deferred[i].Bytes)
+		out.Deferred[i].Longer *= x
+	}
+	out.Carries, out.GradientCarries = carried(c.Carries), carried(c.GradientCarries)
+	return out
+}

@@ -1,0 +1,297 @@
+package plan
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"penstock.example/remat"
+	"penstock.example/schedule"
+)
+
+// deviceCache plans the stages of a worker within its bytes, by [Solve] in the order of the
+// program. It plans them once for each worker and units, and once for units of equal costs.
+type deviceCache struct {
+	p        *space
+	kinds    []int // of units; equal units have the same
+	cells    map[string]*cachedDevice
+	programs map[int]*schedule.Program // by capacity of their links
+	runs     map[int]*schedule.Simulation
+	groups   []inFlightGroup // by worker
+	instants [][]instant     // by worker
+	rows     [][]byteRow     // by stage, by first unit
+	solved   int
+	curves   Curves
+}
+
+// cachedDevice is the plan of a worker's stages.
+type cachedDevice struct {
+	workerPlan
+	bound int64 // of a step; none if no plan fits
+	need  int64 // the least limit that would do if no plan fits
+}
+
+// workerPlan is the times of a worker's stages in a plan.
+type workerPlan struct {
+	times []stageTimes // by stage; zero on other workers
+	wait  int          // the number of values that may wait on links; 0 is any
+}
+
+// none is the cost of a cut that does not fit.
+const none = math.MaxInt64 / 4
+
+func newDeviceCache(p *space) *deviceCache {
+	o := &deviceCache{p: p, cells: map[string]*cachedDevice{},
+		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
+	type unit struct {
+		layer    remat.Layer
+		deferred remat.Deferred
+		held     int64
+	}
+	known := map[unit]int{}
+	for i, l := range p.chain.Layers {
+		u := unit{layer: l, held: p.frozenBytes(i, i+1)}
+		if u.layer.Name = ""; p.chain.Deferred != nil {
+			u.deferred = p.chain.Deferred[i]
+		}
+		if _, ok := known[u]; !ok {
+			known[u] = len(known)
+		}
+		kind := known[u]
+		if len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 {
+			kind = i // which shares memory with others
+		}
+		o.kinds = append(o.kinds, kind)
+	}
+	for w := range p.workers {
+		o.groups, o.instants = append(o.groups, p.inFlight(w)), append(o.instants, p.instants(w))
+	}
+	return o
+}
+
+// generate makes the program once for each capacity of links.
+func (o *deviceCache) generate(c schedule.Config) (*schedule.Program, error) {
+	known, ok := o.programs[c.Capacity]
+	if !ok {
+		var err error
+		if known, err = o.p.generate(c); err != nil {
+			return nil, err
+		}
+		o.programs[c.Capacity] = known
+	}
+	out := *known
+	out.Workers = slices.Clone(known.Workers)
+	return &out, nil
+}
+
+// simulation returns the simulation of the program for a capacity of links that the planner has
+// asked for.
+func (o *deviceCache) simulation(capacity int) (s *schedule.Simulation, err error) {
+	if capacity == 0 {
+		return o.p.simulation, nil
+	}
+	if o.runs[capacity] == nil {
+		o.runs[capacity], err = schedule.NewSimulation(o.programs[capacity])
+	}
+	return o.runs[capacity], err
+}
+
+// key is the same for stages with the same plan.
+func (o *deviceCache) key(w int, first, last []int) string {
+	key := binary.AppendVarint(nil, int64(w))
+	for _, s := range o.p.order[w].stages {
+		key = binary.AppendVarint(key, o.p.x[first[s]])
+		key = binary.AppendVarint(key, o.p.y[last[s]])
+		for _, k := range o.kinds[first[s]:last[s]] {
+			key = binary.AppendVarint(key, int64(k))
+		}
+		key = binary.AppendVarint(key, -1)
+	}
+	return string(key)
+}
+
+// ask plans a worker's stages, from unit first[s] up to but not including last[s]. It plans
+// nothing, and does not know the need, if the least bytes exceed the limit.
+func (o *deviceCache) ask(ctx context.Context, w int, first, last []int) (*cachedDevice, error) {
+	if limit := o.p.workers[w].bytes; limit > 0 && o.p.leastBytes(w, first, last) > limit {
+		return &cachedDevice{bound: none}, nil
+	}
+	c, err := o.solve(ctx, w, first, last)
+	if err != nil || c.bound == none {
+		return c, err
+	}
+	out := *c
+	out.bound = o.p.bound(w, first, last, c.times) // of equal layers elsewhere it is another
+	return &out, nil
+}
+
+// solve plans a worker's stages within its bytes.
+func (o *deviceCache) solve(ctx context.Context, w int, first, last []int) (*cachedDevice, error) {
+	key := o.key(w, first, last)
+	if c := o.cells[key]; c != nil {
+		return c, nil
+	}
+	o.solved++
+	plan, short, err := o.plan(ctx, w, first, last, o.p.workers[w].bytes)
+	if err != nil {
+		return nil, err
+	}
+	c := &cachedDevice{workerPlan: plan}
+	if short != nil {
+		c.bound, c.need = none, short.Least()
+	}
+	o.cells[key] = c
+	return c, nil
+}
+
+// plan plans a worker's stages within a limit, or says how much it lacks.
+func (o *deviceCache) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan,
+	short *MemoryError, err error) {
+	p := o.p
+	plan, err := Solve(ctx, o.problem(w, first, last, limit))
+	if errors.As(err, &short) {
+		return out, short, nil
+	}
+	if err != nil {
+		return out, nil, err
+	}
+	out = workerPlan{wait: plan.Program.Capacity, times: make([]stageTimes, p.stages())}
+	for _, s := range p.order[w].stages {
+		out.times[s] = p.plannedTimes(plan, s, first[s])
+	}
+	return out, nil, nil
+}
+
+// problem is the planning problem of a worker's stages alone.
+func (o *deviceCache) problem(w int, first, last []int, limit int64) Problem {
+	p := o.p
+	problem := Problem{MicroBatches: p.m, Schedule: o.generate, First: true, Curves: &o.curves}
+	for _, of := range p.workers {
+		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
+	}
+	problem.Devices[w].Limit = limit
+	for s := range p.stages() {
+		stage := Stage{Device: p.place[s], Layers: 1, Policy: Always}
+		if p.place[s] == w {
+			stage = ChainStage(p.chain, first[s], last[s])
+			stage.Device = w
+			p.finish(&stage, s, first[s])
+			if s == 0 {
+				problem.Devices[w].Live = int64(p.m) * p.chain.Input
+			}
+		}
+		problem.Stages = append(problem.Stages, stage)
+	}
+	return problem
+}
+
+// plannedTimes returns the times of a plan's stage, with its first unit.
+func (p *space) plannedTimes(plan *Plan, s, first int) (t stageTimes) {
+	own, split := p.sumsOf(s).unit, p.schedule.Split
+	last := first
+	for _, n := range plan.Stages[s].Units {
+		last += n
+	}
+	t = p.times(s, first, last)
+	loss := int64(0)
+	if s == p.stages()-1 {
+		sums := p.sumsOf(s)
+		loss = sums.forward[p.units] - sums.forward[p.units-1] - own[p.units-1].forward
+	}
+	sum := func(ops []remat.Op) (n int64) {
+		for _, op := range ops {
+			switch op.Kind {
+			case remat.ForwardSave:
+				n += own[first+op.Layer].forward
+			case remat.Forward, remat.ForwardKeep:
+				n += own[first+op.Layer].noGrad
+			case remat.LossStep:
+				n += loss
+			case remat.Backward:
+				n += own[first+op.Layer].backward
+				if split {
+					n -= own[first+op.Layer].second
+				}
+			}
+		}
+		return n
+	}
+	for _, m := range plan.Stages[s].MicroBatches {
+		forward, again, backward := Split(m.Ops)
+		t.each = append(t.each, microTimes{sum(forward), sum(again), sum(backward)})
+	}
+	return t
+}
+
+// durations returns the times as a Simulation needs them.
+func durations(times []stageTimes) func(schedule.Action) time.Duration {
+	return func(a schedule.Action) time.Duration {
+		t := &times[a.Stage]
+		forward, recompute, backward := t.forward, t.recompute, t.backward
+		if t.each != nil {
+			forward, recompute, backward = t.each[a.MicroBatch].forward, t.each[a.MicroBatch].recompute, t.each[a.MicroBatch].backward
+		}
+		switch a.Kind {
+		case schedule.Forward:
+			return time.Duration(forward)
+		case schedule.Recompute:
+			return time.Duration(recompute)
+		case schedule.Backward:
+			return time.Duration(backward + t.second)
+		case schedule.BackwardInput:
+			return time.Duration(backward)
+		case schedule.BackwardWeight:
+			return time.Duration(t.second)
+		case schedule.Reduce:
+			return time.Duration(t.reduce)
+		}
+		return 0
+	}
+}
+
+func (p *space) links(c cut) schedule.Links {
+	if !slices.ContainsFunc(p.link, func(h linkCost) bool { return h != linkCost{} }) {
+		return schedule.Links{}
+	}
+	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
+	for s, h := range p.link {
+		forward[s] = schedule.Transfer{Latency: h.latency,
+			Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
+	}
+	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
+		if send.Kind == schedule.SendGradient {
+			return backward[send.Peer]
+		}
+		return forward[send.Stage]
+	}}
+}
+
+// evaluate returns the step of a cut, with recomputations under limits; none if it does not fit.
+func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
+	p.work += p.simulation.Actions()
+	if !p.limited {
+		return p.plain(c), nil
+	}
+	times, capacity := make([]stageTimes, p.stages()), 0
+	for w := range p.workers {
+		one, err := p.oracle.ask(ctx, w, c, c[1:])
+		if err != nil || one.bound == none {
+			return none, err
+		}
+		for _, s := range p.order[w].stages {
+			times[s] = one.times[s]
+		}
+		if one.wait != 0 {
+			capacity = one.wait
+		}
+	}
+	on, err := p.oracle.simulation(capacity)
+	if err != nil {
+		return none, err
+	}
+	return int64(on.Run(durations(times), p.links(c), nil)), nil
+}

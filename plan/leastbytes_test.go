@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"penstock.example/internal/draws"
+
+	"penstock.example/schedule"
+)
+
+// randomSpace draws a space under a limit.
+func randomSpace(t *rapid.T, mostUnits, mostDevices, mostChunks int) *space {
+	schedules := schedule.Schedules()
+	s := schedules[rapid.IntRange(0, len(schedules)-1).Draw(t, "schedule")]
+	v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
+	devices := rapid.IntRange(1, mostDevices).Draw(t, "devices")
+	units := rapid.IntRange(devices*v, max(mostUnits, devices*v)).Draw(t, "units")
+	w := Options{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit"), State: rapid.IntRange(0, 2).Draw(t, "state")}
+	p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), w, s.Name, v, rapid.IntRange(1, mostChunks).Draw(t, "micro-batches"))
+	p.wishes.Plans = 1 << 30
+	return p
+}
+
+// No device needs fewer bytes than the bound says.
+func TestLeastBytesAreNeeded(t *testing.T) {
+	sum, bounds, n := 0.0, 0.0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := randomSpace(t, 8, 4, 6)
+		c := randomCut(t, p.units, p.stages())
+		for w := range p.workers {
+			p.workers[w].bytes = 1
+			planned, err := p.oracle.solve(context.Background(), w, c, c[1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			need, least := max(planned.need, 1), p.leastBytes(w, c, c[1:])
+			if least > need {
+				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
+			}
+			sum, bounds, n = sum+float64(need), bounds+float64(least), n+1
+		}
+	})
+	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
+}
+
+// No cut is cannotBeat for a step that is longer than its own.
+func TestHopelessIsTrue(t *testing.T) {
+	draws.Checks(t, 60, 100) // a quarter of them is sharp
+	cuts, sharp := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := randomSpace(t, 8, 4, 6)
+		c := randomCut(t, p.units, p.stages())
+		took, err := p.evaluate(context.Background(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &finder{p: p, ctx: context.Background(), rival: none, found: found{step: none}}
+		if took == none {
+			return // it does not fit
+		}
+		if f.cannotBeat(c, took+1) {
+			t.Fatalf("%s m=%d %v takes %d ns, and is cannotBeat for steps below %d", p.schedule.Name, p.m, c, took, took+1)
+		}
+		cuts++
+		if f.cannotBeat(c, took-took/10) {
+			sharp++
+		}
+	})
+	t.Logf("of %d cuts, %d are cannotBeat for a step of a tenth less", cuts, sharp)
+	if sharp == 0 {
+		t.Error("want some")
+	}
+}
+
+// leastOfAll is the least limit of all cuts, which are planned as a whole within a single byte, and how many cuts
+// there are.
+func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {
+	least = none
+	everyCut(p.units, p.stages(), func(c cut) {
+		cuts++
+		problem := p.problem(c)
+		for w := range problem.Devices {
+			problem.Devices[w].Limit = 1
+		}
+		var short *MemoryError
+		if _, err := Solve(context.Background(), problem); !errors.As(err, &short) {
+			t.Fatal(err)
+		}
+		least = min(least, short.Least())
+	})
+	return least, cuts
+}
+
+// Where no plan fits, the limit that is told is no lower than the least of all cuts, and within it
+// a plan is found.
+func TestLeastLimit(t *testing.T) {
+	draws.Checks(t, 8, 25)
+	rapid.Check(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
+}
+
+func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
+	p := randomSpace(t, mostUnits, mostDevices, mostChunks)
+	w := Options{Devices: len(p.workers), Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name}, MicroBatches: []int{p.m}, State: p.wishes.State, Limit: 1}
+	of := Profile{[]Costs{{Chain: p.chain}}}
+	within := func(limit int64) *Result {
+		w.Limit = limit
+		r, err := Search(context.Background(), of, devices(len(p.workers), 0), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	least, cuts := leastOfAll(t, p)
+	if least == 1 {
+		t.Skip("of a chain that takes nothing")
+	}
+	told := within(1)
+	if told.Best != nil || told.Short == nil || told.Short.Least() < least {
+		t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m, told.Short, cuts, least)
+	}
+	if r := within(told.Short.Least()); r.Best == nil {
+		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m, told.Short.Least())
+	}
+}

@@ -1,0 +1,71 @@
+package plan_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"penstock.example/internal/draws"
+	planner "penstock.example/plan"
+	"penstock.example/schedule"
+)
+
+// A larger limit never gives a slower plan, of limits 3 % apart, for every schedule; and the least
+// limit that an error says has a plan.
+func TestMoreBytesAreNotSlower(t *testing.T) {
+	draws.Checks(t, 15, 100)
+	rapid.Check(t, func(t *rapid.T) {
+		units := rapid.IntRange(4, 12).Draw(t, "units")
+		c := chain(t, units)
+		for i := range c.Layers {
+			c.Layers[i].ForwardNoGrad = c.Layers[i].Forward
+		}
+		s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
+		if s.Split {
+			c = c.InParts()
+		}
+		workers, err := s.Workers(2, s.Usual())
+		if err != nil || len(workers) > units {
+			t.Skip("too few units")
+		}
+		counts := make([]int, len(workers))
+		for i := range units {
+			counts[i%len(counts)]++
+		}
+		p := planner.FromChain(c, counts, workers, 2*rapid.IntRange(1, 3).Draw(t, "micro-batches"))
+		p.Schedule = s.Generate
+		within := func(limit int64) (*planner.Plan, int64) {
+			for i := range p.Devices {
+				p.Devices[i].Limit = limit
+			}
+			plan, err := planner.Solve(t.Context(), p)
+			var short *planner.MemoryError
+			if errors.As(err, &short) {
+				return nil, short.Least()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return plan, 0
+		}
+		_, least := within(1)
+		before := time.Duration(0)
+		for limit := least; ; limit += max(limit*3/100, 1) {
+			plan, lack := within(limit)
+			if plan == nil {
+				t.Fatalf("%d bytes are the least of a limit, and %d do not do: %d", least, limit, lack)
+			}
+			recomputed := 0
+			for _, s := range plan.Stages {
+				recomputed += s.Recomputed()
+			}
+			if now := plan.Step(); before > 0 && now > before {
+				t.Fatalf("a step takes %v within %d bytes, and %v within fewer:\n%v", now, limit, before, plan)
+			} else if before = now; recomputed == 0 {
+				return
+			}
+		}
+	})
+}

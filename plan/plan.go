@@ -1,0 +1,220 @@
+package plan
+
+import (
+	"math"
+	"slices"
+
+	"penstock.example/remat"
+	"penstock.example/schedule"
+)
+
+// Plan is the actions and operations of a pipe in a step. It is plain data and may be wrong;
+// [Plan.Check] says whether it can run. A Plan that several goroutines read must not be changed.
+type Plan struct {
+	Program *schedule.Program // of a whole step
+	Devices []DevicePlan      // by worker of the program
+	Stages  []StagePlan
+
+	skips []Skip
+	ties  []Tie
+}
+
+// MicroBatches is the number of micro-batches that the plan is for; 0 without a program.
+func (p *Plan) MicroBatches() int {
+	if p.Program == nil {
+		return 0
+	}
+	return p.Program.MicroBatches
+}
+
+// DevicePlan is the predictions for a device. All but the name is 0 unless its stages have the
+// policy Optimal. Sizes are bytes. Times are microseconds of all its stages and micro-batches
+// together.
+type DevicePlan struct {
+	Name  string // such as "cpu:0"
+	Limit int64  // 0 is no limit
+	Base  int64  // held whatever is recomputed
+	// Peak is the most that can be held in a step, Base included. It is held where links meet (the
+	// capacity of the program is schedule.Meet). Otherwise it is held if stages run ahead of each
+	// other as far as the program lets them.
+	Peak int64
+	Time float64 // of forwards, recomputations and backwards
+	Once float64 // the same without recomputation
+
+	Spread float64 // see Costs
+}
+
+// StagePlan is the operations of one stage in a step.
+type StagePlan struct {
+	Device int // an index into the plan's Devices
+	Layers int // of the model
+	Policy Policy
+	// Units is the number of layers in each unit where the policy is Optimal. A loss that ends the
+	// last stage counts as a layer. With other policies a stage is one unit, and Units is nil. The
+	// first Prologue units have no backward and run once.
+	Units    []int
+	Prologue int
+	// MicroBatches has the operations on each micro-batch.
+	MicroBatches []MicroBatch
+
+	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a
+	// plan that was read.
+	larger, smaller *remat.Footprint
+	most            int // the number of those of the most rows
+	memory          Memory
+}
+
+func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
+	if microBatch < s.most {
+		return s.larger
+	}
+	return s.smaller
+}
+
+// MicroBatch is the operations of a stage on one micro-batch.
+type MicroBatch struct {
+	// Ops are operations on the units of the stage. The forward of the program performs those up to
+	// the loss (L). Its recomputation performs those from there to the first backward, and its
+	// backward the rest.
+	Ops []remat.Op
+	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
+	// program; 0 if they are not known.
+	Forward, Recompute, Backward float64
+}
+
+// timed is a micro-batch with the times of its operations, predicted from a chain. The layers of
+// the chain are the units after the prologue.
+func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
+	out := MicroBatch{Ops: withPrologue(ops, prologue)}
+	sum := func(ops []remat.Op) (t float64) {
+		for _, op := range ops {
+			switch op.Kind {
+			case remat.Forward, remat.ForwardKeep:
+				t += c.Layers[op.Layer].ForwardNoGrad
+			case remat.ForwardSave:
+				t += c.Layers[op.Layer].Forward
+			case remat.LossStep:
+				t += c.Loss.Backward
+			case remat.Backward:
+				t += c.Layers[op.Layer].Backward
+			}
+		}
+		return math.Round(1000*t) / 1000
+	}
+	forward, again, backward := Split(ops) // to a nanosecond
+	out.Forward, out.Recompute, out.Backward = sum(forward), sum(again), sum(backward)
+	return out
+}
+
+// Recomputed is the number of forwards of units that are repeated, over all micro-batches.
+func (s StagePlan) Recomputed() (n int) {
+	for _, m := range s.MicroBatches {
+		runs := map[int]int{}
+		for _, op := range m.Ops {
+			if op.Kind == remat.Forward || op.Kind == remat.ForwardKeep || op.Kind == remat.ForwardSave {
+				runs[op.Layer]++
+			}
+		}
+		for _, times := range runs {
+			n += times - 1
+		}
+	}
+	return n
+}
+
+// Split splits a micro-batch's operations into forward, recomputation and backward.
+func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
+	loss := slices.Index(ops, remat.Op{Kind: remat.LossStep})
+	if loss < 0 {
+		return ops, nil, nil
+	}
+	forward, rest := ops[:loss+1], ops[loss+1:]
+	first := slices.IndexFunc(rest, func(op remat.Op) bool { return op.Kind == remat.Backward })
+	if first < 0 {
+		first = len(rest)
+	}
+	return forward, rest[:first], rest[first:]
+}
+
+// recomputes says whether a stage has operations between the loss of a micro-batch and its first
+// backward.
+func (p *Plan) recomputes(stage, microBatch int) bool {
+	if stage >= len(p.Stages) || microBatch >= len(p.Stages[stage].MicroBatches) {
+		return false // a schedule asks for a program of more than there is
+	}
+	_, again, _ := Split(p.Stages[stage].MicroBatches[microBatch].Ops)
+	return len(again) > 0
+}
+
+// Fewer is the plan for the first micro-batches alone, for a batch with fewer rows. Its peaks are
+// predicted again. A plan that was read keeps its peaks, as no device holds more with fewer
+// micro-batches.
+func (p *Plan) Fewer(microBatches int) *Plan {
+	if microBatches == p.Program.MicroBatches {
+		return p
+	}
+	out := *p
+	out.Program, out.Stages, out.Devices = p.Program.Fewer(microBatches), slices.Clone(p.Stages), slices.Clone(p.Devices)
+	for i := range out.Stages {
+		s := &out.Stages[i]
+		s.MicroBatches = s.MicroBatches[:microBatches]
+	}
+	for i := range out.Devices {
+		d := &out.Devices[i]
+		d.Time, d.Once = 0, 0
+	}
+	out.predictPeaks()
+	return &out
+}
+
+// predictPeaks computes the peaks of devices with known footprints.
+func (p *Plan) predictPeaks() {
+	var g *schedule.Graph
+	var latest []int
+	for i := range p.Devices {
+		if !p.sized(i) {
+			continue
+		}
+		if g == nil {
+			g = p.Program.Graph()
+			latest = g.LatestReceives()
+		}
+		p.Devices[i].Peak = p.Devices[i].Base + p.newReplay(g, latest, i).peak(nil)
+	}
+}
+
+// sized reports whether the footprints of the stages of a device are known.
+func (p *Plan) sized(device int) bool {
+	return slices.ContainsFunc(p.Stages,
+		func(s StagePlan) bool { return s.Device == device && s.larger != nil })
+}
+
+// spare is the part of a limit that must have become free to make another plan worth solving.
+const spare = 0.01
+
+// Refit is the plan for the same problem with other memory. It is nil if the plan would exceed a
+// limit, or if enough memory has become free that solving again is worth it.
+func (p *Plan) Refit(now Problem) *Plan {
+	out := *p
+	out.Devices = slices.Clone(p.Devices)
+	for i := range out.Devices {
+		d := &out.Devices[i]
+		if !p.planned(i) {
+			continue
+		}
+		base := now.base(i)
+		more := base - d.Base
+		tight := d.Limit > 0 && float64(-more) > spare*float64(d.Limit)
+		if now.Devices[i].Limit != d.Limit || tight || d.Limit > 0 && d.Peak+more > d.Limit {
+			return nil
+		}
+		d.Base, d.Peak = base, d.Peak+more
+	}
+	return &out
+}
+
+// planned says whether the memory of a device is planned.
+func (p *Plan) planned(device int) bool {
+	return slices.ContainsFunc(p.Stages,
+		func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
+}

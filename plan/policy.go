@@ -1,0 +1,60 @@
+package plan
+
+// Policy says for which micro-batches a stage keeps only its input in forward and recomputes the
+// rest before backward.
+type Policy string
+
+const (
+	// ExceptLast recomputes every micro-batch except the one with the first backward, because it
+	// would be recomputed at once. In ascending order that is micro-batch 0. With one micro-batch
+	// nothing is recomputed.
+	ExceptLast Policy = "except_last"
+	// Never keeps everything and recomputes nothing.
+	Never Policy = "never"
+	// Always recomputes every micro-batch.
+	Always Policy = "always"
+	// Optimal chooses for each layer and micro-batch whether to keep or to recompute, so that a
+	// step is shortest under a limit in bytes.
+	Optimal Policy = "optimal"
+)
+
+// Policies lists all policies.
+var Policies = []Policy{ExceptLast, Never, Always, Optimal}
+
+// Recomputes says whether the policy recomputes a micro-batch. For Optimal, ask the plan instead.
+func (p Policy) Recomputes(microBatch int) bool {
+	return p == Always || p == ExceptLast && microBatch > 0
+}
+
+// Recomputed is the share of micro-batches that the policy recomputes, from 0 to 1. For Optimal,
+// ask the plan instead.
+func (p Policy) Recomputed(microBatches int) float64 {
+	if microBatches < 1 {
+		return 0
+	}
+	n := 0
+	for i := range microBatches {
+		if p.Recomputes(i) {
+			n++
+		}
+	}
+	return float64(n) / float64(microBatches)
+}
+
+// Held returns how many graphs, with all activations for backward, a stage holds in GPipe when it
+// holds most, and of how many more micro-batches it holds the inputs alone. All forwards come
+// before the first backward, so that every graph that is not recomputed is held then. If all
+// micro-batches are recomputed, most is held after the first recomputation. Of Optimal it is the
+// least. For other programs, see schedule.Memory.
+func (p Policy) Held(microBatches int) (graphs, inputs int) {
+	if p == Optimal {
+		p = Always
+	}
+	for i := range microBatches {
+		if !p.Recomputes(i) {
+			graphs++
+		}
+	}
+	graphs = max(graphs, min(1, microBatches))
+	return graphs, microBatches - graphs
+}

@@ -1,0 +1,578 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	"penstock.example/remat"
+	"penstock.example/schedule"
+)
+
+// replay is the bytes of a device over its actions, block by block, operation by operation. A value
+// for another worker waits as long as the program lets it.
+//
+//	worker 0   0F1  0F1>1  0F2  ...   1>0B0  0B0        0F1 has made x, and 1>0B0 cannot start
+//	waits           x      x    x     y                  before x was received
+//
+// Micro-batches share no memory, so each is replayed by itself and their bytes add up.
+type replay struct {
+	p      *Plan
+	g      *schedule.Graph
+	latest []int // see schedule.Graph.LatestReceives
+	worker int
+	ids    [][]int // by micro-batch: its actions, by their places on the worker
+	parts  []bytesOver
+	all    bytesOver // of all micro-batches and of reductions
+}
+
+// bytesOver is the bytes of a micro-batch over the actions of a device.
+type bytesOver struct {
+	before, after []int64 // by action: what changes when it begins, and when it ends
+	peak          []int64 // by action: the most during it beside what is there when it has begun
+}
+
+func newBytesOver(actions int) bytesOver {
+	list := make([]int64, 3*actions)
+	return bytesOver{list[:actions], list[actions : 2*actions], list[2*actions:]}
+}
+
+func (p *Plan) newReplay(g *schedule.Graph, latest []int, worker int) *replay {
+	r := &replay{p: p, g: g, latest: latest, worker: worker, ids: make([][]int, p.MicroBatches()),
+		parts: make([]bytesOver, p.MicroBatches())}
+	first, end := g.First[worker], g.First[worker+1]
+	r.all = newBytesOver(end - first)
+	reduction := int64(0)
+	for id := first; id < end; id++ {
+		a := g.Actions[id]
+		if a.Kind != schedule.Reduce {
+			r.ids[a.MicroBatch] = append(r.ids[a.MicroBatch], id)
+			continue
+		}
+		// It goes on beside what follows, one after the other.
+		if more := p.Stages[a.Stage].memory.Reduction - reduction; more > 0 {
+			r.all.after[id-first], r.all.peak[id-first] = more, more
+			reduction += more
+		}
+	}
+	for i := range r.parts {
+		r.parts[i] = newBytesOver(end - first)
+		r.update(i)
+	}
+	return r
+}
+
+// update replays a micro-batch, whose operations have changed.
+func (r *replay) update(microBatch int) {
+	old, now := r.parts[microBatch], r.bytesOf(microBatch)
+	for k := range now.before {
+		r.all.before[k] += now.before[k] - old.before[k]
+		r.all.after[k] += now.after[k] - old.after[k]
+		r.all.peak[k] += now.peak[k] - old.peak[k]
+	}
+	r.parts[microBatch] = now
+}
+
+// bytesOf replays a micro-batch.
+func (r *replay) bytesOf(microBatch int) bytesOver {
+	m := &micro{replay: r, out: newBytesOver(len(r.all.peak)), microBatch: microBatch, first: r.g.First[r.worker],
+		states: map[int]*inFlight{}, due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
+	m.run()
+	return m.out
+}
+
+// peak returns the most bytes of the device, without its base. It calls visit, which may be nil,
+// with each action, its peak, and the bytes held at its end.
+func (r *replay) peak(visit func(a schedule.Action, peak, live int64)) (most int64) {
+	live := int64(0)
+	for k, before := range r.all.before {
+		live += before
+		peak := live + r.all.peak[k]
+		live += r.all.after[k]
+		most = max(most, peak, live)
+		if visit != nil {
+			visit(r.g.Actions[r.g.First[r.worker]+k], max(peak, live), live)
+		}
+	}
+	return most
+}
+
+// micro replays one micro-batch on all stages of a device.
+type micro struct {
+	*replay
+	out        bytesOver
+	microBatch int
+	first      int                                   // id of the worker's first action
+	at         int                                   // place of the action under way
+	live       int64                                 // bytes of the micro-batch
+	gathered   int64                                 // statistics, by the first micro-batch; they stay until the last one's forward is over
+	most       int64                                 // in the action under way
+	states     map[int]*inFlight                     // by stage
+	due        map[int][]*block                      // by action: the blocks that no longer wait when it begins
+	sent       map[schedule.Action]map[[3]int]*block // by receive on the worker itself
+}
+
+func (m *micro) run() {
+	ids := m.ids[m.microBatch]
+	for k, id := range ids {
+		next := m.first + len(m.out.peak)
+		if k+1 < len(ids) {
+			next = ids[k+1]
+		}
+		m.wait(id)
+		m.at, m.most = id-m.first, m.live
+		before := m.live
+		m.do(m.g.Actions[id])
+		m.out.peak[m.at] = max(m.most, m.live) - before
+		m.out.after[m.at] += m.live - before
+		if m.gathered > 0 {
+			last, _ := m.g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: m.g.Actions[id].Stage, MicroBatch: m.p.MicroBatches() - 1})
+			m.out.after[last-m.first] -= m.gathered
+			m.live, m.gathered = m.live-m.gathered, 0
+		}
+		for len(m.due) > 0 {
+			until := slices.Min(slices.Collect(maps.Keys(m.due)))
+			if until >= next {
+				break
+			}
+			m.wait(until)
+		}
+	}
+}
+
+// wait drops what no longer waits when an action begins.
+func (m *micro) wait(id int) {
+	list, ok := m.due[id]
+	if !ok {
+		return
+	}
+	before := m.live
+	m.drop(list)
+	delete(m.due, id)
+	if at := id - m.first; at < len(m.out.before) {
+		m.out.before[at] += m.live - before
+	}
+}
+
+// block is memory that exists as long as it has holders.
+type block struct {
+	bytes   int64
+	holders int
+}
+
+// inFlight is a micro-batch on a stage.
+type inFlight struct {
+	fp      *remat.Footprint
+	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
+	inGraph []bool     // by boundary: part of the graph of a forward with gradients
+	saved   []*block   // by unit: the rest of the graph
+	ran     []bool     // by unit
+	grads   [][]*block // by boundary, by element
+	kind    remat.BackwardKind
+	left    []left
+}
+
+// left is the memory that the first part of a unit's backward leaves to the second.
+type left struct {
+	blocks        []*block
+	peak, weights int64
+}
+
+// notePeak notes temporary bytes in addition to live ones.
+func (r *micro) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
+
+func (r *micro) hold(list []*block) {
+	for _, b := range list {
+		if b == nil {
+			continue
+		}
+		if b.holders++; b.holders == 1 {
+			r.live += b.bytes
+		}
+	}
+}
+
+func (r *micro) drop(list []*block) {
+	for _, b := range list {
+		if b == nil {
+			continue
+		}
+		if b.holders--; b.holders == 0 {
+			r.live -= b.bytes
+		}
+	}
+}
+
+func (r *micro) do(a schedule.Action) {
+	m := r.stateOf(a)
+	switch a.Kind {
+	case schedule.ReceiveActivation:
+		r.receive(a, m.inputs, 0, m.fp.Inputs, m.fp.Arrives)
+	case schedule.ReceiveGradient:
+		n := len(m.fp.Units)
+		b := m.backward()
+		r.receive(a, m.grads, n, b.Gradients, b.Arrives)
+	case schedule.Forward:
+		r.forward(m, a)
+	case schedule.Recompute:
+		r.beginLoss(m, a)
+		_, again, _ := Split(r.ops(a))
+		r.operations(m, a, again)
+	case schedule.Backward, schedule.BackwardInput:
+		r.beginLoss(m, a)
+		_, _, back := Split(r.ops(a))
+		r.operations(m, a, back)
+		r.sendGradients(m, a)
+	case schedule.BackwardWeight:
+		for _, l := range m.left {
+			before := r.live
+			r.drop(l.blocks)
+			r.most = max(r.most, before+l.peak+heldElsewhere(l.blocks, nil))
+			r.live += l.weights
+		}
+		m.left = nil
+	}
+	if a.Kind == schedule.BackwardWeight || a.Kind == schedule.Backward {
+		delete(r.states, a.Stage)
+	}
+}
+
+func (r *micro) ops(a schedule.Action) []remat.Op {
+	return r.p.Stages[a.Stage].MicroBatches[a.MicroBatch].Ops
+}
+
+// stateOf returns the state of an action's micro-batch.
+func (r *micro) stateOf(a schedule.Action) *inFlight {
+	m := r.states[a.Stage]
+	if m == nil {
+		s := &r.p.Stages[a.Stage]
+		fp := s.footprint(a.MicroBatch)
+		n := len(fp.Units)
+		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
+			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
+		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
+			m.kind = remat.Makes
+		}
+		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
+		if _, split := r.g.IndexOf(first); split {
+			m.kind += remat.MakesLater
+		}
+		r.states[a.Stage] = m
+	}
+	return m
+}
+
+func (m *inFlight) backward() *remat.BackwardBytes {
+	return m.fp.ByKind(m.kind)
+}
+
+// blocksOf makes the blocks of the tensors at a boundary. Tensors in memory of another boundary get
+// its blocks.
+func blocksOf(of remat.Blocks, boundary, other int, there []*block) []*block {
+	known := map[int]*block{}
+	if there != nil {
+		for k, b := range of.At[other] {
+			if b >= 0 {
+				known[b] = there[k]
+			}
+		}
+	}
+	out := make([]*block, len(of.At[boundary]))
+	for k, b := range of.At[boundary] {
+		if b < 0 {
+			continue
+		}
+		if known[b] == nil {
+			known[b] = &block{bytes: of.Bytes[b]}
+		}
+		out[k] = known[b]
+	}
+	return out
+}
+
+// transferred is a tensor that moves between two stages: its number at the boundary, and a key that
+// is the same at both ends.
+type transferred struct {
+	at   int
+	what [3]int
+}
+
+// moves lists the tensors that an action moves: the tuple between neighbours, skips, and gradients
+// of these and of ties. parcel is the tensors at the boundary.
+func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred) {
+	earlier, later := min(a.Peer, a.Stage), max(a.Peer, a.Stage)
+	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
+	if later == earlier+1 {
+		for k := range parcel.Tuple {
+			list = append(list, transferred{k, [3]int{0, 0, k}})
+		}
+	}
+	start := len(parcel.Tuple)
+	for place, pops := range parcel.Skips {
+		for i, s := range p.skips {
+			if s.From != earlier || s.To != later {
+				continue
+			}
+			for k := range pops {
+				switch {
+				case a.Stage == later && s.ToPlace == place:
+					list = append(list, transferred{start + k, [3]int{1, i, k}})
+				case a.Stage == earlier && s.FromPlace == place && forward:
+					list = append(list, transferred{start + k, [3]int{1, i, k}})
+				case a.Stage == earlier && s.FromPlace == place && s.first <= k && k < s.first+s.Pops:
+					list = append(list, transferred{start + k, [3]int{1, i, k - s.first}})
+				}
+			}
+		}
+		start += len(pops)
+	}
+	for place := range parcel.Ties {
+		for i, t := range p.ties {
+			if !forward && t.Earlier == earlier && t.Later == later &&
+				(a.Stage == later && t.LaterPlace == place || a.Stage == earlier && t.EarlierPlace == place) {
+				list = append(list, transferred{start + place, [3]int{2, i, 0}})
+			}
+		}
+	}
+	return list
+}
+
+// receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
+// are the memory that was sent, from another a copy.
+func (r *micro) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks, parcel remat.Parcel) {
+	if into[boundary] == nil {
+		into[boundary] = make([]*block, len(of.At[boundary]))
+	}
+	sent, same := r.sent[a]
+	delete(r.sent, a)
+	fresh := map[int]*block{}
+	for _, m := range r.p.moves(a, parcel) {
+		to := into[boundary][m.at : m.at+1]
+		if same {
+			to[0] = sent[m.what]
+			continue
+		}
+		if b := of.At[boundary][m.at]; b >= 0 {
+			if fresh[b] == nil {
+				fresh[b] = &block{bytes: of.Bytes[b]}
+			}
+			to[0] = fresh[b]
+		}
+		r.hold(to)
+	}
+}
+
+// forward performs a forward and sends its output.
+func (r *micro) forward(m *inFlight, a schedule.Action) {
+	s := &r.p.Stages[a.Stage]
+	if a.Stage == 0 {
+		m.inputs[0] = blocksOf(m.fp.Inputs, 0, 0, nil)
+		for _, b := range m.inputs[0] {
+			if b != nil && s.memory.BatchInput {
+				b.bytes = 0
+			}
+		}
+		r.hold(m.inputs[0])
+	}
+	ops, _, _ := Split(r.ops(a))
+	r.operations(m, a, ops)
+	n := len(m.fp.Units)
+	out := m.inputs[n]
+	if m.inGraph[n] {
+		r.hold(out)
+	} else {
+		m.inputs[n] = nil
+	}
+	if a.Stage == len(r.p.Stages)-1 {
+		r.drop(out)
+	} else {
+		r.send(a, schedule.SendActivation, out, m.fp.Leaves)
+	}
+	if a.MicroBatch == r.p.MicroBatches()-1 && gathersStatistics(s.footprint(0)) {
+		r.notePeak(m.fp.Commit)
+	}
+}
+
+// send sends the held tensors at a boundary to other stages. For another worker they wait until it
+// has received them.
+func (r *micro) send(a schedule.Action, kind schedule.Kind, list []*block, parcel remat.Parcel) {
+	for stage := range r.p.Stages {
+		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
+			continue
+		}
+		send := schedule.Action{Kind: kind, Stage: a.Stage, MicroBatch: a.MicroBatch, Peer: stage}
+		id, found := r.g.IndexOf(send)
+		receive, ok := r.g.IndexOf(send.Matching())
+		if !found || !ok {
+			continue
+		}
+		var out []*block
+		sent := map[[3]int]*block{}
+		for _, m := range r.p.moves(send, parcel) {
+			out = append(out, list[m.at])
+			sent[m.what] = list[m.at]
+		}
+		r.hold(out)
+		if r.g.Worker[receive] == r.worker {
+			r.sent[send.Matching()] = sent
+		} else {
+			until := max(id+1, r.latest[receive])
+			r.due[until] = append(r.due[until], out...)
+		}
+	}
+	r.drop(list)
+}
+
+// sendGradients sends the gradients of the stage's input to earlier stages.
+func (r *micro) sendGradients(m *inFlight, a schedule.Action) {
+	if memory := &r.p.Stages[a.Stage].memory; a.Stage == 0 && memory.InputGradient > 0 {
+		r.notePeak(memory.InputGradient)
+		if a.MicroBatch == 0 && !memory.InputHasGradient {
+			r.live += memory.InputGradient
+		}
+	}
+	if list := m.grads[0]; list != nil {
+		r.send(a, schedule.SendGradient, list, m.backward().Leaves)
+	}
+	for b := range m.grads {
+		if b > 0 {
+			r.drop(m.grads[b]) // of units in front that have no backward
+		}
+		m.grads[b] = nil
+	}
+	for b := range m.inputs {
+		r.drop(m.inputs[b])
+		m.inputs[b] = nil
+	}
+}
+
+// beginLoss makes the gradient of the loss, on the last stage.
+func (r *micro) beginLoss(m *inFlight, a schedule.Action) {
+	n := len(m.fp.Units)
+	if a.Stage < len(r.p.Stages)-1 || m.grads[n] != nil {
+		return
+	}
+	m.grads[n] = blocksOf(m.backward().Gradients, n, n, nil)
+	r.hold(m.grads[n])
+	r.notePeak(0)
+}
+
+// operations performs operations of a micro-batch's plan.
+func (r *micro) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
+	for _, op := range ops {
+		switch i := op.Layer; op.Kind {
+		case remat.Forward, remat.ForwardKeep, remat.ForwardSave:
+			r.unitForward(m, a, i, op.Kind)
+		case remat.LossStep:
+			if n := len(m.fp.Units); m.fp.AtOnce && a.Stage == len(r.p.Stages)-1 {
+				r.beginLoss(m, a)
+				r.notePeak(m.fp.LossTmp)
+				if !m.inGraph[n] {
+					r.drop(m.inputs[n])
+					m.inputs[n] = nil
+				}
+			}
+		case remat.Backward:
+			r.unitBackward(m, i)
+		}
+	}
+}
+
+// unitForward performs a forward of a unit.
+func (r *micro) unitForward(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
+	u, run := &m.fp.Units[i], remat.Again
+	switch {
+	case !m.ran[i] && a.MicroBatch == 0:
+		run = remat.FirstOfStep
+	case !m.ran[i]:
+		run = remat.FirstOfBatch
+	}
+	m.ran[i] = true
+	if kind == remat.ForwardSave {
+		r.notePeak(u.Save[run])
+	} else {
+		r.notePeak(u.Keep[run])
+	}
+	m.inputs[i+1] = blocksOf(m.fp.Inputs, i+1, i, m.inputs[i])
+	r.hold(m.inputs[i+1])
+	if run == remat.FirstOfStep && u.Statistics > 0 {
+		r.gathered += u.Statistics
+		r.live += u.Statistics
+	}
+	switch kind {
+	case remat.ForwardSave:
+		m.inGraph[i+1], m.saved[i] = true, &block{bytes: u.Saved}
+		r.hold(m.saved[i : i+1])
+	case remat.Forward:
+		r.dropInput(m, i)
+	}
+}
+
+// dropInput drops x(i) unless it is part of a graph.
+func (r *micro) dropInput(m *inFlight, i int) {
+	if !m.inGraph[i] {
+		r.drop(m.inputs[i])
+		m.inputs[i] = nil
+	}
+}
+
+func (r *micro) unitBackward(m *inFlight, i int) {
+	b := m.backward()
+	u, before := &b.Units[i], r.live
+	m.grads[i] = blocksOf(b.Gradients, i, i+1, m.grads[i+1])
+	r.hold(m.grads[i])
+	r.live += u.Weights
+	stays := slices.Concat(m.inputs[i], m.grads[i], r.left(m, b, i, u))
+	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
+	r.drop(gone)
+	r.drop(m.saved[i : i+1])
+	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
+	r.most = max(r.most, before+u.Peak+heldElsewhere(gone, stays))
+	r.dropInput(m, i)
+}
+
+// left holds the memory that the first part of a unit's backward leaves to the second.
+func (r *micro) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitBackward) []*block {
+	if m.kind < remat.MakesLater {
+		return nil
+	}
+	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
+	find := func(at [][]int, list [][]*block, wanted []int) {
+		for _, id := range wanted {
+		search:
+			for _, boundary := range []int{i, i + 1} {
+				for k, found := range at[boundary] {
+					if found == id && list[boundary] != nil && list[boundary][k] != nil {
+						l.blocks = append(l.blocks, list[boundary][k])
+						break search
+					}
+				}
+			}
+		}
+	}
+	find(m.fp.Inputs.At, m.inputs, u.LeftInputs)
+	find(b.Gradients.At, m.grads, u.LeftGradients)
+	r.hold(l.blocks)
+	m.left = append(m.left, l)
+	return l.blocks
+}
+
+// heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not
+// hold them: later units for their second parts, and other stages. They may exist during the
+// backward's peak.
+func heldElsewhere(gone, stays []*block) (bytes int64) {
+	seen := map[*block]bool{nil: true}
+	for _, b := range stays {
+		seen[b] = true
+	}
+	for _, b := range gone {
+		if !seen[b] && b.holders > 0 {
+			bytes += b.bytes
+		}
+		seen[b] = true
+	}
+	return bytes
+}
+
+func gathersStatistics(f *remat.Footprint) bool {
+	return slices.ContainsFunc(f.Units, func(u remat.UnitBytes) bool { return u.Statistics > 0 })
+}

@@ -1,0 +1,563 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"penstock.example/internal/arg"
+
+	"penstock.example/schedule"
+)
+
+// Candidate is a way to train, with its predicted step.
+type Candidate struct {
+	Schedule     string
+	Virtual      int // stages of each device
+	MicroBatches int // of a replica
+	Rows         int // of a micro-batch; 0 if the profile does not say
+	Threads      int // of each device
+	Replicas     int
+	Devices      []string // names of the pipeline's devices; with replicas the first one's
+	Balance      []int    // units of each stage
+	Step         time.Duration
+	LowerBound   time.Duration // no plan of the same space takes less
+	Proved       bool          // LowerBound is Step
+	Peaks        []int64       // bytes, by device; nil if it was not asked for
+	Limits       []int64       // bytes, by device; 0 is none
+	Busy         []time.Duration
+	Planned      *Plan // program and operations
+	// Timeline is the simulated step, transfers included, with the bytes of the devices.
+	Timeline schedule.Timeline
+	Links    schedule.Links // between its stages
+}
+
+// Run sets the timeline of a step, and the times that follow from it.
+func (p *Candidate) Run(line schedule.Timeline) {
+	p.Timeline, p.Step, p.Busy = line, 0, make([]time.Duration, len(p.Devices))
+	for _, e := range line.Events {
+		p.Step = max(p.Step, e.End)
+		if !e.Action.Kind.Transfer() && e.Action.Kind != schedule.Reduce {
+			p.Busy[e.Worker] += e.End - e.Start
+		}
+	}
+}
+
+// Outcome is the result for one schedule.
+type Outcome struct {
+	Schedule   string
+	Plan       *Candidate    // the best found; nil if none fits
+	LowerBound time.Duration // no plan of the schedule takes less
+	Proved     bool          // LowerBound is the plan's Step, or no plan fits
+	Lost       string        // why it is not the best, if not for its step alone
+}
+
+// Result is the result of a search.
+type Result struct {
+	Best       *Candidate // nil if no plan fits
+	LowerBound time.Duration
+	Proved     bool      // no plan of the searched space takes less than Best
+	Schedules  []Outcome // in the order of schedule.Schedules
+	// Short lists the devices that lack memory if no plan fits, with the cut found that needs the
+	// smallest part of the limit on its fullest device. Within the limits that it names the search
+	// finds a plan.
+	Short *MemoryError
+}
+
+// Search finds the plan with the shortest step. It blocks until it is done, and fails with
+// ctx.Err() when ctx ends. Wrong arguments are an *arg.ConfigError or a *remat.ChainError. If no
+// plan fits, that is no error: Best is nil, and Short lists the devices that lack memory.
+//
+// Schedules with the fewest micro-batches in flight are searched first. Under limits only steps
+// shorter than the best so far are sought from the others. Among plans of the same step the one
+// with the lowest peak is best, then the simplest schedule.
+func Search(ctx context.Context, profile Profile, machine Machine, wishes Options) (*Result, error) {
+	for _, err := range []error{profile.check(), machine.check(), wishes.check()} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := bounded(profile, machine, wishes); err != nil {
+		return nil, err
+	}
+	list, err := wishes.named()
+	if err != nil {
+		return nil, err
+	}
+	out := &Result{Schedules: make([]Outcome, len(list))}
+	rival := int64(none)
+	spaces := make([][]*space, len(list)) // of schedules that found no plan
+	for done, i := range byInFlight(list) {
+		wishes.report(list[i].Name, done, len(list))
+		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
+		if err != nil {
+			return nil, err
+		}
+		if spaces[i] = of; one.Plan != nil {
+			rival = min(rival, int64(one.Plan.Step))
+		}
+		out.Schedules[i] = one
+	}
+	if err := out.short(ctx, list, spaces, wishes); err != nil {
+		return nil, err
+	}
+	out.pickBest()
+	return out, nil
+}
+
+// longest is the most time that a step may take: sums of times in nanoseconds then fit an int64.
+const longest = 365 * 24 * time.Hour
+
+// bounded refuses a profile if a step on one of the slowest devices takes longer.
+func bounded(profile Profile, machine Machine, wishes Options) error {
+	slowest, most := 1.0, max(wishes.Batch, 1)
+	for _, d := range machine.Devices {
+		slowest = min(slowest, d.speed())
+	}
+	for _, m := range wishes.MicroBatches {
+		most = max(most, m)
+	}
+	for _, m := range profile.Measured {
+		micros := m.Chain.Loss.Backward
+		for _, l := range m.Chain.Layers {
+			micros += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
+		}
+		if step := micros * float64(most) / slowest; step > searchMicros(longest) {
+			return &arg.ConfigError{Of: "plan", Field: "Measured",
+				Value:   time.Duration(min(micros, searchMicros(math.MaxInt64/2)) * 1000),
+				Problem: fmt.Sprintf("so long takes a micro-batch on a device of speed %g, and a step has up to %d", slowest, most), Remedy: "want steps of less than a year"}
+		}
+	}
+	return nil
+}
+
+// pickBest sets the best plan and the bound. Among plans of the same step the one with the lowest
+// peak is best.
+func (r *Result) pickBest() {
+	fullest := func(p *Candidate) int64 {
+		if len(p.Peaks) == 0 {
+			return 0
+		}
+		return slices.Max(p.Peaks)
+	}
+	at := -1
+	for i, o := range r.Schedules {
+		p := o.Plan
+		if p == nil {
+			continue
+		}
+		if r.Best == nil || p.Step < r.Best.Step || p.Step == r.Best.Step && fullest(p) < fullest(r.Best) {
+			r.Best, at = p, i
+		}
+	}
+	if r.Best == nil {
+		return
+	}
+	r.LowerBound = r.Best.Step
+	for _, o := range r.Schedules {
+		if o.Plan != nil || !o.Proved {
+			r.LowerBound = min(r.LowerBound, o.LowerBound)
+		}
+	}
+	r.Schedules[at].Lost = "" // its time without limits is no reason against the best
+	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
+}
+
+// short sets Short if no plan fits: from the lightest cut found in all spaces. It also says what
+// each schedule without a plan lacks.
+func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space,
+	wishes Options) error {
+	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
+	order, least, lightest := byInFlight(list), int64(none), ""
+	for done, i := range order {
+		o, spaces := &r.Schedules[i], spaces[i]
+		if len(spaces) == 0 {
+			continue // it has a plan, or bytes are not what it lacks
+		}
+		wishes.report(o.Schedule, done, len(order))
+		slices.SortStableFunc(spaces, func(a, b *space) int {
+			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
+		})
+		if some { // the least limit of one space will do
+			least, spaces = none, spaces[:1]
+		}
+		var lacks *MemoryError
+		for _, p := range spaces {
+			l, err := p.lightest(ctx, least)
+			if err != nil {
+				return err
+			}
+			if l.cut == nil {
+				continue
+			}
+			if _, err = Solve(ctx, p.problem(l.cut)); errors.As(err, &lacks) {
+				least = l.part
+			} else if err != nil {
+				return err
+			}
+		}
+		switch {
+		case lacks != nil:
+			if o.Lost, lightest = "bytes: "+lacks.Shortages(), o.Schedule; !some {
+				r.Short = lacks
+			}
+		case lightest != "":
+			o.Lost = "bytes: no cut was found that needs fewer than " + lightest
+		}
+		if !o.Proved {
+			o.Lost = "no plan was found; " + o.Lost
+		}
+	}
+	return nil
+}
+
+// byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
+// rule these need the fewest bytes, and their plans are found soonest.
+func byInFlight(list []schedule.Schedule) (order []int) {
+	most := make([]int, len(list))
+	for i, s := range list {
+		order = append(order, i)
+		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
+			most[i] = int(slices.Max(schedule.InFlight(p, nil))) / s.Usual()
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return most[a] - most[b] })
+	return order
+}
+
+// mostPlans is how many times Plans a schedule with several stages on each device may plan devices,
+// in all its spaces.
+const mostPlans = 3
+
+// searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
+// rival is the step of another schedule's plan. Without a plan it returns the spaces with limits.
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Options,
+	s schedule.Schedule, rival int64) (Outcome, []*space, error) {
+	out := Outcome{Schedule: s.Name, Proved: true}
+	spaces, why := wishes.spaces(profile, machine, s)
+	if len(spaces) == 0 {
+		out.Lost = why
+		return out, nil, nil
+	}
+	floors := map[*space]int64{}
+	for _, p := range spaces {
+		floors[p] = p.floor()
+	}
+	slices.SortStableFunc(spaces,
+		func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
+	var best *space
+	known, bound := found{step: none}, int64(none)
+	var refused error
+	left := mostPlans * wishes.plans()
+	for _, p := range spaces {
+		floor := floors[p]
+		if floor >= known.step {
+			continue
+		}
+		p.wishes.Plans = min(wishes.plans(), left)
+		if left <= 0 || p.limited && best != nil && floor >= rival {
+			bound, out.Proved = min(bound, floor), false
+			continue
+		}
+		if err := p.prepare(); err != nil {
+			refused = err
+			continue
+		}
+		f, err := p.best(ctx, known.step, rival)
+		if err != nil {
+			return out, nil, err
+		}
+		if p.limited && p.virtual > 1 {
+			left -= p.oracle.solved
+		}
+		bound = min(bound, f.bound)
+		out.Proved = out.Proved && f.proved
+		if f.cut != nil {
+			known, best = f, p
+		}
+	}
+	if best == nil {
+		out.LowerBound = time.Duration(min(bound, none))
+		if refused != nil && bound == none {
+			out.Lost = refused.Error()
+		}
+		if out.Lost == "" {
+			out.Lost = "no plan was found"
+		}
+		return out, slices.DeleteFunc(spaces,
+			func(p *space) bool { return p.program == nil || !p.limited }), nil
+	}
+	plan, err := best.plan(ctx, known)
+	if err != nil {
+		return out, nil, err
+	}
+	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
+	plan.LowerBound = out.LowerBound
+	out.Proved = out.Proved && plan.LowerBound == plan.Step
+	plan.Proved = out.Proved
+	if best.limited {
+		out.Lost, err = best.without(ctx, plan)
+	}
+	return out, nil, err
+}
+
+// plan plans a cut as a whole and simulates its program.
+func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
+	out := &Candidate{Schedule: p.schedule.Name, Virtual: p.virtual, MicroBatches: p.m, Rows: p.rows,
+		Threads: p.threads, Replicas: p.replicas, Balance: f.cut.counts()}
+	for _, w := range p.workers {
+		out.Devices, out.Limits = append(out.Devices, w.name), append(out.Limits, w.bytes)
+	}
+	plan, err := Solve(ctx, p.problem(f.cut))
+	if err != nil {
+		return nil, fmt.Errorf("plan: the plan found does not hold, which is a fault of penstock: %w", err)
+	}
+	times := make([]stageTimes, p.stages())
+	for s := range times {
+		times[s] = p.plannedTimes(plan, s, f.cut[s])
+	}
+	out.Planned, out.Links = plan, p.links(f.cut)
+	line, err := out.Links.Simulate(plan.Program, durations(times))
+	if err != nil {
+		return nil, err
+	}
+	plan.Hold(line)
+	out.Run(line)
+	for w, d := range plan.Devices {
+		out.Peaks = append(out.Peaks, d.Peak)
+		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
+			return nil, fmt.Errorf("plan: device %s takes %d bytes of %d, which is a fault of penstock", d.Name, d.Peak, limit)
+		}
+	}
+	return out, nil
+}
+
+// without says whether a plan is slower because of its limits: which device would exceed its limit
+// most without them, and how long the step would be.
+func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
+	bare := *p
+	bare.limited, bare.order, bare.oracle, bare.work = false, nil, nil, 0
+	bare.wishes.Work = 500_000
+	if err := bare.prepare(); err != nil {
+		return "", err
+	}
+	f, err := bare.best(ctx, int64(plan.Step), none)
+	if err != nil || f.cut == nil {
+		return "", err
+	}
+	problem := bare.problem(f.cut)
+	for w := range problem.Devices {
+		problem.Devices[w].Limit = 0
+	}
+	free, err := Solve(ctx, problem)
+	if err != nil {
+		return "", err
+	}
+	at, most := -1, 0.0
+	for w, d := range free.Devices {
+		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > max(most, 1) {
+			at, most = w, float64(d.Peak)/float64(limit)
+		}
+	}
+	if at < 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name,
+		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
+}
+
+// spaces returns the spaces of a schedule, or why it has none.
+func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (list []*space, why string) {
+	why = "no number of micro-batches suits the rows that were measured"
+	replicas := w.Replicas
+	if replicas == nil {
+		replicas = []int{1}
+	}
+	for _, threads := range profile.threads() {
+		parts := machine.Parts(threads)
+		for _, r := range replicas {
+			most := parts / r
+			if most == 0 {
+				why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
+			}
+			devices := []int{w.Devices}
+			if w.Devices == 0 {
+				devices = nil
+				for n := range min(most, profile.units()) {
+					devices = append(devices, n+1)
+				}
+			}
+			for _, n := range devices {
+				if n > most {
+					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
+					continue
+				}
+				more, because := w.onWorkers(profile, machine, s,
+					machine.workers(threads, n*r, w.Limit), threads, n, r)
+				if list = append(list, more...); because != "" {
+					why = because
+				}
+			}
+		}
+	}
+	return list, why
+}
+
+// onWorkers returns the spaces of a schedule on the first n workers of each of r replicas, or why
+// it has none.
+func (w Options) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker,
+	threads, n, r int) (list []*space, why string) {
+	virtual := w.Virtual
+	switch {
+	case s.Virtual > 0:
+		virtual = []int{s.Virtual}
+	case virtual == nil:
+		virtual = []int{s.Usual()}
+	}
+	for _, v := range virtual {
+		if n*v > profile.units() {
+			why = fmt.Sprintf("%d stages are more than %d units", n*v, profile.units())
+			continue
+		}
+		for _, m := range w.chunks(r) {
+			measured, ok := profile.of(w.rows(m, r), threads)
+			if !ok {
+				continue
+			}
+			workers, link := machine.pipeline(all, n, r)
+			p, err := newSpace(w, s, measured.Chain, v, m, r, workers, link)
+			if err != nil {
+				why = err.Error()
+				continue
+			}
+			p.measure(measured)
+			list = append(list, p)
+		}
+	}
+	return list, why
+}
+
+// chunks returns the numbers of micro-batches of a replica to try.
+func (w Options) chunks(replicas int) (list []int) {
+	if w.MicroBatches != nil {
+		return w.MicroBatches
+	}
+	for m := 1; m <= min(w.Batch/replicas, MostMicroBatches); m++ {
+		if w.Batch/replicas%m == 0 {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// rows returns the rows of each of m micro-batches of a replica: 0 if any will do, -1 if m does not
+// divide the batch.
+func (w Options) rows(m, replicas int) int {
+	if w.Batch == 0 {
+		return 0
+	}
+	if w.Batch%(m*replicas) != 0 {
+		return -1
+	}
+	return w.Batch / (m * replicas)
+}
+
+// of returns the costs of micro-batches with a number of rows, 0 for any.
+func (p Profile) of(rows, threads int) (Costs, bool) {
+	at := slices.IndexFunc(p.Measured,
+		func(m Costs) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
+	if at < 0 {
+		return Costs{}, false
+	}
+	return p.Measured[at], true
+}
+
+func (p Profile) threads() (list []int) {
+	for _, m := range p.Measured {
+		if !slices.Contains(list, m.threads()) {
+			list = append(list, m.threads())
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Parts returns how many stages with a number of threads each the machine has devices for.
+func (m Machine) Parts(threads int) (n int) {
+	for _, d := range m.Devices {
+		n += d.threads() / threads
+	}
+	return n
+}
+
+// workers returns n devices with a number of threads each. If the machine has fewer, devices are
+// shared in equal parts, each by as few stages as possible.
+func (m Machine) workers(threads, n int, limit int64) (list []worker) {
+	most, left := 1, n // of a device
+	for {
+		all := 0
+		for _, d := range m.Devices {
+			all += min(d.threads()/threads, most)
+		}
+		if all >= n {
+			break
+		}
+		most++
+	}
+	for _, d := range m.Devices {
+		parts := min(d.threads()/threads, most, left)
+		left -= parts
+		for k := range parts {
+			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
+			if parts > 1 {
+				one.name = fmt.Sprintf("%s/%d", d.Name, k)
+			}
+			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
+				one.bytes = limit
+			}
+			list = append(list, one)
+		}
+		if left == 0 {
+			break
+		}
+	}
+	return list
+}
+
+// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
+// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
+// wait for it.
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
+	list = slices.Clone(all[:n])
+	worse := func(a, b linkCost) linkCost {
+		a.latency = max(a.latency, b.latency)
+		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
+			a.bandwidth = b.bandwidth
+		}
+		return a
+	}
+	for r := 1; r < replicas; r++ {
+		for k := range n {
+			other, one := all[r*n+k], &list[k]
+			one.speed = min(one.speed, other.speed)
+			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
+				one.bytes = other.bytes
+			}
+			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
+		}
+	}
+	at := map[string]int{}
+	for k, w := range list {
+		at[w.name] = k
+	}
+	return list, func(a, b worker) (h linkCost) {
+		for r := range replicas {
+			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
+		}
+		return h
+	}
+}

@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock.example/remat"
+)
+
+// madeUp is a chain whose units cost what those of a network do: some several times as much as others,
+// in a pattern that repeats.
+func madeUp(units int) remat.Chain {
+	c := remat.Chain{Input: 1 << 20, Loss: remat.Loss{Backward: 5}}
+	for i := range units {
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: float64(60 + i*i*31%170), Output: int64(1+i*7%5) << 18, WeightGradient: int64(1+i*13%9) << 16}
+		l.ForwardNoGrad, l.Backward = l.Forward, 2*l.Forward+float64(i*17%40)
+		l.Saved, l.Gradient = l.Output*3, l.Output
+		c.Layers = append(c.Layers, l)
+	}
+	return c
+}
+
+// devices is a machine of equal devices.
+func devices(n int, bytes int64) (m Machine) {
+	for i := range n {
+		m.Devices = append(m.Devices, Device{Name: fmt.Sprint("d", i), Bytes: bytes})
+	}
+	return m
+}
+
+// scaled is a profile of micro-batches of several sizes.
+func scaled(c remat.Chain, batch int, chunks ...int) (p Profile) {
+	for _, m := range chunks {
+		p.Measured = append(p.Measured, Costs{Rows: batch / m, Chain: Scaled(c, 16, batch/m)})
+	}
+	return p
+}
+
+// processor is the processor time that the process has taken, which other processes do not change.
+func processor(b *testing.B) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// reportProcessor reports the processor time of one search since began.
+func reportProcessor(b *testing.B, began time.Duration) {
+	b.ReportMetric((processor(b)-began).Seconds()/float64(b.N), "cpu-s/op")
+}
+
+func reportGap(b *testing.B, r *Result) {
+	gap := 0.0
+	for _, o := range r.Schedules {
+		if o.Plan == nil {
+			b.Logf("%s: %s", o.Schedule, o.Lost)
+			continue
+		}
+		gap = max(gap, float64(o.Plan.Step)/float64(o.LowerBound)-1)
+		b.Logf("%s: %v, bound %v, proved %v %s", o.Schedule, o.Plan.Step, o.LowerBound, o.Proved, o.Lost)
+	}
+	b.ReportMetric(100*(float64(r.Best.Step)/float64(r.LowerBound)-1), "%gap")
+	b.ReportMetric(100*gap, "%worst-gap")
+}
+
+// 100 units on 8 devices, 6 schedules, 6 numbers of micro-batches.
+func BenchmarkSearch(b *testing.B) {
+	p := scaled(madeUp(100), 512, 4, 8, 16, 32, 64, 128)
+	began := processor(b)
+	for b.Loop() {
+		r, err := Search(context.Background(), p, devices(8, 0), Options{Batch: 512, Devices: 8,
+			Schedules: []string{"gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zb-v"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		reportGap(b, r)
+	}
+	reportProcessor(b, began)
+}
+
+// 1,000 units on 64 devices.
+func BenchmarkSearchLong(b *testing.B) {
+	began := processor(b)
+	for b.Loop() {
+		r, err := Search(context.Background(), Profile{[]Costs{{Chain: madeUp(1000)}}}, devices(64, 0), Options{MicroBatches: []int{128}, Devices: 64,
+			Schedules: []string{"1f1b"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		reportGap(b, r)
+	}
+	reportProcessor(b, began)
+}
+
+// The same where memory decides.
+func BenchmarkSearchLimit(b *testing.B) {
+	p := Profile{[]Costs{{Chain: madeUp(48)}}}
+	w := Options{MicroBatches: []int{8}, Devices: 4, Schedules: []string{"1f1b"}}
+	free, err := Search(context.Background(), p, devices(4, 0), w)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w.Limit = free.Best.Peaks[0] * 6 / 10
+	began := processor(b)
+	for b.Loop() {
+		r, err := Search(context.Background(), p, devices(4, 0), w)
+		if err != nil {
+			b.Fatal(err)
+		}
+		reportGap(b, r)
+	}
+	reportProcessor(b, began)
+}
+
+// All schedules, up to 4 devices and 16 micro-batches, where memory decides, and where no plan fits.
+func BenchmarkSearchLimitAll(b *testing.B) {
+	for _, units := range []int{16, 38} {
+		for _, percent := range []int64{60, 25} {
+			b.Run(fmt.Sprintf("units=%d/bytes=%d%%", units, percent), func(b *testing.B) {
+				p := scaled(madeUp(units), 16, 1, 2, 4, 8, 16)
+				w := Options{Batch: 16, MicroBatches: []int{8}, Devices: 4, Schedules: []string{"1f1b"}}
+				free, err := Search(context.Background(), p, devices(4, 0), w)
+				if err != nil {
+					b.Fatal(err)
+				}
+				began := processor(b)
+				for b.Loop() {
+					r, err := Search(context.Background(), p, devices(4, 0), Options{Batch: 16, Limit: free.Best.Peaks[0] * percent / 100, Plans: 30})
+					switch {
+					case err != nil:
+						b.Fatal(err)
+					case r.Best != nil:
+						reportGap(b, r)
+					default:
+						b.Logf("a limit of %d would do", r.Short.Least())
+					}
+				}
+				reportProcessor(b, began)
+			})
+		}
+	}
+}
+
+// 2,000 units on 1,000 devices: replicas of pipelines.
+func BenchmarkSearchThousand(b *testing.B) {
+	c := madeUp(2000)
+	began := processor(b)
+	for b.Loop() {
+		var best, bound time.Duration
+		for _, replicas := range []int{8, 20, 40} {
+			r, err := Search(context.Background(), Profile{[]Costs{{Rows: 1, Chain: c}}}, devices(1000, 0), Options{Batch: 64 * replicas, Devices: 1000 / replicas,
+				Replicas: []int{replicas}, Schedules: []string{"1f1b"}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Logf("%d replicas of %d devices: %v, bound %v", replicas, 1000/replicas, r.Best.Step, r.LowerBound)
+			if best == 0 || r.Best.Step < best {
+				best, bound = r.Best.Step, r.LowerBound
+			}
+		}
+		b.ReportMetric(100*(float64(best)/float64(bound)-1), "%gap")
+	}
+	reportProcessor(b, began)
+}

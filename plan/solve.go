@@ -1,0 +1,269 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"penstock.example/remat"
+	"penstock.example/remat/solver"
+	"penstock.example/schedule"
+)
+
+// Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]
+// if no plan of some device keeps its limit, with ctx.Err() when ctx ends first, with an
+// [*arg.ConfigError] for a wrong field of the problem, or with an error of the program that the
+// problem's schedule makes.
+//
+// The program is made first, with a recomputation of everything that may be recomputed. Its order
+// decides which micro-batches are in flight together on a device, and which values wait on links.
+// Each device is planned in that order. Recomputations that the plan does not need are taken out of
+// the program.
+//
+// Under a limit there are two programs: for links on which any number of values may wait, so that
+// stages hardly wait for each other, and for links on which nothing waits, which needs fewer bytes.
+// Solve returns the plan with the shorter step. More bytes never give a slower plan, as plans are
+// made without looking at the limit (see walker).
+func Solve(ctx context.Context, p Problem) (*Plan, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	programs, err := p.programs()
+	if err != nil {
+		return nil, err
+	}
+	f := &fitting{Problem: p, known: map[string]*curve{}}
+	if p.Curves != nil {
+		if p.Curves.known == nil {
+			p.Curves.known = f.known
+		}
+		f.known = p.Curves.known
+	}
+	best, short, err := f.best(ctx, programs)
+	if err == nil && best == nil && !p.First {
+		// The least limit does not depend on measured times.
+		f.sameTimes, f.known = true, map[string]*curve{}
+		best, short, err = f.best(ctx, programs)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case best == nil:
+		return nil, short
+	}
+	return best, nil
+}
+
+func (p Problem) limited() bool {
+	return slices.ContainsFunc(p.Stages,
+		func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
+}
+
+// orderedProgram is a program with its dependencies.
+type orderedProgram struct {
+	*schedule.Program
+	graph  *schedule.Graph
+	latest []int // see schedule.Graph.LatestReceives
+}
+
+func newOrderedProgram(p *schedule.Program) orderedProgram {
+	g := p.Graph()
+	return orderedProgram{p, g, g.LatestReceives()}
+}
+
+// program makes the program with links of a capacity, in which stages with the policy Optimal
+// recompute every micro-batch.
+func (p Problem) program(capacity int) (*schedule.Program, error) {
+	generate := p.Schedule
+	if generate == nil {
+		generate = schedule.GPipe
+	}
+	var workers []int
+	for _, s := range p.Stages {
+		workers = append(workers, s.Device)
+	}
+	program, err := generate.Make(schedule.Config{
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
+		Recompute: func(stage, microBatch int) bool {
+			if stage >= len(p.Stages) {
+				return false // the schedule asks for a program of more than there is
+			}
+			s := p.Stages[stage]
+			return s.Policy == Optimal || s.Policy.Recomputes(microBatch)
+		},
+	})
+	if err == nil {
+		recomputeLate(program, func(stage int) bool { return p.Stages[stage].Policy == Optimal })
+		err = schedule.Check(program, schedule.Limits{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return program, nil
+}
+
+// programs makes the programs to plan for, the preferred one first: with any number of values on
+// links, and under limits with none, or with one on each link if the program does not run without.
+// A schedule's own capacity stays.
+func (p Problem) programs() (list []*schedule.Program, err error) {
+	if !p.Meet {
+		program, err := p.program(0)
+		if err != nil || !p.limited() || program.Capacity != 0 {
+			return []*schedule.Program{program}, err
+		}
+		list = append(list, program)
+	}
+	for _, capacity := range []int{schedule.Meet, 1} {
+		program, err := p.program(capacity)
+		if err == nil && program.Capacity != capacity {
+			return nil, fmt.Errorf("plan: the schedule's program has a capacity of %d values on links, and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity, capacity)
+		}
+		if err == nil {
+			return append(list, program), nil
+		}
+		if capacity == 1 && p.Meet {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// stage returns a stage's plan before its device is planned.
+func (p Problem) stage(at int, s Stage) StagePlan {
+	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy}
+	if s.Policy != Optimal {
+		out.MicroBatches = make([]MicroBatch, p.MicroBatches)
+		for i := range out.MicroBatches {
+			out.MicroBatches[i].Ops = keepAll
+			if s.Policy.Recomputes(i) {
+				out.MicroBatches[i].Ops = keepInput
+			}
+		}
+		return out
+	}
+	out.Units, out.Prologue = s.Costs.Units, s.Costs.Prologue
+	out.larger, out.smaller, out.most = s.Costs.Footprint, s.smaller().Footprint, p.Larger
+	if p.Larger == 0 {
+		out.most = p.MicroBatches
+	}
+	out.memory = s.Memory
+	out.MicroBatches = make([]MicroBatch, p.MicroBatches)
+	return out
+}
+
+func (p Problem) edges() (out []schedule.Edge) {
+	for _, s := range p.Skips {
+		out = append(out, schedule.Edge{From: s.From, To: s.To})
+	}
+	for _, t := range p.Ties {
+		out = append(out, schedule.Edge{From: t.Earlier, To: t.Later})
+	}
+	return out
+}
+
+// withGradientOffsets returns the skips with the offsets of their gradients on the stages that they
+// come from: gradients stand there in the order of the stages that send them.
+func withGradientOffsets(skips []Skip) []Skip {
+	out := slices.Clone(skips)
+	for i := range out {
+		for _, s := range skips {
+			if s.From == out[i].From && s.FromPlace == out[i].FromPlace && s.To < out[i].To {
+				out[i].first += s.Pops
+			}
+		}
+	}
+	return out
+}
+
+// keepAll and keepInput are the operations of a stage of one unit.
+var (
+	keepAll   = []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep}, {Kind: remat.Backward}}
+	keepInput = []remat.Op{{Kind: remat.ForwardKeep}, {Kind: remat.LossStep},
+		{Kind: remat.ForwardSave}, {Kind: remat.Backward}}
+)
+
+// shortage is the shortage of a device that needs at least some bytes.
+func (p Problem) shortage(at int, least int64) Shortage {
+	d := p.Devices[at]
+	out := Shortage{Device: d.Name, Limit: d.Limit, Least: least, Stage: -1}
+	for i, s := range p.Stages {
+		if s.Device != at {
+			continue
+		}
+		if out.Layers += s.Layers; out.Stage < 0 {
+			out.Stage = i
+		} else {
+			out.Others = append(out.Others, i)
+		}
+	}
+	s := p.Stages[out.Stage]
+	if len(out.Others) > 0 || s.Costs.Prologue > 0 {
+		return out
+	}
+	kind := remat.Adds
+	if !s.Memory.Gradients {
+		kind = remat.Makes
+	}
+	first := s.Costs.Chain(kind)
+	if one, at, err := solver.Least(first); err == nil && one.Ops[at].Kind != remat.LossStep {
+		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
+	}
+	return out
+}
+
+// withPrologue puts the units of the prologue, which run first, before operations.
+func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
+	for i := range prologue {
+		out = append(out, remat.Op{Kind: remat.Forward, Layer: i})
+	}
+	for _, op := range ops {
+		if op.Kind != remat.LossStep {
+			op.Layer += prologue
+		}
+		out = append(out, op)
+	}
+	return out
+}
+
+// recomputeLate moves the recomputations of some stages so that only transfers stand between them
+// and their backwards. Otherwise the tensors that they save would be held during other
+// computations. It changes the order of nothing else, so the program still runs to its end.
+func recomputeLate(p *schedule.Program, stage func(int) bool) {
+	for w, actions := range p.Workers {
+		out := make([]schedule.Action, 0, len(actions))
+		var late []schedule.Action
+		for at, a := range actions {
+			if a.Kind == schedule.Recompute && stage(a.Stage) && !only(actions[at+1:], a) {
+				late = append(late, a)
+				continue
+			}
+			out = append(out, a)
+		}
+		for _, r := range late {
+			at := slices.IndexFunc(out, func(a schedule.Action) bool { return ends(r, a) })
+			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage &&
+				out[at-1].MicroBatch == r.MicroBatch {
+				at--
+			}
+			out = slices.Insert(out, max(at, 0), r)
+		}
+		p.Workers[w] = out
+	}
+}
+
+// only reports whether no computation precedes the backward of a recomputation in a list.
+func only(list []schedule.Action, r schedule.Action) bool {
+	for _, a := range list {
+		if !a.Kind.Transfer() {
+			return ends(r, a)
+		}
+	}
+	return false
+}
+
+// ends reports whether an action is the backward of a recomputed micro-batch, or the first part of
+// it.
+func ends(r, a schedule.Action) bool {
+	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) &&
+		a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
+}

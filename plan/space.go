@@ -1,0 +1,295 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"penstock.example/remat"
+	"penstock.example/schedule"
+)
+
+// space is all cuts of a model for one schedule, with a number of devices, stages, micro-batches,
+// threads and replicas. Times are nanoseconds.
+type space struct {
+	wishes   Options
+	schedule schedule.Schedule
+	chain    remat.Chain // all micro-batches alike
+	rows     int
+	threads  int
+	virtual  int
+	m        int // micro-batches
+	replicas int
+	units    int
+	workers  []worker
+	place    []int // by stage: its worker
+	limited  bool
+
+	link []linkCost // by stage: to the next; free on one worker
+	sums []sums
+	fast []int // by stage: the class of the fastest worker up to it
+	slow []int
+	x, y []int64 // by boundary: bytes of the input there, and of its gradient
+	sent []int64 // by boundary: bytes that a cut there sends forward
+	held []int64 // by unit: frozen bytes; nil is none
+
+	weights []int64 // by boundary: bytes of the weight gradients of the units before it
+
+	program    *schedule.Program
+	simulation *schedule.Simulation
+	order      []workerOrder // by worker
+	oracle     *deviceCache  // under limits
+	work       int           // actions that were simulated
+
+	bounding bounding
+}
+
+// worker is a device of the machine, or a part of it, in the pipeline.
+type worker struct {
+	name   string
+	device string   // of the machine
+	bytes  int64    // 0 is no limit
+	speed  float64  // relative to the measured device
+	class  int      // an index into sums
+	reduce linkCost // the slowest link between replicas
+}
+
+// sums are prefix sums of the times of units at one speed: forwards, the shorter of forwards with
+// and without gradients, and backwards, whole and second part.
+type sums struct {
+	unit                          []unitTimes
+	forward, least, whole, second []int64
+}
+
+// unitTimes are the times of a unit. The last stage's forward includes the loss.
+type unitTimes struct{ forward, noGrad, backward, second int64 }
+
+func newSums(c remat.Chain, speed float64) sums {
+	n := len(c.Layers)
+	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1),
+		second: make([]int64, n+1)}
+	for i, l := range c.Layers {
+		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed),
+			nanos(l.Backward, speed), nanos(c.Second(i), speed)}
+		s.unit = append(s.unit, u)
+		s.forward[i+1], s.least[i+1] = s.forward[i]+u.forward, s.least[i]+min(u.forward, u.noGrad)
+		s.whole[i+1], s.second[i+1] = s.whole[i]+u.backward, s.second[i]+u.second
+	}
+	loss := nanos(c.Loss.Backward, speed)
+	s.forward[n] += loss
+	s.least[n] += loss
+	return s
+}
+
+// nanos converts microseconds at speed 1 to nanoseconds at a speed.
+func nanos(micros, speed float64) int64 {
+	return int64(math.Round(micros * 1000 / speed))
+}
+
+// newSpace makes the space of a chain on workers, each with virtual stages.
+func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replicas int,
+	workers []worker, link func(a, b worker) linkCost) (*space, error) {
+	if c = averaged(c, m); s.Split {
+		c = c.InParts()
+	}
+	place, err := s.Workers(len(workers), virtual)
+	if err != nil {
+		return nil, err
+	}
+	if len(place) > len(c.Layers) {
+		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
+	}
+	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas,
+		units: len(c.Layers), workers: slices.Clone(workers), place: place}
+	speeds := []float64{}
+	for i := range p.workers {
+		at := slices.Index(speeds, p.workers[i].speed)
+		if at < 0 {
+			at = len(speeds)
+			speeds = append(speeds, p.workers[i].speed)
+			p.sums = append(p.sums, newSums(c, p.workers[i].speed))
+		}
+		p.workers[i].class = at
+		p.limited = p.limited || p.workers[i].bytes > 0
+	}
+	for s := range place[1:] {
+		h := linkCost{}
+		if place[s] != place[s+1] {
+			h = link(p.workers[place[s]], p.workers[place[s+1]])
+		}
+		p.link = append(p.link, h)
+	}
+	p.fast, p.slow = make([]int, len(place)), make([]int, len(place))
+	best := func(a, b int) int {
+		if speeds[b] > speeds[a] {
+			return b
+		}
+		return a
+	}
+	for s := range place {
+		p.fast[s], p.slow[len(place)-1-s] = p.workers[place[s]].class, p.workers[place[len(place)-1-s]].class
+		if s > 0 {
+			p.fast[s] = best(p.fast[s-1], p.fast[s])
+			p.slow[len(place)-1-s] = best(p.slow[len(place)-s], p.slow[len(place)-1-s])
+		}
+	}
+	p.x, p.y, p.weights = make([]int64, p.units+1), make([]int64, p.units+1), make([]int64, p.units+1)
+	for i := range p.units {
+		part := c.Part(i, i+1)
+		p.weights[i+1] = p.weights[i] + c.Layers[i].WeightGradient
+		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
+	}
+	p.sent = p.x
+	return p, nil
+}
+
+// measure takes over the costs that are not in the chain.
+func (p *space) measure(m Costs) {
+	p.rows, p.threads, p.held = m.Rows, m.threads(), m.Held
+	if m.Sent != nil {
+		p.sent = m.Sent
+	}
+}
+
+// frozenBytes returns the bytes that units from first up to but not including last hold without a
+// gradient.
+func (p *space) frozenBytes(first, last int) (bytes int64) {
+	if p.held == nil {
+		return 0
+	}
+	for _, n := range p.held[first:last] {
+		bytes += n
+	}
+	return bytes
+}
+
+// prepare makes the program, which [space.floor] does not need. Like planner.Solve it recomputes
+// everything; a recomputation takes no time if nothing is recomputed.
+func (p *space) prepare() error {
+	var err error
+	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place,
+		MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
+		return err
+	}
+	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
+		return err
+	}
+	for w := range p.workers {
+		p.order = append(p.order, p.newOrder(w))
+	}
+	if p.limited {
+		p.oracle = newDeviceCache(p)
+	}
+	return nil
+}
+
+func (p *space) stages() int { return len(p.place) }
+
+// generate makes the program, with reductions if the pipeline has replicas.
+func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
+	program, err := p.schedule.Generate(c)
+	if err == nil && p.replicas > 1 {
+		program = schedule.AddReduce(program)
+	}
+	return program, err
+}
+
+// sumsOf returns the sums of a stage's worker.
+func (p *space) sumsOf(stage int) *sums { return &p.sums[p.workers[p.place[stage]].class] }
+
+// stageTimes is the duration of the actions of a stage: for each micro-batch, or the same for all
+// if each is nil.
+type stageTimes struct {
+	forward, recompute, backward, second int64
+	each                                 []microTimes
+	reduce                               int64
+}
+
+type microTimes struct{ forward, recompute, backward int64 }
+
+// times returns the times of stage s with units from i up to but not including j, without
+// recomputation. If the schedule splits backwards, backward is the first part.
+func (p *space) times(s, i, j int) stageTimes {
+	a := p.sumsOf(s)
+	t := stageTimes{forward: a.forward[j] - a.forward[i], backward: a.whole[j] - a.whole[i]}
+	if p.schedule.Split {
+		t.second = a.second[j] - a.second[i]
+		t.backward -= t.second
+	}
+	t.reduce = p.reduction(s, i, j)
+	return t
+}
+
+// reduction returns the time to sum the gradients of a stage over replicas in the order of their
+// ranks: they go from the first to the last, and the sum goes back.
+func (p *space) reduction(s, i, j int) int64 {
+	if p.replicas == 1 {
+		return 0
+	}
+	h := p.workers[p.place[s]].reduce
+	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.transferTime(p.weights[j]-p.weights[i]))
+}
+
+// cut is the first unit of each stage, and at the end the number of units.
+type cut []int
+
+func (c cut) counts() (list []int) {
+	for s := range c[1:] {
+		list = append(list, c[s+1]-c[s])
+	}
+	return list
+}
+
+func cutOf(counts []int) cut {
+	c := cut{0}
+	for _, n := range counts {
+		c = append(c, c[len(c)-1]+n)
+	}
+	return c
+}
+
+// simulate returns the time of a step with these times of stages, on links that hold any number of
+// values.
+func (p *space) simulate(c cut, times []stageTimes) int64 {
+	return int64(p.simulation.Run(durations(times), p.links(c), nil))
+}
+
+func (p *space) plain(c cut) int64 {
+	times := make([]stageTimes, p.stages())
+	for s := range times {
+		times[s] = p.times(s, c[s], c[s+1])
+	}
+	return p.simulate(c, times)
+}
+
+// problem is the planning problem of a cut.
+func (p *space) problem(c cut) Problem {
+	out := FromChain(p.chain, c.counts(), p.place, p.m)
+	out.Schedule = p.generate
+	for w := range out.Devices {
+		out.Devices[w].Name, out.Devices[w].Limit = p.workers[w].name, p.workers[w].bytes
+	}
+	out.Links = p.links(c)
+	for s := range out.Stages {
+		p.finish(&out.Stages[s], s, c[s])
+	}
+	return out
+}
+
+// finish gives a stage the times of its worker, and the memory that its chain does not know of.
+// first is its first unit.
+func (p *space) finish(s *Stage, number, first int) {
+	speed := p.workers[p.place[number]].speed
+	for i := range s.Costs.Times {
+		t := &s.Costs.Times[i]
+		t.Forward, t.ForwardNoGrad, t.Backward, t.Later = t.Forward/speed, t.ForwardNoGrad/speed, t.Backward/speed, t.Later/speed
+	}
+	s.Costs.Loss /= speed
+	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
+	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
+	if p.replicas > 1 {
+		for _, l := range p.chain.Layers[first : first+s.Layers] {
+			s.Memory.Reduction = max(s.Memory.Reduction, l.WeightGradient)
+		}
+	}
+}

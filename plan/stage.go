@@ -1,0 +1,129 @@
+package plan
+
+import (
+	"slices"
+
+	"penstock.example/remat"
+	"penstock.example/schedule"
+)
+
+// Problem is a step to plan.
+type Problem struct {
+	Devices      []ProblemDevice // each has a worker of the same number
+	Stages       []Stage
+	MicroBatches int    // 1 or more
+	Skips        []Skip // values that move directly between stages
+	Ties         []Tie  // parameters that several stages use
+	// Larger is the number of micro-batches that have the most rows, which are the first; the
+	// others have Stage.Fewer. 0 is all.
+	Larger   int
+	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
+	Links    schedule.Links     // what transfers take
+	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
+	// First takes the first plan within the limits, and not the one with the shortest step. A
+	// MemoryError then has limits that may be a little too high.
+	First bool
+	// Curves keeps the curves of stages for other problems with the same costs; nil keeps none.
+	Curves *Curves
+}
+
+// ProblemDevice is a device of a problem. Limit and Live count if its stages have the policy Optimal.
+type ProblemDevice struct {
+	Name  string // such as "cpu:0"
+	Limit int64  // the most bytes that it may hold; 0 is none
+	// Live is held between steps: parameters, buffers, the batch, gradients and optimizer state
+	// that exist.
+	Live int64
+}
+
+// Stage is a stage of a problem.
+type Stage struct {
+	Device int // an index into Devices
+	Layers int // of the model
+	Policy Policy
+	Costs  StageCosts  // for Optimal alone
+	Fewer  *StageCosts // those of micro-batches of fewer rows, if there are any; its times and units do not count
+	Memory Memory      // for Optimal alone
+}
+
+// StageCosts is the bytes and times of a stage for one micro-batch. Package profile measures them.
+type StageCosts struct {
+	Footprint *remat.Footprint
+	Times     []remat.UnitTimes // by unit; those of the prologue do not count
+	Loss      float64           // microseconds of a loss after the units
+	// Units is the number of layers in each unit; a loss that ends the last stage counts as a
+	// layer.
+	Units []int
+	// Prologue is the number of units at the beginning that have no backward: nothing in them is
+	// trained, and no gradient of their input is wanted. They run once.
+	Prologue int
+	// Spread is how much longer the median of a layer's timed runs took than the time that counts,
+	// as a part of it.
+	Spread float64
+}
+
+// Memory is the bytes that a stage's device holds for it during a step in any plan, in addition to
+// live ones.
+type Memory struct {
+	Unplaced int64 // parameters and buffers that do not exist yet
+	State    int64 // optimizer state that does not exist yet
+	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
+	// Gradients says that all parameters have gradients. If only some have, those count twice.
+	Gradients bool
+	// InputGradient is the gradient of the batch's input, which every backward of the first stage
+	// makes in full. The first one stays; if one exists (InputHasGradient), all are added to it.
+	InputGradient    int64
+	InputHasGradient bool
+	// BatchInput says that the stage's input is a view of the batch, which Live includes.
+	BatchInput bool
+	// Reduction is the most bytes of another replica's gradients that the stage holds at a time.
+	// They may exist from the reduction in the program to the end of the step, as it goes on while
+	// the device continues.
+	Reduction int64
+}
+
+// base returns the bytes that a device holds during a step in any plan.
+func (p Problem) base(device int) int64 {
+	sum := p.Devices[device].Live
+	for _, s := range p.Stages {
+		if s.Device == device {
+			sum += s.Memory.Unplaced + s.Memory.State + s.Memory.Outputs
+		}
+	}
+	return sum
+}
+
+// Splits reports whether the program has backwards in two parts. It is false if the schedule makes
+// no program, which Solve refuses.
+func (p Problem) Splits() bool {
+	program, err := p.program(0)
+	return err == nil && slices.ContainsFunc(slices.Concat(program.Workers...), func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
+}
+
+func (s *Stage) smaller() *StageCosts {
+	if s.Fewer != nil {
+		return s.Fewer
+	}
+	return &s.Costs
+}
+
+// Chain returns the stage as a chain of units after the prologue, with backwards of a kind.
+func (c StageCosts) Chain(kind remat.BackwardKind) remat.Chain {
+	return c.Footprint.Chain(c.Times, c.Loss, c.Prologue, kind)
+}
+
+// Skip is a skip that moves between two stages. Places are indices into the stages' parcels.
+type Skip struct {
+	From, To           int
+	FromPlace, ToPlace int
+	Pops               int // by stage To: how many gradients it sends back
+
+	first int // index of the first of these gradients among all that From receives
+}
+
+// Tie is a parameter that two stages use, none between them. The gradient of the later one's uses goes
+// to the earlier.
+type Tie struct {
+	Earlier, Later           int
+	EarlierPlace, LaterPlace int
+}

@@ -1,0 +1,570 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"penstock.example/remat"
+	"penstock.example/remat/solver"
+	"penstock.example/schedule"
+)
+
+// Curves keeps the curves of stages between calls of [Solve]. It may not be used concurrently.
+type Curves struct{ known map[string]*curve }
+
+// curve is the plans of one micro-batch on a stage, from everything kept down.
+type curve struct {
+	points   []solver.MicroBatch
+	plans    []MicroBatch // by point
+	measured bool         // the points have the bytes of a replay
+}
+
+// curveKey is the same for stages and micro-batches with the same curve.
+func curveKey(c remat.Chain, kind remat.BackwardKind, receives bool, prologue int) string {
+	key := binary.AppendVarint([]byte(c.Fingerprint()), int64(kind))
+	key = binary.AppendVarint(key, int64(prologue))
+	key = strconv.AppendBool(key, receives)
+	for _, l := range c.Layers {
+		for _, t := range []float64{l.Forward, l.ForwardNoGrad, l.Backward} {
+			key = binary.LittleEndian.AppendUint64(key, math.Float64bits(t))
+		}
+	}
+	return string(key)
+}
+
+// newCurve makes the curve of a chain. plain leaves out all but what recomputes nothing.
+func newCurve(ctx context.Context, c remat.Chain, receives bool, most int, plain bool) (*curve, error) {
+	out := &curve{points: make([]solver.MicroBatch, 1)} // of a stage that has no backward
+	if len(c.Layers) > 0 {
+		stage, err := solver.NewStage(ctx, c, receives, plain)
+		if err != nil {
+			return nil, err
+		}
+		out.points = stage.Curve(most)
+	}
+	return out, nil
+}
+
+// item is a micro-batch on a stage of a device. The places are those of actions on the worker.
+type item struct {
+	stage, microBatch int
+	curve             *curve
+	at                int // the point of the curve that it has
+	forward           int
+	again, backward   int // the first and the last action of its backward
+}
+
+// measureCurve gives the points of an item's curve the bytes of a replay, and drops points that others
+// beat. The bytes of all are too high by the same number.
+func (w *walker) measureCurve(it *item) {
+	c := it.curve
+	points, plans := c.points[:0], c.plans[:0]
+	for k, p := range c.points {
+		w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[k]
+		p.Forward, p.Held, p.Backward = w.replay.own(it)
+		if !slices.ContainsFunc(points, func(o solver.MicroBatch) bool { return o.Beats(&p) }) {
+			points, plans = append(points, p), append(plans, c.plans[k])
+		}
+	}
+	c.points, c.plans, c.measured = points, plans, true
+	w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[0]
+}
+
+// own returns the bytes of an item's micro-batch during its forward, before its backward, and
+// during that.
+func (r *replay) own(it *item) (forward, held, backward int64) {
+	live := int64(0)
+	bytes := r.bytesOf(it.microBatch)
+	for k := range it.backward + 1 {
+		if k == it.again {
+			held = live
+		}
+		live += bytes.before[k]
+		switch peak := live + bytes.peak[k]; {
+		case k == it.forward:
+			forward = peak
+		case k >= it.again:
+			backward = max(backward, peak)
+		}
+		live += bytes.after[k]
+	}
+	return forward, held, backward
+}
+
+// state is a plan of a device: a point of the curve of each item.
+type state struct {
+	points []int
+	peak   int64 // bytes, without the base
+	time   float64
+}
+
+// walker goes down from a plan of a device that recomputes nothing to one of the fewest bytes. Each
+// step is the one that costs least time for the bytes that it saves where the device holds most.
+// Nothing depends on the limit, so a larger limit only stops the walk earlier.
+type walker struct {
+	out       *Plan
+	items     []item
+	replay    *replay
+	bytes     []int64   // by action: the peak
+	weight    []float64 // by action: how much bytes count there
+	sum       []float64 // of the weights of actions before one
+	sharpness float64
+	peak      int64
+	time      float64
+	states    []state
+}
+
+// The weight of bytes falls with their distance from the peak, as a part of it, the faster the
+// sharper. A walk that finds no further step continues with sharper weights.
+const sharpness, mostSharp = 60, 1e5
+
+func (w *walker) measure() {
+	k := 0
+	w.peak = w.replay.peak(func(_ schedule.Action, peak, _ int64) {
+		w.bytes[k] = peak
+		k++
+	})
+	for k, b := range w.bytes {
+		w.weight[k] = math.Exp(w.sharpness * float64(b-w.peak) / float64(max(w.peak, 1)))
+		w.sum[k+1] = w.sum[k] + w.weight[k]
+	}
+}
+
+func (w *walker) set(i, point int) {
+	it := &w.items[i]
+	w.time += it.curve.points[point].Time - it.curve.points[it.at].Time
+	it.at = point
+	w.out.Stages[it.stage].MicroBatches[it.microBatch] = it.curve.plans[point]
+	w.replay.update(it.microBatch)
+	w.measure()
+}
+
+func (w *walker) save() {
+	s := state{peak: w.peak, time: w.time}
+	for i := range w.items {
+		s.points = append(s.points, w.items[i].at)
+	}
+	w.states = append(w.states, s)
+}
+
+// gain is the weighted bytes that an item saves at another point.
+func (w *walker) gain(it *item, now, p solver.MicroBatch) float64 {
+	return float64(now.Forward-p.Forward)*w.weight[it.forward] +
+		float64(now.Held-p.Held)*(w.sum[it.again]-w.sum[it.forward+1]) +
+		float64(now.Backward-p.Backward)*(w.sum[it.backward+1]-w.sum[it.again])
+}
+
+func (w *walker) down(ctx context.Context, enough int64) error {
+	w.save()
+	for least := w.peak; least > enough; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		i, point := w.cheapest()
+		if i < 0 {
+			if w.sharpness *= 4; w.sharpness > mostSharp {
+				return nil
+			}
+			w.measure()
+			continue
+		}
+		w.set(i, point)
+		if w.peak >= least {
+			continue
+		}
+		w.raise(w.peak, false)
+		w.save()
+		w.relieve(least)
+		least = w.peak
+	}
+	return nil
+}
+
+// cheapest returns the item and the point of the step that costs least time for the bytes that it
+// saves; -1 if no step saves any.
+func (w *walker) cheapest() (best, to int) {
+	best = -1
+	least := math.Inf(1)
+	for i := range w.items {
+		it := &w.items[i]
+		now := it.curve.points[it.at]
+		for k, p := range it.curve.points {
+			if p.Time <= now.Time {
+				continue
+			}
+			if g := w.gain(it, now, p); g > 1e-9 && (p.Time-now.Time)/g < least {
+				best, to, least = i, k, (p.Time-now.Time)/g
+			}
+		}
+	}
+	return best, to
+}
+
+// relieve saves states with peaks between that of the present state and another: at each rung of a
+// fixed ladder the present one with faster points for all items that have room.
+func (w *walker) relieve(above int64) {
+	points := make([]int, len(w.items))
+	for i := range w.items {
+		points[i] = w.items[i].at
+	}
+	peak := w.peak
+	for rung := math.Ceil(math.Log2(float64(peak)) * rungs); ; rung++ {
+		limit := min(int64(math.Exp2(rung/rungs)), above-1)
+		for _, down := range []bool{false, true} {
+			if w.raise(limit, down) {
+				w.save()
+				for i, point := range points {
+					if w.items[i].at != point {
+						w.set(i, point)
+					}
+				}
+			}
+		}
+		if limit == above-1 {
+			return
+		}
+	}
+}
+
+// rungs is how many rungs the ladder has from a number of bytes to twice as many.
+const rungs = 128
+
+// raise gives items faster points where the peak stays within a limit. It reports whether it could.
+func (w *walker) raise(limit int64, down bool) (raised bool) {
+	for n := range w.items {
+		i := n
+		if down {
+			i = len(w.items) - 1 - n
+		}
+		it := &w.items[i]
+		now := it.curve.points[it.at]
+		if now.Time == 0 {
+			continue
+		}
+		room := func(from, to int) int64 {
+			if from >= to {
+				return math.MaxInt64
+			}
+			return limit - slices.Max(w.bytes[from:to])
+		}
+		forward, waits, works := room(it.forward, it.forward+1), room(it.forward+1, it.again), room(it.again, it.backward+1)
+		tries := 3
+		for k, p := range it.curve.points {
+			if p.Time >= now.Time {
+				break
+			}
+			if p.Forward-now.Forward > forward || p.Held-now.Held > waits || p.Backward-now.Backward > works {
+				continue
+			}
+			was := it.at
+			if w.set(i, k); w.peak <= limit {
+				raised = true
+				break
+			}
+			if w.set(i, was); tries == 1 {
+				break
+			}
+			tries--
+		}
+	}
+	return raised
+}
+
+// fitting plans the devices of a problem.
+type fitting struct {
+	Problem
+	known     map[string]*curve
+	sameTimes bool // all operations take the same time
+}
+
+// best returns the plan with the shortest step in the order of one of several programs; if there is
+// none, what the last program lacks.
+func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError, err error) {
+	var shortest time.Duration
+	for _, program := range programs {
+		plan, step, lack, err := f.plan(ctx, program)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case lack != nil:
+			short = lack
+		case best == nil || step < shortest:
+			best, shortest = plan, step
+		}
+		if best != nil && f.First {
+			break
+		}
+	}
+	return best, short, nil
+}
+
+// plan plans a step in the order of a program that recomputes all that may be recomputed.
+func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError, error) {
+	out, walks, err := f.walks(ctx, program)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	short := &MemoryError{}
+	for at, w := range walks {
+		d := &out.Devices[at]
+		if w == nil || d.Limit == 0 {
+			continue
+		}
+		if least := w.states[len(w.states)-1].peak + d.Base; least > d.Limit {
+			short.Stages = append(short.Stages, f.shortage(at, least))
+		}
+	}
+	if len(short.Stages) > 0 {
+		return nil, 0, short, nil
+	}
+	var best []int
+	var shortest time.Duration
+	err = f.descend(out, walks, func(states []int, fullest float64, step func() time.Duration) bool {
+		if fullest > 1 {
+			return true
+		}
+		everything := !slices.ContainsFunc(states, func(k int) bool { return k > 0 })
+		if took := step(); best == nil || took < shortest {
+			best, shortest = slices.Clone(states), took
+		}
+		return !f.First && !everything
+	})
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	for at, w := range walks {
+		if w != nil {
+			w.apply(best[at])
+			out.Devices[at].Time = out.deviceTime(at)
+		}
+	}
+	out.Program = program.Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
+	if err := schedule.Check(out.Program, schedule.Limits{}); err != nil {
+		return nil, 0, nil, fmt.Errorf("plan: %w", err)
+	}
+	out.predictPeaks()
+	return out, shortest, nil, nil
+}
+
+// walks walks down on each device in the order of a program. The plan recomputes nothing.
+func (f *fitting) walks(ctx context.Context, program *schedule.Program) (*Plan, []*walker, error) {
+	out := &Plan{Program: program, skips: withGradientOffsets(f.Skips), ties: f.Ties}
+	for _, d := range f.Devices {
+		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
+	}
+	for i, s := range f.Stages {
+		out.Stages = append(out.Stages, f.stage(i, s))
+	}
+	graph := program.Graph()
+	latest := graph.LatestReceives()
+	walks := make([]*walker, len(f.Devices))
+	for at := range f.Devices {
+		w, err := f.walk(ctx, out, at, graph, latest)
+		if err != nil {
+			return nil, nil, fmt.Errorf("plan: device %s: %w", f.Devices[at].Name, err)
+		}
+		if walks[at] = w; w == nil {
+			continue
+		}
+		w.apply(0)
+		d := &out.Devices[at]
+		d.Limit, d.Base, d.Time = f.Devices[at].Limit, f.base(at), out.deviceTime(at)
+		d.Once = d.Time
+		for _, s := range f.Stages {
+			if s.Device == at {
+				d.Spread = max(d.Spread, s.Costs.Spread)
+			}
+		}
+	}
+	return out, walks, nil
+}
+
+// descend goes down the walks of all devices together, next the device whose peak is the greatest
+// part of its limit. It calls visit with the states that devices have, the greatest part, and what
+// a step takes; if visit returns false it stops.
+func (f *fitting) descend(out *Plan, walks []*walker,
+	visit func(states []int, fullest float64, step func() time.Duration) bool) error {
+	simulation, err := schedule.NewSimulation(out.Program)
+	if err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	durations, _ := out.durations()
+	step := func() time.Duration { return simulation.Run(durations, f.Links, nil) }
+	at := make([]int, len(walks))
+	for {
+		next, most, fullest := -1, 0.0, 0.0
+		for i, w := range walks {
+			if d := &out.Devices[i]; w != nil && d.Limit > 0 {
+				share := float64(w.states[at[i]].peak+d.Base) / float64(d.Limit)
+				if fullest = max(fullest, share); share > most && at[i]+1 < len(w.states) {
+					next, most = i, share
+				}
+			}
+		}
+		if !visit(at, fullest, step) || next < 0 {
+			return nil
+		}
+		at[next]++
+		walks[next].apply(at[next])
+	}
+}
+
+// deviceTime is the predicted microseconds of a device's actions.
+func (p *Plan) deviceTime(device int) (t float64) {
+	for _, s := range p.Stages {
+		if s.Device == device {
+			for _, m := range s.MicroBatches {
+				t += m.Forward + m.Recompute + m.Backward
+			}
+		}
+	}
+	return t
+}
+
+// apply gives the items the points of a state.
+func (w *walker) apply(k int) {
+	for i, point := range w.states[k].points {
+		it := &w.items[i]
+		w.out.Stages[it.stage].MicroBatches[it.microBatch] = it.curve.plans[point]
+	}
+}
+
+// walk returns the states of a device in the order of a program, by ascending time and descending
+// peak; nil if its memory is not planned.
+func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph, latest []int) (*walker, error) {
+	w := &walker{out: out, sharpness: sharpness}
+	limit := f.Devices[at].Limit
+	if err := f.items(ctx, w, at, graph, true); err != nil || w.items == nil {
+		return nil, err
+	}
+	w.begin(graph, latest, at)
+	if w.save(); limit == 0 || w.peak+f.base(at) <= limit {
+		return w, nil
+	}
+	if err := f.items(ctx, w, at, graph, false); err != nil {
+		return nil, err
+	}
+	for i := range w.items {
+		if it := &w.items[i]; !it.curve.measured {
+			w.measureCurve(it)
+		}
+	}
+	enough := int64(0)
+	if f.First {
+		enough = limit - f.base(at)
+	}
+	if err := w.down(ctx, enough); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(w.states, func(a, b state) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.peak, b.peak))
+	})
+	list := w.states[:0]
+	for _, s := range w.states {
+		if len(list) == 0 || s.peak < list[len(list)-1].peak {
+			list = append(list, s)
+		}
+	}
+	w.states = list
+	return w, nil
+}
+
+// items gives a walker the micro-batches of a device's stages with their curves, or with what
+// recomputes nothing alone.
+func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.Graph, plain bool) error {
+	w.items = nil
+	place := func(kind schedule.Kind, stage, microBatch int) int {
+		id, ok := graph.IndexOf(schedule.Action{Kind: kind, Stage: stage, MicroBatch: microBatch})
+		if !ok {
+			return -1
+		}
+		return id - graph.First[at]
+	}
+	most := pointsOfFront
+	if f.MicroBatches == 1 && len(f.Stages) == 1 {
+		most = 0 // so the plan is the fastest
+	}
+	for i, s := range f.Stages {
+		if s.Device != at || s.Policy != Optimal {
+			continue
+		}
+		local := map[remat.BackwardKind]*curve{}
+		for m := range f.MicroBatches {
+			it := item{stage: i, microBatch: m, forward: place(schedule.Forward, i, m), again: place(schedule.Recompute, i, m)}
+			kind := remat.Adds
+			if m == 0 && !s.Memory.Gradients {
+				kind = remat.Makes
+			}
+			if it.backward = place(schedule.BackwardInput, i, m); it.backward >= 0 {
+				kind += remat.MakesLater
+			} else {
+				it.backward = place(schedule.Backward, i, m)
+			}
+			if it.again < 0 {
+				it.again = it.backward
+			}
+			costs, which := &s.Costs, kind
+			if s.Fewer != nil && f.Larger > 0 && m >= f.Larger {
+				costs, which = s.Fewer, -1-kind
+			}
+			if local[which] == nil {
+				var err error
+				if local[which], err = f.curve(ctx, costs, kind, i < len(f.Stages)-1, s.Memory.BatchInput, most, plain); err != nil {
+					return err
+				}
+			}
+			it.curve = local[which]
+			w.items = append(w.items, it)
+			w.out.Stages[i].MicroBatches[m] = it.curve.plans[0]
+		}
+	}
+	return nil
+}
+
+// pointsOfFront is how many plans of a front are points of a curve.
+const pointsOfFront = 96
+
+// curve returns the curve of the micro-batches of a stage with a kind of backwards.
+func (f *fitting) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives, batchInput bool, most int, plain bool) (*curve, error) {
+	c := costs.Chain(kind)
+	if batchInput && costs.Prologue == 0 {
+		c = c.WithoutInput()
+	}
+	planned := c
+	if f.sameTimes {
+		planned.Layers = slices.Clone(c.Layers)
+		for i := range planned.Layers {
+			l := &planned.Layers[i]
+			l.Forward, l.ForwardNoGrad, l.Backward = 1, 1, 1
+		}
+	}
+	key := curveKey(c, kind, receives, costs.Prologue)
+	if plain || f.known[key] == nil {
+		made, err := newCurve(ctx, planned, receives, most, plain)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range made.points {
+			made.plans = append(made.plans, timed(p.Ops, c, costs.Prologue))
+		}
+		if plain {
+			return made, nil
+		}
+		f.known[key] = made
+	}
+	return f.known[key], nil
+}
+
+// begin replays the plan of the items' first points.
+func (w *walker) begin(graph *schedule.Graph, latest []int, at int) {
+	w.replay = w.out.newReplay(graph, latest, at)
+	n := len(w.replay.all.peak)
+	w.bytes, w.weight, w.sum = make([]int64, n), make([]float64, n), make([]float64, n+1)
+	w.measure()
+}
