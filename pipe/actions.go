@@ -13,7 +13,6 @@ import (
 	"penstock.example/torch"
 )
 
-// do performs an action on its stage.
 func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 	switch a.Kind {
 	case schedule.Forward:
@@ -23,7 +22,7 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 	case schedule.Backward, schedule.BackwardInput:
 		r.backward(c, a)
 	case schedule.BackwardWeight:
-		r.states[a.Stage][a.MicroBatch].execution.Weights(c)
+		r.state(a).execution.Weights(c)
 	case schedule.Reduce:
 		return r.reduce(c, a)
 	case schedule.SendActivation:
@@ -42,7 +41,7 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 
 // layer is the name of the layer that was running when the action failed with err, or "".
 func (r *run) layer(a schedule.Action, err error) string {
-	running, around := r.states[a.Stage][a.MicroBatch].execution.Running(), ""
+	running, around := r.state(a).execution.Running(), ""
 	if r.batch.Within != nil {
 		around = r.batch.Within.Path()
 	}
@@ -61,7 +60,7 @@ func (r *run) layer(a schedule.Action, err error) string {
 // forward performs the operations of a micro-batch's plan before the loss, and keeps what has to be
 // sent to other stages.
 func (r *run) forward(c *torch.Ctx, a schedule.Action) {
-	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], r.state(a)
 	state.execution.Final = !r.back
 	if a.Stage == 0 {
 		r.viewBatch(c, a.MicroBatch)
@@ -91,22 +90,21 @@ func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 // recompute performs the operations of a plan between the loss and the arrival of the gradient.
 func (r *run) recompute(c *torch.Ctx, a schedule.Action) {
 	if r.p.optimal() && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
-		r.start(c, a, &r.states[a.Stage][a.MicroBatch])
+		r.start(c, a, r.state(a))
 	}
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).recompute)
 }
 
-// perform performs operations of a plan.
 func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	defer c.SetAutocast(c.SetAutocast(r.p.cfg.Autocast))
-	execution := &r.states[a.Stage][a.MicroBatch].execution
+	execution := &r.state(a).execution
 	execution.Retain = r.retain
 	for _, op := range ops {
 		execution.Do(c, op)
 	}
 }
 
-// arrive gives the execution what the stage has received.
+// arrive hands received values to the execution.
 func (c *microBatch) arrive(stage *Stage) {
 	arrival := c.in
 	c.in = segment.Arrival{}
@@ -133,18 +131,18 @@ func (s *skipState) keep(p stageSkip, skips, sent []*torch.Tensor) {
 	s.left = len(p.to)
 }
 
-// backward adds the micro-batch's gradients to those of the stage's parameters, and keeps the
+// backward adds to the gradients of the stage's parameters, and keeps the
 // gradients that have to be sent to earlier stages. As the first part of two it leaves the
 // parameters' gradients, but for those that are sent, to the second part.
 func (r *run) backward(c *torch.Ctx, a schedule.Action) {
-	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], r.state(a)
 	c.SetGrad(false)
 	if r.last(a.Stage) && state.outGrad == nil {
 		r.start(c, a, state)
 	}
 	skips := make([][]*torch.Tensor, stage.leaving)
 	for i, p := range stage.skips {
-		if p.from.stage >= 0 {
+		if p.received() {
 			continue
 		}
 		for k, list := range state.skips[i].grads {
@@ -172,7 +170,8 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 // start gives the last stage the gradients of its output, or of the loss.
 func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
-		state.outGrad = []*torch.Tensor{c.Keep(r.gradOfLoss(c, r.weight(a.MicroBatch)*cmp.Or(r.batch.LossScale, 1)))}
+		weight := r.weight(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1)
+		state.outGrad = []*torch.Tensor{c.Keep(c.Fill_(c.Empty(r.lossType), weight))}
 		return
 	}
 	if r.batch.Within != nil {
@@ -188,7 +187,7 @@ func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	}
 }
 
-// takeInputGrads takes the gradients of what the stage received out of the execution.
+// takeInputGrads takes the gradients of received values out of the execution.
 func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatch) {
 	xs, skips := state.execution.TakeGrads(0)
 	if state.inGrad = xs; a.Stage == 0 {
@@ -202,7 +201,7 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 		}
 	}
 	for i, t := range stage.ties {
-		if t.from.stage >= 0 {
+		if t.received() {
 			state.ties[i].back = c.Keep(c.TakeGrad(t.tensor()))
 		}
 	}
@@ -211,7 +210,7 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 	}
 }
 
-// giveInputs adds the gradients that reach the first stage to those of the batch's inputs.
+// giveInputs adds to the gradients of the batch's inputs.
 func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
 	if r.batch.Within != nil {
 		r.inputGrads, state.inGrad = state.inGrad, nil

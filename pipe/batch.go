@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"errors"
 	"fmt"
 
 	"penstock.example/nn"
@@ -15,35 +14,31 @@ type Batch struct {
 	// Input is the input of the first layer: Rows(x), or a tuple of any types. A leaf that requires
 	// a gradient receives one.
 	Input  []Value
-	Target []Value // what the loss compares the output with; for Step alone
+	Target []Value // of the loss; for Step alone
 	Step   int64   // with Config.Seed, the seed of the step
 	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
 	Extras   []nn.Extra // values that are no tensors; every layer sees them on every micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Each replica
-	// (Config.Replicas) then adds to its own. The first Step, or Backward, of a batch without it sums
-	// them over the replicas, and what buffers have then is that of replica 0. Without replicas
-	// nothing depends on it: every Step adds to the gradients that there are.
+	// (Config.Replicas) then adds to its own. The next batch without it sums them over the replicas, and
+	// gives all the buffers of replica 0. Without replicas it changes nothing.
 	Accumulate bool
-	// TotalRows is how many rows the batches of an update have together, in which the mean of a loss
-	// counts: Result.Loss and the gradients are then the batch's share of theirs. 0 is the rows of
-	// this batch.
+	// TotalRows is how many rows the batches of an update have together. The mean of a loss is over
+	// these: Result.Loss and the gradients are the batch's share. 0 is the rows of this batch.
 	TotalRows int64
 	// FirstMicroBatch is how many micro-batches the update had before this batch (Pipe.MicroBatches
-	// of each batch). The layers' random numbers depend on the number of a micro-batch. PlanFor
-	// counts the gradients that they leave.
+	// of each). The layers' random numbers depend on it, and PlanFor counts the gradients they leave.
 	FirstMicroBatch int
-	// LossScale multiplies the gradients, as if the loss were so many times what it is; 0 is 1. See
-	// UpdateScaled. Result.Loss is not scaled.
+	// LossScale multiplies the gradients, but not Result.Loss; 0 is 1. See UpdateScaled.
 	LossScale float64
 
 	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat), or
 	// nil. The pipe then has one stage. Its layers run in forks of that context on the whole batch, on
 	// parameters that are where they are.
 	Within *nn.Ctx
-	// LossBytes is what the caller of Forward takes for its loss within a layer, beside the output and
-	// for the whole step. The policy Optimal keeps it free. 0 is four times the output.
+	// LossBytes is the memory that a loss behind the layer takes besides the output. The policy Optimal
+	// keeps it free for the whole step. 0 is four times the output.
 	LossBytes int64
 }
 
@@ -71,29 +66,38 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of the values that are split. All must have the same. With whole
-// set there need not be any, which is one row.
-func countRows(what string, list []Value, whole bool) (int64, error) {
+// countRows is the number of rows of the values that are split, which a stage reads. All must have the
+// same. In whole batches there need not be any, which is one row.
+func countRows(what string, list []Value, whole bool, which string, stage *Stage) (int64, error) {
 	rows, first := int64(-1), 0
 	for i, v := range list {
-		if err := v.check(fmt.Sprintf("%s %d", what, i)); err != nil {
-			return 0, err
+		refuse := func(format string, args ...any) (int64, error) {
+			return 0, fmt.Errorf("pipe: %s %d %s", what, i, fmt.Sprintf(format, args...))
 		}
-		if v.Whole {
+		t := v.Tensor
+		switch {
+		case t == nil:
+			return refuse("is nil; want a tensor")
+		case t.Freed():
+			return refuse("was freed; keep the batch's tensors until the call returns")
+		case !t.IsLeaf():
+			return refuse("hangs on a graph, which one backward for each micro-batch cannot go through; detach it, " +
+				"and go on from its gradient")
+		case t.Kind() != stage.Device.Kind:
+			return refuse("is on %v and the %s stage on %v; make it there", t.Kind(), which, stage.Device)
+		case v.Whole:
 			continue
 		}
-		shape := v.Tensor.Shape()
+		shape := t.Shape()
 		switch {
 		case len(shape) == 0:
-			return 0, fmt.Errorf("pipe: %s %d is %v, which has no rows to split into micro-batches; give every row its "+
-				"value, or give it as pipe.NoChunk",
-				what, i, v.Tensor)
+			return refuse("is %v, which has no rows to split into micro-batches; give every row its value, or give it "+
+				"as pipe.NoChunk", t)
 		case rows < 0:
 			rows, first = shape[0], i
 		case rows != shape[0]:
-			return 0, fmt.Errorf("pipe: %s %d has %d rows and %s %d has %d; all must have the same, except what is "+
-				"given as pipe.NoChunk",
-				what, first, rows, what, i, shape[0])
+			return 0, fmt.Errorf("pipe: %s %d has %d rows and %s %d has %d; all must have the same, except what is given "+
+				"as pipe.NoChunk", what, first, rows, what, i, shape[0])
 		}
 	}
 	if rows < 0 && whole {
@@ -105,43 +109,6 @@ func countRows(what string, list []Value, whole bool) (int64, error) {
 	return rows, nil
 }
 
-func (v Value) check(name string) error {
-	switch {
-	case v.Tensor == nil:
-		return fmt.Errorf("pipe: %s is nil; want a tensor", name)
-	case v.Tensor.Freed():
-		return fmt.Errorf("pipe: %s was freed; keep the batch's tensors until the call returns", name)
-	case !v.Tensor.IsLeaf():
-		return fmt.Errorf("pipe: %s hangs on a graph, which one backward for each micro-batch cannot go through; detach "+
-			"it, and go on from its gradient",
-			name)
-	}
-	return nil
-}
-
-// checkKind refuses values on another kind of device than the stage that reads them.
-func checkKind(what string, list []Value, which string, stage *Stage) error {
-	for i, v := range list {
-		if d := v.Tensor.Kind(); d != stage.Device.Kind {
-			return fmt.Errorf("pipe: %s %d is on %v and the %s stage on %v; make it there", what, i, d, which, stage.Device)
-		}
-	}
-	return nil
-}
-
-// requiresGrad reports whether any of the values requires a gradient.
-func requiresGrad(list []Value) bool {
-	for _, v := range list {
-		if v.Tensor.RequiresGrad() {
-			return true
-		}
-	}
-	return false
-}
-
-var errNoInput = errors.New("pipe: the batch has no input; set Input to pipe.Rows(x)")
-
-// checkPlace checks the place of the batch among those of an update.
 func (b Batch) checkPlace(rows int64) error {
 	switch {
 	case b.TotalRows != 0 && b.TotalRows < rows:

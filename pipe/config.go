@@ -18,37 +18,34 @@ import (
 
 // Config says how a model is cut and run. With more than one stage it needs a Balance.
 type Config struct {
-	// Balance is the number of layers of each stage, counted on the model's flattened layers. Nil
-	// is one stage.
+	// Balance is the number of the model's flattened layers in each stage. Nil is one stage.
 	Balance []int
-	// Devices gives each stage its device; more than stages are ignored. Nil is cpu:0, cpu:1, ...,
-	// which goes on from replica to replica. Stages on one device share its worker. A device is one of
-	// the process that has the stage (Ranks): of the same name in two processes, such as the only GPU
-	// of each of two machines, it is two devices. A process needs those of its own stages.
+	// Devices gives each stage its device, in the process that has the stage (Ranks). More than stages
+	// are ignored. Stages on one device share its worker. Devices of one name in two processes are two
+	// devices. Nil is cpu:0, cpu:1, ..., which goes on from replica to replica.
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
 	// Checkpoint is the policy of all stages, or a list with one for each. The zero value is
 	// ExceptLast.
 	Checkpoint Checkpoint
-	// Budget is for the policy Optimal: the most bytes that the device of a stage may hold,
-	// everything counted. It has a number for each stage, or one for all. While the pipe is open it
-	// is the limit of the device. Of stages on one device the lowest counts. Nil or 0 is the
-	// limit that the device has (torch.Device.SetLimit). Without a limit nothing is recomputed.
+	// Budget is for the policy Optimal: the most bytes that the device of each stage may hold,
+	// everything counted, or one number for all. While the pipe is open it limits the device. Of stages
+	// on one device the lowest counts. Nil or 0 is the device's own limit (torch.Device.SetLimit).
+	// Without a limit nothing is recomputed.
 	Budget []int64
 	// Optimizer is the optimizer that will update the model. The policy Optimal leaves memory for
 	// the state that it has not allocated yet. It belongs to the caller. Nil is none.
 	Optimizer optim.Optimizer
-	// Plan is a plan that was made before, by another pipe or a program. The pipe runs it as it is.
-	// Balance, Checkpoint, Budget and Schedule are those of the plan and must be left out. Devices
-	// are its own too, unless others are given, of which as many stages share each. With Replicas
-	// its program gets their sums, which must fit in its limits, unless it has them. Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
-	// runs the part of the plan for them. The limits of its stages hold as those of a Budget. Nil
-	// lets the pipe plan.
+	// Plan is an earlier plan, which the pipe runs as it is. Balance, Checkpoint, Budget and Schedule
+	// are those of the plan and must be left out. Devices are the plan's, unless others are given, of
+	// which as many stages share each. With Replicas its program gets their sums, which must fit in its
+	// limits. Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
+	// runs the part of the plan for them. The limits of its stages hold as a Budget. Nil lets the pipe
+	// plan.
 	Plan *plan.Plan
-	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and
-	// rows of a micro-batch, such as a balance was found from. Its layers and times are not
-	// measured again. Nil is none.
+	// Profile is for the policy Optimal: a measurement of the model with the same loss and rows of a
+	// micro-batch. Its layers and times are not measured again. Nil is none.
 	Profile *profile.Profile
 	// Schedule makes the programs that the workers run, such as schedule.OneFOneB, or
 	// schedule.Fixed of a program. Nil is schedule.GPipe. Any program runs that schedule.Check
@@ -69,23 +66,22 @@ type Config struct {
 	Cores [][]int
 	// Seed is the root of initial weights and of all randomness.
 	Seed uint64
-	// Group is the processes that the stages are in, of which this is one; see Pipe. It belongs to
-	// the caller, who closes it after the pipe. Nil is this process alone.
+	// Group is the processes that the stages are in, of which this is one; see Pipe. The caller closes
+	// it after the pipe. Nil is this process alone.
 	Group *group.Group
-	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. Nil shares
-	// the distinct devices out in order, as evenly as can be. Where there are fewer than processes, it
-	// so shares the stages.
+	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. Nil is
+	// DefaultRanks.
 	Ranks []int
-	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and
-	// the gradients are summed over the replicas within a step. Replica 0 is the first members of
-	// the group, and so on; Ranks are those of each replica. Replicas that are in one process, as
-	// members of one group.Local, have a model each, and devices of different names. 0 is 1.
+	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and a
+	// step sums the gradients over the replicas. Replica 0 is the first members of the group, and so on;
+	// Ranks count from the first member of a replica. Replicas in one process (group.Local) have a model
+	// each, and devices of different names. 0 is 1.
 	Replicas int
 	// Record makes every Step and Infer return a timeline.
 	Record bool
 
 	policies []Checkpoint // by stage
-	lanes    []int        // in tests, by stage: stages on one device with different lanes have different workers
+	lanes    []int        // in tests, by stage: a device has a worker for each lane
 }
 
 // MaxThreads is the most intra-op threads that a worker may have.
@@ -101,14 +97,17 @@ var (
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
 	// ErrAccumulating is the error of an update between the first batch with Accumulate and the one
 	// without, when each replica has gradients of its own.
-	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; the last batch before an update is one without Accumulate")
+	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; " +
+		"the last batch before an update is one without Accumulate")
 )
 
 // copied is the configuration with slices of its own, because the caller may change his later.
 func (cfg Config) copied() Config {
-	cfg.Balance, cfg.Devices, cfg.policies = slices.Clone(cfg.Balance), slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
-	cfg.Cores, cfg.Budget, cfg.Ranks = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget), slices.Clone(cfg.Ranks)
-	cfg.lanes = slices.Clone(cfg.lanes)
+	for _, list := range []*[]int{&cfg.Balance, &cfg.Ranks, &cfg.lanes} {
+		*list = slices.Clone(*list)
+	}
+	cfg.Devices, cfg.policies = slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
+	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
 }
 
@@ -125,8 +124,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
 	if cfg.Plan != nil {
-		var err error
-		if cfg, err = cfg.planned(); err != nil {
+		if err := cfg.takePlan(); err != nil {
 			return cfg, err
 		}
 	}
@@ -138,7 +136,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
 		cfg.checkReplicas,
 		cfg.checkDevices,
-		cfg.checkGroup,
+		cfg.checkRanks,
 		cfg.checkAvailable,
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
@@ -155,30 +153,30 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 
 // checkSchedule has the schedule make a program, which must run.
 func (cfg *Config) checkSchedule() error {
-	if cfg.Schedule == nil {
-		if cfg.Schedule = schedule.GPipe; cfg.Replicas > 1 {
-			cfg.Schedule = reducing(schedule.GPipe)
-		}
-		return nil
+	given := cfg.Schedule != nil
+	if !given {
+		cfg.Schedule = schedule.GPipe
 	}
-	worker, _ := cfg.workers()
+	worker := cfg.Workers()
 	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
 		Recompute: func(stage, microBatch int) bool {
 			return stage < len(worker) && (cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}})
 	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
+	case !given:
 	case err != nil:
 		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other stages, devices or chunks")
 	case p.Reduces():
 		return refuse("Schedule", value, reduces, withoutReduce)
-	case cfg.Replicas > 1:
+	}
+	if cfg.Replicas > 1 {
 		cfg.Schedule = reducing(cfg.Schedule)
 	}
 	return nil
 }
 
-// What is wrong with a program that has reductions, and what to do about it.
+// The problem and the remedy of a program that has reductions.
 const (
 	reduces       = "its program reduces gradients over replicas, and a pipe is one"
 	withoutReduce = "want one without reductions (schedule.Program.WithoutReduce)"
@@ -191,22 +189,37 @@ func refuse(field string, value any, problem, remedy string) error {
 	return &ConfigError{Of: "pipe", Field: field, Value: value, Problem: problem, Remedy: remedy}
 }
 
+// checkReplicas checks that the members of the group can be shared out.
+func (cfg *Config) checkReplicas() error {
+	switch n := max(cfg.Replicas, 1); {
+	case cfg.Group == nil && n > 1:
+		return refuse("Replicas", cfg.Replicas, "there is no Group",
+			"want one whose members have all replicas: of group.Join, or of group.Local within this process")
+	case cfg.Group != nil && cfg.Group.Size()%n != 0:
+		return refuse("Replicas", cfg.Replicas, fmt.Sprintf("the group has %d members", cfg.Group.Size()),
+			"want a number of members that the replicas share out evenly")
+	}
+	return arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0)
+}
+
 // checkDevices gives each stage its device.
 func (cfg *Config) checkDevices() error {
+	n := len(cfg.Balance)
 	if cfg.Devices == nil {
 		_, replica := cfg.replicas()
-		for i, n := 0, len(cfg.Balance); i < n; i++ {
+		for i := range n {
 			cfg.Devices = append(cfg.Devices, torch.CPU(replica*n+i))
 		}
 	}
-	if len(cfg.Devices) < len(cfg.Balance) {
-		return refuse("Devices", cfg.Devices, fmt.Sprintf("%d for %d stages", len(cfg.Devices), len(cfg.Balance)),
+	if len(cfg.Devices) < n {
+		return refuse("Devices", cfg.Devices, fmt.Sprintf("%d for %d stages", len(cfg.Devices), n),
 			"want one for each stage; the same one may serve several")
 	}
-	cfg.Devices = cfg.Devices[:len(cfg.Balance)]
+	cfg.Devices = cfg.Devices[:n]
 	for _, d := range cfg.Devices {
 		if d.Index < 0 || d.Kind == torch.KindCPU && d.Index >= torch.MaxCPU {
-			return refuse("Devices", cfg.Devices, fmt.Sprintf("there is no %v", d), fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
+			return refuse("Devices", cfg.Devices, fmt.Sprintf("there is no %v", d),
+				fmt.Sprintf("want an index from 0 to %d", torch.MaxCPU-1))
 		}
 	}
 	return nil
@@ -215,12 +228,36 @@ func (cfg *Config) checkDevices() error {
 // checkAvailable checks that this process can use the devices of its stages.
 func (cfg *Config) checkAvailable() error {
 	for i, d := range cfg.Devices {
-		if !cfg.here(i) {
-			continue
-		}
-		if err := d.Usable(); err != nil {
+		if err := d.Usable(); err != nil && cfg.here(i) {
 			return refuse("Devices", cfg.Devices, err.Error(), "want cpu:0, cpu:1, ...")
 		}
+	}
+	return nil
+}
+
+// checkRanks checks Ranks, and fills in their default.
+func (cfg *Config) checkRanks() error {
+	stages := len(cfg.Balance)
+	if cfg.Group == nil {
+		if cfg.Ranks != nil {
+			return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
+		}
+		return nil
+	}
+	replicas, _ := cfg.replicas()
+	size := cfg.Group.Size() / replicas
+	if cfg.Ranks == nil {
+		if stages < size {
+			return refuse("Group", unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
+				fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas),
+				"want as many stages as a replica has processes, or more")
+		}
+		cfg.Ranks = DefaultRanks(cfg.Devices, size)
+	}
+	distinct := slices.Compact(slices.Sorted(slices.Values(cfg.Ranks)))
+	if len(cfg.Ranks) != stages || len(distinct) != size || distinct[0] != 0 || distinct[size-1] != size-1 {
+		return refuse("Ranks", cfg.Ranks, fmt.Sprintf("%d stages are on ranks 0 to %d", stages, size-1),
+			"want a rank for each stage, and a stage for each rank")
 	}
 	return nil
 }
@@ -232,17 +269,15 @@ func (cfg *Config) checkAvailable() error {
 type Checkpoint string
 
 const (
-	// ExceptLast recomputes every micro-batch except the one whose backward comes first, because it
-	// would be recomputed at once. In ascending order that is micro-batch 0. The micro-batches that
-	// the batch really has count: with one, nothing is recomputed.
+	// ExceptLast recomputes every micro-batch except the first to go backward, which would be recomputed
+	// at once: micro-batch 0. A batch with one micro-batch recomputes nothing.
 	ExceptLast = Checkpoint(plan.ExceptLast)
 	// Never keeps everything and recomputes nothing.
 	Never = Checkpoint(plan.Never)
 	// Always recomputes every micro-batch.
 	Always = Checkpoint(plan.Always)
-	// Optimal chooses for each layer and micro-batch what to keep and what to recompute, so that a
-	// step is shortest within a number of bytes (Config.Budget). The first step with batches of a
-	// new size measures the layers and plans; see Pipe.Plan.
+	// Optimal keeps or recomputes each layer of each micro-batch so that a step is shortest within
+	// Config.Budget. The first step with batches of a new size measures the layers and plans.
 	Optimal = Checkpoint(plan.Optimal)
 )
 
@@ -270,7 +305,8 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	for _, word := range strings.Split(k.String(), ",") {
 		if !slices.Contains(plan.Policies, plan.Policy(word)) {
 			return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%q is no policy", word),
-				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+"want never, except_last, always or optimal, or a list with one for each stage")
+				arg.Meant(word, []string{string(Never), string(ExceptLast), string(Always), string(Optimal)})+
+					"want never, except_last, always or optimal, or a list with one for each stage")
 		}
 		out = append(out, Checkpoint(word))
 	}
@@ -280,10 +316,11 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	case stages:
 		return out, nil
 	}
-	return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%d policies for %d stages", len(out), stages), "want one for each stage, or one for all")
+	return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%d policies for %d stages", len(out), stages),
+		"want one for each stage, or one for all")
 }
 
-// checkBudget checks Budget and what else the policy Optimal asks for.
+// checkBudget checks the settings of the policy Optimal.
 func (cfg *Config) checkBudget() error {
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
@@ -292,24 +329,24 @@ func (cfg *Config) checkBudget() error {
 		}
 		return nil
 	}
-	switch n := len(cfg.Budget); {
-	case n == 0:
-		cfg.Budget = make([]int64, len(cfg.Balance))
-	case n == 1:
-		cfg.Budget = slices.Repeat(cfg.Budget, len(cfg.Balance))
-	case n != len(cfg.Balance):
-		return refuse("Budget", cfg.Budget, fmt.Sprintf("%d numbers of bytes for %d stages", n, len(cfg.Balance)),
+	switch n := len(cfg.Balance); len(cfg.Budget) {
+	case 0:
+		cfg.Budget = make([]int64, n)
+	case n:
+	case 1:
+		cfg.Budget = slices.Repeat(cfg.Budget, n)
+	default:
+		return refuse("Budget", cfg.Budget, fmt.Sprintf("%d numbers of bytes for %d stages", len(cfg.Budget), n),
 			"want one for each stage, or one for all")
 	}
-	for i, n := range cfg.Budget {
-		if n < 0 {
-			return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, n), "want at least 1, or 0 for none")
-		}
+	if i := slices.IndexFunc(cfg.Budget, func(n int64) bool { return n < 0 }); i >= 0 {
+		return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, cfg.Budget[i]), "want at least 1, or 0 for none")
 	}
-	worker, _ := cfg.workers()
+	worker := cfg.Workers()
 	for i, d := range cfg.Devices {
 		if first := slices.Index(worker, worker[i]); (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
-			return refuse("Checkpoint", cfg.Checkpoint.String(), fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
+			return refuse("Checkpoint", cfg.Checkpoint.String(),
+				fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
 				"want optimal for all stages of a device, or for none")
 		}
 	}
@@ -317,41 +354,41 @@ func (cfg *Config) checkBudget() error {
 }
 
 // refusePlan is a ConfigError about Config.Plan.
-func (cfg Config) refusePlan(problem, remedy string) error {
-	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages), cfg.Plan.MicroBatches())), problem, remedy)
+func (cfg *Config) refusePlan(problem, remedy string) error {
+	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages), cfg.Plan.MicroBatches())),
+		problem, remedy)
 }
 
-// planned is the configuration with the settings of its plan.
-func (cfg Config) planned() (Config, error) {
-	const leaveOut = "leave Balance, Checkpoint, Budget and Schedule out"
-	if err := cfg.Plan.Check(); err != nil {
-		return cfg, cfg.refusePlan(err.Error(), "want one that planner.Solve or planner.Parse returned, unchanged")
+// takePlan takes over the settings of the plan.
+func (cfg *Config) takePlan() error {
+	plan := cfg.Plan
+	if err := plan.Check(); err != nil {
+		return cfg.refusePlan(err.Error(), "want one that plan.Solve or plan.Parse returned, unchanged")
 	}
-	if cfg.Plan.Program.Reduces() && cfg.Replicas <= 1 {
-		return cfg, cfg.refusePlan(reduces, withoutReduce)
-	}
-	if cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil {
-		return cfg, cfg.refusePlan("the configuration says what the plan says", leaveOut)
-	}
-	if n := cfg.Plan.MicroBatches(); cfg.Chunks > n {
-		return cfg, refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches", fmt.Sprintf("want at most %d", n))
-	} else if cfg.Chunks == 0 {
+	switch n := plan.MicroBatches(); {
+	case plan.Program.Reduces() && cfg.Replicas <= 1:
+		return cfg.refusePlan(reduces, withoutReduce)
+	case cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil:
+		return cfg.refusePlan("the configuration says what the plan says", "leave Balance, Checkpoint, Budget and Schedule out")
+	case cfg.Chunks > n:
+		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches", fmt.Sprintf("want at most %d", n))
+	case cfg.Chunks == 0:
 		cfg.Chunks = n
 	}
 	var policies []Checkpoint
 	var devices []torch.Device
 	var ranks []int
-	for i, s := range cfg.Plan.Stages {
-		device := cfg.Plan.Devices[s.Device]
+	for i, s := range plan.Stages {
+		device := plan.Devices[s.Device]
 		d, rank, err := parseDevice(device.Name)
 		if err != nil && cfg.Devices == nil {
-			return cfg, cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
+			return cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
 		}
-		cfg.Balance, devices, policies = append(cfg.Balance, s.Layers), append(devices, d), append(policies, Checkpoint(s.Policy))
+		cfg.Balance, cfg.Budget = append(cfg.Balance, s.Layers), append(cfg.Budget, device.Limit)
+		policies, devices = append(policies, Checkpoint(s.Policy)), append(devices, d)
 		if rank >= 0 {
 			ranks = append(ranks, rank)
 		}
-		cfg.Budget = append(cfg.Budget, device.Limit)
 	}
 	if cfg.Devices == nil {
 		cfg.Devices = devices
@@ -359,9 +396,8 @@ func (cfg Config) planned() (Config, error) {
 			cfg.Ranks = ranks
 		}
 	}
-	cfg.Checkpoint = PerStage(policies...)
-	if !slices.Contains(policies, Optimal) {
+	if cfg.Checkpoint = PerStage(policies...); !slices.Contains(policies, Optimal) {
 		cfg.Budget = nil
 	}
-	return cfg, nil
+	return nil
 }

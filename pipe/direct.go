@@ -11,9 +11,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Stages on GPUs of different processes send each other what they make without their hosts, by NCCL,
-// and so do replicas what they sum. All others of different processes do so through the memory of the hosts: those on CPUs, a GPU and a
-// CPU, and two processes on one GPU, for which NCCL has no communicator.
+// Parcels between different GPUs of different processes go by NCCL, without the hosts. All others go
+// through the memory of the hosts: also those between a GPU and a CPU, and between two processes on one
+// GPU, for which NCCL has no communicator.
 
 // gpus is how this process reaches GPUs of others. Tests have others.
 type gpus struct {
@@ -24,12 +24,12 @@ type gpus struct {
 
 var nccl = gpus{torch.Device.GPU, func() link.Communicators { return &torch.NCCL{} }, torch.Device.NewStream}
 
-// A way leads from end to end. end is the number of a worker of a replica among the workers of all.
+// end is the number of a worker of a replica among the workers of all.
 func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }
 
-// ways lists the ways between different GPUs of different processes: first both directions of all stages of
-// a replica that send each other something, which are as many as stages says, then those of each worker
-// to that of the next replica, for sums. ids has the GPU of each end.
+// ways lists the edges between different GPUs of different processes, from end to end, in both
+// directions. The first ones, whose number is stages, are between stages of a replica. The others are
+// between replicas, for sums. ids has the GPU of each end.
 func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
 	join := func(a, b int) {
 		way := schedule.Edge{From: a, To: b}
@@ -38,20 +38,21 @@ func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
 		}
 	}
 	count, _ := p.cfg.replicas()
+	skips, ties := crossings(p.stages)
 	for k := range count {
 		between := func(a, b int) {
-			if a >= 0 && p.cfg.Ranks[a] != p.cfg.Ranks[b] {
+			if p.cfg.Ranks[a] != p.cfg.Ranks[b] {
 				join(p.end(k, p.stages[a].worker), p.end(k, p.stages[b].worker))
 			}
 		}
-		for i, s := range p.stages {
-			between(i-1, i)
-			for _, skip := range s.skips {
-				between(skip.from.stage, i)
-			}
-			for _, t := range s.ties {
-				between(t.from.stage, i)
-			}
+		for i := range len(p.stages) - 1 {
+			between(i, i+1)
+		}
+		for _, s := range skips {
+			between(s.From, s.To)
+		}
+		for _, t := range ties {
+			between(t.Earlier, t.Later)
 		}
 	}
 	stages = len(ways)
@@ -61,12 +62,6 @@ func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
 		}
 	}
 	return ways, stages
-}
-
-// idOfWay is what both ends of a way know it by.
-type idOfWay struct {
-	Way schedule.Edge
-	ID  []byte
 }
 
 // connect opens the ways to GPUs of other processes. A failure is the group's, as others wait.
@@ -85,28 +80,14 @@ func (p *Pipe) connect(hosts []host) error {
 	}
 	here := map[int]link.End{}
 	for _, w := range p.mine {
-		own := p.workers[w]
-		here[p.end(p.replica, w)] = link.End{Device: own.device, Copies: func() stream.Stream { return p.gpus.copies(own.device) }}
+		own := p.workers[w].device
+		here[p.end(p.replica, w)] = link.End{Device: own, Copies: func() stream.Stream { return p.gpus.copies(own) }}
 	}
-	d, err := link.NewDirect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(), func(err error) { _ = p.lost(err) })
-	if err != nil {
-		return p.lost(err)
-	}
-	p.direct = d
-	var mine []idOfWay
-	ids, err := d.IDs()
-	for way, id := range ids {
-		mine = append(mine, idOfWay{way, id})
-	}
-	all, err := meet(context.Background(), p, "the ways between GPUs", mine, err)
-	if err != nil {
-		return err
-	}
-	given := map[schedule.Edge][]byte{}
-	for _, i := range slices.Concat(all...) {
-		given[i.Way] = i.ID
-	}
-	if err := d.Open(given); err != nil {
+	d, err := link.Connect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(), func(err error) { _ = p.lost(err) },
+		func(own []link.NamedID, failed error) ([][]link.NamedID, error) {
+			return meet(context.Background(), p, "the ways between GPUs", own, failed)
+		})
+	if p.direct = d; err != nil {
 		return p.lost(err)
 	}
 	var ends []int
@@ -116,7 +97,7 @@ func (p *Pipe) connect(hosts []host) error {
 	p.remote.SetDirect(d, ends)
 	for i, l := range p.between {
 		var ends []int
-		for k := range max(p.cfg.Replicas, 1) {
+		for k := range p.cfg.Replicas {
 			ends = append(ends, p.end(k, p.stages[i].worker))
 		}
 		l.SetDirect(d, ends)
@@ -145,13 +126,14 @@ func (p *Pipe) inOrder() error {
 	if err == nil {
 		err = schedule.Check(program, schedule.Limits{InOrder: true})
 	}
-	const problem, remedy = "between GPUs of different processes values have no names", "want a program that receives in the order in which it sends"
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case p.cfg.Plan != nil:
-		return p.cfg.refusePlan(fmt.Sprintf("%s: %v", problem, err), remedy)
 	}
-	return refuse("Schedule", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)),
-		fmt.Sprintf("%s: %v", problem, err), remedy)
+	problem := fmt.Sprintf("between GPUs of different processes values have no names: %v", err)
+	const remedy = "want a program that receives in the order in which it sends"
+	if p.cfg.Plan != nil {
+		return p.cfg.refusePlan(problem, remedy)
+	}
+	value := unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks))
+	return refuse("Schedule", value, problem, remedy)
 }

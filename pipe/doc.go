@@ -31,15 +31,14 @@
 // it at the beginning of every run.
 //
 // The autograd graph is cut between stages, so the backward of a stage is an ordinary call on its
-// own worker. Stages therefore overlap in backward on CPU too, and the program sets the order. One
-// autograd graph through all stages would not overlap on CPU, where libtorch runs a backward on the
-// thread that calls it.
+// worker. Stages therefore overlap in backward on CPU too, where libtorch runs a backward on the thread
+// that calls it.
 //
 // Results are bit-equal whatever the balance, the schedule, the policy and the number of stages, for
 // the same number of micro-batches and threads. For this, backward runs in ascending order of
 // micro-batches on every stage, and random numbers are derived from seed, step, micro-batch and
-// layer name. What a layer gives, and the gradient of what it takes, has no gaps in its memory on
-// either side of a cut: where a layer of one's own makes them, nn.Ctx copies.
+// layer name. Outputs of layers and gradients of inputs are contiguous, with or without a cut: nn.Ctx
+// copies others.
 //
 // With one stage the peak of a device is the same in every run. With several it may differ by the
 // activations and gradients that neighbours have not received yet; see Pipe.SafeLimit.

@@ -58,25 +58,24 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 			return nil, err
 		}
 	}
-	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine), over: make(chan struct{}),
-		cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(), events: make([][]schedule.Event, len(p.workers))}
+	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine),
+		over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(),
+		events: make([][]schedule.Event, len(p.workers))}
 	r.moved, r.ledger = sync.NewCond(&r.mu), newLedger(r)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
 	defer runningThreads.Add(-busy)
-	var all, watcher sync.WaitGroup
-	all.Add(len(p.mine))
 	now := r.pass
-	p.start(func(worker int, c *torch.Ctx) {
-		defer all.Done()
+	wait := p.start(func(worker int, c *torch.Ctx) {
 		defer r.leave(now, worker)
 		r.work(worker, c)
 	})
+	var watcher sync.WaitGroup
 	watcher.Go(r.watch)
 	<-r.over
-	watcher.Wait() // what it has begun to abort
+	watcher.Wait() // it may abort the link
 	if r.err != nil {
-		all.Wait()
+		wait()
 		r.ledger.close()
 		return nil, p.lost(r.err)
 	}
@@ -95,7 +94,6 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	return &schedule.Timeline{Workers: len(p.workers), Events: events}, nil
 }
 
-// here says whether a worker is in this process.
 func (r *run) here(worker int) bool { return r.p.workers[worker] != nil }
 
 // watch fails the pass when its context ends, or the group has failed.
@@ -116,10 +114,9 @@ func (r *run) watch() {
 // work performs a worker's actions in order. After a failure anywhere no action starts.
 func (r *run) work(worker int, c *torch.Ctx) {
 	w, g, end := r.p.workers[worker], r.graph, r.graph.First[worker+1]
-	hold := func(id int) {
-		if r.p.hold != nil {
-			r.p.hold(worker, id)
-		}
+	hold := r.p.hold
+	if hold == nil {
+		hold = func(worker, id int) {}
 	}
 	var current schedule.Action
 	finished, ending := false, ""
@@ -127,7 +124,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	beside := sums{r: r, worker: worker}
 	defer beside.wait() // when a failure is known, which ends them, and before anything is undone
 	defer func() {
-		defer hold(end)
+		defer hold(worker, end)
 		if finished {
 			return
 		}
@@ -139,8 +136,18 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		_ = torch.Try(w.leave) // the failure is known
 	}()
 	c.Device().OwnPeak() // from here on
-	clock := newClock(c, time.Since(r.begun))
-	defer clock.free()
+	base, begun := c.Moment(), time.Since(r.begun)
+	marks := []torch.Moment{base} // of the beginnings and ends of actions; a GPU knows them at the end
+	mark := func() {
+		if r.record {
+			marks = append(marks, c.Moment())
+		}
+	}
+	defer func() {
+		for _, m := range marks {
+			m.Free()
+		}
+	}()
 	r.begin(worker)
 	if r.receivesAhead() {
 		for _, send := range g.expected[worker] {
@@ -153,7 +160,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	}
 	for id := g.First[worker]; id < end; id++ {
 		current = g.Actions[id]
-		if hold(id); !r.await(id) {
+		if hold(worker, id); !r.await(id) {
 			break
 		}
 		if g.beside(worker, id) {
@@ -167,18 +174,16 @@ func (r *run) work(worker int, c *torch.Ctx) {
 			do = beside.last
 			beside.wait()
 		}
-		if r.record {
-			clock.mark(c)
-		}
+		mark()
 		if err := do(c, current); err != nil {
 			r.failAt(current, "", err)
 			break
 		}
 		c.Close()
 		r.ledger.enter(id, c.Device(), r.waits(current))
-		if r.record {
-			clock.mark(c)
-			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: c.Device().Memory().Live})
+		if mark(); r.record {
+			live := c.Device().Memory().Live
+			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: live})
 		}
 		r.finish(id)
 	}
@@ -192,14 +197,15 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	ending = fmt.Sprintf("the work of %v", c.Device())
 	w.leave()
 	for i := range r.events[worker] {
-		r.events[worker][i].Start, r.events[worker][i].End = clock.at(2*i), clock.at(2*i+1)
+		e := &r.events[worker][i]
+		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
 	r.events[worker] = append(r.events[worker], beside.events...)
 	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	finished = true
 }
 
-// await waits for what an action depends on. It returns false if the pass has failed.
+// await waits for the dependencies of an action. It returns false if the pass has failed.
 func (r *run) await(id int) bool {
 	g, current := r.graph, r.graph.Actions[id]
 	for _, dep := range g.Cross[id] {
@@ -221,8 +227,8 @@ func (r *run) await(id int) bool {
 	return !r.failed.Load()
 }
 
-// receivesAhead says whether there is memory for parcels that arrive while their receivers compute. A
-// plan of what every device holds counts what is received from the receive on.
+// receivesAhead says whether parcels may arrive while their receivers compute. The policy Optimal counts
+// them from the receive on.
 func (r *run) receivesAhead() bool {
 	return r.p.remote != nil && !r.p.optimal() && (r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
 }
@@ -245,12 +251,11 @@ func (r *run) leave(x *pass, worker int) {
 	}
 }
 
-// spinTime is how long a waiter looks before it sleeps, where the threads of this process's runs all have
-// a core: about as long as it takes to wake a thread on a core that has gone idle. So a wait costs at most
-// twice what it must.
+// spinTime is how long a waiter looks before it sleeps, if each thread has a core: about as long as it
+// takes to wake a thread on an idle core. So a wait takes at most twice as long as it must.
 const spinTime = time.Millisecond
 
-// runningThreads counts the threads of the workers whose runs go on in this process: of pipes, and of replicas.
+// runningThreads counts the threads of all workers in this process whose runs go on.
 var runningThreads atomic.Int64
 
 func (r *run) wait(id int) {
@@ -276,13 +281,12 @@ func (r *run) finish(id int) {
 	r.moved.Broadcast()
 }
 
-// failAt fails the pass with the failure of an action.
 func (r *run) failAt(a schedule.Action, layer string, err error) {
 	r.fail(&Error{Stage: a.Stage, MicroBatch: a.MicroBatch, Direction: a.Kind, Layer: layer, Err: err})
 }
 
-// fail records the first failure, wakes all waiters and ends what waits on links. After the group has
-// failed that is the group's, whatever err is: links and communicators do not always tell of it.
+// fail records the first failure, wakes all waiters and ends what waits on links. The group's failure
+// comes before err, which may be a consequence.
 func (r *run) fail(err error) {
 	if g := r.p.cfg.Group; g != nil {
 		err = cmp.Or(g.Err(), err)
@@ -309,7 +313,7 @@ type Error struct {
 	Err               error         // *torch.Error, *PanicError, ErrGoexit, or that of a link
 }
 
-// Error gives where it failed, the cause and, if there is one, the remedy.
+// Error gives the place, the cause and, if known, the remedy.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("pipe: stage %d, micro-batch %d", e.Stage, e.MicroBatch)
 	if e.Layer != "" {
@@ -318,45 +322,18 @@ func (e *Error) Error() string {
 	return s + fmt.Sprintf(", %v: %s", e.Direction, e.text())
 }
 
-// text gives the cause and, if there is one, the remedy.
 func (e *Error) text() string { return e.Err.Error() + remedy(e.Err) }
 
-// remedy says what to do about an error, or nothing.
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, torch.ErrOutOfMemory):
 		return "; use more chunks, checkpoint policy always, more stages, or a higher limit"
 	case errors.Is(err, torch.ErrDeviceLost):
-		return "; a kernel failed here or before, as by an index or a class out of range: restart the process, which cannot use the GPU any more"
+		return "; a kernel failed here or before, as by an index or a class out of range: restart the process, which " +
+			"cannot use the GPU any more"
 	}
 	return ""
 }
 
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
-
-// clock notes when the work of a worker comes to the beginnings and ends of its actions. On a GPU
-// that is not known before the work is done.
-type clock struct {
-	base  torch.Moment
-	begun time.Duration // when base was, since the beginning of the pass
-	marks []torch.Moment
-}
-
-func newClock(c *torch.Ctx, begun time.Duration) *clock {
-	return &clock{base: c.Moment(), begun: begun}
-}
-
-// mark notes the point that the work queued so far comes to.
-func (k *clock) mark(c *torch.Ctx) { k.marks = append(k.marks, c.Moment()) }
-
-// at is the time of a mark since the beginning of the pass, once the worker's stream has been waited
-// for.
-func (k *clock) at(i int) time.Duration { return k.begun + k.marks[i].Since(k.base) }
-
-func (k *clock) free() {
-	k.base.Free()
-	for _, m := range k.marks {
-		m.Free()
-	}
-}

@@ -26,7 +26,7 @@ type stageSkip struct {
 	key   nn.SkipKey
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
 	place int        // index among the stage's skips that are stashed here
-	pops  int        // how often this stage pops what it was sent
+	pops  int        // how often this stage pops it
 	to    []location // on the stages that pop it, in ascending order
 }
 
@@ -85,6 +85,8 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 	}
 }
 
+func (s stageSkip) received() bool { return s.from.stage >= 0 }
+
 func (s *Stage) add(p stageSkip) int {
 	s.skips = append(s.skips, p)
 	return len(s.skips) - 1
@@ -99,6 +101,9 @@ type tie struct {
 	from, to location
 }
 
+// received says that the parameter lives on an earlier stage, and the tie's stage has a replica.
+func (t tie) received() bool { return t.from.stage >= 0 }
+
 // tensor is the parameter on the tie's stage: the value, or the replica.
 func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
 
@@ -106,7 +111,7 @@ func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
 func (p *Pipe) home(t tie) (*Stage, tie) {
 	at := t.from
 	for stage := p.stages[at.stage]; ; stage = p.stages[at.stage] {
-		if t = stage.ties[at.index]; t.from.stage < 0 {
+		if t = stage.ties[at.index]; !t.received() {
 			return stage, t
 		}
 		at = t.from
@@ -122,7 +127,7 @@ func (p *Pipe) ownReplicas(b Batch) error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
 			for _, h := range t.handles {
-				if t.from.stage < 0 && h.Replica() != nil {
+				if !t.received() && h.Replica() != nil {
 					return errors.New("pipe: another pipe has the model and has put a parameter that layers share on " +
 						"several stages; Close that one first")
 				}
@@ -136,7 +141,7 @@ func (p *Pipe) ownReplicas(b Batch) error {
 func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 	s := p.stages[stage]
 	for _, t := range s.ties {
-		if t.from.stage < 0 {
+		if !t.received() {
 			continue
 		}
 		home, owner := p.home(t)
@@ -188,11 +193,11 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 	})
 }
 
-// dropReplicaGrads drops the gradients that a failed backward has left in the replicas. A caller
-// cannot drop them, as the model's gradients are those of the parameters.
+// dropReplicaGrads drops the gradients that a failed backward has left in the replicas, which callers
+// do not see.
 func (s *Stage) dropReplicaGrads() {
 	for _, t := range s.ties {
-		if t.from.stage >= 0 {
+		if t.received() {
 			t.tensor().SetGradOf(nil)
 		}
 	}
@@ -201,7 +206,7 @@ func (s *Stage) dropReplicaGrads() {
 // forget frees the replicas of parameters that live on other stages.
 func (s *Stage) forget() {
 	for _, t := range s.ties {
-		if t.from.stage >= 0 {
+		if t.received() {
 			t.become(nil)
 		}
 	}

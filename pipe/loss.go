@@ -15,20 +15,6 @@ func (r *run) weight(microBatch int) float64 {
 	return float64(r.parts[microBatch].length) / float64(cmp.Or(r.batch.TotalRows, r.total))
 }
 
-// gradOfLoss is the gradient of a micro-batch's loss: its weight. The micro-batches of a mini-batch
-// have at most two weights, so a tensor is shared by those of the same weight. With the policy
-// Optimal each gets a tensor of its own, because the plan counts it so.
-func (r *run) gradOfLoss(c *torch.Ctx, weight float64) *torch.Tensor {
-	if r.p.optimal() {
-		return c.Fill_(c.Empty(r.lossType), weight)
-	}
-	if r.lossGrad == nil || r.lossWeight != weight {
-		r.lossGrad.Free()
-		r.lossGrad, r.lossWeight = c.Keep(c.Fill_(c.Empty(r.lossType), weight)), weight
-	}
-	return c.Share(r.lossGrad)
-}
-
 // readLoss reads a micro-batch's loss. It is in the state with its graph, or given without one.
 func (r *run) readLoss(c *torch.Ctx, state *microBatch, given []*torch.Tensor) {
 	if len(state.out) > 0 {

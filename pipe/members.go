@@ -3,18 +3,14 @@ package pipe
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/schedule"
 )
 
-// The stages of a pipe may be in several processes, which are the members of a group. Each has a
-// pipe for the same model and configuration, runs the workers of its own stages, and makes the same
-// calls in the same order. Two things move between them: parcels over the link, when the program
-// says so, and what all have to know, when all of them meet.
+// The stages of a pipe may be in several processes, which are the members of a group. Parcels move
+// between them when the program says so. What all have to know they tell each other when all meet.
 //
 //	process 0   Step: actions of stages 0, 1 ──┐ meet: the loss   Update: norms ─┐ meet   prepare ─┐ meet   apply
 //	process 1   Step: actions of stages 2, 3 ──┘                          norms ─┘        prepare ─┘        apply
@@ -22,7 +18,7 @@ import (
 // A failure in the middle of a step is final for the group: messages may be under way, and nobody
 // knows which. Every process ends its call with the error of the one that failed first.
 
-// memberReport is what a process tells all others when they meet.
+// memberReport is the message of a process to all others.
 type memberReport[T any] struct {
 	Body    T
 	Devices map[int]deviceBytes // by worker
@@ -46,7 +42,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	for rank, s := range all {
 		for w, d := range s.Devices {
 			p.devices.raise(w, d.Safe)
-			peaks[w] = max(peaks[w], d.Peak) // of the replicas the one that holds most
+			peaks[w] = max(peaks[w], d.Peak) // of all replicas
 		}
 		out[rank] = s.Body
 	}
@@ -54,8 +50,8 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	return out, nil
 }
 
-// lost ends a call that has failed where the others may be in the middle of something: the group
-// fails with it. It returns the error that counts, which is that of the process that failed first.
+// lost fails the group with the error of a call, as other processes may wait for this one. It returns
+// the error of the process that failed first.
 func (p *Pipe) lost(err error) error {
 	g := p.cfg.Group
 	if err == nil || g == nil {
@@ -81,39 +77,6 @@ func (p *Pipe) openLink(program *schedule.Program) link.Link {
 	if p.remote == nil {
 		return p.newLink()
 	}
-	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity), IsHere: func(stage int) bool { return p.stages[stage].Here }}
-}
-
-// checkGroup checks Group and Ranks, and fills in the default of Ranks.
-func (cfg *Config) checkGroup() error {
-	stages := len(cfg.Balance)
-	switch {
-	case cfg.Group == nil && cfg.Ranks != nil:
-		return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
-	case cfg.Group == nil:
-		return nil
-	}
-	replicas := max(cfg.Replicas, 1)
-	size := cfg.Group.Size() / replicas
-	if cfg.Ranks == nil {
-		if stages < size {
-			return refuse("Group", unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
-				fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas), "want as many stages as a replica has processes, or more")
-		}
-		cfg.Ranks = DefaultRanks(cfg.Devices, size)
-	}
-	if len(cfg.Ranks) != stages {
-		return refuse("Ranks", cfg.Ranks, fmt.Sprintf("%d for %d stages", len(cfg.Ranks), stages), "want the rank of the process of each stage")
-	}
-	for rank := range size {
-		if !slices.Contains(cfg.Ranks, rank) {
-			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("rank %d has no stage", rank), "want a stage for each rank of the group")
-		}
-	}
-	for i, rank := range cfg.Ranks {
-		if rank < 0 || rank >= size {
-			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("stage %d is on rank %d", i, rank), fmt.Sprintf("want 0 to %d", size-1))
-		}
-	}
-	return nil
+	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity),
+		IsHere: func(stage int) bool { return p.stages[stage].Here }}
 }

@@ -598,7 +598,7 @@ func TestWhatIsHeldForTheWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, got := range held {
-		want := int64(chunks-i)*4*one + 4 // x and dy of two linears; the gradient of the loss
+		want := int64(chunks-i) * 4 * one // x and dy of two linears
 		if i > 0 {
 			want += gradients
 		}

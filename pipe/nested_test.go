@@ -141,7 +141,6 @@ func (n *nest) calls() map[string]func() error {
 			return err
 		},
 		"OnStages":      func() error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
-		"Convert":       func() error { return n.p.Convert(ctx, torch.Float32) },
 		"Plan":          func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err },
 		"Place":         n.p.Place,
 		"Update":        func() error { return n.p.Update(ctx, n.sgd) },

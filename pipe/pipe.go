@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ type Pipe struct {
 	devices  devices
 	hold     func(worker, action int)  // delays workers in tests; see run.work
 	newLink  func() link.Link          // between the stages, for a mini-batch
-	hardware func(torch.Device) string // what a device of this process is made of
+	hardware func(torch.Device) string // of a device of this process
 	copies   copyStreams
 	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
@@ -86,7 +87,8 @@ func (p *Pipe) startWorkers() error {
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
 		if err != nil && cores != nil {
-			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err), "want cores that the process may run on, or nil")
+			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err),
+				"want cores that the process may run on, or nil")
 		}
 		if err != nil {
 			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
@@ -99,15 +101,14 @@ func (p *Pipe) startWorkers() error {
 // Stages lists the stages. The caller must not change them.
 func (p *Pipe) Stages() []*Stage { return p.stages }
 
-// SetRecord switches the recording of timelines for runs that start from now on.
+// SetRecord sets whether runs that start from now on record timelines.
 func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 
 // Config is the configuration with its defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
-// Devices lists the distinct devices, in the order of their first stage. Where stages share
-// devices, the last device need not be that of the last stage; see Stages. Those of other processes
-// are among them; DeviceHere tells them apart, and Config.DeviceNames names them.
+// Devices lists the distinct devices of all processes, in the order of their first stage. DeviceHere
+// says which are of this process, and Config.DeviceNames names them.
 func (p *Pipe) Devices() []torch.Device {
 	_, devices := p.cfg.workers()
 	return devices
@@ -145,57 +146,50 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. A job runs on the goroutine of
-// the worker, with its index. It leaves the worker before it says that it is done.
-func (p *Pipe) start(job func(worker int, c *torch.Ctx)) {
+// start gives every worker of this process its job, within a call that was entered. A job runs on the
+// goroutine of the worker, with its index. wait waits for all jobs and what they have queued.
+func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
-	p.submitJobs(job)
+	return p.submitJobs(job)
 }
 
 // submitJobs is start with submit held.
-func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) {
+func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) (wait func()) {
+	var all sync.WaitGroup
+	all.Add(len(p.mine))
 	for _, i := range p.mine {
 		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
-			defer p.jobs.Add(-1)
+			defer func() {
+				_ = torch.Try(p.workers[i].leave) // the next operator fails as well
+				p.jobs.Add(-1)
+				all.Done()
+			}()
 			p.workers[i].begin()
 			job(i, c)
 		}
 	}
+	return all.Wait
 }
 
-// onWorkers starts jobs and waits until they are done, and what they have queued.
-func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.waitFor(p.start, job) }
-
-// runJobs is onWorkers with submit held.
-func (p *Pipe) runJobs(job func(worker int, c *torch.Ctx)) { p.waitFor(p.submitJobs, job) }
-
-func (p *Pipe) waitFor(start func(func(int, *torch.Ctx)), job func(worker int, c *torch.Ctx)) {
-	var all sync.WaitGroup
-	all.Add(len(p.mine))
-	start(func(worker int, c *torch.Ctx) {
-		defer all.Done()
-		defer func() { _ = torch.Try(p.workers[worker].leave) }() // the next operator fails as well
-		job(worker, c)
-	})
-	all.Wait()
-}
+// onWorkers starts jobs and waits for them.
+func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.start(job)() }
 
 // busy says whether a worker has a job. If none has, the accounts of the devices show what they
 // hold between runs. A run that starts meanwhile can only add to them.
 func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 
-// OnStages runs f once for each stage of this process on the stage's worker. Stages on different devices run at the
-// same time. c is on the stage's device and without gradients; what it owns is freed when f
-// returns. OnStages returns when all have returned, with their errors joined. To step an optimizer
-// use Update.
+// OnStages runs f once for each stage of this process, on the worker of the stage's device. c makes no
+// graph; its tensors are freed when f returns. OnStages returns when all have returned, with their
+// errors joined. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	err := ctx.Err()
+	if err == nil && !p.placed.Load() {
+		err = ErrNotPlaced
 	}
-	if !p.placed.Load() {
-		return ErrNotPlaced
+	if err != nil {
+		return err
 	}
 	leave, err := p.enter("OnStages")
 	if err != nil {
@@ -231,7 +225,7 @@ func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (er
 // New cuts the flattened layers of a model over devices, places the parameters and starts the
 // workers. A parameter that does not exist is made on the device of its stage; one that exists is
 // copied there. Close ends the workers. On failure nothing runs or stays allocated. A
-// *planner.MemoryError says that parameters and buffers alone do not fit on a device.
+// *plan.MemoryError says that parameters and buffers alone do not fit on a device.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -244,12 +238,9 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 }
 
 // Open is New without the parameters. Nothing is allocated, so a model may be larger than its
-// devices. PlanFor says what it will take. Place makes the pipe ready; before it, all other use
-// fails with ErrNotPlaced.
+// devices. PlanFor predicts the memory. Place makes the pipe ready; before it, all other use fails
+// with ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
-	if model == nil {
-		return nil, errors.New("pipe: the model is nil; want an nn.Sequential")
-	}
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
 	if err != nil {
@@ -257,43 +248,41 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
 		newLink: func() link.Link { return &link.Memory{} }, hardware: hardwareOf}
-	if _, p.replica = cfg.replicas(); cfg.Group != nil {
-		var ranks []int
-		for i := range cfg.Ranks {
-			ranks = append(ranks, cfg.rank(i, p.replica))
-		}
-		if p.remote, err = link.NewRemote(cfg.Group, ranks, cfg.Chunks, link.Tags{Count: group.MaxTag / 2}); err != nil {
-			return nil, fmt.Errorf("pipe: %w", err)
-		}
-	}
-	if len(cfg.Balance) > 1 {
-		if err := p.unshared(); err != nil {
-			return nil, err
-		}
-	}
+	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
-	p.record.Store(cfg.Record)
-	if err := p.cut(layers); err != nil {
+	if len(cfg.Balance) > 1 {
+		err = p.unshared()
+	}
+	for _, step := range []func() error{p.cut, p.connectProcesses, p.connectReplicas, p.planSums} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
-	if cfg.Replicas > 1 {
-		if err := p.connectReplicas(link.Tags{First: group.MaxTag / 2, Count: group.MaxTag / 2}); err != nil {
-			return nil, err
-		}
-		if err := p.planSums(); err != nil {
-			return nil, err
-		}
-	}
-	if err := p.startWorkers(); err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	if err := p.workersOfPlan(); err != nil {
+	if err := cmp.Or(p.startWorkers(), p.workersOfPlan()); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	p.limit()
 	return p, nil
+}
+
+// connectProcesses makes the link between the processes of the replica.
+func (p *Pipe) connectProcesses() (err error) {
+	if _, p.replica = p.cfg.replicas(); p.cfg.Group == nil {
+		return nil
+	}
+	var ranks []int
+	for i := range p.stages {
+		ranks = append(ranks, p.cfg.rank(i, p.replica))
+	}
+	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks, link.Tags{Count: group.MaxTag / 2}); err != nil {
+		return fmt.Errorf("pipe: %w", err)
+	}
+	return nil
 }
 
 // workersOfPlan refuses a given plan whose workers are not the pipe's: one for each device, in the
@@ -314,7 +303,7 @@ func (p *Pipe) workersOfPlan() error {
 }
 
 // Place makes parameters and buffers that do not exist, on the devices of their stages, and copies
-// there those that exist. It fails with a *planner.MemoryError if they do not fit. After a failure
+// there those that exist. It fails with a *plan.MemoryError if they do not fit. After a failure
 // those that were made are freed. On a pipe that is placed it does nothing. What exists of a stage
 // of another process is freed: it is in that process.
 func (p *Pipe) Place() error {
@@ -377,8 +366,8 @@ func (p *Pipe) unshared() error {
 	return nil
 }
 
-// unplaceable lists the devices of this process that cannot hold the parameters and buffers of their stages, each
-// by its first stage.
+// unplaceable lists the devices of this process, each by its first stage, that cannot hold the parameters
+// and buffers of their stages.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	devices := p.Devices()
 	for _, i := range p.mine {
@@ -413,7 +402,7 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 		}
 	}
 	for _, t := range s.ties {
-		if t.from.stage < 0 || t.handles[0].Replica() != nil {
+		if !t.received() || t.handles[0].Replica() != nil {
 			continue
 		}
 		if home, _ := p.home(t); home.worker != s.worker {
@@ -429,7 +418,7 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	for _, s := range state {
 		if s.Exists() {
 			here := c.CopyHere(s.Tensor())
-			c.Synchronize() // the copy is on this worker's stream, and the memory that SetTensor frees belongs to another one
+			c.Synchronize() // SetTensor frees memory of another stream
 			s.SetTensor(c.Keep(here))
 		}
 	}
@@ -443,31 +432,9 @@ func (p *Pipe) Model() *nn.Sequential { return p.model }
 // Len is the number of the model's flattened layers, which Config.Balance counts.
 func (p *Pipe) Len() int { return len(p.layers) }
 
-// Layers lists the flattened layers of all stages in order, with their names in the model. A layer
-// that is added to the model after New is not part of the pipe.
+// Layers lists the flattened layers of all stages in order, as they were at Open, with their names in
+// the model.
 func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
-
-// Convert converts every floating-point parameter and buffer to another element type, each on the
-// device of its stage, and drops the gradients. No run may go on meanwhile.
-func (p *Pipe) Convert(ctx context.Context, dtype torch.DType) error {
-	if !dtype.IsFloat() {
-		return fmt.Errorf("pipe: a model cannot be converted to %v; want a floating-point type", dtype)
-	}
-	leave, err := p.enter("Convert")
-	if err != nil {
-		return err
-	}
-	defer leave()
-	err = p.OnStages(ctx, func(stage int, c *torch.Ctx) error {
-		nn.Convert(c, p.stages[stage].State(), dtype)
-		return nil
-	})
-	// After a failure, or when ctx has ended, replicas must equal their parameters too.
-	if replicas := p.OnStages(context.WithoutCancel(ctx), p.replicate); err == nil {
-		err = replicas
-	}
-	return err
-}
 
 // limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
 func (p *Pipe) limit() {
@@ -484,7 +451,7 @@ func (p *Pipe) limit() {
 // optimal reports whether the policy of any stage is Optimal.
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
-// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
+// memoryError is a *plan.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.
 type memoryError struct{ *plan.MemoryError }
 
 func (e memoryError) Unwrap() error { return e.MemoryError }

@@ -133,7 +133,6 @@ func TestUseAfterClose(t *testing.T) {
 		"Backward": func() error { return run.Backward(ctx, b.Target[0].Tensor) },
 		"Infer":    func() error { _, err := p.Infer(ctx, b); return err },
 		"OnStages": func() error { return p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
-		"Convert":  func() error { return p.Convert(ctx, torch.Float64) },
 	} {
 		if err := use(); !errors.Is(err, pipe.ErrClosed) {
 			t.Errorf("%s after Close: %v", name, err)
@@ -257,39 +256,6 @@ func TestParametersLiveOnTheirStage(t *testing.T) {
 			}
 		}
 		p.Close()
-	}
-}
-
-// Convert makes every floating-point parameter and buffer another type, and leaves counts as they
-// are.
-func TestConvert(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewLinear(4, 2))
-	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	for _, d := range []torch.DType{torch.Float64, torch.BFloat16, torch.Float32} {
-		must.Do(t, p.Convert(context.Background(), d))
-		for _, s := range nn.State(model) {
-			want := d
-			if s.Name == "1.num_batches_tracked" {
-				want = torch.Int64
-			}
-			if s.Tensor().DType() != want {
-				t.Errorf("converted to %v: %s is %v", d, s.Name, s.Tensor())
-			}
-		}
-		b := pipe.Batch{Input: pipe.Rows(c.To(normal(4, 4)(c, 0), d)), Target: pipe.Rows(c.To(normal(4, 2)(c, 1), d))}
-		if _, err := p.Step(context.Background(), b, mean{}); err != nil { // aten::mse_loss knows no bfloat16 on CPU
-			t.Errorf("%v: %v", d, err)
-		}
-		nn.ZeroGrads(model)
-	}
-	for _, d := range []torch.DType{torch.Int64, torch.Bool} {
-		if err := p.Convert(context.Background(), d); err == nil || !strings.Contains(err.Error(),
-			fmt.Sprintf("cannot be converted to %v; want a floating-point type", d)) {
-			t.Errorf("got %v", err)
-		}
 	}
 }
 

@@ -37,16 +37,15 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	return worker, devices
 }
 
-// Workers is the worker of each stage, which is that of its device. Devices has an element for each
-// stage, and so has Ranks, or it is nil.
+// Workers is the worker of each stage. Devices has an element for each stage. Ranks has so too, or is nil.
 func (cfg Config) Workers() []int {
 	worker, _ := cfg.workers()
 	return worker
 }
 
-// DeviceNames are the names of the distinct devices, in the order of their first stage. Where two
-// processes have one of the same name, all have the rank of their process in front, as PyTorch writes
-// it: rank:1/cuda:0. Devices and Ranks have an element for each stage; Ranks may be nil.
+// DeviceNames are the names of the distinct devices, in the order of their first stage. If two processes
+// have a device of the same name, the rank of the process is before each name, as PyTorch writes it:
+// rank:1/cuda:0. Devices and Ranks are as in Workers.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	for w, d := range devices {
@@ -83,8 +82,9 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// DefaultRanks are the ranks of stages on devices where Config.Ranks is nil: distinct devices are shared out over
-// so many processes, in order and as evenly as can be, or the stages if there are fewer devices than processes.
+// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They share the distinct
+// devices out over size processes, in order and as evenly as can be. With fewer devices than processes
+// they share out the stages.
 func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))

@@ -96,7 +96,8 @@ func (r *run) configPlan() (*prepared, error) {
 		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to "+
 			"%[2]d", n, p.cfg.Plan.MicroBatches())
 	}
-	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil), func() (*prepared, error) { return r.withSegments(p.cfg.Plan.Fewer(n)) })
+	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
+		func() (*prepared, error) { return r.withSegments(p.cfg.Plan.Fewer(n)) })
 }
 
 // countsOnlyPlan is a plan that is made without measuring. Stages with the policy Optimal recompute
@@ -136,18 +137,21 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 		return old, nil
 	}
 	var found *prepared
-	make := func() (text string, err error) {
-		if found, err = r.solve(ctx, old); err != nil || p.cfg.Group == nil {
-			return "", err
-		}
-		return found.plan.String(), nil
-	}
-	var text string
 	var err error
 	if p.cfg.Group == nil {
-		_, err = make()
-	} else if text, err = group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", make); err == nil && found == nil {
-		found, err = r.parsePlan(text)
+		found, err = r.solve(ctx, old)
+	} else {
+		var text string
+		text, err = group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", func() (string, error) {
+			own, err := r.solve(ctx, old)
+			if found = own; err != nil {
+				return "", err
+			}
+			return own.plan.String(), nil
+		})
+		if err == nil && found == nil {
+			found, err = r.parsePlan(text)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -206,8 +210,7 @@ func (r *run) parsePlan(text string) (*prepared, error) {
 	return r.withSegments(plan)
 }
 
-// solve makes the plan for this batch within the memory that is available, or takes an earlier one that
-// still fits.
+// solve makes the plan for this batch within the available memory, or takes an earlier one if it fits.
 func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	p, key := r.p, r.batchKey()
 	chains := p.plans.chains[key]
@@ -237,7 +240,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	return r.withSegments(solved)
 }
 
-// batchKey is the key of what measurements depend on: the sizes of the micro-batches, and the loss.
+// batchKey has all that a measurement depends on: the sizes of the micro-batches, and the loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
@@ -253,7 +256,7 @@ func (r *run) batchKey() string {
 	return b.String()
 }
 
-// planKey is batchKey with the stages that have their gradients, and what the caller takes for a loss.
+// planKey is batchKey, the bytes of a loss behind the layer, and which stages have gradients.
 func (r *run) planKey() string {
 	key := fmt.Sprint(r.batchKey(), r.batch.LossBytes)
 	for _, a := range r.available {

@@ -10,7 +10,7 @@ import (
 	"penstock.example/segment"
 )
 
-// plans caches measurements and plans by what they depend on.
+// plans is a cache of measurements and plans.
 type plans struct {
 	// mu is held while a plan is measured and made, one at a time. Layers run meanwhile, so no call
 	// that a layer may make takes mu.
@@ -24,7 +24,7 @@ type plans struct {
 	beyond struct{ bytes, limit int64 }
 }
 
-// prepared is a plan with what is needed to run it.
+// prepared is a plan that is ready to run.
 type prepared struct {
 	plan       *planner.Plan
 	memory     string                             // that was available when it was made, of the policy Optimal
@@ -39,19 +39,17 @@ type operations struct{ forward, recompute, backward []remat.Op }
 // forwardOnly is the operations of a forward without a backward.
 var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
 
-// program is a part of a plan's program with what is needed to run it.
+// program is a part of a plan's program that is ready to run.
 type program struct {
 	*schedule.Graph
 	awaited []bool // by id: another worker waits for the action
 	latest  []int  // by id: schedule.Graph.LatestReceives
-	// settled has the sends that have been received when an action begins, by the action's id, where
-	// they may have waited until then. Where the action receives from another process, nothing else
-	// makes its worker wait for them.
+	// settled has, by the id of an action, the sends that must have been received when it begins.
 	settled  [][]schedule.Action
-	expected [][]schedule.Action // by worker: what it receives, in its order
+	expected [][]schedule.Action // by worker, in order: the sends that it receives
 }
 
-// find returns the plan of a key, which it makes if there is none.
+// find returns the plan of a key. A missing plan is made.
 func (c *plans) find(key string, make func() (*prepared, error)) (*prepared, error) {
 	c.known.Lock()
 	defer c.known.Unlock()
@@ -75,7 +73,8 @@ func (c *plans) keep(key string, found *prepared) {
 
 // withoutSegments is a plan prepared to run on stages of one unit.
 func withoutSegments(plan *planner.Plan) *prepared {
-	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)), programs: map[schedule.Phase]func() *program{}}
+	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)),
+		programs: map[schedule.Phase]func() *program{}}
 	for _, s := range plan.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {
@@ -91,7 +90,6 @@ func withoutSegments(plan *planner.Plan) *prepared {
 	return out
 }
 
-// newProgram is a program with what is needed to run it.
 func newProgram(p *schedule.Program) *program {
 	g := &program{Graph: p.Graph()}
 	g.latest, g.settled = g.LatestReceives(), make([][]schedule.Action, len(g.Actions))
@@ -129,7 +127,6 @@ func newProgram(p *schedule.Program) *program {
 	return g
 }
 
-// forget drops all plans and measurements.
 func (c *plans) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

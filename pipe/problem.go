@@ -9,8 +9,7 @@ import (
 	"penstock.example/profile"
 )
 
-// problem is the planning problem of a step with so many micro-batches, as far as it is known
-// without measuring.
+// problem is the planning problem of a step, as far as it is known without measuring.
 func (p *Pipe) problem(microBatches int) plan.Problem {
 	out := plan.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
 	out.Skips, out.Ties = crossings(p.stages)
@@ -18,7 +17,8 @@ func (p *Pipe) problem(microBatches int) plan.Problem {
 		out.Devices = append(out.Devices, plan.ProblemDevice{Name: name})
 	}
 	for i, s := range p.stages {
-		out.Stages = append(out.Stages, plan.Stage{Device: s.worker, Layers: len(s.Layers), Policy: plan.Policy(p.cfg.policies[i])})
+		policy := plan.Policy(p.cfg.policies[i])
+		out.Stages = append(out.Stages, plan.Stage{Device: s.worker, Layers: len(s.Layers), Policy: policy})
 	}
 	return out
 }
@@ -67,17 +67,17 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 	return out
 }
 
-// available is what the process of a stage knows of the stage's memory.
+// available is the memory of a stage, as its process knows it.
 type available struct {
 	Live, Limit   int64 // of the device
 	Unplaced      int64
 	Gradients     bool   // all of them exist
-	InputGradient bool   // those of the first stage's inputs that want one do
+	InputGradient bool   // so do those of all inputs that want one
 	State         int64  // of the optimizer, still to be allocated
 	Hardware      string // of the device: see hardwareOf
 }
 
-// min is what two replicas both have. The zero value is unlimited. The hardware is that of b.
+// min is the memory that two replicas both have. The zero value is unlimited. The hardware is b's.
 func (a available) min(b available) available {
 	if b == (available{}) {
 		return a
@@ -90,7 +90,6 @@ func (a available) min(b available) available {
 	return a
 }
 
-// availableOf is what is available to a stage of this process.
 func (r *run) availableOf(stage int) available {
 	p, s := r.p, r.p.stages[stage]
 	out := available{Hardware: p.hardware(s.Device)}
@@ -108,7 +107,7 @@ func (r *run) availableOf(stage int) available {
 	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.inputs, func(v Value) bool {
 		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
 	})
-	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the first batch of the update
+	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the update began
 		for _, q := range s.trained {
 			out.Unplaced += q.Bytes()
 		}
@@ -123,52 +122,43 @@ func costs(c profile.Chain) plan.StageCosts {
 		Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 
-// fullMicroBatches is the number of micro-batches with the most rows, which are the first.
-func (r *run) fullMicroBatches() (n int) {
-	for n < len(r.parts) && r.parts[n].length == r.parts[0].length {
-		n++
-	}
-	return n
+// fullMicroBatches is the number of micro-batches with the most rows.
+func (r *run) fullMicroBatches() int {
+	return countOf(r.parts, func(m rows) bool { return m.length == r.parts[0].length })
 }
 
-// crossings are the skips and ties between stages, with their places among what the stages send and
-// receive.
+// crossings are the skips and ties between stages.
 func crossings(stages []*Stage) (skips []plan.Skip, ties []plan.Tie) {
-	entering := func(at location) (place int) {
-		for _, s := range stages[at.stage].skips[:at.index] {
-			if s.from.stage >= 0 {
-				place++
-			}
-		}
-		return place
-	}
 	for i, s := range stages {
 		for _, p := range s.skips {
 			for _, to := range p.to {
-				skips = append(skips, plan.Skip{From: i, FromPlace: p.place, To: to.stage, ToPlace: entering(to), Pops: stages[to.stage].skips[to.index].pops})
+				later := stages[to.stage].skips
+				skips = append(skips, plan.Skip{From: i, FromPlace: p.place, To: to.stage,
+					ToPlace: countOf(later[:to.index], stageSkip.received), Pops: later[to.index].pops})
 			}
 		}
-		place := 0
-		for _, t := range s.ties {
-			if t.to.stage < 0 {
-				continue
+		for k, t := range s.ties {
+			if t.to.stage >= 0 {
+				ties = append(ties, plan.Tie{Earlier: i, Later: t.to.stage,
+					EarlierPlace: countOf(s.ties[:k], func(t tie) bool { return t.to.stage >= 0 }),
+					LaterPlace:   countOf(stages[t.to.stage].ties[:t.to.index], tie.received)})
 			}
-			later := 0
-			for _, o := range stages[t.to.stage].ties[:t.to.index] {
-				if o.from.stage >= 0 {
-					later++
-				}
-			}
-			ties = append(ties, plan.Tie{Earlier: i, EarlierPlace: place, Later: t.to.stage, LaterPlace: later})
-			place++
 		}
 	}
 	return skips, ties
 }
 
+func countOf[T any](list []T, counts func(T) bool) (n int) {
+	for _, x := range list {
+		if counts(x) {
+			n++
+		}
+	}
+	return n
+}
+
 func hasGrad(p nn.NamedParam) bool { return p.Exists() && p.Tensor().HasGrad() }
 
-// hasGrads says whether all parameters of the stage have gradients already.
 func (s *Stage) hasGrads() bool {
 	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"penstock.example/internal/arg"
+	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/schedule"
@@ -24,30 +24,16 @@ import (
 //	replica 1   g0+g1 ──────► ◄┘─┐
 //	replica 2   (g0+g1)+g2 ───►  ◄┘
 //
-// Parameters move one by one, so that a replica holds one of them beside its own. Buffers, such as
-// running statistics, go the same way: those of replica 0 count.
+// Parameters move one by one, so that a replica holds one more than its own. Buffers, such as running
+// statistics, go up the same way from replica 0.
 
-// replicas is how many replicas there are, and which of them this process belongs to.
+// replicas is the number of replicas, and the index of this process's own.
 func (cfg Config) replicas() (count, index int) {
 	count = max(cfg.Replicas, 1)
 	if cfg.Group == nil {
 		return count, 0
 	}
 	return count, cfg.Group.Rank() / (cfg.Group.Size() / count)
-}
-
-// checkReplicas checks that the members of the group can be shared out.
-func (cfg Config) checkReplicas() error {
-	if err := arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0); err != nil {
-		return err
-	}
-	switch n := max(cfg.Replicas, 1); {
-	case cfg.Group == nil && n > 1:
-		return refuse("Replicas", cfg.Replicas, "there is no Group", "want one whose members have all replicas: of group.Join, or of group.Local within this process")
-	case cfg.Group != nil && cfg.Group.Size()%n != 0:
-		return refuse("Replicas", cfg.Replicas, fmt.Sprintf("the group has %d members", cfg.Group.Size()), "want a number of members that the replicas share out evenly")
-	}
-	return nil
 }
 
 // thisProcess tells this process from all others, on any machine.
@@ -60,7 +46,6 @@ type host struct {
 	GPUs    map[int]string // by worker: gpus.id
 }
 
-// host is that of this member.
 func (p *Pipe) host() host {
 	out := host{Process: thisProcess(), GPUs: map[int]string{}}
 	for _, w := range p.mine {
@@ -72,7 +57,7 @@ func (p *Pipe) host() host {
 	return out
 }
 
-// checkOwnDevices refuses members of one process that share a device, whose memory is counted as that of one.
+// checkOwnDevices refuses members of one process that share a device, as an account has one owner.
 func (cfg Config) checkOwnDevices(hosts []host) error {
 	count, _ := cfg.replicas()
 	what := "replicas"
@@ -98,7 +83,7 @@ func (cfg Config) rank(stage, replica int) int {
 	return replica*(cfg.Group.Size()/count) + cfg.Ranks[stage]
 }
 
-// ofMine are those of a list by rank that are of this process's replica.
+// ofMine is the part of a list by rank that belongs to this process's replica.
 func ofMine[T any](cfg Config, byRank []T) []T {
 	count, index := cfg.replicas()
 	each := len(byRank) / count
@@ -116,19 +101,21 @@ func reducing(g schedule.Generator) schedule.Generator {
 	}
 }
 
-// connectReplicas makes the links between the processes that have a stage, by stage.
-func (p *Pipe) connectReplicas(tags link.Tags) error {
-	count, _ := p.cfg.replicas()
-	each := tags.Count / len(p.stages)
+// connectReplicas makes the links between the replicas of each stage.
+func (p *Pipe) connectReplicas() error {
+	if p.cfg.Replicas <= 1 {
+		return nil
+	}
+	each := group.MaxTag / 2 / len(p.stages)
 	for i, s := range p.stages {
 		var ranks []int
-		for k := range count {
+		for k := range p.cfg.Replicas {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		l, err := link.NewRemote(p.cfg.Group, ranks, values, link.Tags{First: tags.First + i*each, Count: each})
+		l, err := link.NewRemote(p.cfg.Group, ranks, values, link.Tags{First: group.MaxTag/2 + i*each, Count: each})
 		if err != nil {
-			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values, count, err)
+			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values, len(ranks), err)
 		}
 		p.between = append(p.between, l)
 	}
@@ -146,7 +133,7 @@ func (s *Stage) reduction() (bytes int64) {
 // planSums gives a plan that was made for a pipe alone the sums over replicas.
 func (p *Pipe) planSums() error {
 	given := p.cfg.Plan
-	if given == nil || given.Program.Reduces() {
+	if given == nil || given.Program.Reduces() || p.between == nil {
 		return nil
 	}
 	var bytes []int64
@@ -161,12 +148,12 @@ func (p *Pipe) planSums() error {
 	return nil
 }
 
-// Gradients that are summed over the replicas are the same on all of them. What a later run added
-// would be summed with them, which would then count once for each replica. So a run ends with the sum,
-// and the next begins without gradients; or it does not, and the next adds to those of its replica.
+// Gradients that are summed over the replicas are the same on all of them. Another sum would count them
+// once for each replica. So a run that ends with the sum is followed by one that begins without gradients.
 
-var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and would count once for each; " +
-	"Update, or drop the gradients with nn.ZeroGrads, after each step, or set Batch.Accumulate in all steps but the last")
+var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and " +
+	"would count once for each; Update, or drop the gradients with nn.ZeroGrads, after each step, or set " +
+	"Batch.Accumulate in all steps but the last")
 
 // endsWithSum says whether the backward of a run ends with the sum over replicas.
 func (r *run) endsWithSum() bool { return !r.batch.Accumulate && !r.retain }
@@ -189,7 +176,7 @@ func (p *Pipe) checkNoSummedGrads() error {
 // noteGrads notes that a backward has added to the gradients.
 func (r *run) noteGrads() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
 
-// ring is the members of a stage in all replicas, in which values go up and sums come down.
+// ring is the members of a stage in all replicas. Values go up, and sums come down.
 type ring struct {
 	c        *torch.Ctx
 	l        link.Link
@@ -221,17 +208,17 @@ func (x ring) receive(at schedule.Action) (*torch.Tensor, error) {
 	return x.c.Adopt(p.Take()[0].Tensor), nil
 }
 
-// passUp merges what the replica below has sent into a value, and sends the result up.
-func (x ring) passUp(i int, merge func(below *torch.Tensor) *torch.Tensor) error {
-	var below *torch.Tensor
+// passUp receives a value from the replica below, merges it and sends the result up.
+func (x ring) passUp(i int, value func() *torch.Tensor, merge func(below *torch.Tensor)) error {
 	if x.k > 0 {
-		var err error
-		if below, err = x.receive(up(x.k-1, i)); err != nil {
+		below, err := x.receive(up(x.k-1, i))
+		if err != nil {
 			return err
 		}
+		merge(below)
 	}
-	if out := merge(below); x.k < x.count-1 {
-		return x.send(up(x.k, i), out)
+	if x.k < x.count-1 {
+		return x.send(up(x.k, i), value())
 	}
 	return nil
 }
@@ -246,7 +233,7 @@ func (x ring) passDown(i int, t *torch.Tensor) error {
 		if err != nil {
 			return err
 		}
-		x.setGrad(t, sum, func(grad *torch.Tensor) { x.c.Copy_(grad, sum) })
+		x.setGrad(t, sum, x.c.Copy_)
 	}
 	if x.k > 0 {
 		return x.send(down(x.k, i), x.c.GradOf(t))
@@ -254,10 +241,10 @@ func (x ring) passDown(i int, t *torch.Tensor) error {
 	return nil
 }
 
-// setGrad makes given the gradient of t, or changes the one that there is. A nil given changes nothing.
-func (x ring) setGrad(t, given *torch.Tensor, change func(grad *torch.Tensor)) {
+// setGrad changes the gradient of t by given, or sets it if there is none.
+func (x ring) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Tensor) *torch.Tensor) {
 	if grad := x.c.GradOf(t); grad != nil && given != nil {
-		change(grad)
+		change(grad, given)
 	} else if given != nil {
 		t.SetGradOf(given)
 	}
@@ -273,34 +260,29 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 	c.SetGrad(false)
 	x := ring{c: c, l: l}
 	x.count, x.k = r.p.cfg.replicas()
-	each := func(list []nn.NamedParam, what string, f func(i int, t *torch.Tensor) error) error {
-		for i, q := range list {
+	add := func(grad, below *torch.Tensor) *torch.Tensor { return c.Add_(grad, below, 1) }
+	for _, part := range []struct {
+		what string
+		of   []nn.NamedParam
+		do   func(i int, t *torch.Tensor) error
+	}{
+		{"gradient", s.trained, func(i int, t *torch.Tensor) error {
+			value := func() *torch.Tensor { return c.GradOf(t) }
+			return x.passUp(i, value, func(below *torch.Tensor) { x.setGrad(t, below, add) })
+		}},
+		{"value", s.buffers, func(i int, t *torch.Tensor) error {
+			value := func() *torch.Tensor { return t }
+			return x.passUp(len(s.trained)+i, value, func(first *torch.Tensor) { c.Copy_(t, first) })
+		}},
+		{"sum of gradients", s.trained, x.passDown},
+	} {
+		for i, q := range part.of {
 			mark := c.Mark()
-			if err := f(i, q.Tensor()); err != nil {
-				return fmt.Errorf("replica %d, the %s of %s: %w", x.k, what, q.Name, err)
+			if err := part.do(i, q.Tensor()); err != nil {
+				return fmt.Errorf("replica %d, the %s of %s: %w", x.k, part.what, q.Name, err)
 			}
 			c.Release(mark)
 		}
-		return nil
 	}
-	err := each(s.trained, "gradient", func(i int, t *torch.Tensor) error {
-		return x.passUp(i, func(below *torch.Tensor) *torch.Tensor {
-			x.setGrad(t, below, func(grad *torch.Tensor) { c.Add_(grad, below, 1) })
-			return c.GradOf(t)
-		})
-	})
-	if err == nil {
-		err = each(s.buffers, "value", func(i int, t *torch.Tensor) error {
-			return x.passUp(len(s.trained)+i, func(first *torch.Tensor) *torch.Tensor {
-				if first != nil {
-					c.Copy_(t, first)
-				}
-				return t
-			})
-		})
-	}
-	if err != nil {
-		return err
-	}
-	return each(s.trained, "sum of gradients", x.passDown)
+	return nil
 }

@@ -93,7 +93,7 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	return out
 }
 
-// begin has the worker's work begin after what the caller of its job has queued. From there to leave
+// begin has the worker's work begin after the queued work of its job's caller. From there to leave
 // nothing waits for a GPU. A device on which even that fails says so again in the next operator.
 func (w *worker) begin() {
 	_ = torch.Try(func() { stream.Begin(w.stream, w.caller()) })

@@ -21,7 +21,7 @@ type Result struct {
 }
 
 // Step runs forward, the loss on the last stage, and backward, and adds to the gradients of the
-// parameters. It blocks until every worker is done. The gradients are those of the loss of the
+// parameters. It blocks until every worker is done. The gradients are of the loss of the
 // whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
 //
 // On failure, or when ctx ends first, no further action starts, all memory of the run is freed, and
@@ -40,7 +40,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	defer leave()
 	defer func() { err = p.lost(err) }()
 	if loss == nil {
-		return Result{}, errNoLoss
+		return Result{}, errors.New("pipe: Step needs a loss; Forward and Backward do without")
 	}
 	r, err := p.plannedRun(ctx, b, loss)
 	if err != nil {
@@ -60,8 +60,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	return out, err
 }
 
-// plannedRun is a training run with its plan, within a call that was entered. A nil loss is that of
-// the caller of Forward.
+// plannedRun is a training run with its plan, within a call that was entered. loss is nil for Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
 	r, err := p.newRun(ctx, b, true, true)
 	if err != nil {
@@ -98,8 +97,6 @@ func (p *Pipe) sumOfReplicas(ctx context.Context, what string, x float64) (float
 	return sum, nil
 }
 
-var errNoLoss = errors.New("pipe: Step needs a loss; Forward and Backward do without")
-
 // Run is a mini-batch between forward and backward, for a loss of one's own. One goroutine uses it.
 // Backward closes it. If there is no Backward, call Close.
 type Run struct {
@@ -128,7 +125,9 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	}
 	if !r.plan.plan.Program.Apart() {
 		r.free()
-		return nil, errNotApart
+		return nil, refuse("Schedule", unquoted("not one for Forward"),
+			"its workers do backwards before forwards that the output of Forward needs",
+			"want one such as schedule.GPipe, or Step, which computes the loss of each micro-batch")
 	}
 	if _, err := r.forwardAll(ctx, r.plan); err != nil {
 		return nil, err
@@ -139,33 +138,27 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	return &Run{r: r, outputs: r.outputs}, nil
 }
 
-var errNotApart = &ConfigError{Of: "pipe", Field: "Schedule", Value: unquoted("not one for Forward"),
-	Problem: "its workers do backwards before forwards that the output of Forward needs",
-	Remedy:  "want one such as schedule.GPipe, or Step, which computes the loss of each micro-batch"}
-
 // Output is the model's output for the whole batch, on the last device; nil after the run was
-// closed, and in a process that does not have the last stage. The run owns it. Its floating-point tensors are leaves that require a gradient, so a loss
-// computed from them in any Ctx, and that Ctx's Backward, leave the gradients that Backward wants
-// in them.
+// closed, and in a process that does not have the last stage. The run owns it. Its floating-point
+// tensors are leaves that require a gradient: the backward of a loss of them, in any Ctx, leaves them
+// the gradients that Backward wants.
 func (run *Run) Output() []*torch.Tensor { return run.outputs }
 
-// MicroBatches is the number of micro-batches, which is smaller than Chunks for a batch with fewer
-// rows.
+// MicroBatches is the number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
-// Backward runs the pipelined backward from the gradients of the whole outputs, which stay the
-// caller's, one for each tensor of Output and nil where there is none; with no argument from the
-// gradients that lie in Output. It adds into the gradients of the parameters and closes the run. On
-// failure see Step: the model is then as it was before Backward, which is as Forward has left it.
+// Backward runs the pipelined backward, adds to the gradients of the parameters and closes the run.
+// grads are the gradients of the whole outputs, which stay the caller's: one for each tensor of Output,
+// nil where it has none. Without grads it takes the gradients in Output. On failure see Step: the
+// model is then as Forward has left it.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
 }
 
-// BackwardRetained is Backward, but keeps what a further backward of the run needs. Micro-batches
-// that are recomputed are recomputed again. It drops the gradients in Output, because the next loss
-// leaves its own there. The policy Optimal does not plan for the memory that it keeps, which may
-// exceed a budget. Gradients of replicas are summed by the Backward that closes the run. On failure
-// the run is closed.
+// BackwardRetained is Backward, but keeps what a further backward of the run needs, and drops the
+// gradients in Output. Micro-batches that are recomputed are recomputed again. The policy Optimal does
+// not plan for the memory that it keeps, which may exceed a budget. The Backward that closes the run
+// sums the gradients of replicas. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {
@@ -217,7 +210,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	return err
 }
 
-// checkGrads checks the gradients of the outputs. By default they are those that lie in the outputs.
+// checkGrads checks the gradients of the outputs. By default it takes them from the outputs.
 func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor, error) {
 	if len(grads) == 0 {
 		for _, t := range run.outputs {
@@ -228,7 +221,8 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 		return nil, errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
 	}
 	if len(grads) != len(run.outputs) {
-		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none", len(grads), len(run.outputs))
+		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none",
+			len(grads), len(run.outputs))
 	}
 	for i, g := range grads {
 		y := run.outputs[i]
@@ -237,8 +231,9 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 		case g.Freed():
 			return nil, fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
 		case !y.DType().IsFloat() || !g.DType().IsFloat() || !slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind():
-			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, of one shape and on "+
-				"one kind of device, and what is not floating-point has nil for a gradient", i, g, g.Kind(), i, y, y.Kind())
+			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, "+
+				"of one shape and on one kind of device, and what is not floating-point has nil for a gradient",
+				i, g, g.Kind(), i, y, y.Kind())
 		}
 	}
 	return grads, nil
@@ -253,7 +248,7 @@ func (run *Run) InputGrads() []*torch.Tensor {
 	return out
 }
 
-// Close frees what the run holds. Closing twice is fine. Within the run's own backward, as a layer
+// Close frees the run's memory. Closing twice is fine. Within the run's own backward, as a layer
 // may call it, it is done when that is over.
 func (run *Run) Close() {
 	if run.running.Load() {
@@ -271,7 +266,7 @@ func (run *Run) Close() {
 	run.outputs = nil
 }
 
-// forwardAll runs the forward half of a plan and gathers the outputs. The states keep only what backward needs.
+// forwardAll runs the forward half of a plan and gathers the outputs.
 func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timeline, error) {
 	r.open(plan)
 	r.gathers = true

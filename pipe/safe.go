@@ -30,10 +30,10 @@ import (
 // however far stages run ahead of each other. A measured peak (torch.Device.Memory) can be lower,
 // as a neighbour may receive later the next time.
 //
-// The limit is exact if nothing else uses the devices, no stage passes on memory that it received, and
-// no gradients are summed over replicas beside later actions; otherwise it may be too high. With the policy Optimal it is at least the predicted
-// peak. It is 0 for a device whose memory is not counted. SafeLimit may be called at any time. Of a
-// device of another process it is what that process has said at the end of the last run.
+// The limit may be too high if something else uses the devices, a stage passes on memory that it
+// received, or gradients are summed over replicas while a worker goes on. Otherwise it is exact. With the
+// policy Optimal it is at least the predicted peak. It is 0 for a device whose memory is not counted. Of
+// a device of another process it is as of the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
@@ -43,8 +43,7 @@ func (p *Pipe) SafeLimit() []int64 {
 }
 
 // Peaks is the most bytes live on each device, in the order of Devices, since its torch.ResetPeak in
-// its own process. Of a device of another process it is what that process has said at the end of
-// the last run or update.
+// its own process. Of a device of another process it is as of the end of the last run or update.
 func (p *Pipe) Peaks() []int64 {
 	out := make([]int64, len(p.workers))
 	for i, w := range p.workers {
@@ -55,11 +54,10 @@ func (p *Pipe) Peaks() []int64 {
 	return out
 }
 
-// deviceBytes is what is known of a device: the most bytes that it can have held in any run, and, if it
-// is of another process, the most bytes live at a time.
+// deviceBytes is the most bytes that a device can have held in any run, and, of a device of another
+// process, the most bytes live at a time.
 type deviceBytes struct{ Safe, Peak int64 }
 
-// devices has what is known of the devices, by worker.
 type devices struct {
 	mu sync.Mutex
 	at map[int]deviceBytes
@@ -97,27 +95,20 @@ func (p *Pipe) count(worker int) (done func()) {
 	return func() { p.devices.raise(worker, d.OwnPeak()) }
 }
 
-// outgoing is what an action has made for other stages. It exists until all of the receives are
-// done.
+// outgoing is a value for other stages. It exists until all of them have received it.
 type outgoing struct {
 	tensors []*torch.Tensor // nil where one is absent
 	kind    schedule.Kind   // of the receives
-	stage   int             // of a receive
-	others  []location      // of further ones
+	to      []location      // on the stages that receive it
 }
 
-// receives lists the ids of the receives in a program, of what an action has made.
-func (w *outgoing) receives(g *program, a schedule.Action) []int {
-	ids := make([]int, 0, 1+len(w.others))
-	add := func(stage int) {
-		by, ok := g.IndexOf(schedule.Action{Kind: w.kind, Stage: stage, MicroBatch: a.MicroBatch, Peer: a.Stage})
+// receives lists the ids of the receives, in a program, of a value that an action has made.
+func (w *outgoing) receives(g *program, a schedule.Action) (ids []int) {
+	for _, at := range w.to {
+		by, ok := g.IndexOf(schedule.Action{Kind: w.kind, Stage: at.stage, MicroBatch: a.MicroBatch, Peer: a.Stage})
 		if ok && !slices.Contains(ids, by) {
 			ids = append(ids, by)
 		}
-	}
-	add(w.stage)
-	for _, o := range w.others {
-		add(o.stage)
 	}
 	return ids
 }
@@ -132,13 +123,13 @@ type loan struct {
 	pending atomic.Int32 // how many of them are still to be done
 }
 
-// ledger is what is known of the memory of a pass.
+// ledger is the memory of a pass.
 type ledger struct {
 	r     *run
 	graph *program
 	own   []int64   // by action: the most bytes without what waits
 	made  [][]*loan // by worker
-	due   [][]*loan // by receive: what it receives
+	due   [][]*loan // by receive
 	ended []int64   // by worker: the most bytes after the last action
 }
 
@@ -187,7 +178,7 @@ func (l *ledger) enter(id int, d torch.Device, list []outgoing) {
 	for _, o := range l.made[worker][before:] {
 		o.pending.Store(int32(len(o.from)))
 		for _, by := range o.from {
-			if !l.r.here(l.graph.Worker[by]) { // nobody here sees the receive: it is done at the latest before this action
+			if !l.r.here(l.graph.Worker[by]) { // the receive is over before the action that it is due for
 				by = max(l.graph.latest[by]-1, id)
 			}
 			if by > id || l.graph.Worker[by] != worker {
@@ -213,7 +204,7 @@ func (l *ledger) close() {
 // most is the most bytes that a worker's device can hold.
 func (l *ledger) most(worker int) (most int64) {
 	first, end := l.graph.First[worker], l.graph.First[worker+1]
-	change := make([]int64, end-first+1) // of what waits, before each action
+	change := make([]int64, end-first+1) // of the bytes that wait, before each action
 	for _, o := range l.made[worker] {
 		until := o.made + 1
 		for _, by := range o.from {
@@ -233,32 +224,34 @@ func (l *ledger) most(worker int) (most int64) {
 	return max(most, l.ended[worker])
 }
 
-// waits lists what an action has made for other stages.
+// waits lists the values for other stages that an action has made.
 func (r *run) waits(a schedule.Action) (list []outgoing) {
-	stage := r.p.stages[a.Stage]
-	state := &r.states[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], r.state(a)
+	add := func(kind schedule.Kind, tensors []*torch.Tensor, to ...location) {
+		list = append(list, outgoing{tensors, kind, to})
+	}
 	switch a.Kind {
 	case schedule.Forward:
 		if !r.last(a.Stage) {
-			list = append(list, outgoing{tensors: state.sent, kind: schedule.ReceiveActivation, stage: a.Stage + 1})
+			add(schedule.ReceiveActivation, state.sent, location{stage: a.Stage + 1})
 		}
 		for i, p := range stage.skips {
-			if sent := state.skips[i].sent; sent != nil && len(p.to) > 0 {
-				list = append(list, outgoing{tensors: []*torch.Tensor{sent}, kind: schedule.ReceiveActivation, stage: p.to[0].stage, others: p.to[1:]})
+			if sent := state.skips[i].sent; sent != nil {
+				add(schedule.ReceiveActivation, []*torch.Tensor{sent}, p.to...)
 			}
 		}
 	case schedule.Backward, schedule.BackwardInput:
 		if a.Stage > 0 {
-			list = append(list, outgoing{tensors: state.inGrad, kind: schedule.ReceiveGradient, stage: a.Stage - 1})
+			add(schedule.ReceiveGradient, state.inGrad, location{stage: a.Stage - 1})
 		}
 		for i, p := range stage.skips {
-			if p.from.stage >= 0 {
-				list = append(list, outgoing{tensors: state.skips[i].back, kind: schedule.ReceiveGradient, stage: p.from.stage})
+			if p.received() {
+				add(schedule.ReceiveGradient, state.skips[i].back, p.from)
 			}
 		}
 		for i, t := range stage.ties {
-			if t.from.stage >= 0 {
-				list = append(list, outgoing{tensors: []*torch.Tensor{state.ties[i].back}, kind: schedule.ReceiveGradient, stage: t.from.stage})
+			if t.received() {
+				add(schedule.ReceiveGradient, []*torch.Tensor{state.ties[i].back}, t.from)
 			}
 		}
 	}

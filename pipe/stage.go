@@ -12,13 +12,11 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
-	// Device is the one that the stage is on. For a stage of another process it is one of this process
-	// for what stands for that one here, such as a copy of the batch.
+	// Device is the stage's own, or, if the stage is in another process, a device of this process that
+	// stands for it, such as for a copy of the batch.
 	Device torch.Device
 	Layers []nn.NamedLayer
-	// Here says whether the stage is in this process. One that is not has neither parameters nor
-	// memory here.
-	Here bool
+	Here   bool // the stage is in this process; others have neither parameters nor memory here
 
 	first        int // index among the model's flattened layers
 	worker       int
@@ -35,14 +33,13 @@ type Stage struct {
 	before           before          // the latest training run
 }
 
-// before is what is restored on a stage when a training run fails. It belongs to the worker of the
-// stage.
+// before is the state to which a failed training run returns a stage. It belongs to the stage's worker.
 type before struct {
 	buffers   nn.BufferCopy
 	gradients []nn.NamedParam // parameters that had none
 }
 
-// remember notes what a training run may change. Gradients that exist are not copied.
+// remember notes the state before a training run. Gradients that exist are not copied.
 func (s *Stage) remember() {
 	s.before.buffers.Take(s.buffers)
 	s.before.gradients = s.before.gradients[:0]
@@ -53,7 +50,6 @@ func (s *Stage) remember() {
 	}
 }
 
-// restore restores what was noted.
 func (s *Stage) restore() {
 	s.before.buffers.Restore()
 	for _, p := range s.before.gradients {
@@ -90,18 +86,19 @@ func (s *Stage) Params() []nn.NamedParam {
 
 // cut makes the stages. It refuses a buffer that several of them use: a change on one stage would
 // reach the others late, or never.
-func (p *Pipe) cut(layers []nn.NamedLayer) error {
+func (p *Pipe) cut() error {
 	first := 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: layers[first : first+n], first: first,
+		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n], first: first,
 			ownedEarlier: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
-					return refuse("Balance", p.cfg.Balance, fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before),
+					return refuse("Balance", p.cfg.Balance,
+						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before),
 						"want both on one stage, or a buffer for each")
 				}
 				s.ownedEarlier[q.Owner()] = known
@@ -117,7 +114,7 @@ func (p *Pipe) cut(layers []nn.NamedLayer) error {
 	return p.updateStages()
 }
 
-// updateStages finds what of the stages is trained, and what follows from it.
+// updateStages finds the trained parameters of the stages, and the gradients that go between stages.
 func (p *Pipe) updateStages() error {
 	trained := false
 	for _, s := range p.stages {
@@ -164,7 +161,7 @@ func (p *Pipe) updateModes() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
 			handle := t.handles[0]
-			if replica := handle.Replica(); t.from.stage >= 0 && replica != nil {
+			if replica := handle.Replica(); t.received() && replica != nil {
 				replica.SetGradOf(nil)
 				replica.SetRequiresGrad(handle.Trainable())
 			}
@@ -175,5 +172,4 @@ func (p *Pipe) updateModes() error {
 	return p.updateStages()
 }
 
-// last is the last stage.
 func (p *Pipe) last() *Stage { return p.stages[len(p.stages)-1] }

@@ -9,6 +9,7 @@ import (
 
 	"penstock.example/internal/link"
 	"penstock.example/nn"
+	"penstock.example/schedule"
 	"penstock.example/segment"
 	"penstock.example/torch"
 )
@@ -49,10 +50,8 @@ type run struct {
 	deferred  []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
-	wanted     [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
-	lossGrad   *torch.Tensor     // the gradient of a micro-batch's loss: lossWeight
-	lossWeight float64
-	lossType   torch.DType
+	wanted   [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
+	lossType torch.DType
 
 	*pass // that goes on
 }
@@ -63,24 +62,30 @@ func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, 
 		return nil, err
 	}
 	if len(b.Input) == 0 {
-		return nil, errNoInput
+		return nil, errors.New("pipe: the batch has no input; set Input to pipe.Rows(x)")
 	}
-	total, err := countRows("input", b.Input, b.Within != nil)
+	total, err := countRows("input", b.Input, b.Within != nil, "first", p.stages[0])
+	if err == nil {
+		err = b.checkPlace(total)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if total == 0 && training {
-		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one", b.Input[0].Tensor)
-	}
-	if err := cmp.Or(checkKind("input", b.Input, "first", p.stages[0]), b.checkPlace(total)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one",
+			b.Input[0].Tensor)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras()
 	}
-	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, inputGrad: back && requiresGrad(b.Input), total: total}
-	if r.parts, r.first, err = p.share(total, back); err != nil {
-		return nil, err
+	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, total: total}
+	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
+	if count, index := p.cfg.replicas(); !back || count == 1 {
+		r.parts = split(total, p.cfg.Chunks)
+	} else if parts := p.share(total); parts == nil {
+		return nil, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+	} else {
+		r.parts, r.first = parts[index], len(slices.Concat(parts[:index]...))
 	}
 	r.first += b.FirstMicroBatch
 	r.states, _ = p.spare.Get().([][]microBatch)
@@ -105,42 +110,26 @@ func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, 
 	return r, nil
 }
 
-// share is the micro-batches of a batch of so many rows. In training each replica has some of the
-// rows, and before is the number of micro-batches of those before it. Without a backward each has
-// all.
-func (p *Pipe) share(total int64, graph bool) (parts []rows, before int, err error) {
-	count, index := p.cfg.replicas()
-	if !graph || count == 1 {
-		return split(total, p.cfg.Chunks), 0, nil
-	}
+// share splits a training batch into the micro-batches of each replica. It is nil for fewer rows than
+// replicas.
+func (p *Pipe) share(total int64) (parts [][]rows) {
+	count, _ := p.cfg.replicas()
 	if total < int64(count) {
-		return nil, 0, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+		return nil
 	}
-	for k, of := range split(total, count) {
-		parts = split(of.length, p.cfg.Chunks)
-		for i := range parts {
-			parts[i].start += of.start
+	for _, of := range split(total, count) {
+		list := split(of.length, p.cfg.Chunks)
+		for i := range list {
+			list[i].start += of.start
 		}
-		if k == index {
-			break
-		}
-		before += len(parts)
+		parts = append(parts, list)
 	}
-	return parts, before, nil
+	return parts
 }
 
-// MicroBatches is into how many micro-batches a batch of so many rows is split in training, in all
-// replicas together. It is 0 for fewer rows than there are replicas.
-func (p *Pipe) MicroBatches(rows int64) (n int) {
-	count, _ := p.cfg.replicas()
-	if rows < int64(count) {
-		return 0
-	}
-	for _, of := range split(rows, count) {
-		n += len(split(of.length, p.cfg.Chunks))
-	}
-	return n
-}
+// MicroBatches is the number of micro-batches of a training batch in all replicas together. It is 0 for
+// fewer rows than replicas.
+func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
 // open makes the link of the run of a plan. Its backward goes over the link of its forward.
 func (r *run) open(plan *prepared) {
@@ -152,7 +141,8 @@ func (r *run) open(plan *prepared) {
 // bind prepares the executions of a stage's micro-batches for a segment.
 func (r *run) bind(stage int, s *segment.Segment) {
 	for i := range r.states[stage] {
-		r.states[stage][i].execution.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) })
+		context := func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) }
+		r.states[stage][i].execution.Begin(s, context)
 	}
 }
 
@@ -162,19 +152,18 @@ func (r *run) setLoss(loss nn.Loss) error {
 	if len(r.targets) == 0 {
 		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
 	}
-	total, err := countRows("target", r.targets, false)
+	last := r.p.last()
+	total, err := countRows("target", r.targets, false, "last", last)
 	if err != nil {
 		return err
 	}
 	if total != r.total {
 		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
-	last := r.p.last()
 	r.bind(len(r.p.stages)-1, last.oneUnitWithLoss)
-	return checkKind("target", r.targets, "last", last)
+	return nil
 }
 
-// operations is what a stage does with a micro-batch.
 func (r *run) operations(stage, microBatch int) operations {
 	if !r.back {
 		return forwardOnly
@@ -188,8 +177,6 @@ func (r *run) free() {
 		torch.FreeAll(r.wanted[i])
 		r.wanted[i] = nil
 	}
-	r.lossGrad.Free()
-	r.lossGrad = nil
 	torch.FreeAll(r.inputGrads)
 	r.inputGrads = nil
 	for s := range r.states {
@@ -209,16 +196,16 @@ func (r *run) free() {
 	}
 }
 
-// last says whether a stage is the last one.
+func (r *run) state(a schedule.Action) *microBatch { return &r.states[a.Stage][a.MicroBatch] }
+
 func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
 
-// microBatch is what a stage holds of a micro-batch between actions. Only the worker of the
+// microBatch is the state of a micro-batch on a stage between actions. Only the worker of the
 // stage uses it. All tensors are kept (torch.Ctx.Keep). A tensor that is in a tuple twice is the
 // same pointer twice.
 type microBatch struct {
 	execution segment.Execution
-	// in is what the stage has received, until the execution takes it. On the first stage it has
-	// views of the batch.
+	// in is the received input, until the execution takes it: on the first stage views of the batch.
 	in segment.Arrival
 	// sent is the output of a forward without a graph, until it is sent to the next stage or
 	// gathered.
@@ -233,9 +220,9 @@ type microBatch struct {
 	reading *torch.Tensor // the loss on its way from a GPU, until the run has ended
 }
 
-// skipState is what a stage holds of a skip that leaves or enters it.
+// skipState is the state of a skip on a stage that stashes or pops it.
 type skipState struct {
-	in    *torch.Tensor     // what was received, until the execution takes it
+	in    *torch.Tensor     // received, until the execution takes it
 	wants bool              // a gradient of it is wanted
 	sent  *torch.Tensor     // stashed here without a graph, until it is sent
 	left  int               // number of stages that it is still to be sent to
@@ -244,7 +231,7 @@ type skipState struct {
 	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
-// tieState is what a stage holds of the gradient of a parameter that several stages use.
+// tieState is the gradient, on a stage, of a parameter that several stages use.
 type tieState struct {
 	later *torch.Tensor // sum over the uses on later stages
 	back  *torch.Tensor // later and the uses on this stage, until it is sent
@@ -335,7 +322,7 @@ func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	return r.wanted[microBatch]
 }
 
-// begin notes what a training run may change on a worker's stages, before the first action there.
+// begin notes the state of a worker's stages before a training run.
 func (r *run) begin(worker int) {
 	if !r.training {
 		return
@@ -355,7 +342,7 @@ func (r *run) begin(worker int) {
 	}
 }
 
-// undo restores what a failed pass has changed on a worker's stages.
+// undo restores the state of a worker's stages after a failed pass.
 func (r *run) undo(worker int) {
 	for _, s := range r.p.stages {
 		if s.worker == worker {

@@ -11,33 +11,29 @@ import (
 )
 
 // A sum over replicas waits for other processes, and its worker may have other stages to go on with.
-// So it goes on beside the worker, on a goroutine and thread of its own. Those of a worker follow each
-// other, as schedule.Simulate has them. The last action of a worker has nothing beside it: the worker
-// does it itself, when the others have ended.
+// So it has a goroutine and a thread of its own. The sums of a worker follow each other, as in
+// schedule.Simulate. A sum that is a worker's last action runs on the worker.
 //
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘
 //
-// What a sum holds of another replica may be there until then. Plans count it that long.
-//
-// On a GPU its work is on a stream of its own too: what the worker queues does not wait for other
-// processes. It begins when the gradients are there, and the host waits for its end.
+// On a GPU a sum has a stream of its own too, so the work that the worker queues does not wait for other
+// processes. It begins when the gradients are made, and the host waits for its end.
 
-// sums are those of a worker that were begun.
+// sums are the sums that a worker has begun.
 type sums struct {
 	r      *run
 	worker int
 	begun  sync.WaitGroup
-	before chan struct{} // closed when the one that was begun last has ended
+	before chan struct{} // closed when the latest sum has ended
 	events []schedule.Event
 }
 
-// beside says whether an action goes on beside its worker.
+// beside reports whether a sum runs while its worker goes on.
 func (g *program) beside(worker, id int) bool {
 	return g.Actions[id].Kind == schedule.Reduce && id+1 < g.First[worker+1]
 }
 
-// begin begins a sum.
 func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 	before, ended, ready := s.before, make(chan struct{}), s.ready()
 	s.before = ended
@@ -65,16 +61,16 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 			s.r.failAt(a, "", err)
 		}
 		if s.r.record {
-			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: time.Since(s.r.begun), Live: d.Memory().Live})
+			end := time.Since(s.r.begun)
+			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: end, Live: d.Memory().Live})
 		}
 		finished = true
 	})
 }
 
-// ready is an event of the worker's stream after which the gradients are there that it has queued.
+// ready is an event of the worker's stream after all gradients that are queued.
 func (s *sums) ready() stream.Event { return s.r.p.workers[s.worker].stream.Record() }
 
-// sum performs a sum.
 func (s *sums) sum(c *torch.Ctx, a schedule.Action, ready stream.Event) error {
 	w := s.r.p.workers[s.worker]
 	c.SetStream(w.sums)

@@ -9,38 +9,71 @@ import (
 	"penstock.example/torch"
 )
 
-// Between two stages move, in this order: the output of a stage, or the gradients of its inputs, if
-// the stages are neighbours; each skip that passes between them, or the gradients of its pops, in
-// the order of the later stage's skips; each parameter that both use, or its gradient, in the order
-// of the later stage's ties. Parameters move with the first micro-batch alone.
+// eachMove calls a function for each value that moves between the stage of an action and its peer, in
+// the order of a parcel. The output comes first, if the stages are neighbours, or the gradients of the
+// inputs. Skips and ties follow, in the order of the later stage, or their gradients. Both are given by
+// their index on the earlier stage and on the later one.
+func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
+	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
+	if to == from+1 {
+		output()
+	}
+	for i, s := range r.p.stages[to].skips {
+		if s.from.stage == from {
+			skip(s.from.index, i)
+		}
+	}
+	for i, t := range r.p.stages[to].ties {
+		if t.from.stage == from {
+			tie(t.from.index, i)
+		}
+	}
+}
 
-// sendActivation sends what a forward has made for a later stage.
+// sendActivation sends a later stage the values of a forward, and parameters with the first
+// micro-batch alone.
 func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
-	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
+	stage, state, assumed := r.p.stages[a.Stage], r.state(a), r.p.optimal()
 	p := link.Parcel{Device: stage.Device}
-	if a.Peer == a.Stage+1 {
-		p.Add(state.output(c, r.p.optimal()))
-	}
-	for _, skip := range r.p.stages[a.Peer].skips {
-		if skip.from.stage == a.Stage {
-			p.Add(state.skips[skip.from.index].stashed(c, r.p.optimal()))
-		}
-	}
-	for _, t := range stage.ties {
-		if t.to.stage == a.Peer && a.MicroBatch == 0 {
-			p.Add(link.Values(c.Keep(c.Detach(t.tensor()))))
-		}
-	}
+	r.eachMove(a,
+		func() { p.Add(state.output(c, assumed)) },
+		func(at, _ int) { p.Add(state.skips[at].stashed(c, assumed)) },
+		func(at, _ int) {
+			if a.MicroBatch == 0 {
+				p.Add(link.Values(c.Keep(c.Detach(stage.ties[at].tensor()))))
+			}
+		})
 	return r.send(c, a, p)
 }
 
-// send gives a parcel to the link. Its values are there when the work queued so far is done.
+// sendGradient sends an earlier stage the gradients of its values. A nil gradient says that the loss
+// does not depend on the tensor.
+func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
+	state := r.state(a)
+	p := link.Parcel{Device: r.p.stages[a.Stage].Device}
+	r.eachMove(a,
+		func() {
+			p.Add(link.Values(state.inGrad...))
+			state.inGrad = nil
+		},
+		func(_, at int) {
+			p.Add(link.Values(state.skips[at].back...))
+			state.skips[at].back = nil
+		},
+		func(_, at int) {
+			p.Add(link.Values(state.ties[at].back))
+			state.ties[at].back = nil
+		})
+	return r.send(c, a, p)
+}
+
+// send sends a parcel. The work that was queued so far makes its values.
 func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
 	return r.link.Send(c, a, p)
 }
 
-// output is what a stage sends to the next, without a graph. A gradient of a tensor can be wanted
+// output is the output for the next stage, without a graph. A gradient of a tensor can be wanted
 // if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
 func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
 	from, given := c.sent, c.sent != nil
@@ -84,41 +117,37 @@ func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
 	return []link.Value{v}
 }
 
-// receiveActivation receives what an earlier stage has sent.
 func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
-	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], r.state(a)
 	p, err := r.link.Receive(c, a.Matching())
 	if err != nil {
 		return err
 	}
-	defer func() { p.Free() }()
-	if a.Peer == a.Stage-1 {
-		state.in.Tensors, state.in.Wants = r.arrived(c, a, &p)
-	}
-	for i, skip := range stage.skips {
-		if skip.from.stage != a.Peer {
-			continue
-		}
-		ts, wants := r.arrived(c, a, &p)
-		state.skips[i].in, state.skips[i].wants = ts[0], wants[0]
-	}
-	for _, t := range stage.ties {
-		if t.from.stage == a.Peer && a.MicroBatch == 0 {
+	defer p.Free()
+	r.eachMove(a,
+		func() { state.in.Tensors, state.in.Wants = r.arrived(c, a, &p) },
+		func(_, at int) {
+			ts, wants := r.arrived(c, a, &p)
+			state.skips[at].in, state.skips[at].wants = ts[0], wants[0]
+		},
+		func(_, at int) {
+			if a.MicroBatch > 0 {
+				return
+			}
 			value, from := p.Lists()[0][0].Tensor, p.Device
 			if _, queued := r.p.route(a.Peer, a.Stage); queued {
 				value = r.arrives(c, a, &p)[0]
 			} else {
 				p.Take()
 			}
-			r.p.refresh(c, stage, t, value, from)
+			r.p.refresh(c, stage, stage.ties[at], value, from)
 			value.Free()
-		}
-	}
+		})
 	return nil
 }
 
-// arrived takes the next activations out of a parcel, and says for each of them whether the stage
-// has to send back a gradient: something before the stage is trained, or the batch wants a gradient.
+// arrived takes the next activations out of a parcel, and says for which the stage sends back a
+// gradient: layers before the stage are trained, or the batch wants a gradient.
 func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch.Tensor, []bool) {
 	list := p.Lists()[0]
 	out, wants := r.arrives(c, a, p), make([]bool, len(list))
@@ -129,53 +158,19 @@ func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch
 	return out, wants
 }
 
-// sendGradient sends the gradients of what the earlier stage sent here, and of the parameters that
-// both use. A nil gradient says that the loss does not depend on the tensor.
-func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
-	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
-	p := link.Parcel{Device: stage.Device}
-	if a.Peer == a.Stage-1 {
-		p.Add(link.Values(state.inGrad...))
-		state.inGrad = nil
-	}
-	for i, skip := range stage.skips {
-		if skip.from.stage == a.Peer {
-			p.Add(link.Values(state.skips[i].back...))
-			state.skips[i].back = nil
-		}
-	}
-	for i, t := range stage.ties {
-		if t.from.stage == a.Peer {
-			p.Add(link.Values(state.ties[i].back))
-			state.ties[i].back = nil
-		}
-	}
-	return r.send(c, a, p)
-}
-
-// receiveGradient receives the gradients that a later stage has sent.
 func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
-	stage, state := r.p.stages[a.Stage], &r.states[a.Stage][a.MicroBatch]
+	stage, state := r.p.stages[a.Stage], r.state(a)
 	p, err := r.link.Receive(c, a.Matching())
 	if err != nil {
 		return err
 	}
-	defer func() { p.Free() }()
-	take := func() []*torch.Tensor { return r.arrives(c, a, &p) }
-	if a.Peer == a.Stage+1 {
-		state.outGrad = take()
-	}
-	for i, skip := range r.p.stages[a.Peer].skips {
-		if skip.from.stage == a.Stage {
-			here := skip.from.index
-			use := slices.Index(stage.skips[here].to, location{a.Peer, i})
-			state.skips[here].grads[use] = take()
-		}
-	}
-	for i, t := range stage.ties {
-		if t.to.stage == a.Peer {
-			state.ties[i].later = take()[0]
-		}
-	}
+	defer p.Free()
+	r.eachMove(a,
+		func() { state.outGrad = r.arrives(c, a, &p) },
+		func(at, later int) {
+			use := slices.Index(stage.skips[at].to, location{a.Peer, later})
+			state.skips[at].grads[use] = r.arrives(c, a, &p)
+		},
+		func(at, _ int) { state.ties[at].later = r.arrives(c, a, &p)[0] })
 	return nil
 }

@@ -58,41 +58,34 @@ func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 // that is infinite or NaN is optim.ErrNotFinite, and nothing has changed. After a failed update the
 // gradients are not scaled.
 func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64, err error) {
+	return p.updateClipped(ctx, "UpdateClipped", o, 1, maxNorm)
+}
+
+// updateClipped is an update with gradients that are divided by a scale, and then clipped.
+func (p *Pipe) updateClipped(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (norm float64, err error) {
 	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
 	}
 	u := &update{p: p, o: o, norms: make([][]optim.NamedNorm, len(p.workers))}
 	u.factor = sync.OnceValues(func() (float64, error) {
-		norm = optim.GlobalNorm(u.norms...)
-		return optim.ClipFactor(norm, maxNorm)
+		norm = optim.GlobalNorm(u.norms...) / scale
+		clip, err := optim.ClipFactor(norm, maxNorm)
+		return clip / scale, err
 	})
-	err = p.update(ctx, "UpdateClipped", u)
+	err = p.update(ctx, call, u)
 	return norm, err
 }
 
-// UpdateScaled is Update after steps whose Batch.LossScale was that of the scaler: gradients are
-// divided by it, and then scaled down to maxNorm as UpdateClipped does, unless maxNorm is 0. It
-// returns their norm before that. Where a gradient is infinite or NaN, updated is false: all
-// gradients are dropped and nothing else has changed. The scaler then has the scale for the next
-// step, or err is optim.ErrNeverFinite. Other failures leave the scaler as it is, as the update may
-// be repeated.
+// UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by the
+// scale, and clips them as UpdateClipped does, unless maxNorm is 0. norm is theirs before clipping. If a
+// gradient is infinite or NaN, all gradients are dropped, nothing else changes, and updated is false. The
+// scaler then has the scale for the next step, or err is optim.ErrNeverFinite. Other failures leave the
+// scaler as it is, and the update may be repeated.
 func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (norm float64, updated bool, err error) {
-	if maxNorm != 0 {
-		if _, err := optim.ClipFactor(0, maxNorm); err != nil {
-			return 0, false, err
-		}
-	}
 	if err := s.Validate(); err != nil {
 		return 0, false, err
 	}
-	scale := s.Factor()
-	u := &update{p: p, o: o, norms: make([][]optim.NamedNorm, len(p.workers))}
-	u.factor = sync.OnceValues(func() (float64, error) {
-		norm = optim.GlobalNorm(u.norms...) / scale
-		clip, err := optim.ClipFactor(norm, cmp.Or(maxNorm, math.MaxFloat64))
-		return clip / scale, err
-	})
-	err = p.update(ctx, "UpdateScaled", u)
+	norm, err = p.updateClipped(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64))
 	switch {
 	case err == nil:
 		return norm, true, s.Done(true)
@@ -119,11 +112,10 @@ type wireNorm struct {
 
 // update is an optimizer's update of all stages. Stages that share a device are updated together.
 type update struct {
-	p        *Pipe
-	o        optim.Optimizer
-	norms    [][]optim.NamedNorm     // by worker; nil where gradients are not clipped
-	factor   func() (float64, error) // of the gradients, when all norms are there
-	prepared []optim.Update          // by worker
+	p      *Pipe
+	o      optim.Optimizer
+	norms  [][]optim.NamedNorm     // by worker; nil where gradients are not clipped
+	factor func() (float64, error) // of the gradients, when all norms are known
 }
 
 func (p *Pipe) update(ctx context.Context, call string, u *update) error {
@@ -132,21 +124,55 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		return err
 	}
 	defer leave()
-	if !p.placed.Load() {
+	switch {
+	case !p.placed.Load():
 		return ErrNotPlaced
-	}
-	if p.unsummed.Load() {
+	case p.unsummed.Load():
 		return ErrAccumulating
 	}
-	u.prepared = make([]optim.Update, len(p.workers))
-	phases := []phase{{u.measure, u.meetNorms}, {u.prepare, u.meetPrepared}, {u.apply, nil}, {u.drop, nil}}
-	failed, worker, err := p.runPhases(ctx, phases, u.end)
+	prepared := make([]optim.Update, len(p.workers))
+	const begins = 2 // the phase that changes parameters
+	phases := []phase{
+		{func(worker int, c *torch.Ctx) error {
+			if u.norms != nil {
+				u.norms[worker] = optim.SquaredNorms(c, p.paramsOf(worker))
+			}
+			return nil
+		}, func(failed error) error { return u.meetNorms(ctx, failed) }},
+		{func(worker int, c *torch.Ctx) error {
+			if _, err := u.factor(); err != nil {
+				return err
+			}
+			prepared[worker] = u.o.Prepare(c, p.paramsOf(worker))
+			return ctx.Err()
+		}, func(failed error) error {
+			_, err := meet(ctx, p, "the update", 0, failed)
+			return err
+		}},
+		{func(worker int, c *torch.Ctx) error {
+			factor, err := u.factor()
+			c.Unlimited(func() { optim.Scale(c, p.paramsOf(worker), factor) })
+			prepared[worker].Apply()
+			return err
+		}, nil},
+		{func(worker int, _ *torch.Ctx) error {
+			for _, q := range p.paramsOf(worker) {
+				q.Tensor().SetGradOf(nil)
+			}
+			return nil
+		}, nil},
+	}
+	failed, worker, err := p.runPhases(ctx, phases, func(worker int) {
+		if u := prepared[worker]; u != nil {
+			u.Drop()
+		}
+	})
 	if err == nil || failed < 0 {
 		return p.lost(err)
 	}
-	err = &UpdateError{Device: p.Devices()[worker], Half: failed >= 2, Err: err}
+	err = &UpdateError{Device: p.Devices()[worker], Half: failed >= begins, Err: err}
 	var other *group.MemberError
-	if failed >= 2 || p.cfg.Group != nil && p.cfg.Group.Err() != nil {
+	if failed >= begins || p.cfg.Group != nil && p.cfg.Group.Err() != nil {
 		return p.lost(err)
 	} else if errors.As(err, &other) {
 		return other
@@ -156,39 +182,28 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 
 // meetNorms gives all processes the norms of all.
 func (u *update) meetNorms(ctx context.Context, failed error) error {
-	if u.norms == nil && failed == nil { // of what is not measured, nothing fails
+	if u.norms == nil && failed == nil { // nothing was measured
 		return nil
 	}
 	var mine []wireNorm
-	for _, list := range u.norms {
-		for _, n := range list {
-			mine = append(mine, wireNorm{n.Name, math.Float64bits(n.Squared)})
-		}
+	for _, n := range slices.Concat(u.norms...) {
+		mine = append(mine, wireNorm{n.Name, math.Float64bits(n.Squared)})
 	}
 	all, err := meet(ctx, u.p, "the norms of gradients", mine, failed)
 	if err != nil {
 		return err
 	}
-	u.norms = nil
-	for _, list := range ofMine(u.p.cfg, all) { // the replicas have the same
-		var norms []optim.NamedNorm
-		for _, n := range list {
-			norms = append(norms, optim.NamedNorm{Name: n.Name, Squared: math.Float64frombits(n.Squared)})
-		}
-		u.norms = append(u.norms, norms)
+	var norms []optim.NamedNorm
+	for _, n := range slices.Concat(ofMine(u.p.cfg, all)...) { // the replicas have the same
+		norms = append(norms, optim.NamedNorm{Name: n.Name, Squared: math.Float64frombits(n.Squared)})
 	}
+	u.norms = [][]optim.NamedNorm{norms}
 	return nil
 }
 
-// meetPrepared ends when all processes have allocated what the update takes.
-func (u *update) meetPrepared(ctx context.Context, failed error) error {
-	_, err := meet(ctx, u.p, "the update", 0, failed)
-	return err
-}
-
-// params lists the parameters of a worker's stages.
-func (u *update) params(worker int) (out []nn.NamedParam) {
-	for _, s := range u.p.stages {
+// paramsOf lists the parameters of a worker's stages.
+func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
+	for _, s := range p.stages {
 		if s.worker == worker && s.Here {
 			out = append(out, s.Params()...)
 		}
@@ -196,48 +211,12 @@ func (u *update) params(worker int) (out []nn.NamedParam) {
 	return out
 }
 
-func (u *update) measure(_ context.Context, worker int, c *torch.Ctx) error {
-	if u.norms != nil {
-		u.norms[worker] = optim.SquaredNorms(c, u.params(worker))
-	}
-	return nil
-}
-
-func (u *update) prepare(ctx context.Context, worker int, c *torch.Ctx) error {
-	if _, err := u.factor(); err != nil {
-		return err
-	}
-	u.prepared[worker] = u.o.Prepare(c, u.params(worker))
-	return ctx.Err()
-}
-
-func (u *update) apply(_ context.Context, worker int, c *torch.Ctx) error {
-	factor, err := u.factor()
-	c.Unlimited(func() { optim.Scale(c, u.params(worker), factor) })
-	u.prepared[worker].Apply()
-	return err
-}
-
-func (u *update) drop(_ context.Context, worker int, _ *torch.Ctx) error {
-	for _, q := range u.params(worker) {
-		q.Tensor().SetGradOf(nil)
-	}
-	return nil
-}
-
-// end frees what was prepared.
-func (u *update) end(worker int) {
-	if prepared := u.prepared[worker]; prepared != nil {
-		prepared.Drop()
-	}
-}
-
 // phase is one of the parts that all workers do together.
 type phase struct {
-	do func(ctx context.Context, worker int, c *torch.Ctx) error // may panic
-	// meet is called when the phase has ended on all workers of the process, with what has failed
-	// in it, where all processes have to know before the next phase begins. Nil where they need not.
-	meet func(ctx context.Context, failed error) error
+	do func(worker int, c *torch.Ctx) error // may panic
+	// meet, unless it is nil, tells all processes that the phase has ended, or failed, on all workers of
+	// this one, before the next phase begins.
+	meet func(failed error) error
 }
 
 // runPhases runs phases on all workers at once, within a call that was entered and without gradients.
@@ -257,14 +236,14 @@ func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker in
 	defer p.submit.Unlock()
 	run := func(i int, ph phase) {
 		errs := make([]error, len(p.workers))
-		p.runJobs(func(worker int, c *torch.Ctx) {
+		p.submitJobs(func(worker int, c *torch.Ctx) {
 			defer p.count(worker)()
 			errs[worker] = ErrGoexit // overwritten unless the phase ends the goroutine
-			errs[worker] = recovered(c, func() error { return ph.do(ctx, worker, c) })
-		})
+			errs[worker] = recovered(c, func() error { return ph.do(worker, c) })
+		})()
 		others := errors.Join(errs...)
 		if ph.meet != nil && p.cfg.Group != nil {
-			others = ph.meet(ctx, others)
+			others = ph.meet(others)
 		}
 		first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
 		switch {
@@ -275,12 +254,10 @@ func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker in
 			failed, worker, err = i, p.mine[0], others
 		}
 	}
-	for i, ph := range phases {
-		if run(i, ph); err != nil {
-			break
-		}
+	for i := 0; i < len(phases) && err == nil; i++ {
+		run(i, phases[i])
 	}
-	run(len(phases), phase{do: func(_ context.Context, worker int, _ *torch.Ctx) error { end(worker); return nil }})
+	run(len(phases), phase{do: func(worker int, _ *torch.Ctx) error { end(worker); return nil }})
 	return failed, worker, err
 }
 

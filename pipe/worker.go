@@ -13,7 +13,7 @@ import (
 
 // worker serves one device. It is a goroutine locked to an OS thread, so that it has libtorch's
 // thread-local state (thread counts, autograd's sequence numbers) and the core set to itself. It
-// takes whole lists of actions: a hand-off between threads for each operator would cost 9 us.
+// takes whole lists of actions, because a hand-off between threads takes 9 us.
 type worker struct {
 	device  torch.Device
 	threads int
@@ -56,19 +56,19 @@ func (w *worker) serve(ready chan<- error) {
 		}
 		w.joined.Done()
 	}()
+	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
+	defer c.Close()
+	c.SetStream(w.stream)
 	var err error
 	if len(w.cores) > 0 {
 		err = torch.PinThread(w.cores)
 	}
-	c := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads})
-	defer c.Close()
-	c.SetStream(w.stream)
 	if err == nil {
 		err = torch.Try(c.PrepareProducts)
 	}
 	if ready != nil {
-		if ready <- err; err != nil {
-			ended = true
+		ready <- err
+		if ended = err != nil; ended {
 			return
 		}
 	}
@@ -97,9 +97,7 @@ func (w *worker) closeStreams() {
 // tags counts pipes. Every pipe has a tag of its own, which the threads of its workers have.
 var tags atomic.Int64
 
-// refuseNested refuses a call that waits for the workers of the pipe on one of them, which would wait
-// for itself. It is not noticed where it comes by way of other pipes, or of a goroutine that a layer
-// starts and waits for.
+// refuseNested refuses a call on a worker of the pipe that would wait for that worker.
 func (p *Pipe) refuseNested(call string) error {
 	if torch.ThreadTag() != p.tag {
 		return nil
@@ -129,7 +127,7 @@ type PanicError = torch.PanicError
 // replaced.
 var ErrGoexit = errors.New("a layer called runtime.Goexit")
 
-// cause makes an error of what recover returned. Nil means that the goroutine ended with
+// cause makes an error of a recovered value. Nil means that the goroutine ended with
 // runtime.Goexit.
 func cause(recovered any) error {
 	if recovered == nil {

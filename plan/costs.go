@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/remat"
 )
 
@@ -33,25 +32,21 @@ func (p Profile) units() int { return len(p.Measured[0].Chain.Layers) }
 
 // check returns an *arg.ConfigError or a *remat.ChainError for a profile that makes no sense.
 func (p Profile) check() error {
-	refuse := func(value any, problem, remedy string) error {
-		return &arg.ConfigError{Of: "plan", Field: "Measured", Value: value, Problem: problem,
-			Remedy: remedy}
-	}
 	if len(p.Measured) == 0 {
-		return refuse(0, "the profile is empty", "want at least one chain")
+		return refuse("Measured", 0, "the profile is empty", "want at least one chain")
 	}
 	for i, m := range p.Measured {
 		switch {
 		case m.Rows < 0:
-			return refuse(m.Rows, "rows", "want 1 or more, or 0 where they do not count")
+			return refuse("Measured", m.Rows, "rows", "want 1 or more, or 0 where they do not count")
 		case m.Threads < 0:
-			return refuse(m.Threads, "threads", "want 1 or more, or 0 for 1")
+			return refuse("Measured", m.Threads, "threads", "want 1 or more, or 0 for 1")
 		}
 		if err := m.Chain.Check(); err != nil {
 			return err
 		}
 		if n := len(m.Chain.Layers); n != p.units() {
-			return refuse(n, fmt.Sprintf("the layers of chain %d, where the first has %d", i, p.units()), "want chains of one model")
+			return refuse("Measured", n, fmt.Sprintf("the layers of chain %d, where the first has %d", i, p.units()), "want chains of one model")
 		}
 		for name, list := range map[string][]int64{"Sent": m.Sent, "Held": m.Held} {
 			want := p.units()
@@ -59,13 +54,13 @@ func (p Profile) check() error {
 				want++
 			}
 			if list != nil && (len(list) != want || slices.Min(list) < 0) {
-				return refuse(list, fmt.Sprintf("%s of chain %d", name, i),
+				return refuse("Measured", list, fmt.Sprintf("%s of chain %d", name, i),
 					fmt.Sprintf("want %d numbers of 0 or more", want))
 			}
 		}
 		for _, o := range p.Measured[:i] {
 			if o.Rows == m.Rows && o.threads() == m.threads() {
-				return refuse(m.Rows, fmt.Sprintf("two chains of so many rows and %d threads", m.threads()), "want one")
+				return refuse("Measured", m.Rows, fmt.Sprintf("two chains of so many rows and %d threads", m.threads()), "want one")
 			}
 		}
 	}

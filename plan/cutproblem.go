@@ -76,9 +76,8 @@ func distinctSettings[T comparable](settings []T) (list []T, of []int) {
 
 func checkSettings[T any](field string, settings []T, stages int) error {
 	if len(settings) > 1 && len(settings) != stages {
-		return &ConfigError{Of: "plan", Field: field, Value: settings,
-			Problem: fmt.Sprintf("%d for %d stages", len(settings), stages),
-			Remedy:  "want one for each stage, one for all, or none"}
+		return refuse(field, settings, fmt.Sprintf("%d for %d stages", len(settings), stages),
+			"want one for each stage, one for all, or none")
 	}
 	return nil
 }

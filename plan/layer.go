@@ -1,12 +1,6 @@
 package plan
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-
-	"penstock.example/internal/arg"
-)
+import "fmt"
 
 // Layer is the measured costs of a layer for one micro-batch. Fields that the caller does not need
 // may be zero: cutting by time without transfers needs no bytes.
@@ -61,84 +55,10 @@ type LayerTie struct {
 	Gradient int64 // bytes; 0 if the parameter is frozen
 }
 
-// ConfigError is a setting, a cost or a number of stages that is refused.
-type ConfigError = arg.ConfigError
-
-// checkLayers refuses costs that no measurement gives.
-func checkLayers(layers []Layer, n int) error {
-	err := checkStages(n, len(layers))
-	for i, l := range layers {
-		of := " of " + label(layers, i)
-		err = cmp.Or(err, arg.Finite("plan", "Forward"+of, l.Forward),
-			arg.Finite("plan", "Backward"+of, l.Backward))
-		for _, s := range []struct {
-			field string
-			bytes int64
-		}{{"Output", l.Output}, {"Gradient", l.Gradient},
-			{"Saved", l.Saved}, {"Enter", l.Enter}, {"Leave", l.Leave},
-			{"Parameters", l.Parameters}, {"Trainable", l.Trainable}, {"Buffers", l.Buffers}} {
-			err = cmp.Or(err, arg.AtLeast("plan", s.field+of, s.bytes, 0))
-		}
-		if err == nil && l.Trainable > l.Parameters {
-			err = &ConfigError{Of: "plan", Field: "Trainable" + of, Value: l.Trainable,
-				Remedy: fmt.Sprintf("want a part of the %d bytes of Parameters", l.Parameters)}
-		}
-	}
-	return err
-}
-
-func checkSkips(skips []LayerSkip, layers int) (err error) {
-	for i, s := range skips {
-		err = cmp.Or(err, checkRoute("Skips", skips, i, s.From, s.To, layers, s.Bytes, s.Gradient, s.Enter, s.Leave))
-	}
-	return err
-}
-
-func checkTies(ties []LayerTie, layers int) (err error) {
-	for i, t := range ties {
-		err = cmp.Or(err, checkRoute("Ties", ties, i, t.From, t.To, layers, t.Bytes, t.Gradient))
-	}
-	return err
-}
-
-// checkRoute refuses element i of a field if it does not go forward within the model, or has fewer
-// than 0 bytes.
-func checkRoute(field string, value any, i, from int, to []int, layers int, bytes ...int64) error {
-	refuse := func(remedy, problem string, what ...any) error {
-		return &ConfigError{Of: "plan", Field: field, Value: value,
-			Problem: fmt.Sprintf("number %d ", i) + fmt.Sprintf(problem, what...), Remedy: remedy}
-	}
-	if from < 0 || from >= layers {
-		return refuse(fmt.Sprintf("want one of 0 to %d", layers-1), "is from layer %d", from)
-	}
-	last, forward := from, len(to) > 0
-	for _, next := range to {
-		forward, last = forward && next > last && next < layers, next
-	}
-	if !forward {
-		return refuse(fmt.Sprintf("want at least one layer, ascending, after %d and at most %d",
-			from, layers-1),
-			"goes from layer %d to %v", from, to)
-	}
-	if least := slices.Min(bytes); least < 0 {
-		return refuse("want none below 0", "has %d bytes", least)
-	}
-	return nil
-}
-
-// label names a layer by its index and, if it has one, its name.
-func label(layers []Layer, i int) string {
-	if layers[i].Name == "" {
-		return fmt.Sprintf("layer %d", i)
-	}
-	return fmt.Sprintf("layer %d (%s)", i, layers[i].Name)
-}
-
 // checkStages refuses a number of stages that some stage would have no layer with.
 func checkStages(n, layers int) error {
 	if n >= 1 && n <= layers {
 		return nil
 	}
-	return &ConfigError{Of: "plan", Field: "the number of stages", Value: n,
-		Remedy: fmt.Sprintf("want 1 to the number of layers, %d", layers)}
+	return refuse("the number of stages", n, "", fmt.Sprintf("want 1 to the number of layers, %d", layers))
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/strict"
 )
 
@@ -48,9 +47,6 @@ func (d Device) speed() float64 {
 
 // check returns an *arg.ConfigError for a machine that makes no sense.
 func (m Machine) check() error {
-	refuse := func(field string, value any, problem, remedy string) error {
-		return &arg.ConfigError{Of: "plan", Field: field, Value: value, Problem: problem, Remedy: remedy}
-	}
 	if len(m.Devices) == 0 {
 		return refuse("Devices", 0, "the machine has none", "want at least one")
 	}

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/schedule"
 )
 
@@ -44,7 +43,7 @@ func (w Options) named() (list []schedule.Schedule, err error) {
 	for _, name := range w.Schedules {
 		s, err := schedule.Named(name)
 		if err != nil {
-			return nil, &arg.ConfigError{Of: "plan", Field: "Schedules", Value: name, Remedy: err.Error()}
+			return nil, refuse("Schedules", name, "", err.Error())
 		}
 		list = append(list, s)
 	}
@@ -52,16 +51,13 @@ func (w Options) named() (list []schedule.Schedule, err error) {
 }
 
 func (w Options) check() error {
-	refuse := func(field string, value any, remedy string) error {
-		return &arg.ConfigError{Of: "plan", Field: field, Value: value, Remedy: remedy}
-	}
 	for _, f := range []struct {
 		field string
 		value int64
 	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit},
 		{"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
 		if f.value < 0 {
-			return refuse(f.field, f.value, "want 0 or more")
+			return refuse(f.field, f.value, "", "want 0 or more")
 		}
 	}
 	for _, f := range []struct {
@@ -70,27 +66,27 @@ func (w Options) check() error {
 	}{{"MicroBatches", w.MicroBatches}, {"Virtual", w.Virtual}, {"Replicas", w.Replicas}} {
 		for _, n := range f.list {
 			if n < 1 {
-				return refuse(f.field, n, "want 1 or more")
+				return refuse(f.field, n, "", "want 1 or more")
 			}
 		}
 	}
 	if w.Batch == 0 && len(w.MicroBatches) == 0 {
-		return refuse("Batch", 0, "want the rows of a step, or MicroBatches")
+		return refuse("Batch", 0, "", "want the rows of a step, or MicroBatches")
 	}
 	for _, r := range w.Replicas {
 		if w.Batch == 0 && r > 1 {
-			return refuse("Replicas", r, "want a Batch with it, which replicas share")
+			return refuse("Replicas", r, "", "want a Batch with it, which replicas share")
 		}
 		if w.Batch > 0 && w.Batch%r != 0 {
-			return refuse("Replicas", r, fmt.Sprintf("want a divisor of the %d rows of a step", w.Batch))
+			return refuse("Replicas", r, "", fmt.Sprintf("want a divisor of the %d rows of a step", w.Batch))
 		}
 	}
 	for _, m := range w.MicroBatches {
 		if m > MostMicroBatches {
-			return refuse("MicroBatches", m, fmt.Sprintf("want at most %d", MostMicroBatches))
+			return refuse("MicroBatches", m, "", fmt.Sprintf("want at most %d", MostMicroBatches))
 		}
 		if w.Batch > 0 && w.Batch%m != 0 {
-			return refuse("MicroBatches", m, fmt.Sprintf("want divisors of the %d rows of a step", w.Batch))
+			return refuse("MicroBatches", m, "", fmt.Sprintf("want divisors of the %d rows of a step", w.Batch))
 		}
 	}
 	_, err := w.named()

@@ -7,11 +7,12 @@ import (
 	"penstock.example/internal/arg"
 )
 
+func refuse(field string, value any, problem, remedy string) error {
+	return &arg.ConfigError{Of: "plan", Field: field, Value: value, Problem: problem, Remedy: remedy}
+}
+
 // check returns a *arg.ConfigError for a field of the problem that makes no sense.
 func (p Problem) check() error {
-	refuse := func(field string, value any, problem, remedy string) error {
-		return &arg.ConfigError{Of: "plan", Field: field, Value: value, Problem: problem, Remedy: remedy}
-	}
 	if err := arg.AtLeast("plan", "MicroBatches", p.MicroBatches, 1); err != nil {
 		return err
 	}

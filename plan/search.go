@@ -194,7 +194,9 @@ func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][
 			if l.cut == nil {
 				continue
 			}
-			if _, err = Solve(ctx, p.problem(l.cut)); errors.As(err, &lacks) {
+			problem := p.problem(l.cut)
+			problem.First = true // as devices are planned
+			if _, err = Solve(ctx, problem); errors.As(err, &lacks) {
 				least = l.part
 			} else if err != nil {
 				return err

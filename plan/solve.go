@@ -59,18 +59,6 @@ func (p Problem) limited() bool {
 		func(s Stage) bool { return s.Policy == Optimal && p.Devices[s.Device].Limit > 0 })
 }
 
-// orderedProgram is a program with its dependencies.
-type orderedProgram struct {
-	*schedule.Program
-	graph  *schedule.Graph
-	latest []int // see schedule.Graph.LatestReceives
-}
-
-func newOrderedProgram(p *schedule.Program) orderedProgram {
-	g := p.Graph()
-	return orderedProgram{p, g, g.LatestReceives()}
-}
-
 // program makes the program with links of a capacity, in which stages with the policy Optimal
 // recompute every micro-batch.
 func (p Problem) program(capacity int) (*schedule.Program, error) {

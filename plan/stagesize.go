@@ -166,14 +166,5 @@ func (c SizeConfig) resolved() SizeConfig {
 }
 
 func (c SizeConfig) check(layers []Layer, n int) error {
-	for i, h := range c.Held {
-		if h.Graphs < 0 || h.Inputs < 0 {
-			return &ConfigError{Of: "plan", Field: "Held", Value: c.Held,
-				Problem: fmt.Sprintf("stage %d has %v", i, h),
-				Remedy:  "want neither below 0"}
-		}
-	}
-	return cmp.Or(arg.Finite("plan", "State", c.State),
-		arg.AtLeast("plan", "Input", c.Input, 0), checkLayers(layers, n),
-		checkSettings("Held", c.Held, n), checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)))
+	return cmp.Or(checkStages(n, len(layers)), checkSettings("Held", c.Held, n))
 }

@@ -2,9 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
-
-	"penstock.example/internal/arg"
 )
 
 // TimeConfig says how a stage's time adds up. The zero value is no recomputation, and transfers
@@ -112,14 +109,5 @@ func (c TimeConfig) routes() []route {
 }
 
 func (c TimeConfig) check(layers []Layer, n int) error {
-	for i, share := range c.Recomputed {
-		if !(share >= 0 && share <= 1) {
-			return &ConfigError{Of: "plan", Field: "Recomputed", Value: c.Recomputed,
-				Problem: fmt.Sprintf("stage %d has %v", i, share),
-				Remedy:  "want shares of the micro-batches, 0 to 1"}
-		}
-	}
-	return cmp.Or(arg.Finite("plan", "SecondsPerByte", c.SecondsPerByte), checkLayers(layers, n),
-		checkSettings("Recomputed", c.Recomputed, n),
-		checkSkips(c.Skips, len(layers)), checkTies(c.Ties, len(layers)))
+	return cmp.Or(checkStages(n, len(layers)), checkSettings("Recomputed", c.Recomputed, n))
 }

@@ -478,8 +478,6 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner
 	switch {
 	case timing.Useless():
 		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), measureAgain)
-	case f.rows > 0 && c.Rows > 0 && f.rows != c.Rows:
-		return nil, badUsage("--rows %d: %s was measured with %d; want --rows left out", f.rows, file, c.Rows)
 	case f.stages > len(c.Layers):
 		return nil, badUsage("--stages %d: the chain has %d layers; want at most as many", f.stages,
 			len(c.Layers))

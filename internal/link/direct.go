@@ -141,6 +141,35 @@ func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 	}
 }
 
+// NamedID is the id of a GPU link's communicator.
+type NamedID struct {
+	Edge schedule.Edge
+	ID   []byte
+}
+
+// Connect is NewDirect, and Open with the ids of all processes, which meet gathers. After a failure the
+// links, if they are not nil, must be closed.
+func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{}, fail func(error),
+	meet func(own []NamedID, failed error) ([][]NamedID, error)) (*Direct, error) {
+	d, err := NewDirect(comms, edges, here, failed, fail)
+	if err != nil {
+		return nil, err
+	}
+	var own []NamedID
+	ids, err := d.IDs()
+	for e, id := range ids {
+		own = append(own, NamedID{e, id})
+	}
+	all, err := meet(own, err)
+	if err != nil {
+		return d, err
+	}
+	for _, n := range slices.Concat(all...) {
+		ids[n.Edge] = n.ID
+	}
+	return d, d.Open(ids)
+}
+
 // IDs makes an id for each link on which this process sends. Open needs the ids of all processes.
 func (d *Direct) IDs() (map[schedule.Edge][]byte, error) {
 	ids := map[schedule.Edge][]byte{}

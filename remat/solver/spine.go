@@ -39,13 +39,6 @@ type ends interface {
 	end(i int, m int64) float64
 }
 
-// newSpine computes least, all and keep.
-func newSpine(t *terms, b *bounds, r available) *spine {
-	s := &spine{}
-	s.fill(t, b, r)
-	return s
-}
-
 // fill makes s that of r, in the memory of the one that it was.
 func (s *spine) fill(t *terms, b *bounds, r available) {
 	n := t.n
