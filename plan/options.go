@@ -23,7 +23,7 @@ type Options struct {
 	State int
 	// Work is how many actions are simulated in a space before the search in it ends without a
 	// proof; 0 is 4,000,000, or a thousand steps if devices have one stage. Plans is how many
-	// devices are planned under limits in a space; 0 is 100. The spaces of a schedule with several
+	// devices are planned under limits in a space; 0 is 400. The spaces of a schedule with several
 	// stages on each device have three times Plans in all.
 	Work, Plans int
 	// Progress is called before each schedule is searched, with its name, and the number of
@@ -102,7 +102,7 @@ func (w Options) report(schedule string, done, all int) {
 // plans returns how many devices may be planned in a space.
 func (w Options) plans() int {
 	if w.Plans == 0 {
-		return 100
+		return 400
 	}
 	return w.Plans
 }

@@ -160,7 +160,7 @@ func TestPlanRefuses(t *testing.T) {
 		{[]string{"--chunks", "1000000", "--stages", "2"}, []string{"--chunks 1000000", "want at most 16384"}},
 		{[]string{"--chunks", "4", "--stages", "4", "--schedule", "bfs,zb-v,interleaved"}, []string{"no schedule can be planned: bfs: 8 stages are more than 6 units"}},
 		{[]string{"--chunks", "4", "--machine", filepath.Join(t.TempDir(), "none.json")}, []string{"--machine", "none.json: no such file"}},
-		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", `machine.json: Devices is 0: the machine has none; want at least one`}},
+		{[]string{"--chunks", "4", "--machine", machine("")}, []string{"--machine", `the machine has none; want at least one`}},
 		{[]string{"--chunks", "4", "--stages", "2", "--machine", machine(`{"name":"a","bytes":1000000000,"threads":1,"speed":1}`)}, []string{"it has devices for 1 stages with 1 thread each"}},
 		{[]string{"--chunks", "4", "--stages", "2", "--latency", "2h"}, []string{"--latency", "at most 1h"}},
 		{[]string{"--batch", "8", "--replicas", "3", "--machine", machine(`{"name":"a","count":3,"bytes":1000000000,"threads":1,"speed":1}`)}, []string{"--replicas 3: want a divisor of the 8 rows"}},
