@@ -633,7 +633,10 @@ func drawPlans(t *rapid.T, from []kind, most, depth int) []*plan {
 	for range rapid.SampledFrom([]int{most, most - 1, most - 2, 1}).Draw(t, "children") {
 		p := &plan{kind: rapid.SampledFrom(from).Draw(t, "kind")}
 		if p.kind == sequential || p.kind == module && depth > 0 && rapid.Bool().Draw(t, "has children") {
-			inner := []kind{module, module, rectifier}
+			inner := []kind{module, module}
+			if slices.Contains(from, rectifier) {
+				inner = append(inner, rectifier)
+			}
 			if depth > 1 {
 				inner = append(inner, sequential)
 			}
@@ -641,7 +644,9 @@ func drawPlans(t *rapid.T, from []kind, most, depth int) []*plan {
 		}
 		p.absent = rapid.IntRange(0, 5).Draw(t, "absent") == 0
 		p.aside, p.multiply = rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "multiply")
-		p.checkpoints = max(0, rapid.IntRange(-2, 2).Draw(t, "checkpoints"))
+		if !slices.Contains(from, rectifier) { // which overwrites what a checkpoint's backward needs
+			p.checkpoints = max(0, rapid.IntRange(-2, 2).Draw(t, "checkpoints"))
+		}
 		out = append(out, p)
 	}
 	return out
@@ -649,7 +654,11 @@ func drawPlans(t *rapid.T, from []kind, most, depth int) []*plan {
 
 // drawModel draws a model and what it declares: anything if wild, else what is valid.
 func drawModel(t *rapid.T, wild bool) *plan {
-	root := &plan{kind: sequential, children: drawPlans(t, []kind{module, module, module, sequential, rectifier}, 6, 2)}
+	kinds := []kind{module, module, module, sequential}
+	if rapid.Bool().Draw(t, "in place") {
+		kinds = append(kinds, rectifier)
+	}
+	root := &plan{kind: sequential, children: drawPlans(t, kinds, 6, 2)}
 	var modules []*plan
 	begin, end := map[*plan]int{}, map[*plan]int{}
 	var number func(p *plan)

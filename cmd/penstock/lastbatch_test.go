@@ -15,16 +15,16 @@ func TestShortLastBatch(t *testing.T) {
 	run := []string{"train", "--model", "mlp", "--data", "synthetic", "--data-set", "train=50,test=10", "--replicas", "3", "--batch", "16", "--out", out}
 	want := "--batch 16: an epoch's last batch has 2 of the 50 samples, for --replicas 3; "
 	for _, more := range [][]string{{"--epochs", "1"}, {"--steps", "4"}, {"--steps", "2", "--accumulate", "2"}, {"--steps", "9", "--autoresume"}} {
-		refuses(t, with(run, more...), exitUsage, want+"want --replicas 2, or --batch 15 in a new run")
-		if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%q: something is written: %v", more, err)
+		refuses(t, with(run, more...), exitUsage, want+"want --replicas 2, or another --batch in a new run")
+		if list, err := os.ReadDir(out); err == nil && len(list) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: something is written: %v %v", more, list, err)
 		}
 	}
-	refuses(t, with(run, "--batch", "48", "--epochs", "1"), exitUsage, "want --replicas 2, or --batch 47 in a new run")
+	refuses(t, with(run, "--batch", "48", "--epochs", "1"), exitUsage, "want --replicas 2, or another --batch in a new run")
 	must(t, with(run, "--steps", "2")...)
 	must(t, with(run, "--steps", "3", "--resume")...)
 	before := tree(t, out)
-	refuses(t, with(run, "--steps", "4", "--resume"), exitUsage, want+"want --replicas 2, or --batch 15 in a new run")
+	refuses(t, with(run, "--steps", "4", "--resume"), exitUsage, want+"want --replicas 2, or another --batch in a new run")
 	if after := tree(t, out); after != before {
 		t.Errorf("something changed:\n%s\n%s", before, after)
 	}

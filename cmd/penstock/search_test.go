@@ -202,7 +202,7 @@ func TestPlanLooksAtTheSpreadOfTimes(t *testing.T) {
 		return textFile(t, "chain.json", strings.Replace(string(text), `"input_bytes"`, `"spread":`+x+`,"input_bytes"`, 1))
 	}
 	got := command(t, "plan", spread("1.5"), "--stages", "2", "--chunks", "2")
-	if want := "its times are of no use: the median run took 150 % longer"; got.code != exitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "penstock profile again") {
+	if want := "its times are of no use: the median run took 150 % longer"; got.code != exitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "measure again when") {
 		t.Errorf("exit code %d: %s", got.code, got.stderr)
 	}
 	for x, told := range map[string]bool{"0.05": false, "0.5": true} {

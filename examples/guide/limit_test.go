@@ -6,7 +6,7 @@ import (
 
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -53,7 +53,7 @@ func Example_limitTooSmall() {
 	batch, loss := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE()
 
 	_, err = p.Step(ctx, batch, loss)
-	var small *planner.MemoryError
+	var small *plan.MemoryError
 	if errors.As(err, &small) {
 		for _, s := range small.Stages {
 			fmt.Printf("%v needs %.1f MiB, because of %s\n", s.Device, float64(s.Least)/(1<<20), s.SetBy)
