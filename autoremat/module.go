@@ -82,9 +82,6 @@ type workers struct {
 // New makes a module of a model. The caller must Close the module. The model stays the caller's,
 // and must outlive the module.
 func New(model *nn.Sequential, config Config) (*Module, error) {
-	if err := arg.Given(model, "autoremat: the model", "an nn.Sequential"); err != nil {
-		return nil, err
-	}
 	if config.Limit < 0 {
 		return nil, &ConfigError{Of: "autoremat", Field: "Limit", Value: config.Limit, Remedy: "want a number of bytes, or 0 for what is free"}
 	}
@@ -113,7 +110,6 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 // It panics as the model's layers do, and with a *torch.Error where no plan can be made. Its Err is
 // then a *planner.MemoryError, a *profile.Error, or says what else is wrong.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
-	arg.Must(c, "autoremat: Forward: the nn.Ctx", "one of nn.NewCtx")
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	switch {
 	case !c.Training:

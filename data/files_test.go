@@ -480,7 +480,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"csv", lines("a,b", "1,\"2"), data.Options{}, "want values that are separated by ','"},
 		{"csv", lines(amounts...), data.Options{}, "150 different whole numbers"},
 		{"csv", lines("1,2", "1,red"), data.Options{CSV: data.CSV{Task: data.Regression}}, `line 2: the target is "red"; want a finite number`},
-		{"csv", lines("1,2"), data.Options{CSV: data.CSV{Task: data.NextToken}}, "Task is next token; want classification or regression"},
+		{"csv", lines("1,2"), data.Options{CSV: data.CSV{Task: data.NextToken}}, "Task is next token; want one of classification, regression"},
 		{"csv", files{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}, data.Options{}, "val.csv: line 2: \"c\" is no class to train with; those are a, b"},
 		{"csv", files{}, data.Options{}, "name a file, or a directory with train.csv and val.csv or test.csv"},
 		{"npy", files{"x.npy": x}, data.Options{}, "no y.npy in "},

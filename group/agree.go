@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"penstock.example/internal/arg"
 	"penstock.example/torch"
 )
 
@@ -70,9 +69,6 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 // FromFirst calls f on rank 0 and gives its result to all. A nil group is this process alone. encoding/json
 // must be able to write and read back a T.
 func FromFirst[T any](ctx context.Context, g *Group, what string, f func() (T, error)) (out T, err error) {
-	if err := arg.Given(f, "group: FromFirst: the function", "what rank 0 is to do"); err != nil {
-		return out, err
-	}
 	if g == nil || g.Rank() == 0 {
 		out, err = f()
 	}

@@ -92,15 +92,16 @@ func (c *control) take(from *peer, f frame) error {
 		}
 		return nil
 	case f.kind == kindEntry:
-		key, value, err := cutText(f.body)
-		if err != nil {
+		var e entry
+		if err := f.decode(&e); err != nil {
 			return err
 		}
-		c.board.Put(key, value)
+		c.board.Put(e.Key, e.Value)
 	case f.kind == kindPart:
-		p, err := parsePart(f)
+		var p part
+		err := f.decode(&p)
 		if err == nil {
-			err = c.gathers.add(p)
+			err = c.gathers.add(f.rank, p)
 		}
 		if err != nil {
 			return err
@@ -247,11 +248,10 @@ func (c *control) gather(ctx context.Context, what string, mine []byte) ([][]byt
 	default:
 	}
 	one := c.gathers.begin()
-	for _, p := range one.parts(c.cfg.Rank, what, mine) {
-		c.tell(p.frame(), nil)
-		if err := c.gathers.add(p); err != nil {
-			return nil, err
-		}
+	p := part{one.number, what, slices.Clone(mine)}
+	c.tell(jsonFrame(kindPart, c.cfg.Rank, p), nil)
+	if err := c.gathers.add(c.cfg.Rank, p); err != nil {
+		return nil, err
 	}
 	c.missLeavers()
 	return one.wait(ctx, c.first, c.closing)

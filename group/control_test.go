@@ -93,7 +93,7 @@ func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
 		}
 		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
 		for range 128 { // more than is on its way
-			p.send(part{total: partBytes, data: make([]byte, partBytes)}.frame().encode())
+			p.send(jsonFrame(kindPart, 0, part{Data: make([]byte, 64<<10)}).encode())
 		}
 		p.send(endFrame(0, &LostError{Rank: 2, Why: "it died"}).encode())
 		p.stop()
@@ -151,7 +151,7 @@ func TestAnEndedGatherCounts(t *testing.T) {
 		g, first := newGathers(2), newOutcome()
 		one := g.begin()
 		for rank := range 2 {
-			if err := g.add(one.parts(rank, "names", []byte{byte(rank)})[0]); err != nil {
+			if err := g.add(rank, part{one.number, "names", []byte{byte(rank)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -237,9 +237,8 @@ var frames = []frame{
 	jsonFrame(kindWelcome, 0, welcome{[]byte{3}}),
 	{kindRefused, 0, []byte("no")},
 	{kind: kindReady},
-	{kindEntry, 1, append(appendText(nil, "0/1"), 7, 8)},
-	part{7, 1, 300, "models", []byte{1, 2, 3}}.frame(),
-	part{1 << 40, 0, 0, "", nil}.frame(),
+	jsonFrame(kindEntry, 1, entry{"0/1", []byte{7, 8}}),
+	jsonFrame(kindPart, 1, part{7, "models", []byte{1, 2, 3}}),
 	{kind: kindBeat},
 	endFrame(2, &FailedError{Failure{2, -1, 5, "forward", "out of memory"}}),
 	endFrame(0, &LostError{1, "silent"}),
@@ -256,17 +255,13 @@ func TestFramesComeBack(t *testing.T) {
 			t.Errorf("kind %d: %v\n%s", f.kind, err, diff)
 		}
 	}
-	want := part{7, 1, 300, "models", []byte{1, 2, 3}}
-	if got, err := parsePart(want.frame()); err != nil || !cmp.Equal(got, want, cmp.AllowUnexported(part{})) {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
-	}
 }
 
 // The longest frames that are sent can be read.
 func TestLongestFramesFit(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("\x01", n) } // six bytes each in JSON
 	for _, f := range []frame{
-		part{total: MaxGather, what: long(MaxWhat), data: make([]byte, partBytes)}.frame(),
+		jsonFrame(kindPart, 0, part{What: long(MaxWhat), Data: make([]byte, MaxGather)}),
 		endFrame(0, &FailedError{Failure{Action: long(2 * MaxAction), Message: long(2 * MaxMessage)}}),
 		endFrame(0, &LostError{Why: long(2 * MaxMessage)}),
 	} {
@@ -308,19 +303,16 @@ func TestBytesThatAreNoFrame(t *testing.T) {
 	}
 	c := newControl(Config{Size: 3})
 	for name, f := range map[string]frame{
-		"a short part":          {kindPart, 1, make([]byte, 11)},
-		"a what that is cut":    {kindPart, 1, append(make([]byte, 12), 0, 5, 'a')},
-		"more data than said":   part{rank: 1, total: 1, data: []byte{1, 2}}.frame(),
-		"more than a gather":    part{rank: 1, total: MaxGather + 1}.frame(),
-		"an end of nobody":      jsonFrame(kindEnd, 1, ending{}),
-		"an end of another":     endFrame(2, &LostError{Rank: 0}),
-		"an end with more":      {kindEnd, 1, []byte(`{"Lost":{"Rank":1,"Why":"","More":1}}`)},
-		"an entry that is cut":  {kindEntry, 1, []byte{0, 9, 'a'}},
-		"a part of another":     part{rank: 2}.frame(),
-		"a part of rank 0":      part{rank: 0}.frame(),
-		"ready of a member":     {kind: kindReady, rank: 1},
-		"refused by a member":   {kind: kindRefused, rank: 1},
-		"a hello when it is in": frames[1],
+		"a part of another gather": jsonFrame(kindPart, 1, part{Number: 1}),
+		"an end of nobody":         jsonFrame(kindEnd, 1, ending{}),
+		"an end of another":        endFrame(2, &LostError{Rank: 0}),
+		"an end with more":         {kindEnd, 1, []byte(`{"Lost":{"Rank":1,"Why":"","More":1}}`)},
+		"an entry that is cut":     {kindEntry, 1, []byte(`{"Key":"a`)},
+		"a part of another":        jsonFrame(kindPart, 2, part{}),
+		"a part of rank 0":         jsonFrame(kindPart, 0, part{}),
+		"ready of a member":        {kind: kindReady, rank: 1},
+		"refused by a member":      {kind: kindRefused, rank: 1},
+		"a hello when it is in":    frames[1],
 	} {
 		if err := c.take(&peer{rank: 1}, f); !errors.Is(err, errFrame) {
 			t.Errorf("%s: %v", name, err)

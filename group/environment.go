@@ -28,10 +28,7 @@ import (
 // variable that is missing, contradicts another or cannot be read is a *ConfigError with the variable as its
 // Field. getenv is os.Getenv, or a function like it.
 func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err error) {
-	if err := arg.Given(getenv, "group: FromEnvironment: the function", "os.Getenv"); err != nil {
-		return Config{}, false, err
-	}
-	e := environment{getenv}
+	e := environment(getenv)
 	cfg.Token = getenv("PENSTOCK_TOKEN")
 	for _, name := range []string{"SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"} {
 		if getenv(name) != "" && err == nil {
@@ -74,10 +71,8 @@ var launchers = []struct {
 	}},
 }
 
-// environment reads variables.
-type environment struct {
-	getenv func(string) string
-}
+// environment reads variables, as os.Getenv does.
+type environment func(string) string
 
 // portOf makes a port of numbers. Jobs that share a machine rarely have the same. It is below the ports that
 // systems give to outgoing connections.
@@ -95,41 +90,29 @@ func (e environment) torchrun() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	switch agent := e.getenv("TORCHELASTIC_USE_AGENT_STORE"); strings.ToLower(agent) {
-	case "true":
-		host, port, _ := net.SplitHostPort(at)
-		n, _ := strconv.Atoi(port) // which address has checked
-		id := crc32.ChecksumIEEE([]byte(e.getenv("TORCHELASTIC_RUN_ID")))
-		return net.JoinHostPort(host, portOf(n, int(id))), nil
-	case "", "false":
+	if !strings.EqualFold(e("TORCHELASTIC_USE_AGENT_STORE"), "true") {
 		return at, nil
-	default:
-		return "", refused("TORCHELASTIC_USE_AGENT_STORE", agent, "", "want True or False, as torchrun sets it")
 	}
+	host, port, _ := net.SplitHostPort(at)
+	n, _ := strconv.Atoi(port) // which address has checked
+	id := crc32.ChecksumIEEE([]byte(e("TORCHELASTIC_RUN_ID")))
+	return net.JoinHostPort(host, portOf(n, int(id))), nil
 }
 
 func (e environment) slurm() (string, error) {
-	var host, port string
-	if e.getenv("MASTER_ADDR") == "" {
-		name := "SLURM_STEP_NODELIST"
-		if e.getenv(name) == "" {
-			name = "SLURM_NODELIST"
-		}
-		if host, _, _ = strings.Cut(brackets.ReplaceAllString(e.getenv(name), "$1"), ","); !arg.IsHost(host) {
-			const remedy = "want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script"
-			return "", refused(name, e.getenv(name), "it does not begin with a host", remedy)
-		}
+	name := "SLURM_STEP_NODELIST"
+	if e(name) == "" {
+		name = "SLURM_NODELIST"
 	}
-	if e.getenv("MASTER_PORT") == "" && e.getenv("SLURM_JOB_ID") != "" {
-		job, err := e.whole("SLURM_JOB_ID", 0, maxInt32)
-		step := 0
-		if err == nil && e.getenv("SLURM_STEP_ID") != "" {
-			step, err = e.whole("SLURM_STEP_ID", 0, maxInt32)
-		}
-		if err != nil {
-			return "", err
-		}
-		port = portOf(job, step)
+	host, _, _ := strings.Cut(brackets.ReplaceAllString(e(name), "$1"), ",")
+	if e("MASTER_ADDR") == "" && !arg.IsHost(host) {
+		const remedy = "want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script"
+		return "", refused(name, e(name), "it does not begin with a host", remedy)
+	}
+	port := ""
+	if job, err := strconv.Atoi(e("SLURM_JOB_ID")); err == nil && job >= 0 {
+		step, _ := strconv.Atoi(e("SLURM_STEP_ID")) // sbatch's own step has none
+		port = portOf(job, max(step, 0))
 	}
 	return e.address(host, port, "set both in the job's script, or leave both out")
 }
@@ -141,20 +124,20 @@ func (e environment) place(rankName, sizeName string) (rank, size int, err error
 	}
 	if err == nil && rank >= size {
 		problem := fmt.Sprintf("%s is %d", sizeName, size)
-		err = refused(rankName, e.getenv(rankName), problem, fmt.Sprintf("want 0 to %d", size-1))
+		err = refused(rankName, e(rankName), problem, fmt.Sprintf("want 0 to %d", size-1))
 	}
 	return rank, size, err
 }
 
 // address returns MASTER_ADDR and MASTER_PORT. If they are not set, host and port are used.
 func (e environment) address(host, port, advice string) (string, error) {
-	if text := e.getenv("MASTER_ADDR"); text != "" || host == "" {
+	if text := e("MASTER_ADDR"); text != "" || host == "" {
 		if !arg.IsHost(text) {
 			return "", refused("MASTER_ADDR", text, "", "want the host name or address of rank 0; "+advice)
 		}
 		host = text
 	}
-	if text := e.getenv("MASTER_PORT"); text != "" || port == "" {
+	if text := e("MASTER_PORT"); text != "" || port == "" {
 		if _, err := e.whole("MASTER_PORT", 1, 65535); err != nil {
 			return "", refused("MASTER_PORT", text, "", "want a port from 1 to 65535; "+advice)
 		}
@@ -165,7 +148,7 @@ func (e environment) address(host, port, advice string) (string, error) {
 
 // whole reads a variable that is a whole number in decimal digits.
 func (e environment) whole(name string, least, most int) (int, error) {
-	text, remedy, problem := e.getenv(name), fmt.Sprintf("want a whole number from %d to %d", least, most), ""
+	text, remedy, problem := e(name), fmt.Sprintf("want a whole number from %d to %d", least, most), ""
 	n, err := strconv.Atoi(text)
 	if err == nil && text[0] >= '0' && n >= least && n <= most {
 		return n, nil

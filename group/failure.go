@@ -12,7 +12,7 @@ const (
 	MaxAction  = 64
 	MaxMessage = 4 << 10
 	MaxWhat    = 256
-	MaxGather  = 256 << 20
+	MaxGather  = 64 << 20
 )
 
 // Failure says which member could not go on, and where it was. Without a stage or micro-batch the numbers

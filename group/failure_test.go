@@ -40,28 +40,12 @@ func init() {
 			_, err := g.Gather(context.Background(), "models", make([]byte, 1<<20))
 			return err
 		},
-		"panic": func(g *group.Group, x *torch.Tensor, victim int) error {
-			if g.Rank() == victim {
-				panic("a bug")
-			}
-			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
-			return waited(w, err)
-		},
-		"exit": func(g *group.Group, x *torch.Tensor, victim int) error {
-			if g.Rank() == victim {
-				os.Exit(3)
-			}
-			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
-			return waited(w, err)
-		},
-		"fail": func(g *group.Group, x *torch.Tensor, victim int) error {
-			if g.Rank() == victim {
-				g.Fail(group.Failure{Stage: 2, MicroBatch: 5, Action: "forward", Message: "not a number"})
-				return g.Err()
-			}
-			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
-			return waited(w, err)
-		},
+		"panic": atVictim(func(*group.Group) error { panic("a bug") }),
+		"exit":  atVictim(func(*group.Group) error { os.Exit(3); return nil }),
+		"fail": atVictim(func(g *group.Group) error {
+			g.Fail(group.Failure{Stage: 2, MicroBatch: 5, Action: "forward", Message: "not a number"})
+			return g.Err()
+		}),
 	} {
 		scenarios[name] = func(cfg settings, say func(string)) error {
 			return member(func(g *group.Group, say func(string)) error {
@@ -76,6 +60,17 @@ func init() {
 				return wait(g, x, cfg.LocalRank)
 			})(cfg, say)
 		}
+	}
+}
+
+// atVictim does something on a member for which the others wait.
+func atVictim(f func(g *group.Group) error) func(*group.Group, *torch.Tensor, int) error {
+	return func(g *group.Group, x *torch.Tensor, victim int) error {
+		if g.Rank() == victim {
+			return f(g)
+		}
+		w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
+		return waited(w, err)
 	}
 }
 

@@ -19,8 +19,7 @@ import (
 //	ready      ───────────►                all members are connected
 //	   entry, part, beat, end, bye: both ways; rank 0 hands on entry, part and bye
 //
-// Bodies are JSON. The bodies of part and entry begin with numbers and lengths instead, big-endian, and
-// raw bytes follow.
+// Bodies are JSON.
 type kind byte
 
 const (
@@ -45,10 +44,9 @@ type frame struct {
 
 const (
 	headBytes    = 9
-	maxHandshake = 1 << 10       // bytes of a body before the other side has proved that it knows the token
-	maxBody      = 1<<20 + 1<<10 // bytes of a body afterwards
-	// partBytes is the most data of a part. It is little, so that a heartbeat or a failure comes soon.
-	partBytes = 64 << 10
+	maxHandshake = 1 << 10                // bytes of a body before the other side has proved that it knows the token
+	maxBody      = MaxGather/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a gather, in base64
+	pieceBytes   = 64 << 10               // of a frame that are read or written at a time
 )
 
 // errFrame is the error of unexpected bytes.
@@ -71,12 +69,13 @@ func readFrame(r io.Reader, most int) (frame, error) {
 	if f.kind == 0 || f.kind >= kinds || f.rank >= maxSize || int64(n) > int64(most) {
 		return frame{}, fmt.Errorf("%w: kind %d of rank %d with %d bytes", errFrame, f.kind, f.rank, n)
 	}
-	f.body = make([]byte, n)
-	if _, err := io.ReadFull(r, f.body); err == io.EOF {
+	var body bytes.Buffer // which grows with what arrives
+	if _, err := io.CopyN(&body, r, int64(n)); err == io.EOF {
 		return frame{}, io.ErrUnexpectedEOF
 	} else if err != nil {
 		return frame{}, err
 	}
+	f.body = body.Bytes()
 	return f, nil
 }
 
@@ -99,42 +98,15 @@ func (f frame) decode(to any) error {
 	return nil
 }
 
-// part is a piece of the bytes that a rank gives to a gather. The pieces come in order, and have total bytes
-// together.
+// part is the bytes that a rank gives to a gather.
 type part struct {
-	number      uint64
-	rank, total int
-	what        string
-	data        []byte
+	Number uint64
+	What   string
+	Data   []byte
 }
 
-func (p part) frame() frame {
-	out := binary.BigEndian.AppendUint64(nil, p.number)
-	out = binary.BigEndian.AppendUint32(out, uint32(p.total))
-	return frame{kindPart, p.rank, append(appendText(out, p.what), p.data...)}
-}
-
-func parsePart(f frame) (p part, err error) {
-	if len(f.body) < 12 {
-		return p, errFrame
-	}
-	p.number, p.rank, p.total = binary.BigEndian.Uint64(f.body), f.rank, int(binary.BigEndian.Uint32(f.body[8:]))
-	p.what, p.data, err = cutText(f.body[12:])
-	if err == nil && (p.total > MaxGather || len(p.data) > p.total) {
-		err = fmt.Errorf("%w: a gather of %d bytes with a part of %d", errFrame, p.total, len(p.data))
-	}
-	return p, err
-}
-
-// appendText appends a text of at most 64 KiB, with its length. cutText takes it off.
-func appendText(to []byte, text string) []byte {
-	return append(binary.BigEndian.AppendUint16(to, uint16(len(text))), text...)
-}
-
-func cutText(b []byte) (text string, rest []byte, err error) {
-	if len(b) < 2 || len(b)-2 < int(binary.BigEndian.Uint16(b)) {
-		return "", nil, errFrame
-	}
-	n := 2 + int(binary.BigEndian.Uint16(b))
-	return string(b[2:n]), b[n:], nil
+// entry is an address of Gloo.
+type entry struct {
+	Key   string
+	Value []byte
 }

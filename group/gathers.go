@@ -51,24 +51,20 @@ func (g *gathers) begin() *gathering {
 	return one
 }
 
-// add adds a piece of a rank's bytes. It refuses a piece that is out of order.
-func (g *gathers) add(p part) error {
+// add adds a rank's bytes. It refuses those of a gather that is not open.
+func (g *gathers) add(rank int, p part) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.rank < 0 || p.rank >= g.size || p.number > g.begun || p.number < g.begun && g.open[p.number] == nil {
-		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errFrame, p.number, p.rank, g.begun)
+	one := g.open[p.Number]
+	if one == nil && p.Number == g.begun {
+		one = g.get(p.Number)
 	}
-	one := g.get(p.number)
-	if one.there[p.rank] || len(one.bytes[p.rank])+len(p.data) > p.total {
-		return fmt.Errorf("%w: rank %d gives more to gather %d than it has said", errFrame, p.rank, p.number)
+	if one == nil || one.there[rank] {
+		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errFrame, p.Number, rank, g.begun)
 	}
-	one.what[p.rank] = p.what
-	one.bytes[p.rank] = append(one.bytes[p.rank], p.data...)
-	if len(one.bytes[p.rank]) < p.total {
-		return nil
-	}
-	if one.there[p.rank] = true; !slices.Contains(one.there, false) {
-		delete(g.open, p.number)
+	one.what[rank], one.bytes[rank], one.there[rank] = p.What, p.Data, true
+	if !slices.Contains(one.there, false) {
+		delete(g.open, p.Number)
 		close(one.ended)
 	}
 	return nil
@@ -118,13 +114,4 @@ func (one *gathering) result() ([][]byte, error) {
 	}
 	return nil, fmt.Errorf("group: the members gather different things: %s; "+
 		"want the same calls in the same order on every rank", strings.Join(at, ", "))
-}
-
-// parts cuts a member's bytes into the pieces that are sent.
-func (one *gathering) parts(rank int, what string, mine []byte) []part {
-	var all []part
-	for at := 0; at == 0 || at < len(mine); at += partBytes {
-		all = append(all, part{one.number, rank, len(mine), what, mine[at:min(len(mine), at+partBytes)]})
-	}
-	return all
 }

@@ -43,7 +43,7 @@ func openCarrier(ctx context.Context, c *control, ip net.IP) (*carrier, error) {
 	}()
 	go func() { // until the board is closed
 		for key, value, ok := c.board.Take(); ok; key, value, ok = c.board.Take() {
-			c.tell(frame{kindEntry, c.cfg.Rank, append(appendText(nil, key), value...)}, nil)
+			c.tell(jsonFrame(kindEntry, c.cfg.Rank, entry{key, value}), nil)
 		}
 	}()
 	giveUp := func(err error) (*carrier, error) {

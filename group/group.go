@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/torch"
 )
@@ -46,9 +45,6 @@ func (g *Group) Size() int { return g.size }
 // It blocks until all members have called it, the group has failed, or ctx is done. As the others wait for
 // this member, the group fails when ctx is done.
 func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
-	if err := arg.Context(ctx, "group"); err != nil {
-		return nil, err
-	}
 	if len(what) > MaxWhat {
 		return nil, fmt.Errorf("group: Gather: what has %d bytes; want at most %d", len(what), MaxWhat)
 	}
@@ -91,9 +87,6 @@ func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 }
 
 func (g *Group) checkTransfer(call string, t *torch.Tensor, peer, tag int) error {
-	if err := arg.Given(t, "group: "+call+": the tensor", "one whose memory is moved"); err != nil {
-		return err
-	}
 	if peer < 0 || peer >= g.size || peer == g.rank {
 		return fmt.Errorf("group: %s: rank %d of %d has rank %d as the other side; want another member",
 			call, g.rank, g.size, peer)

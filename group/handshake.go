@@ -17,7 +17,7 @@ import (
 const nonceBytes = 32
 
 const (
-	protocol  = "penstock 2" // the version of the frames
+	protocol  = "penstock 3" // the version of the frames
 	lobbySide = "penstock lobby"
 )
 

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/torch"
 )
@@ -15,9 +14,6 @@ import (
 // Config.Timeout has passed. If a rank is missing or comes twice, or if members differ in the size of the
 // group or in libtorch, it fails on all ranks that have come. The caller closes the group.
 func Join(ctx context.Context, cfg Config) (*Group, error) {
-	if err := arg.Context(ctx, "group"); err != nil {
-		return nil, err
-	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

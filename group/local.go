@@ -3,6 +3,7 @@ package group
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"penstock.example/internal/link"
@@ -125,11 +126,9 @@ func (m *localMember) gather(ctx context.Context, what string, mine []byte) ([][
 	}
 	one := m.gathers[m.rank].begin()
 	for _, g := range m.gathers {
-		for _, p := range one.parts(m.rank, what, mine) {
-			if err := g.add(p); err != nil {
-				m.mu.Unlock()
-				return nil, err
-			}
+		if err := g.add(m.rank, part{one.number, what, slices.Clone(mine)}); err != nil {
+			m.mu.Unlock()
+			return nil, err
 		}
 	}
 	for rank, left := range m.left {

@@ -279,7 +279,6 @@ func TestTransfersThatAreRefused(t *testing.T) {
 		call func() (link.Work, error)
 		want string
 	}{
-		"nil":     {func() (link.Work, error) { return g.Send(nil, 1, 0) }, "the tensor is nil"},
 		"oneself": {func() (link.Work, error) { return g.Send(x, 0, 0) }, "rank 0 of 2 has rank 0 as the other side"},
 		"nobody":  {func() (link.Work, error) { return g.Receive(x, 2, 0) }, "rank 0 of 2 has rank 2 as the other side"},
 		"tag":     {func() (link.Work, error) { return g.Receive(x, 1, group.MaxTag) }, "the tag is 1073741824; want 0 to 1073741823"},

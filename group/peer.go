@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -84,7 +85,7 @@ func (p *peer) serve(take func(frame) error, ended func(error)) {
 		defer close(written)
 		p.write()
 	}()
-	in := bufio.NewReaderSize(&deadlineReader{p.conn, p.silence, p.done}, partBytes)
+	in := bufio.NewReaderSize(&deadlineReader{p.conn, p.silence, p.done}, pieceBytes)
 	var err error
 	for err == nil {
 		var f frame
@@ -112,9 +113,11 @@ func (p *peer) write() {
 		p.queue = nil
 		p.mu.Unlock()
 		for _, b := range queue {
-			p.allowWrite()
-			if _, err := p.conn.Write(b); err != nil {
-				return
+			for piece := range slices.Chunk(b, pieceBytes) {
+				p.allowWrite()
+				if _, err := p.conn.Write(piece); err != nil {
+					return
+				}
 			}
 		}
 		if stopped {

@@ -167,7 +167,7 @@ func TestOptions(t *testing.T) {
 		o     models.Options
 		want  string // in the error; "" is none
 	}{
-		{"vgg", models.Options{}, `Model is "vgg"; want one of mlp, resnet20, resnet32, resnet44, resnet56, resnet18, `},
+		{"vgg", models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, resnet20, resnet32, resnet44, resnet56, resnet18, `},
 		{"unet", models.Options{Heads: 2}, "unet: Heads is 2; want it left out; the model has B (Convolutions), C (Width), Classes, Channels, Size, Depth, Dropout"},
 		{"resnet20", models.Options{NoDropout: true}, "resnet20: Dropout is 0; want it left out; the model has Classes, Channels, Size, Width"},
 		{"unet", models.Options{Convolutions: 1025}, "unet: Convolutions is 1025; want B (Convolutions) from 1 to 1024, or 0 for 6"},
@@ -310,7 +310,7 @@ func TestSet(t *testing.T) {
 		{"unet", []string{"B=11,C=128"}, models.Options{Convolutions: 11, Width: 128}, ""},
 		{"gpt", []string{"width=64,depth=2", "heads=8,width=32"}, models.Options{Width: 32, Depth: 2, Heads: 8}, ""},
 		{"inception_v3", []string{"aux=1,dropout=0", "aux=0"}, models.Options{NoDropout: true}, ""},
-		{"vgg", nil, models.Options{}, `Model is "vgg"; want one of mlp, `},
+		{"vgg", nil, models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, `},
 		{"unet", []string{"classes=2", "b=6"}, models.Options{}, "b=6: did you mean B? want one of its options; unet has B=6, C=72, classes=1, channels=3, size=192, depth=5, dropout=0.1"},
 		{"unet", []string{"B=1025"}, models.Options{}, "B=1025: want a whole number from 1 to 1024"},
 		{"unet", []string{"dropout=NaN"}, models.Options{}, "want a number that is at least 0 and below 1"},

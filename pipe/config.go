@@ -113,9 +113,6 @@ func (cfg Config) copied() Config {
 
 // Check returns a *ConfigError if the configuration does not fit the model. It allocates nothing.
 func (cfg Config) Check(model *nn.Sequential) error {
-	if err := arg.Given(model, "pipe: the model", "an nn.Sequential"); err != nil {
-		return err
-	}
 	_, err := cfg.resolved(model.Layers())
 	return err
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -191,10 +190,7 @@ func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
 // graph; its tensors are freed when f returns. OnStages returns when all have returned, with their
 // errors joined. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
-	err := cmp.Or(arg.Context(ctx, "pipe"), arg.Given(f, "pipe: OnStages: the function", "what is to run for each stage"))
-	if err == nil {
-		err = ctx.Err()
-	}
+	err := ctx.Err()
 	if err == nil && !p.placed.Load() {
 		err = ErrNotPlaced
 	}
@@ -251,9 +247,6 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 // devices. PlanFor predicts the memory. Place makes the pipe ready; before it, all other use fails
 // with ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
-	if err := arg.Given(model, "pipe: the model", "an nn.Sequential"); err != nil {
-		return nil, err
-	}
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
 	if err != nil {

@@ -411,7 +411,6 @@ func TestNewSaysWhatToDo(t *testing.T) {
 		cfg    pipe.Config
 		want   []string
 	}{
-		{"no model", nil, pipe.Config{}, []string{"the model is nil", "want an nn.Sequential"}},
 		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{}, []string{"the model has no layers", "Add"}},
 		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{},
 			[]string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},

@@ -117,10 +117,10 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	for want, cfg := range map[string]pipe.Config{
 		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: plan("cpu:0", "cpu:0"), Chunks: 3},
 		"leave Balance, Checkpoint, Budget and Schedule out":            {Plan: plan("cpu:0", "cpu:0"), Balance: []int{4, 5}},
-		"Balance is [3 5]: it adds up to 8":                             {Plan: plan("layers=4", "layers=3")},
+		"Balance is [3 5]; want at least 1 layer":                       {Plan: plan("layers=4", "layers=3")},
 		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: plan("cpu:0", "tpu:0")},
-		"its worker 0 does ":                                            {Plan: swapped},
-		"micro-batches: plan: ":                                         {Plan: broken},
+		"its worker 0 does ":    {Plan: swapped},
+		"micro-batches: plan: ": {Plan: broken},
 	} {
 		model := deep()
 		p, err := pipe.New(model, cfg)

@@ -445,10 +445,6 @@ func TestUpdateRefusals(t *testing.T) {
 			t.Errorf("clipped to %v: %v", norm, err)
 		}
 	}
-	if err := u.p.Update(context.Background(), nil); err == nil || !strings.Contains(err.Error(),
-		"pipe: Update: the optimizer is nil") {
-		t.Errorf("no optimizer: %v", err)
-	}
 	check("misuse")
 	q := nn.Params(u.p.Model())[2].Tensor()
 	c.NoGrad(func() { c.Fill_(c.GradOf(q), math.Inf(1)) })

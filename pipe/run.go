@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -40,7 +39,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
-	if arg.Missing(loss) {
+	if loss == nil {
 		return Result{}, errors.New("pipe: Step needs a loss; Forward and Backward do without")
 	}
 	r, err := p.plannedRun(ctx, b, loss)
@@ -187,9 +186,6 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		return err
 	}
 	defer leave()
-	if err := arg.Context(ctx, "pipe"); err != nil {
-		return err
-	}
 	if run.closed {
 		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/schedule"
@@ -59,7 +58,7 @@ type run struct {
 
 // newRun checks a batch and splits it. With training unset nothing is recorded for a backward.
 func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, error) {
-	if err := cmp.Or(arg.Context(ctx, "pipe"), p.ownReplicas(b), p.updateModes()); err != nil {
+	if err := cmp.Or(p.ownReplicas(b), p.updateModes()); err != nil {
 		return nil, err
 	}
 	if len(b.Input) == 0 {

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -83,9 +82,6 @@ func (p *Pipe) updateClipped(ctx context.Context, call string, o optim.Optimizer
 // scaler then has the scale for the next step, or err is optim.ErrNeverFinite. Other failures leave the
 // scaler as it is, and the update may be repeated.
 func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (norm float64, updated bool, err error) {
-	if err := arg.Given(s, "pipe: UpdateScaled: the scaler", "a *optim.Scaler"); err != nil {
-		return 0, false, err
-	}
 	if err := s.Validate(); err != nil {
 		return 0, false, err
 	}
@@ -128,10 +124,7 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		return err
 	}
 	defer leave()
-	err = cmp.Or(arg.Context(ctx, "pipe"), arg.Given(u.o, "pipe: Update: the optimizer", "one such as optim.SGD makes"))
 	switch {
-	case err != nil:
-		return err
 	case !p.placed.Load():
 		return ErrNotPlaced
 	case p.unsummed.Load():

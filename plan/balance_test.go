@@ -101,12 +101,12 @@ func TestSumsRefuses(t *testing.T) {
 		balance []int
 		want    string
 	}{
-		{equal(3, 1), []int{2}, "Balance is [2]: it adds up to 2"},
-		{equal(3, 1), []int{2, 2}, "it adds up to more than the 3 layers"},
-		{equal(3, 1), []int{1, math.MaxInt}, "it adds up to more than the 3 layers"},
-		{equal(3, 1), []int{3, 0}, "Balance is [3 0]: stage 1 has 0 layers"},
-		{equal(3, 1), []int{4, -1}, "it adds up to more than the 3 layers"},
-		{equal(3, 1), []int{-1, 4}, "Balance is [-1 4]: stage 0 has -1 layers"},
+		{equal(3, 1), []int{2}, "Balance is [2]; want at least 1 layer"},
+		{equal(3, 1), []int{2, 2}, "the 3 layers in all"},
+		{equal(3, 1), []int{1, math.MaxInt}, "the 3 layers in all"},
+		{equal(3, 1), []int{3, 0}, "Balance is [3 0]"},
+		{equal(3, 1), []int{4, -1}, "the 3 layers in all"},
+		{equal(3, 1), []int{-1, 4}, "Balance is [-1 4]"},
 		{[]float64{math.NaN()}, []int{1}, "the cost of layer 0 is NaN"},
 		{equal(2, math.MaxFloat64), []int{2}, "costs of stage 0 of [2] add up to more than a float64 holds"},
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -43,12 +42,6 @@ type Gain struct {
 // and fails with ctx.Err() when ctx ends.
 func Explain(ctx context.Context, profile Profile, machine Machine, wishes Options,
 	plan *Candidate) (*Explanation, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
-		return nil, err
-	}
-	if err := arg.Given(plan, "plan: the plan", "the best of a Result"); err != nil {
-		return nil, err
-	}
 	if err := profile.check(); err != nil {
 		return nil, err
 	}

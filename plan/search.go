@@ -76,9 +76,6 @@ type Result struct {
 // shorter than the best so far are sought from the others. Among plans of the same step the one
 // with the lowest peak is best, then the simplest schedule.
 func Search(ctx context.Context, profile Profile, machine Machine, wishes Options) (*Result, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
-		return nil, err
-	}
 	for _, err := range []error{profile.check(), machine.check(), wishes.check()} {
 		if err != nil {
 			return nil, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/remat"
 	"penstock.example/remat/solver"
 	"penstock.example/schedule"
@@ -26,9 +25,6 @@ import (
 // Solve returns the plan with the shorter step. More bytes never give a slower plan, as plans are
 // made without looking at the limit (see walker).
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
-	if err := arg.Context(ctx, "plan"); err != nil {
-		return nil, err
-	}
 	if err := p.check(); err != nil {
 		return nil, err
 	}

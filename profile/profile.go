@@ -170,10 +170,6 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 // measuring checks the settings, and runs f with a prober, on a thread of its own.
 func measuring(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor,
 	f func(p *prober) error) error {
-	if err := cmp.Or(arg.Context(ctx, "profile"),
-		arg.Given(model, "profile: the model", "an nn.Sequential")); err != nil {
-		return err
-	}
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
 	if err != nil {

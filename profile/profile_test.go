@@ -272,9 +272,6 @@ func TestMisuse(t *testing.T) {
 			t.Errorf("got %v, want an error with %q", err, test.want)
 		}
 	}
-	if _, err := profile.Measure(context.Background(), nil, profile.Config{}, x); err == nil || !strings.Contains(err.Error(), "the model is nil") {
-		t.Errorf("got %v", err)
-	}
 }
 
 // TestStops: between two runs of a layer, and with the context's own error.

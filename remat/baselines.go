@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"penstock.example/internal/arg"
 )
 
 // None is the plan that saves everything and computes nothing again, as plain training does.
@@ -211,9 +209,6 @@ type Compared struct {
 // Compare sets baselines beside the plans that solve finds at their peaks, as package solver has
 // them. It is an error if solve finds none, since the baseline is one.
 func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (Plan, error)) ([]Compared, error) {
-	if err := arg.Context(ctx, "remat"); err != nil {
-		return nil, err
-	}
 	var out []Compared
 	for _, b := range baselines {
 		p, err := solve(ctx, b.Peak)

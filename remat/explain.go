@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-
-	"penstock.example/internal/arg"
 )
 
 // LayerExplanation is what a plan does with a layer.
@@ -48,9 +46,6 @@ type Step struct {
 // limit, or beyond its peak if it has none. Package solver knows the least limit, and can solve for
 // these limits.
 func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
-	if err := arg.Context(ctx, "remat"); err != nil {
-		return e, err
-	}
 	if err := CheckPlan(c, p); err != nil {
 		return e, err
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"penstock.example/internal/arg"
 )
 
 // Rule is a rule that a program violates.
@@ -96,9 +94,6 @@ func Check(p *Program, limits Limits) error {
 
 // newChecker returns a checker of a program, or the faults of its header.
 func newChecker(p *Program) (*checker, error) {
-	if err := arg.Given(p, "schedule: Check: the program", "one such as GPipe or Parse makes"); err != nil {
-		return nil, err
-	}
 	c := &checker{Program: p}
 	if c.header(); len(c.found) > 0 {
 		return nil, c.found

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"penstock.example/internal/arg"
 )
 
 // Fixed returns the generator of one given program, such as [Parse] returns. The generator fails
@@ -21,7 +19,6 @@ import (
 // The program is not changed, and must not change while the generator is in use. Fixed panics if it
 // is nil.
 func Fixed(p *Program) Generator {
-	arg.Must(p, "schedule: Fixed: the program", "one such as GPipe or Parse makes")
 	return func(c Config) (*Program, error) {
 		out, err := p.adapted(c)
 		if err != nil {

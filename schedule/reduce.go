@@ -3,8 +3,6 @@ package schedule
 import (
 	"maps"
 	"slices"
-
-	"penstock.example/internal/arg"
 )
 
 // AddReduce returns the program of a pipeline with replicas, each on rows of its own: the gradients
@@ -22,7 +20,6 @@ import (
 // Reductions that the program has are placed anew. It must pass [Check]; it is not changed. A
 // program without backwards stays without reductions.
 func AddReduce(p *Program) *Program {
-	arg.Must(p, "schedule: AddReduce: the program", "one such as GPipe or Parse makes")
 	out := p.WithoutReduce()
 	for w, actions := range out.Workers {
 		last := map[int]int{} // by stage: after which action it may stand

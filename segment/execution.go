@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/torch"
@@ -93,8 +92,6 @@ type grads struct {
 // Begin makes an execution, which holds nothing, ready for a segment, whose units run in the
 // contexts that context makes.
 func (e *Execution) Begin(s *Segment, context NewContext) {
-	arg.Must(s, "segment: Begin: the segment", "one of segment.New")
-	arg.Must(context, "segment: Begin: the function that makes contexts", "one that returns an nn.Ctx")
 	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1), store: e.store, before: e.before}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
@@ -121,7 +118,6 @@ func (e *Execution) Units() int { return len(e.s.units) }
 // known from those after it. The loss itself is a layer of the last unit (nn.LossLayer), or whoever
 // calls Do computes it.
 func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
-	arg.Must(c, "segment: Do: the torch.Ctx", "that of the caller")
 	if op.Kind != remat.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
 		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(e.s.units))})
 	}
@@ -242,7 +238,6 @@ func (e *Execution) TakeTie(i int) *torch.Tensor {
 // those backwards. It frees what was held for that. It panics as operators do; after that the
 // execution can only be freed.
 func (e *Execution) Weights(c *torch.Ctx) {
-	arg.Must(c, "segment: Weights: the torch.Ctx", "that of the caller")
 	c.SetGrad(false)
 	for i, l := range e.later {
 		e.running = l.ran
@@ -257,7 +252,6 @@ func (e *Execution) Deferred() int { return len(e.later) }
 
 // Weight does what Weights does for the first of the backwards alone.
 func (e *Execution) Weight(c *torch.Ctx) {
-	arg.Must(c, "segment: Weight: the torch.Ctx", "that of the caller")
 	c.SetGrad(false)
 	if len(e.later) > 0 {
 		e.running = e.later[0].ran

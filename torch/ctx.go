@@ -100,9 +100,6 @@ func (c *Ctx) SetGrad(on bool) (was bool) {
 
 // NoGrad runs f without recording the graph.
 func (c *Ctx) NoGrad(f func()) {
-	if f == nil { // not arg.Must, which would move every f to the heap
-		panic("torch: NoGrad: the function is nil; want what is to run without gradients")
-	}
 	was := c.SetGrad(false)
 	defer c.SetGrad(was)
 	f()

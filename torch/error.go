@@ -72,9 +72,6 @@ func (e *Error) Is(target error) bool { return target == ErrDeviceLost && lost.M
 
 // Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
 func Try(f func()) (err error) {
-	if f == nil { // not arg.Must, which would move every f to the heap
-		panic("torch: Try: the function is nil; want what may fail")
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(*Error)

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -41,7 +42,24 @@ func (e *DisagreementError) Error() string {
 // String is such as "rank 2 has --seed 7, ranks 0, 1 and 3 have 8". The values that fewest have come
 // first.
 func (d Difference) String() string {
-	return arg.Differ("rank", d.Name, maps.Collect(slices.All(d.Values)))
+	having := map[string][]int{}
+	for rank, v := range d.Values {
+		having[v] = append(having[v], rank)
+	}
+	values := slices.SortedFunc(maps.Keys(having), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(having[a]), len(having[b])), cmp.Compare(having[a][0], having[b][0]))
+	})
+	var parts []string
+	name := d.Name + " "
+	for _, v := range values {
+		verb := " have "
+		if len(having[v]) == 1 {
+			verb = " has "
+		}
+		parts = append(parts, arg.Numbered("rank", having[v])+verb+name+cmp.Or(v, "none"))
+		name = ""
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Agree returns nil if all members of a group have the same facts, and a *DisagreementError on every

@@ -10,17 +10,16 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
-	"penstock.example/internal/nettest"
 	"penstock.example/internal/proctest"
 )
 
 // beginOn starts a process of a run on each of n machines.
-func beginOn(t *testing.T, w *nettest.Network, n int, args ...string) (all []*process) {
+func beginOn(t *testing.T, w *network, n int, args ...string) (all []*process) {
 	t.Helper()
-	address := w.Free(t, 0)
+	address := w.rendezvous(t)
 	for rank := range n {
 		more := []string{"--processes", fmt.Sprint(n), "--rank", fmt.Sprint(rank), "--rendezvous", address}
-		all = append(all, beginIn(t, w.On(rank), []string{token + "=a"}, with(args, more...)...))
+		all = append(all, beginIn(t, w.on(rank), []string{token + "=a"}, with(args, more...)...))
 	}
 	return all
 }
@@ -41,16 +40,15 @@ func endAs(t *testing.T, all []*process, steps int) {
 // Machines on a slow network that loses packets give the bits of one process. Where there are no
 // namespaces, so do processes that are told an address of this machine.
 func TestMachines(t *testing.T) {
-	for _, loopback := range []string{"", "1"} {
-		t.Run("loopback="+loopback, func(t *testing.T) {
-			t.Setenv(nettest.LoopbackVariable, loopback)
+	for _, loopback := range []bool{false, true} {
+		t.Run(fmt.Sprint("loopback=", loopback), func(t *testing.T) {
 			for _, n := range []int{2, 3} {
-				if (n != 3 || loopback != "") && !draws.Full {
+				if (n != 3 || loopback) && !draws.Full {
 					continue
 				}
-				w := nettest.New(t, n, nettest.Link{Delay: 5 * time.Millisecond, Loss: 0.01})
+				w := newNetwork(t, n, loopback, 5*time.Millisecond, 0.01)
 				endAs(t, beginOn(t, w, n, with(inThree, "--steps", "3")...), 3)
-				if w.Carries() && w.Lost() == 0 {
+				if w.carries() && w.lost.Load() == 0 {
 					t.Errorf("%d machines: no packet was lost", n)
 				}
 			}
@@ -63,20 +61,19 @@ func TestMachines(t *testing.T) {
 // stopped instead, and hears of it when it goes on.
 func TestACutLink(t *testing.T) {
 	for _, row := range []struct {
-		name, loopback string
-		cut            func(w *nettest.Network)
+		name           string
+		loopback, deaf bool
 	}{
-		{"cut", "", func(w *nettest.Network) { w.Cut(1) }},
-		{"mute", "", func(w *nettest.Network) { w.Mute(1) }},
-		{"stopped", "1", func(*nettest.Network) {}},
+		{"cut", false, true},
+		{"mute", false, false},
+		{"stopped", true, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			t.Setenv(nettest.LoopbackVariable, row.loopback)
-			w := nettest.New(t, 3, nettest.Link{})
+			w := newNetwork(t, 3, row.loopback, 0, 0)
 			out := filepath.Join(t.TempDir(), "out")
 			all := beginOn(t, w, 3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "2", "--silence", "3s")...)
 			all[0].after(t, 3)
-			if row.cut(w); !w.Carries() {
+			if w.set(1, row.deaf, true); !w.carries() {
 				if err := all[1].Process.Signal(syscall.SIGSTOP); err != nil {
 					t.Fatal(err)
 				}
@@ -88,7 +85,7 @@ func TestACutLink(t *testing.T) {
 				}
 			}
 			left(all[0], all[2])
-			if !w.Carries() {
+			if !w.carries() {
 				if err := all[1].Process.Signal(syscall.SIGCONT); err != nil {
 					t.Fatal(err)
 				}
@@ -104,7 +101,7 @@ func TestACutLink(t *testing.T) {
 				if rank == 1 {
 					want = "is lost: nothing was heard of it for 3s"
 				}
-				if rank == 1 && (row.name != "cut" || !w.Carries()) { // it may find first that the others have left
+				if rank == 1 && (row.name != "cut" || !w.carries()) { // it may find first that the others have left
 					want = "is lost: "
 				}
 				if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), want) {
@@ -121,14 +118,14 @@ func TestACutLink(t *testing.T) {
 // A machine that is away for less than the time of silence is missed by nobody: packets come again, and
 // the bits are those of one process.
 func TestALinkThatComesBack(t *testing.T) {
-	w := nettest.New(t, 3, nettest.Link{})
-	if !w.Carries() {
+	w := newNetwork(t, 3, false, 0, 0)
+	if !w.carries() {
 		t.Skip("nothing can be cut")
 	}
 	all := beginOn(t, w, 3, with(inThree, "--steps", "40")...)
 	all[0].after(t, 3)
-	w.Cut(2)
+	w.set(2, true, true)
 	time.Sleep(1500 * time.Millisecond)
-	w.Restore(2)
+	w.set(2, false, false)
 	endAs(t, all, 40)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/internal/arg"
 	"penstock.example/metrics"
 	"penstock.example/report"
 )
@@ -103,13 +102,13 @@ func pageOfPlan(cmd *cobra.Command, path string) (page report.Page, err error) {
 	if err != nil {
 		return page, err
 	}
-	if err := arg.JSON(text); err != nil {
-		return page, badUsage("%s is no plan: %w; %s", path, err, wantRun)
-	}
 	var line struct {
 		Page json.RawMessage `json:"page"`
 	}
-	if json.Unmarshal(text, &line) != nil || arg.Absent(line.Page) {
+	if err := json.Unmarshal(text, &line); err != nil {
+		return page, badUsage("%s is no plan: %w; %s", path, err, wantRun)
+	}
+	if line.Page == nil {
 		return page, badUsage("%s: there is no plan in it to show; %s", path, wantRun)
 	}
 	if err := json.Unmarshal(line.Page, &page.Run); err != nil {

@@ -70,8 +70,8 @@ func TestRefuses(t *testing.T) {
 		{train("--set", "depht=2"), exitUsage, []string{"--set", "depht=2", "depth="}},
 		{train("--set", "classes=7"), exitUsage, []string{"--set classes=7", "synthetic", "10"}},
 
-		{train("--balance", "3,4"), exitUsage, []string{"3,4", "more than the 6 layers"}},
-		{train("--balance", "3,2"), exitUsage, []string{"3,2", "5", "6 layers"}},
+		{train("--balance", "3,4"), exitUsage, []string{"3,4", "the 6 layers in all"}},
+		{train("--balance", "3,2"), exitUsage, []string{"3,2", "6 layers"}},
 		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
 		{train("--balance", "3,x"), exitUsage, []string{`"x"`}},
 		{train("--balance", "99999999999999999999,1"), exitUsage, []string{`"99999999999999999999", element 0: out of range`, "such as 5,6"}},

@@ -155,7 +155,7 @@ func TestPlanRefuses(t *testing.T) {
 		{[]string{"--chunks", "4"}, []string{"--stages P", "--machine FILE"}},
 		{[]string{"--chunks", "4", "--stages", "7"}, []string{"--stages 7", "6 layers"}},
 		{[]string{"--chunks", "3", "--batch", "8", "--stages", "2"}, []string{"--chunks 3", "8 rows"}},
-		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "gpipe,2f2b"}, []string{`--schedule gpipe,2f2b: "2f2b", element 1: want one of gpipe`}},
+		{[]string{"--chunks", "4", "--stages", "2", "--schedule", "gpipe,2f2b"}, []string{`--schedule gpipe,2f2b: "2f2b", element 1: did you mean 1f1b? want one of gpipe`}},
 		{[]string{"--chunks", "4", "--stages", "2", "--memory-limit", "1MiB"}, []string{"no plan keeps the limits", "device 0 needs", "device 1 needs", "a limit of at least"}},
 		{[]string{"--chunks", "1000000", "--stages", "2"}, []string{"--chunks 1000000", "want at most 16384"}},
 		{[]string{"--chunks", "4", "--stages", "4", "--schedule", "bfs,zb-v,interleaved"}, []string{"no schedule can be planned: bfs: 8 stages are more than 6 units"}},

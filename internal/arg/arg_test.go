@@ -1,44 +1,47 @@
 package arg_test
 
 import (
-	"context"
 	"testing"
 
 	"penstock.example/internal/arg"
 )
 
-func TestMissing(t *testing.T) {
-	var pointer *int
-	var function func()
-	var list []int
-	for name, row := range map[string]struct {
-		v    any
-		want bool
-	}{
-		"nothing": {nil, true}, "a nil pointer": {pointer, true}, "a nil function": {function, true}, "a nil slice": {list, false},
-		"a pointer": {new(int), false}, "a function": {func() {}, false}, "an empty slice": {[]int{}, false}, "a number": {0, false}, "a struct": {struct{}{}, false},
+func TestSizes(t *testing.T) {
+	for n, want := range map[int64][2]string{
+		0: {"0 B", "0 bytes"}, 1023: {"1023 B", "1023 bytes"}, 3 << 19: {"1.5 MiB", "1572864 bytes (1.5 MiB)"},
 	} {
-		if got := arg.Missing(row.v); got != row.want {
-			t.Errorf("%s: %v, want %v", name, got, row.want)
+		if got := [2]string{arg.Bytes(n), arg.Size(n)}; got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+	for s, want := range map[string]int64{
+		"0": 0, "1048576": 1 << 20, "512MiB": 512 << 20, "1.5GiB": 3 << 29, "512MB": 512e6, "2 kib": 2048, ".5KiB": 512,
+	} {
+		if got, err := arg.ParseBytes(s); err != nil || got != want {
+			t.Errorf("%q: got %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "MiB", "-1", "1e3", "0x10", "1.2.3", "5 apples", "NaN", "9999999TiB"} {
+		if got, err := arg.ParseBytes(s); err == nil {
+			t.Errorf("%q: got %d", s, got)
 		}
 	}
 }
 
-func TestMessages(t *testing.T) {
-	if err := arg.Given(new(int), "x: the y", "a z"); err != nil {
-		t.Error(err)
-	}
-	if err := arg.Context(context.Background(), "x"); err != nil {
-		t.Error(err)
-	}
-	var none context.Context
-	if err := arg.Context(none, "x"); err == nil || err.Error() != "x: the context is nil; want context.Background() where nothing is to end the call" {
-		t.Errorf("got %v", err)
-	}
-	defer func() {
-		if got := recover(); got != "x: the y is nil; want a z" {
-			t.Errorf("got %v", got)
+func TestNearest(t *testing.T) {
+	models := []string{"mlp", "resnet20", "resnet200", "gpt", "densenet121"}
+	for word, want := range map[string]string{"ResNt20": "resnet20", "mpl": "mlp", "": "", "x": "", "transformer": ""} {
+		if got := arg.Nearest(word, models); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
 		}
-	}()
-	arg.Must(nil, "x: the y", "a z")
+	}
+}
+
+func TestNumbered(t *testing.T) {
+	for want, numbers := range map[string][]int{"": nil, "rank 3": {3}, "ranks 3 and 5": {3, 5},
+		"ranks 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 and 4 more": make([]int, 20)} {
+		if got := arg.Numbered("rank", numbers); got != want {
+			t.Errorf("%v: %q; want %q", numbers, got, want)
+		}
+	}
 }

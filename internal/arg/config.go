@@ -1,3 +1,4 @@
+// Package arg checks settings, and writes and reads sizes and names in the one way that messages have them.
 package arg
 
 import (
@@ -56,23 +57,17 @@ func Finite(of, field string, value float64) error {
 
 // Balance checks that every stage has layers and that they are all of the model's.
 func Balance(of string, counts []int, layers int) error {
-	refuse := func(problem string) error {
-		return &ConfigError{Of: of, Field: "Balance", Value: counts, Problem: problem,
-			Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all",
-				layers)}
-	}
 	left := layers
-	for i, n := range counts {
-		if n < 1 {
-			return refuse(fmt.Sprintf("stage %d has %d layers", i, n))
-		}
-		if n > left {
-			return refuse(fmt.Sprintf("it adds up to more than the %d layers", layers))
+	for _, n := range counts {
+		if n < 1 || n > left {
+			left = -1
+			break
 		}
 		left -= n
 	}
-	if left > 0 {
-		return refuse(fmt.Sprintf("it adds up to %d", layers-left))
+	if left == 0 {
+		return nil
 	}
-	return nil
+	return &ConfigError{Of: of, Field: "Balance", Value: counts,
+		Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all", layers)}
 }

@@ -174,22 +174,6 @@ func TestDirect(t *testing.T) {
 	})
 }
 
-// Ways between any processes are opened, however many there are and whatever they join.
-func TestDirectOpensAnyWays(t *testing.T) {
-	torchtest.Check(t)
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(2, 6).Draw(t, "processes")
-		worker := rapid.SliceOfN(rapid.IntRange(0, n-1), n, 3*n).Draw(t, "workers")
-		var skips []schedule.Edge
-		for range rapid.IntRange(0, 4).Draw(t, "skips") {
-			from := rapid.IntRange(0, n-2).Draw(t, "from")
-			skips = append(skips, schedule.Edge{From: from, To: rapid.IntRange(from+1, n-1).Draw(t, "to")})
-		}
-
-		leave(t, join(t, worker, skips, 1, &linktest.Fabric{}, nil))
-	})
-}
-
 // changing is a transport that changes the heads of parcels.
 type changing struct {
 	link.Transport
@@ -314,48 +298,6 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 			t.Errorf("opening ended with %v", err)
 		}
 	})
-	t.Run("a communicator is asked while all are closed", func(t *testing.T) {
-		var ends [2]*link.Direct
-		var comms [2]*asked
-		g, edges, fabric := group.Local(2), []schedule.Edge{{From: 0, To: 1}}, &linktest.Fabric{}
-		for i := range ends {
-			end := link.End{Device: torch.CPU(i), Copies: func() streams.Stream { return linktest.NewStream(1) }}
-			comms[i] = &asked{Communicators: fabric.Communicators(), closing: make(chan struct{})}
-			var err error
-			if ends[i], err = link.NewDirect(comms[i], edges, map[int]link.End{i: end}, g[i].Failed(), nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		ids := must.Get(ends[0].IDs())(t)
-		var both sync.WaitGroup
-		for _, d := range ends {
-			both.Go(func() {
-				if err := d.Open(ids); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		both.Wait()
-		c := torch.NewCtx(torch.Options{Device: torch.CPU(1)})
-		defer c.Close()
-		into := c.Zeros(torch.Float32, 64)
-		if err := comms[1].Transfer([]torch.Move{{On: linktest.NewStream(2), Tensor: into}}); err != nil { // nobody sends
-			t.Fatal(err)
-		}
-		for _, c := range comms {
-			c.late.Store(true)
-		}
-		time.Sleep(200 * time.Millisecond) // the watchers ask
-		time.AfterFunc(20*time.Millisecond, func() { g[0].Fail(failure) })
-		begun := time.Now()
-		for _, d := range ends {
-			both.Go(d.Close)
-		}
-		both.Wait()
-		if took := time.Since(begun); took >= linktest.Patience {
-			t.Errorf("closing took %v", took)
-		}
-	})
 	t.Run("a communicator fails", func(t *testing.T) {
 		g := group.Local(2)
 		d, err := link.NewDirect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(), func(err error) {
@@ -446,26 +388,6 @@ func (m stuckMove) Synchronize() {
 }
 
 func (stuckMove) Free() {}
-
-// asked are communicators that a question, if it is late, reaches when they are being closed.
-type asked struct {
-	*linktest.Communicators
-	late    atomic.Bool
-	closing chan struct{}
-}
-
-func (a *asked) Err() error {
-	if a.late.Load() {
-		<-a.closing
-		time.Sleep(10 * time.Millisecond) // Close has the lock by then
-	}
-	return a.Communicators.Err()
-}
-
-func (a *asked) Close() {
-	close(a.closing)
-	a.Communicators.Close()
-}
 
 // failing are communicators that have failed.
 type failing struct{ linktest.Communicators }

@@ -313,34 +313,6 @@ func TestMessagesOfAParcel(t *testing.T) {
 	}
 }
 
-// Layouts may change with each parcel.
-func TestLayoutsThatAlternate(t *testing.T) {
-	torchtest.Check(t)
-	ends, _ := counted(t, 1)
-	from, to := ends[0].Open(0), ends[1].Open(0)
-	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
-	for i := range 1000 {
-		c := torch.NewCtx(torch.Options{})
-		must.Do(t, to.Expect(c, send))
-		var p link.Parcel
-		for k := range i % 3 {
-			p.Add(link.Values(c.Keep(c.MulScalar(c.Ones(torch.Float32, int64(1+i%2)), float64(i+k)))))
-		}
-		want := describe(c, p)
-		must.Do(t, from.Send(c, send, p))
-		got := must.Get(to.Receive(c, send))(t)
-		if text := describe(c, got); text != want {
-			t.Fatalf("parcel %d is\n%swant\n%s", i, text, want)
-		}
-		if got.Free(); from.Settle(send) != nil {
-			t.Fatal("it has not arrived")
-		}
-		c.Close()
-	}
-	from.Free()
-	to.Free()
-}
-
 // A head that is cut short, or says other sizes, is refused.
 func TestHeadsThatAreWrong(t *testing.T) {
 	for _, head := range [][]byte{{0, 0, 0, 0, 0, 0, 0, 0}, append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), make([]byte, 24)} {
@@ -708,75 +680,4 @@ func TestMemory(t *testing.T) {
 	if _, err := l.Receive(c, send); err == nil || !strings.Contains(err.Error(), "0F2>1 was not sent") {
 		t.Errorf("a second receive: %v", err)
 	}
-}
-
-// What waits on a link is freed with it.
-func TestFreeOfWhatWaits(t *testing.T) {
-	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	var l link.Memory
-	var p link.Parcel
-	p.Add(link.Values(c.Keep(c.Ones(torch.Float32, 2)), nil))
-	must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendGradient, Stage: 1}, p))
-	l.Free()
-	l.Free()
-}
-
-// These benchmarks move tensors between two members over loopback in three ways: c10d's Gloo as it
-// is; a group's sends and receives, which end when the group fails; and a Remote over a group, whose
-// parcels say what they hold and are allocated on arrival.
-
-// end is what one of two members does with one tensor at a time. At most two sends are on their way.
-type end struct {
-	send    func() error // begins to send, once no more than one other is on its way
-	expect  func() error // begins the next receive
-	receive func() error // ends it
-	flush   func() error // ends all sends
-}
-
-// both calls f for ranks 0 and 1 at the same time.
-func both(b *testing.B, f func(rank int) error) {
-	b.Helper()
-	var wg sync.WaitGroup
-	for rank := range 2 {
-		wg.Go(func() {
-			if err := f(rank); err != nil {
-				b.Errorf("rank %d: %v", rank, err)
-			}
-		})
-	}
-	wg.Wait()
-	if b.Failed() {
-		b.FailNow()
-	}
-}
-
-func first(errs ...func() error) error {
-	for _, f := range errs {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stream sends n tensors from member 0 to member 1, with work between the sends.
-func stream(b *testing.B, ends [2]end, n int, work func()) {
-	both(b, func(rank int) error {
-		e := ends[rank]
-		for range n {
-			if rank == 1 {
-				if err := first(e.expect, e.receive); err != nil {
-					return err
-				}
-				continue
-			}
-			if err := e.send(); err != nil {
-				return err
-			}
-			work()
-		}
-		return e.flush()
-	})
 }

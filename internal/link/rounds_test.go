@@ -60,29 +60,6 @@ func TestRounds(t *testing.T) {
 	if got := fmt.Sprint(rounds(row)); len(rounds(row)) != 4 {
 		t.Errorf("neighbours in a row: %s, want 4 rounds", got)
 	}
-	for _, p := range []struct {
-		name  string
-		place func(stages, devices int) ([]int, error)
-		odd   int // rounds of an odd number of devices
-	}{{"loop", schedule.Loop, 6}, {"v", schedule.V, 4}} {
-		for devices := 3; devices <= 16; devices++ {
-			worker, err := p.place(2*devices, devices)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var links []schedule.Edge
-			for s := range 2*devices - 1 {
-				links = append(links, schedule.Edge{From: worker[s], To: worker[s+1]}, schedule.Edge{From: worker[s+1], To: worker[s]})
-			}
-			want := 4
-			if devices%2 == 1 {
-				want = p.odd
-			}
-			if got := rounds(links); len(got) != want {
-				t.Errorf("%s of %d devices: %v, want %d rounds", p.name, devices, got, want)
-			}
-		}
-	}
 }
 
 // What is no description of a parcel is refused, and what is one comes back when it is written again.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,10 +96,8 @@ type wire struct {
 // Communicators are those of a process; see link.Communicators.
 type Communicators struct {
 	f       *Fabric
-	open    sync.RWMutex // taken as torch.NCCL takes its own: Close holds it while it waits
 	mu      sync.Mutex
 	ends    []*end
-	opening map[torch.Device]bool
 	stopped chan struct{}
 	once    sync.Once
 	failed  error
@@ -114,7 +111,7 @@ type end struct {
 
 // Communicators makes those of a process.
 func (f *Fabric) Communicators() *Communicators {
-	return &Communicators{f: f, stopped: make(chan struct{}), opening: map[torch.Device]bool{}}
+	return &Communicators{f: f, stopped: make(chan struct{})}
 }
 
 // ErrClosed is the error after Abort or Close.
@@ -129,20 +126,8 @@ func (c *Communicators) ID() ([]byte, error) {
 	return []byte(w.id), nil
 }
 
-// Open joins the other end. A device opens one at a time.
-func (c *Communicators) Open(id []byte, d torch.Device, sends bool) (int, error) {
-	c.mu.Lock()
-	twice := c.opening[d]
-	c.opening[d] = true
-	c.mu.Unlock()
-	if twice {
-		return 0, fmt.Errorf("linktest: %v opens two communicators at once", d)
-	}
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.opening[d] = false
-	}()
+// Open joins the other end.
+func (c *Communicators) Open(id []byte, _ torch.Device, sends bool) (int, error) {
 	side := 1
 	if sends {
 		side = 0
@@ -173,11 +158,9 @@ func (c *Communicators) Open(id []byte, d torch.Device, sends bool) (int, error)
 
 // Transfer queues moves. Those on one stream go on side by side, except those over one communicator.
 func (c *Communicators) Transfer(moves []torch.Move) error {
-	c.open.RLock()
-	defer c.open.RUnlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.broken(); err != nil {
+	if err := c.Err(); err != nil {
 		return err
 	}
 	var streams []*Stream
@@ -266,16 +249,8 @@ func (c *Communicators) fail(err error) {
 	}
 }
 
-// Err is what has failed, or nil; while Close waits it is nil.
+// Err is what has failed, or nil.
 func (c *Communicators) Err() error {
-	if !c.open.TryRLock() {
-		return nil
-	}
-	defer c.open.RUnlock()
-	return c.broken()
-}
-
-func (c *Communicators) broken() error {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	select {
@@ -291,8 +266,6 @@ func (c *Communicators) Abort() { c.once.Do(func() { close(c.stopped) }) }
 
 // Close waits for all that was queued.
 func (c *Communicators) Close() {
-	c.open.Lock()
-	defer c.open.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		c.queued.Wait()
@@ -302,18 +275,7 @@ func (c *Communicators) Close() {
 	case <-ended:
 	case <-c.stopped:
 	case <-time.After(Patience):
-		panic("linktest: " + c.f.waiting())
+		panic("linktest: moves never end")
 	}
 	c.Abort()
-}
-
-// waiting says whose ends are there.
-func (f *Fabric) waiting() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var list []string
-	for _, w := range f.wires {
-		list = append(list, fmt.Sprintf("%s, ends opened %v", w.id, w.ends))
-	}
-	return "moves never end: " + strings.Join(list, "; ")
 }

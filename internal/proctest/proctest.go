@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,29 +20,16 @@ import (
 // Limit is how long a process of a test may take that takes seconds, on a machine that does much else.
 const Limit = 3 * time.Minute
 
-// dumps is how long a process may take to write where its goroutines are.
-const dumps = 5 * time.Second
-
-// Watch bounds how long a process that was started may run from now on, until stop is called. After the limit the test fails,
-// and the process is ended, with all that it has started, by SIGQUIT: programs in Go write first to standard error
-// where their goroutines are. So a hang does not last until the time of all tests is over. stop reports whether the limit
-// was exceeded. It may be called again, and is called when the test ends.
+// Watch bounds how long a process that was started may run from now on, until stop is called or the test ends.
+// After the limit the test fails, and the process is ended, with all that it has started, by SIGQUIT: programs in
+// Go write first where their goroutines are. stop, called once, reports whether the limit was exceeded.
 func Watch(t testing.TB, cmd *exec.Cmd, limit time.Duration) (stop func() (hung bool)) {
-	ended := make(chan struct{})
 	timer := time.AfterFunc(limit, func() {
-		defer close(ended)
 		t.Errorf("%q has not ended within %v; where it hangs is at the end of what it has written", cmd.Args, limit)
 		end(cmd.Process.Pid)
 	})
-	stop = sync.OnceValue(func() bool {
-		if timer.Stop() {
-			return false
-		}
-		<-ended
-		return true
-	})
-	t.Cleanup(func() { stop() })
-	return stop
+	t.Cleanup(func() { timer.Stop() })
+	return func() bool { return !timer.Stop() }
 }
 
 // end ends a process after those that it has started: what it passes on for them is then there.
@@ -53,7 +39,7 @@ func end(pid int) {
 	}
 	_ = syscall.Kill(pid, syscall.SIGQUIT)
 	_ = syscall.Kill(pid, syscall.SIGCONT) // one that is stopped would not see it
-	for until := time.Now().Add(dumps); Runs(pid) && time.Now().Before(until); {
+	for until := time.Now().Add(5 * time.Second); Runs(pid) && time.Now().Before(until); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if Runs(pid) {

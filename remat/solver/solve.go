@@ -68,7 +68,7 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 // prepare checks what Solve and NewTable are given, and returns the chain's terms.
 func prepare(ctx context.Context, c remat.Chain, limit int64, o Options) (*terms, Options, error) {
 	o, wrong := o.withDefaults()
-	if err := cmp.Or(arg.Context(ctx, "remat"), wrong, c.Check()); err != nil {
+	if err := cmp.Or(wrong, c.Check()); err != nil {
 		return nil, o, err
 	}
 	if limit < 0 {
