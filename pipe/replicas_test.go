@@ -128,7 +128,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 	draws.Checks(t, 15, 100)
 	var ways atomic.Int32
 	defer func() {
-		if ways.Load() == 0 {
+		if ways.Load() == 0 && draws.Many() {
 			t.Error("no process had a way")
 		}
 	}()

@@ -57,3 +57,6 @@ func set(n any) {
 		panic(err)
 	}
 }
+
+// Many reports whether there are so many draws that what is likely in one is there in some.
+func Many() bool { return flag.Lookup(name).Value.(flag.Getter).Get().(int) >= 15 }
