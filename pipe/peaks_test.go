@@ -122,7 +122,7 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 // few small tensors, if backwards are in two parts.
 func bound(plan *planner.Plan, device int) int64 {
 	if slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput }) {
-		return max(plan.Devices[device].Peak/20, 2048)
+		return max(plan.Devices[device].Peak/20, 4096)
 	}
 	return 0
 }
