@@ -12,7 +12,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -66,7 +66,7 @@ type Module struct {
 	closed bool
 	limit  accountLimit
 	pipes  map[workers]*pipe.Pipe
-	plan   *planner.Plan // of the latest forward
+	plan   *plan.Plan // of the latest forward
 
 	lossMu   sync.Mutex
 	loss     map[string]int64 // bytes that the loss takes beside the output, by kind of batch
@@ -108,7 +108,7 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 // ForwardTuple runs the model on a tuple. The results belong to c.
 //
 // It panics as the model's layers do, and with a *torch.Error where no plan can be made. Its Err is
-// then a *planner.MemoryError, a *profile.Error, or says what else is wrong.
+// then a *plan.MemoryError, a *profile.Error, or says what else is wrong.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	switch {
@@ -134,14 +134,14 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 	}
 	device, before := m.limit.device, m.limit.device.Memory()
 	b.LossBytes = m.lossBytes(kind)
-	plan, err := p.PlanFor(context.Background(), *b, nil)
+	made, err := p.PlanFor(context.Background(), *b, nil)
 	device.ResetPeak()
 	device.RaisePeak(before.Peak) // measuring is not part of a step
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if errors.As(err, &short) && b.LossBytes == 0 { // the loss may take less than is assumed
 		b.LossBytes = 1
 		if tight, failed := p.PlanFor(context.Background(), *b, nil); failed == nil {
-			plan, err = tight, nil
+			made, err = tight, nil
 		}
 	}
 	switch {
@@ -150,13 +150,13 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 	case err != nil:
 		return nil, err
 	}
-	m.plan = plan
+	m.plan = made
 	return p, nil
 }
 
-// memoryError is a *planner.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is. The
+// memoryError is a *plan.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is. The
 // module is its only stage.
-type memoryError struct{ *planner.MemoryError }
+type memoryError struct{ *plan.MemoryError }
 
 // Error says what the limit should be.
 func (e memoryError) Error() string {
@@ -229,7 +229,7 @@ func (m *Module) SetLimit(limit int64) error {
 }
 
 // Plan is the plan of the latest forward, or nil. The caller must not change it.
-func (m *Module) Plan() *planner.Plan {
+func (m *Module) Plan() *plan.Plan {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.plan

@@ -21,7 +21,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -170,8 +170,8 @@ func planned(t *testing.T) map[string]problem {
 type trained struct {
 	record
 	peaks [][]int64
-	plan  *planner.Plan // of the last step
-	plans []planner.DevicePlan
+	plan  *plan.Plan // of the last step
+	plans []plan.DevicePlan
 }
 
 func (q problem) planned(cfg pipe.Config) (out trained, err error) {
@@ -244,7 +244,7 @@ func TestOptimalPeakIsAsPlanned(t *testing.T) {
 				}
 				most := unbound.plans[0].Peak
 				_, err = q.planned(config(unbound.plans[0].Base + 1))
-				var short *planner.MemoryError
+				var short *plan.MemoryError
 				if !errors.As(err, &short) {
 					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
 				}
@@ -320,7 +320,7 @@ func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budge
 		budget := make([]int64, stages)
 		budget[at] = s.Base + 1
 		_, err = q.planned(config(budget...))
-		var short *planner.MemoryError
+		var short *plan.MemoryError
 		if !errors.As(err, &short) || short.Stages[0].Stage != at {
 			t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
 		}
@@ -358,7 +358,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 		t.Run(fmt.Sprint(balance), func(t *testing.T) {
 			torchtest.Check(t)
 			last := torch.CPU(len(balance) - 1)
-			run := func(budget []int64) (plans []planner.DevicePlan, peaks []int64, err error) {
+			run := func(budget []int64) (plans []plan.DevicePlan, peaks []int64, err error) {
 				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(),
 					nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
 				p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal,
@@ -400,7 +400,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				budget := make([]int64, len(balance))
 				budget[at] = s.Base + 1
 				_, _, err := run(budget)
-				var short *planner.MemoryError
+				var short *plan.MemoryError
 				if !errors.As(err, &short) || short.Stages[0].Stage != at {
 					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
 				}

@@ -15,7 +15,7 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 	"pgregory.net/rapid"
@@ -120,7 +120,7 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 
 // bound returns by how many bytes the peak of a device may be planned too high: by a twentieth, or a
 // few small tensors, if backwards are in two parts.
-func bound(plan *planner.Plan, device int) int64 {
+func bound(plan *plan.Plan, device int) int64 {
 	if slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput }) {
 		return max(plan.Devices[device].Peak/20, 4096)
 	}
@@ -282,7 +282,7 @@ func TestPeaksOfAllOrders(t *testing.T) {
 				low = append(low, d.Base+1)
 			}
 			_, err = q.planned(config(low...))
-			var short *planner.MemoryError
+			var short *plan.MemoryError
 			if !errors.As(err, &short) || len(short.Stages) != len(unbound.plans) {
 				t.Fatalf("with %v bytes: %v", low, err)
 			}
@@ -324,7 +324,7 @@ func TestPeaksOfAllOrders(t *testing.T) {
 }
 
 // latest is the peak of a device in a step by a plan in which all others are as late as they can be.
-func (q problem) latest(t *testing.T, plan *planner.Plan, device int) int64 {
+func (q problem) latest(t *testing.T, plan *plan.Plan, device int) int64 {
 	model := q.model()
 	p := must.Get(pipe.New(model, pipe.Config{Plan: plan, Seed: 1}))(t)
 	defer nn.Free(model)
@@ -376,7 +376,7 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 		for _, balance := range [][]int{{4}, {2, 2}} {
 			t.Run(fmt.Sprint(chunks, balance), func(t *testing.T) {
 				torchtest.Check(t)
-				run := func(budget int64) (plan *planner.Plan, err error) {
+				run := func(budget int64) (plan *plan.Plan, err error) {
 					model := nn.NewSequential(nn.NewLinear(40, 8), nn.NewTanh(), nn.NewLinear(8, 8), nn.NewLinear(8, 4))
 					p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}})
 					if err != nil {
@@ -412,7 +412,7 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = run(unbound.Devices[0].Base + 1)
-				var short *planner.MemoryError
+				var short *plan.MemoryError
 				if !errors.As(err, &short) {
 					t.Fatal(err)
 				}
@@ -442,7 +442,7 @@ func TestSkipOfLayersWithoutBackward(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = p.PlanFor(context.Background(), batch, nn.CrossEntropy())
-		var short *planner.MemoryError
+		var short *plan.MemoryError
 		if errors.As(err, &short) {
 			budget, err = short.Least(), nil
 		} else if err == nil {
@@ -487,7 +487,7 @@ func TestWhatWaitsIsPlanned(t *testing.T) {
 				return pipe.Config{Balance: []int{1, len(q.model().Layers()) - 1}, Chunks: tt.chunks, Seed: 1,
 					Checkpoint: pipe.PerStage(tt.policy...), Devices: tt.devices, Budget: []int64{budget, budget}}
 			}
-			var short *planner.MemoryError
+			var short *plan.MemoryError
 			planned := 0
 			for budget := int64(3000); planned < 20; budget += tt.step {
 				got, err := q.planned(config(budget))
@@ -553,7 +553,7 @@ func TestOptimalStageThatIsNotTrained(t *testing.T) {
 				budget := make([]int64, len(row.balance))
 				budget[at] = s.Base + 1
 				_, err := q.planned(config(pipe.Optimal, budget...))
-				var short *planner.MemoryError
+				var short *plan.MemoryError
 				if !errors.As(err, &short) || short.Stages[0].Stage != at || short.Least() <= budget[at] {
 					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
 				}

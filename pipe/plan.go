@@ -7,7 +7,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/nn"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/schedule"
 	"penstock.example/segment"
@@ -16,7 +16,7 @@ import (
 
 // Plan is the plan of the last Step or Forward, with predictions for the memory that was available;
 // nil before the first. The caller must not change it.
-func (p *Pipe) Plan() *planner.Plan {
+func (p *Pipe) Plan() *plan.Plan {
 	p.plans.known.Lock()
 	defer p.plans.known.Unlock()
 	if p.plans.last == nil {
@@ -27,10 +27,10 @@ func (p *Pipe) Plan() *planner.Plan {
 
 // PlanFor returns the plan for a Step with such a batch and loss. A plan that is not known is
 // measured and made, which blocks other runs. Step plans by itself; PlanFor does so before anything
-// is trained. A nil loss plans for Forward. A *planner.MemoryError lists all stages whose limits
+// is trained. A nil loss plans for Forward. A *plan.MemoryError lists all stages whose limits
 // are too low, with the least that would do. Parameters of a pipe that is not placed (see Open) are
 // counted as if they existed. The caller must not change the plan.
-func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*planner.Plan, error) {
+func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, error) {
 	leave, err := p.enter("PlanFor")
 	if err != nil {
 		return nil, err
@@ -107,11 +107,11 @@ func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 		problem := p.problem(microBatches)
 		problem.Meet = p.optimal()
 		for i := range problem.Stages {
-			if s := &problem.Stages[i]; s.Policy == planner.Optimal {
-				s.Policy = planner.Never
+			if s := &problem.Stages[i]; s.Policy == plan.Optimal {
+				s.Policy = plan.Never
 			}
 		}
-		found, err := planner.Solve(context.Background(), problem)
+		found, err := plan.Solve(context.Background(), problem)
 		if err != nil {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
@@ -200,7 +200,7 @@ func (r *run) meetAvailable(ctx context.Context) error {
 // parsePlan reads the plan that the first process has made. A replica with fewer micro-batches runs the
 // part of it for them, as none of them has more rows.
 func (r *run) parsePlan(text string) (*prepared, error) {
-	plan, err := planner.Parse(text)
+	plan, err := plan.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
 	}
@@ -232,7 +232,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 			return &again, nil
 		}
 	}
-	solved, err := planner.Solve(ctx, problem)
+	solved, err := plan.Solve(ctx, problem)
 	torch.TrimProcess() // measuring and solving took memory that training does not need
 	if err != nil {
 		return nil, notEnough(err)
@@ -266,7 +266,7 @@ func (r *run) planKey() string {
 }
 
 // withSegments is a plan with the segments of its stages, prepared to run.
-func (r *run) withSegments(plan *planner.Plan) (*prepared, error) {
+func (r *run) withSegments(plan *plan.Plan) (*prepared, error) {
 	out := withoutSegments(plan)
 	for i, s := range plan.Stages {
 		if s.Units == nil {

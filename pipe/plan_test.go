@@ -12,7 +12,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -33,7 +33,7 @@ func TestGivenPlan(t *testing.T) {
 			cfg.Budget = []int64{0, 0}
 			unbound := must.Get(q.planned(cfg))(t)
 			for i, s := range unbound.plan.Stages {
-				if s.Policy == planner.Optimal {
+				if s.Policy == plan.Optimal {
 					cfg.Budget[i] = unbound.plans[i].Peak - 100
 				}
 			}
@@ -42,11 +42,11 @@ func TestGivenPlan(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		plan, err := planner.Parse(want.plan.String())
+		given, err := plan.Parse(want.plan.String())
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		got, err := q.planned(pipe.Config{Plan: plan, Seed: 1})
+		got, err := q.planned(pipe.Config{Plan: given, Seed: 1})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -54,7 +54,7 @@ func TestGivenPlan(t *testing.T) {
 			t.Errorf("%s: %s", name, d)
 		}
 		for i := range want.plans {
-			if want.plan.Stages[i].Policy != planner.Optimal {
+			if want.plan.Stages[i].Policy != plan.Optimal {
 				continue
 			}
 			most := want.plan.Devices[want.plan.Stages[i].Device].Peak
@@ -68,7 +68,7 @@ func TestGivenPlan(t *testing.T) {
 		}
 		short := q // a batch of two rows
 		short.rows, short.input, short.target = 2, normal(2, 12), classes(2, 3)
-		fewer, err := short.planned(pipe.Config{Plan: plan, Seed: 1})
+		fewer, err := short.planned(pipe.Config{Plan: given, Seed: 1})
 		if err != nil {
 			t.Fatalf("%s, 2 micro-batches: %v", name, err)
 		}
@@ -95,11 +95,11 @@ program whole stages=2 micro-batches=2
 worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
 worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 `
-	plan := func(from, to string) *planner.Plan {
-		p := must.Get(planner.Parse(strings.ReplaceAll(text, from, to)))(t)
+	parsed := func(from, to string) *plan.Plan {
+		p := must.Get(plan.Parse(strings.ReplaceAll(text, from, to)))(t)
 		return p
 	}
-	swapped, err := planner.Parse(`device cpu:1
+	swapped, err := plan.Parse(`device cpu:1
 device cpu:0
 stage 0 device=cpu:0 layers=4 policy=never
   0 S0 L B0
@@ -112,13 +112,13 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken := plan("cpu:0", "cpu:0")
+	broken := parsed("cpu:0", "cpu:0")
 	broken.Stages[0].MicroBatches[0].Ops = nil
 	for want, cfg := range map[string]pipe.Config{
-		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: plan("cpu:0", "cpu:0"), Chunks: 3},
-		"leave Balance, Checkpoint, Budget and Schedule out":            {Plan: plan("cpu:0", "cpu:0"), Balance: []int{4, 5}},
-		"Balance is [3 5]; want at least 1 layer":                       {Plan: plan("layers=4", "layers=3")},
-		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: plan("cpu:0", "tpu:0")},
+		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: parsed("cpu:0", "cpu:0"), Chunks: 3},
+		"leave Balance, Checkpoint, Budget and Schedule out":            {Plan: parsed("cpu:0", "cpu:0"), Balance: []int{4, 5}},
+		"Balance is [3 5]; want at least 1 layer":                       {Plan: parsed("layers=4", "layers=3")},
+		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: parsed("cpu:0", "tpu:0")},
 		"its worker 0 does ":    {Plan: swapped},
 		"micro-batches: plan: ": {Plan: broken},
 	} {
@@ -134,7 +134,7 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	}
 	model := deep()
 	defer nn.Free(model)
-	p := must.Get(pipe.New(model, pipe.Config{Plan: plan("cpu:0", "cpu:0")}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Plan: parsed("cpu:0", "cpu:0")}))(t)
 	defer p.Close()
 	if p.Plan() != nil {
 		t.Error("there is a plan of a step that was not taken")
@@ -287,11 +287,11 @@ func deepProblem() problem {
 }
 
 // shortages are the stages that an error says are short of memory.
-func shortages(t *testing.T, err error) *planner.MemoryError {
+func shortages(t *testing.T, err error) *plan.MemoryError {
 	t.Helper()
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if !errors.As(err, &short) || !errors.Is(err, torch.ErrOutOfMemory) {
-		t.Fatalf("got %v, want a *planner.MemoryError", err)
+		t.Fatalf("got %v, want a *plan.MemoryError", err)
 	}
 	return short
 }

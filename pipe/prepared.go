@@ -3,7 +3,7 @@ package pipe
 import (
 	"sync"
 
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -26,7 +26,7 @@ type plans struct {
 
 // prepared is a plan that is ready to run.
 type prepared struct {
-	plan       *planner.Plan
+	plan       *plan.Plan
 	memory     string                             // that was available when it was made, of the policy Optimal
 	segments   []*segment.Segment                 // by stage; nil where it is one unit
 	operations [][]operations                     // by stage, by micro-batch
@@ -72,20 +72,20 @@ func (c *plans) keep(key string, found *prepared) {
 }
 
 // withoutSegments is a plan prepared to run on stages of one unit.
-func withoutSegments(plan *planner.Plan) *prepared {
-	out := &prepared{plan: plan, segments: make([]*segment.Segment, len(plan.Stages)),
+func withoutSegments(given *plan.Plan) *prepared {
+	out := &prepared{plan: given, segments: make([]*segment.Segment, len(given.Stages)),
 		programs: map[schedule.Phase]func() *program{}}
-	for _, s := range plan.Stages {
+	for _, s := range given.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {
 			var w operations
-			w.forward, w.recompute, w.backward = planner.Split(m.Ops)
+			w.forward, w.recompute, w.backward = plan.Split(m.Ops)
 			list = append(list, w)
 		}
 		out.operations = append(out.operations, list)
 	}
 	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
-		out.programs[phase] = sync.OnceValue(func() *program { return newProgram(plan.Program.Part(phase)) })
+		out.programs[phase] = sync.OnceValue(func() *program { return newProgram(given.Program.Part(phase)) })
 	}
 	return out
 }

@@ -20,7 +20,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 	"pgregory.net/rapid"
@@ -503,7 +503,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 		}
 		tight, err := q.asReplicas(t, cfg)
 		check("a limit", tight, err)
-		read := must.Get(planner.Parse(tight[0].plan.String()))(t)
+		read := must.Get(plan.Parse(tight[0].plan.String()))(t)
 		again, err := q.asReplicas(t, pipe.Config{Plan: read, Seed: 1})
 		check("the plan of replicas, read", again, err)
 		for i, d := range again[0].plan.Devices { // check has compared them with those that were measured
@@ -530,12 +530,12 @@ func TestGivenPlanWithoutRoomForSums(t *testing.T) {
 	},
 		rows: 4, steps: 1, loss: nn.CrossEntropy(), input: normal(4, 12), target: classes(4, 3)}
 	alone := must.Get(q.planned(pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Seed: 1, Devices: []torch.Device{torch.CPU(10)}}))(t)
-	plan := *alone.plan
-	plan.Devices = slices.Clone(plan.Devices)
+	lone := *alone.plan
+	lone.Devices = slices.Clone(lone.Devices)
 	for _, room := range []int64{0, 4 * 12 * 300} {
-		plan.Devices[0].Limit = plan.Devices[0].Peak + room
-		read := must.Get(planner.Parse(plan.String()))(t)
-		for name, given := range map[string]*planner.Plan{"made": &plan, "read": read} {
+		lone.Devices[0].Limit = lone.Devices[0].Peak + room
+		read := must.Get(plan.Parse(lone.String()))(t)
+		for name, given := range map[string]*plan.Plan{"made": &lone, "read": read} {
 			_, err := q.asReplicas(t, pipe.Config{Plan: given, Seed: 1})
 			var refused *pipe.ConfigError
 			switch {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -30,8 +30,8 @@ func TestChainsOfBackwardsInTwoParts(t *testing.T) {
 		first := later
 		first.Layers = []remat.Layer{later.Layers[0]}
 		first.Layers[0].WeightGradient = test.weights
-		plan, err := planner.Solve(context.Background(), planner.Problem{
-			Devices: []planner.ProblemDevice{{Name: "cpu:0"}}, Stages: []planner.Stage{{Layers: 1, Policy: planner.Optimal, Costs: planner.CostsOf(first)}},
+		plan, err := plan.Solve(context.Background(), plan.Problem{
+			Devices: []plan.ProblemDevice{{Name: "cpu:0"}}, Stages: []plan.Stage{{Layers: 1, Policy: plan.Optimal, Costs: plan.CostsOf(first)}},
 			MicroBatches: 2, Schedule: schedule.Fixed(program),
 		})
 		if err != nil {
@@ -46,7 +46,7 @@ func TestChainsOfBackwardsInTwoParts(t *testing.T) {
 // Micro-batches after the first take the time of backwards that add to gradients.
 func TestChainsOfLaterBackwards(t *testing.T) {
 	c := remat.Chain{Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, BackwardLater: 5}, {Name: "b", Forward: 1, ForwardNoGrad: 1, Backward: 3}}}
-	plan, err := planner.Solve(context.Background(), planner.FromChain(c, []int{2}, []int{0}, 3))
+	plan, err := plan.Solve(context.Background(), plan.FromChain(c, []int{2}, []int{0}, 3))
 	if err != nil {
 		t.Fatal(err)
 	}

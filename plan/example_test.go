@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log"
 
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -19,17 +19,17 @@ func ExampleSolve() {
 		chain.Layers = append(chain.Layers, remat.Layer{Name: fmt.Sprint("l", i),
 			Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 30, Gradient: 10})
 	}
-	problem := planner.FromChain(chain, []int{2, 2}, []int{0, 1}, 4) // stages of 2 layers, 4 micro-batches
+	problem := plan.FromChain(chain, []int{2, 2}, []int{0, 1}, 4) // stages of 2 layers, 4 micro-batches
 	problem.Schedule = schedule.OneFOneB
 	for i := range problem.Stages {
-		problem.Stages[i].Policy = planner.Optimal
+		problem.Stages[i].Policy = plan.Optimal
 	}
 	for _, limit := range []int64{0, 120, 20} {
 		for i := range problem.Devices {
 			problem.Devices[i].Limit = limit
 		}
-		plan, err := planner.Solve(context.Background(), problem)
-		var short *planner.MemoryError
+		best, err := plan.Solve(context.Background(), problem)
+		var short *plan.MemoryError
 		switch {
 		case errors.As(err, &short):
 			for _, s := range short.Stages {
@@ -39,7 +39,7 @@ func ExampleSolve() {
 		case err != nil:
 			log.Fatal(err)
 		}
-		for _, d := range plan.Devices {
+		for _, d := range best.Devices {
 			fmt.Printf("limit %d: %s takes %.0f us, at most %d bytes\n", limit, d.Name, d.Time, d.Peak)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/schedule"
 )
 
@@ -34,35 +34,35 @@ func TestMoreBytesAreNotSlower(t *testing.T) {
 		for i := range units {
 			counts[i%len(counts)]++
 		}
-		p := planner.FromChain(c, counts, workers, 2*rapid.IntRange(1, 3).Draw(t, "micro-batches"))
+		p := plan.FromChain(c, counts, workers, 2*rapid.IntRange(1, 3).Draw(t, "micro-batches"))
 		p.Schedule = s.Generate
-		within := func(limit int64) (*planner.Plan, int64) {
+		within := func(limit int64) (*plan.Plan, int64) {
 			for i := range p.Devices {
 				p.Devices[i].Limit = limit
 			}
-			plan, err := planner.Solve(t.Context(), p)
-			var short *planner.MemoryError
+			found, err := plan.Solve(t.Context(), p)
+			var short *plan.MemoryError
 			if errors.As(err, &short) {
 				return nil, short.Least()
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			return plan, 0
+			return found, 0
 		}
 		_, least := within(1)
 		before := time.Duration(0)
 		for limit := least; ; limit += max(limit*3/100, 1) {
-			plan, lack := within(limit)
-			if plan == nil {
+			found, lack := within(limit)
+			if found == nil {
 				t.Fatalf("%d bytes are the least of a limit, and %d do not do: %d", least, limit, lack)
 			}
 			recomputed := 0
-			for _, s := range plan.Stages {
+			for _, s := range found.Stages {
 				recomputed += s.Recomputed()
 			}
-			if now := plan.Step(); before > 0 && now > before {
-				t.Fatalf("a step takes %v within %d bytes, and %v within fewer:\n%v", now, limit, before, plan)
+			if now := found.Step(); before > 0 && now > before {
+				t.Fatalf("a step takes %v within %d bytes, and %v within fewer:\n%v", now, limit, before, found)
 			} else if before = now; recomputed == 0 {
 				return
 			}

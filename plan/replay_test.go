@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/remat"
 )
 
@@ -23,24 +23,24 @@ func TestPeakOfOneMicroBatchIsThatOfItsOperations(t *testing.T) {
 			}
 			first.Carries = []remat.Carry{{From: from, To: rapid.IntRange(from+1, n).Draw(t, "to"), Bytes: rapid.Int64Range(0, made).Draw(t, "carried")}}
 		}
-		p := planner.Problem{
-			Devices: []planner.ProblemDevice{{Name: "cpu:0"}}, MicroBatches: 1,
-			Stages: []planner.Stage{{Layers: n, Policy: planner.Optimal, Costs: planner.CostsOf(first)}},
+		p := plan.Problem{
+			Devices: []plan.ProblemDevice{{Name: "cpu:0"}}, MicroBatches: 1,
+			Stages: []plan.Stage{{Layers: n, Policy: plan.Optimal, Costs: plan.CostsOf(first)}},
 		}
-		plan, err := planner.Solve(context.Background(), p)
+		found, err := plan.Solve(context.Background(), p)
 		for err == nil {
-			report, wrong := remat.Check(first, plan.Stages[0].MicroBatches[0].Ops)
+			report, wrong := remat.Check(first, found.Stages[0].MicroBatches[0].Ops)
 			if wrong != nil {
 				t.Fatal(wrong)
 			}
-			if d := plan.Devices[0]; d.Peak != d.Base+report.Peak {
-				t.Fatalf("the plan says %d bytes beside %d, its operations take %d:\n%v", d.Peak-d.Base, d.Base, report.Peak, plan)
+			if d := found.Devices[0]; d.Peak != d.Base+report.Peak {
+				t.Fatalf("the plan says %d bytes beside %d, its operations take %d:\n%v", d.Peak-d.Base, d.Base, report.Peak, found)
 			}
-			p.Devices[0].Limit = plan.Devices[0].Peak - 1
+			p.Devices[0].Limit = found.Devices[0].Peak - 1
 			if p.Devices[0].Limit == 0 {
 				return
 			}
-			plan, err = planner.Solve(context.Background(), p)
+			found, err = plan.Solve(context.Background(), p)
 		}
 	})
 }

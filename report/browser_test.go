@@ -499,7 +499,7 @@ func TestPartsOfARun(t *testing.T) {
 		"plan alone": func(p *report.Page) { p.Run.Ran, p.History = nil, metrics.History{} },
 		"ran alone":  func(p *report.Page) { p.Run.Plan = nil },
 		"unpredicted": func(p *report.Page) {
-			p.Run.Plan = plan(t, 2, 4, false)
+			p.Run.Plan = oneFOneBPlan(t, 2, 4, false)
 			p.Run.Ran = ran(t, p.Run.Plan)
 		},
 		"no limit": func(p *report.Page) {
@@ -509,7 +509,7 @@ func TestPartsOfARun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			content := whole
-			content.Run.Plan = plan(t, 2, 4, true)
+			content.Run.Plan = oneFOneBPlan(t, 2, 4, true)
 			change(&content)
 			p := newTab(t, 1000, 800)
 			p.open(content)

@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"penstock.example/metrics"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/report"
 	"penstock.example/schedule"
 )
 
-// plan is the plan of a step under 1F1B where every other micro-batch is recomputed, with predictions if
+// oneFOneBPlan is the plan of a step under 1F1B where every other micro-batch is recomputed, with predictions if
 // they are wanted.
-func plan(t testing.TB, stages, microBatches int, predicted bool) *planner.Plan {
+func oneFOneBPlan(t testing.TB, stages, microBatches int, predicted bool) *plan.Plan {
 	t.Helper()
 	program, err := schedule.OneFOneB(schedule.Config{Stages: stages, MicroBatches: microBatches,
 		Recompute: func(stage, microBatch int) bool { return microBatch%2 == 0 }})
@@ -49,7 +49,7 @@ func plan(t testing.TB, stages, microBatches int, predicted bool) *planner.Plan 
 		}
 	}
 	b.WriteString(program.String())
-	p, err := planner.Parse(b.String())
+	p, err := plan.Parse(b.String())
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, b.String())
 	}
@@ -57,7 +57,7 @@ func plan(t testing.TB, stages, microBatches int, predicted bool) *planner.Plan 
 }
 
 // ran is a recorded step of a plan: longer than planned, with bytes.
-func ran(t testing.TB, p *planner.Plan) *schedule.Timeline {
+func ran(t testing.TB, p *plan.Plan) *schedule.Timeline {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	out, err := schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
@@ -96,7 +96,7 @@ func chain() remat.Chain {
 // sample is a run with all that a page shows.
 func sample(t testing.TB, stages, microBatches int) report.Run {
 	t.Helper()
-	p := plan(t, stages, microBatches, true)
+	p := oneFOneBPlan(t, stages, microBatches, true)
 	r := report.Run{
 		Title: "gpt on text", Last: 400, Plan: p, Step: 3, Ran: ran(t, p), Chains: []report.Chain{{Stage: 0, Chain: chain()}},
 		Facts: []report.Fact{{Name: "Command", Value: "penstock train --model gpt"}, {Name: "Schedule", Value: "1f1b"}},

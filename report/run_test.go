@@ -186,7 +186,7 @@ func TestView(t *testing.T) {
 
 // Without predictions the plan is shown with the medians of what ran.
 func TestMedians(t *testing.T) {
-	p := plan(t, 1, 3, false)
+	p := oneFOneBPlan(t, 1, 3, false)
 	at := schedule.Timeline{Workers: 1}
 	for i, us := range []int{100, 500, 200} {
 		start := time.Duration(i) * time.Second
@@ -239,7 +239,7 @@ func TestLongRun(t *testing.T) {
 
 // The plan's point is on the curve of the best plans or above it.
 func TestCurve(t *testing.T) {
-	c := report.NewCurve(0, chain(), best(t), plan(t, 1, 4, true))
+	c := report.NewCurve(0, chain(), best(t), oneFOneBPlan(t, 1, 4, true))
 	if len(c.Best) < 2 || len(c.Chosen) != 2 { // micro-batches that are recomputed, and those that are not
 		t.Fatalf("%+v", c)
 	}

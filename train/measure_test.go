@@ -14,7 +14,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -316,11 +316,11 @@ func TestPlanMemory(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			check(t)
 			stages := len(row.balance)
-			plan := func(limits ...int64) (*train.Loop, []planner.Shortage) {
+			plan := func(limits ...int64) (*train.Loop, []plan.Shortage) {
 				l := budgeted(t, row.model(), row.balance, limits, row.clip)
 				l.Accumulate = row.batches
 				err := l.PlanMemory(context.Background(), training, batch)
-				var short *planner.MemoryError
+				var short *plan.MemoryError
 				if err != nil && !errors.As(err, &short) {
 					t.Fatal(err)
 				}
@@ -382,7 +382,7 @@ func TestPlanMemory(t *testing.T) {
 func TestPlanMemoryOfASharedDevice(t *testing.T) {
 	check(t)
 	training, _ := dataset(t)
-	plan := func(limit int64) (*train.Loop, *planner.MemoryError) {
+	plan := func(limit int64) (*train.Loop, *plan.MemoryError) {
 		o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
 		t.Cleanup(o.Close)
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(), nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
@@ -393,7 +393,7 @@ func TestPlanMemoryOfASharedDevice(t *testing.T) {
 			nn.Free(model)
 		})
 		l := &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: 0.1}
-		var short *planner.MemoryError
+		var short *plan.MemoryError
 		if err := l.PlanMemory(context.Background(), training, batch); err != nil && !errors.As(err, &short) {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 
 	"penstock.example/profile"
 	"penstock.example/schedule"
@@ -28,11 +28,11 @@ type PlanConfig struct {
 	Chunks   []int // numbers of micro-batches to choose from, which divide Batch
 	Threads  []int // numbers of threads of a device to choose from
 	Stages   int   // devices of the pipeline; 0 is any number
-	Wishes   planner.Options
-	Machine  planner.Machine // not with Devices
-	Devices  []PlanDevice    // of this process, by name; nil is the CPU devices of Machine
-	Links    []planner.Link  // between Devices
-	Predicts bool            // Machine is not this one: no step is planned with a pipe
+	Wishes   plan.Options
+	Machine  plan.Machine // not with Devices
+	Devices  []PlanDevice // of this process, by name; nil is the CPU devices of Machine
+	Links    []plan.Link  // between Devices
+	Predicts bool         // Machine is not this one: no step is planned with a pipe
 
 	Pipe      pipe.Config // its Seed, Autocast and DeferredBatchNorm
 	Optimizer func() (optim.Optimizer, error)
@@ -57,12 +57,12 @@ func (d PlanDevice) kind() string { return strings.TrimSpace(d.Kind.String() + "
 
 // ModelPlan is the fastest plan of a model.
 type ModelPlan struct {
-	planner.Result
+	plan.Result
 	// Searched is Best before its step was planned with a pipe. It has the units of Profile.
-	Searched *planner.Candidate
-	Profile  planner.Profile
-	Machine  planner.Machine // with what steps take beyond their chains taken from its limits
-	Wishes   planner.Options
+	Searched *plan.Candidate
+	Profile  plan.Profile
+	Machine  plan.Machine // with what steps take beyond their chains taken from its limits
+	Wishes   plan.Options
 	Units    []int          // layers of each unit
 	Timing   profile.Timing // of the measurements
 }
@@ -95,7 +95,7 @@ type planning struct {
 // micro-batches, threads, and recomputation. The step of the plan is then planned as training plans it,
 // so that its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search
 // is repeated. make makes the model, without weights. It blocks until it is done, and fails with
-// ctx.Err(). If no plan fits the error is a *planner.MemoryError with limits that will do, or an
+// ctx.Err(). If no plan fits the error is a *plan.MemoryError with limits that will do, or an
 // *arg.ConfigError of Limit if parameters alone take too much; other wrong settings are an
 // *arg.ConfigError, too.
 func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info,
@@ -129,12 +129,12 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	p.out.Wishes = p.Wishes
 	all, machine, wishes := p.out.Profile, p.Machine, p.Wishes
 	err = p.search(ctx)
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	if errors.As(err, &short) && !p.Predicts && (len(all.Measured) > 1 || len(wishes.Schedules) != 1) {
 		// The step of the best may not fit where the smallest step does.
 		first := err
-		fewest := func(a, b planner.Costs) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
-		p.out.Profile.Measured = []planner.Costs{slices.MinFunc(all.Measured, fewest)}
+		fewest := func(a, b plan.Costs) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
+		p.out.Profile.Measured = []plan.Costs{slices.MinFunc(all.Measured, fewest)}
 		if len(wishes.Schedules) == 0 || slices.Contains(wishes.Schedules, "1f1b") {
 			wishes.Schedules = []string{"1f1b"}
 		}
@@ -156,8 +156,8 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 
 // machineOf is devices as a search has them. A GPU may hold no more than is free on the fullest GPU of its
 // kind.
-func machineOf(list []PlanDevice, threads int, links []planner.Link) planner.Machine {
-	m := planner.Machine{Links: links}
+func machineOf(list []PlanDevice, threads int, links []plan.Link) plan.Machine {
+	m := plan.Machine{Links: links}
 	for _, d := range list {
 		free := d.Free
 		for _, o := range list {
@@ -165,7 +165,7 @@ func machineOf(list []PlanDevice, threads int, links []planner.Link) planner.Mac
 				free = min(free, o.Free)
 			}
 		}
-		m.Devices = append(m.Devices, planner.Device{Name: d.String(), Bytes: free, Threads: threads})
+		m.Devices = append(m.Devices, plan.Device{Name: d.String(), Bytes: free, Threads: threads})
 	}
 	return m
 }
@@ -229,7 +229,7 @@ func (p *planning) measure(ctx context.Context) error {
 		}
 	}
 	took := map[string]float64{}
-	var measured []planner.Costs
+	var measured []plan.Costs
 	var unitsOf [][]int
 	chunks := slices.Sorted(slices.Values(p.Chunks))
 	slices.Reverse(chunks)
@@ -278,7 +278,7 @@ func (p *planning) measure(ctx context.Context) error {
 				m.Rows))
 		}
 	}
-	slices.SortStableFunc(p.out.Profile.Measured, func(a, b planner.Costs) int { return b.Rows - a.Rows })
+	slices.SortStableFunc(p.out.Profile.Measured, func(a, b plan.Costs) int { return b.Rows - a.Rows })
 	for i, d := range p.Devices {
 		if d.kind() != order[0] && took[d.kind()] > 0 {
 			p.Machine.Devices[i].Speed = took[order[0]] / took[d.kind()]
@@ -317,7 +317,7 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 func (p *planning) search(ctx context.Context) error {
 	const rounds = 8
 	for round := 1; ; round++ {
-		r, err := planner.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
+		r, err := plan.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
 		if err != nil {
 			return err
 		}
@@ -333,7 +333,7 @@ func (p *planning) search(ctx context.Context) error {
 			return nil
 		}
 		err = p.fits(ctx, r.Best)
-		var short *planner.MemoryError
+		var short *plan.MemoryError
 		switch {
 		case errors.As(err, &short) && round < rounds:
 			more := int64(1)
@@ -362,8 +362,8 @@ func (p *planning) search(ctx context.Context) error {
 }
 
 // withSpared adds the spared bytes to the shortages of a search, so that they refer to the given limits.
-func (p *planning) withSpared(short *planner.MemoryError) error {
-	out := &planner.MemoryError{Stages: slices.Clone(short.Stages)}
+func (p *planning) withSpared(short *plan.MemoryError) error {
+	out := &plan.MemoryError{Stages: slices.Clone(short.Stages)}
 	for i := range out.Stages {
 		out.Stages[i].Least += p.spared
 		out.Stages[i].Limit += p.spared
@@ -397,8 +397,8 @@ func (p *planning) spare(bytes int64) bool {
 }
 
 // fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and
-// the time of that step. It returns a *planner.MemoryError where that takes more than the limits.
-func (p *planning) fits(ctx context.Context, best *planner.Candidate) (err error) {
+// the time of that step. It returns a *plan.MemoryError where that takes more than the limits.
+func (p *planning) fits(ctx context.Context, best *plan.Candidate) (err error) {
 	named, err := schedule.Named(best.Schedule)
 	if err != nil {
 		return err
@@ -450,8 +450,8 @@ func (p *planning) fits(ctx context.Context, best *planner.Candidate) (err error
 	}); err != nil {
 		return err
 	}
-	plan, err := opened.PlanFor(ctx, batch, p.Loss)
-	var short *planner.MemoryError
+	made, err := opened.PlanFor(ctx, batch, p.Loss)
+	var short *plan.MemoryError
 	if err != nil && !errors.As(err, &short) {
 		return err
 	}
@@ -461,18 +461,18 @@ func (p *planning) fits(ctx context.Context, best *planner.Candidate) (err error
 		return short
 	}
 	for w := range best.Devices {
-		best.Peaks[w] = plan.Devices[w].Peak
+		best.Peaks[w] = made.Devices[w].Peak
 	}
-	if plan.Program.String() == best.Planned.Program.String() {
-		plan.Hold(best.Timeline)
+	if made.Program.String() == best.Planned.Program.String() {
+		made.Hold(best.Timeline)
 	} else {
-		line, _, err := plan.TimelineOver(best.Links)
+		line, _, err := made.TimelineOver(best.Links)
 		if err != nil {
 			return err
 		}
 		best.Run(line)
 	}
-	best.Planned = plan
+	best.Planned = made
 	if p.Opened != nil {
 		p.Opened(opened, model)
 	}

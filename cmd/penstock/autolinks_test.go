@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"penstock.example/group"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 )
 
 // All members measure the same links, each of which takes time.
 func TestLinksAreMeasured(t *testing.T) {
 	members := group.Local(3)
-	links, errs := make([]planner.Link, len(members)), make([]error, len(members))
+	links, errs := make([]plan.Link, len(members)), make([]error, len(members))
 	var all sync.WaitGroup
 	for i, g := range members {
 		all.Go(func() { links[i], errs[i] = measureLinks(t.Context(), g) })
@@ -48,7 +48,7 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
 	show := newPlanProgress(io.Discard, "planning")
 	defer show.end()
-	found, err := f.planModel(t.Context(), show, m, planRequest{machine: w.machine([]int{1}, planner.Link{Latency: 1e9}), threads: []int{1}})
+	found, err := f.planModel(t.Context(), show, m, planRequest{machine: w.machine([]int{1}, plan.Link{Latency: 1e9}), threads: []int{1}})
 	if err != nil {
 		t.Fatal(err)
 	}

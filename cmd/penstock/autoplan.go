@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -128,7 +128,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 		if again = ""; old.Model != "" {
 			again = "planned again, as processes, cores or flags are others: "
 		}
-		var between planner.Link
+		var between plan.Link
 		if j.world.Processes > 1 {
 			if between, err = measureLinks(ctx, j.group); err != nil {
 				return err
@@ -227,16 +227,16 @@ func (w planWorld) busyDevices(cores int) int {
 }
 
 // linkedMachine returns a machine of equal devices with links between them.
-func linkedMachine(name string, devices, threads int, links ...planner.Link) planner.Machine {
-	m := planner.Machine{Links: links}
+func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.Machine {
+	m := plan.Machine{Links: links}
 	for i := range devices {
-		m.Devices = append(m.Devices, planner.Device{Name: fmt.Sprint(name, i), Threads: threads})
+		m.Devices = append(m.Devices, plan.Device{Name: fmt.Sprint(name, i), Threads: threads})
 	}
 	return m
 }
 
 // machine returns the machine of the plan: the cores of one process, or processes with links between them.
-func (w planWorld) machine(threads []int, between planner.Link) planner.Machine {
+func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 	most := slices.Max(threads)
 	if w.Processes == 1 {
 		return thisMachine(max(w.Cores, w.Stages*most))
@@ -246,7 +246,7 @@ func (w planWorld) machine(threads []int, between planner.Link) planner.Machine 
 }
 
 // findPlan plans the model for training by processes with these links.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between planner.Link) (line searchLine,
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (line searchLine,
 	err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),

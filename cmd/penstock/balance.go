@@ -13,7 +13,7 @@ import (
 
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -112,11 +112,11 @@ type costPart struct {
 
 // cutCosts cuts layers by given costs.
 func (f *balanceFlags) cutCosts(cmd *cobra.Command) error {
-	counts, err := planner.Partition(f.costs, f.stages)
+	counts, err := plan.Partition(f.costs, f.stages)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
-	sums, err := planner.Sums(f.costs, counts)
+	sums, err := plan.Sums(f.costs, counts)
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}

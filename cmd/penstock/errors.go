@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -48,7 +48,7 @@ func wrongInput(err error) error {
 // overLimit is err as a usage error if a run that has not begun does not fit into --memory-limit. Lack of
 // the system's memory, other errors and nil stay as they are.
 func overLimit(err error) error {
-	var planned *planner.MemoryError
+	var planned *plan.MemoryError
 	var measured *torch.MemoryError
 	if errors.As(err, &planned) || errors.As(err, &measured) && measured.Limit > 0 {
 		return &usageError{err}
@@ -115,7 +115,7 @@ var libraryRemedy = regexp.MustCompile(`[:;] use .*`)
 // withRemedy adds to an error of the library which flags help. Other errors, and nil, stay as they are.
 func withRemedy(err error) error {
 	var said *remedyError
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
 	switch {

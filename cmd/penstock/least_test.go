@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,
@@ -44,7 +44,7 @@ func TestPlannedCounts(t *testing.T) {
 			program = "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0R0 0B0 0R1 0B1\n"
 		}
 		units := strings.TrimSuffix(strings.Repeat("1,", tt.units), ",")
-		p, err := planner.Parse(fmt.Sprintf("device cpu:0 limit=100 time=30 once=20\nstage 0 device=cpu:0 layers=%d policy=optimal units=%s\n  0-%d times=10/10/10 %s\n%s",
+		p, err := plan.Parse(fmt.Sprintf("device cpu:0 limit=100 time=30 once=20\nstage 0 device=cpu:0 layers=%d policy=optimal units=%s\n  0-%d times=10/10/10 %s\n%s",
 			tt.units, units, tt.microBatches-1, tt.again, strings.TrimSpace(program)))
 		if err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -20,11 +20,11 @@ const (
 )
 
 // measureLinks returns the slowest link of a group. All members call it.
-func measureLinks(ctx context.Context, g *group.Group) (slowest planner.Link, err error) {
+func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	for first := range g.Size() - 1 {
-		var mine planner.Link
+		var mine plan.Link
 		var failed error
 		if err := torch.Try(func() {
 			switch g.Rank() {
@@ -47,7 +47,7 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest planner.Link, er
 }
 
 // slower returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
-func slower(a, b planner.Link) planner.Link {
+func slower(a, b plan.Link) plan.Link {
 	if a.Latency = max(a.Latency, b.Latency); a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth {
 		a.Bandwidth = b.Bandwidth
 	}
@@ -69,12 +69,12 @@ func shortest(n int, trip func() (time.Duration, error)) (least time.Duration, e
 }
 
 // linkOf computes a link from the times of a small and of a large transfer.
-func linkOf(few, many time.Duration, bytes int) planner.Link {
-	return planner.Link{Latency: few, Bandwidth: float64(bytes) / max(many-few, time.Microsecond).Seconds()}
+func linkOf(few, many time.Duration, bytes int) plan.Link {
+	return plan.Link{Latency: few, Bandwidth: float64(bytes) / max(many-few, time.Microsecond).Seconds()}
 }
 
 // timeLink times the link to a member, which answers each transfer.
-func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (l planner.Link, err error) {
+func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (l plan.Link, err error) {
 	few, many := c.Zeros(torch.Float32, 1), c.Zeros(torch.Float32, transferBytes/4)
 	send := func(t *torch.Tensor) error { return wait(g.Send(t, peer, 0)) }
 	receive := func(t *torch.Tensor) error { return wait(g.Receive(t, peer, 0)) }

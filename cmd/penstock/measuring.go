@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -193,11 +193,11 @@ func tellBeyond(w io.Writer, bytes, limit int64) {
 }
 
 // planned describes the planned memory and recomputation of a device; "" without a plan.
-func planned(p *planner.Plan, device int) string {
+func planned(p *plan.Plan, device int) string {
 	again, units := 0, 0
 	var stages []string
 	for i, s := range p.Stages {
-		if s.Device == device && s.Policy == planner.Optimal {
+		if s.Device == device && s.Policy == plan.Optimal {
 			stages = append(stages, strconv.Itoa(i))
 			again, units = again+s.Recomputed(), units+len(s.Units)-s.Prologue
 		}

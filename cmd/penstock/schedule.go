@@ -18,7 +18,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -446,7 +446,7 @@ func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 	for _, l := range chain.Layers {
 		times = append(times, l.Forward+l.Backward)
 	}
-	if out.layers, err = planner.Partition(times, stages); err != nil {
+	if out.layers, err = plan.Partition(times, stages); err != nil {
 		return out, err
 	}
 	all, weights, at := make([]remat.Layer, stages), make([]float64, stages), 0
@@ -475,9 +475,9 @@ func chainCosts(chain *remat.Chain, stages int) (out stageCosts, err error) {
 // the number of layers of the chain in each stage.
 func chainPeaks(ctx context.Context, chain *remat.Chain, layers []int, p *schedule.Program) (peaks []int64,
 	err error) {
-	problem := planner.FromChain(*chain, layers, p.Placement(), p.MicroBatches)
+	problem := plan.FromChain(*chain, layers, p.Placement(), p.MicroBatches)
 	problem.Schedule = schedule.Fixed(p)
-	plan, err := planner.Solve(ctx, problem) // without a limit it keeps everything
+	plan, err := plan.Solve(ctx, problem) // without a limit it keeps everything
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 
 	"penstock.example/profile"
 	"penstock.example/remat"
@@ -156,8 +156,8 @@ func (f *searchFlags) register(cmd *cobra.Command) {
 	f.of.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
 	devicesFlag(s, &f.stages, &f.devices)
-	whole(s, &f.chunks, "chunks", 0, 1, planner.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, "+
-		"each as the chain says, at most %d", planner.MostMicroBatches))
+	whole(s, &f.chunks, "chunks", 0, 1, plan.MostMicroBatches, fmt.Sprintf("`M` micro-batches of a batch, "+
+		"each as the chain says, at most %d", plan.MostMicroBatches))
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+
 		strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
@@ -258,7 +258,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 		return nil, err
 	}
 	linked := f.latency > 0 || f.bandwidth > 0
-	var machine planner.Machine
+	var machine plan.Machine
 	switch {
 	case cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices"):
 		return nil, badUsage("--stages and --devices are the same; want one of them")
@@ -275,7 +275,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 		if err != nil {
 			return nil, badUsage("--machine %w", err)
 		}
-		if machine, err = planner.ParseMachine(text); err != nil {
+		if machine, err = plan.ParseMachine(text); err != nil {
 			return nil, badUsage("--machine %s: %s", f.machine, message(err))
 		}
 	}
@@ -313,8 +313,8 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string, show *progress) (*
 	return f.planModel(cmd.Context(), show, m, r)
 }
 
-func (f *searchFlags) link() planner.Link {
-	return planner.Link{Latency: f.latency, Bandwidth: f.bandwidth}
+func (f *searchFlags) link() plan.Link {
+	return plan.Link{Latency: f.latency, Bandwidth: f.bandwidth}
 }
 
 // onGPUs reports whether the devices are named, and GPUs.
@@ -340,8 +340,8 @@ func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 }
 
 // thisMachine is a CPU with threads that its devices share.
-func thisMachine(threads int) planner.Machine {
-	return planner.Machine{Devices: []planner.Device{{Name: "cpu", Threads: threads}}}
+func thisMachine(threads int) plan.Machine {
+	return plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: threads}}}
 }
 
 // modelThreads are the numbers of threads of a device that a model is measured for.
@@ -364,9 +364,9 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 type planRequest struct {
 	update            optim.Config
 	deferredBatchNorm bool
-	machine           planner.Machine // not where devices are named
-	threads           []int           // of a device, to choose from
-	atWork            int             // devices of this machine that work at once
+	machine           plan.Machine // not where devices are named
+	threads           []int        // of a device, to choose from
+	atWork            int          // devices of this machine that work at once
 }
 
 // planModel measures a model, and finds the fastest plan for it.
@@ -382,7 +382,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	}
 	c := train.PlanConfig{
 		Batch: f.batch, Threads: r.threads, Stages: f.stages, Machine: r.machine, Predicts: found.elsewhere,
-		Wishes: planner.Options{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit,
+		Wishes: plan.Options{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit,
 			Plans: plansOfADevice, Progress: show.searching},
 		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
 		Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
@@ -412,13 +412,13 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	switch {
 	case f.devices == nil:
 	case f.latency > 0 || f.bandwidth > 0:
-		c.Links = []planner.Link{f.link()}
+		c.Links = []plan.Link{f.link()}
 	case f.onGPUs() && len(f.devices) > 1:
 		between, err := measureCopies(f.devices)
 		if err != nil {
 			return nil, fmt.Errorf("measuring the links of --devices %s: %w", deviceNames(f.devices), err)
 		}
-		c.Links = []planner.Link{between}
+		c.Links = []plan.Link{between}
 	}
 	build := func() (*nn.Sequential, error) {
 		model, err := measuredWith(m.name, m.options, m.samples)
@@ -436,7 +436,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 
 // refusal is an error of planning in words of the command line.
 func (f *searchFlags) refusal(err error) error {
-	var short *planner.MemoryError
+	var short *plan.MemoryError
 	var refused *arg.ConfigError
 	switch {
 	case errors.As(err, &short):
@@ -456,7 +456,7 @@ func (f *searchFlags) refusal(err error) error {
 }
 
 // planChain finds the fastest plan of a chain.
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner.Machine,
+func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine plan.Machine,
 	show *progress) (*foundPlan, error) {
 	switch {
 	case f.devices != nil:
@@ -486,21 +486,21 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner
 			"measured with", f.machine,
 			machine.Parts(threads), counted(threads, "thread"), file)
 	}
-	p := &train.ModelPlan{Machine: machine, Wishes: planner.Options{Devices: f.stages, Schedules: f.schedules,
+	p := &train.ModelPlan{Machine: machine, Wishes: plan.Options{Devices: f.stages, Schedules: f.schedules,
 		Virtual:  f.virtual,
 		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}}
 	if f.chunks > 0 {
 		p.Wishes.MicroBatches = []int{f.chunks}
 	}
 	if f.chunks > 0 && f.replicas == nil && (f.batch == 0 || c.Rows == 0) {
-		p.Profile.Measured = []planner.Costs{{Threads: threads, Chain: c}}
+		p.Profile.Measured = []plan.Costs{{Threads: threads, Chain: c}}
 	} else {
 		p.Wishes.Batch = f.batch
 		from := cmp.Or(c.Rows, f.batch/max(f.chunks, 1))
 		for rows := 1; rows <= f.batch; rows++ {
 			if f.batch%rows == 0 {
-				p.Profile.Measured = append(p.Profile.Measured, planner.Costs{Rows: rows, Threads: threads,
-					Chain: planner.Scaled(c, from, rows)})
+				p.Profile.Measured = append(p.Profile.Measured, plan.Costs{Rows: rows, Threads: threads,
+					Chain: plan.Scaled(c, from, rows)})
 			}
 		}
 	}
@@ -510,7 +510,7 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine planner
 	if warnOfTiming(show, timing) {
 		show.line("another plan may be faster than the one that is found; limits hold")
 	}
-	r, err := planner.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
+	r, err := plan.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
 	switch {
 	case err != nil:
 		return nil, f.refusal(err)
@@ -698,7 +698,7 @@ func (p *foundPlan) page() report.Run {
 	}
 	at := 0
 	for s, n := range b.Balance {
-		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: planner.ChainStage(c, at,
+		out.Chains = append(out.Chains, report.Chain{Stage: s, Chain: plan.ChainStage(c, at,
 			at+n).Costs.Chain(remat.Adds)})
 		at += n
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -67,7 +67,7 @@ const copyBytes = 64 << 20
 
 // measureCopies is what copies between each two devices of this process take. The slowest of them counts
 // for all.
-func measureCopies(devices []torch.Device) (slowest planner.Link, err error) {
+func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 	err = torch.Try(func() {
 		for i, to := range devices {
 			for _, from := range devices[:i] {
@@ -79,7 +79,7 @@ func measureCopies(devices []torch.Device) (slowest planner.Link, err error) {
 }
 
 // timeCopies times copies from one device to another.
-func timeCopies(from, to torch.Device) planner.Link {
+func timeCopies(from, to torch.Device) plan.Link {
 	source, target := torch.NewCtx(torch.Options{Device: from}), torch.NewCtx(torch.Options{Device: to})
 	defer source.Close()
 	defer target.Close()

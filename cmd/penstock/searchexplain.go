@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 )
 
 func newPlanExplain() *cobra.Command {
@@ -29,7 +29,7 @@ more bytes, and with links of twice the bandwidth.`,
 			if err != nil {
 				return err
 			}
-			e, err := planner.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
+			e, err := plan.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
 			if err != nil {
 				return err
 			}
@@ -83,8 +83,8 @@ type gainLine struct {
 	Part float64 `json:"part"` // of the plan's step that is gained
 }
 
-func explainedPlan(p *foundPlan, e *planner.Explanation) planExplanation {
-	shares := func(list []planner.Share) (out []shareLine) {
+func explainedPlan(p *foundPlan, e *plan.Explanation) planExplanation {
+	shares := func(list []plan.Share) (out []shareLine) {
 		for _, s := range list {
 			out = append(out, shareLine(s))
 		}

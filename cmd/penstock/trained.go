@@ -16,7 +16,7 @@ import (
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	planner "penstock.example/plan"
+	"penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -119,7 +119,7 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 		for _, l := range all {
 			costs = append(costs, float64(1+stateBytes(l.Layer))) // 1, so that layers without parameters are spread as well
 		}
-		if config.Balance, err = planner.Partition(costs, stages); err != nil {
+		if config.Balance, err = plan.Partition(costs, stages); err != nil {
 			return err
 		}
 	}
