@@ -142,3 +142,8 @@ func requirePositive(layer, what string, n int64) {
 func requireProbability(layer, what string, p float64) {
 	require(p >= 0 && p <= 1, "%s: %s is %v; it must be from 0 to 1", layer, what, p)
 }
+
+// refuseInput panics with the *torch.Error of a layer that cannot take x. op names the layer's operator.
+func (c *Ctx) refuseInput(op string, x *torch.Tensor, format string, args ...any) {
+	panic(&torch.Error{Op: op, Args: []string{x.String()}, Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+}

@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"fmt"
-
 	"penstock.example/torch"
 )
 
@@ -36,8 +34,7 @@ func NewDeferred() *Deferred { return &Deferred{} }
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
 	if want := b.RunningMean.Numel(); channels != want { // batch_norm is not given the running statistics, and would not look
-		panic(&torch.Error{Op: "aten::batch_norm", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("expected an input of %d channels, got %d", want, channels)})
+		c.refuseInput("aten::batch_norm", x, "expected an input of %d channels, got %d", want, channels)
 	}
 	if x.Numel() == 0 {
 		return

@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"fmt"
-
 	"penstock.example/torch"
 )
 
@@ -50,8 +48,7 @@ func (l *Dropout2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	}
 	shape := x.Shape()
 	if len(shape) != 4 {
-		panic(&torch.Error{Op: "Dropout2d", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("expected an input of 4 dimensions, [N, C, H, W], got %d", len(shape))})
+		c.refuseInput("Dropout2d", x, "expected an input of 4 dimensions, [N, C, H, W], got %d", len(shape))
 	}
 	mark := c.Mark()
 	var mask *torch.Tensor

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"penstock.example/torch"
@@ -105,8 +104,7 @@ func NewRMSNorm(shape []int64, o RMSNormConfig) *RMSNorm {
 func (l *RMSNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	if n := len(shape) - len(l.shape); n < 0 || !slices.Equal(shape[n:], l.shape) {
-		panic(&torch.Error{Op: "RMSNorm", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("expected an input whose last dimensions are %v", l.shape)})
+		c.refuseInput("RMSNorm", x, "expected an input whose last dimensions are %v", l.shape)
 	}
 	dims := make([]int64, len(l.shape))
 	for i := range dims {
@@ -160,15 +158,11 @@ func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
 // with a weight, it normalises in the weight's type and gives that.
 func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
-	refuse := func(message string) {
-		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(),
-			Message: message})
-	}
 	switch {
 	case len(shape) < 2 || shape[1] != l.channels:
-		refuse(fmt.Sprintf("expected an input of [N, %d, ...]", l.channels))
+		c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, ...]", l.channels)
 	case shape[0] > 0 && x.Numel() == shape[0]*l.groups:
-		refuse("expected more than 1 value per group and sample; use fewer groups or larger inputs")
+		c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample; use fewer groups or larger inputs")
 	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.GroupNorm(x, l.groups, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
@@ -215,15 +209,11 @@ func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
 // weight's type and gives that.
 func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
-	refuse := func(message string) {
-		panic(&torch.Error{Op: "aten::group_norm", Args: []string{x.String()}, Device: c.Device(),
-			Message: message})
-	}
 	switch {
 	case len(shape) != 4 || shape[1] != l.channels:
-		refuse(fmt.Sprintf("expected an input of [N, %d, H, W]", l.channels))
+		c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, H, W]", l.channels)
 	case shape[2]*shape[3] == 1: // has no variance: the result would be zero, whatever the input
-		refuse("expected more than 1 value per channel and sample; use larger images")
+		c.refuseInput("aten::group_norm", x, "expected more than 1 value per channel and sample; use larger images")
 	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.GroupNorm(x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
