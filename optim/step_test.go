@@ -317,14 +317,6 @@ func panicOf(f func()) (value any) {
 	return nil
 }
 
-// most is the bytes that f takes at most, beside what is live.
-func most(c *torch.Ctx, f func()) int64 {
-	before := c.Device().Memory().Live
-	c.Device().ResetPeak()
-	f()
-	return c.Device().Memory().Peak - before
-}
-
 // An update that does not fit a limit changes nothing, at whichever of its allocations it is
 // refused, and when it is repeated under a higher limit the run has the bits of one that was never
 // refused. What fits is what Need says.

@@ -1,8 +1,6 @@
 package pipe_test
 
 import (
-	"fmt"
-
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -33,11 +31,3 @@ func (squares) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
 	return c.MSE(y, t, torch.ReduceMean)
 }
 func (squares) Reduction() torch.Reduction { return torch.ReduceMean }
-
-func stack(n int, width int64) *nn.Sequential {
-	s := nn.NewSequential()
-	for i := range n {
-		s.Add(fmt.Sprint(i), newLinear(width, width))
-	}
-	return s
-}

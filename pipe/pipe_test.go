@@ -306,14 +306,6 @@ func TestNoChunk(t *testing.T) {
 	}
 }
 
-type twoLosses struct{}
-
-func (twoLosses) forward(c *nn.Ctx, ys, ts []*torch.Tensor) *torch.Tensor {
-	weighted := c.Mul(c.Sub(ys[0], ts[0]), ts[1])
-	return c.Add(c.Mean(c.Mul(weighted, weighted)), c.CrossEntropy(ys[1], ts[2], nil, torch.ReduceMean, -100, 0))
-}
-func (twoLosses) Reduction() torch.Reduction { return torch.ReduceMean }
-
 // Values that are no tensors reach every layer on every stage, in recomputations too, each batch's
 // its own. Where one is missing the error says which and where.
 func TestExtras(t *testing.T) {

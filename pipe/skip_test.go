@@ -151,15 +151,6 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-func count(list []string, s string) (n int) {
-	for _, v := range list {
-		if v == s {
-			n++
-		}
-	}
-	return n
-}
-
 // tied is a language model in small: the embedding's weight is that of the head, and where there is
 // a middle, of that as well.
 func tied(middle, frozen bool) *nn.Sequential {

@@ -63,16 +63,6 @@ func (t Transport) String() string {
 	return fmt.Sprintf("transport(%d)", uint8(t))
 }
 
-// ParseTransport reads the word of a transport: buffer, rendezvous or fifo.
-func ParseTransport(word string) (Transport, error) {
-	for t, known := range transports {
-		if word == known {
-			return Transport(t), nil
-		}
-	}
-	return 0, fmt.Errorf("schedule: no transport %q, want buffer, rendezvous or fifo", word)
-}
-
 // Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
 // bytes says how many bytes a send moves. Nil is none.
 func Uniform(t Transport, latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {

@@ -283,12 +283,4 @@ worker 1: 0>1F1 0>1F0 1F0 1F1 1B0 1B0>0 1B1 1B1>0
 			t.Errorf("%v: %v, want %q", transport, err, want)
 		}
 	}
-	for _, transport := range []schedule.Transport{schedule.Buffer, schedule.Rendezvous, schedule.FIFO} {
-		if got, err := schedule.ParseTransport(transport.String()); got != transport || err != nil {
-			t.Errorf("%v is read as %v, %v", transport, got, err)
-		}
-	}
-	if _, err := schedule.ParseTransport("tcp"); err == nil || !strings.Contains(err.Error(), `no transport "tcp", want buffer, rendezvous or fifo`) {
-		t.Error(err)
-	}
 }

@@ -142,8 +142,8 @@ func (m *meeting) run(w int) {
 	}
 }
 
-// cheaper returns the send of two that costs its receiver less to receive ahead: the one that holds it
-// up less, and then the one that it wants after fewer computations.
+// cheaper returns the send of two that costs its receiver less to receive ahead. It compares the
+// receiver's delay; at equal delay, the computations before the receiver needs the value.
 func (m *meeting) cheaper(a, b Action) Action {
 	m.foresee()
 	late := func(send Action) time.Duration { // by how much the receiver would go on later
