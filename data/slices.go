@@ -14,8 +14,8 @@ type Number interface {
 //	set, err := data.FromSlices(rows, []int64{13}, prices)          // []float64, []float64
 //
 // Inputs of float32 and float64 are Float32, uint8 are images or others of bytes, and other whole
-// numbers are tokens. Targets that are whole numbers are classes: one for each input, or as many as
-// there are pixels or tokens. Others are numbers, as many for each input as there are. Slices of
+// numbers are tokens. Targets that are whole numbers are classes: one for each input, or one for each
+// pixel or token. Other targets are numbers; each input has the same count of them. Slices of
 // float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns NewArrays'
 // errors, and one for slices of lengths that do not fit.
 func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, error) {

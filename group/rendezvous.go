@@ -27,7 +27,7 @@ var errTimeout = errors.New("the time to wait for the others is over; " + startA
 const startAll = "want all ranks started by then, or more time (--join-timeout)"
 
 // retry calls f, with growing pauses, until it succeeds, fails for good or the time is over. A long wait is
-// logged. what says what is tried, and remedy what to do after a failure.
+// logged. what names the attempt in messages; remedy is the advice after a failure.
 func (c Config) retry(ctx context.Context, what, remedy string, within time.Duration,
 	f func(context.Context) (final bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, errTimeout)

@@ -31,8 +31,8 @@ func (sum reduction) Reduction() torch.Reduction {
 }
 
 // TupleLoss makes a Loss of a function that compares the tuple that the model gives with a tuple of
-// targets, as Tuple makes a layer. The reduction, and children if it embeds Base, are those of l,
-// whose method it usually is:
+// targets, as Tuple makes a layer. l gives the reduction, and the children if it embeds Base. forward is
+// usually a method of l:
 //
 //	nn.TupleLoss(l, l.forward)
 func TupleLoss(l Reducing, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {

@@ -283,8 +283,8 @@ type fitting struct {
 	sameTimes bool // all operations take the same time
 }
 
-// best returns the plan with the shortest step in the order of one of several programs; if there is
-// none, what the last program lacks.
+// best returns the plan with the shortest step over several programs. If no program has a plan, short
+// is the shortage of the last one.
 func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError, err error) {
 	var shortest time.Duration
 	for _, program := range programs {

@@ -75,8 +75,8 @@ func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) e
 	return yield(e.ids, len(whole))
 }
 
-// Decode returns the text of tokens. It is what was encoded, but for what the tokenizer itself
-// changes: unknown characters, normalisation, and a space in front. The end of a text that was cut
+// Decode returns the text of tokens. It equals the encoded text, except for unknown
+// characters, normalisation, and a space in front. The end of a text that was cut
 // between tokens may be a part of a character. The error names a number that is no token's.
 func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	var out bytes.Buffer

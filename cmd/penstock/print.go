@@ -103,6 +103,3 @@ func counted(n int, thing string) string {
 
 // ms is seconds in milliseconds.
 func ms(seconds float64) string { return plainNumber(1000*seconds, 3) }
-
-// newTable aligns columns, which tabs are between, when it is flushed.
-func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }

@@ -2,8 +2,8 @@ package arg
 
 import "strings"
 
-// OneOf is the remedy for a word that is none of those that are known: the one that was probably
-// meant, if there is one, and all.
+// OneOf is the remedy for an unknown word: the nearest known word, if one is near, and the list of all
+// known words.
 func OneOf(word string, known []string) string {
 	return Meant(word, known) + "want one of " + strings.Join(known, ", ")
 }

@@ -58,5 +58,5 @@ func set(n any) {
 	}
 }
 
-// Many reports whether there are so many draws that what is likely in one is there in some.
+// Many reports whether at least 15 cases are drawn. A test that wants to see a likely case asks it.
 func Many() bool { return flag.Lookup(name).Value.(flag.Getter).Get().(int) >= 15 }

@@ -10,8 +10,8 @@ import (
 type path struct {
 	t   *terms
 	ops []remat.Op
-	// resident is the bytes beside x(0) that are kept, and those of the gradients of parameters. |y|
-	// of the interval at work is added where it counts.
+	// resident is the bytes of kept values, without x(0), and of parameters' gradients. The recurrence
+	// adds |y| of the interval at work.
 	resident, peak int64
 	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once

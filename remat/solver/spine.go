@@ -39,7 +39,7 @@ type ends interface {
 	end(i int, m int64) float64
 }
 
-// fill makes s that of r, in the memory of the one that it was.
+// fill computes s for the bytes r. It reuses the memory of s.
 func (s *spine) fill(t *terms, b *bounds, r available) {
 	n := t.n
 	*s = spine{t: t, b: b, available: r, least: sized(s.least, n+1), all: sized(s.all, n+1), keep: sized(s.keep, (n+1)*(n+1))}
@@ -86,12 +86,6 @@ func (s *spine) keepingOf(i, j int) int64 {
 	}
 	return max(need, t.kept(i, j)+s.least[j])
 }
-
-// feasible says that there is a plan.
-func (s *spine) feasible() bool { return s.most() >= s.least[0] }
-
-// most is the greatest m that is available.
-func (s *spine) most() int64 { return s.backward - s.t.chain.Input }
 
 // writeSpine adds a plan of (i, L, m), m >= least[i], to p, as [path.write] does where all
 // operations have the same bytes.

@@ -47,7 +47,7 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 	return e
 }
 
-// fill makes e that of a spine, in the memory of the one that it was.
+// fill computes e for a spine. It reuses the memory of e.
 func (e *spineRows) fill(g *grid, on *spine) {
 	n := g.t.n
 	*e = spineRows{hopeful: hopeful{g}, on: on, rows: sized(e.rows, n+1), cells: e.cells}

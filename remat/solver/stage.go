@@ -27,7 +27,7 @@ type MicroBatch struct {
 	Time     float64 // microseconds of recomputation
 }
 
-// Beats reports whether no plan within so many bytes, or of so much time, is better.
+// Beats reports whether p is at most o in time and in each number of bytes.
 func (p *MicroBatch) Beats(o *MicroBatch) bool {
 	return p.Time <= o.Time && p.Held <= o.Held && p.Backward <= o.Backward && p.Forward <= o.Forward
 }
