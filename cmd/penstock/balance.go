@@ -116,9 +116,12 @@ func (f *balanceFlags) cutCosts(cmd *cobra.Command) error {
 	if err != nil {
 		return badUsage("--costs: %s", message(err))
 	}
-	sums, err := plan.Sums(f.costs, counts)
-	if err != nil {
-		return badUsage("--costs: %s", message(err))
+	sums, at := make([]float64, len(counts)), 0
+	for s, n := range counts {
+		for range n {
+			sums[s] += f.costs[at]
+			at++
+		}
 	}
 	line := balanceLine{Balance: counts, Bottleneck: slices.Max(sums)}
 	return printResult(cmd, f.format, line, func(w io.Writer) {
