@@ -20,24 +20,16 @@ type deviceCache struct {
 	cells    map[string]*cachedDevice
 	programs map[int]*schedule.Program // by capacity of their links
 	runs     map[int]*schedule.Simulation
-	groups   []inFlightGroup // by worker
-	instants [][]instant     // by worker
-	rows     [][]byteRow     // by stage, by first unit
+	instants [][]instant // by worker
 	solved   int
 	curves   Curves
 }
 
 // cachedDevice is the plan of a worker's stages.
 type cachedDevice struct {
-	workerPlan
-	bound int64 // of a step; none if no plan fits
-	need  int64 // the least limit that would do if no plan fits
-}
-
-// workerPlan is the times of a worker's stages in a plan.
-type workerPlan struct {
 	times []stageTimes // by stage; zero on other workers
 	wait  int          // the number of values that may wait on links; 0 is any
+	need  int64        // the least limit that would do, if no plan fits
 }
 
 // none is the cost of a cut that does not fit.
@@ -45,7 +37,7 @@ const none = math.MaxInt64 / 4
 
 func newDeviceCache(p *space) *deviceCache {
 	o := &deviceCache{p: p, cells: map[string]*cachedDevice{},
-		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}, rows: make([][]byteRow, p.stages())}
+		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -67,7 +59,7 @@ func newDeviceCache(p *space) *deviceCache {
 		o.kinds = append(o.kinds, kind)
 	}
 	for w := range p.workers {
-		o.groups, o.instants = append(o.groups, p.inFlight(w)), append(o.instants, p.instants(w))
+		o.instants = append(o.instants, p.instants(w))
 	}
 	return o
 }
@@ -100,12 +92,12 @@ func (o *deviceCache) simulation(capacity int) (s *schedule.Simulation, err erro
 }
 
 // key is the same for stages with the same plan.
-func (o *deviceCache) key(w int, first, last []int) string {
+func (o *deviceCache) key(w int, c cut) string {
 	key := binary.AppendVarint(nil, int64(w))
-	for _, s := range o.p.order[w].stages {
-		key = binary.AppendVarint(key, o.p.x[first[s]])
-		key = binary.AppendVarint(key, o.p.y[last[s]])
-		for _, k := range o.kinds[first[s]:last[s]] {
+	for _, s := range o.p.on[w] {
+		key = binary.AppendVarint(key, o.p.x[c[s]])
+		key = binary.AppendVarint(key, o.p.y[c[s+1]])
+		for _, k := range o.kinds[c[s]:c[s+1]] {
 			key = binary.AppendVarint(key, int64(k))
 		}
 		key = binary.AppendVarint(key, -1)
@@ -113,72 +105,45 @@ func (o *deviceCache) key(w int, first, last []int) string {
 	return string(key)
 }
 
-// ask plans a worker's stages, from unit first[s] up to but not including last[s]. It plans
-// nothing, and does not know the need, if the least bytes exceed the limit.
-func (o *deviceCache) ask(ctx context.Context, w int, first, last []int) (*cachedDevice, error) {
-	if limit := o.p.workers[w].bytes; limit > 0 && o.p.leastBytes(w, first, last) > limit {
-		return &cachedDevice{bound: none}, nil
-	}
-	c, err := o.solve(ctx, w, first, last)
-	if err != nil || c.bound == none {
-		return c, err
-	}
-	out := *c
-	out.bound = o.p.bound(w, first, last, c.times) // of equal layers elsewhere it is another
-	return &out, nil
-}
-
-// solve plans a worker's stages within its bytes.
-func (o *deviceCache) solve(ctx context.Context, w int, first, last []int) (*cachedDevice, error) {
-	key := o.key(w, first, last)
-	if c := o.cells[key]; c != nil {
-		return c, nil
+// plan plans a worker's stages within its bytes.
+func (o *deviceCache) plan(ctx context.Context, w int, c cut) (*cachedDevice, error) {
+	key := o.key(w, c)
+	if known := o.cells[key]; known != nil {
+		return known, nil
 	}
 	o.solved++
-	plan, short, err := o.plan(ctx, w, first, last, o.p.workers[w].bytes)
-	if err != nil {
+	p, out := o.p, &cachedDevice{times: make([]stageTimes, o.p.stages())}
+	plan, err := Solve(ctx, o.problem(w, c))
+	var short *MemoryError
+	switch {
+	case errors.As(err, &short):
+		out.need = short.Least()
+	case err != nil:
 		return nil, err
+	default:
+		out.wait = plan.Program.Capacity
+		for _, s := range p.on[w] {
+			out.times[s] = p.plannedTimes(plan, s, c[s])
+		}
 	}
-	c := &cachedDevice{workerPlan: plan}
-	if short != nil {
-		c.bound, c.need = none, short.Least()
-	}
-	o.cells[key] = c
-	return c, nil
-}
-
-// plan plans a worker's stages within a limit, or says how much it lacks.
-func (o *deviceCache) plan(ctx context.Context, w int, first, last []int, limit int64) (out workerPlan,
-	short *MemoryError, err error) {
-	p := o.p
-	plan, err := Solve(ctx, o.problem(w, first, last, limit))
-	if errors.As(err, &short) {
-		return out, short, nil
-	}
-	if err != nil {
-		return out, nil, err
-	}
-	out = workerPlan{wait: plan.Program.Capacity, times: make([]stageTimes, p.stages())}
-	for _, s := range p.order[w].stages {
-		out.times[s] = p.plannedTimes(plan, s, first[s])
-	}
-	return out, nil, nil
+	o.cells[key] = out
+	return out, nil
 }
 
 // problem is the planning problem of a worker's stages alone.
-func (o *deviceCache) problem(w int, first, last []int, limit int64) Problem {
+func (o *deviceCache) problem(w int, c cut) Problem {
 	p := o.p
 	problem := Problem{MicroBatches: p.m, Schedule: o.generate, First: true, Curves: &o.curves}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
 	}
-	problem.Devices[w].Limit = limit
+	problem.Devices[w].Limit = p.workers[w].bytes
 	for s := range p.stages() {
 		stage := Stage{Device: p.place[s], Layers: 1, Policy: Always}
 		if p.place[s] == w {
-			stage = ChainStage(p.chain, first[s], last[s])
+			stage = ChainStage(p.chain, c[s], c[s+1])
 			stage.Device = w
-			p.finish(&stage, s, first[s])
+			p.finish(&stage, s, c[s])
 			if s == 0 {
 				problem.Devices[w].Live = int64(p.m) * p.chain.Input
 			}
@@ -270,28 +235,48 @@ func (p *space) links(c cut) schedule.Links {
 	}}
 }
 
-// evaluate returns the step of a cut, with recomputations under limits; none if it does not fit.
+// wholeLimit is the part of a device that needs all of its limit.
+const wholeLimit = 1 << 20
+
+// evaluate returns the step of a cut, with recomputations under limits. For a cut that does not fit it
+// returns none and the part of the limit that its fullest device needs, in units of 1/wholeLimit. If
+// even its least bytes do not fit, nothing is planned, and the part of these counts 1000 times.
 func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	p.work += p.simulation.Actions()
 	if !p.limited {
 		return p.plain(c), nil
 	}
+	part := int64(0)
+	partOf := func(w int, bytes int64) {
+		if limit := p.workers[w].bytes; limit > 0 {
+			part = max(part, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none/1000)))
+		}
+	}
+	for w := range p.workers {
+		partOf(w, p.leastBytes(w, c))
+	}
+	if part > wholeLimit {
+		return none + 1000*part, nil
+	}
 	times, capacity := make([]stageTimes, p.stages()), 0
 	for w := range p.workers {
-		one, err := p.oracle.ask(ctx, w, c, c[1:])
-		if err != nil || one.bound == none {
-			return none, err
+		one, err := p.oracle.plan(ctx, w, c)
+		if err != nil {
+			return math.MaxInt64, err
 		}
-		for _, s := range p.order[w].stages {
-			times[s] = one.times[s]
-		}
-		if one.wait != 0 {
+		if partOf(w, one.need); one.wait != 0 {
 			capacity = one.wait
 		}
+		for _, s := range p.on[w] {
+			times[s] = one.times[s]
+		}
+	}
+	if part > wholeLimit {
+		return none + part, nil
 	}
 	on, err := p.oracle.simulation(capacity)
 	if err != nil {
-		return none, err
+		return math.MaxInt64, err
 	}
 	return int64(on.Run(durations(times), p.links(c), nil)), nil
 }

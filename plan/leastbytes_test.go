@@ -33,11 +33,11 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
 			p.workers[w].bytes = 1
-			planned, err := p.oracle.solve(context.Background(), w, c, c[1:])
+			planned, err := p.oracle.plan(context.Background(), w, c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			need, least := max(planned.need, 1), p.leastBytes(w, c, c[1:])
+			need, least := max(planned.need, 1), p.leastBytes(w, c)
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
 			}
@@ -59,7 +59,7 @@ func TestHopelessIsTrue(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := &finder{p: p, ctx: context.Background(), rival: none, found: found{step: none}}
-		if took == none {
+		if took >= none {
 			return // it does not fit
 		}
 		if f.cannotBeat(c, took+1) {

@@ -54,6 +54,8 @@ type Outcome struct {
 	LowerBound time.Duration // no plan of the schedule takes less
 	Proved     bool          // LowerBound is the plan's Step, or no plan fits
 	Lost       string        // why it is not the best, if not for its step alone
+
+	short *MemoryError // what the lightest cut lacks, if none fits
 }
 
 // Result is the result of a search.
@@ -90,22 +92,23 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 	}
 	out := &Result{Schedules: make([]Outcome, len(list))}
 	rival := int64(none)
-	spaces := make([][]*space, len(list)) // of schedules that found no plan
+	lightest := int64(math.MaxInt64)
 	for done, i := range byInFlight(list) {
 		wishes.report(list[i].Name, done, len(list))
-		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
+		one, known, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
 			return nil, err
 		}
-		if spaces[i] = of; one.Plan != nil {
+		if one.Plan != nil {
 			rival = min(rival, int64(one.Plan.Step))
+		} else if one.short != nil && known.step < lightest {
+			lightest, out.Short = known.step, one.short
 		}
 		out.Schedules[i] = one
 	}
-	if err := out.short(ctx, list, spaces, wishes); err != nil {
-		return nil, err
+	if out.pickBest(); out.Best != nil {
+		out.Short = nil
 	}
-	out.pickBest()
 	return out, nil
 }
 
@@ -167,56 +170,6 @@ func (r *Result) pickBest() {
 	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
 }
 
-// short sets Short if no plan fits: from the lightest cut found in all spaces. It also says what
-// each schedule without a plan lacks.
-func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space,
-	wishes Options) error {
-	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
-	order, least, lightest := byInFlight(list), int64(none), ""
-	for done, i := range order {
-		o, spaces := &r.Schedules[i], spaces[i]
-		if len(spaces) == 0 {
-			continue // it has a plan, or bytes are not what it lacks
-		}
-		wishes.report(o.Schedule, done, len(order))
-		slices.SortStableFunc(spaces, func(a, b *space) int {
-			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
-		})
-		if some { // the least limit of one space will do
-			least, spaces = none, spaces[:1]
-		}
-		var lacks *MemoryError
-		for _, p := range spaces {
-			l, err := p.lightest(ctx, least)
-			if err != nil {
-				return err
-			}
-			if l.cut == nil {
-				continue
-			}
-			problem := p.problem(l.cut)
-			problem.First = true // as devices are planned
-			if _, err = Solve(ctx, problem); errors.As(err, &lacks) {
-				least = l.part
-			} else if err != nil {
-				return err
-			}
-		}
-		switch {
-		case lacks != nil:
-			if o.Lost, lightest = "bytes: "+lacks.Shortages(), o.Schedule; !some {
-				r.Short = lacks
-			}
-		case lightest != "":
-			o.Lost = "bytes: no cut was found that needs fewer than " + lightest
-		}
-		if !o.Proved {
-			o.Lost = "no plan was found; " + o.Lost
-		}
-	}
-	return nil
-}
-
 // byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
 // rule these need the fewest bytes, and their plans are found soonest.
 func byInFlight(list []schedule.Schedule) (order []int) {
@@ -236,14 +189,14 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 const mostPlans = 3
 
 // searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
-// rival is the step of another schedule's plan. Without a plan it returns the spaces with limits.
+// rival is the step of another schedule's plan.
 func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Options,
-	s schedule.Schedule, rival int64) (Outcome, []*space, error) {
+	s schedule.Schedule, rival int64) (Outcome, found, error) {
 	out := Outcome{Schedule: s.Name, Proved: true}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
 		out.Lost = why
-		return out, nil, nil
+		return out, found{}, nil
 	}
 	floors := map[*space]int64{}
 	for _, p := range spaces {
@@ -261,7 +214,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 			continue
 		}
 		p.wishes.Plans = min(wishes.plans(), left)
-		if left <= 0 || p.limited && best != nil && floor >= rival {
+		if left <= 0 || p.limited && known.fits() && floor >= rival {
 			bound, out.Proved = min(bound, floor), false
 			continue
 		}
@@ -269,42 +222,51 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 			refused = err
 			continue
 		}
-		f, err := p.best(ctx, known.step, rival)
+		before := known.step
+		if !known.fits() {
+			before = none
+		}
+		f, err := p.best(ctx, before, rival)
 		if err != nil {
-			return out, nil, err
+			return out, found{}, err
 		}
 		if p.limited && p.virtual > 1 {
 			left -= p.oracle.solved
 		}
 		bound = min(bound, f.bound)
 		out.Proved = out.Proved && f.proved
-		if f.cut != nil {
+		if f.cut != nil && (best == nil || f.step < known.step) {
 			known, best = f, p
 		}
 	}
-	if best == nil {
+	if !known.fits() {
 		out.LowerBound = time.Duration(min(bound, none))
-		if refused != nil && bound == none {
+		if out.Lost = "no plan was found"; refused != nil && bound == none {
 			out.Lost = refused.Error()
 		}
-		if out.Lost == "" {
-			out.Lost = "no plan was found"
+		if best != nil {
+			problem := best.problem(known.cut)
+			problem.First = true // as devices are planned
+			if _, err := Solve(ctx, problem); errors.As(err, &out.short) {
+				out.Lost = "bytes: " + out.short.Shortages()
+			} else if err != nil {
+				return out, found{}, err
+			}
 		}
-		return out, slices.DeleteFunc(spaces,
-			func(p *space) bool { return p.program == nil || !p.limited }), nil
+		return out, known, nil
 	}
 	plan, err := best.plan(ctx, known)
 	if err != nil {
-		return out, nil, err
+		return out, found{}, err
 	}
 	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
 	plan.LowerBound = out.LowerBound
 	out.Proved = out.Proved && plan.LowerBound == plan.Step
 	plan.Proved = out.Proved
 	if best.limited {
-		out.Lost, err = best.without(ctx, plan)
+		out.Lost, err = best.without(ctx, known.cut)
 	}
-	return out, nil, err
+	return out, known, err
 }
 
 // plan plans a cut as a whole and simulates its program.
@@ -338,20 +300,10 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	return out, nil
 }
 
-// without says whether a plan is slower because of its limits: which device would exceed its limit
-// most without them, and how long the step would be.
-func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
-	bare := *p
-	bare.limited, bare.order, bare.oracle, bare.work = false, nil, nil, 0
-	bare.wishes.Work = 500_000
-	if err := bare.prepare(); err != nil {
-		return "", err
-	}
-	f, err := bare.best(ctx, int64(plan.Step), none)
-	if err != nil || f.cut == nil {
-		return "", err
-	}
-	problem := bare.problem(f.cut)
+// without says which device would exceed its limit most if nothing of a plan were recomputed, and how
+// long the step would be.
+func (p *space) without(ctx context.Context, c cut) (string, error) {
+	problem := p.problem(c)
 	for w := range problem.Devices {
 		problem.Devices[w].Limit = 0
 	}
@@ -359,9 +311,9 @@ func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	at, most := -1, 0.0
+	at, most := -1, 1.0
 	for w, d := range free.Devices {
-		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > max(most, 1) {
+		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > most {
 			at, most = w, float64(d.Peak)/float64(limit)
 		}
 	}
@@ -369,7 +321,7 @@ func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
 		return "", nil
 	}
 	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name,
-		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
+		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(p.plain(c)).Round(time.Microsecond)), nil
 }
 
 // spaces returns the spaces of a schedule, or why it has none.

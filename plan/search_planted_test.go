@@ -61,29 +61,4 @@ func TestWhoLooksAtTwoOfThreeLoses(t *testing.T) {
 	if after := took(p, free.cut); joint >= after {
 		t.Errorf("all three: %d ns, with memory afterwards %d", joint, after)
 	}
-	// Cut and memory without the schedule: the slowest stage is as fast as can be with what it recomputes.
-	least, at := int64(none), cut{}
-	everyCut(8, 3, func(c cut) {
-		slowest := int64(0)
-		for w := range 3 {
-			one, err := p.oracle.ask(ctx, w, c, c[1:])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if one.bound == none {
-				return
-			}
-			load := int64(0)
-			for _, m := range one.times[w].each {
-				load += m.forward + m.recompute + m.backward
-			}
-			slowest = max(slowest, load)
-		}
-		if slowest < least {
-			least, at = slowest, append(cut{}, c...)
-		}
-	})
-	if slowest := took(p, at); joint >= slowest {
-		t.Errorf("all three: %d ns, without the schedule %d", joint, slowest)
-	}
 }

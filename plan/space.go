@@ -22,13 +22,13 @@ type space struct {
 	replicas int
 	units    int
 	workers  []worker
-	place    []int // by stage: its worker
+	place    []int   // by stage: its worker
+	on       [][]int // by worker: its stages
 	limited  bool
 
 	link []linkCost // by stage: to the next; free on one worker
 	sums []sums
-	fast []int // by stage: the class of the fastest worker up to it
-	slow []int
+	fast []int   // by stage: the class of the fastest worker up to it
 	x, y []int64 // by boundary: bytes of the input there, and of its gradient
 	sent []int64 // by boundary: bytes that a cut there sends forward
 	held []int64 // by unit: frozen bytes; nil is none
@@ -37,11 +37,8 @@ type space struct {
 
 	program    *schedule.Program
 	simulation *schedule.Simulation
-	order      []workerOrder // by worker
-	oracle     *deviceCache  // under limits
-	work       int           // actions that were simulated
-
-	bounding bounding
+	oracle     *deviceCache // under limits
+	work       int          // actions that were simulated
 }
 
 // worker is a device of the machine, or a part of it, in the pipeline.
@@ -119,28 +116,29 @@ func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replica
 		}
 		p.link = append(p.link, h)
 	}
-	p.fast, p.slow = make([]int, len(place)), make([]int, len(place))
-	best := func(a, b int) int {
-		if speeds[b] > speeds[a] {
-			return b
+	p.on = make([][]int, len(p.workers))
+	for s, w := range place {
+		p.on[w] = append(p.on[w], s)
+		class := p.workers[w].class
+		if s > 0 && speeds[class] < speeds[p.fast[s-1]] {
+			class = p.fast[s-1]
 		}
-		return a
+		p.fast = append(p.fast, class)
 	}
-	for s := range place {
-		p.fast[s], p.slow[len(place)-1-s] = p.workers[place[s]].class, p.workers[place[len(place)-1-s]].class
-		if s > 0 {
-			p.fast[s] = best(p.fast[s-1], p.fast[s])
-			p.slow[len(place)-1-s] = best(p.slow[len(place)-s], p.slow[len(place)-1-s])
-		}
-	}
-	p.x, p.y, p.weights = make([]int64, p.units+1), make([]int64, p.units+1), make([]int64, p.units+1)
-	for i := range p.units {
-		part := c.Part(i, i+1)
-		p.weights[i+1] = p.weights[i] + c.Layers[i].WeightGradient
+	p.passes()
+	return p, nil
+}
+
+// passes sets the bytes at the boundaries of the chain's units.
+func (p *space) passes() {
+	n := len(p.chain.Layers)
+	p.x, p.y, p.weights = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
+	for i := range n {
+		part := p.chain.Part(i, i+1)
+		p.weights[i+1] = p.weights[i] + p.chain.Layers[i].WeightGradient
 		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
 	}
 	p.sent = p.x
-	return p, nil
 }
 
 // measure takes over the costs that are not in the chain.
@@ -173,9 +171,6 @@ func (p *space) prepare() error {
 	}
 	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
 		return err
-	}
-	for w := range p.workers {
-		p.order = append(p.order, p.newOrder(w))
 	}
 	if p.limited {
 		p.oracle = newDeviceCache(p)
