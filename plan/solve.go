@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/arg"
 	"penstock.example/remat"
 	"penstock.example/remat/solver"
 	"penstock.example/schedule"
@@ -52,6 +54,34 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 		return nil, short
 	}
 	return best, nil
+}
+
+func refuse(field string, value any, problem, remedy string) error {
+	return &arg.ConfigError{Of: "plan", Field: field, Value: value, Problem: problem, Remedy: remedy}
+}
+
+// check returns a *arg.ConfigError for a field of the problem that makes no sense.
+func (p Problem) check() error {
+	if err := cmp.Or(arg.AtLeast("plan", "MicroBatches", p.MicroBatches, 1),
+		arg.AtLeast("plan", "the number of Stages", len(p.Stages), 1)); err != nil {
+		return err
+	}
+	for i, s := range p.Stages {
+		switch {
+		case s.Device < 0 || s.Device >= len(p.Devices):
+			return refuse("Stages", s.Device, fmt.Sprintf("the device of stage %d", i),
+				fmt.Sprintf("want an index below %d", len(p.Devices)))
+		case !slices.Contains(Policies, s.Policy):
+			return refuse("Stages", string(s.Policy), fmt.Sprintf("the policy of stage %d", i),
+				fmt.Sprintf("want one of %v", Policies))
+		case slices.ContainsFunc(p.Stages[:i], func(o Stage) bool {
+			return o.Device == s.Device && (o.Policy == Optimal) != (s.Policy == Optimal)
+		}):
+			return refuse("Stages", string(Optimal), "the policy of some stages on "+p.Devices[s.Device].Name+
+				", whose memory is planned as one", "want it for all stages of a device, or for none")
+		}
+	}
+	return nil
 }
 
 func (p Problem) limited() bool {
