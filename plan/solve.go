@@ -208,7 +208,7 @@ func (p Problem) shortage(at int, least int64) Shortage {
 		if s.Device != at {
 			continue
 		}
-		if out.Layers += s.Layers; out.Stage < 0 {
+		if out.Stage < 0 {
 			out.Stage = i
 		} else {
 			out.Others = append(out.Others, i)
