@@ -125,14 +125,13 @@ func bounded(profile Profile, machine Machine, wishes Options) error {
 		most = max(most, m)
 	}
 	for _, m := range profile.Measured {
-		micros := m.Chain.Loss.Backward
+		sum := m.Chain.Loss.Backward
 		for _, l := range m.Chain.Layers {
-			micros += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
+			sum += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
 		}
-		if step := micros * float64(most) / slowest; step > searchMicros(longest) {
-			return &arg.ConfigError{Of: "plan", Field: "Measured",
-				Value:   time.Duration(min(micros, searchMicros(math.MaxInt64/2)) * 1000),
-				Problem: fmt.Sprintf("so long takes a micro-batch on a device of speed %g, and a step has up to %d", slowest, most), Remedy: "want steps of less than a year"}
+		if sum*float64(most)/slowest > micros(longest) {
+			return refuse("Measured", sum, fmt.Sprintf("the microseconds of a micro-batch on a device of speed 1, of which a "+
+				"step has up to %d on one of %g", most, slowest), "want steps of less than a year")
 		}
 	}
 	return nil
