@@ -9,10 +9,9 @@ import (
 
 // found is the result of the search in a space.
 type found struct {
-	cut    cut   // the best; nil if none is below the step known before
-	step   int64 // its time; see evaluate for a cut that does not fit
-	bound  int64 // no cut of the space takes less
-	proved bool  // no cut takes less than step, or than the step known before
+	cut   cut   // the best; nil if none is below the step known before
+	step  int64 // its time; see evaluate for a cut that does not fit
+	bound int64 // no cut of the space takes less, or less than what was to beat
 }
 
 func (f found) fits() bool { return f.cut != nil && f.step < none }
@@ -34,7 +33,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		}
 	}
 	if known < none && f.bound >= known {
-		return found{step: known, bound: known, proved: true}, nil
+		return found{step: known, bound: known}, nil
 	}
 	if p.limited {
 		starts = append(starts, p.cutByBytes())
@@ -60,10 +59,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 			f.bound = f.goal()
 		}
 	}
-	if f.bound >= f.goal() {
-		f.bound, f.proved = f.step, true
-	}
-	f.bound = min(f.bound, none)
+	f.bound = min(f.bound, f.goal(), none)
 	if f.err == nil {
 		f.err = ctx.Err()
 	}

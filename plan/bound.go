@@ -1,17 +1,5 @@
 package plan
 
-import "penstock.example/schedule"
-
-// computations returns the actions of a worker without transfers, in the order of the program.
-func (p *space) computations(w int) (list []schedule.Action) {
-	for _, a := range p.program.Workers[w] {
-		if !a.Kind.Transfer() && a.Kind != schedule.Reduce {
-			list = append(list, a)
-		}
-	}
-	return list
-}
-
 // forwards returns prefix sums of the least times of forwards, at a class of speed.
 func (p *space) forwards(class int) []int64 {
 	if p.limited {

@@ -15,14 +15,12 @@ import (
 // deviceCache plans the stages of a worker within its bytes, by [Solve] in the order of the
 // program. It plans them once for each worker and units, and once for units of equal costs.
 type deviceCache struct {
-	p        *space
-	kinds    []int // of units; equal units have the same
-	cells    map[string]*cachedDevice
-	programs map[int]*schedule.Program // by capacity of their links
-	runs     map[int]*schedule.Simulation
-	instants [][]instant // by worker
-	solved   int
-	curves   Curves
+	p      *space
+	kinds  []int // of units; equal units have the same
+	cells  map[string]*cachedDevice
+	runs   map[int]*schedule.Simulation // by capacity of links
+	solved int
+	curves Curves
 }
 
 // cachedDevice is the plan of a worker's stages.
@@ -37,7 +35,7 @@ const none = math.MaxInt64 / 4
 
 func newDeviceCache(p *space) *deviceCache {
 	o := &deviceCache{p: p, cells: map[string]*cachedDevice{},
-		programs: map[int]*schedule.Program{}, runs: map[int]*schedule.Simulation{}}
+		runs: map[int]*schedule.Simulation{0: p.simulation}}
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -58,37 +56,21 @@ func newDeviceCache(p *space) *deviceCache {
 		}
 		o.kinds = append(o.kinds, kind)
 	}
-	for w := range p.workers {
-		o.instants = append(o.instants, p.instants(w))
-	}
 	return o
 }
 
-// generate makes the program once for each capacity of links.
-func (o *deviceCache) generate(c schedule.Config) (*schedule.Program, error) {
-	known, ok := o.programs[c.Capacity]
-	if !ok {
-		var err error
-		if known, err = o.p.generate(c); err != nil {
+// simulation returns the simulation of the program for a capacity of links.
+func (o *deviceCache) simulation(capacity int) (*schedule.Simulation, error) {
+	if o.runs[capacity] == nil {
+		program, err := o.p.generate(o.p.config(capacity))
+		if err != nil {
 			return nil, err
 		}
-		o.programs[c.Capacity] = known
+		if o.runs[capacity], err = schedule.NewSimulation(program); err != nil {
+			return nil, err
+		}
 	}
-	out := *known
-	out.Workers = slices.Clone(known.Workers)
-	return &out, nil
-}
-
-// simulation returns the simulation of the program for a capacity of links that the planner has
-// asked for.
-func (o *deviceCache) simulation(capacity int) (s *schedule.Simulation, err error) {
-	if capacity == 0 {
-		return o.p.simulation, nil
-	}
-	if o.runs[capacity] == nil {
-		o.runs[capacity], err = schedule.NewSimulation(o.programs[capacity])
-	}
-	return o.runs[capacity], err
+	return o.runs[capacity], nil
 }
 
 // key is the same for stages with the same plan.
@@ -123,7 +105,7 @@ func (o *deviceCache) plan(ctx context.Context, w int, c cut) (*cachedDevice, er
 	default:
 		out.wait = plan.Program.Capacity
 		for _, s := range p.on[w] {
-			out.times[s] = p.plannedTimes(plan, s, c[s])
+			out.times[s] = p.plannedTimes(plan, s, c)
 		}
 	}
 	o.cells[key] = out
@@ -133,7 +115,7 @@ func (o *deviceCache) plan(ctx context.Context, w int, c cut) (*cachedDevice, er
 // problem is the planning problem of a worker's stages alone.
 func (o *deviceCache) problem(w int, c cut) Problem {
 	p := o.p
-	problem := Problem{MicroBatches: p.m, Schedule: o.generate, First: true, Curves: &o.curves}
+	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, Curves: &o.curves}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
 	}
@@ -153,40 +135,11 @@ func (o *deviceCache) problem(w int, c cut) Problem {
 	return problem
 }
 
-// plannedTimes returns the times of a plan's stage, with its first unit.
-func (p *space) plannedTimes(plan *Plan, s, first int) (t stageTimes) {
-	own, split := p.sumsOf(s).unit, p.schedule.Split
-	last := first
-	for _, n := range plan.Stages[s].Units {
-		last += n
-	}
-	t = p.times(s, first, last)
-	loss := int64(0)
-	if s == p.stages()-1 {
-		sums := p.sumsOf(s)
-		loss = sums.forward[p.units] - sums.forward[p.units-1] - own[p.units-1].forward
-	}
-	sum := func(ops []remat.Op) (n int64) {
-		for _, op := range ops {
-			switch op.Kind {
-			case remat.ForwardSave:
-				n += own[first+op.Layer].forward
-			case remat.Forward, remat.ForwardKeep:
-				n += own[first+op.Layer].noGrad
-			case remat.LossStep:
-				n += loss
-			case remat.Backward:
-				n += own[first+op.Layer].backward
-				if split {
-					n -= own[first+op.Layer].second
-				}
-			}
-		}
-		return n
-	}
+// plannedTimes returns the times of stage s of a plan of a cut.
+func (p *space) plannedTimes(plan *Plan, s int, c cut) stageTimes {
+	t := p.times(s, c[s], c[s+1])
 	for _, m := range plan.Stages[s].MicroBatches {
-		forward, again, backward := Split(m.Ops)
-		t.each = append(t.each, microTimes{sum(forward), sum(again), sum(backward)})
+		t.each = append(t.each, microTimes{nanos(m.Forward, 1), nanos(m.Recompute, 1), nanos(m.Backward, 1) - t.second})
 	}
 	return t
 }

@@ -25,10 +25,8 @@ type Candidate struct {
 	Devices      []string // names of the pipeline's devices; with replicas the first one's
 	Balance      []int    // units of each stage
 	Step         time.Duration
-	LowerBound   time.Duration // no plan of the same space takes less
-	Proved       bool          // LowerBound is Step
-	Peaks        []int64       // bytes, by device; nil if it was not asked for
-	Limits       []int64       // bytes, by device; 0 is none
+	Peaks        []int64 // bytes, by device; nil if it was not asked for
+	Limits       []int64 // bytes, by device; 0 is none
 	Busy         []time.Duration
 	Planned      *Plan // program and operations
 	// Timeline is the simulated step, transfers included, with the bytes of the devices.
@@ -52,7 +50,6 @@ type Outcome struct {
 	Schedule   string
 	Plan       *Candidate    // the best found; nil if none fits
 	LowerBound time.Duration // no plan of the schedule takes less
-	Proved     bool          // LowerBound is the plan's Step, or no plan fits
 	Lost       string        // why it is not the best, if not for its step alone
 
 	short *MemoryError // what the lightest cut lacks, if none fits
@@ -161,12 +158,10 @@ func (r *Result) pickBest() {
 	}
 	r.LowerBound = r.Best.Step
 	for _, o := range r.Schedules {
-		if o.Plan != nil || !o.Proved {
-			r.LowerBound = min(r.LowerBound, o.LowerBound)
-		}
+		r.LowerBound = min(r.LowerBound, o.LowerBound)
 	}
 	r.Schedules[at].Lost = "" // its time without limits is no reason against the best
-	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
+	r.Proved = r.LowerBound == r.Best.Step
 }
 
 // byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
@@ -191,7 +186,7 @@ const mostPlans = 3
 // rival is the step of another schedule's plan.
 func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Options,
 	s schedule.Schedule, rival int64) (Outcome, found, error) {
-	out := Outcome{Schedule: s.Name, Proved: true}
+	out := Outcome{Schedule: s.Name, LowerBound: none}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
 		out.Lost = why
@@ -214,7 +209,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		}
 		p.wishes.Plans = min(wishes.plans(), left)
 		if left <= 0 || p.limited && known.fits() && floor >= rival {
-			bound, out.Proved = min(bound, floor), false
+			bound = min(bound, floor)
 			continue
 		}
 		if err := p.prepare(); err != nil {
@@ -233,13 +228,12 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 			left -= p.oracle.solved
 		}
 		bound = min(bound, f.bound)
-		out.Proved = out.Proved && f.proved
 		if f.cut != nil && (best == nil || f.step < known.step) {
 			known, best = f, p
 		}
 	}
 	if !known.fits() {
-		out.LowerBound = time.Duration(min(bound, none))
+		out.LowerBound = time.Duration(bound)
 		if out.Lost = "no plan was found"; refused != nil && bound == none {
 			out.Lost = refused.Error()
 		}
@@ -259,9 +253,6 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		return out, found{}, err
 	}
 	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
-	plan.LowerBound = out.LowerBound
-	out.Proved = out.Proved && plan.LowerBound == plan.Step
-	plan.Proved = out.Proved
 	if best.limited {
 		out.Lost, err = best.without(ctx, known.cut)
 	}
@@ -281,7 +272,7 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
-		times[s] = p.plannedTimes(plan, s, f.cut[s])
+		times[s] = p.plannedTimes(plan, s, f.cut)
 	}
 	out.Planned, out.Links = plan, p.links(f.cut)
 	line, err := out.Links.Simulate(plan.Program, durations(times))

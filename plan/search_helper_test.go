@@ -113,7 +113,7 @@ func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
-		times[s] = p.plannedTimes(plan, s, c[s])
+		times[s] = p.plannedTimes(plan, s, c)
 	}
 	took, _, err := p.links(c).Predict(plan.Program, durations(times))
 	if err != nil {

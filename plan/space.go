@@ -165,8 +165,7 @@ func (p *space) frozenBytes(first, last int) (bytes int64) {
 // everything; a recomputation takes no time if nothing is recomputed.
 func (p *space) prepare() error {
 	var err error
-	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place,
-		MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
+	if p.program, err = p.generate(p.config(0)); err != nil {
 		return err
 	}
 	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
@@ -179,6 +178,12 @@ func (p *space) prepare() error {
 }
 
 func (p *space) stages() int { return len(p.place) }
+
+// config is for a program with a recomputation of everything, and links of a capacity.
+func (p *space) config(capacity int) schedule.Config {
+	return schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Capacity: capacity,
+		Recompute: func(int, int) bool { return true }}
+}
 
 // generate makes the program, with reductions if the pipeline has replicas.
 func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
@@ -275,11 +280,13 @@ func (p *space) problem(c cut) Problem {
 // first is its first unit.
 func (p *space) finish(s *Stage, number, first int) {
 	speed := p.workers[p.place[number]].speed
+	whole := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 } // so that sums are exact
 	for i := range s.Costs.Times {
 		t := &s.Costs.Times[i]
-		t.Forward, t.ForwardNoGrad, t.Backward, t.Later = t.Forward/speed, t.ForwardNoGrad/speed, t.Backward/speed, t.Later/speed
+		*t = remat.UnitTimes{Name: t.Name, Forward: whole(t.Forward), ForwardNoGrad: whole(t.ForwardNoGrad),
+			Backward: whole(t.Backward), Later: whole(t.Later)}
 	}
-	s.Costs.Loss /= speed
+	s.Costs.Loss = whole(s.Costs.Loss)
 	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
 	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {

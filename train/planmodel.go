@@ -145,7 +145,6 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") +
 			" and the fewest rows alone, as nothing faster fits")
 		p.out.LowerBound, p.out.Proved = 0, false // the other plans were not searched
-		p.out.Best.LowerBound, p.out.Best.Proved = 0, false
 	}
 	if err != nil {
 		return nil, err
@@ -353,7 +352,7 @@ func (p *planning) search(ctx context.Context) error {
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {
-					o.LowerBound, o.Proved = min(o.LowerBound, step), false
+					o.LowerBound = min(o.LowerBound, step)
 				}
 			}
 		}
