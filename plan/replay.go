@@ -248,17 +248,23 @@ func (r *micro) stateOf(a schedule.Action) *inFlight {
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
 		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
-			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
-		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
-			m.kind = remat.Makes
-		}
-		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
-		if _, split := r.g.IndexOf(first); split {
-			m.kind += remat.MakesLater
-		}
+			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1),
+			kind: r.p.backwardKind(r.g, a.Stage, a.MicroBatch)}
 		r.states[a.Stage] = m
 	}
 	return m
+}
+
+// backwardKind returns how the backward of a micro-batch on a stage makes the gradients of weights.
+func (p *Plan) backwardKind(g *schedule.Graph, stage, microBatch int) remat.BackwardKind {
+	kind := remat.Adds
+	if microBatch == 0 && !p.Stages[stage].memory.Gradients {
+		kind = remat.Makes
+	}
+	if _, split := g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: stage, MicroBatch: microBatch}); split {
+		kind += remat.MakesLater
+	}
+	return kind
 }
 
 func (m *inFlight) backward() *remat.BackwardBytes {

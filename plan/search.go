@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"penstock.example/internal/arg"
-
 	"penstock.example/schedule"
 )
 
@@ -80,9 +79,6 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 			return nil, err
 		}
 	}
-	if err := bounded(profile, machine, wishes); err != nil {
-		return nil, err
-	}
 	list, err := wishes.named()
 	if err != nil {
 		return nil, err
@@ -107,31 +103,6 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 		out.Short = nil
 	}
 	return out, nil
-}
-
-// longest is the most time that a step may take: sums of times in nanoseconds then fit an int64.
-const longest = 365 * 24 * time.Hour
-
-// bounded refuses a profile if a step on one of the slowest devices takes longer.
-func bounded(profile Profile, machine Machine, wishes Options) error {
-	slowest, most := 1.0, max(wishes.Batch, 1)
-	for _, d := range machine.Devices {
-		slowest = min(slowest, d.speed())
-	}
-	for _, m := range wishes.MicroBatches {
-		most = max(most, m)
-	}
-	for _, m := range profile.Measured {
-		sum := m.Chain.Loss.Backward
-		for _, l := range m.Chain.Layers {
-			sum += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
-		}
-		if sum*float64(most)/slowest > micros(longest) {
-			return refuse("Measured", sum, fmt.Sprintf("the microseconds of a micro-batch on a device of speed 1, of which a "+
-				"step has up to %d on one of %g", most, slowest), "want steps of less than a year")
-		}
-	}
-	return nil
 }
 
 // pickBest sets the best plan and the bound. Among plans of the same step the one with the lowest
