@@ -180,23 +180,18 @@ type left struct {
 // notePeak notes temporary bytes in addition to live ones.
 func (r *micro) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
 
-func (r *micro) hold(list []*block) {
-	for _, b := range list {
-		if b == nil {
-			continue
-		}
-		if b.holders++; b.holders == 1 {
-			r.live += b.bytes
-		}
-	}
-}
+func (r *micro) hold(list []*block) { r.change(list, 1) }
+func (r *micro) drop(list []*block) { r.change(list, -1) }
 
-func (r *micro) drop(list []*block) {
+func (r *micro) change(list []*block, holders int) {
 	for _, b := range list {
 		if b == nil {
 			continue
 		}
-		if b.holders--; b.holders == 0 {
+		before := b.holders
+		if b.holders += holders; before == 0 {
+			r.live += b.bytes
+		} else if b.holders == 0 {
 			r.live -= b.bytes
 		}
 	}

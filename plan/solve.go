@@ -249,39 +249,27 @@ func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 func recomputeLate(p *schedule.Program, stage func(int) bool) {
 	for w, actions := range p.Workers {
 		out := make([]schedule.Action, 0, len(actions))
-		var late []schedule.Action
+		late := map[[2]int]schedule.Action{}
 		for at, a := range actions {
-			if a.Kind == schedule.Recompute && stage(a.Stage) && !only(actions[at+1:], a) {
-				late = append(late, a)
-				continue
+			of := [2]int{a.Stage, a.MicroBatch}
+			switch a.Kind {
+			case schedule.Recompute:
+				next := slices.IndexFunc(actions[at+1:], func(b schedule.Action) bool { return !b.Kind.Transfer() })
+				if b := actions[at+1+next]; stage(a.Stage) && [2]int{b.Stage, b.MicroBatch} != of {
+					late[of] = a
+					continue
+				}
+			case schedule.Backward, schedule.BackwardInput:
+				if again, ok := late[of]; ok {
+					k := len(out)
+					for k > 0 && out[k-1].Kind.Receive() && [2]int{out[k-1].Stage, out[k-1].MicroBatch} == of {
+						k--
+					}
+					out = slices.Insert(out, k, again)
+				}
 			}
 			out = append(out, a)
 		}
-		for _, r := range late {
-			at := slices.IndexFunc(out, func(a schedule.Action) bool { return ends(r, a) })
-			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage &&
-				out[at-1].MicroBatch == r.MicroBatch {
-				at--
-			}
-			out = slices.Insert(out, max(at, 0), r)
-		}
 		p.Workers[w] = out
 	}
-}
-
-// only reports whether no computation precedes the backward of a recomputation in a list.
-func only(list []schedule.Action, r schedule.Action) bool {
-	for _, a := range list {
-		if !a.Kind.Transfer() {
-			return ends(r, a)
-		}
-	}
-	return false
-}
-
-// ends reports whether an action is the backward of a recomputed micro-batch, or the first part of
-// it.
-func ends(r, a schedule.Action) bool {
-	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) &&
-		a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
 }
