@@ -61,6 +61,7 @@ func (p *space) floor() int64 {
 
 // likely estimates a step: its floor, and the idle time while the first and the last micro-batches
 // pass.
-func (p *space) likely(floor int64) int64 {
+func (p *space) likely() int64 {
+	floor := p.floor()
 	return floor + floor*int64(len(p.workers)-1)/int64(p.m*p.virtual)
 }

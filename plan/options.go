@@ -23,14 +23,12 @@ type Options struct {
 	Limit int64
 	// State is the size of the optimizer state, in multiples of the weights.
 	State int
-	// Work is how many actions are simulated in a space before the search in it ends without a
-	// proof; 0 is 4,000,000, or a thousand steps if devices have one stage. Plans is how many
-	// devices are planned under limits in a space; 0 is 400. The spaces of a schedule with several
-	// stages on each device have three times Plans in all.
+	// Work is how many actions are simulated in a space before the search in it ends; 0 is 4,000,000,
+	// and at least a thousand steps. Plans is how many devices are planned under limits in a space; 0
+	// is 400. The spaces of a schedule have three times Plans in all.
 	Work, Plans int
 	// Progress is called before each schedule is searched, with its name, and the number of
-	// schedules done and in all. It is called again for each schedule before its least limit is
-	// searched. The goroutine that searches calls it and waits for it. It may be nil.
+	// schedules done and in all. The goroutine that searches calls it and waits for it. It may be nil.
 	Progress func(schedule string, done, all int)
 }
 

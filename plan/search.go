@@ -83,56 +83,35 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 	if err != nil {
 		return nil, err
 	}
-	out := &Result{Schedules: make([]Outcome, len(list))}
-	rival := int64(none)
-	lightest := int64(math.MaxInt64)
+	out := &Result{Schedules: make([]Outcome, len(list)), LowerBound: none}
+	rival, lightest := int64(none), int64(math.MaxInt64)
 	for done, i := range byInFlight(list) {
 		wishes.report(list[i].Name, done, len(list))
-		one, known, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
+		o, known, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
 			return nil, err
 		}
-		if one.Plan != nil {
-			rival = min(rival, int64(one.Plan.Step))
-		} else if one.short != nil && known.step < lightest {
-			lightest, out.Short = known.step, one.short
+		if out.Schedules[i] = o; o.Plan != nil {
+			rival = min(rival, int64(o.Plan.Step))
+		} else if o.short != nil && known.step < lightest {
+			lightest, out.Short = known.step, o.short
 		}
-		out.Schedules[i] = one
-	}
-	if out.pickBest(); out.Best != nil {
-		out.Short = nil
-	}
-	return out, nil
-}
-
-// pickBest sets the best plan and the bound. Among plans of the same step the one with the lowest
-// peak is best.
-func (r *Result) pickBest() {
-	fullest := func(p *Candidate) int64 {
-		if len(p.Peaks) == 0 {
-			return 0
-		}
-		return slices.Max(p.Peaks)
 	}
 	at := -1
-	for i, o := range r.Schedules {
-		p := o.Plan
-		if p == nil {
-			continue
-		}
-		if r.Best == nil || p.Step < r.Best.Step || p.Step == r.Best.Step && fullest(p) < fullest(r.Best) {
-			r.Best, at = p, i
+	for i, o := range out.Schedules {
+		out.LowerBound = min(out.LowerBound, o.LowerBound)
+		if p := o.Plan; p != nil && (out.Best == nil || cmp.Or(cmp.Compare(p.Step, out.Best.Step),
+			cmp.Compare(slices.Max(p.Peaks), slices.Max(out.Best.Peaks))) < 0) {
+			out.Best, at = p, i
 		}
 	}
-	if r.Best == nil {
-		return
+	if out.Best == nil {
+		out.LowerBound = 0
+		return out, nil
 	}
-	r.LowerBound = r.Best.Step
-	for _, o := range r.Schedules {
-		r.LowerBound = min(r.LowerBound, o.LowerBound)
-	}
-	r.Schedules[at].Lost = "" // its time without limits is no reason against the best
-	r.Proved = r.LowerBound == r.Best.Step
+	out.Short, out.Schedules[at].Lost = nil, "" // its time without limits is no reason against the best
+	out.Proved = out.LowerBound == out.Best.Step
+	return out, nil
 }
 
 // byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
@@ -149,8 +128,7 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 	return order
 }
 
-// mostPlans is how many times Plans a schedule with several stages on each device may plan devices,
-// in all its spaces.
+// mostPlans is how many times Plans a schedule may plan devices, in all its spaces.
 const mostPlans = 3
 
 // searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
@@ -163,18 +141,12 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		out.Lost = why
 		return out, found{}, nil
 	}
-	floors := map[*space]int64{}
-	for _, p := range spaces {
-		floors[p] = p.floor()
-	}
-	slices.SortStableFunc(spaces,
-		func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
+	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(), b.likely()) })
 	var best *space
-	known, bound := found{step: none}, int64(none)
 	var refused error
-	left := mostPlans * wishes.plans()
+	known, bound, left := found{step: none}, int64(none), mostPlans*wishes.plans()
 	for _, p := range spaces {
-		floor := floors[p]
+		floor := p.floor()
 		if floor >= known.step {
 			continue
 		}
@@ -183,19 +155,14 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 			bound = min(bound, floor)
 			continue
 		}
-		if err := p.prepare(); err != nil {
-			refused = err
+		if refused = p.prepare(); refused != nil {
 			continue
 		}
-		before := known.step
-		if !known.fits() {
-			before = none
-		}
-		f, err := p.best(ctx, before, rival)
+		f, err := p.best(ctx, min(known.step, none), rival)
 		if err != nil {
 			return out, found{}, err
 		}
-		if p.limited && p.virtual > 1 {
+		if p.limited {
 			left -= p.oracle.solved
 		}
 		bound = min(bound, f.bound)
