@@ -128,6 +128,82 @@ func (m Machine) Largest(limit int64) (most int64) {
 	return most
 }
 
+// Parts returns how many stages with a number of threads each the machine has devices for.
+func (m Machine) Parts(threads int) (n int) {
+	for _, d := range m.Devices {
+		n += d.threads() / threads
+	}
+	return n
+}
+
+// workers returns n devices with a number of threads each. If the machine has fewer, devices are
+// shared in equal parts, each by as few stages as possible.
+func (m Machine) workers(threads, n int, limit int64) (list []worker) {
+	most, left := 1, n // of a device
+	for {
+		all := 0
+		for _, d := range m.Devices {
+			all += min(d.threads()/threads, most)
+		}
+		if all >= n {
+			break
+		}
+		most++
+	}
+	for _, d := range m.Devices {
+		parts := min(d.threads()/threads, most, left)
+		left -= parts
+		for k := range parts {
+			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
+			if parts > 1 {
+				one.name = fmt.Sprintf("%s/%d", d.Name, k)
+			}
+			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
+				one.bytes = limit
+			}
+			list = append(list, one)
+		}
+		if left == 0 {
+			break
+		}
+	}
+	return list
+}
+
+// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
+// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
+// wait for it.
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
+	list = slices.Clone(all[:n])
+	worse := func(a, b linkCost) linkCost {
+		a.latency = max(a.latency, b.latency)
+		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
+			a.bandwidth = b.bandwidth
+		}
+		return a
+	}
+	for r := 1; r < replicas; r++ {
+		for k := range n {
+			other, one := all[r*n+k], &list[k]
+			one.speed = min(one.speed, other.speed)
+			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
+				one.bytes = other.bytes
+			}
+			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
+		}
+	}
+	at := map[string]int{}
+	for k, w := range list {
+		at[w.name] = k
+	}
+	return list, func(a, b worker) (h linkCost) {
+		for r := range replicas {
+			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
+		}
+		return h
+	}
+}
+
 // withOneMore returns the machine with one more device like its last one.
 func (m Machine) withOneMore() Machine {
 	d := m.Devices[len(m.Devices)-1]

@@ -255,97 +255,51 @@ func (p *space) without(ctx context.Context, c cut) (string, error) {
 // spaces returns the spaces of a schedule, or why it has none.
 func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (list []*space, why string) {
 	why = "no number of micro-batches suits the rows that were measured"
-	replicas := w.Replicas
+	virtual, replicas := w.Virtual, w.Replicas
+	if s.Virtual > 0 {
+		virtual = []int{s.Virtual}
+	} else if virtual == nil {
+		virtual = []int{s.Usual()}
+	}
 	if replicas == nil {
 		replicas = []int{1}
 	}
-	for _, threads := range profile.threads() {
-		parts := machine.Parts(threads)
+	for i, c := range profile.Measured {
+		threads := c.threads()
 		for _, r := range replicas {
-			most := parts / r
-			if most == 0 {
-				why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
-			}
-			devices := []int{w.Devices}
-			if w.Devices == 0 {
-				devices = nil
-				for n := range min(most, profile.units()) {
-					devices = append(devices, n+1)
-				}
-			}
-			for _, n := range devices {
-				if n > most {
-					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
+			chunks := w.MicroBatches
+			if w.Batch > 0 {
+				m := w.Batch / (r * max(c.Rows, 1))
+				if m*r*c.Rows != w.Batch || m > MostMicroBatches || chunks != nil && !slices.Contains(chunks, m) {
 					continue
 				}
-				more, because := w.onWorkers(profile, machine, s,
-					machine.workers(threads, n*r, w.Limit), threads, n, r)
-				if list = append(list, more...); because != "" {
-					why = because
+				chunks = []int{m}
+			} else if slices.ContainsFunc(profile.Measured[:i], func(o Costs) bool { return o.threads() == threads }) {
+				continue
+			}
+			parts, fewest, most := machine.Parts(threads), w.Devices, w.Devices
+			if w.Devices == 0 {
+				fewest, most = 1, min(machine.Parts(threads)/r, profile.units())
+			}
+			if fewest*r > parts {
+				why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", fewest*r, threads, parts)
+				continue
+			}
+			for n := fewest; n <= most; n++ {
+				workers, link := machine.pipeline(machine.workers(threads, n*r, w.Limit), n, r)
+				for _, v := range virtual {
+					for _, m := range chunks {
+						if p, err := newSpace(w, s, c, v, m, r, workers, link); err == nil {
+							list = append(list, p)
+						} else {
+							why = err.Error()
+						}
+					}
 				}
 			}
 		}
 	}
 	return list, why
-}
-
-// onWorkers returns the spaces of a schedule on the first n workers of each of r replicas, or why
-// it has none.
-func (w Options) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker,
-	threads, n, r int) (list []*space, why string) {
-	virtual := w.Virtual
-	switch {
-	case s.Virtual > 0:
-		virtual = []int{s.Virtual}
-	case virtual == nil:
-		virtual = []int{s.Usual()}
-	}
-	for _, v := range virtual {
-		if n*v > profile.units() {
-			why = fmt.Sprintf("%d stages are more than %d units", n*v, profile.units())
-			continue
-		}
-		for _, m := range w.chunks(r) {
-			measured, ok := profile.of(w.rows(m, r), threads)
-			if !ok {
-				continue
-			}
-			workers, link := machine.pipeline(all, n, r)
-			p, err := newSpace(w, s, measured.Chain, v, m, r, workers, link)
-			if err != nil {
-				why = err.Error()
-				continue
-			}
-			p.measure(measured)
-			list = append(list, p)
-		}
-	}
-	return list, why
-}
-
-// chunks returns the numbers of micro-batches of a replica to try.
-func (w Options) chunks(replicas int) (list []int) {
-	if w.MicroBatches != nil {
-		return w.MicroBatches
-	}
-	for m := 1; m <= min(w.Batch/replicas, MostMicroBatches); m++ {
-		if w.Batch/replicas%m == 0 {
-			list = append(list, m)
-		}
-	}
-	return list
-}
-
-// rows returns the rows of each of m micro-batches of a replica: 0 if any will do, -1 if m does not
-// divide the batch.
-func (w Options) rows(m, replicas int) int {
-	if w.Batch == 0 {
-		return 0
-	}
-	if w.Batch%(m*replicas) != 0 {
-		return -1
-	}
-	return w.Batch / (m * replicas)
 }
 
 // of returns the costs of micro-batches with a number of rows, 0 for any.
@@ -356,90 +310,4 @@ func (p Profile) of(rows, threads int) (Costs, bool) {
 		return Costs{}, false
 	}
 	return p.Measured[at], true
-}
-
-func (p Profile) threads() (list []int) {
-	for _, m := range p.Measured {
-		if !slices.Contains(list, m.threads()) {
-			list = append(list, m.threads())
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// Parts returns how many stages with a number of threads each the machine has devices for.
-func (m Machine) Parts(threads int) (n int) {
-	for _, d := range m.Devices {
-		n += d.threads() / threads
-	}
-	return n
-}
-
-// workers returns n devices with a number of threads each. If the machine has fewer, devices are
-// shared in equal parts, each by as few stages as possible.
-func (m Machine) workers(threads, n int, limit int64) (list []worker) {
-	most, left := 1, n // of a device
-	for {
-		all := 0
-		for _, d := range m.Devices {
-			all += min(d.threads()/threads, most)
-		}
-		if all >= n {
-			break
-		}
-		most++
-	}
-	for _, d := range m.Devices {
-		parts := min(d.threads()/threads, most, left)
-		left -= parts
-		for k := range parts {
-			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
-			if parts > 1 {
-				one.name = fmt.Sprintf("%s/%d", d.Name, k)
-			}
-			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
-				one.bytes = limit
-			}
-			list = append(list, one)
-		}
-		if left == 0 {
-			break
-		}
-	}
-	return list
-}
-
-// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
-// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
-// wait for it.
-func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
-	list = slices.Clone(all[:n])
-	worse := func(a, b linkCost) linkCost {
-		a.latency = max(a.latency, b.latency)
-		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
-			a.bandwidth = b.bandwidth
-		}
-		return a
-	}
-	for r := 1; r < replicas; r++ {
-		for k := range n {
-			other, one := all[r*n+k], &list[k]
-			one.speed = min(one.speed, other.speed)
-			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
-				one.bytes = other.bytes
-			}
-			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
-		}
-	}
-	at := map[string]int{}
-	for k, w := range list {
-		at[w.name] = k
-	}
-	return list, func(a, b worker) (h linkCost) {
-		for r := range replicas {
-			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
-		}
-		return h
-	}
 }

@@ -59,14 +59,18 @@ func randomMachine(t *rapid.T, devices int) Machine {
 }
 
 // oneSpace is the space of a schedule on a machine.
-func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual, chunks int) *space {
+func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual, chunks int, more ...[]int64) *space {
 	s, err := schedule.Named(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := m.workers(1, m.Parts(1), w.Limit)
+	var sent, held []int64
+	if len(more) > 0 {
+		sent, held = more[0], more[1]
+	}
 	workers, link := m.pipeline(all, len(all), 1)
-	p, err := newSpace(w, s, c, virtual, chunks, 1, workers, link)
+	p, err := newSpace(w, s, Costs{Chain: c, Sent: sent, Held: held}, virtual, chunks, 1, workers, link)
 	if err == nil {
 		err = p.prepare()
 	}

@@ -83,10 +83,11 @@ func nanos(micros, speed float64) int64 {
 	return int64(math.Round(micros * 1000 / speed))
 }
 
-// newSpace makes the space of a chain on workers, each with virtual stages.
-func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replicas int,
+// newSpace makes the space of a profile's costs on workers, each with virtual stages.
+func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas int,
 	workers []worker, link func(a, b worker) linkCost) (*space, error) {
-	if c = averaged(c, m); s.Split {
+	c := averaged(costs.Chain, m)
+	if s.Split {
 		c = c.InParts()
 	}
 	place, err := s.Workers(len(workers), virtual)
@@ -96,8 +97,8 @@ func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replica
 	if len(place) > len(c.Layers) {
 		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
 	}
-	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas,
-		units: len(c.Layers), workers: slices.Clone(workers), place: place}
+	p := &space{wishes: w, schedule: s, chain: c, rows: costs.Rows, threads: costs.threads(), held: costs.Held,
+		virtual: virtual, m: m, replicas: replicas, units: len(c.Layers), workers: slices.Clone(workers), place: place}
 	speeds := []float64{}
 	for i := range p.workers {
 		at := slices.Index(speeds, p.workers[i].speed)
@@ -125,7 +126,9 @@ func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replica
 		}
 		p.fast = append(p.fast, class)
 	}
-	p.passes()
+	if p.passes(); costs.Sent != nil {
+		p.sent = costs.Sent
+	}
 	return p, nil
 }
 
@@ -139,14 +142,6 @@ func (p *space) passes() {
 		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
 	}
 	p.sent = p.x
-}
-
-// measure takes over the costs that are not in the chain.
-func (p *space) measure(m Costs) {
-	p.rows, p.threads, p.held = m.Rows, m.threads(), m.Held
-	if m.Sent != nil {
-		p.sent = m.Sent
-	}
 }
 
 // frozenBytes returns the bytes that units from first up to but not including last hold without a
