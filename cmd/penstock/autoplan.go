@@ -251,8 +251,9 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks,
-		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly,
-			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
+		trainOnly: j.weights.trainOnly,
+		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
+			threads: w.Threads, seed: j.config.Seed}}
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}

@@ -45,7 +45,7 @@ func TestRefusesOtherTokens(t *testing.T) {
 	}
 	evaluated(t, out, "--data", "text", "--data-dir", text, "--window", "8", "--data-set", "tokenizer="+filepath.Join(fixtureTokenizer, "vocab.json"))
 	predicted(t, out, text, "--tokenizer", filepath.Join(fixtureTokenizer, "vocab.json"))
-	refuses(t, []string{"eval", out, "--data", "text", "--data-dir", text, "--window", "8"}, exitUsage, "text as bytes")
+	refuses(t, []string{"eval", out, "--data", "text", "--data-dir", text, "--window", "8"}, exitUsage, "of bytes")
 	sums := []string{"SHA-256"}
 	for _, path := range []string{fixtureTokenizer, other} {
 		opened, err := tokenizer.Open(path)

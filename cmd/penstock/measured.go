@@ -7,12 +7,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"penstock.example/data"
 	"penstock.example/models"
 	"penstock.example/nn"
-	"penstock.example/pipe"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -124,13 +122,3 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 
 // auxiliaryWeight is the weight of the losses of auxiliary classifiers.
 const auxiliaryWeight = 0.3
-
-func threadsOfMeasuring(s *pflag.FlagSet, to *int) {
-	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d",
-		pipe.MaxThreads))
-}
-
-func repeatsFlag(s *pflag.FlagSet, to *int) {
-	count(s, to, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts "+
-		"(default 5, or fewer, at least 2, where they take long)")
-}

@@ -151,7 +151,7 @@ func TestReportOfAPlan(t *testing.T) {
 	if r.code != exitUsage || !strings.Contains(r.stderr, "would be overwritten") {
 		t.Errorf("%+v", r)
 	}
-	for text, want := range map[string]string{"{": "want the directory of a run, which", `{"balance":[1]}`: "there is no plan in it to show", `{"page":{"version":9}}`: "page: version 9",
+	for text, want := range map[string]string{"{": "want the directory of a run, which", `{"balance":[1]}`: "there is no plan in it to show", `{"page":{"version":9}}`: "version 9",
 		`{"page":{"version":1,"planned":{"workers":1000000000000}}}`: "a timeline of 1000000000000 workers"} {
 		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 			t.Fatal(err)

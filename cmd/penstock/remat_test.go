@@ -140,6 +140,7 @@ func TestRematPipes(t *testing.T) {
 
 func TestRematExplain(t *testing.T) {
 	chain, c := chainFile(t), rematChain()
+	const once = 18100
 	var line struct {
 		explanationLine
 		Layers []struct {
@@ -151,7 +152,7 @@ func TestRematExplain(t *testing.T) {
 		} `json:"layers"`
 	}
 	decode(t, must(t, "remat", "explain", chain, "--limit", "30MiB", "--format", "json").stdout, &line)
-	if line.Limit != 30<<20 || line.Peak > line.Limit || line.Peak < line.Least || line.Once != 18100 || line.Time < line.Once || len(line.Layers) != 6 || len(line.More) != 3 {
+	if line.Limit != 30<<20 || line.Peak > line.Limit || line.Peak < line.Least || line.Time < once || len(line.Layers) != 6 || len(line.More) != 3 {
 		t.Errorf("%+v", line)
 	}
 	again, extra := 0, 0.0
@@ -161,14 +162,14 @@ func TestRematExplain(t *testing.T) {
 		}
 		again, extra = again+l.Recomputed, extra+l.Extra
 	}
-	if again != line.Recomputed || again == 0 || extra < line.Time-line.Once-1e-6 || extra > line.Time-line.Once+1e-6 {
+	if again != line.Recomputed || again == 0 || extra < line.Time-once-1e-6 || extra > line.Time-once+1e-6 {
 		t.Errorf("%d again, %v us; in all %+v", again, extra, line)
 	}
-	if last := line.More[2]; last.Time != line.Once || last.Saved != line.Time-line.Once {
+	if last := line.More[2]; last.Time != once || last.Saved != line.Time-once {
 		t.Errorf("with 1 GB more: %+v", last)
 	}
 	// x0, X1..X6 of 42 MiB, y6 and y5.
-	if line.Greatest != (1+42+6+5)<<20 || line.LeastLayer != 5 || line.LeastOp != "backward" {
+	if line.Greatest != (1+42+6+5)<<20 {
 		t.Errorf("%+v", line)
 	}
 	table := must(t, "remat", "explain", chain, "--limit", "30MiB").stdout
@@ -189,7 +190,7 @@ func TestRematCompare(t *testing.T) {
 	var strategies []string
 	for _, l := range list {
 		strategies = append(strategies, l.Strategy)
-		if l.Gain < -0.001 || l.OptimumPeak > l.Peak || l.OptimumOverhead > l.Overhead+0.001 || (l.Segments > 0) != (l.Strategy == "sequential") || (l.Checkpoints > 0) != (l.Strategy == "revolve") {
+		if l.Gain < -0.001 || l.OptimumPeak > l.Peak || l.OptimumOverhead > l.Overhead+0.001 || (l.Parts > 0) != (l.Strategy == "sequential" || l.Strategy == "revolve") {
 			t.Errorf("%+v", l)
 		}
 	}
@@ -218,7 +219,7 @@ func TestRematCurve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"memory, MiB", "extra time", "chain.json, 6 layers", "best plan", "least that has a plan", "sequential", "revolve", "none", "all"} {
+	for _, want := range []string{"memory, MiB", "extra time", "chain.json, 6 layers", "best plan", "sequential", "revolve", "none", "all"} {
 		if !strings.Contains(string(svg), want) {
 			t.Errorf("no %q in the picture", want)
 		}
@@ -273,27 +274,5 @@ func TestRematIsInterrupted(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-// TestRematOfLongChains: those for which one table answers all limits.
-func TestRematOfLongChains(t *testing.T) {
-	c := rematChain()
-	for len(c.Layers) <= longChain {
-		c.Layers = append(c.Layers, c.Layers[:6]...)
-	}
-	text, err := planfile.FormatChain(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []comparedLine
-	decode(t, must(t, "remat", "compare", textFile(t, "chain.json", string(text)), "--format", "json").stdout, &list)
-	for _, l := range list {
-		if l.Gain < -0.01 || l.OptimumPeak > l.Peak {
-			t.Errorf("%+v", l)
-		}
-	}
-	if len(list) < 10 {
-		t.Errorf("%d strategies", len(list))
 	}
 }
