@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -108,7 +109,10 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	}
 	list, err := readDevices(given)
 	o.named, o.config.Devices = given, nil
-	o.world.Devices, o.world.Stages = describeDevices(list), len(given)
+	for _, d := range list {
+		o.world.Devices += strings.TrimSpace(d.String()+" "+d.Hardware.Model) + ","
+	}
+	o.world.Stages = len(given)
 	return err
 }
 

@@ -9,11 +9,9 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"reflect"
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"penstock.example/data"
 	"penstock.example/tokenizer"
@@ -102,7 +100,7 @@ type evalLine struct {
 
 // data opens the data of the run, or of the flags, and checks that they suit the model.
 func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, error) {
-	p, err := runData(cmd, t)
+	p, err := f.runData(cmd, t)
 	if err != nil {
 		return nil, "", err
 	}
@@ -132,25 +130,11 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	return set, p.dataName, fitsTrained(set.Info(), t.recipe.Samples)
 }
 
-// runData returns the options of a run's data; flags of the command line come first.
-func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
+// runData returns the options of the run's data, in which flags of the command line come first.
+func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	from, flags := trainingFlags()
-	for _, name := range append([]string{"data"}, dataOnly...) {
-		typed := cmd.Flags().Lookup(name)
-		if !typed.Changed {
-			continue
-		}
-		texts := []string{typed.Value.String()}
-		if list, ok := typed.Value.(pflag.SliceValue); ok {
-			texts = list.GetSlice()
-		}
-		for _, text := range texts {
-			if err := from.Flags().Set(name, text); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if !cmd.Flags().Changed("data") { // with which it starts anew
+	changed := cmd.Flags().Changed
+	if !changed("data") {
 		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
@@ -160,9 +144,22 @@ func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 			return nil, err
 		}
 	}
+	d, typed := &flags.dataFlags, f.dataFlags
+	if changed("data") {
+		d.dataName = typed.dataName
+	}
+	if changed("data-dir") {
+		d.dataDir = typed.dataDir
+	}
+	if changed("data-set") {
+		d.dataSettings = typed.dataSettings
+	}
+	if changed("window") {
+		d.window = typed.window
+	}
 	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
-	return p, p.modelFlags.check(from.Flags())
+	return p, p.modelFlags.check(cmd.Flags())
 }
 
 // fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.
@@ -170,25 +167,20 @@ func fitsTrained(is data.Info, was *data.Info) error {
 	if was == nil {
 		return nil
 	}
-	inputs := func(i data.Info) string {
-		text := fmt.Sprint(i.Input.Kind, " ", i.Input.Shape)
-		if i.Task() == data.NextToken && i.Source == data.Uint8 {
-			text += " of bytes"
-		}
-		return text
-	}
 	named := is.ClassNames != nil && was.ClassNames != nil
-	for _, c := range []struct {
-		what    string
-		is, was any
-	}{
-		{"the task", is.Task(), was.Task()}, {"inputs", inputs(is), inputs(*was)},
-		{"outputs", is.Outputs(), was.Outputs()}, {"the classes", is.ClassNames, was.ClassNames},
-	} {
-		if !reflect.DeepEqual(c.is, c.was) && (named || c.what != "the classes") {
-			return fmt.Errorf("the data have %s %v, and the model was trained with %v; want data like those of "+
-				"the run", c.what, c.is, c.was)
+	text := func(i data.Info) string {
+		out := fmt.Sprintf("inputs %v %v and outputs %d", i.Input.Kind, i.Input.Shape, i.Outputs())
+		if i.Task() == data.NextToken && i.Source == data.Uint8 {
+			out += " of bytes"
 		}
+		if named {
+			out += fmt.Sprint(" of the classes ", i.ClassNames)
+		}
+		return out + " for " + string(i.Task())
+	}
+	if text(is) != text(*was) {
+		return fmt.Errorf("the data have %s, and the model was trained with %s; want data like those of the run",
+			text(is), text(*was))
 	}
 	return nil
 }

@@ -83,6 +83,6 @@ func TestEvalOfFewerTokens(t *testing.T) {
 	out := filepath.Join(dir, "out")
 	must(t, "train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "tokens", "--data-dir", file("a.bin", 20), "--window", "8", "--batch", "4", "--chunks", "1", "--steps", "1", "--out", out)
 	evaluated(t, out, "--data-dir", file("b.bin", 10), "--part", "all")
-	refuses(t, []string{"eval", out, "--data-dir", file("c.bin", 30)}, exitUsage, "the data have outputs 31, and the model was trained with 21")
-	refuses(t, []string{"eval", out, "--data-set", "classes=11", "--data-dir", file("b.bin", 10)}, exitUsage, "the data have outputs 11, and the model was trained with 21")
+	refuses(t, []string{"eval", out, "--data-dir", file("c.bin", 30)}, exitUsage, "outputs 31")
+	refuses(t, []string{"eval", out, "--data-set", "classes=11", "--data-dir", file("b.bin", 10)}, exitUsage, "outputs 11")
 }

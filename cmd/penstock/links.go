@@ -167,16 +167,3 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	}
 	return list, nil
 }
-
-// describeDevices lists devices with their models.
-func describeDevices(list []train.PlanDevice) string {
-	var words []string
-	for _, d := range list {
-		word := d.String()
-		if d.Hardware.Model != "" {
-			word += " (" + d.Hardware.Model + ")"
-		}
-		words = append(words, word)
-	}
-	return strings.Join(words, ",")
-}

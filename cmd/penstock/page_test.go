@@ -100,13 +100,12 @@ func TestReportOfAPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		args   []string
-		title  string
-		layers int
+		args  []string
+		title string
 	}{
-		"model":   {[]string{"--model", "mlp", "--batch", "32", "--devices", "2", "--memory-limit", "3MiB", "--schedule", "gpipe,1f1b", "--repeats", "1"}, "mlp, planned", 6},
-		"chain":   {[]string{chain, "--stages", "2", "--chunks", "4", "--memory-limit", "16MiB"}, "mlp, batch of 16, planned", 0},
-		"machine": {[]string{chain, "--machine", machine, "--batch", "16", "--schedule", "gpipe,1f1b"}, "mlp, batch of 16, planned", 0},
+		"model":   {[]string{"--model", "mlp", "--batch", "32", "--devices", "2", "--memory-limit", "3MiB", "--schedule", "gpipe,1f1b", "--repeats", "1"}, "mlp, planned"},
+		"chain":   {[]string{chain, "--stages", "2", "--chunks", "4", "--memory-limit", "16MiB"}, "mlp, batch of 16, planned"},
+		"machine": {[]string{chain, "--machine", machine, "--batch", "16", "--schedule", "gpipe,1f1b"}, "mlp, batch of 16, planned"},
 	} {
 		printed := must(t, append([]string{"plan", "--out", file, "--format", "json"}, tt.args...)...)
 		if strings.Contains(printed.stdout, `"page"`) || strings.Count(printed.stdout, "\n") != 1 {
@@ -121,7 +120,7 @@ func TestReportOfAPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		run := line.Page
-		if run == nil || run.Title != tt.title || run.Plan == nil || run.Planned == nil || run.Ran != nil || len(run.Others) < 2 || tt.layers > 0 && len(run.Layers) != tt.layers || len(run.Layers) == 0 {
+		if run == nil || run.Title != tt.title || run.Plan == nil || run.Planned == nil || run.Ran != nil || len(run.Others) < 2 || len(run.Layers) == 0 {
 			t.Fatalf("%s: %+v", name, run)
 		}
 		most := make([]int64, len(run.Plan.Devices))

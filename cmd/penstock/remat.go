@@ -68,17 +68,10 @@ If no plan stays under the limit the exit code is 1, and the least limit is prin
 			if err != nil {
 				return r, err
 			}
-			var size remat.DrawConfig // its own width, without a terminal
-			if width, live := terminalWidth(cmd.OutOrStdout()); live {
-				size.Width = width
-			}
-			drawing, err := remat.Draw(c, p.Ops, size)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showPlan(w, c, p, report)
 				row(w, "", "no plan under the limit takes less than "+micros(p.LowerBound))
-				fmt.Fprintf(w, "recomputed\t%d forwards, of %d layers\n\n%s\n"+
-					"F forward, K keeping the input, S saving; lower case: again; B backward, L loss;\n"+
-					"# all of the layer is there, o its input\n", report.Recomputed, len(c.Layers), drawing)
+				fmt.Fprintf(w, "recomputed\t%d forwards, of %d layers\n", report.Recomputed, len(c.Layers))
 			}
 			return r, err
 		})

@@ -94,7 +94,7 @@ func TestRematSolve(t *testing.T) {
 		t.Errorf("check says %q", r.stdout)
 	}
 	table := must(t, "remat", "solve", chain, "--limit", "30MiB").stdout
-	for _, want := range []string{"peak ", " of 30.0 MiB (", "time ", "on computing everything once", "no plan under the limit takes less than", "recomputed ", "1 column", "\nmemory"} {
+	for _, want := range []string{"peak ", " of 30.0 MiB (", "time ", "on computing everything once", "no plan under the limit takes less than", "recomputed "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}

@@ -23,7 +23,6 @@ import (
 	"penstock.example/pipe"
 	"penstock.example/plan"
 	"penstock.example/profile"
-	"penstock.example/report"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -217,9 +216,6 @@ type foundPlan struct {
 	model     *measuredModel // nil where only a chain is known
 	momentum  float64
 	elsewhere bool // the devices are not here
-	// For a page.
-	layers []report.Layer
-	chains []report.Chain
 }
 
 // plan finds the fastest plan.
@@ -253,10 +249,6 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 		r.machine = linkedMachine("cpu/", f.stages, slices.Max(r.threads), f.link())
 	default:
 		r.machine = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
-	}
-	if f.machine == "" && !f.onGPUs() && f.stages > cores {
-		show.line(fmt.Sprintf("there are %d cores for %d devices, so that a step will take longer than "+
-			"planned", cores, f.stages))
 	}
 	return f.planModel(cmd.Context(), show, m, r)
 }
@@ -340,9 +332,6 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 			return func(done, of int) {
 				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, of, what))
 			}
-		},
-		Opened: func(p *pipe.Pipe, model *nn.Sequential) {
-			found.layers, found.chains = describeLayers(model, p), describeChains(p)
 		},
 	}
 	for n := 1; n <= min(f.batch, mostChunks) && f.chunks == 0; n *= 2 {

@@ -151,16 +151,13 @@ func (p *foundPlan) others() (list []report.Other) {
 func (p *foundPlan) page() report.Run {
 	b := p.Best
 	out := report.Run{Title: p.title + ", planned", Plan: b.Planned, Planned: &b.Timeline, Limits: b.Limits,
-		Others: p.others(), Layers: p.layers, Chains: p.chains, Facts: []report.Fact{
+		Others: p.others(), Facts: []report.Fact{
 			{Name: "Step", Value: micros(us(b.Step)) + "; " + p.bound()},
 			{Name: "Plan", Value: p.line().inFlags()},
 			{Name: "Devices", Value: strings.Join(b.Devices, ", ")},
 			{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
 			{Name: "Planned", Value: time.Now().Format("2 January 2006, 15:04 MST")},
 		}}
-	if out.Layers != nil {
-		return out
-	}
 	c := p.Profile.Measured[0].Chain
 	for _, m := range p.Profile.Measured {
 		if max(m.Threads, 1) == b.Threads && m.Rows == b.Rows {

@@ -72,8 +72,8 @@ func TestEval(t *testing.T) {
 		{[]string{out, "--stages", "7"}, exitUsage, "--stages 7: the model has 6 layers"},
 		{[]string{out, "--balance", "1,2"}, exitUsage, "--balance 1,2: "},
 		{[]string{out, "--balance", "3,3", "--stages", "3"}, exitUsage, "--balance 3,3 with --stages 3"},
-		{[]string{out, "--data-set", "classes=11"}, exitUsage, "the data have outputs 11, and the model was trained with 10"},
-		{[]string{out, "--data", "synthetic", "--data-set", "size=9"}, exitUsage, "the data have inputs float32 [1 9 9], and the model was trained with float32 [1 28 28]"},
+		{[]string{out, "--data-set", "classes=11"}, exitUsage, "the data have inputs float32 [1 28 28] and outputs 11 for classification, and the model was trained with inputs float32 [1 28 28] and outputs 10 for"},
+		{[]string{out, "--data", "synthetic", "--data-set", "size=9"}, exitUsage, "the data have inputs float32 [1 9 9] and outputs 10"},
 		{[]string{out, "--data", "text", "--data-dir", "x"}, exitUsage, "--model mlp is for classification"},
 		{[]string{out, "--data-dir", "x"}, exitUsage, "--data-dir x: it is for data with files"},
 		{[]string{out, "--part", "validation"}, exitUsage, "--part validation: the run has held nothing out"},
@@ -166,7 +166,7 @@ func TestPredictPictures(t *testing.T) {
 	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage, "the data have the classes [bright dark], and the model was trained with [dark light]")
+	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage, "of the classes [bright dark] for classification, and the model")
 }
 
 // numbersFile is an .npy of float32.
