@@ -190,7 +190,7 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		broken bool
 		want   string
 	}{
-		{model && len(args) > 0, "want CHAIN or --model NAME, not both"},
+		{model && len(args) > 0, "CHAIN and --model: want one of the two"},
 		{model && (f.batch == 0 || f.replicas != nil), "--model: want --batch N with it, the rows of a step, " +
 			"and no --replicas"},
 		{machine && (linked || f.devices != nil), "--machine has devices and links; want --latency and " +

@@ -112,7 +112,7 @@ func TestPlanRefuses(t *testing.T) {
 		"--chunks 4 --stages 2 --latency 2h":          "at most 1h",
 		"--chunks 4 --stages 2 --optimizer adamw":     "--optimizer is for a model that is measured",
 		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want a divisor of the 8 rows",
-		"--batch 8 --model mlp --stages 2":            "want CHAIN or --model NAME, not both",
+		"--batch 8 --model mlp --stages 2":            "want one of the two",
 	} {
 		refuses(t, with([]string{"plan", chainFile(t), "--out", out}, strings.Fields(line)...), exitUsage, want)
 	}
