@@ -58,7 +58,7 @@ parameters, gradients, the optimizer's state, and activations.`,
 			"each stage")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	f.register(s, 1)
-	return resultVerb(cmd, "layers were measured", "", func(cmd *cobra.Command, _ []string) (result, error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (result, error) {
 		if (f.costs != nil) == (f.modelName != "") {
 			return result{}, badUsage("want --costs N,N,... to cut, or --model NAME to measure: one of the two")
 		}

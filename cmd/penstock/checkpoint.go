@@ -93,7 +93,7 @@ tensors with their types, shapes and sizes. Only state.json is read.
 		Example: `  penstock checkpoint inspect out/fashion --format json | jq .recipe`,
 		Args:    filesNamed("DIR"),
 	}
-	return resultVerb(cmd, "reading", "", func(_ *cobra.Command, args []string) (result, error) {
+	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {
 		found, err := openCheckpoint(args[0])
 		if err != nil {
 			return result{}, err

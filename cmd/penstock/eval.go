@@ -57,7 +57,7 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 		"run has held out), or all", partTest, partTrain, partValidation, partAll)
 	f.dataFlags.register(s, " (default: the run's data)")
 	f.trainedFlags.register(s)
-	return resultVerb(cmd, "evaluating", "", func(cmd *cobra.Command, args []string) (r result, err error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		var set data.Dataset
 		var name string
 		t, err := f.open(cmd, args[0], func(t *trained) (err error) {
@@ -213,12 +213,9 @@ file is no input of the model, nothing is printed.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
 		Args: atLeast("DIR", "FILE"),
-		RunE: interruptible("predicting", func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(cmd.OutOrStdout()); err != nil {
-				return err
-			}
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd, args[0], args[1:])
-		}),
+		},
 	}
 	s := cmd.Flags()
 	s.SortFlags = false

@@ -90,9 +90,6 @@ func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 // measure measures the model on a made-up micro-batch, on the device of the configuration.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
-	if err := checkOutput(cmd.OutOrStdout()); err != nil {
-		return profile.Profile{}, err
-	}
 	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
 	measured, err := m.measureOn(cmd.Context(), rows, config)

@@ -30,7 +30,7 @@ train --dashboard shows the same page live.`,
 		Example: `  penstock report out/run --out report.html
   penstock report plan.json --out plan.html`,
 		Args: filesNamed("DIR, or PLAN,"),
-		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := need(cmd, "out"); err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ train --dashboard shows the same page live.`,
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s in %s\n", page.Run.Title, what, out)
 			return err
-		}),
+		},
 	}
 	path(cmd.Flags(), &out, "out", "`FILE` to write, of HTML")
 	return cmd

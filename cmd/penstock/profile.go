@@ -64,7 +64,7 @@ do. For a plan for one device alone, give --devices 1.`,
 	whole(s, &devices, "devices", 0, 1, torch.MaxCPU, "`N` devices that work while a layer is timed "+
 		"(default: as many as there are cores for)")
 	f.register(s, 1)
-	return resultVerb(cmd, "layers were measured", "`FILE` to write the chain to, as JSON",
+	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {
 			if err := need(cmd, "model"); err != nil {
 				return r, err

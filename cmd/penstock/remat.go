@@ -55,7 +55,7 @@ If no plan stays under the limit the exit code is 1, and the least limit is prin
 		Args:    filesNamed("CHAIN"),
 	}
 	limitFlag(cmd, &limit)
-	return resultVerb(cmd, "solving", "`FILE` to write the plan to, as JSON",
+	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
 			c, p, err := solveFile(cmd, args[0], limit)
 			if err != nil {
@@ -126,7 +126,7 @@ the layer that sets it, the limit from which on nothing is computed again, and w
 		Args:    filesNamed("CHAIN"),
 	}
 	limitFlag(cmd, &limit)
-	return resultVerb(cmd, "solving", "", func(cmd *cobra.Command, args []string) (result, error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
 		c, p, err := solveFile(cmd, args[0], limit)
 		if err != nil {
 			return result{}, err
@@ -203,7 +203,7 @@ more steps the best plan does in the same time.`,
 		Example: `  penstock remat compare chain.json`,
 		Args:    filesNamed("CHAIN"),
 	}
-	return resultVerb(cmd, "comparing", "", func(cmd *cobra.Command, args []string) (r result, err error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		c, err := readChain(cmd, args[0])
 		if err != nil {
 			return r, err
@@ -263,7 +263,7 @@ func newRematCurve() *cobra.Command {
 strategies take (see penstock remat compare), up to 120 % longer.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
-		RunE: interruptible("solving", func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := readChain(cmd, args[0], "out")
 			if err != nil {
 				return err
@@ -292,7 +292,7 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s to %s, drawn in %s\n", len(points),
 				formatBytes(points[0].Peak), formatBytes(points[len(points)-1].Peak), out)
 			return err
-		}),
+		},
 	}
 	path(cmd.Flags(), &out, "out", "`FILE` to draw to, such as curve.svg")
 	return cmd

@@ -266,7 +266,7 @@ are those of the chain, without recomputation and without the optimizer's state.
 	}
 	shape.register(cmd.Flags())
 	path(cmd.Flags(), &profile, "profile", "`FILE` of penstock profile, in place of --times")
-	return resultVerb(cmd, "comparing", "", func(cmd *cobra.Command, _ []string) (r result, err error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
 		links, err := shape.links(cmd)
 		if err != nil {
 			return r, err

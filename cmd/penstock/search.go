@@ -67,10 +67,9 @@ code is 2, and the least limits are printed.`,
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
   penstock plan chain.json --machine machine.json --batch 64`,
-		Args: f.checkArguments,
 	}
 	f.register(cmd.Flags())
-	resultVerb(cmd, "planning", "`FILE` to write the plan to, as JSON",
+	resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
 			p, err := f.plan(cmd, args)
 			if err != nil {
@@ -95,10 +94,9 @@ func newPlanExplain() *cobra.Command {
 time and its memory, and what a step would take with one more device, with 10 % more bytes,
 and with links of twice the bandwidth.`,
 		Example: `  penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
-		Args:    f.checkArguments,
 	}
 	f.register(cmd.Flags())
-	return resultVerb(cmd, "planning", "", func(cmd *cobra.Command, args []string) (r result, err error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		p, err := f.plan(cmd, args)
 		if err != nil {
 			return r, err
@@ -221,7 +219,10 @@ type foundPlan struct {
 // plan finds the fastest plan.
 func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) {
 	var machine plan.Machine
-	var err error
+	err := f.checkArguments(cmd, args)
+	if err != nil {
+		return nil, err
+	}
 	if f.machine != "" {
 		if machine, err = readParsed(cmd, f.machine, plan.ParseMachine); err != nil {
 			return nil, badUsage("--machine %w", err)

@@ -28,12 +28,12 @@ a vocab.json and a merges.txt. For another tokenizer write the file yourself:
   numpy.array(ids, dtype="<u2").tofile("tokens.bin")   # or <u4, with type=uint32`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    atLeast("FILE"),
-		RunE: interruptible("tokens were made", func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := need(cmd, "tokenizer", "out"); err != nil {
 				return err
 			}
 			return tokenize(cmd, args, from, out)
-		}),
+		},
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -51,9 +51,6 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	inputs, err := tokenizer.Files(from)
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
-	}
-	if err := checkOutput(cmd.OutOrStdout()); err != nil {
-		return err
 	}
 	if err := checkOut(cmd, out, append(inputs, texts...)...); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -20,8 +19,8 @@ type result struct {
 }
 
 // resultVerb adds to a command the function that finds its result, --format, and --out unless its usage is
-// empty. doing says what a signal interrupts.
-func resultVerb(cmd *cobra.Command, doing, outUsage string,
+// empty.
+func resultVerb(cmd *cobra.Command, outUsage string,
 	find func(cmd *cobra.Command, args []string) (result, error)) *cobra.Command {
 	var format, out string
 	cmd.Flags().SortFlags = false
@@ -29,10 +28,7 @@ func resultVerb(cmd *cobra.Command, doing, outUsage string,
 		path(cmd.Flags(), &out, "out", outUsage)
 	}
 	formatFlag(cmd.Flags(), &format)
-	cmd.RunE = interruptible(doing, func(cmd *cobra.Command, args []string) error {
-		if err := checkOutput(cmd.OutOrStdout()); err != nil {
-			return err
-		}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if out != "" {
 			if err := checkOut(cmd, out, args...); err != nil {
 				return err
@@ -52,20 +48,8 @@ func resultVerb(cmd *cobra.Command, doing, outUsage string,
 			return err
 		}
 		return printResult(cmd, format, r.line, r.text)
-	})
-	return cmd
-}
-
-// interruptible puts words to the error of a verb that a signal ended.
-func interruptible(what string, run func(*cobra.Command, []string) error) func(*cobra.Command,
-	[]string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		err := run(cmd, args)
-		if stop := cmd.Context().Err(); stop != nil && errors.Is(err, stop) {
-			return fmt.Errorf("interrupted while %s; nothing is written", what)
-		}
-		return err
 	}
+	return cmd
 }
 
 // filesNamed refuses anything but one argument for each of these names.
