@@ -196,6 +196,11 @@ type StageSize struct {
 	Inputs int64 // received activations and skips not used yet; the model's input
 }
 
+// Total returns the stage's cost, in bytes.
+func (s StageSize) Total() int64 {
+	return s.Parameters + s.Gradients + s.State + s.Buffers + s.Saved + s.Inputs
+}
+
 // BySize returns how many layers each of n stages takes so that the largest stage is smallest, and
 // the size of each stage. Its order among equals, effort and errors are those of [ByTime]. A stage
 // holds

@@ -231,9 +231,8 @@ func TestBySizeIsBest(t *testing.T) {
 			t.Fatalf("got %v, which holds %v, want %v, which holds %v", counts, sizes(layers, counts, config), want, sizes(layers, want, config))
 		}
 		for stage, size := range sizes(layers, counts, config) {
-			g := got[stage]
-			if total := g.Parameters + g.Gradients + g.State + g.Buffers + g.Saved + g.Inputs; float64(total) != size {
-				t.Fatalf("stage %d of %v holds %v, want %v: %+v", stage, counts, total, size, g)
+			if float64(got[stage].Total()) != size {
+				t.Fatalf("stage %d of %v: %+v, want %v in all", stage, counts, got[stage], size)
 			}
 		}
 	})
