@@ -1,13 +1,10 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 func TestParseMachine(t *testing.T) {
@@ -97,49 +94,5 @@ func TestDevicesAreSharedByAsFewAsThereAre(t *testing.T) {
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%d stages of %d threads: %+v, want %+v", test.n, test.threads, got, test.want)
 		}
-	}
-	// Nobody takes more threads than there are, and every number of stages that there are threads for has a device.
-	rapid.Check(t, func(t *rapid.T) {
-		m, all, threads := Machine{}, 0, rapid.IntRange(1, 4).Draw(t, "threads")
-		for i := range rapid.IntRange(1, 5).Draw(t, "devices") {
-			d := Device{Name: fmt.Sprint(i), Bytes: int64(rapid.IntRange(100, 200).Draw(t, "bytes")), Threads: rapid.IntRange(1, 9).Draw(t, "of it")}
-			m.Devices, all = append(m.Devices, d), all+d.Threads/threads
-		}
-		if got := m.Parts(threads); got != all {
-			t.Fatalf("%d parts, want %d", got, all)
-		}
-		for n := 1; n <= all; n++ {
-			list, on, held := m.workers(threads, n, 0), map[string]int{}, map[string]int64{}
-			for _, w := range list {
-				on[w.device]++
-				held[w.device] += w.bytes
-			}
-			most := 0
-			for _, d := range m.Devices {
-				if on[d.Name]*threads > d.Threads || held[d.Name] > d.Bytes || on[d.Name] > 0 && held[d.Name] <= d.Bytes-int64(on[d.Name]) {
-					t.Fatalf("%d stages: %d on %+v, with %d bytes", n, on[d.Name], d, held[d.Name])
-				}
-				most = max(most, on[d.Name])
-			}
-			fewer := 0 // that there is a place for if no device has as many
-			for _, d := range m.Devices {
-				fewer += min(d.Threads/threads, most-1)
-			}
-			if len(list) != n || fewer >= n {
-				t.Fatalf("%d stages: %+v", n, list)
-			}
-		}
-	})
-}
-
-// A model that one stage with all of a device's bytes has room for is not refused for the threads of the device.
-func TestThreadsDoNotTakeBytes(t *testing.T) {
-	p := Profile{[]Costs{{Chain: seeded(4, 8)}}}
-	w := Options{MicroBatches: []int{4}, Schedules: []string{"gpipe"}}
-	alone := search(t, p, devices(1, 0), w).Best
-	m := Machine{Devices: []Device{{Name: "cpu", Bytes: alone.Peaks[0], Threads: 8}}}
-	got := search(t, p, m, w).Best
-	if got == nil || got.Step > alone.Step {
-		t.Fatalf("%+v, want one stage of %v or better", got, alone.Step)
 	}
 }

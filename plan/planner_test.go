@@ -77,30 +77,6 @@ func TestSolve(t *testing.T) {
 	}
 }
 
-// The times of a plan's actions add up to the time that was solved for.
-func TestTimesAddUp(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := problem(t)
-		found, err := plan.Solve(context.Background(), p)
-		if errors.As(err, new(*plan.MemoryError)) {
-			return
-		}
-		for i, d := range found.Devices {
-			sum := 0.0
-			for _, s := range found.Stages {
-				for _, m := range s.MicroBatches {
-					if s.Device == i {
-						sum += m.Forward + m.Recompute + m.Backward
-					}
-				}
-			}
-			if diff := sum - d.Time; diff > 0.01 || diff < -0.01 { // rounded to nanoseconds
-				t.Errorf("device %d: %g, and its actions take %g", i, d.Time, sum)
-			}
-		}
-	})
-}
-
 // A plan holds in other memory as long as it fits and no more than a hundredth of the limit has
 // become free.
 func TestRefit(t *testing.T) {

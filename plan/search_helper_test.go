@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"pgregory.net/rapid"
@@ -132,4 +133,17 @@ func virtuals(s schedule.Schedule) []int {
 		return []int{s.Virtual}
 	}
 	return []int{1, 2, 3}
+}
+
+// seeded is a chain whose costs vary.
+func seeded(seed uint64, units int) remat.Chain {
+	r := rand.New(rand.NewPCG(seed, 7))
+	c := remat.Chain{Input: 20}
+	for i := range units {
+		f := float64(10 + r.IntN(90))
+		l := remat.Layer{Name: fmt.Sprint("u", i), Forward: f, ForwardNoGrad: f, Backward: f * (1 + 2*r.Float64()), Output: int64(10 + r.IntN(90)), WeightGradient: int64(r.IntN(40))}
+		l.Saved, l.Gradient = l.Output+int64(r.IntN(300)), l.Output
+		c.Layers = append(c.Layers, l)
+	}
+	return c
 }
