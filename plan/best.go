@@ -118,7 +118,7 @@ func (f *finder) exhausted() bool {
 	if most == 0 {
 		most = max(4_000_000, 1000*p.simulation.Actions())
 	}
-	return p.work >= most || p.limited && p.oracle.solved >= p.wishes.plans() || f.err != nil || f.ctx.Err() != nil
+	return p.work >= most || p.limited && p.solved >= p.wishes.plans() || f.err != nil || f.ctx.Err() != nil
 }
 
 // climb moves units of a cut from one stage to another, and those in between along, as long as that

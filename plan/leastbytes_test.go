@@ -33,7 +33,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
 			p.workers[w].bytes = 1
-			planned, err := p.oracle.plan(context.Background(), w, c)
+			planned, err := p.planDevice(context.Background(), w, c)
 			if err != nil {
 				t.Fatal(err)
 			}

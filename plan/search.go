@@ -163,7 +163,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 			return out, found{}, err
 		}
 		if p.limited {
-			left -= p.oracle.solved
+			left -= p.solved
 		}
 		bound = min(bound, f.bound)
 		if f.cut != nil && (best == nil || f.step < known.step) {

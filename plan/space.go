@@ -37,8 +37,14 @@ type space struct {
 
 	program    *schedule.Program
 	simulation *schedule.Simulation
-	oracle     *deviceCache // under limits
-	work       int          // actions that were simulated
+	work       int // actions that were simulated
+
+	// Under limits:
+	kinds  []int                        // of units; see kindsOf
+	cells  map[string]*cachedDevice     // by key
+	runs   map[int]*schedule.Simulation // by capacity of links
+	solved int                          // devices
+	curves Curves
 }
 
 // worker is a device of the machine, or a part of it, in the pipeline.
@@ -167,7 +173,8 @@ func (p *space) prepare() error {
 		return err
 	}
 	if p.limited {
-		p.oracle = newDeviceCache(p)
+		p.kinds, p.cells = p.kindsOf(), map[string]*cachedDevice{}
+		p.runs = map[int]*schedule.Simulation{0: p.simulation}
 	}
 	return nil
 }

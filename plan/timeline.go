@@ -39,18 +39,9 @@ func (p *Plan) TimelineOver(links schedule.Links) (t schedule.Timeline, predicte
 // known footprints, as in a plan that was read, stay unchanged.
 func (p *Plan) Hold(t schedule.Timeline) {
 	live := map[schedule.Action]int64{}
-	var g *schedule.Graph
-	var latest []int
-	for i, d := range p.Devices {
-		if !p.sized(i) {
-			continue
-		}
-		if g == nil {
-			g = p.Program.Graph()
-			latest = g.LatestReceives()
-		}
-		p.newReplay(g, latest, i).peak(func(a schedule.Action, _, bytes int64) { live[a] = d.Base + bytes })
-	}
+	p.replays(func(i int, r *replay) {
+		r.peak(func(a schedule.Action, _, bytes int64) { live[a] = p.Devices[i].Base + bytes })
+	})
 	for i := range t.Events {
 		if bytes, known := live[t.Events[i].Action]; known {
 			t.Events[i].Live = bytes

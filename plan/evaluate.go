@@ -12,17 +12,6 @@ import (
 	"penstock.example/schedule"
 )
 
-// deviceCache plans the stages of a worker within its bytes, by [Solve] in the order of the
-// program. It plans them once for each worker and units, and once for units of equal costs.
-type deviceCache struct {
-	p      *space
-	kinds  []int // of units; equal units have the same
-	cells  map[string]*cachedDevice
-	runs   map[int]*schedule.Simulation // by capacity of links
-	solved int
-	curves Curves
-}
-
 // cachedDevice is the plan of a worker's stages.
 type cachedDevice struct {
 	times []stageTimes // by stage; zero on other workers
@@ -33,9 +22,9 @@ type cachedDevice struct {
 // none is the cost of a cut that does not fit.
 const none = math.MaxInt64 / 4
 
-func newDeviceCache(p *space) *deviceCache {
-	o := &deviceCache{p: p, cells: map[string]*cachedDevice{},
-		runs: map[int]*schedule.Simulation{0: p.simulation}}
+// kindsOf numbers the units of a space; units of equal costs have the same number unless the chain's
+// units share memory.
+func (p *space) kindsOf() (kinds []int) {
 	type unit struct {
 		layer    remat.Layer
 		deferred remat.Deferred
@@ -47,39 +36,35 @@ func newDeviceCache(p *space) *deviceCache {
 		if u.layer.Name = ""; p.chain.Deferred != nil {
 			u.deferred = p.chain.Deferred[i]
 		}
-		if _, ok := known[u]; !ok {
-			known[u] = len(known)
+		if _, ok := known[u]; !ok || p.sharesMemory() {
+			known[u] = i
 		}
-		kind := known[u]
-		if len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 {
-			kind = i // which shares memory with others
-		}
-		o.kinds = append(o.kinds, kind)
+		kinds = append(kinds, known[u])
 	}
-	return o
+	return kinds
 }
 
 // simulation returns the simulation of the program for a capacity of links.
-func (o *deviceCache) simulation(capacity int) (*schedule.Simulation, error) {
-	if o.runs[capacity] == nil {
-		program, err := o.p.generate(o.p.config(capacity))
+func (p *space) simulationFor(capacity int) (*schedule.Simulation, error) {
+	if p.runs[capacity] == nil {
+		program, err := p.generate(p.config(capacity))
 		if err != nil {
 			return nil, err
 		}
-		if o.runs[capacity], err = schedule.NewSimulation(program); err != nil {
+		if p.runs[capacity], err = schedule.NewSimulation(program); err != nil {
 			return nil, err
 		}
 	}
-	return o.runs[capacity], nil
+	return p.runs[capacity], nil
 }
 
 // key is the same for stages with the same plan.
-func (o *deviceCache) key(w int, c cut) string {
+func (p *space) key(w int, c cut) string {
 	key := binary.AppendVarint(nil, int64(w))
-	for _, s := range o.p.on[w] {
-		key = binary.AppendVarint(key, o.p.x[c[s]])
-		key = binary.AppendVarint(key, o.p.y[c[s+1]])
-		for _, k := range o.kinds[c[s]:c[s+1]] {
+	for _, s := range p.on[w] {
+		key = binary.AppendVarint(key, p.x[c[s]])
+		key = binary.AppendVarint(key, p.y[c[s+1]])
+		for _, k := range p.kinds[c[s]:c[s+1]] {
 			key = binary.AppendVarint(key, int64(k))
 		}
 		key = binary.AppendVarint(key, -1)
@@ -87,15 +72,16 @@ func (o *deviceCache) key(w int, c cut) string {
 	return string(key)
 }
 
-// plan plans a worker's stages within its bytes.
-func (o *deviceCache) plan(ctx context.Context, w int, c cut) (*cachedDevice, error) {
-	key := o.key(w, c)
-	if known := o.cells[key]; known != nil {
+// planDevice plans a worker's stages within its bytes, by [Solve] in the order of the program, once for
+// units of equal costs.
+func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, error) {
+	key := p.key(w, c)
+	if known := p.cells[key]; known != nil {
 		return known, nil
 	}
-	o.solved++
-	p, out := o.p, &cachedDevice{times: make([]stageTimes, o.p.stages())}
-	plan, err := Solve(ctx, o.problem(w, c))
+	p.solved++
+	out := &cachedDevice{times: make([]stageTimes, p.stages())}
+	plan, err := Solve(ctx, p.deviceProblem(w, c))
 	var short *MemoryError
 	switch {
 	case errors.As(err, &short):
@@ -108,14 +94,13 @@ func (o *deviceCache) plan(ctx context.Context, w int, c cut) (*cachedDevice, er
 			out.times[s] = p.plannedTimes(plan, s, c)
 		}
 	}
-	o.cells[key] = out
+	p.cells[key] = out
 	return out, nil
 }
 
-// problem is the planning problem of a worker's stages alone.
-func (o *deviceCache) problem(w int, c cut) Problem {
-	p := o.p
-	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, Curves: &o.curves}
+// deviceProblem is the planning problem of a worker's stages alone.
+func (p *space) deviceProblem(w int, c cut) Problem {
+	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, Curves: &p.curves}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
 	}
@@ -213,7 +198,7 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	}
 	times, capacity := make([]stageTimes, p.stages()), 0
 	for w := range p.workers {
-		one, err := p.oracle.plan(ctx, w, c)
+		one, err := p.planDevice(ctx, w, c)
 		if err != nil {
 			return math.MaxInt64, err
 		}
@@ -227,7 +212,7 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	if part > wholeLimit {
 		return none + part, nil
 	}
-	on, err := p.oracle.simulation(capacity)
+	on, err := p.simulationFor(capacity)
 	if err != nil {
 		return math.MaxInt64, err
 	}
