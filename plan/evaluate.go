@@ -44,7 +44,7 @@ func (p *space) kindsOf() (kinds []int) {
 	return kinds
 }
 
-// simulation returns the simulation of the program for a capacity of links.
+// simulationFor returns the simulation of the program for a capacity of links.
 func (p *space) simulationFor(capacity int) (*schedule.Simulation, error) {
 	if p.runs[capacity] == nil {
 		program, err := p.generate(p.config(capacity))
