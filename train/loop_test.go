@@ -556,7 +556,7 @@ func TestShortLastBatch(t *testing.T) {
 				switch {
 				case !row.refused && (err != nil || r.Step != row.steps):
 					t.Errorf("%+v: %+v, %v", row, r, err)
-				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from || !strings.Contains(err.Error(), "last batch has 2 rows for 3 replicas")):
+				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from || !strings.Contains(err.Error(), "last batch has 2 rows; want 2")):
 					t.Errorf("%+v: after step %d: %v", row, r.Step, err)
 				}
 			})

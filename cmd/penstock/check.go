@@ -31,6 +31,7 @@ type runOptions struct {
 	trainFlags
 	args      []string // the whole command line
 	effective []byte   // the flags as a file
+	flags     *pflag.FlagSet
 	// listener is the address of --dashboard, nil without it and in other processes than the first.
 	listener net.Listener
 	getenv   func(string) string
@@ -53,7 +54,7 @@ type runOptions struct {
 // check checks flags against each other and against the environment. Its errors are usage errors of one
 // line with the flag, its value and a remedy.
 func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
-	o := runOptions{trainFlags: f, getenv: getenv}
+	o := runOptions{trainFlags: f, getenv: getenv, flags: s}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
 		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices,
