@@ -237,40 +237,6 @@ func TestTimeOfThreads(t *testing.T) {
 	}
 }
 
-// In a group rank 0 measures, and all have its number. Nothing of the model changes.
-func TestThreadsOfAGroup(t *testing.T) {
-	check(t)
-	set, _ := dataset(t)
-	members := group.Local(2)
-	var runs [2]int
-	var got [2]train.Threads
-	var wg sync.WaitGroup
-	for rank, g := range members {
-		wg.Go(func() {
-			layer := &byThreads{clock: &fakeClock{}, times: map[int]time.Duration{1: time.Second, 2: time.Second / 2}, runs: &runs[rank]}
-			model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
-			var err error
-			if got[rank], err = train.ThreadsByTime(t.Context(), model, set, 2, train.MeasureConfig{Batch: 8, Group: g, Profile: profile.Config{Clock: layer.clock.read, Device: torch.CPU(5)}}); err != nil {
-				t.Error(err)
-			}
-			for _, p := range nn.State(model) {
-				if p.Exists() {
-					t.Errorf("rank %d: %s exists", rank, p.Name)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, g := range members {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	if runs[0] == 0 || runs[1] != 0 || got[0] != got[1] || got[0].N != 2 {
-		t.Errorf("%v runs, %+v", runs, got)
-	}
-}
-
 // budgeted makes a loop over a network under a limit for each device, by the policy optimal, with
 // Adam. The pipe is not placed.
 func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64, clip float64) *train.Loop {

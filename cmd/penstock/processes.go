@@ -324,11 +324,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err
 	}
-	var each []string
-	for _, d := range differ.Differences {
-		each = append(each, d.String())
-	}
 	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n",
-		strings.Join(each, "; "))
+		strings.Join(differ.Differences, "; "))
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 type value struct {
 	text  string
 	read  func(text string) error
+	show  func() string // what was read, in one form; nil is its text
 	words []string // the only ones; nil is any text
 	path  bool     // it names a file or a directory
 }
@@ -32,8 +33,8 @@ func (v *value) String() string { return v.text }
 func (v *value) Type() string   { return "" }
 func (v *value) Set(text string) error {
 	err := v.read(text)
-	if err == nil {
-		v.text = text
+	if v.text = text; err == nil && v.show != nil {
+		v.text = v.show()
 	}
 	return err
 }
@@ -63,7 +64,7 @@ func count[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise T, usa
 
 // amount is a flag of a number from 0 to below an end, which may be infinite.
 func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage string) {
-	s.Var(&value{text: "0", read: func(text string) error {
+	s.Var(&value{text: "0", show: func() string { return fmt.Sprint(*to) }, read: func(text string) error {
 		x, err := strconv.ParseFloat(text, 64)
 		switch {
 		case err == nil && x >= 0 && x < end:
@@ -115,7 +116,7 @@ func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...
 
 // size is a flag of a number of bytes above 0.
 func size(s *pflag.FlagSet, to *int64, name, usage string) {
-	s.Var(&value{read: func(text string) (err error) {
+	s.Var(&value{show: func() string { return fmt.Sprint(*to) }, read: func(text string) (err error) {
 		if *to, err = arg.ParseBytes(text); err == nil && *to < 1 {
 			err = errors.New("want more than 0 bytes, such as 700MiB")
 		}
@@ -135,7 +136,10 @@ func path(s *pflag.FlagSet, to *string, name, usage string) {
 
 // list is a flag of elements with commas between.
 func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word string) (T, error)) {
-	s.Var(&value{read: func(text string) error {
+	show := func() string {
+		return strings.ReplaceAll(strings.Trim(fmt.Sprint(*to), "[]"), " ", ",")
+	}
+	s.Var(&value{show: show, read: func(text string) error {
 		*to = nil
 		words := strings.Split(text, ",")
 		for i, word := range words {
