@@ -20,9 +20,8 @@ func TestRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	programs := t.TempDir()
-	broken, other, marked := filepath.Join(programs, "broken"), filepath.Join(programs, "other"), filepath.Join(programs, "marked")
+	broken, other := filepath.Join(programs, "broken"), filepath.Join(programs, "other")
 	for path, text := range map[string]string{
-		marked: "\ufeffprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n",
 		broken: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0B0 0F1\n",
 		other:  "program whole stages=1 micro-batches=4\nworker 0: 0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3\n",
 	} {
@@ -45,11 +44,9 @@ func TestRefuses(t *testing.T) {
 		{[]string{"train"}, exitUsage, []string{"--model", "resnet20"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage, []string{"gpt", "cifar10"}},
-		{train("--data", "text"), exitUsage, []string{"mlp", "text"}},
 		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine"; want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
 		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1, column 1"}},
 		{train("--schedule", programs), exitUsage, []string{"--schedule " + programs + ": ", "not a regular file but a directory; want a schedule's name, such as 1f1b, or a file with a program"}},
-		{train("--schedule", marked), exitUsage, []string{"--schedule " + marked, "line 1, column 1:"}},
 		{train("--schedule", broken), exitUsage, []string{"--schedule " + broken, "missing: 0B1 is on no worker", "penstock schedule check"}},
 		{train("--schedule", other, "--stages", "2"), exitUsage, []string{"--stages 2: ", other, "is for 1 devices; want --stages 1"}},
 		{train("--schedule", other, "--balance", "3,3"), exitUsage, []string{"--balance 3,3: it has 2 stages", other, "has 1"}},
@@ -61,59 +58,42 @@ func TestRefuses(t *testing.T) {
 		{train("--schedule", "dualpipe-v", "--stages", "6", "--virtual", "3"), exitUsage, []string{"--virtual 3: dualpipe-v: 3 stages on each device, want 2"}},
 		{train("--schedule", "interleaved", "--stages", "2", "--virtual", "2", "--devices", "cpu:0,cpu:1,cpu:1,cpu:0"), exitUsage, []string{"--schedule interleaved: stages are on the workers [0 1 1 0]", "other stages, devices or chunks"}},
 		{train("--checkpoint", "allways"), exitUsage, []string{"--checkpoint allways", "did you mean always? want never"}},
-		{train("--set", "widht=4"), exitUsage, []string{"--set widht=4: did you mean width? want one of its options"}},
-		{train("--data-set", "sise=4"), exitUsage, []string{"--data-set sise=4: did you mean size? want one of its options"}},
 		{train("--data-set", "size=3,size=4"), exitUsage, []string{"--data-set size=4: size is given twice"}},
 		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
-		{train("--model", "gpt", "--data", "text", "--data-dir", "x", "--set", "heads=3"), exitUsage, []string{"--set heads=3: ", "128"}},
-		{train("--model", "amoebanetd"), exitUsage, []string{"--model amoebanetd with --data synthetic", "28", "32"}},
 		{train("--set", "depht=2"), exitUsage, []string{"--set", "depht=2", "depth="}},
 		{train("--set", "classes=7"), exitUsage, []string{"--set classes=7", "synthetic", "10"}},
 
 		{train("--balance", "3,4"), exitUsage, []string{"3,4", "the 6 layers in all"}},
-		{train("--balance", "3,2"), exitUsage, []string{"3,2", "6 layers"}},
 		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
-		{train("--balance", "3,x"), exitUsage, []string{`"x"`}},
 		{train("--balance", "99999999999999999999,1"), exitUsage, []string{`"99999999999999999999", element 0: out of range`, "such as 5,6"}},
-		{train("--stages", "3", "--balance", "3,3"), exitUsage, []string{"--stages 3", "3,3", "2"}},
 		{train("--stages", "7"), exitUsage, []string{"--stages 7", "6 layers"}},
 		{train("--stages", "2", "--devices", "cpu:0"), exitUsage, []string{"cpu:0", "1 for 2 stages"}},
-		{train("--devices", "gpu:0"), exitUsage, []string{"gpu:0", "cpu:"}},
 		{train("--devices", "cpu:99999"), exitUsage, []string{"cpu:99999"}},
 
 		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "at least 1"}},
-		{train("--batch", "9999999999999"), exitUsage, []string{"--batch 9999999999999", "at most"}},
-		{train("--window", "64"), exitUsage, []string{"--window", "text"}},
 		{train("--threads", "257"), exitUsage, []string{"--threads 257", "at most 256"}},
-		{train("--save-every", "1"), exitUsage, []string{"--save-every", "--out"}},
 		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage, []string{"--warmup 2", "cosine", "only 2 steps"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9", "cosine"}},
-		{train("--lr", "-0.1"), exitUsage, []string{"--lr -0.1"}},
 		{train("--lr", "0"), exitUsage, []string{"--lr 0"}},
-		{train("--momentum", "1"), exitUsage, []string{"--momentum 1", "below 1"}},
 		{train("--optimizer", "adam", "--momentum", "0.9"), exitUsage, []string{"adam", "0.9"}},
 		{train("--momentum", "0", "--nesterov"), exitUsage, []string{"--nesterov", "--momentum 0", "above 0"}},
 
+		{train("--plan", "auto", "--memory-limit", "64MiB", "--accumulate", "2"), exitUsage, []string{"--accumulate 2: --plan auto with a limit does not count gradients between batches"}},
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
 		{train("--memory-limit", "100KiB"), exitUsage, []string{"stage 0 on cpu:0 needs ", " and may have 102400", "the least that will do is --memory-limit "}},
 		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage, []string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
 		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed, []string{"step 1: updating", "limit 3145728", "aten::", "or a larger --memory-limit"}},
 		{train("--memory-limit", "1500KiB", "--chunks", "1"), exitFailed, []string{"step 1: pipe: stage 0, micro-batch 0", "cpu:0", "use more --chunks, more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}},
-		{train("--memory-limit", "3MiB", "--batch", "1024"), exitFailed, []string{"step 1: placing the batch: ", "a smaller --batch, or a larger --memory-limit"}},
 
 		{train("--data", "mnist"), exitUsage, []string{"--data mnist needs --data-dir PATH"}},
-		{[]string{"train", "--model", "gpt", "--data", "text"}, exitUsage, []string{"--data text needs --data-dir PATH"}},
 		{train("--data-dir", dir), exitUsage, []string{"--data-dir", "synthetic has none"}},
 		{train("--data", "fashion-mnist", "--data-dir", ""), exitUsage, []string{`--data-dir ""`, "want a path"}},
-		{train("--data", "mnist", "--data-dir", filepath.Join(dir, "nowhere")), exitUsage, []string{"nowhere"}},
 		{train("--data", "mnist", "--data-dir", dir), exitUsage, []string{"-ubyte"}},
-		{train("--data", "cifar10", "--data-dir", dir), exitUsage, []string{"data_batch_1.bin"}},
 		{[]string{"train", "--model", "gpt", "--data", "text", "--data-dir", file}, exitUsage, []string{"5 bytes", "129"}},
 
 		{train("--resume"), exitUsage, []string{"--resume", "--out"}},
 		{train("--resume", "--out", filepath.Join(dir, "nothing")), exitUsage, []string{"no checkpoint", "nothing", "--resume"}},
 		{train("--out", file), exitUsage, []string{file, "not a directory"}},
-		{train("--out", filepath.Join(file, "run")), exitUsage, []string{file, "not a directory"}},
 		{train("--out", "/proc/penstock"), exitUsage, []string{"/proc/penstock"}},
 		{train("--trace", dir), exitUsage, []string{"cannot be written: not a regular file but a directory"}},
 		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitUsage, []string{"--trace", "there is no folder", "nowhere"}},
@@ -121,14 +101,8 @@ func TestRefuses(t *testing.T) {
 		{[]string{"models", "resnet21"}, exitUsage, []string{`penstock: NAME "resnet21": did you mean resnet20? want one of mlp`}},
 		{train("--model", "resnet21"), exitUsage, []string{`penstock: --model "resnet21": did you mean resnet20? want one of mlp`}},
 		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage, []string{"--set heads=5: width=768: want a multiple of the 5"}},
-		{[]string{"models", "unet", "--set", "C=1"}, exitUsage, []string{"--set C=1: C=1: want C at least 2"}},
 		{train("--model", "inception_v3"), exitUsage, []string{"--model inception_v3 with --data synthetic: size=28: want at least 75"}},
 		{train("--data", "images", "--data-dir", split, "--data-set", "holdout=0.3"), exitUsage, []string{"--data-set holdout=0.3: ", "there is a part to test with; want it left out"}},
-		{train("--data", "images", "--data-dir", split, "--data-set", "channels=2"), exitUsage, []string{"--data-set channels=2: want 3 for colours"}},
-		{[]string{"models", "unet", "--set", "B=6,c=72"}, exitUsage, []string{"--set c=72", "C=72"}},
-		{[]string{"models", "unet", "--set", "B=many"}, exitUsage, []string{"--set B=many", "from 1 to 1024", "B=6"}},
-		{[]string{"models", "amoebanetd", "--set", "D=64", "--set", "L=17"}, exitUsage, []string{"--set D=64,L=17", "multiple of 3"}},
-		{train("--model", "unet"), exitUsage, []string{"unet", "--data-set size=192"}},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args[1:], " "), func(t *testing.T) {

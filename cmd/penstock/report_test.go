@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -100,47 +97,6 @@ func TestToldWhileOpening(t *testing.T) {
 	p.end()
 	if got, want := stderr.String(), "\r\x1b[Kmeasuring for 3 s\r\x1b[Ka line\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestTerminalWidth(t *testing.T) {
-	file, err := os.Create(t.TempDir() + "/file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	for _, w := range []io.Writer{file, null, &bytes.Buffer{}} {
-		if width, ok := terminalWidth(w); ok || width != 80 {
-			t.Errorf("%v: %d, %t; it is no terminal", w, width, ok)
-		}
-	}
-}
-
-func TestVersionOf(t *testing.T) {
-	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.modified", Value: "false"}}
-	dirty := []debug.BuildSetting{commit[0], {Key: "vcs.modified", Value: "true"}}
-	for _, tt := range []struct {
-		version  string
-		settings []debug.BuildSetting
-		given    string
-		want     string
-	}{
-		{"(devel)", nil, "", "(devel)"},
-		{"(devel)", nil, "fedcba9876543210fedcba9876543210fedcba98", "(devel) fedcba987654"},
-		{"(devel)", commit, "", "(devel) 0123456789ab"},
-		{"(devel)", dirty, "", "(devel) 0123456789ab+dirty"},
-		{"", commit, "", "unknown 0123456789ab"},
-		{"v1.2.3", commit, "", "v1.2.3 0123456789ab"},
-		{"v0.0.0-20260102030405-0123456789ab+dirty", dirty, "", "v0.0.0-20260102030405-0123456789ab+dirty"},
-	} {
-		if got := versionOf(&debug.BuildInfo{Main: debug.Module{Version: tt.version}, Settings: tt.settings}, tt.given); got != tt.want {
-			t.Errorf("got %q, want %q", got, tt.want)
-		}
 	}
 }
 

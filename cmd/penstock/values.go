@@ -25,8 +25,8 @@ type value struct {
 	text  string
 	read  func(text string) error
 	show  func() string // what was read, in one form; nil is its text
-	words []string // the only ones; nil is any text
-	path  bool     // it names a file or a directory
+	words []string      // the only ones; nil is any text
+	path  bool          // it names a file or a directory
 }
 
 func (v *value) String() string { return v.text }
