@@ -136,23 +136,16 @@ func describeData(f dataFlags, info data.Info) *dataLine {
 	return l
 }
 
-// String is the data in words.
-func (l dataLine) String() string {
-	of := "classes"
-	if l.Task == string(data.Regression) {
-		of = "numbers to predict"
-	}
-	return fmt.Sprintf("%v of %s and %d %s", l.Shape, l.DType, l.Outputs, of)
-}
-
 // checkPlanned refuses other data than the plan in the file was made for.
 func (j *job) checkPlanned(info data.Info) error {
-	was, now := j.plannedFor, describeData(j.dataFlags, info)
-	if was == nil || was.String() == now.String() && was.Task == now.Task {
-		return nil
+	words := func(l *dataLine) string {
+		return fmt.Sprintf("%v of %s and %d outputs for %s", l.Shape, l.DType, l.Outputs, l.Task)
 	}
-	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with "+
-		"the same --data", j.planned, was, j.dataName, now)
+	if was, now := j.plannedFor, describeData(j.dataFlags, info); was != nil && words(was) != words(now) {
+		return badUsage("--plan %s: it was made for inputs %s, and --data %s has %s; want a plan made with "+
+			"the same --data", j.planned, words(was), j.dataName, words(now))
+	}
+	return nil
 }
 
 // parsePlan reads the plan of a model. Errors name the field and a remedy.

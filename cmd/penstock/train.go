@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -198,7 +199,6 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	if j.within == nil || j.member.Rank == 0 {
 		defer limitGarbage()()
 	}
-	j.show.begin()
 	defer j.show.endSteps()
 	result, err := j.loop.Run(ctx)
 	if cause := context.Cause(ctx); result.Interrupted && !errors.Is(cause, ctx.Err()) {
@@ -223,23 +223,27 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	return j.show.done(outcome{step, tested, j.peaks.safeLimit(j.pipe), torch.ReadProcessMemory(),
-		reservedOn(j.pipe.Devices()),
-		sum, saved, j.traceFile})
+	process := torch.ReadProcessMemory()
+	out := doneLine{Done: true, Steps: step, TestAccuracy: tested.accuracy, TestMSE: tested.mse, ParamsSHA256: sum,
+		SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
+		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile}
+	out.reserve(j.pipe.Devices())
+	return j.show.done(out)
 }
 
-// reservedOn returns the allocators' memory of GPUs; nil without a GPU.
-func reservedOn(devices []torch.Device) (list []torch.Memory) {
-	for i, d := range devices {
-		if d.Kind == torch.KindCPU {
-			continue
-		}
-		if list == nil {
-			list = make([]torch.Memory, len(devices))
-		}
-		list[i] = d.Memory()
+// reserve says what the allocators of GPUs have taken; nothing without a GPU.
+func (o *doneLine) reserve(devices []torch.Device) {
+	if !slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU }) {
+		return
 	}
-	return list
+	for _, d := range devices {
+		m := torch.Memory{}
+		if d.Kind != torch.KindCPU {
+			m = d.Memory()
+		}
+		o.ReservedBytes = append(o.ReservedBytes, m.Taken)
+		o.FragmentationBytes = append(o.FragmentationBytes, m.Fragmentation())
+	}
 }
 
 // failedError is an error that ended a run which could take steps.

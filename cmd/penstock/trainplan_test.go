@@ -304,8 +304,8 @@ func TestPlansAreForTheirData(t *testing.T) {
 		data []string
 		want string
 	}{
-		{on(24, 5), "made for inputs [1 16 16] of float32 and 5 classes, and --data synthetic has [1 24 24] of float32 and 5 classes; want a plan made with the same --data"},
-		{on(16, 7), "and --data synthetic has [1 16 16] of float32 and 7 classes"},
+		{on(24, 5), "made for inputs [1 16 16] of float32 and 5 outputs for classification, and --data synthetic has [1 24 24] of float32 and 5 outputs for classification; want a plan made with the same --data"},
+		{on(16, 7), "and --data synthetic has [1 16 16] of float32 and 7 outputs"},
 	} {
 		got := command(t, with(append([]string{"train", "--plan", file, "--out", out, "--tensorboard", filepath.Join(out, "events")}, test.data...), "--steps", "1")...)
 		if got.code != exitUsage || !strings.Contains(got.stderr, test.want) || got.stdout != "" {
