@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	"penstock.example/data"
@@ -50,7 +51,6 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 		defer on.Close()
 		defer torch.TrimProcess()
 		config := c.Profile
-		config.MicroBatches = chunks
 		var input *torch.Tensor
 		if err := torch.Try(func() {
 			if input = tensorOf(on, sample.Input); c.Loss != nil {
@@ -61,6 +61,47 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 		}
 		return measure(config, input)
 	})
+}
+
+// Measure measures the layers of a model, which need not be materialised, with a micro-batch of the first rows
+// of a data set.
+func Measure(ctx context.Context, model *nn.Sequential, set data.Dataset, config MeasureConfig) (profile.Profile,
+	error) {
+	return onFirstRows(ctx, config, "timing layers", set,
+		func(c profile.Config, input *torch.Tensor) (profile.Profile, error) {
+			return profile.Measure(ctx, model, c, input)
+		})
+}
+
+// MadeUp is a data set of made-up samples, to measure with.
+func MadeUp(samples data.Info, rows int, seed uint64) data.Dataset {
+	return &madeUp{samples, rows, seed}
+}
+
+type madeUp struct {
+	info data.Info
+	rows int
+	seed uint64
+}
+
+func (m *madeUp) Len() int        { return m.rows }
+func (m *madeUp) Info() data.Info { return m.info }
+
+// Fill makes up numbers by a normal distribution, and a token or a class for each position.
+func (m *madeUp) Fill(b *data.Batch, indices []int) error {
+	r := rand.New(rand.NewPCG(m.seed, 0))
+	b.Rows = len(indices)
+	b.Input.Reset(b.Rows, m.info.Input)
+	b.Target.Reset(b.Rows, m.info.Target)
+	for _, a := range []data.Array{b.Input, b.Target} {
+		for i := range a.Float32 {
+			a.Float32[i] = float32(r.NormFloat64())
+		}
+		for i := range a.Int64 {
+			a.Int64[i] = r.Int64N(int64(m.info.Classes))
+		}
+	}
+	return nil
 }
 
 // Balance is a model cut by measured times.
@@ -80,15 +121,11 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
 		return out, err
 	}
-	out.Profile, err = onFirstRows(ctx, config, "timing layers", set,
-		func(c profile.Config, input *torch.Tensor) (profile.Profile, error) {
-			return profile.Measure(ctx, model, c, input)
-		})
-	if err != nil {
+	config.Profile.MicroBatches = min(max(config.Chunks, 1), config.Batch, set.Len())
+	if out.Profile, err = Measure(ctx, model, set, config); err != nil {
 		return out, err
 	}
-	chunks := min(max(config.Chunks, 1), config.Batch, set.Len())
-	out.Counts, out.Times, err = CutByTime(out.Profile, policies, chunks)
+	out.Counts, out.Times, err = CutByTime(out.Profile, policies, config.Profile.MicroBatches)
 	return out, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -252,27 +251,18 @@ func (p *planning) measure(ctx context.Context) error {
 // measureOn measures the model on a device, with micro-batches of a number of rows.
 func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile,
 	error) {
-	c := torch.NewCtx(torch.Options{Device: on, Seed: p.Pipe.Seed})
-	defer c.Close()
 	config := profile.Config{
 		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
 		Seed:     p.Pipe.Seed,
 		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true, FirstOnly: true,
-		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Loss: p.Loss, Devices: p.AtWork,
+		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
 	}
 	if threads == 1 { // of several threads the time of day counts
 		config.Clock = p.Clock
 	}
-	var sample *torch.Tensor
-	if err := torch.Try(func() {
-		sample = RandomInput(c, p.samples, rows)
-		config.Target = []*torch.Tensor{RandomTarget(c, p.samples, rows, p.Pipe.Seed)}
-	}); err != nil {
-		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows,
-			err)
-	}
-	return profile.Measure(ctx, p.model, config, sample)
+	return Measure(ctx, p.model, MadeUp(p.samples, rows, p.Pipe.Seed), MeasureConfig{Batch: rows, Profile: config,
+		Loss: p.Loss})
 }
 
 // search finds the best plan whose step fits.
@@ -389,27 +379,11 @@ func (p *planning) fits(ctx context.Context, best *plan.Candidate) (err error) {
 	}
 	defer nn.Free(model)
 	defer opened.Close()
-	first := torch.NewCtx(torch.Options{Device: config.Devices[0]})
-	defer first.Close()
-	last := torch.NewCtx(torch.Options{Device: config.Devices[len(config.Devices)-1]})
-	defer last.Close()
-	var batch pipe.Batch
-	if err := torch.Try(func() {
-		batch.Input = pipe.Rows(RandomInput(first, p.samples, p.Batch))
-		batch.Target = pipe.Rows(RandomTarget(last, p.samples, p.Batch, p.Pipe.Seed))
-	}); err != nil {
+	loop := Loop{Pipe: opened, Optimizer: config.Optimizer, Loss: p.Loss}
+	if err := loop.PlanMemory(ctx, MadeUp(p.samples, p.Batch, p.Pipe.Seed), p.Batch); err != nil {
 		return err
 	}
-	made, err := opened.PlanFor(ctx, batch, p.Loss)
-	var short *plan.MemoryError
-	if err != nil && !errors.As(err, &short) {
-		return err
-	}
-	first.Close()
-	last.Close() // updates come after the batch
-	if short = short.WithUpdates((&Loop{Pipe: opened, Optimizer: config.Optimizer}).Updates()); short != nil {
-		return short
-	}
+	made := opened.Plan()
 	for w := range best.Devices {
 		best.Peaks[w] = made.Devices[w].Peak
 	}
@@ -424,30 +398,4 @@ func (p *planning) fits(ctx context.Context, best *plan.Candidate) (err error) {
 	}
 	best.Planned = made
 	return nil
-}
-
-// RandomInput makes up an input of a number of samples.
-func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, samples.Input.Shape...)
-	if samples.Input.Kind != data.Int64 {
-		return c.Randn(shape...)
-	}
-	tokens := make([]int64, rows*samples.Input.Size())
-	for i := range tokens {
-		tokens[i] = int64(i % samples.Classes)
-	}
-	return torch.From(c, tokens, shape...)
-}
-
-// RandomTarget makes up targets: a class for each image, pixel or token, or the numbers of regression.
-func RandomTarget(c *torch.Ctx, samples data.Info, rows int, seed uint64) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, samples.Target.Shape...)
-	if samples.Target.Kind == data.Float32 {
-		return c.Randn(shape...)
-	}
-	list, r := make([]int64, rows*samples.Target.Size()), rand.New(rand.NewPCG(seed, 0))
-	for i := range list {
-		list[i] = r.Int64N(int64(samples.Classes))
-	}
-	return torch.From(c, list, shape...)
 }
