@@ -66,10 +66,10 @@ type reporter struct {
 	names          []string // of devices
 	last           int64    // the number of the run's last step
 
-	bar     *progressbar.ProgressBar // nil without a terminal
-	width   func() int               // of the terminal, which may change
-	apart   counters                 // of evaluations without a bar
-	shown   time.Time                // when progress was shown last
+	bar     *progressbar.ProgressBar         // nil without a terminal
+	width   func() int                       // of the terminal, which may change
+	apart   func(what string, done, all int) // shows evaluations without a bar
+	shown   time.Time                        // when progress was shown last
 	samples int
 	peaks   highest
 	took    []time.Duration // by step
@@ -86,8 +86,8 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 		r.width = func() int { width, _ := terminalWidth(stderr); return width }
 		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // which may take long
 	}
-	if live || r.lines == nil {
-		r.apart = counters{w: stderr, unit: "samples"}
+	if r.apart = func(string, int, int) {}; live || r.lines == nil {
+		r.apart = successive(stderr, "samples")
 	}
 	return r
 }
@@ -140,7 +140,7 @@ func (r *reporter) evaluating(what string, done, all int) {
 		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
 		return
 	}
-	r.apart.at(what, done, all)
+	r.apart(what, done, all)
 }
 
 func (r *reporter) validated(v train.ValidationInfo) error {

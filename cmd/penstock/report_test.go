@@ -104,22 +104,10 @@ func TestShellQuoted(t *testing.T) {
 	}
 }
 
-// TestJSONReportOfEvaluations: on a terminal an evaluation is seen while it runs; elsewhere nothing is said of it
-// but its line.
+// A validation is a line of its own.
 func TestJSONReportOfEvaluations(t *testing.T) {
-	var stdout, stderr bytes.Buffer
+	var stdout bytes.Buffer
 	r := &reporter{lines: json.NewEncoder(&stdout)}
-	if r.evaluating("validating", 0, 10); r.apart.now != nil {
-		t.Error("what is no terminal has a counter")
-	}
-	r.apart = counters{w: &stderr, unit: "samples"}
-	r.evaluating("validating", 0, 10)
-	r.apart.now.live, r.apart.now.next = true, time.Time{}
-	r.evaluating("validating", 4, 10)
-	r.evaluating("validating", 10, 10)
-	if want := "\r\x1b[Kvalidating for 0 s: 4 of 10 samples\r\x1b[K"; r.apart.now != nil || stderr.String() != want || stdout.Len() > 0 {
-		t.Errorf("%q, %q", &stderr, &stdout)
-	}
 	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7, Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
 		t.Fatal(err)
 	}

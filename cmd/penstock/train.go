@@ -276,8 +276,7 @@ func (j *job) interruption(step int64, saved string) error {
 // diverged, or that a step left half done, is not saved: the last checkpoint is then the one to go
 // on from. The same holds if saving itself failed.
 func (j *job) saveAfterFailure(failure error) error {
-	noMemory := errors.Is(failure, torch.ErrOutOfMemory)
-	diverged := errors.Is(failure, train.ErrDiverged)
+	noMemory, diverged := errors.Is(failure, torch.ErrOutOfMemory), errors.Is(failure, train.ErrDiverged)
 	failure = withRemedy(failure)
 	// With the same flags it would fail again.
 	f := &failedError{err: failure, resumable: j.out != "" && !noMemory && !diverged}
@@ -288,26 +287,24 @@ func (j *job) saveAfterFailure(failure error) error {
 	if noMemory {
 		advice = "; change the flags as said and add --resume to go on from there"
 	}
-	var within *train.StepError
-	inStep := errors.As(failure, &within)
-	lost := diverged || inStep && within.Half() ||
-		// what fails outside of a step fails in one process
-		j.group != nil && (j.group.Err() != nil || !inStep)
+	var step *train.StepError
+	inStep := errors.As(failure, &step)
+	lost := diverged || inStep && step.Half() ||
+		j.group != nil && (j.group.Err() != nil || !inStep) // what fails outside of a step fails in one process
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
-			f.saved, j.endedWithPeers = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path,
-				advice), true
+			f.saved = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice)
+			j.endedWithPeers = true
 			return f
 		}
 		f.err = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	steps, err := j.store().Steps()
-	if err != nil || len(steps) == 0 {
+	if steps, err := j.store().Steps(); err == nil && len(steps) > 0 {
+		f.saved = fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, steps[len(steps)-1], advice)
+	} else {
 		f.saved, f.resumable = "\nthere is no checkpoint in "+j.out, false
-		return f
 	}
-	f.saved = fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, steps[len(steps)-1], advice)
 	return f
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/models"
-	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
@@ -167,10 +166,7 @@ const repeatedType = "stringArray"
 // layers reads the number of layers of a stage.
 func layers(word string) (int, error) {
 	n, err := strconv.Atoi(word)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, errors.New("out of range; want numbers of layers, such as 5,6")
-	case err != nil:
+	if err != nil {
 		return 0, errors.New("want numbers of layers, such as 5,6")
 	}
 	return n, nil
@@ -205,20 +201,13 @@ func (f gpuFlags) apply() {
 func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
 		torch.AutocastFloat16.String()}
-	v := &value{text: words[0], words: words}
-	v.read = func(text string) (err error) {
-		switch text {
-		case "true":
-			text = words[1]
-		case "false":
-			text = words[0]
-		}
-		if *to, err = torch.ParseAutocast(text); err != nil {
+	s.Var(&value{text: words[0], words: words, read: func(text string) (err error) {
+		bare := map[string]string{"true": words[1], "false": words[0]}[text] // of files of flags
+		if *to, err = torch.ParseAutocast(cmp.Or(bare, text)); err != nil {
 			return errors.New(arg.OneOf(text, words))
 		}
 		return nil
-	}
-	s.Var(v, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
+	}}, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
 	s.Lookup("autocast").NoOptDefVal = words[1]
 }
 
@@ -249,58 +238,24 @@ func flagError(cmd *cobra.Command, err error) error {
 
 // quoted is a flag's value as it was typed, in quotes if it is a word.
 func quoted(text string) string {
-	if _, err := strconv.ParseFloat(text, 64); err == nil || strings.ContainsAny(text, ",:") ||
-		text != "" && strings.Trim(text, "0123456789.+-eE") == "" {
-		return text
+	if _, err := strconv.ParseFloat(text, 64); err != nil && !strings.ContainsAny(text, ",:") {
+		return strconv.Quote(text)
 	}
-	return strconv.Quote(text)
+	return text
 }
 
-// completeValues lets shells complete the values of all flags, and arguments that are names.
+// completeValues lets shells complete flags that are one of some words, and names of models. Of files shells
+// complete the names.
 func completeValues(cmd *cobra.Command) {
-	const only = cobra.ShellCompDirectiveNoFileComp
-	var complete cobra.CompletionFunc
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		v, ok := f.Value.(*value)
-		switch {
-		case f.Name == "schedule":
-			complete = cobra.FixedCompletions(scheduleNames(), cobra.ShellCompDirectiveDefault) // or a file
-		case f.Name == "plan":
-			complete = cobra.FixedCompletions([]string{auto}, cobra.ShellCompDirectiveDefault) // or a file
-		case f.Name == "checkpoint":
-			complete = cobra.FixedCompletions([]string{string(pipe.Never), string(pipe.ExceptLast),
-				string(pipe.Always),
-				string(pipe.Optimal)}, only)
-		case f.Name == "set":
-			complete = modelSettings
-		case !ok || v.path:
-			return // the shell completes files
-		default:
-			complete = cobra.FixedCompletions(v.words, only)
+		if v, ok := f.Value.(*value); ok && !v.path { // the only error is a second registration
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
 		}
-		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // the only error is a second registration
 	})
 	if cmd.Name() == "models" {
-		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), only)
+		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp)
 	}
 	for _, child := range cmd.Commands() {
 		completeValues(child)
 	}
-}
-
-// modelSettings completes the options of the model that the command line names.
-func modelSettings(cmd *cobra.Command, args []string, _ string) (all []string, _ cobra.ShellCompDirective) {
-	name := ""
-	if flag := cmd.Flags().Lookup("model"); flag != nil {
-		name = flag.Value.String()
-	} else if len(args) > 0 {
-		name = args[0]
-	}
-	settings, err := models.Settings(name, models.Options{})
-	if err == nil { // an unknown model has no options
-		for _, s := range settings {
-			all = append(all, s.Name+"=")
-		}
-	}
-	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
