@@ -152,7 +152,7 @@ func (s *scheduleShape) flags(cmd *cobra.Command) {
 func (s *scheduleShape) program(of schedule.Schedule, virtual int,
 	takes func(schedule.Action) time.Duration) (
 	*schedule.Program, error) {
-	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: takes})
+	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
@@ -560,7 +560,7 @@ func (s *scheduleShape) check(cmd *cobra.Command) error {
 			"or none of them")
 	}
 	if s.latency > 0 || s.bandwidth > 0 {
-		s.links = schedule.Uniform(schedule.Buffer, s.latency, s.bandwidth,
+		s.links = schedule.Uniform(s.latency, s.bandwidth,
 			func(schedule.Action) int64 { return s.activation })
 	}
 	return nil
