@@ -1,6 +1,8 @@
 package remat
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,110 +35,58 @@ func Draw(c Chain, ops []Op, d DrawConfig) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	g := newDrawing(c, len(ops), d)
-	r := NewReplay(c)
-	for at, o := range ops {
-		took, _ := r.Do(o)
-		g.turn(at * g.columns / len(ops))
-		g.keeps(r)
-		g.runs(o)
-		g.holds(took, report.Peak)
+	d.Width, d.Rows = max(40, cmp.Or(d.Width, 100)), max(1, cmp.Or(d.Rows, 60))
+	n := len(c.Layers)
+	perRow, nameWidth := (n+d.Rows-1)/d.Rows, len("memory")
+	var names []string // of rows: of layers, of the loss, of the memory
+	for first := 0; first < n; first += perRow {
+		number := strconv.Itoa(first)
+		if last := min(first+perRow, n) - 1; last > first {
+			number += fmt.Sprint("-", last)
+		}
+		names = append(names, cut(number+" "+c.Layers[first].Name, maxName))
+		nameWidth = max(nameWidth, utf8.RuneCountInString(names[len(names)-1]))
+	}
+	names = append(names, "loss", "memory")
+	loss, memory := len(names)-2, len(names)-1
+	columns := min(len(ops), d.Width-nameWidth-len("  "))
+	cells := make([][]byte, len(names))
+	for row := range cells {
+		cells[row] = bytes.Repeat([]byte(" "), columns)
+	}
+	lettered := make([]int, len(names)) // by row: the column, from 1, of its last letter
+	ran := make([]bool, n)
+	r := newReplay(c)
+	for k, o := range ops {
+		at := k * columns / len(ops)
+		took, _ := r.do(o)
+		for i := range n { // a row of several layers shows the most that one of them keeps
+			if row := i / perRow; lettered[row] != at+1 {
+				if mark := " o#"[r.keeps(i)]; i%perRow == 0 || mark == '#' || cells[row][at] == ' ' {
+					cells[row][at] = mark
+				}
+			}
+		}
+		row, letter := loss, o.String()[0]
+		if o.Kind != LossStep {
+			row = o.Layer / perRow
+			if o.Kind != Backward && ran[o.Layer] {
+				letter += 'a' - 'A'
+			}
+			ran[o.Layer] = true
+		}
+		cells[row][at], lettered[row] = letter, at+1
+		tenths := int(10 * float64(took.peak()) / float64(max(report.Peak, 1)))
+		cells[memory][at] = max(cells[memory][at], "0123456789X"[tenths])
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d operations, %d recomputed; 1 column = %.3g; X of the memory row = %d bytes\n", len(ops), report.Recomputed, float64(len(ops))/float64(g.columns), report.Peak)
-	for i, name := range g.names {
-		line := fmt.Sprintf("%s%s  %s", name, strings.Repeat(" ", g.nameWidth-utf8.RuneCountInString(name)), g.cells[i])
+	fmt.Fprintf(&b, "%d operations, %d recomputed; 1 column = %.3g; X of the memory row = %d bytes\n", len(ops),
+		report.Recomputed, float64(len(ops))/float64(columns), report.Peak)
+	for i, name := range names {
+		line := name + strings.Repeat(" ", nameWidth-utf8.RuneCountInString(name)) + "  " + string(cells[i])
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return b.String(), nil
-}
-
-// drawing is the rows as far as they are drawn.
-type drawing struct {
-	names     []string // of rows: of layers, of the loss, of the memory
-	nameWidth int
-	perRow    int // layers
-	columns   int
-	cells     [][]byte // by row and column
-
-	at     int    // column
-	fresh  bool   // nothing is drawn in it
-	letter []bool // by row: it has a letter in this column
-	ran    []bool // by layer
-}
-
-func newDrawing(c Chain, ops int, d DrawConfig) *drawing {
-	if d.Width == 0 {
-		d.Width = 100
-	}
-	if d.Rows == 0 {
-		d.Rows = 60
-	}
-	n, rows := len(c.Layers), max(1, d.Rows)
-	g := &drawing{perRow: (n + rows - 1) / rows, nameWidth: len("memory"), ran: make([]bool, n), at: -1}
-	for first := 0; first < n; first += g.perRow {
-		number := strconv.Itoa(first)
-		if last := min(first+g.perRow, n) - 1; last > first {
-			number += fmt.Sprint("-", last)
-		}
-		name := cut(number+" "+c.Layers[first].Name, maxName)
-		g.names = append(g.names, name)
-		g.nameWidth = max(g.nameWidth, utf8.RuneCountInString(name))
-	}
-	g.names = append(g.names, "loss", "memory")
-	g.columns = min(ops, max(40, d.Width)-g.nameWidth-len("  "))
-	g.letter = make([]bool, len(g.names))
-	for range g.names {
-		g.cells = append(g.cells, []byte(strings.Repeat(" ", g.columns)))
-	}
-	return g
-}
-
-// turn turns to a column.
-func (g *drawing) turn(column int) {
-	if g.fresh = column != g.at; g.fresh {
-		g.at = column
-		clear(g.letter)
-	}
-}
-
-// keeps draws what is there. A row of several layers shows the most that one of them keeps.
-func (g *drawing) keeps(r *Replay) {
-	for row := range g.names[:len(g.names)-2] {
-		if g.letter[row] {
-			continue
-		}
-		most := KeepsNothing
-		for i := row * g.perRow; i < min((row+1)*g.perRow, len(g.ran)); i++ {
-			most = max(most, r.Keeps(i))
-		}
-		g.cells[row][g.at] = " o#"[most]
-	}
-}
-
-// runs draws the operation.
-func (g *drawing) runs(o Op) {
-	row, letter := len(g.names)-2, o.String()[0]
-	if o.Kind != LossStep {
-		row = o.Layer / g.perRow
-		if o.Kind != Backward && g.ran[o.Layer] {
-			letter += 'a' - 'A'
-		}
-		g.ran[o.Layer] = true
-	}
-	g.cells[row][g.at], g.letter[row] = letter, true
-}
-
-// holds draws the memory.
-func (g *drawing) holds(took Cost, peak int64) {
-	tenths := 0
-	if peak > 0 {
-		tenths = int(10 * float64(took.Peak()) / float64(peak))
-	}
-	row := g.cells[len(g.names)-1]
-	if digit := "0123456789X"[tenths]; g.fresh || digit > row[g.at] {
-		row[g.at] = digit
-	}
 }
 
 // maxName is how much of a layer's name is drawn.

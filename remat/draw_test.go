@@ -58,9 +58,3 @@ func TestDrawFits(t *testing.T) {
 		}
 	})
 }
-
-func TestDrawRefuses(t *testing.T) {
-	if _, err := remat.Draw(plain(2, 2), parseOps(t, "S0 S1 L B0"), remat.DrawConfig{}); err == nil || !strings.Contains(err.Error(), "operation 3") {
-		t.Errorf("error %v", err)
-	}
-}
