@@ -72,10 +72,10 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []remat.LayerExplanation{
-		{Name: "l0", Keeps: 1, Recomputed: 1, Held: 1, Time: 4, Extra: 1},
-		{Name: "l1", Keeps: 0, Recomputed: 1, Time: 4, Extra: 1},
-		{Name: "l2", Keeps: 2, Held: 1 + 3, Time: 3},
-		{Name: "l3", Keeps: 2, Held: 3, Time: 3},
+		{Name: "l0", Keeps: "input", Recomputed: 1, Held: 1, Time: 4, Extra: 1},
+		{Name: "l1", Keeps: "nothing", Recomputed: 1, Time: 4, Extra: 1},
+		{Name: "l2", Keeps: "everything", Held: 1 + 3, Time: 3},
+		{Name: "l3", Keeps: "everything", Held: 3, Time: 3},
 	}
 	if diff := cmp.Diff(want, got.Layers); diff != "" {
 		t.Error(diff)

@@ -10,10 +10,10 @@ import (
 
 // LayerExplanation is what a plan does with a layer.
 type LayerExplanation struct {
-	Name       string  `json:"name"`
-	Keeps      Keeping `json:"keeps"`
-	Recomputed int     `json:"recomputed"` // runs of the forward beyond the first
-	Held       int64   `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
+	Name       string `json:"name"`
+	Keeps      string `json:"keeps"`      // nothing, input or everything, when the loss begins
+	Recomputed int    `json:"recomputed"` // runs of the forward beyond the first
+	Held       int64  `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
 	// Microseconds of all runs, and of them those that plain training, each forward with gradients
 	// and backward once, does not take.
 	Time  float64 `json:"time_us"`
@@ -77,13 +77,13 @@ func explainLayers(c Chain, ops []Op) []LayerExplanation {
 	for _, o := range ops {
 		if o.Kind == LossStep { // memory that layers share counts for the first of them
 			for i := range out {
-				out[i].Keeps = r.keeps(i)
 				var blocks []int
+				out[i].Keeps = "nothing"
 				if r.state[i] == alone {
-					blocks = r.x[i]
+					out[i].Keeps, blocks = "input", r.x[i]
 				}
-				if out[i].Keeps == keepsEverything {
-					blocks = slices.Concat(blocks, r.full[i+1])
+				if r.state[i+1] == within {
+					out[i].Keeps, blocks = "everything", slices.Concat(blocks, r.full[i+1])
 				}
 				for _, b := range blocks {
 					if !counted[b] {

@@ -190,29 +190,3 @@ func (r *replay) refuse(o Op) string {
 	}
 	return ""
 }
-
-// Keeping is the part of a layer that is kept.
-type Keeping int
-
-const (
-	keepsNothing    Keeping = iota
-	keepsInput              // x(i) by itself
-	keepsEverything         // X(i+1)
-)
-
-// String is "nothing", "input" or "everything".
-func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
-
-// MarshalText writes what String returns.
-func (k Keeping) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
-// keeps is the part of layer i that is held now.
-func (r *replay) keeps(i int) Keeping {
-	switch {
-	case r.state[i+1] == within:
-		return keepsEverything
-	case r.state[i] == alone:
-		return keepsInput
-	}
-	return keepsNothing
-}
