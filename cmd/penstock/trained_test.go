@@ -160,7 +160,7 @@ func TestPredictPictures(t *testing.T) {
 			t.Errorf("%q: something was written: %s", row.args, r.stdout)
 		}
 	}
-	refuses(t, []string{"eval", out}, exitUsage, "has 1 directories")
+	refuses(t, []string{"eval", out}, exitUsage, `classes ["dark"]; want at least two`)
 	must(t, "train", "--model", "mlp", "--data", "images", "--data-dir", folderOf(t), "--data-set", "size=12", "--epochs", "1", "--out", filepath.Join(out, "x"))
 	other := folderOf(t)
 	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
