@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"penstock.example/internal/link"
-	"penstock.example/torch"
+	"penstock.example/internal/shim"
 )
 
 // control is this member's part of the control connections, a star around rank 0: rank 0 has a peer for
@@ -19,7 +19,7 @@ type control struct {
 	cfg     Config
 	first   *outcome
 	gathers *gathers
-	board   *torch.Board  // Gloo's addresses
+	board   shim.Board    // Gloo's addresses
 	turn    sync.Mutex    // of gathers
 	ready   chan struct{} // closed when all members are connected
 	closing chan struct{} // closed when this member leaves
@@ -36,7 +36,7 @@ type control struct {
 
 func newControl(c Config) *control {
 	return &control{
-		cfg: c, first: newOutcome(), gathers: newGathers(c.Size), board: torch.NewBoard(),
+		cfg: c, first: newOutcome(), gathers: newGathers(c.Size), board: shim.NewBoard(),
 		ready: make(chan struct{}), closing: make(chan struct{}), goodbye: make(chan struct{}),
 		peers: map[int]*peer{}, left: make([]bool, c.Size), staying: c.Size - 1,
 	}

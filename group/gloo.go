@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"penstock.example/internal/link"
+	"penstock.example/internal/shim"
 	"penstock.example/torch"
 )
 
 // carrier moves tensors between processes with Gloo. Nothing in it has a time limit: Gloo closes a
 // connection if a wait takes too long. Waits are aborted instead, when the group has failed.
 type carrier struct {
-	gloo    *torch.Gloo
+	gloo    shim.Gloo
 	c       *control
 	mu      sync.Mutex
 	works   map[*work]bool // that have not been waited for
@@ -33,12 +34,12 @@ func openCarrier(ctx context.Context, c *control, ip net.IP) (*carrier, error) {
 		within = time.Until(end)
 	}
 	type opened struct {
-		gloo *torch.Gloo
+		gloo shim.Gloo
 		err  error
 	}
 	result := make(chan opened, 1)
 	go func() {
-		g, err := torch.OpenGloo(c.board, c.cfg.Rank, c.cfg.Size, ip.String(), within)
+		g, err := shim.OpenGloo(c.board, c.cfg.Rank, c.cfg.Size, ip.String(), within)
 		result <- opened{g, err}
 	}()
 	go func() { // until the board is closed
@@ -49,7 +50,7 @@ func openCarrier(ctx context.Context, c *control, ip net.IP) (*carrier, error) {
 	giveUp := func(err error) (*carrier, error) {
 		c.board.Close()
 		go func() { // it ends when Gloo gives up as well
-			if o := <-result; o.gloo != nil {
+			if o := <-result; o.gloo != 0 {
 				o.gloo.Close()
 			}
 		}()
@@ -86,7 +87,7 @@ func openCarrier(ctx context.Context, c *control, ip net.IP) (*carrier, error) {
 type work struct {
 	d        *carrier
 	peer     int
-	transfer *torch.Transfer
+	transfer shim.Transfer
 	once     sync.Once
 	err      error
 }
@@ -112,15 +113,15 @@ func (w *work) finish() {
 }
 
 func (d *carrier) send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	return d.begin(to, func() (*torch.Transfer, error) { return d.gloo.Send(t, to, tag) })
+	return d.begin(to, func() (shim.Transfer, error) { return d.gloo.Send(t.Handle(), to, tag) })
 }
 
 func (d *carrier) receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	return d.begin(from, func() (*torch.Transfer, error) { return d.gloo.Receive(t, from, tag) })
+	return d.begin(from, func() (shim.Transfer, error) { return d.gloo.Receive(t.Handle(), from, tag) })
 }
 
 // begin begins a transfer with a peer.
-func (d *carrier) begin(peer int, f func() (*torch.Transfer, error)) (link.Work, error) {
+func (d *carrier) begin(peer int, f func() (shim.Transfer, error)) (link.Work, error) {
 	d.mu.Lock()
 	if d.aborted {
 		d.mu.Unlock()

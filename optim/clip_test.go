@@ -50,13 +50,13 @@ func TestSquaredNormsDoNotDependOnThreads(t *testing.T) {
 		setGrads(c, model, step)
 		want := optim.SquaredNorms(c, model)
 		g := c.GradOf(model[0].Tensor())
-		sum := torch.Item[float64](c.SumAs(c.Mul(g, g), torch.Float64))
+		sum := torch.Item[float64](c.Sum(c.To(c.Mul(g, g), torch.Float64)))
 		for _, threads := range []int{2, 3} {
 			other := torch.NewCtx(torch.Options{Threads: threads})
 			if got := optim.SquaredNorms(other, model); got[0] != want[0] {
 				t.Errorf("step %d on %d threads: got %v, want %v", step, threads, got, want)
 			}
-			if torch.Item[float64](other.SumAs(other.Mul(g, g), torch.Float64)) != sum {
+			if torch.Item[float64](other.Sum(other.To(other.Mul(g, g), torch.Float64))) != sum {
 				moved++
 			}
 			other.Close()

@@ -305,7 +305,7 @@ func TestDevicesOfOneName(t *testing.T) {
 			if s.Here {
 				mine = append(mine, s.Device)
 			}
-			if s.Here != (got.Ranks[i] == 0) || s.Here && s.Device != row.devices[i] || !s.Device.Available() {
+			if s.Here != (got.Ranks[i] == 0) || s.Here && s.Device != row.devices[i] || s.Device.Usable() != nil {
 				t.Errorf("%+v: stage %d is here %v and on %v", row, i, s.Here, s.Device)
 			}
 		}
@@ -331,7 +331,7 @@ func TestDevicesOfOneName(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if !gpu.Available() {
+	if gpu.Usable() != nil {
 		cfg := pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{cpu, gpu}, Group: group.Local(2)[1]}
 		if err := cfg.Check(model()); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
 			t.Errorf("got %v", err)

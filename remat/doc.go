@@ -3,7 +3,7 @@
 // layer, a [Plan] is a list of operations, and [Check] replays one, to the byte.
 //
 // Package solver finds plans, planfile reads and writes chains and plans. [Baselines] are the plans
-// of the usual strategies, [Explain] and [Draw] show a plan.
+// of the usual strategies, [Explain] describes a plan.
 //
 // # The model
 //

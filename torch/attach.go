@@ -1,6 +1,8 @@
 package torch
 
 import (
+	"slices"
+
 	"penstock.example/internal/shim"
 )
 
@@ -44,23 +46,14 @@ func (c *Ctx) Attach(inputs, outputs []*Tensor, n Node) []*Tensor {
 }
 
 func arrive(c *Ctx, r *shim.Recomputation, n Node) {
-	a := &Arrival{
-		Grads: make([]*Tensor, len(r.Grads)), Wanted: r.Wanted, Last: r.Last, InputGrads: make([]*Tensor,
-			len(r.InputGrads)),
+	arrived := c.ownAll(r.Grads)
+	clear(r.Grads)
+	for _, g := range arrived {
+		c.Keep(g)
 	}
-	arrived := make([]*Tensor, len(r.Grads))
-	for i, h := range r.Grads {
-		if h != 0 {
-			arrived[i] = c.Keep(c.own(h))
-			r.Grads[i] = 0
-		}
-	}
-	copy(a.Grads, arrived)
-	defer func() {
-		for _, g := range arrived {
-			g.Free()
-		}
-	}()
+	defer FreeAll(arrived)
+	a := &Arrival{Grads: slices.Clone(arrived), Wanted: r.Wanted, Last: r.Last,
+		InputGrads: make([]*Tensor, len(r.InputGrads))}
 	n.Backward(c, a)
 	for i, g := range a.InputGrads {
 		if g != nil {
@@ -90,8 +83,6 @@ func (c *Ctx) attach(op string, hold bool, inputs, outputs []*Tensor,
 			}()
 			run(c, r)
 		}, forget)
-	if err != nil {
-		panic(c.failed(op, inputs, err))
-	}
+	c.check(op, err, inputs...)
 	return attached
 }

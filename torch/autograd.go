@@ -8,29 +8,15 @@ import (
 
 // SetRequiresGrad sets whether t, a leaf, gets a gradient, and returns t.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
-	if err := shim.SetRequiresGrad(t.given("requires_grad"), on); err != nil {
-		panic(&Error{Op: "requires_grad", Args: []string{t.String()}, Message: err.Message})
-	}
+	t.check("requires_grad", shim.SetRequiresGrad(t.given("requires_grad"), on))
 	return t
 }
 
 // GradOf returns a handle on t's gradient, owned by the context, or nil when it has none.
-func (c *Ctx) GradOf(t *Tensor) *Tensor {
-	h := shim.Grad(t.given("grad"))
-	if h == 0 {
-		return nil
-	}
-	return c.own(h)
-}
+func (c *Ctx) GradOf(t *Tensor) *Tensor { return c.ownAny(shim.Grad(t.given("grad"))) }
 
 // TakeGrad takes t's gradient away from it. The context owns it; nil is none.
-func (c *Ctx) TakeGrad(t *Tensor) *Tensor {
-	h := shim.TakeGrad(t.given("grad"))
-	if h == 0 {
-		return nil
-	}
-	return c.own(h)
-}
+func (c *Ctx) TakeGrad(t *Tensor) *Tensor { return c.ownAny(shim.TakeGrad(t.given("grad"))) }
 
 // HasGrad says whether t has a gradient.
 func (t *Tensor) HasGrad() bool {
@@ -41,9 +27,7 @@ func (t *Tensor) HasGrad() bool {
 
 // SetGradOf replaces t's gradient. Nil removes it and frees its memory.
 func (t *Tensor) SetGradOf(grad *Tensor) {
-	if err := shim.SetGrad(t.given("set grad"), grad.handle()); err != nil {
-		panic(&Error{Op: "set grad", Args: []string{t.String(), grad.String()}, Message: err.Message})
-	}
+	t.check("set grad", shim.SetGrad(t.given("set grad"), grad.handle()))
 }
 
 // Backward runs the graph of outputs, starting from grads, and adds to the gradients of the leaves.
@@ -54,32 +38,22 @@ func (t *Tensor) SetGradOf(grad *Tensor) {
 // gradient of one leaf at a time. A function that Checkpoint runs
 // again may panic: Backward then panics with the same value.
 func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
-	if len(outputs) != len(grads) {
-		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
-	}
-	handles, n := c.handles[:0], len(outputs)
 	for _, t := range outputs {
-		handles = append(handles, t.given("backward"))
+		t.given("backward")
 	}
-	for _, t := range grads {
-		handles = append(handles, t.handle())
-	}
-	c.handles = handles
-	c.backwardFailed(shim.Backward(&c.mode, handles[:n], handles[n:], keepGraph))
+	c.ended(shim.Backward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]), keepGraph))
 }
 
-func (c *Ctx) backwardFailed(err *shim.Error) {
-	if err == nil {
-		return
-	}
-	switch err.Ended {
-	case nil:
-	case shim.Goexit:
+// ended ends as a backward has: by return, by a panic, or as Go code that ran in it.
+func (c *Ctx) ended(err *shim.Error) {
+	switch {
+	case err == nil:
+	case err.Ended == shim.Goexit:
 		runtime.Goexit()
-	default:
+	case err.Ended != nil:
 		panic(err.Ended)
 	}
-	panic(c.failed("backward", nil, err))
+	c.check("backward", err)
 }
 
 // Prepared is a backward that was not run yet. It holds the graph and the gradients that it starts
@@ -95,13 +69,8 @@ type Prepared struct {
 // PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
 // once.
 func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
-	if len(outputs) != len(grads) {
-		panic(&Error{Op: "backward", Device: c.device, Message: "outputs and gradients differ in number"})
-	}
-	handle, err := shim.PrepareBackward(&c.mode, handlesOf(outputs), handlesOf(grads))
-	if err != nil {
-		panic(c.failed("backward", outputs, err))
-	}
+	handle, err := shim.PrepareBackward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]))
+	c.check("backward", err, outputs...)
 	return c.prepared(handle, nil)
 }
 
@@ -129,9 +98,7 @@ func (p *Prepared) Split(first ...*Tensor) *Prepared {
 		panic("torch: Split of a backward that was run, freed or split before")
 	}
 	handle, err := shim.SplitBackward(&p.c.mode, p.handle, handlesOf(first))
-	if err != nil {
-		panic(p.c.failed("backward", first, err))
-	}
+	p.c.check("backward", err, first...)
 	return p.c.prepared(handle, p)
 }
 
@@ -144,7 +111,7 @@ func (p *Prepared) Run() {
 	if p.first != nil && !p.first.ran {
 		panic("torch: the second part of a backward is run, and the first part did not run, or failed")
 	}
-	p.c.backwardFailed(shim.RunBackward(&p.c.mode, p.release()))
+	p.c.ended(shim.RunBackward(&p.c.mode, p.release()))
 	p.ran = true
 }
 

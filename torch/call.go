@@ -2,7 +2,9 @@ package torch
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,16 +12,38 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// operator is an operator that is looked up when it is first used. declared is the part of its
-// schema that this package relies on. A test compares it with the schema of the linked libtorch.
+// operator is an operator that was looked up.
 type operator struct {
-	declared       string
-	name, overload string
-	writes         bool // it may change an argument in place
-	handle         atomic.Pointer[byte]
+	handle shim.Op
+	writes bool // its schema says that it may change an argument in place
 }
 
-// writes is what Writes returns.
+// operators are those that were looked up, by name with overload. The map is replaced, never changed.
+var (
+	operators atomic.Pointer[map[string]operator]
+	lookup    sync.Mutex
+)
+
+func init() { operators.Store(&map[string]operator{}) }
+
+// operator looks an operator up by its name, such as "aten::add.Tensor".
+func (c *Ctx) operator(name string) operator {
+	if o, ok := (*operators.Load())[name]; ok {
+		return o
+	}
+	plain, overload, _ := strings.Cut(name, ".")
+	handle, schema, err := shim.Find(plain, overload)
+	if err != nil {
+		panic(c.failed(name, nil, err))
+	}
+	lookup.Lock()
+	defer lookup.Unlock()
+	known := maps.Clone(*operators.Load())
+	known[name] = operator{handle, strings.Contains(schema, "!")}
+	operators.Store(&known)
+	return known[name]
+}
+
 var writes atomic.Int64
 
 // Writes is how many calls of this process so far may have changed a tensor in place: operators that
@@ -27,50 +51,19 @@ var writes atomic.Int64
 // Changes of every tensor.
 func Writes() int64 { return writes.Load() }
 
-// declarations are the operators of all typed methods, for the test.
-var declarations []*operator
-
-// declare registers an operator by its schema: "aten::add.Tensor(Tensor self, Tensor other) ->
-// Tensor". Trailing arguments that have defaults may be left out.
-func declare(schema string) *operator {
-	name, _, _ := strings.Cut(schema, "(")
-	name, overload, _ := strings.Cut(name, ".")
-	o := &operator{declared: schema, name: name, overload: overload, writes: strings.Contains(schema, "!")}
-	declarations = append(declarations, o)
-	return o
-}
-
-func (o *operator) fullName() string {
-	if o.overload == "" {
-		return o.name
-	}
-	return o.name + "." + o.overload
-}
-
-func (o *operator) find(c *Ctx) shim.Op {
-	if h := o.handle.Load(); h != nil {
-		return shim.Op(h)
-	}
-	h, _, _, _, err := shim.Find(o.name, o.overload)
-	if err != nil {
-		panic(c.failed(o.fullName(), nil, err))
-	}
-	o.handle.Store((*byte)(h))
-	return h
-}
-
 // encoder writes the arguments of one call into a buffer that is reused, so that a call allocates
 // only its results.
 type encoder struct {
 	c       *Ctx
-	op      *operator
+	name    string
 	words   []uint64
 	tensors []*Tensor // for the error message
 }
 
-func (c *Ctx) begin(op *operator) *encoder {
+// op begins a call of an operator.
+func (c *Ctx) op(name string) *encoder {
 	e := &c.call
-	e.op, e.words, e.tensors = op, e.words[:0], e.tensors[:0]
+	e.name, e.words, e.tensors = name, e.words[:0], e.tensors[:0]
 	return e
 }
 
@@ -88,23 +81,26 @@ func (e *encoder) t(t *Tensor) *encoder {
 	return e.put(shim.Tensor, uint64(t.handle()))
 }
 
-func (e *encoder) i(v int64) *encoder     { return e.put(shim.Int, uint64(v)) }
-func (e *encoder) f(v float64) *encoder   { return e.put(shim.Double, math.Float64bits(v)) }
-func (e *encoder) none() *encoder         { return e.put(shim.None) }
-func (e *encoder) skip() *encoder         { return e.put(shim.Default) }
-func (e *encoder) seed(s uint64) *encoder { return e.put(shim.Seed, s) }
+func (e *encoder) i(v int64) *encoder   { return e.put(shim.Int, uint64(v)) }
+func (e *encoder) f(v float64) *encoder { return e.put(shim.Double, math.Float64bits(v)) }
+func (e *encoder) b(v bool) *encoder    { return e.put(shim.Bool, uint64(flag(v))) }
+func (e *encoder) none() *encoder       { return e.put(shim.None) }
+func (e *encoder) skip() *encoder       { return e.put(shim.Default) }
 
-func (e *encoder) b(v bool) *encoder {
-	if v {
-		return e.put(shim.Bool, 1)
+// seed passes a generator of the next draw's seed.
+func (e *encoder) seed() *encoder { return e.put(shim.Seed, e.c.NextSeed()) }
+
+func flag(on bool) int32 {
+	if on {
+		return 1
 	}
-	return e.put(shim.Bool, 0)
+	return 0
 }
 
 // dtype passes an element type. libtorch looks it up in a table without checking bounds.
 func (e *encoder) dtype(d DType) *encoder {
 	if d < 0 {
-		panic(&Error{Op: e.op.fullName(), Device: e.c.device, Message: fmt.Sprintf("there is no %v", d)})
+		panic(&Error{Op: e.name, Device: e.c.device, Message: fmt.Sprintf("there is no %v", d)})
 	}
 	return e.i(int64(d))
 }
@@ -142,16 +138,15 @@ func (e *encoder) ts(v []*Tensor) *encoder {
 	return e
 }
 
+// s passes a text, eight bytes a word.
 func (e *encoder) s(v string) *encoder {
 	e.put(shim.String, uint64(len(v)))
-	for len(v) > 0 {
+	for part := range slices.Chunk([]byte(v), 8) {
 		var w uint64
-		n := min(8, len(v))
-		for k := 0; k < n; k++ {
-			w |= uint64(v[k]) << (8 * k)
+		for k, b := range part {
+			w |= uint64(b) << (8 * k)
 		}
 		e.words = append(e.words, w)
-		v = v[n:]
 	}
 	return e
 }
@@ -167,11 +162,12 @@ func (e *encoder) device(d Device) *encoder {
 // run calls the operator and returns the encoded results, valid until the context's next call.
 func (e *encoder) run() []uint64 {
 	c := e.c
-	if e.op.writes {
+	o := c.operator(e.name)
+	if o.writes {
 		writes.Add(1)
 	}
-	if err := shim.Call(e.op.find(c), &c.mode, e.words, c.out[:]); err != nil {
-		panic(c.failed(e.op.fullName(), e.tensors, err))
+	if err := shim.Call(o.handle, &c.mode, e.words, c.out[:]); err != nil {
+		panic(c.failed(e.name, e.tensors, err))
 	}
 	return c.out[1 : 1+c.out[0]]
 }
@@ -194,55 +190,39 @@ func (e *encoder) list() []*Tensor {
 func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
 	out := make([]*Tensor, len(handles))
 	for i, h := range handles {
-		if h != 0 {
-			out[i] = c.own(h)
-		}
+		out[i] = c.ownAny(h)
 	}
 	return out
 }
 
-// found caches operators called by name.
-var found sync.Map // name -> *operator
-
-// Schema returns the schema of an operator in the linked libtorch, or an error.
-func Schema(name, overload string) (string, error) {
-	_, _, _, schema, err := shim.Find(name, overload)
-	if err != nil {
-		return "", fmt.Errorf("torch: %s", err.Message)
+// ownAny is own, and nil for an undefined tensor.
+func (c *Ctx) ownAny(h shim.Handle) *Tensor {
+	if h == 0 {
+		return nil
 	}
-	return schema, nil
+	return c.own(h)
 }
-
-// More arguments for Call than Go's own types.
-type (
-	// Rand passes a generator with this seed.
-	Rand uint64
-	// Omitted passes the schema's default.
-	Omitted struct{}
-)
 
 // Call runs any operator of libtorch by name and overload.
 //
 // Arguments come in the order of the schema. They are *Tensor (nil is None), []*Tensor, int, int64,
-// float64, bool, string, []int64, []float64, DType, Device, Rand and Omitted. Trailing ones may be
-// left out where the schema has defaults. Ints become floats where the schema wants floats.
+// float64, bool, string, []int64, []float64, DType and Device. Trailing ones may be left out where the
+// schema has defaults. Ints become floats where the schema wants floats.
 //
 // Results are *Tensor (owned by the context; nil if undefined), []*Tensor, int64, float64, bool or
 // nil. An in-place operator's result is a second handle on its argument. It panics with *Error on
 // failure.
 func (c *Ctx) Call(name, overload string, args ...any) []any {
-	key := name + "." + overload
-	o, ok := found.Load(key)
-	if !ok {
-		o, _ = found.LoadOrStore(key, &operator{name: name, overload: overload, writes: true})
+	if overload != "" {
+		name += "." + overload
 	}
-	e := c.begin(o.(*operator))
+	e := c.op(name)
 	for i, a := range args {
 		if !e.any(a) {
-			panic(&Error{Op: key, Device: c.device,
-				Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
+			panic(&Error{Op: name, Device: c.device, Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
 		}
 	}
+	writes.Add(1)
 	return c.results(e.run())
 }
 
@@ -272,10 +252,6 @@ func (e *encoder) any(a any) bool {
 		e.dtype(v)
 	case Device:
 		e.device(v)
-	case Rand:
-		e.seed(uint64(v))
-	case Omitted:
-		e.skip()
 	default:
 		return false
 	}
@@ -283,22 +259,18 @@ func (e *encoder) any(a any) bool {
 }
 
 func (c *Ctx) results(w []uint64) []any {
-	w = append([]uint64(nil), w...)
+	w = slices.Clone(w)
 	var out []any
 	for len(w) > 0 {
 		switch w[0] {
 		case shim.Tensor:
-			var t *Tensor
-			if w[1] != 0 {
-				t = c.own(shim.Handle(w[1]))
-			}
-			out, w = append(out, t), w[2:]
+			out, w = append(out, c.ownAny(shim.Handle(w[1]))), w[2:]
 		case shim.Tensors:
 			out, w = append(out, c.ownAll(shim.TakeList(w[2], int(w[1])))), w[3:]
 		case shim.Int:
 			out, w = append(out, int64(w[1])), w[2:]
 		case shim.Double:
-			out, w = append(out, shim.Float(w[1])), w[2:]
+			out, w = append(out, math.Float64frombits(w[1])), w[2:]
 		case shim.Bool:
 			out, w = append(out, w[1] != 0), w[2:]
 		default:

@@ -260,7 +260,7 @@ func deep(depth int, f func(*torch.Ctx, tensors) tensors) func(*torch.Ctx, tenso
 // every byte is charged to the device, and the gradients are right.
 func TestCheckpointsDeepAndSideBySide(t *testing.T) {
 	checkpointed(t, torch.Options{})
-	unattributed := torch.UnattributedMemory().Live
+	unattributed := shim.GetAccount(0).Live
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -288,7 +288,7 @@ func TestCheckpointsDeepAndSideBySide(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := torch.UnattributedMemory().Live; got != unattributed {
+	if got := shim.GetAccount(0).Live; got != unattributed {
 		t.Errorf("%d bytes more belong to no device", got-unattributed)
 	}
 }

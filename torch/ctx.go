@@ -1,6 +1,8 @@
 package torch
 
 import (
+	"slices"
+
 	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/stream"
@@ -39,9 +41,8 @@ type Ctx struct {
 	draws  uint64
 	owned  []*Tensor // creation order; nil where freed or moved out
 
-	call    encoder // scratch of the call being built
-	out     [24]uint64
-	handles []shim.Handle // scratch of a backward
+	call encoder // scratch of the call being built
+	out  [24]uint64
 }
 
 // ConfigError is a setting that is refused.
@@ -53,12 +54,11 @@ func NewCtx(o Options) *Ctx {
 	if err := arg.Between("torch", "Threads", o.Threads, 0, MaxThreads); err != nil {
 		panic(&Error{Op: "NewCtx", Device: o.Device, Err: err})
 	}
-	c := &Ctx{device: o.Device, seed: o.Seed}
-	c.mode = shim.CPUMode()
-	c.mode.Account, c.mode.Threads, c.mode.DeviceType = int32(o.Device.account()), int32(o.Threads), int32(o.Device.Kind)
+	c := &Ctx{device: o.Device, seed: o.Seed, mode: shim.CPUMode()}
+	c.mode.Account, c.mode.Threads = int32(o.Device.account()), int32(o.Threads)
 	if o.Device.Kind != KindCPU {
-		c.mode.DeviceIndex = int32(o.Device.Index)
-		numerics.begin()
+		c.mode.DeviceType, c.mode.DeviceIndex = int32(o.Device.Kind), int32(o.Device.Index)
+		setNumerics(nil)
 	}
 	c.SetGrad(o.Grad)
 	c.SetAutocast(o.Autocast)
@@ -90,11 +90,7 @@ func (c *Ctx) Grad() bool { return c.mode.Grad != 0 }
 
 // SetGrad sets whether operators record the graph, and returns the old setting.
 func (c *Ctx) SetGrad(on bool) (was bool) {
-	was = c.mode.Grad != 0
-	c.mode.Grad = 0
-	if on {
-		c.mode.Grad = 1
-	}
+	was, c.mode.Grad = c.Grad(), flag(on)
 	return was
 }
 
@@ -123,9 +119,7 @@ func (c *Ctx) PrepareProducts() {
 	if c.device.Kind == KindCPU {
 		return
 	}
-	if err := shim.PrepareProducts(&c.mode); err != nil {
-		panic(c.failed("prepare products", nil, err))
-	}
+	c.check("prepare products", shim.PrepareProducts(&c.mode))
 }
 
 // Autocast says whether operators run under autocast; see Options.
@@ -134,8 +128,7 @@ func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 // SetAutocast switches autocast and returns the old setting. Backward is not affected: its casts
 // are in the graph.
 func (c *Ctx) SetAutocast(to Autocast) (was Autocast) {
-	was = c.Autocast()
-	c.mode.Autocast = int32(to)
+	was, c.mode.Autocast = c.Autocast(), int32(to)
 	return was
 }
 
@@ -192,7 +185,7 @@ func (c *Ctx) Release(mark int, keep ...*Tensor) {
 		if t == nil {
 			continue
 		}
-		if contains(keep, t) {
+		if slices.Contains(keep, t) {
 			t.slot = len(kept)
 			kept = append(kept, t)
 			continue
@@ -202,15 +195,6 @@ func (c *Ctx) Release(mark int, keep ...*Tensor) {
 	}
 	clear(c.owned[len(kept):])
 	c.owned = kept
-}
-
-func contains(list []*Tensor, t *Tensor) bool {
-	for _, k := range list {
-		if k == t {
-			return true
-		}
-	}
-	return false
 }
 
 // Sequence returns the number that autograd will give the next node recorded on this OS thread.

@@ -25,11 +25,10 @@ func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 func FromPinned[T Element](c *Ctx, data []T) *Tensor {
 	host := c.EmptyPinned(dtypeOf[T](), []int64{int64(len(data))}, []int64{1})
 	defer host.Free()
-	mode := shim.CPUMode()
-	if err := shim.CopyFromBytes(&mode, host.handle(), bytesOf(data)); err != nil {
-		panic(c.failed("from", nil, err))
+	if err := SetBytes(host, bytesOf(data)); err != nil {
+		panic(&Error{Op: "from", Device: c.device, Err: err})
 	}
-	return c.begin(opToDevice).t(host).skip().skip().device(c.device).skip().b(true).one()
+	return c.copyTo(c.device, host)
 }
 
 // Scalar makes a tensor without dimensions.
@@ -40,38 +39,28 @@ func Scalar[T Element](c *Ctx, v T) *Tensor {
 // FromBytes copies raw little-endian elements, row-major, into a new tensor that c owns. It panics
 // with *Error if shape and data differ in size.
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
+	want := dtype.Size()
 	for _, s := range shape {
-		if s < 0 {
-			panic(&Error{Op: "from", Device: c.device,
-				Message: fmt.Sprintf("negative size in shape %v", shape)})
-		}
+		want *= s
 	}
-	if want := product(shape) * dtype.Size(); want != int64(len(data)) || dtype.Size() == 0 {
+	if dtype.Size() == 0 || want != int64(len(data)) {
 		panic(&Error{Op: "from", Device: c.device,
-			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want,
-				len(data))})
+			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want, len(data))})
 	}
 	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
-	if err != nil {
-		panic(c.failed("from", nil, err))
-	}
+	c.check("from", err)
 	return c.own(h)
 }
 
 // Values copies a tensor's elements out, row-major. The caller owns the slice. T must be the
 // tensor's element type; another one panics with *Error.
 func Values[T Element](t *Tensor) []T {
-	mustBe[T](t)
-	out := make([]T, t.Numel())
-	read(t, bytesOf(out))
-	return out
-}
-
-// mustBe panics if the elements are of another type.
-func mustBe[T Element](t *Tensor) {
 	if want, got := dtypeOf[T](), t.DType(); want != got {
 		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
 	}
+	out := make([]T, t.Numel())
+	BytesInto(bytesOf(out), t)
+	return out
 }
 
 // Item returns the only element of a tensor. It panics with *Error if there is not exactly one, or
@@ -81,17 +70,21 @@ func Item[T Element](t *Tensor) T {
 		panic(&Error{Op: "item", Args: []string{t.String()},
 			Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
 	}
-	mustBe[T](t)
-	var out [1]T
-	read(t, bytesOf(out[:]))
-	return out[0]
+	return Values[T](t)[0]
 }
 
 // Bytes copies a tensor's elements out as raw little-endian bytes, row-major.
 func Bytes(t *Tensor) []byte {
 	out := make([]byte, t.Numel()*t.DType().Size())
-	read(t, out)
+	BytesInto(out, t)
 	return out
+}
+
+// BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and
+// row-major.
+func BytesInto(into []byte, t *Tensor) {
+	mode := shim.CPUMode()
+	t.check("read", shim.ToBytes(&mode, t.given("read"), into))
 }
 
 // pieceBytes is the size of the pieces in which Pieces copies.
@@ -100,35 +93,27 @@ const pieceBytes = 1 << 20
 // Pieces copies a tensor's elements out, raw, little-endian and row-major, a MiB at a time, so that
 // large tensors take little memory. write may use a piece until it returns. An error of write ends
 // the copying and is returned, as are failures with the tensor. A tensor that is not contiguous is
-// copied whole.
+// copied whole first.
 func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
-	if t.given("read"); !t.IsContiguous() || t.Numel()*t.DType().Size() <= pieceBytes {
-		var all []byte
-		if err := Try(func() { all = Bytes(t) }); err != nil {
-			return err
-		}
-		return write(all)
-	}
 	c := NewCtx(Options{Device: CPU(0)})
 	defer c.Close()
-	buffer, each := make([]byte, pieceBytes), pieceBytes/t.DType().Size()
+	size := t.DType().Size()
+	each := pieceBytes / max(size, 1)
+	buffer := make([]byte, min(each, t.Numel())*size)
 	tried := Try(func() {
-		flat := c.Reshape(c.Detach(t), -1)
+		var flat *Tensor
+		c.Unlimited(func() { flat = c.Reshape(c.Detach(t), -1) })
 		for at := int64(0); at < t.Numel() && err == nil; at += each {
 			n := min(each, t.Numel()-at)
-			mark := c.Mark()
-			piece := buffer[:n*t.DType().Size()]
-			read(c.Narrow(flat, 0, at, n), piece)
-			c.Release(mark)
+			part := c.Narrow(flat, 0, at, n)
+			piece := buffer[:n*size]
+			BytesInto(piece, part)
+			part.Free()
 			err = write(piece)
 		}
 	})
 	return cmp.Or(err, tried)
 }
-
-// BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and
-// row-major.
-func BytesInto(into []byte, t *Tensor) { read(t, into) }
 
 // SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does
 // not see it. It returns an error if the sizes differ.
@@ -144,13 +129,6 @@ func SetBytes(t *Tensor, data []byte) error {
 	return nil
 }
 
-func read(t *Tensor, into []byte) {
-	mode := shim.CPUMode()
-	if err := shim.ToBytes(&mode, t.given("read"), into); err != nil {
-		panic(&Error{Op: "read", Args: []string{t.String()}, Message: err.Message})
-	}
-}
-
 func bytesOf[T Element](s []T) []byte {
 	if len(s) == 0 {
 		return nil
@@ -158,35 +136,9 @@ func bytesOf[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// fileDTypes is how files spell element types.
-var fileDTypes = map[DType]safetensors.DType{
-	Float64: safetensors.F64, Float32: safetensors.F32, BFloat16: safetensors.BF16,
-	Int64: safetensors.I64, Int32: safetensors.I32, Uint8: safetensors.U8, Bool: safetensors.Bool,
-}
-
 // FileTensor returns a tensor to be written to a safetensors file. Its elements are copied out
 // piece by piece while it is written, so t must live until then.
 func FileTensor(name string, t *Tensor) safetensors.Tensor {
 	load := func(write func([]byte) error) error { return Pieces(t, write) }
 	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: load}
-}
-
-// FileDType returns the name of an element type in a file. The writer refuses a type that files do
-// not have.
-func FileDType(d DType) safetensors.DType {
-	if spelt, ok := fileDTypes[d]; ok {
-		return spelt
-	}
-	return safetensors.DType(d.String())
-}
-
-// DTypeOfFile returns the element type for a name in a file, or an error if penstock does not have
-// it.
-func DTypeOfFile(spelt safetensors.DType) (DType, error) {
-	for d, s := range fileDTypes {
-		if s == spelt {
-			return d, nil
-		}
-	}
-	return 0, fmt.Errorf("elements of %s, which penstock does not have", spelt)
 }

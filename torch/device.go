@@ -61,11 +61,9 @@ func CUDA(i int) Device { return Device{KindCUDA, i} }
 func ParseDevice(s string) (Device, error) {
 	name, index, has := strings.Cut(s, ":")
 	d := Device{}
-	switch name {
-	case "cpu":
-	case "cuda":
+	if name == "cuda" {
 		d.Kind = KindCUDA
-	default:
+	} else if name != "cpu" {
 		return d, fmt.Errorf("torch: unknown device %q: want cpu:N or cuda:N", s)
 	}
 	if has {
@@ -81,31 +79,24 @@ func ParseDevice(s string) (Device, error) {
 // String returns the device in the form that ParseDevice reads, such as "cpu:1".
 func (d Device) String() string { return fmt.Sprintf("%s:%d", d.Kind, d.Index) }
 
-// Available says whether this process can use the device.
-func (d Device) Available() bool { return d.unavailable() == "" }
-
 // Usable returns an error that says why this process cannot use the device, or nil.
 func (d Device) Usable() error {
-	if d.Available() {
-		return nil
-	}
-	return fmt.Errorf("libtorch %s here cannot use %v: %s", Version(), d, d.unavailable())
-}
-
-// unavailable says why this process cannot use the device, and is "" if it can.
-func (d Device) unavailable() string {
 	n := shim.Devices(int(d.Kind))
-	switch {
-	case d.Kind == KindCPU && d.Index < MaxCPU || d.Index >= 0 && d.Index < n:
-		return ""
-	case d.Kind == KindCPU:
-		return fmt.Sprintf("the last one is cpu:%d", MaxCPU-1)
-	case d.Kind == KindCUDA && shim.CUDAVersion() == 0:
-		return "this build has no CUDA; build with a libtorch that has it, and make finds it"
-	case n == 0:
-		return "there is no GPU, or no driver for it"
+	if d.Kind == KindCPU {
+		n = MaxCPU
 	}
-	return fmt.Sprintf("the last one is %v", Device{d.Kind, n - 1})
+	why := ""
+	switch {
+	case d.Index >= 0 && d.Index < n:
+		return nil
+	case d.Kind == KindCUDA && shim.CUDAVersion() == 0:
+		why = "this build has no CUDA; build with a libtorch that has it, and make finds it"
+	case n == 0:
+		why = "there is no GPU, or no driver for it"
+	default:
+		why = fmt.Sprintf("the last one is %v", Device{d.Kind, n - 1})
+	}
+	return fmt.Errorf("libtorch %s here cannot use %v: %s", Version(), d, why)
 }
 
 // Hardware describes a device. CPU devices have the zero value: all of them are one machine.
@@ -136,7 +127,7 @@ func (d Device) Model() string {
 	if d.Kind != KindCUDA {
 		return ""
 	}
-	name, _ := shim.GPUModel(d.Index)
+	name, _ := shim.GPUModel(d.Index) // "" where there is none
 	return name
 }
 
@@ -222,64 +213,38 @@ func (d Device) Trim() { shim.Trim(d.account()) }
 // SetDeterministic sets whether CUDA devices compute the same bits each time, which costs speed, and
 // has operators fail that cannot. It is on unless it is switched off: bits are promised. It is of the
 // process, and comes before the first product. CPUs always do.
-func SetDeterministic(on bool) { numerics.set(func() { numerics.varying = !on }) }
+func SetDeterministic(on bool) { setNumerics(func() { numerics.varying = !on }) }
 
 // Deterministic reports whether CUDA devices are told to compute the same bits each time.
-func Deterministic() bool {
-	numerics.mu.Lock()
-	defer numerics.mu.Unlock()
-	return !numerics.varying
-}
+func Deterministic() bool { setNumerics(nil); return !numerics.varying }
 
 // SetTF32 sets whether CUDA devices may multiply and convolve float32 in TF32, several times as fast,
 // where factors have 10 bits of mantissa instead of 23. It is off unless it is switched on. PyTorch
 // has it on for convolutions. It is of the process, and comes before the first product. Where the
 // bits of several processes are to be the same, all have the same setting.
-func SetTF32(on bool) { numerics.set(func() { numerics.tf32 = on }) }
+func SetTF32(on bool) { setNumerics(func() { numerics.tf32 = on }) }
 
 // TF32 reports whether CUDA devices may compute in TF32.
-func TF32() bool {
-	numerics.mu.Lock()
-	defer numerics.mu.Unlock()
-	return numerics.tf32
-}
+func TF32() bool { setNumerics(nil); return numerics.tf32 }
 
-// numerics is how the CUDA devices of the process compute. Whatever is computed on one, or measured,
-// has a Ctx, and the first Ctx of a CUDA device tells libtorch, unless a setter has before.
-var numerics gpuNumerics
+// numerics is how the CUDA devices of the process compute. The first Ctx of a CUDA device tells
+// libtorch, unless a setter has before.
+var (
+	numerics struct{ told, varying, tf32 bool }
+	telling  sync.Mutex
+)
 
-type gpuNumerics struct {
-	mu            sync.Mutex
-	told          bool
-	varying, tf32 bool
-}
-
-func (n *gpuNumerics) set(change func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	change()
-	n.tell()
-}
-
-// begin tells libtorch if nobody has.
-func (n *gpuNumerics) begin() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.told {
-		n.tell()
+// setNumerics changes numerics and tells libtorch, which without a change is told once.
+func setNumerics(change func()) {
+	telling.Lock()
+	defer telling.Unlock()
+	if change != nil {
+		change()
+	} else if numerics.told {
+		return
 	}
-}
-
-func (n *gpuNumerics) tell() {
-	shim.SetGPUNumerics(!n.varying, n.tf32)
-	n.told = true
-}
-
-// UnattributedMemory returns the account of CPU allocations that no Ctx asked for, such as
-// libtorch's own start-up.
-func UnattributedMemory() Memory {
-	a := shim.GetAccount(0)
-	return Memory{Live: a.Live, Peak: a.Peak, Cached: a.Cached, Taken: a.Taken}
+	shim.SetGPUNumerics(!numerics.varying, numerics.tf32)
+	numerics.told = true
 }
 
 // A tensor is lent while it waits for another device's worker to copy and free it. How long it
@@ -299,57 +264,45 @@ func (d Device) EndLoan(loan uint64) { shim.EndLoan(d.account(), loan) }
 // process began.
 func (d Device) OwnPeak() int64 { return shim.OwnPeak(d.account()) }
 
-// restrictions are those in force on the accounts of devices. Like the accounts, they belong to
-// the process.
+// restrictions are the limits in force of Restrict, by device, after the limit that was there before.
 var restrictions struct {
 	mu sync.Mutex
-	of map[Device]*restricted
-}
-
-// restricted is the restrictions of one device.
-type restricted struct {
-	was    int64 // the limit before the first restriction; 0 is none
-	limits []*int64
+	of map[Device][]*int64
 }
 
 // Restrict limits the live bytes of a device, to more than 0, until release is
 // called. Restrictions may overlap and be released in any order, and release may be called again.
 // The limit in force is the lowest of all restrictions and of the limit before them, which returns
 // when the last is released. A SetLimit in between holds until the next Restrict or release.
-//
-// It is tempting to let each restriction restore the limit that it found. But the first to come
-// need not be the last to go, and the limit of one that has gone would stay.
 func (d Device) Restrict(bytes int64) (release func()) {
-	limit := &bytes
 	r := &restrictions
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.of[d] == nil {
-		if r.of == nil {
-			r.of = map[Device]*restricted{}
-		}
-		r.of[d] = &restricted{was: d.Memory().Limit}
-	}
-	r.of[d].limits = append(r.of[d].limits, limit)
-	r.of[d].enforce(d)
-	return sync.OnceFunc(func() {
+	change := func(how func([]*int64) []*int64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		now := r.of[d]
-		now.limits = slices.DeleteFunc(now.limits, func(l *int64) bool { return l == limit })
-		now.enforce(d)
-		if len(now.limits) == 0 {
+		if r.of == nil {
+			r.of = map[Device][]*int64{}
+		}
+		if r.of[d] == nil {
+			before := d.Memory().Limit
+			r.of[d] = []*int64{&before}
+		}
+		limits := how(r.of[d])
+		r.of[d] = limits
+		lowest := *limits[0]
+		for _, l := range limits[1:] {
+			if lowest == 0 || *l < lowest {
+				lowest = *l
+			}
+		}
+		d.SetLimit(lowest)
+		if len(limits) == 1 {
 			delete(r.of, d)
 		}
-	})
-}
-
-func (r *restricted) enforce(d Device) {
-	lowest := r.was
-	for _, l := range r.limits {
-		if lowest == 0 || *l < lowest {
-			lowest = *l
-		}
 	}
-	d.SetLimit(lowest)
+	change(func(limits []*int64) []*int64 { return append(limits, &bytes) })
+	return sync.OnceFunc(func() {
+		change(func(limits []*int64) []*int64 {
+			return slices.DeleteFunc(limits, func(l *int64) bool { return l == &bytes })
+		})
+	})
 }

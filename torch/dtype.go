@@ -2,13 +2,14 @@ package torch
 
 import (
 	"fmt"
-	"math"
+
+	"penstock.example/safetensors"
 )
 
 // DType is the type of a tensor's elements. The values are c10::ScalarType's.
 type DType int
 
-// The element types that can be copied from and to Go slices.
+// The element types that can be copied from and to Go's memory.
 const (
 	Uint8    DType = 0
 	Int32    DType = 3
@@ -22,10 +23,15 @@ const (
 var dtypes = map[DType]struct {
 	name string
 	size int64
+	file safetensors.DType
 }{
-	Uint8: {"uint8", 1}, Int32: {"int32", 4}, Int64: {"int64", 8}, Float32: {"float32",
-		4}, Float64: {"float64", 8},
-	Bool: {"bool", 1}, BFloat16: {"bfloat16", 2},
+	Uint8:    {"uint8", 1, safetensors.U8},
+	Int32:    {"int32", 4, safetensors.I32},
+	Int64:    {"int64", 8, safetensors.I64},
+	Float32:  {"float32", 4, safetensors.F32},
+	Float64:  {"float64", 8, safetensors.F64},
+	Bool:     {"bool", 1, safetensors.Bool},
+	BFloat16: {"bfloat16", 2, safetensors.BF16},
 }
 
 // String is PyTorch's name of the type, such as "float32".
@@ -36,30 +42,34 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", int(d))
 }
 
-// Size is the number of bytes of one element; 0 for a type that Go slices do not hold.
+// Size is the number of bytes of one element; 0 for a type that Go's memory does not hold.
 func (d DType) Size() int64 { return dtypes[d].size }
 
 // IsFloat says whether the elements can carry gradients.
 func (d DType) IsFloat() bool { return d >= 5 && d <= 10 || d == BFloat16 }
 
-// BF16 is a bfloat16 number: the upper half of a float32.
-type BF16 uint16
-
-// ToBF16 rounds to nearest even, as libtorch does. NaN stays NaN.
-func ToBF16(f float32) BF16 {
-	bits := math.Float32bits(f)
-	if f != f {
-		return 0x7fc0
+// FileDType returns the name of an element type in a file. The writer refuses a type that files do
+// not have.
+func FileDType(d DType) safetensors.DType {
+	if t, ok := dtypes[d]; ok {
+		return t.file
 	}
-	return BF16((bits + 0x7fff + bits>>16&1) >> 16)
+	return safetensors.DType(d.String())
 }
 
-// Float32 is the exact value of b.
-func (b BF16) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
+// DTypeOfFile returns the element type for a name in a file.
+func DTypeOfFile(name safetensors.DType) (DType, error) {
+	for d, t := range dtypes {
+		if t.file == name {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("elements of %s, which penstock does not have", name)
+}
 
 // Element is a Go type that a tensor's elements can be copied from and to.
 type Element interface {
-	float32 | float64 | BF16 | int64 | int32 | uint8 | bool
+	float32 | float64 | int64 | int32 | uint8 | bool
 }
 
 func dtypeOf[T Element]() DType {
@@ -69,8 +79,6 @@ func dtypeOf[T Element]() DType {
 		return Float32
 	case float64:
 		return Float64
-	case BF16:
-		return BFloat16
 	case int64:
 		return Int64
 	case int32:

@@ -19,7 +19,8 @@ var ErrOutOfMemory = errors.New("out of memory")
 var ErrDeviceLost = errors.New("the GPU is lost to this process")
 
 // lost is how CUDA says so.
-var lost = regexp.MustCompile("device-side assert|illegal memory access|misaligned address|illegal instruction|unspecified launch failure")
+var lost = regexp.MustCompile("device-side assert|illegal memory access|misaligned address|" +
+	"illegal instruction|unspecified launch failure")
 
 // MemoryError says which account refused an allocation and why. Sizes are bytes.
 type MemoryError struct {
@@ -33,8 +34,7 @@ func (e *MemoryError) Error() string {
 		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)",
 			e.Device, e.Live, e.Requested)
 	}
-	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit,
-		e.Live, e.Requested)
+	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit, e.Live, e.Requested)
 }
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.
@@ -96,15 +96,30 @@ func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 	}
 	if e.Kind == shim.OutOfMemory {
 		device := c.device
-		if e.Account >= shim.GPUAccount {
+		switch {
+		case e.Account >= shim.GPUAccount:
 			device = CUDA(e.Account - shim.GPUAccount)
-		} else if e.Account > 0 {
+		case e.Account > 0:
 			device = CPU(e.Account - 1)
 		}
 		out.Err = &MemoryError{Device: device, Limit: e.Limit, Live: e.Live, Requested: e.Requested}
 	}
 	out.Args = Describe(tensors)
 	return out
+}
+
+// check panics with the *Error of a call that failed.
+func (c *Ctx) check(op string, err *shim.Error, tensors ...*Tensor) {
+	if err != nil {
+		panic(c.failed(op, tensors, err))
+	}
+}
+
+// check is Ctx.check of a call without a context.
+func (t *Tensor) check(op string, err *shim.Error) {
+	if err != nil {
+		panic(&Error{Op: op, Args: []string{t.String()}, Message: err.Message})
+	}
 }
 
 // Describe returns the tensors as in an Error's Args, such as "float32[8,16]".

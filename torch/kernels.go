@@ -22,16 +22,12 @@ type Kernels struct {
 
 // Variables of the environment that choose kernels. OPENBLAS_L2_SIZE is none of them: it changes
 // how OpenBLAS cuts matrices, and no bit of a product.
-const (
-	coreVariable = "OPENBLAS_CORETYPE"
-	atenVariable = "ATEN_CPU_CAPABILITY"
-)
-
-var (
-	mklVariables    = []string{"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"}
-	oneDNNVariables = []string{"ONEDNN_MAX_CPU_ISA",
-		"DNNL_MAX_CPU_ISA"} // names of one variable, the newer first
-)
+var variables = map[string][]string{
+	"OpenBLAS": {"OPENBLAS_CORETYPE"},
+	"MKL":      {"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"},
+	"ATen":     {"ATEN_CPU_CAPABILITY"},
+	"oneDNN":   {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}, // names of one, the newer first
+}
 
 // corrected says that init has chosen the BLAS's kernels.
 var corrected bool
@@ -41,7 +37,7 @@ var corrected bool
 // nothing when the user set OPENBLAS_CORETYPE. It must come before the first BLAS call of the
 // process.
 func init() {
-	if os.Getenv(coreVariable) != "" {
+	if chosenBy("OpenBLAS") != "OpenBLAS" {
 		return
 	}
 	if core := shim.BetterBLASCore(); core != "" {
@@ -52,26 +48,22 @@ func init() {
 // KernelsInUse lists the kernels of BLAS, ATen and oneDNN, in this order.
 func KernelsInUse() []Kernels {
 	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(),
-		By: chosenBy("OpenBLAS", coreVariable), Best: shim.BetterBLASCore()}
+		By: chosenBy("OpenBLAS"), Best: shim.BetterBLASCore()}
 	switch {
 	case strings.HasPrefix(blas.Version, "MKL "):
-		blas.By = chosenBy("MKL", mklVariables...)
+		blas.By = chosenBy("MKL")
 	case corrected:
 		blas.By = "penstock"
 	}
-	aten := Kernels{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", atenVariable),
-		Best: shim.BetterATenKernels()}
-	dnn := Kernels{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()),
-		By: chosenBy("oneDNN", oneDNNVariables...)}
-	if better := shim.BetterOneDNNISA(); better != 0 {
-		dnn.Best = oneDNNName(better)
-	}
-	return []Kernels{blas, aten, dnn}
+	return []Kernels{blas,
+		{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen"), Best: shim.BetterATenKernels()},
+		{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()),
+			By: chosenBy("oneDNN"), Best: oneDNNName(shim.BetterOneDNNISA())}}
 }
 
-// chosenBy returns the first of the variables that is set, with its value, or the library.
-func chosenBy(library string, variables ...string) string {
-	for _, v := range variables {
+// chosenBy returns the first of a library's variables that is set, with its value, or the library.
+func chosenBy(library string) string {
+	for _, v := range variables[library] {
 		if value := os.Getenv(v); value != "" {
 			return v + "=" + value
 		}
@@ -81,32 +73,26 @@ func chosenBy(library string, variables ...string) string {
 
 // oneDNNNames are the names that ONEDNN_MAX_CPU_ISA takes, by dnnl_cpu_isa_t.
 var oneDNNNames = map[int]string{
-	0x1: "SSE41", 0x3: "AVX", 0x7: "AVX2", 0x27: "AVX512_CORE", 0x67: "AVX512_CORE_VNNI", 0xe7: "AVX512_CORE_BF16",
-	0x3e7: "AVX512_CORE_AMX",                                                            // of oneDNN 2
+	0x1: "SSE41", 0x3: "AVX", 0x7: "AVX2", 0x27: "AVX512_CORE", 0x67: "AVX512_CORE_VNNI",
+	0xe7: "AVX512_CORE_BF16", 0x3e7: "AVX512_CORE_AMX", // of oneDNN 2
 	0x1ef: "AVX512_CORE_FP16", 0xfef: "AVX512_CORE_AMX", 0x1fef: "AVX512_CORE_AMX_FP16", // of oneDNN 3
 }
 
-// oneDNNName names a dnnl_cpu_isa_t; -1 is unknown, and "".
+// oneDNNName names a dnnl_cpu_isa_t; -1 and 0 are none, and "".
 func oneDNNName(isa int) string {
-	if isa == -1 {
+	if isa <= 0 {
 		return ""
 	}
 	return cmp.Or(oneDNNNames[isa], fmt.Sprintf("isa %#x", isa))
 }
 
-// Slow says in a sentence that the kernels are not the best for this processor, who chose them and
-// what to do. It is "" if they are the best.
+// Slow says in a sentence that the kernels are not the best for this processor, and who chose them. It is
+// "" if they are the best.
 func (k Kernels) Slow() string {
 	if k.Best == "" {
 		return ""
 	}
-	variable, _, fromOutside := strings.Cut(k.By, "=")
-	if fromOutside {
-		return fmt.Sprintf("%s computes with %s kernels because of %s; the best for this processor are %s, "+
-			"and a step may take several times as long. Unset %s to have them, with other last bits",
-			k.Library, k.Name, k.By, k.Best, variable)
-	}
-	return fmt.Sprintf("%s computes with %s kernels, which %s chose; the best for this processor are %s, "+
+	return fmt.Sprintf("%s computes with %s kernels, chosen by %s; the best for this processor are %s, "+
 		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
 

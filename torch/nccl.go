@@ -144,7 +144,7 @@ func (n *NCCL) end(f func([]shim.NCCL)) {
 // GPU is what tells a CUDA device from all others, of any machine; "" for a CPU, and in a build
 // without NCCL.
 func (d Device) GPU() string {
-	if d.Kind != KindCUDA || !d.Available() || shim.NCCLVersion() == 0 {
+	if d.Kind != KindCUDA || d.Usable() != nil || shim.NCCLVersion() == 0 {
 		return ""
 	}
 	id, err := shim.GPUID(d.Index)

@@ -41,15 +41,12 @@ func CloseStream(s stream.Stream) {
 // streams are the open streams of CUDA devices.
 var streams streamPool
 
-// streamPool knows which of the streams that libtorch gives in turn are open.
+// streamPool knows which of the 32 streams of a device, which libtorch gives in turn, are open.
 type streamPool struct {
 	mu     sync.Mutex
 	users  map[Stream]int
 	closed map[Device][]Stream
 }
-
-// streamsOfDevice is how many streams of a device libtorch has.
-const streamsOfDevice = 32
 
 func (p *streamPool) open(d Device, next func() Stream) (s Stream) {
 	p.mu.Lock()
@@ -61,7 +58,7 @@ func (p *streamPool) open(d Device, next func() Stream) (s Stream) {
 		s, p.closed[d] = p.closed[d][n-1], p.closed[d][:n-1]
 	} else {
 		s = next()
-		for n := 1; p.users[s] > 0 && n < streamsOfDevice; n++ {
+		for n := 1; p.users[s] > 0 && n < 32; n++ {
 			s = next()
 		}
 	}
@@ -152,9 +149,8 @@ func (c *Ctx) Stream() stream.Stream {
 }
 
 // MemoryLike allocates what CopyHere of a would have, with no values.
-func (c *Ctx) MemoryLike(a *Tensor) *Tensor {
-	var out *Tensor
-	c.NoGrad(func() { out = c.begin(opTransferTo).t(a).device(c.device).one() })
+func (c *Ctx) MemoryLike(a *Tensor) (out *Tensor) {
+	c.NoGrad(func() { out = c.op("penstock::transfer_memory").t(a).device(c.device).one() })
 	return out
 }
 
@@ -164,21 +160,20 @@ func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 	was := c.mode
 	defer func() { c.mode = was }()
 	if on, ok := s.(gpuStream); ok {
-		own := on.gpu()
-		if own.device.Kind == c.device.Kind && own.device != c.device { // from another GPU: libtorch copies on the stream there
-			c.mode.PeerIndex, c.mode.PeerStream = int32(own.device.Index), own.id
+		own, m := on.gpu(), &c.mode
+		if own.device.Kind == c.device.Kind && own.device != c.device { // libtorch copies on the other GPU's stream
+			m.PeerIndex, m.PeerStream = int32(own.device.Index), own.id
 		} else {
-			c.mode.DeviceType, c.mode.DeviceIndex, c.mode.Stream = int32(own.device.Kind), int32(own.device.Index), own.id
+			m.DeviceType, m.DeviceIndex, m.Stream = int32(own.device.Kind), int32(own.device.Index), own.id
 		}
 	}
-	c.NoGrad(func() { c.begin(opTransferIn).t(into).t(a).run() })
+	c.NoGrad(func() { c.op("penstock::transfer_into").t(into).t(a).run() })
 }
 
 // ToHost queues a copy of a to memory of the CPU that no account counts. Its values are there when
 // the work of the context's stream is done.
-func (c *Ctx) ToHost(a *Tensor) *Tensor {
-	var out *Tensor
-	c.NoGrad(func() { out = c.begin(opToDevice).t(a).skip().skip().device(CPU(0)).skip().b(true).one() })
+func (c *Ctx) ToHost(a *Tensor) (out *Tensor) {
+	c.NoGrad(func() { out = c.copyTo(CPU(0), a) })
 	return out
 }
 

@@ -32,11 +32,14 @@ func (t *Tensor) handle() shim.Handle {
 	return t.h
 }
 
+// Handle is what package shim knows the tensor by. It panics with an *Error for nil.
+func (t *Tensor) Handle() shim.Handle { return t.given("handle") }
+
 // given is t's handle for what needs a tensor: nil panics with an *Error.
 func (t *Tensor) given(what string) shim.Handle {
 	if t == nil {
-		panic(&Error{Op: what, Args: Describe([]*Tensor{t}),
-			Message: "the tensor is nil: a gradient or a skip connection that is absent, or a tensor that was never made"})
+		panic(&Error{Op: what, Args: Describe([]*Tensor{t}), Message: "the tensor is nil: a gradient or a skip " +
+			"connection that is absent, or a tensor that was never made"})
 	}
 	return t.handle()
 }
@@ -104,14 +107,6 @@ func (t *Tensor) SameShape(as *Tensor) bool {
 	return shim.SameShape(t.given("shape"), as.given("shape"))
 }
 
-func product(shape []int64) int64 {
-	n := int64(1)
-	for _, s := range shape {
-		n *= s
-	}
-	return n
-}
-
 // DType is the type of the elements.
 func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
 
@@ -156,25 +151,14 @@ func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
 // another handle, stays.
 func Hollow(list []*Tensor) {
 	once, _ := Distinct(list)
-	var handles []shim.Handle
-	for _, t := range once {
-		if t != nil && t.h != 0 {
-			handles = append(handles, t.h)
-		}
-	}
-	if handles != nil {
-		shim.Hollow(handles)
-	}
+	shim.Hollow(handlesOf(slices.DeleteFunc(once, func(t *Tensor) bool { return t == nil || t.h == 0 })))
 }
 
 // Refill gives the tensors of a list that Hollow has emptied memory of the context's account, all zeros.
 func (c *Ctx) Refill(list []*Tensor) {
 	for _, t := range list {
-		if t == nil || t.h == 0 {
-			continue
-		}
-		if err := shim.Refill(&c.mode, t.h); err != nil {
-			panic(c.failed("refill", []*Tensor{t}, err))
+		if t != nil && t.h != 0 {
+			c.check("refill", shim.Refill(&c.mode, t.h), t)
 		}
 	}
 }
@@ -188,11 +172,7 @@ func (t *Tensor) String() string {
 		return "freed"
 	}
 	d := shim.Describe(t.h)
-	sizes := make([]string, len(d.Shape))
-	for i, s := range d.Shape {
-		sizes[i] = fmt.Sprint(s)
-	}
-	return DType(d.DType).String() + "[" + strings.Join(sizes, ",") + "]"
+	return DType(d.DType).String() + strings.ReplaceAll(fmt.Sprint(d.Shape), " ", ",")
 }
 
 // Dense says of a tensor with these sizes and strides whether its elements fill its memory, each once, in

@@ -11,13 +11,17 @@ import (
 	"unsafe"
 )
 
-// Board has entries by which processes find each other, ProcessGroup is a ProcessGroupGloo, Transfer a
-// send or a receive under way.
-type (
-	Board        uintptr
-	ProcessGroup uintptr
-	Transfer     uintptr
-)
+// Board has the entries by which the processes of a Gloo find each other: whoever has a Board brings the
+// entries of each process to all others. It is safe for concurrent use, and never freed, as a process has
+// one.
+type Board uintptr
+
+// Gloo is c10d's ProcessGroupGloo: connections between each two of a number of processes, neither
+// authenticated nor encrypted. It is safe for concurrent use until Close.
+type Gloo uintptr
+
+// Transfer is a send or a receive under way. It holds the memory of its tensor.
+type Transfer uintptr
 
 // text is s for C, until f returns.
 func text(s string, f func(*C.char)) {
@@ -26,11 +30,19 @@ func text(s string, f func(*C.char)) {
 	f(c)
 }
 
-// NewBoard makes a board, which is never freed.
+// failure is an error of C as one of Go.
+func failure(e *C.ps_error) error {
+	if err := taken(e); err != nil {
+		return err
+	}
+	return nil
+}
+
+// NewBoard makes a board without entries.
 func NewBoard() Board { return Board(C.ps_board_new()) }
 
-// TakeEntry waits for the next entry of this process. ok is false after CloseBoard.
-func TakeEntry(b Board) (key string, value []byte, ok bool) {
+// Take waits for the next entry of this process. ok is false after Close.
+func (b Board) Take() (key string, value []byte, ok bool) {
 	var k *C.char
 	var data unsafe.Pointer
 	var n C.int64_t
@@ -42,27 +54,59 @@ func TakeEntry(b Board) (key string, value []byte, ok bool) {
 	return C.GoString(k), C.GoBytes(data, C.int(n)), true
 }
 
-// PutEntry gives an entry of another process.
-func PutEntry(b Board, key string, value []byte) {
+// Put adds an entry of another process.
+func (b Board) Put(key string, value []byte) {
 	text(key, func(key *C.char) { C.ps_board_put(C.ps_board(b), key, words(value), C.int64_t(len(value))) })
 }
 
-// CloseBoard ends TakeEntry, and an OpenGloo that waits for an entry.
-func CloseBoard(b Board) { C.ps_board_close(C.ps_board(b)) }
+// Close ends Take, and an OpenGloo that waits for an entry.
+func (b Board) Close() { C.ps_board_close(C.ps_board(b)) }
 
-// OpenGloo joins processes that have a board each. It listens on the interface of an address.
-func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g ProcessGroup, err *Error) {
+// OpenGloo joins size processes, of which this is number rank. It listens on the interface that has the
+// address. It blocks until all are joined, the timeout has passed or the board is closed.
+func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g Gloo, err error) {
 	text(address, func(address *C.char) {
 		var out C.ps_gloo
-		err = taken(C.ps_gloo_open(C.ps_board(b), C.int32_t(rank), C.int32_t(size), address,
+		err = failure(C.ps_gloo_open(C.ps_board(b), C.int32_t(rank), C.int32_t(size), address,
 			C.int64_t(timeout.Milliseconds()), &out))
-		g = ProcessGroup(out)
+		g = Gloo(out)
 	})
 	return g, err
 }
 
-// CloseGloo closes all connections. No transfer may be left.
-func CloseGloo(g ProcessGroup) { C.ps_gloo_close(C.ps_gloo(g)) }
+// Close closes all connections. All transfers have to be freed.
+func (g Gloo) Close() { C.ps_gloo_close(C.ps_gloo(g)) }
+
+// Send begins to send the memory of a dense tensor to another process. It ends after the other
+// process has begun to receive it under the same tag. Sizes are not checked: a receive of fewer
+// bytes than are sent ends the receiving process.
+func (g Gloo) Send(h Handle, to, tag int) (Transfer, error) {
+	var out C.ps_transfer
+	err := failure(C.ps_gloo_send(C.ps_gloo(g), tensor(h), C.int32_t(to), C.int32_t(tag), &out))
+	return Transfer(out), err
+}
+
+// Receive begins to fill the memory of a dense tensor with another process's bytes.
+func (g Gloo) Receive(h Handle, from, tag int) (Transfer, error) {
+	var out C.ps_transfer
+	err := failure(C.ps_gloo_receive(C.ps_gloo(g), tensor(h), C.int32_t(from), C.int32_t(tag), &out))
+	return Transfer(out), err
+}
+
+// Wait blocks until the transfer has ended. done is false if it was aborted. An error says that the
+// connection is broken. It is called once at most.
+func (t Transfer) Wait() (done bool, err error) {
+	var out C.int32_t
+	err = failure(C.ps_transfer_wait(C.ps_transfer(t), &out))
+	return out != 0, err
+}
+
+// Abort ends Wait, now or later. It may be called from another goroutine, until Free.
+func (t Transfer) Abort() { C.ps_transfer_abort(C.ps_transfer(t)) }
+
+// Free drops the transfer. A message that is not there yet is lost, and nothing is written to the
+// tensor any more.
+func (t Transfer) Free() { C.ps_transfer_free(C.ps_transfer(t)) }
 
 // Memory is a view of a dense tensor's memory, in the order of addresses.
 func Memory(h Handle) (Handle, *Error) {
@@ -70,31 +114,3 @@ func Memory(h Handle) (Handle, *Error) {
 	err := taken(C.ps_memory(tensor(h), &out))
 	return Handle(out), err
 }
-
-// Send begins to send a dense tensor's memory.
-func Send(g ProcessGroup, h Handle, to, tag int) (Transfer, *Error) {
-	var out C.ps_transfer
-	err := taken(C.ps_gloo_send(C.ps_gloo(g), tensor(h), C.int32_t(to), C.int32_t(tag), &out))
-	return Transfer(out), err
-}
-
-// Receive begins to fill a dense tensor's memory.
-func Receive(g ProcessGroup, h Handle, from, tag int) (Transfer, *Error) {
-	var out C.ps_transfer
-	err := taken(C.ps_gloo_receive(C.ps_gloo(g), tensor(h), C.int32_t(from), C.int32_t(tag), &out))
-	return Transfer(out), err
-}
-
-// WaitTransfer blocks until a transfer has ended: done says that all bytes are there, and not
-// AbortTransfer ended it. It is called once at most.
-func WaitTransfer(t Transfer) (done bool, err *Error) {
-	var out C.int32_t
-	err = taken(C.ps_transfer_wait(C.ps_transfer(t), &out))
-	return out != 0, err
-}
-
-// AbortTransfer ends a wait, now or later, from any goroutine.
-func AbortTransfer(t Transfer) { C.ps_transfer_abort(C.ps_transfer(t)) }
-
-// FreeTransfer drops a transfer.
-func FreeTransfer(t Transfer) { C.ps_transfer_free(C.ps_transfer(t)) }

@@ -23,7 +23,6 @@ package shim
 import "C"
 
 import (
-	"math"
 	"unsafe"
 
 	_ "penstock.example/internal/shim/native"
@@ -85,9 +84,9 @@ func taken(e *C.ps_error) *Error {
 	}
 	defer C.ps_error_free(e)
 	return &Error{
-		Kind: int(e.kind), Message: C.GoString(e.message), Node: C.GoString(e.node), Op: C.GoString(e.op), Sequence: uint64(e.sequence),
-		Ended:   endedWith(int64(e.checkpoint)),
-		Account: int(e.account), Limit: int64(e.limit), Live: int64(e.live), Requested: int64(e.requested),
+		Kind: int(e.kind), Message: C.GoString(e.message), Node: C.GoString(e.node), Op: C.GoString(e.op),
+		Sequence: uint64(e.sequence), Ended: endedWith(int64(e.checkpoint)), Account: int(e.account),
+		Limit: int64(e.limit), Live: int64(e.live), Requested: int64(e.requested),
 	}
 }
 
@@ -138,17 +137,17 @@ func Environment(name string) string {
 }
 
 // Find looks an operator up by name ("aten::add") and overload ("Tensor", or "" for the default one).
-func Find(name, overload string) (op Op, arguments, returns int, schema string, err *Error) {
+func Find(name, overload string) (op Op, schema string, err *Error) {
 	cname, coverload := C.CString(name), C.CString(overload)
 	defer C.free(unsafe.Pointer(cname))
 	defer C.free(unsafe.Pointer(coverload))
 	var handle C.ps_op
-	var na, nr C.int32_t
+	var arguments, returns C.int32_t
 	var text *C.char
-	if err := taken(C.ps_op_find(cname, coverload, &handle, &na, &nr, &text)); err != nil {
-		return nil, 0, 0, "", err
+	if err := taken(C.ps_op_find(cname, coverload, &handle, &arguments, &returns, &text)); err != nil {
+		return nil, "", err
 	}
-	return Op(handle), int(na), int(nr), C.GoString(text), nil
+	return Op(handle), C.GoString(text), nil
 }
 
 // Call runs op on encoded arguments and writes encoded results into out, after their number of words in
@@ -449,6 +448,3 @@ const (
 	Seed    = C.PS_SEED
 	Device  = C.PS_DEVICE
 )
-
-// Float decodes a PS_DOUBLE payload.
-func Float(word uint64) float64 { return math.Float64frombits(word) }
