@@ -45,7 +45,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage, []string{"gpt", "cifar10"}},
 		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine"; want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
-		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1, column 1"}},
+		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1, field 1"}},
 		{train("--schedule", programs), exitUsage, []string{"--schedule " + programs + ": ", "not a regular file but a directory; want a schedule's name, such as 1f1b, or a file with a program"}},
 		{train("--schedule", broken), exitUsage, []string{"--schedule " + broken, "missing: 0B1 is on no worker", "penstock schedule check"}},
 		{train("--schedule", other, "--stages", "2"), exitUsage, []string{"--stages 2: ", other, "is for 1 devices; want --stages 1"}},
