@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -255,7 +254,6 @@ type comparedLine struct {
 }
 
 func newRematCurve() *cobra.Command {
-	var out string
 	cmd := &cobra.Command{
 		Use:   "curve CHAIN --out FILE.svg",
 		Short: "Draw the time of the best plans over memory",
@@ -263,39 +261,27 @@ func newRematCurve() *cobra.Command {
 strategies take (see penstock remat compare), up to 120 % longer.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := readChain(cmd, args[0], "out")
-			if err != nil {
-				return err
-			}
-			if filepath.Ext(out) != ".svg" {
-				return badUsage("--out %q: want a name that ends in .svg", out)
-			}
-			if err := checkOut(cmd, out, args[0]); err != nil {
-				return err
-			}
-			points, err := rematCurve(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			usual, err := remat.Baselines(c)
-			if err != nil {
-				return err
-			}
-			svg, err := drawCurve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
-			if err != nil {
-				return err
-			}
-			if err := writeOut(cmd, out, svg); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s to %s, drawn in %s\n", len(points),
-				formatBytes(points[0].Peak), formatBytes(points[len(points)-1].Peak), out)
-			return err
-		},
 	}
-	path(cmd.Flags(), &out, "out", "`FILE` to draw to, such as curve.svg")
-	return cmd
+	return fileVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result, err error) {
+		c, err := readChain(cmd, args[0])
+		if err != nil {
+			return r, err
+		}
+		points, err := rematCurve(cmd.Context(), c)
+		if err != nil {
+			return r, err
+		}
+		usual, err := remat.Baselines(c)
+		if err != nil {
+			return r, err
+		}
+		r.file, err = drawCurve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
+		r.text = func(w io.Writer) {
+			fmt.Fprintf(w, "%d plans from %s to %s\n", len(points), formatBytes(points[0].Peak),
+				formatBytes(points[len(points)-1].Peak))
+		}
+		return r, err
+	})
 }
 
 // rematCurve returns the best plans, by ascending peak: at least one, of plain training.
