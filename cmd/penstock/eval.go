@@ -179,8 +179,7 @@ func fitsTrained(is data.Info, was *data.Info) error {
 		return out + " for " + string(i.Task())
 	}
 	if text(is) != text(*was) {
-		return fmt.Errorf("the data have %s, and the model was trained with %s; want data like those of the run",
-			text(is), text(*was))
+		return fmt.Errorf("the data have %s, and the model was trained with %s", text(is), text(*was))
 	}
 	return nil
 }
@@ -281,7 +280,8 @@ func (f *predictFlags) openTokenizer(t *trained) (err error) {
 	}
 	if path == "" {
 		from, flags := trainingFlags()
-		if err := t.readFlags(from); errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
+		err := t.readFlags(from)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
 			return nil
 		}
 		var o data.Options

@@ -31,7 +31,8 @@ train --dashboard shows the same page live.`,
   penstock report plan.json --out plan.html`,
 		Args: filesNamed("DIR, or PLAN,"),
 	}
-	return fileVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result, err error) {
+	return fileVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
+		err error) {
 		page, what, err := readPage(cmd, args[0])
 		if err != nil {
 			return r, err

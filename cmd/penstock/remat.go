@@ -216,11 +216,14 @@ more steps the best plan does in the same time.`,
 			return r, err
 		}
 		compared, err := remat.Compare(cmd.Context(), usual,
-			func(ctx context.Context, limit int64) (remat.Plan, error) { return table.Plan(limit), ctx.Err() })
-		lines, once, none := []comparedLine{}, c.Once(), int64(0)
+			func(ctx context.Context, limit int64) (remat.Plan, error) {
+				return table.Plan(limit), ctx.Err()
+			})
+		over := func(us float64) float64 { return part(us-c.Once(), c.Once()) / 100 }
+		lines, none := []comparedLine{}, int64(0)
 		for _, b := range compared {
 			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time,
-				b.Time/max(once, 1e-9) - 1, b.Optimum.Peak, b.Optimum.Time, b.Optimum.Time/max(once, 1e-9) - 1, b.Gain})
+				over(b.Time), b.Optimum.Peak, b.Optimum.Time, over(b.Optimum.Time), b.Gain})
 			if b.Strategy == "none" {
 				none = b.Peak
 			}
@@ -232,9 +235,10 @@ more steps the best plan does in the same time.`,
 				if l.Parts > 0 {
 					name = fmt.Sprint(name, " ", l.Parts)
 				}
-				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))),
-					micros(l.Time), percent(l.Overhead, 1), micros(l.OptimumTime),
-					percent(l.OptimumOverhead, 1), percent(l.Gain, 1))
+				row(w, name, formatBytes(l.Peak),
+					fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))), micros(l.Time),
+					percent(l.Overhead, 1), micros(l.OptimumTime), percent(l.OptimumOverhead, 1),
+					percent(l.Gain, 1))
 			}
 		}}, err
 	})
@@ -262,7 +266,8 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
 	}
-	return fileVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result, err error) {
+	return fileVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result,
+		err error) {
 		c, err := readChain(cmd, args[0])
 		if err != nil {
 			return r, err
@@ -320,8 +325,8 @@ the plan is complete, and that its peak and time are as it says. If not, the exi
 			if err := remat.CheckPlan(c, p); err != nil {
 				return fmt.Errorf("the plan does not hold: %s", message(err))
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the plan holds: %d operations, peak %s (%d bytes), time %s\n",
-				len(p.Ops), formatBytes(p.Peak), p.Peak, micros(p.Time))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the plan holds: %d operations, peak %s, time %s\n",
+				len(p.Ops), formatBytes(p.Peak), micros(p.Time))
 			return err
 		},
 	}

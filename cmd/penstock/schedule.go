@@ -311,14 +311,17 @@ are those of the chain, without recomputation and without the optimizer's state.
 			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most(), b.most()))
 		})
 		return result{line: lines, text: func(w io.Writer) {
-			title, unit := "HELD AT MOST", func(x float64) string { return fmt.Sprintf("%.6g", x) }
-			held := func(x float64) string { return fmt.Sprintf("%.4g", x) }
+			title := "HELD AT MOST"
 			if chain != nil {
-				title, unit, held = "HIGHEST PEAK", micros, func(x float64) string { return formatBytes(int64(x)) }
+				title = "HIGHEST PEAK"
 			}
 			row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
 			for _, l := range lines {
-				row(w, l.Schedule, l.Virtual, unit(l.Makespan), fmt.Sprintf("%.1f %%", 100*l.Bubble), held(l.most()))
+				step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most())
+				if chain != nil {
+					step, held = micros(l.Makespan), formatBytes(int64(l.most()))
+				}
+				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
 			}
 		}}, nil
 	})

@@ -13,8 +13,8 @@ func TestVerbsRefuse(t *testing.T) {
 	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "BROKEN", textFile(t, "broken.json", `{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,"output_bytes":5,"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],"loss":{"tmp_bytes":1,"backward_us":2}}`),
 		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,"time_us":1,"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
 	for line, want := range map[string]string{
-		"balance --stages 2":                                                      "want --costs N,N,... to cut, or --model NAME",
-		"balance --stages 2 --costs 1,2 --model mlp":                              "one of the two",
+		"balance --stages 2":                                                      "want one of --costs N,N,... and --model NAME",
+		"balance --stages 2 --costs 1,2 --model mlp":                              "want one of",
 		"balance --costs 1,2":                                                     "--stages N is needed",
 		"balance --costs 1,2 --stages 0":                                          "--stages 0: want at least 1",
 		"balance --costs 1,2 --stages 3":                                          "--costs: ",
