@@ -106,7 +106,8 @@ func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share f
 		}
 		r.Value = m.Faster()
 		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms",
-			mebibytes(limit), mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak), median(m.Theirs))
+			mebibytes(limit), mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak),
+			median(m.Theirs))
 		b.add(r)
 	}
 	return nil
