@@ -133,8 +133,10 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 // runData returns the options of the run's data, in which flags of the command line come first.
 func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	from, flags := trainingFlags()
-	changed := cmd.Flags().Changed
-	if !changed("data") {
+	for _, name := range append([]string{"data"}, dataOnly...) {
+		*from.Flags().Lookup(name) = *cmd.Flags().Lookup(name) // they share the value
+	}
+	if !cmd.Flags().Changed("data") {
 		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
@@ -144,19 +146,7 @@ func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error)
 			return nil, err
 		}
 	}
-	d, typed := &flags.dataFlags, f.dataFlags
-	if changed("data") {
-		d.dataName = typed.dataName
-	}
-	if changed("data-dir") {
-		d.dataDir = typed.dataDir
-	}
-	if changed("data-set") {
-		d.dataSettings = typed.dataSettings
-	}
-	if changed("window") {
-		d.window = typed.window
-	}
+	flags.dataFlags = f.dataFlags
 	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
 	return p, p.modelFlags.check(cmd.Flags())

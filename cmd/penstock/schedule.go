@@ -270,21 +270,16 @@ are those of the chain, without recomputation and without the optimizer's state.
 		if err != nil {
 			return r, err
 		}
-		var chain *remat.Chain
-		if profile != "" {
-			if cmd.Flags().Changed("times") {
-				return r, badUsage("--times and --profile: want one of them")
-			}
-			c, err := readChain(cmd, profile)
-			if err != nil {
+		var chain remat.Chain
+		switch {
+		case profile != "" && cmd.Flags().Changed("times"):
+			return r, badUsage("--times and --profile: want one of them")
+		case profile != "":
+			if chain, err = readChain(cmd, profile); err != nil {
 				return r, err
 			}
-			if chain = &c; shape.devices > len(c.Layers) {
-				return r, badUsage("--stages %d: the chain has %d layers; want at most as many",
-					shape.devices, len(c.Layers))
-			}
 		}
-		var lines []comparedSchedule
+		lines := []comparedSchedule{}
 		for _, of := range schedule.Schedules() {
 			virtual := of.Usual()
 			if of.Virtual == 0 {
@@ -292,14 +287,14 @@ are those of the chain, without recomputation and without the optimizer's state.
 			}
 			line := comparedSchedule{Schedule: of.Name, Virtual: virtual}
 			switch {
-			case chain == nil:
+			case profile == "":
 				err = shape.compare(&line, of, links)
 			case shape.devices*virtual > len(chain.Layers):
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name,
 					len(chain.Layers))
 				continue
 			default:
-				err = shape.compareOn(cmd.Context(), &line, of, links, *chain)
+				err = shape.compareOn(cmd.Context(), &line, of, links, chain)
 			}
 			if err != nil {
 				return r, err
@@ -311,13 +306,13 @@ are those of the chain, without recomputation and without the optimizer's state.
 		})
 		return result{line: lines, text: func(w io.Writer) {
 			title := "HELD AT MOST"
-			if chain != nil {
+			if profile != "" {
 				title = "HIGHEST PEAK"
 			}
 			row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
 			for _, l := range lines {
 				step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most())
-				if chain != nil {
+				if profile != "" {
 					step, held = micros(l.Makespan), formatBytes(int64(l.most()))
 				}
 				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
