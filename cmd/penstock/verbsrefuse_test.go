@@ -56,7 +56,7 @@ func TestVerbsRefuse(t *testing.T) {
 		"schedule gpipe --chunks 2":                                                  "--stages P is needed",
 		"schedule gpipe --stages 2 --chunks -1":                                      "--chunks -1: want at least 1",
 		"schedule zb-v --stages 2 --chunks 2 --virtual 3":                            "zb-v: 3 stages on each device, want 2",
-		"schedule gpipe --stages 2147483647 --chunks 2147483647":                     "are more than",
+		"schedule gpipe --stages 2147483647 --chunks 2147483647":                     "at most 16777216 stages",
 		"schedule gpipe --stages 2 --chunks 2 --times b=1":                           "want times of at most 10000 together, such as",
 		"schedule gpipe --stages 2 --chunks 2 --times f=NaN,i=1,w=1":                 "want times",
 		"schedule gpipe --stages 2 --chunks 2 --latency 1":                           "--latency 1: want a time such as 1ms",
