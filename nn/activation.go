@@ -117,7 +117,6 @@ func NewLeakyReLU(o LeakyReLUConfig) *LeakyReLU {
 	if o.Slope == 0 {
 		o.Slope = 0.01
 	}
-	require(o.Slope > 0 || !o.InPlace, "LeakyReLU: Slope is %v; in place it must be positive, or 0 for 0.01", o.Slope)
 	return &LeakyReLU{slope: o.Slope, inPlace: o.InPlace}
 }
 

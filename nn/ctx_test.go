@@ -532,7 +532,7 @@ func TestCompositesLeaveTheirOutputAlone(t *testing.T) {
 		shape []int64
 		bytes int64 // of the output
 	}{
-		{"attention", nn.NewCausalSelfAttention(8, 2), []int64{2, 5, 8}, 320},
+		{"attention", nn.NewSelfAttention(8, 2, nn.CausalMask), []int64{2, 5, 8}, 320},
 		{"transformer block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), []int64{2, 5, 8}, 320},
 		{"basic block", nn.NewBasicBlock(4, 8, 2), []int64{2, 4, 6, 6}, 576},
 		{"bottleneck", nn.NewBottleneck(4, 2, 1), []int64{2, 4, 6, 6}, 2304},
@@ -563,7 +563,7 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 		{"with one: the weights, and which scores were masked", true, scores + mask, 2*scores + mask},
 	} {
 		a := newAccount(t, row.grad)
-		l := nn.NewCausalSelfAttention(2, 1)
+		l := nn.NewSelfAttention(2, 1, nn.CausalMask)
 		nn.Materialise(a.Ctx, nn.State(l), 1)
 		x := a.Ones(torch.Float32, 1, tokens, 2)
 		a.start()
@@ -637,7 +637,7 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		"Softmax":                        {nn.NewSoftmax(1), rows, half},
 		"Dropout":                        {nn.NewDropout(0.5), rows, half},
 		"Dropout2d":                      {nn.NewDropout2d(0.5), image, half},
-		"attention":                      {nn.NewCausalSelfAttention(8, 2), sequence, half},
+		"attention":                      {nn.NewSelfAttention(8, 2, nn.CausalMask), sequence, half},
 		"a transformer block":            {nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.1}), sequence, half},
 		"a basic block":                  {nn.NewBasicBlock(2, 4, 2), image, half},
 		"a bottleneck":                   {nn.NewBottleneck(2, 2, 1), image, half},

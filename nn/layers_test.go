@@ -152,7 +152,7 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 		run  func()
 	}{
 		{"expected an input of [N, 4, ...]", func() { nn.NewGroupNorm(2, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 6, 3)) }},
-		{"expected more than 1 value per group and sample; use fewer groups or larger inputs", func() { nn.NewGroupNorm(4, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
+		{"expected more than 1 value per group and sample", func() { nn.NewGroupNorm(4, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
 		{"expected an input whose last dimensions are [3 4]", func() { nn.NewRMSNorm([]int64{3, 4}, nn.RMSNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
 		{"expected a mask after the 2 sequences of 3 tokens: torch.Bool [3 3], [2 3 3] or [2 1 3]", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4)}) }},
 		{"expected a mask after", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), ones(3, 3)}) }},

@@ -397,7 +397,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	"CausalSelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Dim, Heads int64 }
 		decodeStrictly(t, args, &a)
-		return nn.NewCausalSelfAttention(a.Dim, a.Heads)
+		return nn.NewSelfAttention(a.Dim, a.Heads, nn.CausalMask)
 	},
 	"SelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct {

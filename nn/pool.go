@@ -22,8 +22,6 @@ type MaxPool2dConfig struct {
 func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) *MaxPool2d {
 	l := &MaxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding,
 		dilation: o.Dilation.or(Square(1)), ceil: o.CeilMode}
-	requireWindow("MaxPool2d", l.kernel, l.stride, l.padding)
-	l.dilation.require("MaxPool2d", "Dilation", 1)
 	return l
 }
 
@@ -54,17 +52,7 @@ type AvgPool2dConfig struct {
 func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) *AvgPool2d {
 	l := &AvgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode,
 		countPadding: !o.ExcludePadding}
-	requireWindow("AvgPool2d", l.kernel, l.stride, l.padding)
 	return l
-}
-
-func requireWindow(layer string, kernel, stride, padding Pair) {
-	kernel.require(layer, "the kernel", 1)
-	stride.require(layer, "Stride", 1)
-	padding.require(layer, "Padding", 0)
-	require(2*padding[0] <= kernel[0] && 2*padding[1] <= kernel[1],
-		"%s: Padding is %dx%d; it must be at most half the kernel, which is %dx%d",
-		layer, padding[0], padding[1], kernel[0], kernel[1])
 }
 
 // Forward is aten::avg_pool2d.
@@ -81,7 +69,6 @@ type AdaptiveAvgPool2d struct {
 
 // NewAdaptiveAvgPool2d makes an AdaptiveAvgPool2d.
 func NewAdaptiveAvgPool2d(size Pair) *AdaptiveAvgPool2d {
-	size.require("AdaptiveAvgPool2d", "the size", 1)
 	return &AdaptiveAvgPool2d{size: size}
 }
 

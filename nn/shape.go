@@ -55,7 +55,7 @@ type Upsample struct {
 	o     UpsampleConfig
 }
 
-// UpsampleConfig configures an Upsample. Size or Scale must be given, and not both.
+// UpsampleConfig configures an Upsample. Size or Scale must be given.
 type UpsampleConfig struct {
 	Size         Pair       // of the result
 	Scale        [2]float64 // of height and width
@@ -65,17 +65,12 @@ type UpsampleConfig struct {
 
 // NewUpsample makes an Upsample.
 func NewUpsample(o UpsampleConfig) *Upsample {
-	hasSize, hasScale := o.Size != Pair{}, o.Scale != [2]float64{}
-	require(hasSize != hasScale, "Upsample: Size is %v and Scale is %v; give one of them", o.Size, o.Scale)
-	require(o.Bilinear || !o.AlignCorners, "Upsample: AlignCorners is for Bilinear only")
 	l := &Upsample{o: o}
-	if hasSize {
-		o.Size.require("Upsample", "Size", 1)
+	if o.Size != (Pair{}) {
 		l.size = o.Size[:]
-		return l
+	} else {
+		l.scale = o.Scale[:]
 	}
-	require(o.Scale[0] > 0 && o.Scale[1] > 0, "Upsample: Scale is %v; both factors must be positive", o.Scale)
-	l.scale = o.Scale[:]
 	return l
 }
 
