@@ -26,6 +26,7 @@ type stageSkip struct {
 	key   nn.SkipKey
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
 	place int        // index among the stage's skips that are stashed here
+	stash int        // the layer that stashes it
 	pops  int        // how often this stage pops it
 	to    []location // on the stages that pop it, in ascending order
 }
@@ -50,14 +51,14 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 		if last == home {
 			continue
 		}
-		at := stages[home].add(stageSkip{key: r.Key, from: location{-1, 0}, place: stages[home].leaving})
+		at := stages[home].add(stageSkip{key: r.Key, stash: r.Stash, from: location{-1, 0}, place: stages[home].leaving})
 		stages[home].leaving++
 		source := location{home, at}
 		for s := home + 1; s <= last; s++ {
 			if pops[s] == 0 {
 				continue
 			}
-			here := location{s, stages[s].add(stageSkip{key: r.Key, from: source, pops: pops[s]})}
+			here := location{s, stages[s].add(stageSkip{key: r.Key, stash: r.Stash, from: source, pops: pops[s]})}
 			from := &stages[home].skips[at]
 			from.to = append(from.to, here)
 		}

@@ -33,19 +33,20 @@ import (
 // are sent by the program as those between workers are, so all results are the same to the bit. A
 // step that fails in one process fails in all of them, and with it the group.
 type Pipe struct {
-	cfg     Config
-	model   *nn.Sequential
-	layers  []nn.NamedLayer // of the model when it was cut
-	routes  []nn.SkipRoute
-	tag     int64 // of the workers' threads
-	stages  []*Stage
-	workers []*worker      // nil for a device of another process
-	mine    []int          // the workers of this process
-	remote  *link.Remote   // between the processes of the replica
-	between []*link.Remote // between the replicas, by stage; nil where there is one
-	direct  *link.Direct   // to GPUs of other processes; nil where there are none
-	gpus    gpus
-	replica int // of this process
+	cfg          Config
+	model        *nn.Sequential
+	layers       []nn.NamedLayer // of the model when it was cut
+	firstTrained int             // the first layer that is trained; the number of layers if none is
+	routes       []nn.SkipRoute
+	tag          int64 // of the workers' threads
+	stages       []*Stage
+	workers      []*worker      // nil for a device of another process
+	mine         []int          // the workers of this process
+	remote       *link.Remote   // between the processes of the replica
+	between      []*link.Remote // between the replicas, by stage; nil where there is one
+	direct       *link.Direct   // to GPUs of other processes; nil where there are none
+	gpus         gpus
+	replica      int // of this process
 
 	record atomic.Bool
 	open   sync.WaitGroup // runs that were started

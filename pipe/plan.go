@@ -275,7 +275,7 @@ func (r *run) withSegments(plan *plan.Plan) (*prepared, error) {
 		stage := r.p.stages[i]
 		var err error
 		out.segments[i], err = r.p.segment(stage, r.loss != nil && r.last(i),
-			segment.Config{Units: s.Units, InputGrad: stage.inputGrad || r.inputGrad})
+			segment.Config{Units: s.Units, InputGrad: r.inputGrad})
 		if err != nil {
 			return nil, err
 		}

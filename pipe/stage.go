@@ -116,11 +116,13 @@ func (p *Pipe) cut() error {
 
 // updateStages finds the trained parameters of the stages, and the gradients that go between stages.
 func (p *Pipe) updateStages() error {
-	trained := false
+	trains := func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }
+	if p.firstTrained = slices.IndexFunc(p.layers, trains); p.firstTrained < 0 {
+		p.firstTrained = len(p.layers)
+	}
 	for _, s := range p.stages {
-		s.inputGrad, s.buffers, s.trained = trained, nil, nil
-		s.trains = slices.ContainsFunc(s.Layers, func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
-		trained = trained || s.trains
+		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, nil
+		s.trains = slices.ContainsFunc(s.Layers, trains)
 		for _, q := range s.State() {
 			if q.IsBuffer() {
 				s.buffers = append(s.buffers, q)

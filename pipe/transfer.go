@@ -125,9 +125,9 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	}
 	defer p.Free()
 	r.eachMove(a,
-		func() { state.in.Tensors, state.in.Wants = r.arrived(c, a, &p) },
+		func() { state.in.Tensors, state.in.Wants = r.arrived(c, a, &p, stage.first-1) },
 		func(_, at int) {
-			ts, wants := r.arrived(c, a, &p)
+			ts, wants := r.arrived(c, a, &p, stage.skips[at].stash)
 			state.skips[at].in, state.skips[at].wants = ts[0], wants[0]
 		},
 		func(_, at int) {
@@ -147,13 +147,14 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 }
 
 // arrived takes the next activations out of a parcel, and says for which the stage sends back a
-// gradient: layers before the stage are trained, or the batch wants a gradient.
-func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel) ([]*torch.Tensor, []bool) {
+// gradient: the layer that made them is trained or comes after a trained one, or the batch wants a
+// gradient.
+func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) ([]*torch.Tensor, []bool) {
 	list := p.Lists()[0]
 	out, wants := r.arrives(c, a, p), make([]bool, len(list))
 	for i, t := range out {
 		wants[i] = t != nil && list[i].Wants && r.back && t.DType().IsFloat() &&
-			(r.p.stages[a.Stage].inputGrad || r.inputGrad)
+			(layer >= r.p.firstTrained || r.inputGrad)
 	}
 	return out, wants
 }

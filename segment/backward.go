@@ -93,7 +93,7 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 		return list
 	}
 	for i, p := range u.popped {
-		list := make([]*torch.Tensor, p.pops)
+		list := make([]*torch.Tensor, p.times)
 		for k, box := range g.skipMail[i] {
 			list[k] = taken(c, box)
 		}
@@ -103,10 +103,8 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 		x.skips[p[0]] = later(p[1])
 	}
 	y.free()
-	if e.at[at].grads = x; at > 0 && !u.trained {
-		e.at[at].grads.free() // of a skip: the gradient was assumed to be wanted, and nothing that made it goes backward
-	}
-	if at == 0 { // likewise of one that came with the input
+	e.at[at].grads = x
+	if at == 0 { // the gradient of a skip was assumed to be wanted, and is not
 		for place, wanted := range e.at[0].state.wantsSkips {
 			if !wanted {
 				torch.FreeAll(x.skips[place])

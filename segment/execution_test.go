@@ -232,6 +232,31 @@ func TestBoundaries(t *testing.T) {
 	}
 }
 
+// TestSkipsWithoutAGradient: a skip that no trained layer has made gets no gradient, although there is a
+// trained layer between its stash and its pop.
+func TestSkipsWithoutAGradient(t *testing.T) {
+	torchtest.Check(t)
+	c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1})
+	defer c.Close()
+	m := nn.NewSequential(stash("a"), nn.NewLinear(8, 8), stash("b"), nn.NewTanh(), pop("a"), pop("b"))
+	nn.Materialise(c, nn.State(m), 1)
+	defer nn.Free(m)
+	e := begin(whole(t, m, 2, 2, 2), training, c.Keep(c.Ones(torch.Float32, 2, 8)))
+	defer e.Free()
+	for unit := range 3 {
+		e.Do(c, remat.Op{Kind: remat.ForwardSave, Layer: unit})
+	}
+	e.Do(c, remat.Op{Kind: remat.LossStep})
+	e.GiveGrads(3, []*torch.Tensor{c.Keep(c.Ones(torch.Float32, 2, 8))}, nil)
+	e.Do(c, remat.Op{Kind: remat.Backward, Layer: 2})
+	xs, skips := e.TakeGrads(2)
+	if len(skips) != 2 || len(skips[1]) != 1 || skips[1][0] == nil ||
+		slices.ContainsFunc(skips[0], func(g *torch.Tensor) bool { return g != nil }) {
+		t.Errorf("gradients of the skips a and b: %v", skips)
+	}
+	torch.FreeAll(slices.Concat(append(skips, xs)...))
+}
+
 // TestPartOfAModel: skips enter and leave a segment by their keys.
 func TestPartOfAModel(t *testing.T) {
 	m := network()

@@ -65,15 +65,15 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 }
 
 // wants reports whether the gradient of element i of a unit's input is wanted. told is what the
-// sender said, if anything.
-func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor) bool {
+// sender said, if anything. trained says that something before it is.
+func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool) bool {
 	switch {
 	case told != nil:
 		return told[i]
 	case at == 0:
 		return false
 	}
-	return e.s.units[at].trained && x.DType().IsFloat()
+	return trained && x.DType().IsFloat()
 }
 
 // gate hangs xs, the input of a unit, on gates, which leave the gradients that are wanted in mailboxes. A
@@ -86,7 +86,7 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	for i, x := range s.xs {
 		if k := slices.Index(s.xs[:i], x); k >= 0 {
 			xs[i] = xs[k]
-		} else if e.wants(s.wants, at, i, x) {
+		} else if e.wants(s.wants, at, i, x, e.s.units[at].trained) {
 			if at == 0 && e.s.first == 0 { // the model's own input gets the gradient that it gets without a cut
 				g.mail[i] = c.Mailbox()
 				xs[i] = c.Gate(g.mail[i], x)
@@ -103,11 +103,11 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
 	s := &e.at[at].state
 	for _, p := range e.s.units[at].popped {
-		list, x := make([]*torch.Tensor, p.pops), s.skips[p.in]
+		list, x := make([]*torch.Tensor, p.times), s.skips[p.in]
 		var mail []*torch.Tensor
 		if g.made {
-			if x != nil && e.wants(s.wantsSkips, at, p.in, x) {
-				mail = make([]*torch.Tensor, p.pops)
+			if x != nil && e.wants(s.wantsSkips, at, p.in, x, p.trained) {
+				mail = make([]*torch.Tensor, p.times)
 			}
 			g.skipMail = append(g.skipMail, mail)
 		}

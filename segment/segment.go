@@ -40,9 +40,9 @@ type Config struct {
 	First, Last int             // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
-	// InputGrad says that a gradient of the segment's input is wanted. A unit whose input's graph
-	// is still to be made assumes that its gradient is wanted if anything before it is trained;
-	// this is one more reason to assume it.
+	// InputGrad says that a gradient of the model's input is wanted. A unit whose input's graph is
+	// still to be made assumes that its gradient is wanted if a layer before it is trained; this is
+	// one more reason to assume it.
 	InputGrad bool
 	// Hold lets a backward hold its unit's output, and the output's gradients, to its end. That
 	// saves some microseconds in each backward, and takes the memory of what lies between the
@@ -62,21 +62,22 @@ type unit struct {
 	passed   [][2]int    // skips that the unit neither pops nor stashes: place at the boundary before, and after
 	ties     []int       // ties of the segment that the unit's layers use
 	handles  []*nn.Param // by which they do, one of each tie
-	trained  bool        // something before the unit, in the segment, has a gradient
+	trained  bool        // something before the unit has a gradient
 }
 
 // crossing is a skip at a boundary between units.
 type crossing struct {
-	key  nn.SkipKey
-	pops []int // units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
+	key     nn.SkipKey
+	trained bool  // the layer that stashes it, or something before, has a gradient
+	pops    []int // units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
 }
 
 // popped is a skip that a unit pops. It goes on to the next boundary if a later unit pops it as
 // well.
 type popped struct {
-	key     nn.SkipKey
+	crossing
 	in, out int // place at the boundary before, and after; out is -1 after the last pop
-	pops    int
+	times   int
 }
 
 // stashed is a skip that a unit stashes and a later unit, or a later segment, pops.
@@ -95,21 +96,25 @@ func New(cfg Config) (*Segment, error) {
 		counts = []int{cfg.Last - cfg.First}
 	}
 	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold, overwrite: cfg.Overwrite}
-	at, trained := cfg.First, cfg.InputGrad
+	trained := -1 // the first layer with a gradient
+	if !cfg.InputGrad {
+		trained = slices.IndexFunc(cfg.Layers, func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
+		if trained < 0 {
+			trained = len(cfg.Layers)
+		}
+	}
+	at := cfg.First
 	for i, n := range counts {
 		if n < 1 {
 			return nil, fmt.Errorf("segment: unit %d has %d layers; every unit needs at least 1 (units %v)", i, n, cfg.Units)
 		}
-		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), trained: trained})
-		for _, l := range cfg.Layers[min(at, cfg.Last):min(at+n, cfg.Last)] {
-			trained = trained || len(nn.Params(l.Layer)) > 0
-		}
+		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), trained: trained < at})
 		at += n
 	}
 	if at != cfg.Last {
 		return nil, fmt.Errorf("segment: units %v have %d layers, the segment %d", cfg.Units, at-cfg.First, cfg.Last-cfg.First)
 	}
-	s.route(cfg.Routes)
+	s.route(cfg.Routes, trained)
 	s.tie()
 	return s, nil
 }
@@ -127,8 +132,8 @@ func (s *Segment) unitOf(layer int) int {
 	return len(s.units)
 }
 
-// route finds where skips cross boundaries.
-func (s *Segment) route(routes []nn.SkipRoute) {
+// route finds where skips cross boundaries. trained is the first layer with a gradient.
+func (s *Segment) route(routes []nn.SkipRoute, trained int) {
 	boundaries := make([][]crossing, len(s.units)+1)
 	last := len(s.units)
 	for _, r := range routes {
@@ -155,7 +160,7 @@ func (s *Segment) route(routes []nn.SkipRoute) {
 		end := pops[len(pops)-1]
 		for b := from + 1; b <= end; b++ {
 			rest := slices.DeleteFunc(slices.Clone(pops), func(u int) bool { return u < b })
-			boundaries[b] = append(boundaries[b], crossing{r.Key, rest})
+			boundaries[b] = append(boundaries[b], crossing{r.Key, r.Stash >= trained, rest})
 		}
 	}
 	for i := range s.units {
@@ -178,7 +183,7 @@ func (u *unit) cross(at int, before, after []crossing) {
 		}
 		out := index(after, c.key)
 		if n > 0 {
-			u.popped = append(u.popped, popped{c.key, i, out, n})
+			u.popped = append(u.popped, popped{c, i, out, n})
 		} else {
 			u.passed = append(u.passed, [2]int{i, out})
 		}
@@ -196,7 +201,7 @@ func (s *Segment) Goes(unit, place int) (pops, after int) {
 	u := &s.units[unit]
 	for _, p := range u.popped {
 		if p.in == place {
-			return p.pops, p.out
+			return p.times, p.out
 		}
 	}
 	for _, p := range u.passed {
