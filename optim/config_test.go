@@ -199,11 +199,11 @@ func TestImpossibleSchedulesAreNamed(t *testing.T) {
 		{"constant", optim.ScheduleConfig{LR: 1, StepSize: 1}, "StepSize is 1; want it left out"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 9, Gamma: 0.5}, "Gamma is 0.5; want it left out"},
 		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 9, MinLR: 0.5}, "MinLR is 0.5; want it left out"},
-		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than the 0 of the warm-up"},
+		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than those of the warm-up"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, WarmupSteps: 5}, "TotalSteps is 5"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: 2}, "MinLR is 2"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: -1}, "MinLR is -1"},
-		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than the 0 of the warm-up, or a StepSize"},
+		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than those of the warm-up, or a StepSize"},
 		{"step", optim.ScheduleConfig{LR: 1, StepSize: -2}, "StepSize is -2"},
 		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: -1}, "Gamma is -1"},
 	} {

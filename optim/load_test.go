@@ -113,7 +113,7 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 			other := s
 			other.Name = "momentum.a.bias"
 			return []optim.SavedTensor{s, other}
-		}), steps, whole, `belong to no parameter of the model under this optimizer: ["momentum.a.bias"]`},
+		}), steps, whole, `state of no parameter of the model under this optimizer: steps [], tensors ["momentum.a.bias"]`},
 		{"a tensor is there twice", append(tensors[:len(tensors):len(tensors)], tensors[0]), steps, whole, `"exp_avg.a.bias" is there twice`},
 		{"a shape differs", edit("exp_avg_sq.b.weight", func(s optim.SavedTensor) []optim.SavedTensor {
 			s.Shape = []int64{3, 7, 5}
@@ -132,14 +132,14 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 			return []optim.SavedTensor{s}
 		}), steps, whole, `"exp_avg_sq.a.weight": the disk is gone`},
 		{"a count is missing", tensors, fewer, whole, `no count of steps for parameter "a.bias"`},
-		{"a count is unknown", tensors, count("d.bias", 1), whole, `that the model does not have: ["d.bias"]`},
-		{"a count is negative", tensors, count("a.bias", -1), whole, `parameter "a.bias" has a count of -1 steps`},
+		{"a count is unknown", tensors, count("d.bias", 1), whole, `steps ["d.bias"]`},
+		{"a count is negative", tensors, count("a.bias", -1), whole, `no count of steps for parameter "a.bias"`},
 		{"a count without tensors", tensors, count("b.bias", 1), whole, `no tensor "exp_avg.b.bias"`},
 		{"tensors without a count", tensors, count("a.bias", 0), whole, `["exp_avg.a.bias" "exp_avg_sq.a.bias"]`},
 		{"tensors alone", tensors, nil, whole, `no count of steps`},
 		{"counts alone", nil, steps, whole, `no tensor`},
-		{"a parameter has no place", tensors, steps, []optim.Placement{{torch.CPU(5), model[1:]}}, `does not have: ["b.weight"]`},
-		{"a parameter has two places", tensors, steps, append(whole, optim.Placement{Params: model[:1]}), `"b.weight" is placed twice`},
+		{"a parameter has no place", tensors, steps, []optim.Placement{{torch.CPU(5), model[1:]}}, `steps ["b.weight"]`},
+		{"a parameter has two places", tensors, steps, append(whole, optim.Placement{Params: model[:1]}), `"b.weight", or it is placed twice`},
 	} {
 		err := opt.Load(row.tensors, row.steps, row.places)
 		if err == nil || !strings.HasPrefix(err.Error(), "optim: load: ") || !strings.Contains(err.Error(), row.want) {
