@@ -419,36 +419,6 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 	}
 }
 
-// The second run makes one wrapper's graph at a time: the peak of a whole step is that of the
-// longest, not of the sum.
-func TestCheckpointedLowersThePeakOfAStep(t *testing.T) {
-	const activation, blocks, layers = 4 * 100 * 10, 8, 6
-	peak := func(wrap wrapper) int64 {
-		a := newAccount(t, true)
-		model := nn.NewSequential()
-		for i := range blocks {
-			block := nn.NewSequential()
-			for k := range layers {
-				block.Add(string(rune('a'+k)), nn.NewTanh())
-			}
-			model.Add(string(rune('a'+i)), wrap(block))
-		}
-		x := a.Ones(torch.Float32, 100, 10).SetRequiresGrad(true)
-		a.start()
-		y := model.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
-		a.Backward(list{y}, list{a.OnesLike(y)}, false)
-		x.SetGradOf(nil)
-		a.Close()
-		return a.peak()
-	}
-	if got, want := peak(bare), int64(blocks*layers+3)*activation; got > want {
-		t.Errorf("without wrappers the peak is %d bytes, want at most %d", got, want)
-	}
-	if got, want := peak(nn.Checkpointed), int64(blocks+layers+3)*activation; got > want {
-		t.Errorf("with wrappers the peak is %d bytes, want at most %d", got, want)
-	}
-}
-
 // sight is what a layer may ask of the run that it is in.
 type sight struct {
 	Training, Checkpointing, Recomputing, grad bool
@@ -543,52 +513,6 @@ func TestCheckpointedHasTheNamesOfTheLayer(t *testing.T) {
 	nn.NewSequential().Add("taken", nn.Checkpointed(shared))
 	if got := recovered(func() { nn.NewSequential(shared) }); !strings.Contains(got, `module "taken" is already part of another module`) {
 		t.Errorf("in two places: %q", got)
-	}
-}
-
-// Skips of parameters' gradients too: into a wrapper, out of it, through it, in it, around it,
-// absent, of integers, popped by several.
-func TestSkipsCrossCheckpoints(t *testing.T) {
-	linear := func() nn.Layer { return nn.NewLinear(4, 4) }
-	for _, row := range []struct {
-		reason string
-		build  func(wrap wrapper) []nn.Layer
-	}{
-		{"into", func(wrap wrapper) []nn.Layer {
-			return []nn.Layer{linear(), stashing("a"), linear(), wrap(chain(nn.NewTanh(), popping("a"), linear()))}
-		}},
-		{"to pops inside and outside", func(wrap wrapper) []nn.Layer {
-			return []nn.Layer{wrap(chain(linear(), nn.NewTanh(), stashing("a"), linear(), popping("a"), nn.NewTanh(), popping("a"))), popping("a"), linear(), popping("a")}
-		}},
-		{"of integers", func(wrap wrapper) []nn.Layer {
-			table := nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
-			index := declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				c.Stash("a", c.Argmax(x, 1))
-				return x
-			})
-			look := declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Run(c.Pop("a"), table)) }, table)
-			return []nn.Layer{linear(), wrap(chain(nn.NewTanh(), index)), linear(), wrap(look)}
-		}},
-		{"that a layer overwrites after its stash", func(wrap wrapper) []nn.Layer {
-			return []nn.Layer{wrap(chain(linear(), stashing("a"), nn.NewReLUInPlace(), linear())), stashing("b"), wrap(nn.NewReLUInPlace()), popping("a"), wrap(chain(linear(), popping("b")))}
-		}},
-	} {
-		for way, wrap := range map[string]wrapper{"once": nn.Checkpointed, "twice": twice} {
-			t.Run(fmt.Sprintf("%s/%s", row.reason, way), func(t *testing.T) {
-				c := torchtest.New(t, torch.Options{Grad: true})
-				run := func(wrap wrapper, cfg nn.Config) map[string][]byte {
-					model := nn.NewSequential(row.build(wrap)...)
-					nn.Materialise(c, nn.State(model), 1)
-					defer nn.Free(model)
-					return outcome(c, model, cfg, leaves([]int64{6, 4}))
-				}
-				for _, training := range []bool{true, false} {
-					if d := unlike(run(wrap, nn.Config{Training: training}), run(bare, nn.Config{Training: training})); d != "" {
-						t.Errorf("%s differs", d)
-					}
-				}
-			})
-		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package nn_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -122,96 +121,6 @@ func TestSpansNestAndNameTheInnermostLayer(t *testing.T) {
 	}
 }
 
-// Backward is given less memory than it needs, a little more each time: the layers that fail are
-// all of them, from the last to the first.
-func TestFailuresInBackwardAreTracedToTheirLayers(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	torchtest.Check(t)
-	device := torch.CPU(7)
-	owner := torch.NewCtx(torch.Options{Device: device, Threads: 1})
-	defer owner.Close()
-	s := nn.NewSequential().Add("up", nn.NewLinear(64, 600)).Add("mid", nn.NewSequential(nn.NewTanh())).Add("down", nn.NewLinear(600, 2))
-	nn.Materialise(owner, nn.State(s), 1)
-	defer nn.Free(s)
-
-	if got := failuresInBackward(t, s, device, 64, 4096); got != "down mid.0 up" {
-		t.Errorf("as memory grew the failures were in %s", got)
-	}
-}
-
-// failuresInBackward gives a backward on 3 rows of so many numbers more and more memory until it
-// has enough, and lists the layers that fail. A failure leaves nothing.
-func failuresInBackward(t *testing.T, s *nn.Sequential, device torch.Device, width, step int64) string {
-	live := device.Memory().Live
-	var failed []string
-	for extra := int64(8); ; extra += step {
-		err, layer := backwardWithin(s, device, width, extra)
-		if now := device.Memory().Live; now != live {
-			t.Fatalf("%d bytes are left", now-live)
-		}
-		if err == nil {
-			return strings.Join(failed, " ")
-		}
-		if !errors.Is(err, torch.ErrOutOfMemory) {
-			t.Fatal(err)
-		}
-		if len(failed) == 0 || failed[len(failed)-1] != layer {
-			failed = append(failed, layer)
-		}
-	}
-}
-
-func backwardWithin(s *nn.Sequential, device torch.Device, width, extra int64) (err error, layer string) {
-	base := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
-	defer base.Close()
-	defer nn.ZeroGrads(s)
-	c := nn.NewCtx(base, nn.Config{Spans: true})
-	y := s.Forward(c, c.Ones(torch.Float32, 3, width))
-	grad := c.OnesLike(y)
-	device.SetLimit(device.Memory().Live + extra)
-	defer device.SetLimit(0)
-	err = torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, false) })
-	if layer = c.Path(); layer != "" { // a second run failed
-		return err, layer
-	}
-	var e *torch.Error
-	if errors.As(err, &e) {
-		layer = nn.LayerOf(c.Spans(), e.Sequence)
-	}
-	return err, layer
-}
-
-// Modules hold nothing of a run: several goroutines with contexts of their own compute what one
-// does.
-func TestOneModelRunsInSeveralGoroutines(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	s := nn.NewSequential(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}))
-	nn.Materialise(c, nn.State(s), 1)
-	defer nn.Free(s)
-	x := c.Keep(c.Normal_(c.Empty(torch.Float32, 2, 5, 8), 0, 1))
-	defer x.Free()
-	run := func(microBatch int) []float32 {
-		own := torch.NewCtx(torch.Options{Device: c.Device(), Threads: 1})
-		defer own.Close()
-		return torch.Values[float32](s.Forward(nn.NewCtx(own, nn.Config{Training: true, Seed: 1, MicroBatch: microBatch}), x))
-	}
-	var want, got [8][]float32
-	for i := range want {
-		want[i] = run(i)
-	}
-	var wg sync.WaitGroup
-	for i := range got {
-		wg.Go(func() { got[i] = run(i) })
-	}
-	wg.Wait()
-	for i := range want {
-		if !slices.Equal(got[i], want[i]) {
-			t.Errorf("micro-batch %d differs", i)
-		}
-	}
-}
-
 // tuples is a layer of tuples that a test writes where it needs it.
 type tuples struct {
 	nn.Base
@@ -293,55 +202,6 @@ func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 	}
 }
 
-// A tuple may go into a model and come out of it, and skips go round tuples.
-func TestModelsOfTuples(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	swap := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[1], xs[0]} })
-	stash := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		c.Stash("second", xs[1])
-		return []*torch.Tensor{xs[0], xs[0]} // one tensor twice
-	}}
-	stash.Stashes("second")
-	pop := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return append(slices.Clone(xs), c.Pop("second")) }}
-	pop.Pops("second")
-	model := nn.NewSequential(swap, nn.NewSequential(nn.Tuple(stash, stash.ForwardTuple), each(nn.NewReLU())), nn.Tuple(pop, pop.ForwardTuple))
-	xs := []*torch.Tensor{torch.From(c, []int64{3}), torch.From(c, []float32{-1})}
-	ys := model.ForwardTuple(nn.NewCtx(c, nn.Config{}), xs)
-	if len(ys) != 3 || torch.Item[float32](ys[0]) != 0 || torch.Item[float32](ys[1]) != -1 || torch.Item[int64](ys[2]) != 3 {
-		t.Errorf("got %v", ys)
-	}
-	if got := nn.NewSequential().ForwardTuple(nn.NewCtx(c, nn.Config{}), xs); !slices.Equal(got, xs) {
-		t.Errorf("an empty model gave %v", got)
-	}
-}
-
-// What leaves a tuple is let go of at once, element by element.
-func TestTuplesHoldWhatIsHandedOnAlone(t *testing.T) {
-	const activation = 4 * 1000
-	a := newAccount(t, false)
-	var live []int64
-	probe := func() nn.Layer {
-		return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			live = append(live, a.used()/activation)
-			return xs
-		})
-	}
-	double := func() nn.Layer {
-		return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			c.Sigmoid(xs[0]) // nobody's
-			return []*torch.Tensor{c.Tanh(xs[0]), c.Tanh(xs[0]), xs[0]}
-		})
-	}
-	first := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:1] })
-	last := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[2:] })
-	x := a.Ones(torch.Float32, 10, 100)
-	a.start()
-	nn.NewSequential(nn.NewTanh(), probe(), double(), probe(), last, probe(), double(), first, probe()).Forward(nn.NewCtx(a.Ctx, nn.Config{}), x).Free()
-	if want := []int64{1, 3, 1, 1}; !slices.Equal(live, want) || a.used() != 0 {
-		t.Errorf("%v activations are live and %d bytes left, want %v and none", live, a.used(), want)
-	}
-}
-
 func TestTuplesMustFit(t *testing.T) {
 	pair := fork()
 	none := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return nil })
@@ -414,43 +274,6 @@ func TestExtrasReachEveryLayerByTheirKey(t *testing.T) {
 	}
 }
 
-// A fork made in a layer, and run later, draws what the layer would have drawn, under the same
-// names, and says where it fails.
-func TestForkIsAtTheSamePlace(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	drop := nn.NewDropout(0.5)
-	var later func() []float32
-	var n *nn.Ctx
-	var path string
-	inner := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		fork := c.Fork(c.Ctx, nn.Fork{})
-		x = c.Keep(c.Share(x))
-		again := c.Fork(c.Ctx, nn.Fork{Recomputing: true, Spans: true})
-		later = func() []float32 {
-			defer x.Free()
-			ys := again.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})
-			path = again.Spans()[0].Layer
-			if !again.Recomputing || !again.Training || n.Recomputing {
-				t.Errorf("flags are %v, %v, and %v outside", again.Recomputing, again.Training, n.Recomputing)
-			}
-			again.FailedAt("outer.inner.drop")
-			n.FailedAt("outer.inner.drop.deep")
-			return torch.Values[float32](ys[0])
-		}
-		return fork.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})[0]
-	})
-	inner.Child("drop", drop)
-	model := nn.NewSequential().Add("outer", nn.NewSequential().Add("inner", inner))
-	n = nn.NewCtx(c, nn.Config{Training: true, Seed: 7})
-	first := torch.Values[float32](model.Forward(n, c.Ones(torch.Float32, 64)))
-	if second := later(); !slices.Equal(first, second) {
-		t.Error("the fork draws other numbers")
-	}
-	if path != "outer.inner.drop" || n.Path() != "outer.inner.drop.deep" {
-		t.Errorf("the fork ran %q, and the path is %q", path, n.Path())
-	}
-}
-
 func TestSharedBeyond(t *testing.T) {
 	first, second := nn.NewLinearNoBias(3, 3), nn.NewLinearNoBias(3, 3)
 	tie := func(p *nn.Param) nn.Layer {
@@ -492,37 +315,6 @@ func (a *account) start() {
 
 func (a *account) used() int64 { return a.Device().Memory().Live - a.live }
 func (a *account) peak() int64 { return a.Device().Memory().Peak - a.live }
-
-func TestForwardWithoutGraphHoldsTwoActivations(t *testing.T) {
-	const activation = 4 * 1000
-	layers := func() []nn.Layer {
-		return []nn.Layer{nn.NewTanh(), nn.NewSigmoid(), nn.NewDropout(0.5), nn.NewIdentity(), nn.NewReLU(), nn.NewTanh()}
-	}
-	nested := nn.NewSequential()
-	for _, name := range []string{"a", "b", "c", "d"} {
-		nested.Add(name, nn.NewSequential(layers()...))
-	}
-	for _, row := range []struct {
-		reason string
-		s      *nn.Sequential
-		peak   int64
-	}{
-		{"each layer's input goes when its output is there", nn.NewSequential(slices.Concat(layers(), layers(), layers())...), 2 * activation},
-		{"a nested Sequential's input goes when all of it has run", nested, 3 * activation},
-	} {
-		a := newAccount(t, false)
-		x := a.Ones(torch.Float32, 10, 100)
-		a.start()
-		y := row.s.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
-		if a.peak() != row.peak || a.used() != activation {
-			t.Errorf("%s: %d bytes are live and %d were, want %d and %d", row.reason, a.used(), a.peak(), activation, row.peak)
-		}
-		y.Free()
-		if a.used() != 0 {
-			t.Errorf("%s: %d bytes are left", row.reason, a.used())
-		}
-	}
-}
 
 // A composite layer leaves its output and nothing else, also when nobody cleans up after it.
 func TestCompositesLeaveTheirOutputAlone(t *testing.T) {
@@ -574,16 +366,6 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 		}
 		nn.Free(l)
 		a.Close()
-	}
-}
-
-func TestReLUInPlaceTakesNoMemory(t *testing.T) {
-	a := newAccount(t, false)
-	x := a.Ones(torch.Float32, 100)
-	a.start()
-	nn.NewReLUInPlace().Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
-	if a.peak() != 0 {
-		t.Errorf("%d bytes were live", a.peak())
 	}
 }
 

@@ -2,7 +2,6 @@ package nn_test
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -68,39 +67,6 @@ func nearSums(got []float32, want []float64, size float64) bool {
 	return slices.EqualFunc(got, want, func(g float32, w float64) bool { return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w)+1e-7*size })
 }
 
-// Several mini-batches in micro-batches leave the running statistics that plain BatchNorm gets from
-// each mini-batch whole.
-func TestDeferredMovesAsPlainBatchNormDoesOnTheWholeBatch(t *testing.T) {
-	type o = nn.BatchNormConfig
-	for _, shape := range [][]int64{{12, channels}, {12, channels, 5}, {12, channels, 2, 3}} {
-		for _, rows := range [][]int64{{12}, {2, 2, 2, 2, 2, 2}, {6, 6}, {5, 2, 3, 2}, {2, 10}, {6, 0, 6}} {
-			for _, config := range []o{{}, {Momentum: 0.7}, {Momentum: 1}, {Cumulative: true}, {NoAffine: true}} {
-				t.Run(fmt.Sprintf("%v in %v with %+v", shape, rows, config), func(t *testing.T) {
-					c := torchtest.New(t, torch.Options{Grad: true})
-					deferred, plain := batchNorm(c, len(shape), config), batchNorm(c, len(shape), config)
-					defer nn.Free(deferred)
-					defer nn.Free(plain)
-					d := nn.NewDeferred()
-					defer d.Free()
-					for step := range 3 {
-						c.SetSeed(uint64(step))
-						x := c.Normal_(c.Empty(torch.Float32, shape...), float64(step), 2)
-						inParts(c, d, deferred, x, rows)
-						plain.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
-						var want []float64
-						for _, v := range running(plain) {
-							want = append(want, float64(v))
-						}
-						if !nearSums(running(deferred), want, 2) {
-							t.Errorf("after mini-batch %d: got %v, want %v", step, running(deferred), want)
-						}
-					}
-				})
-			}
-		}
-	}
-}
-
 // With a momentum of 1 the running statistics are the batch's. A mean far from 0 beside a small
 // variance is where sums of squares cancel.
 func TestDeferredStatisticsAreExact(t *testing.T) {
@@ -131,25 +97,6 @@ func TestDeferredStatisticsAreExact(t *testing.T) {
 			t.Errorf("variance %v, want %v", got, wantVariance)
 		}
 	})
-}
-
-// A micro-batch is normalised by itself, deferred or not, and so are its gradients.
-func TestDeferredChangesNoBitOfWhatIsComputed(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	plain, deferred := batchNorm(c, 4, nn.BatchNormConfig{}), batchNorm(c, 4, nn.BatchNormConfig{})
-	defer nn.Free(plain)
-	defer nn.Free(deferred)
-	d := nn.NewDeferred()
-	defer d.Free()
-	want := runBatchNorm(c, plain, nn.Config{Training: true})
-	for i := range 3 {
-		if got := runBatchNorm(c, deferred, nn.Config{Training: true, Deferred: d}); !got.equal(want) {
-			t.Errorf("micro-batch %d: got %v, want %v", i, got, want)
-		}
-	}
-	if got := running(deferred); !slices.Equal(got, []float32{0, 0, 0, 1, 1, 1, 0}) {
-		t.Errorf("before Commit the running statistics are %v", got)
-	}
 }
 
 func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
@@ -190,31 +137,6 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
-	}
-}
-
-// A layer that a forward uses twice has seen all its inputs, and each layer only its own.
-func TestDeferredKeepsLayersApartAndUsesTogether(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	twice, once := batchNorm(c, 2, nn.BatchNormConfig{Momentum: 1}), batchNorm(c, 2, nn.BatchNormConfig{Momentum: 1})
-	defer nn.Free(twice)
-	defer nn.Free(once)
-	d := nn.NewDeferred()
-	x := c.Normal_(c.Empty(torch.Float32, 6, channels), 1, 2)
-	y := c.AddScalar(c.MulScalar(x, 3), 5)
-	ctx := nn.NewCtx(c, nn.Config{Training: true, Deferred: d})
-	twice.Forward(ctx, x)
-	once.Forward(ctx, x)
-	twice.Forward(ctx, y)
-	d.Commit(ctx)
-	for _, row := range []struct {
-		b    *nn.BatchNorm
-		rows *torch.Tensor
-	}{{twice, c.Cat([]*torch.Tensor{x, y}, 0)}, {once, x}} {
-		mean, variance := twoPass(row.rows)
-		if got, want := running(row.b), slices.Concat(mean, variance, []float64{1}); !near(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
 	}
 }
 

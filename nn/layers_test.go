@@ -2,7 +2,6 @@ package nn_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -69,43 +68,6 @@ func TestInPlaceLayersSaySo(t *testing.T) {
 // losesTheGPU says whether an error is one that a kernel of a GPU finds, after which nothing else runs on it.
 func losesTheGPU(c *torch.Ctx, text string) bool {
 	return c.Device().Kind == torch.KindCUDA && strings.Contains(text, "out of bounds")
-}
-
-// A pipe relies on this: means of micro-batches weighed by their rows, and plain sums, are those of
-// the whole batch.
-func TestLossesOfPartsAddUp(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	n := nn.NewCtx(c, nn.Config{})
-	logits := c.Normal_(c.Empty(torch.Float32, 6, 3), 0, 1)
-	class, number := torch.From(c, []int64{0, 2, 1, 1, 0, 2}), c.Uniform_(c.Empty(torch.Float32, 6, 3), 0, 1)
-	for _, row := range []struct {
-		name   string
-		loss   nn.Loss
-		target *torch.Tensor
-		want   torch.Reduction
-	}{
-		{"cross entropy", nn.CrossEntropy().LabelSmoothing(0.1), class, torch.ReduceMean},
-		{"cross entropy, sum", nn.CrossEntropy().Sum().Weight([]float32{1, 2, 3}).IgnoreIndex(1), class, torch.ReduceSum},
-		{"mse", nn.MSE(), number, torch.ReduceMean},
-		{"mse, sum", nn.MSE().Sum(), number, torch.ReduceSum},
-		{"bce", nn.BCEWithLogits().PosWeight([]float32{1, 2, 3}), number, torch.ReduceMean},
-		{"bce, sum", nn.BCEWithLogits().Sum(), number, torch.ReduceSum},
-	} {
-		part := func(from, rows int64) float64 {
-			y := row.loss.Forward(n, c.Narrow(logits, 0, from, rows), c.Narrow(row.target, 0, from, rows))
-			weight := 1.0
-			if row.loss.Reduction() == torch.ReduceMean {
-				weight = float64(rows) / 6
-			}
-			return weight * float64(torch.Item[float32](y))
-		}
-		if row.loss.Reduction() != row.want {
-			t.Errorf("%s: reduction %v, want %v", row.name, row.loss.Reduction(), row.want)
-		}
-		if whole, parts := part(0, 6), part(0, 1)+part(1, 3)+part(4, 2); math.Abs(whole-parts) > 1e-5*math.Abs(whole) {
-			t.Errorf("%s: the whole is %v, its parts are %v", row.name, whole, parts)
-		}
-	}
 }
 
 // libtorch 1.13's backward of the exact GELU returns whatever the memory held when the gradient
@@ -486,77 +448,6 @@ func TestParityAsOnCUDA(t *testing.T) {
 			}
 			checkLayer(t, c, f, buildLayer(t, p.Layer, p.Args))
 		})
-	}
-}
-
-// Pools and interpolation compute on CUDA what they compute elsewhere, up to rounding, in the type of
-// their input: of sizes that divide and of others.
-func TestResizingAsOnCUDA(t *testing.T) {
-	pool := func(h, w int64) nn.Layer { return nn.NewAdaptiveAvgPool2d(nn.Pair{h, w}) }
-	bilinear := func(o nn.UpsampleConfig) nn.Layer {
-		o.Bilinear = true
-		return nn.NewUpsample(o)
-	}
-	for name, layer := range map[string]nn.Layer{
-		"pool to divisors": pool(3, 4), "pool to others": pool(4, 5), "pool to more": pool(7, 9), "pool to 1x1": pool(1, 1),
-		"by scale": bilinear(nn.UpsampleConfig{Scale: [2]float64{2, 2.5}}), "to a size": bilinear(nn.UpsampleConfig{Size: nn.Pair{13, 5}}),
-		"with corners": bilinear(nn.UpsampleConfig{Size: nn.Pair{11, 16}, AlignCorners: true}),
-	} {
-		for dtype, tolerance := range map[torch.DType]float64{torch.Float32: 1e-6, torch.Float64: 1e-14, torch.BFloat16: 1. / 128} {
-			for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
-				t.Run(fmt.Sprint(name, " of ", dtype, ", autocast ", autocast), func(t *testing.T) {
-					c := torchtest.New(t, torch.Options{Grad: true, Autocast: autocast})
-					x := c.To(c.Normal_(c.Empty(torch.Float32, 2, 3, 6, 8), 0, 1), dtype)
-					precise := x
-					if dtype == torch.BFloat16 { // a CPU's own kernels round in between
-						precise = c.To(x, torch.Float32)
-					}
-					want, wantGrad := outputAndGrad(c, layer, precise)
-					restore := nn.AsOnCUDA()
-					got, gotGrad := outputAndGrad(c, layer, x)
-					restore()
-					for i, pair := range [][2]*torch.Tensor{{want, got}, {wantGrad, gotGrad}} {
-						difference := largestDifference(c, pair[0], pair[1])
-						if !slices.Equal(pair[0].Shape(), pair[1].Shape()) || pair[1].DType() != dtype || !(difference <= tolerance) {
-							t.Errorf("output or gradient %d: %v differs from %v by %v of the largest", i, pair[1], pair[0], difference)
-						}
-					}
-				})
-			}
-		}
-	}
-}
-
-// Losses of classes at places have on CUDA the value and gradient that they have elsewhere, and
-// refuse targets of another shape.
-func TestLossesOfPlacesAsOnCUDA(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	n := nn.NewCtx(c, nn.Config{})
-	weights := []float32{1, 2, 0.5, 3}
-	for name, loss := range map[string]nn.Loss{
-		"cross entropy":      nn.CrossEntropy().Weight(weights).IgnoreIndex(1),
-		"cross entropy, sum": nn.CrossEntropy().Sum().LabelSmoothing(0.1),
-		"nll":                nn.NLL().Weight(weights).IgnoreIndex(1),
-		"nll, sum":           nn.NLL().Sum(),
-	} {
-		for _, shape := range [][]int64{{2, 4, 5}, {2, 4, 3, 5}, {2, 4, 3, 1, 5}} {
-			x := c.LogSoftmax(c.Normal_(c.Empty(torch.Float32, shape...), 0, 1), 1)
-			places := slices.Concat(shape[:1], shape[2:])
-			target := c.To(c.Uniform_(c.Empty(torch.Float32, places...), 0, 4), torch.Int64)
-			layer := lossOf{loss: loss, target: target}
-			want, wantGrad := outputAndGrad(c, &layer, x)
-			restore := nn.AsOnCUDA()
-			got, gotGrad := outputAndGrad(c, &layer, x)
-			turned := c.Transpose(target, 1, -1)
-			err := torch.Try(func() { loss.Forward(n, x, c.Zeros(torch.Int64, turned.Shape()...)) })
-			restore()
-			if d := max(largestDifference(c, want, got), largestDifference(c, wantGrad, gotGrad)); !(d <= 1e-6) || gotGrad.String() != wantGrad.String() {
-				t.Errorf("%s of %v: differs by %v of the largest; the gradient is %v", name, shape, d, gotGrad)
-			}
-			if len(shape) > 3 && (err == nil || !strings.Contains(err.Error(), turned.String()[len("int64"):])) {
-				t.Errorf("%s of %v and a target of %v: %v", name, shape, turned, err)
-			}
-		}
 	}
 }
 

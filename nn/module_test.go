@@ -3,7 +3,6 @@ package nn_test
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -66,15 +65,6 @@ func TestLayersFlattensSequentialsOnly(t *testing.T) {
 	}
 	if s.Len() != 4 {
 		t.Errorf("%d children, want 4", s.Len())
-	}
-}
-
-func TestSharedParametersAreListedOnce(t *testing.T) {
-	a, b := nn.NewLinear(2, 2), &nn.Sequential{}
-	b.Share("tied", a.Weight)
-	s := nn.NewSequential().Add("a", a).Add("b", b)
-	if got := names(nn.State(s)); got != "a.weight a.bias" {
-		t.Errorf("got %s", got)
 	}
 }
 
@@ -325,33 +315,6 @@ func TestASharedParameterIsThereOnce(t *testing.T) {
 	}
 }
 
-// The values are those of the name that comes first, whichever module declared the parameter and
-// whichever handle it is set through.
-func TestHandlesStandForOneParameter(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	shared := nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})
-	lone, tied := nn.NewSequential().Add("first", nn.NewEmbedding(7, 4, nn.EmbeddingConfig{})), nn.NewSequential().Add("first", nn.NewLinearShared(shared.Weight, false)).Add("second", shared)
-	for _, m := range []*nn.Sequential{lone, tied} {
-		nn.Materialise(c, nn.State(m), 1)
-		defer nn.Free(m)
-	}
-	if got := names(nn.State(tied)); got != "first.weight" {
-		t.Errorf("the state is %s", got)
-	}
-	if !slices.Equal(torch.Bytes(nn.State(lone)[0].Tensor()), torch.Bytes(shared.Weight.Tensor())) {
-		t.Error("a parameter that is declared last and listed first has not the values of its first name")
-	}
-	handle := nn.State(tied)[0].Param
-	mine := c.Keep(c.Ones(torch.Float32, 7, 4))
-	handle.SetTensor(mine)
-	if handle.Tensor() != mine || shared.Weight.Tensor() != mine || !mine.RequiresGrad() {
-		t.Error("a value set through a handle is not the parameter's")
-	}
-	if handle == shared.Weight || handle.Owner() != shared.Weight || shared.Weight.Owner() != shared.Weight || handle.DType() != torch.Float32 || handle.Numel() != 28 {
-		t.Error("the handle is another parameter")
-	}
-}
-
 // gradient is a leaf's, which it loses.
 func gradient(c *torch.Ctx, leaf *torch.Tensor) []float32 {
 	g := torch.Values[float32](c.GradOf(leaf))
@@ -365,32 +328,6 @@ func sum(a, b []float32) []float32 {
 		out[i] = a[i] + b[i]
 	}
 	return out
-}
-
-// The uses of one backward are summed before they are added to what is there: so they would be if
-// each use had its own tensor, on a stage of its own.
-func TestGradientsOfASharedParameterAccumulateBackwardByBackward(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	c := torchtest.New(t, torch.Options{Grad: true})
-	first := nn.NewLinearNoBias(4, 4)
-	model := nn.NewSequential(first, nn.NewLinearShared(first.Weight, false), nn.NewLinearShared(first.Weight, false))
-	nn.Materialise(c, nn.State(model), 1)
-	defer nn.Free(model)
-	run := func(seed uint64) {
-		c.SetSeed(seed)
-		y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Normal_(c.Empty(torch.Float32, 5, 4), 0, 1))
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-	}
-	run(1)
-	one := gradient(c, first.Weight.Tensor())
-	run(2)
-	two := gradient(c, first.Weight.Tensor())
-	run(1)
-	run(2)
-	if got, want := gradient(c, first.Weight.Tensor()), sum(one, two); !slices.Equal(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
 }
 
 // A replica takes the gradient of its handle alone; the parts add up to the whole.

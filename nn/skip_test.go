@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -121,78 +120,6 @@ func differs(got, want map[string][]float32, tolerance float64) string {
 	return ""
 }
 
-func TestSkipsComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	index := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, 1) }
-	for _, row := range []struct {
-		reason string
-		// 0 where no gradient has more than two summands, so that there is one order to sum in
-		tolerance float64
-		build     func(l []*nn.Linear, e *nn.Embedding) (*nn.Sequential, forward)
-	}{
-		{"from a layer's child to another's grandchild", 0, func(l []*nn.Linear, _ *nn.Embedding) (*nn.Sequential, forward) {
-			return nn.NewSequential(composite(l[0], stashing("a"), l[1]), composite(l[2], composite(popping("a")))), func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				h := l[0].Forward(c, x)
-				return c.Add(l[2].Forward(c, l[1].Forward(c, h)), h)
-			}
-		}},
-		{"one stash and three pops, two in children of one layer", 1e-6, func(l []*nn.Linear, _ *nn.Embedding) (*nn.Sequential, forward) {
-			return nn.NewSequential(l[0], stashing("a"), l[1], composite(popping("a"), l[2], popping("a")), popping("a")), func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				h := l[0].Forward(c, x)
-				y := c.Add(l[2].Forward(c, c.Add(l[1].Forward(c, h), h)), h)
-				return c.Add(y, h)
-			}
-		}},
-		{"integers", 0, func(l []*nn.Linear, e *nn.Embedding) (*nn.Sequential, forward) {
-			stash := declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				c.Stash("a", index(c, x))
-				return x
-			})
-			look := declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Run(c.Pop("a"), e)) }, e)
-			return nn.NewSequential(l[0], stash, l[1], look), func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				h := l[0].Forward(c, x)
-				return c.Add(l[1].Forward(c, h), e.Forward(c, index(c, h)))
-			}
-		}},
-		{"popped and nothing else used", 0, func(l []*nn.Linear, _ *nn.Embedding) (*nn.Sequential, forward) {
-			only := declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Pop("a") })
-			return nn.NewSequential(l[0], stashing("a"), l[1], only, l[2]), func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return l[2].Forward(c, l[0].Forward(c, x)) }
-		}},
-		{"something that is not handed on", 0, func(l []*nn.Linear, _ *nn.Embedding) (*nn.Sequential, forward) {
-			aside := declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				c.Stash("a", c.Sigmoid(x))
-				return x
-			})
-			return nn.NewSequential(l[0], aside, l[1], popping("a")), func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				h := l[0].Forward(c, x)
-				return c.Add(l[1].Forward(c, h), c.Sigmoid(h))
-			}
-		}},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Grad: true})
-			linears, embedding := make([]*nn.Linear, 4), nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
-			for i := range linears {
-				linears[i] = nn.NewLinear(4, 4)
-			}
-			model, plain := row.build(linears, embedding)
-			nn.Materialise(c, nn.State(model), 1)
-			defer nn.Free(model)
-			for _, grad := range []bool{true, false} {
-				c.SetGrad(grad)
-				got, want := results(c, model, model.Forward), results(c, model, plain)
-				if d := differs(got, want, row.tolerance); d != "" {
-					t.Errorf("with gradients: %v: %s", grad, d)
-				}
-				if grad && len(want) < 4 {
-					t.Errorf("only %d results were compared", len(want))
-				}
-			}
-		})
-	}
-}
-
 // What a forward does is held against what was declared, by name, at the layer that did otherwise.
 func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 	stash := func(declared string, names ...string) nn.Layer {
@@ -278,51 +205,6 @@ type inPlace struct{ nn.Base }
 func (*inPlace) OverwritesInput() bool { return true }
 func (*inPlace) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return []*torch.Tensor{c.ReLU_(xs[0])}
-}
-
-// A layer that says that it overwrites its input is given a copy of what is still to be popped.
-func TestInPlaceAfterAStashGivesTheBitsOfACopy(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	view := func() nn.Layer {
-		return doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, 3, 4) })
-	}
-	for _, row := range []struct {
-		reason string
-		relu   func() nn.Layer // in place
-		build  func(relu nn.Layer) []nn.Layer
-	}{
-		{"a view later", func() nn.Layer { return nn.NewReLUInPlace() }, func(relu nn.Layer) []nn.Layer {
-			return []nn.Layer{nn.NewLinear(4, 4), stashing("a"), view(), nn.NewIdentity(), relu, nn.NewLinear(4, 4), popping("a")}
-		}},
-		{"first in a Sequential", func() nn.Layer { return nn.NewReLUInPlace() }, func(relu nn.Layer) []nn.Layer {
-			return []nn.Layer{nn.NewLinear(4, 4), stashing("a"), nn.NewSequential(nn.NewSequential(relu), nn.NewLinear(4, 4)), popping("a")}
-		}},
-		{"a layer of tuples", func() nn.Layer { return tupleOf(&inPlace{}) }, func(relu nn.Layer) []nn.Layer {
-			return []nn.Layer{nn.NewLinear(4, 4), stashing("a"), relu, nn.NewLinear(4, 4), popping("a")}
-		}},
-		{"between two pops", func() nn.Layer { return nn.NewReLUInPlace() }, func(relu nn.Layer) []nn.Layer {
-			only := declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Pop("a") })
-			return []nn.Layer{nn.NewLinear(4, 4), stashing("a"), only, relu, popping("a")}
-		}},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Grad: true})
-			var got [2]map[string][]float32
-			for _, grad := range []bool{true, false} {
-				c.SetGrad(grad)
-				for i, relu := range []nn.Layer{row.relu(), nn.NewReLU()} {
-					model := nn.NewSequential(row.build(relu)...)
-					nn.Materialise(c, nn.State(model), 1)
-					got[i] = results(c, model, model.Forward)
-					nn.Free(model)
-				}
-				if d := differs(got[0], got[1], 0); d != "" {
-					t.Errorf("with gradients: %v: in place and not: %s", grad, d)
-				}
-			}
-		})
-	}
 }
 
 func TestInPlaceTakesNoCopyWhereNothingIsPopped(t *testing.T) {
@@ -496,37 +378,6 @@ func TestASkipIsFreedAtItsLastPop(t *testing.T) {
 				t.Errorf("%d bytes are left", a.used())
 			}
 		})
-	}
-}
-
-// What a skip adds to a graph is nothing: the tensors that autograd keeps are those of the network
-// written out, and all go with the graph.
-func TestASkipAddsNothingToTheGraph(t *testing.T) {
-	kept := func(f func(model *nn.Sequential, c *nn.Ctx, x *torch.Tensor) *torch.Tensor) int64 {
-		a := newAccount(t, true)
-		linear := nn.NewLinear(8, 8)
-		model := nn.NewSequential(nn.NewTanh(), stashing("a"), linear, popping("a"), popping("a"))
-		nn.Materialise(a.Ctx, nn.State(model), 1)
-		defer nn.Free(model)
-		x := a.Normal_(a.Empty(torch.Float32, 16, 8), 0, 1).SetRequiresGrad(true)
-		a.start()
-		mark := a.Mark()
-		y := f(model, nn.NewCtx(a.Ctx, nn.Config{Training: true}), x)
-		a.Release(mark, y)
-		live := a.used()
-		a.Backward([]*torch.Tensor{y}, []*torch.Tensor{a.OnesLike(y)}, false)
-		x.SetGradOf(nil)
-		nn.ZeroGrads(model)
-		a.Close()
-		return live
-	}
-	got := kept(func(model *nn.Sequential, c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return model.Forward(c, x) })
-	want := kept(func(model *nn.Sequential, c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		h := c.Tanh(x)
-		return c.Add(c.Add(model.Layers()[2].Forward(c, h), h), h)
-	})
-	if got != want {
-		t.Errorf("%d bytes are kept, want %d", got, want)
 	}
 }
 

@@ -214,29 +214,6 @@ func TestImpossibleSchedulesAreNamed(t *testing.T) {
 	}
 }
 
-// A warm-up ends where the schedule after it begins, whichever that is.
-func TestWarmupJoinsAnySchedule(t *testing.T) {
-	for _, then := range []optim.Schedule{
-		optim.Constant(3),
-		optim.Step{Base: 3, Every: 2, Gamma: 0.1},
-		optim.Cosine{Base: 3, Steps: 8},
-		optim.Linear{From: 3, To: 1, Steps: 4},
-		optim.Warmup{Steps: 2, From: 3, Then: optim.Constant(5)},
-	} {
-		s := optim.Warmup{Steps: 3, From: 0, Then: then}
-		for step, want := range []float64{0, 1, 2, 3} {
-			if got := s.LR(step); math.Abs(got-want) > 1e-12 {
-				t.Errorf("%T: step %d has %v, want %v", then, step, got, want)
-			}
-		}
-		for step := 3; step < 20; step++ {
-			if s.LR(step) != then.LR(step-3) {
-				t.Errorf("%T: step %d has %v, want %v", then, step, s.LR(step), then.LR(step-3))
-			}
-		}
-	}
-}
-
 // A scaler does what torch.amp.GradScaler does: half of the scale after gradients that are not
 // finite, twice the scale after Interval updates in a row.
 func TestScaler(t *testing.T) {

@@ -112,34 +112,6 @@ func TestCheckpointIsTransparent(t *testing.T) {
 	})
 }
 
-// Between forward and backward a checkpoint holds its inputs and outputs, to the byte; after
-// backward nothing but gradients.
-func TestCheckpointHoldsInputsAndOutputs(t *testing.T) {
-	c := checkpointed(t, torch.Options{Device: torchtest.Device(2)})
-	live := func() int64 { return torchtest.Device(2).Memory().Live }
-	const rows, width = 64, 256
-	x, w := leaf(t, c, rows, width), leaf(t, c, width, width)
-	start := live()
-	layers := func(c *torch.Ctx, in tensors) tensors {
-		h := in[0]
-		for range 4 {
-			h = c.Tanh(c.Linear(h, w, nil))
-		}
-		return tensors{h, c.Argmax(h, 1)}
-	}
-	out := c.Checkpoint(layers, tensors{x}, true)
-	if got, want := live()-start, int64(rows*width*4+rows*8); got != want {
-		t.Errorf("%d bytes are live after forward, want the outputs' %d", got, want)
-	}
-	c.Backward(tensors{out[0]}, tensors{c.OnesLike(out[0])}, false)
-	c.Close()
-	x.SetGradOf(nil)
-	w.SetGradOf(nil)
-	if got := live() - start; got != 0 {
-		t.Errorf("%d bytes are live after backward, without gradients", got)
-	}
-}
-
 // Outputs without a gradient may come anywhere: an output before the one that has it must not shift
 // it (peers give zero).
 func TestCheckpointOutputsWithoutGradient(t *testing.T) {
@@ -199,36 +171,6 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 		}
 	}
 	y.SetGradOf(nil)
-}
-
-func TestCheckpointWithoutAGraph(t *testing.T) {
-	c := checkpointed(t, torch.Options{})
-	x, w := c.Ones(torch.Float32, 2, 2), leaf(t, c, 2, 2)
-	runs := 0
-	f := func(c *torch.Ctx, in tensors) tensors {
-		runs++
-		return tensors{c.Mm(in[0], w)}
-	}
-	if y := c.Checkpoint(f, tensors{x}, true)[0]; !y.RequiresGrad() {
-		t.Error("trained: the output needs no gradient")
-	} else {
-		c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
-		if got := gradOf(c, w); runs != 2 || !same(got, []float32{2, 2, 2, 2}) {
-			t.Errorf("trained: %d runs, gradient %v", runs, got)
-		}
-	}
-	runs = 0
-	if y := c.Checkpoint(f, tensors{x}, false)[0]; runs != 1 || y.IsLeaf() {
-		t.Error("no input needs a gradient: f did not run in the caller's graph")
-	}
-	c.NoGrad(func() {
-		if y := c.Checkpoint(f, tensors{w}, true)[0]; y.RequiresGrad() {
-			t.Error("grad off: the output needs a gradient")
-		}
-	})
-	if out := c.Checkpoint(func(*torch.Ctx, tensors) tensors { return nil }, tensors{w}, true); len(out) != 0 {
-		t.Errorf("a function without outputs gave %v", out)
-	}
 }
 
 func TestCheckpointGoesBackTwice(t *testing.T) {
@@ -423,34 +365,6 @@ func TestCheckpointFailures(t *testing.T) {
 	}
 }
 
-// Goexit (FailNow, in tests) ends the goroutine that called Backward, and passes through no frame
-// of C++ on its way.
-func TestCheckpointGoexit(t *testing.T) {
-	c := checkpointed(t, torch.Options{})
-	x := leaf(t, c, 2)
-	for _, depth := range []int{1, 3} {
-		returned := true
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			y := c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors {
-				if c.Grad() {
-					runtime.Goexit()
-				}
-				return tensors{c.Tanh(in[0])}
-			}), tensors{x}, false)
-			returned = false
-			c.Backward(y, tensors{c.OnesLike(y[0])}, false)
-			returned = true
-		})
-		wg.Wait()
-		if returned {
-			t.Errorf("%d deep: Backward returned", depth)
-		}
-	}
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{x}, false)
-	c.Backward(y, tensors{c.OnesLike(y[0])}, false)
-}
-
 // doubling is a node that stands for two outputs, 2x and 3x, and does what during says.
 type doubling struct {
 	t         *testing.T
@@ -587,17 +501,4 @@ func TestAttachedBackwardFails(t *testing.T) {
 			t.Errorf("%s: forgotten %d times, want 1", name, d.forgotten)
 		}
 	}
-}
-
-func TestRaisePeak(t *testing.T) {
-	torchtest.Check(t)
-	d := torch.CPU(3)
-	d.ResetPeak()
-	live := d.Memory().Live
-	d.RaisePeak(live + 100)
-	d.RaisePeak(live + 50)
-	if got := d.Memory().Peak; got != live+100 {
-		t.Errorf("the peak is %d, want %d", got, live+100)
-	}
-	d.ResetPeak()
 }

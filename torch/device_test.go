@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
@@ -226,28 +225,6 @@ func TestKernelsInUse(t *testing.T) {
 	}
 }
 
-func TestSlowKernels(t *testing.T) {
-	for _, tt := range []struct {
-		kernels torch.Kernels
-		want    []string // in the sentence; none is no sentence
-	}{
-		{torch.Kernels{Library: "BLAS", Name: "SkylakeX", By: "penstock"}, nil},
-		{torch.Kernels{Library: "BLAS", Name: "Haswell", By: "OPENBLAS_CORETYPE=Haswell", Best: "SkylakeX"},
-			[]string{"BLAS computes with Haswell kernels", "OPENBLAS_CORETYPE=Haswell", "SkylakeX"}},
-		{torch.Kernels{Library: "BLAS", Name: "Prescott", By: "OpenBLAS", Best: "SkylakeX"}, []string{"Prescott kernels, chosen by OpenBLAS", "SkylakeX"}},
-	} {
-		got := tt.kernels.Slow()
-		if tt.want == nil && got != "" {
-			t.Errorf("%+v: %s", tt.kernels, got)
-		}
-		for _, want := range tt.want {
-			if !strings.Contains(got, want) {
-				t.Errorf("%+v: no %q in %s", tt.kernels, want, got)
-			}
-		}
-	}
-}
-
 // Bits and float32 are promised of a CUDA device from its first context on, whatever computes there, unless
 // something else was asked for before.
 func TestHowGPUsCompute(t *testing.T) {
@@ -318,14 +295,6 @@ func TestWhatLibtorchReadsOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// The libraries that decide a GPU's bits have names in a build with CUDA.
-func TestCUDALibraries(t *testing.T) {
-	cuda, _ := torch.CUDABuild()
-	if text := torch.CUDALibraries(); (text != "") != (cuda != "") || text != "" && !strings.HasPrefix(text, "cuBLAS ") {
-		t.Errorf("CUDA %q, libraries %q", cuda, text)
-	}
-}
-
 // A thread's tag is its own, and that of what a backward runs again for it, on whatever thread.
 func TestThreadTag(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
@@ -359,21 +328,6 @@ func TestThreadTag(t *testing.T) {
 	x.SetGradOf(nil)
 	if len(tags) != 1 || tags[0] != 7 {
 		t.Errorf("the recomputation found the tags %v, want 7 once", tags)
-	}
-}
-
-// TestThreadTime: computing counts, sleeping does not.
-func TestThreadTime(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := torch.ThreadTime()
-	for sum := 0; torch.ThreadTime()-before < 5*time.Millisecond; sum++ { // it would never end if the clock stood still
-	}
-	const asleep = 100 * time.Millisecond
-	before = torch.ThreadTime()
-	time.Sleep(asleep)
-	if took := torch.ThreadTime() - before; took < 0 || took > asleep/4 {
-		t.Errorf("%v asleep took %v of the processor", asleep, took)
 	}
 }
 

@@ -17,18 +17,6 @@ import (
 	"penstock.example/torch"
 )
 
-func TestMailboxCostsNothing(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
-	before := torchtest.Device(2).Memory()
-	m := c.Mailbox()
-	if after := torchtest.Device(2).Memory(); after != before {
-		t.Errorf("a mailbox moved the account from %+v to %+v", before, after)
-	}
-	if m.String() != "float32[0]" || !m.RequiresGrad() || !m.IsLeaf() || m.HasGrad() {
-		t.Errorf("%v: requires grad %v, leaf %v, has a gradient %v", m, m.RequiresGrad(), m.IsLeaf(), m.HasGrad())
-	}
-}
-
 // The gradient is left as it came: an expanded one takes the memory of one number, not of the
 // tensor.
 func TestGateLeavesTheGradientAsItCame(t *testing.T) {
@@ -115,20 +103,6 @@ func TestBranchSumsItsUsesFirst(t *testing.T) {
 	}
 }
 
-// What arrives at a branch goes on as it is: an expanded gradient is not made dense.
-func TestBranchHandsTheGradientOn(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	m := c.Mailbox()
-	y := c.Sum(c.Branch(c.Gate(m, c.Ones(torch.Float32, 10, 10))))
-	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
-	if g := c.GradOf(m); g.String() != "float32[10,10]" {
-		t.Errorf("got %v", g)
-	} else if _, bytes := g.Storage(); bytes != 4 {
-		t.Errorf("the gradient takes %d bytes, want the sum's one number", bytes)
-	}
-	m.SetGradOf(nil)
-}
-
 func TestBranchIsTheSameTensor(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	x := leaf(t, c, 3)
@@ -158,30 +132,6 @@ func TestBranchIsTheSameTensor(t *testing.T) {
 			t.Error("without a graph a branch is a second handle")
 		}
 	})
-}
-
-// A weight used twice in one graph has its gradient summed by autograd, in one order.
-func TestPlainLinear(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	x, w, bias := leaf(t, c, 2, 3), leaf(t, c, 3, 3), leaf(t, c, 3)
-	for range 2 { // the second finds gradients to add to
-		y := c.PlainLinear(c.PlainLinear(x, w, bias), w, bias)
-		z := c.Linear(c.Linear(x, w, bias), w, bias)
-		if !same(torch.Values[float32](y), torch.Values[float32](z)) {
-			t.Error("the two linears differ")
-		}
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-	}
-	twice := gradOf(c, w)
-	x.SetGradOf(nil)
-	bias.SetGradOf(nil)
-	y := c.PlainLinear(c.PlainLinear(x, w, bias), w, bias)
-	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-	for i, once := range gradOf(c, w) {
-		if twice[i] != 2*once {
-			t.Errorf("two backwards give %v, one %v", twice[i], once)
-		}
-	}
 }
 
 // What has come from another device is no view of a tensor, so that a sum of gradients takes the memory
@@ -376,46 +326,6 @@ func sameBits(t *testing.T, what string, a, b *torch.Tensor) {
 	t.Helper()
 	if string(torch.Bytes(a)) != string(torch.Bytes(b)) {
 		t.Errorf("%s: other bits", what)
-	}
-}
-
-// On a CPU a linear layer whose products are small has the bits of aten::linear: of its output, and of the
-// gradients of its arguments, but for that of the weight of later micro-batches, which is added to
-// where it lies.
-func TestSmallLinearHasTheBitsOfAtens(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Grad: true, Threads: 1, Seed: 3})
-	draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
-	for _, rows := range []int64{1, 2, 15, 16, 17, 31, 33, 256, 257, 273, 300} {
-		for _, out := range []int64{1, 2, 5, 31, 64, 70, 128} {
-			for _, in := range []int64{1, 2, 9} {
-				mark := c.Mark()
-				ours := linearArguments{weight: draw(out, in), bias: draw(out)}
-				theirs := ours.copied(c)
-				ours.train()
-				theirs.train()
-				for i := range 3 {
-					x, g := draw(rows, in), draw(rows, out)
-					a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
-					y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
-					c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
-					c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
-					what := fmt.Sprintf("%d x %d x %d, micro-batch %d, ", rows, out, in, i)
-					sameBits(t, what+"output", y, z)
-					if rows > 1 || in > 1 { // the product of a row and a column
-						sameBits(t, what+"input", c.GradOf(a), c.GradOf(b))
-					}
-					sameBits(t, what+"bias", c.GradOf(ours.bias), c.GradOf(theirs.bias))
-					if i == 0 {
-						sameBits(t, what+"weight", c.GradOf(ours.weight), c.GradOf(theirs.weight))
-					}
-					a.SetGradOf(nil)
-					b.SetGradOf(nil)
-				}
-				ours.drop()
-				theirs.drop()
-				c.Release(mark)
-			}
-		}
 	}
 }
 
@@ -689,22 +599,6 @@ func TestSplitGivesTheSameBits(t *testing.T) {
 	})
 }
 
-// Each product alone, and the same one ten times: theirs is test_backward.py's
-// test_stage_backward_weight_multiple_iters.
-func TestSplitOfTenMicroBatches(t *testing.T) {
-	torchtest.Check(t)
-	for _, what := range steps[2:10] {
-		r := recipe{gated: true, frozen: -1, steps: []step{{what, 0, 0}, {"gelu", 0, 0}, {what, 1, 0}}}
-		var order []int
-		for i := range 10 {
-			order = append(order, i, -1)
-		}
-		if diff := cmp.Diff(r.gradients(10, nil), r.gradients(10, order)); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
-	}
-}
-
 // stack is linear layers with GELU between them, on a gate.
 type stack struct {
 	weight, bias []*torch.Tensor
@@ -779,25 +673,6 @@ func TestSplitHoldsInputsAndGradients(t *testing.T) {
 	}
 }
 
-// A weight that is used twice, once by the product that leads to the other, is not counted twice,
-// as it is where all products start together without a cut between them.
-func TestSplitOfASharedWeight(t *testing.T) {
-	torchtest.Check(t)
-	for _, list := range [][]step{
-		{{"linear", 0, 0}, {"linear", 0, 0}},
-		{{"linear", 0, 0}, {"tanh", 0, 0}, {"linear", 0, 0}, {"linear", 1, 0}},
-		{{"linear", 0, 0}, {"product", 0, 0}, {"aten's linear", 0, 0}},
-		{{"linear", 0, 0}, {"scale", 0, 0}},                  // one use is no product
-		{{"linear", 0, 0}, {"bias", 0, 0}, {"linear", 1, 0}}, // the bias is a product's and a sum's
-		{{"product", 2, 0}, {"weight made of a weight", 2, 0}, {"checkpoint", 2, 0}},
-	} {
-		r := recipe{gated: true, frozen: -1, steps: list}
-		if diff := cmp.Diff(r.gradients(3, nil), r.gradients(3, []int{0, 1, -1, 2, -1, -1})); diff != "" {
-			t.Errorf("%v: %s", list, diff)
-		}
-	}
-}
-
 // Where gradients are None: an output that gets none is no root, an input that wants none has no
 // gate, a node may be given none, a weight may be frozen.
 func TestSplitWithoutSomeGradients(t *testing.T) {
@@ -864,35 +739,6 @@ func TestSplitOfSeveralOutputs(t *testing.T) {
 			p.Run()
 			if w.HasGrad() || v.HasGrad() {
 				t.Error("a weight has its gradient after the first part")
-			}
-			later.Run()
-		}
-		return [][]float32{gradOf(c, box), gradOf(c, w), gradOf(c, v)}
-	}
-	if diff := cmp.Diff(run(false), run(true)); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// A node of Go computes all of its gradients in the first part, once, and lives until then without
-// the output.
-func TestSplitOfANodeOfGo(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true, Seed: 4})
-	w, v := leaf(t, c, 6, 6), leaf(t, c, 6, 6)
-	run := func(parts bool) [][]float32 {
-		box := c.Mailbox()
-		mark := c.Mark()
-		x := c.Ones(torch.Float32, 4, 6)
-		y := ownProduct(c, c.Tanh(c.Linear(c.Gate(box, x), v, nil)), w)
-		p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
-		c.Release(mark)
-		if !parts {
-			p.Run()
-		} else {
-			later := p.Split()
-			p.Run()
-			if !w.HasGrad() || v.HasGrad() {
-				t.Errorf("after the first part the node's weight has a gradient: %v; the product's: %v", w.HasGrad(), v.HasGrad())
 			}
 			later.Run()
 		}
@@ -990,20 +836,4 @@ func TestSplitMisuse(t *testing.T) {
 	if s.weight[0].HasGrad() {
 		t.Error("the weights have gradients")
 	}
-}
-
-// A graph goes back once, in two parts as in one.
-func TestSplitFreesTheGraph(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	w, box := leaf(t, c, 4, 4), c.Mailbox()
-	y := c.Linear(c.Tanh(c.Linear(c.Gate(box, c.Randn(2, 4)), w, nil)), w, nil)
-	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
-	later := p.Split()
-	p.Run()
-	later.Run()
-	err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false) })
-	if err == nil || !strings.Contains(err.Error(), "second time") {
-		t.Errorf("a backward without its graph: %v", err)
-	}
-	box.SetGradOf(nil)
 }

@@ -224,51 +224,6 @@ func TestProductsOfBatches(t *testing.T) {
 	}
 }
 
-// On a CPU the bits of a product do not depend on how its operands lie in memory, which a cut of the model
-// may change.
-func TestLinearsBitsDoNotDependOnLayouts(t *testing.T) {
-	for _, size := range [][3]int64{{32, 96, 130}, {64, 96, 130}, {128, 96, 130}} {
-		rows, out, in := size[0], size[1], size[2]
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Grad: true, Threads: 1, Seed: 3})
-			draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
-			transposed := func(x *torch.Tensor) *torch.Tensor {
-				return c.Transpose(c.Reshape(c.Transpose(x, 0, 1), x.Size(1), x.Size(0)), 0, 1)
-			}
-			w, x, dy := draw(out, in), draw(rows, in), draw(rows, out)
-			wide := draw(rows, out+3)
-			c.Copy_(c.Narrow(wide, 1, 2, out), dy)
-			run := func(w, x, dy *torch.Tensor) (results []string) {
-				weight, input := c.Detach(w).SetRequiresGrad(true), c.Detach(x).SetRequiresGrad(true)
-				defer weight.SetGradOf(nil)
-				defer input.SetGradOf(nil)
-				for range 2 {
-					y := c.Linear(input, weight, nil)
-					c.Backward([]*torch.Tensor{y}, []*torch.Tensor{dy}, false)
-					results = append(results, string(torch.Bytes(y)))
-				}
-				for _, g := range []*torch.Tensor{c.GradOf(weight), c.GradOf(input)} {
-					results = append(results, string(torch.Bytes(c.Reshape(c.Clone(g), g.Size(0), g.Size(1)))))
-				}
-				return results
-			}
-			want := run(w, x, dy)
-			for _, other := range []struct {
-				name     string
-				w, x, dy *torch.Tensor
-			}{
-				{"input transposed", w, transposed(x), dy},
-				{"gradient transposed", w, x, transposed(dy)},
-				{"gradient a part of a wider one", w, x, c.Narrow(wide, 1, 2, out)},
-			} {
-				if got := run(other.w, other.x, other.dy); !slices.Equal(got, want) {
-					t.Errorf("%s: other bits", other.name)
-				}
-			}
-		})
-	}
-}
-
 type linearArguments struct{ weight, bias *torch.Tensor }
 
 func (l linearArguments) each(f func(t *torch.Tensor)) {

@@ -186,27 +186,6 @@ func both(ends [2]*ncclEnd, f func(i int, e *ncclEnd)) {
 	all.Wait()
 }
 
-// What is queued on a communicator arrives in the order in which it was sent, although nothing has a tag.
-func TestNCCLKeepsTheOrder(t *testing.T) {
-	ends := ncclEnds(t)
-	both(ends, func(i int, e *ncclEnd) {
-		for k := range 3 {
-			x := torch.From(e.c, []float32{float32(k), float32(10 * k)})
-			if i == 1 {
-				e.c.Fill_(x, -1)
-			}
-			e.c.Synchronize()
-			if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
-				t.Error(err)
-			}
-			e.finish()
-			if got := torch.Values[float32](x); !slices.Equal(got, []float32{float32(k), float32(10 * k)}) {
-				t.Errorf("message %d is %v", k, got)
-			}
-		}
-	})
-}
-
 // Two processes that both send 8 MiB and receive as much wait for nobody: queued in one group, and one
 // after the other on the streams of the two directions.
 func TestNCCLInBothDirections(t *testing.T) {

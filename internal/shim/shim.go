@@ -415,10 +415,6 @@ func OneDNNISA() int { return int(C.ps_onednn_isa()) }
 // BetterOneDNNISA is the least that they should use on this processor, or 0 if they do.
 func BetterOneDNNISA() int { return int(C.ps_onednn_better_isa()) }
 
-// FMAPeak is one core's rate of multiply-adds in float operations per second; 0 is unknown. It takes a
-// fraction of a second.
-func FMAPeak() float64 { return float64(C.ps_fma_peak()) }
-
 // UseBLASCore changes OpenBLAS's kernels. It must come before any BLAS call.
 func UseBLASCore(core string) *Error {
 	c := C.CString(core)
