@@ -67,7 +67,6 @@ func newBatchNorm(dims []int, channels int64, o BatchNormConfig) *BatchNorm {
 	return b
 }
 
-// Forward is aten::batch_norm.
 func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	byBatch := c.Training || b.o.NoRunningStats
 	b.check(c, x, byBatch)
@@ -113,10 +112,12 @@ func (b *BatchNorm) check(c *Ctx, x *torch.Tensor, byBatch bool) {
 	shape := x.Shape()
 	switch {
 	case !slices.Contains(b.dims, len(shape)):
-		c.refuseInput("aten::batch_norm", x, "expected an input with a number of dimensions among %v, got %d", b.dims,
+		c.refuseInput("aten::batch_norm", x, "expected an input with a number of dimensions among %v, "+
+			"got %d", b.dims,
 			len(shape))
 	case byBatch && shape[1] > 0 && x.Numel() == shape[1]:
-		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising by the batch; "+
+		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
+			"by the batch; "+
 			"use fewer, larger micro-batches")
 	}
 }

@@ -19,7 +19,8 @@ type child struct {
 func (b *Base) Child(name string, m Module) {
 	b.mustBeFree(name)
 	n := m.node()
-	require(n.parent == nil, "module %q is already part of another module; make a second one and Share its parameters",
+	require(n.parent == nil, "module %q is already part of another module; make a second one and Share "+
+		"its parameters",
 		n.name)
 	n.name, n.parent = name, b
 	b.children = append(b.children, child{name, m})
@@ -54,7 +55,8 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 		}
 		return
 	case c.running == nil:
-		c.fail("Run", nil, "%s is no part of the model that this Ctx has run; run it under a name with RunNamed, or on another Ctx",
+		c.fail("Run", nil, "%s is no part of the model that this Ctx has run; run it under a name with "+
+			"RunNamed, or on another Ctx",
 			typeOf(l))
 	case c.running.node().declares(n, deep):
 		return
@@ -66,7 +68,8 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 	} else {
 		who = fmt.Sprintf("%T", who)
 	}
-	c.fail("Run", nil, "%s is no declared child of %s, layer %q, which runs it; declare it with Child (embed nn.Base) "+
+	c.fail("Run", nil, "%s is no declared child of %s, layer %q, which runs it; declare it with Child "+
+		"(embed nn.Base) "+
 		"where that is made, and run it with Run", typeOf(l), who, c.Path())
 }
 
@@ -92,7 +95,8 @@ func require(ok bool, format string, args ...any) {
 
 // fail panics with the *torch.Error of a layer that cannot take xs.
 func (c *Ctx) fail(op string, xs []*torch.Tensor, format string, args ...any) {
-	panic(&torch.Error{Op: op, Args: torch.Describe(xs), Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+	panic(&torch.Error{Op: op, Args: torch.Describe(xs), Device: c.Device(), Message: fmt.Sprintf(format,
+		args...)})
 }
 
 // refuseInput is fail for one tensor.

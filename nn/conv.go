@@ -32,7 +32,8 @@ type Conv2dConfig struct {
 func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
 	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)),
 		groups: cmp.Or(o.Groups, 1)}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in/l.groups*kernel[0]*kernel[1]), o.NoBias, out, out, in/l.groups, kernel[0], kernel[1])
+	l.Weight, l.Bias = l.weightAndBias(FanIn(in/l.groups*kernel[0]*kernel[1]), o.NoBias, out, out,
+		in/l.groups, kernel[0], kernel[1])
 	return l
 }
 
@@ -82,7 +83,6 @@ func NewConv1d(in, out, kernel int64, o Conv1dConfig) *Conv1d {
 	return l
 }
 
-// Forward is aten::conv1d.
 func (l *Conv1d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Conv1d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride, l.padding, l.dilation, l.groups)
 }
@@ -117,11 +117,11 @@ type ConvTranspose2dConfig struct {
 func NewConvTranspose2d(in, out int64, kernel Pair, o ConvTranspose2dConfig) *ConvTranspose2d {
 	l := &ConvTranspose2d{stride: o.Stride.or(Square(1)), padding: o.Padding, outputPadding: o.OutputPadding,
 		dilation: o.Dilation.or(Square(1)), groups: cmp.Or(o.Groups, 1)}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(out/l.groups*kernel[0]*kernel[1]), o.NoBias, out, in, out/l.groups, kernel[0], kernel[1])
+	l.Weight, l.Bias = l.weightAndBias(FanIn(out/l.groups*kernel[0]*kernel[1]), o.NoBias, out, in,
+		out/l.groups, kernel[0], kernel[1])
 	return l
 }
 
-// Forward is aten::conv_transpose2d.
 func (l *ConvTranspose2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.ConvTranspose2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:],
 		l.outputPadding[:], l.groups, l.dilation[:])

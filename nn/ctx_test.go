@@ -32,11 +32,15 @@ func TestRandomNumbersFollowSeedMicroBatchAndName(t *testing.T) {
 		same   bool
 	}{
 		{"the same again", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.b.c")), true},
-		{"a recomputation", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4, Recomputing: true}, named("a.b.c")), true},
-		{"nested in Sequentials", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, nn.NamedLayer{Name: "a", Layer: nested}), true},
-		{"flattened by a partition", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, nn.NewSequential().Add("a",
-			nn.NewSequential().Add("b", nn.NewSequential().Add("c", nn.NewDropout(0.5)))).Layers()[0]), true},
-		{"another micro-batch", run(nn.Config{Seed: 1, MicroBatch: 3, MicroBatches: 4}, named("a.b.c")), false},
+		{"a recomputation", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4, Recomputing: true},
+			named("a.b.c")), true},
+		{"nested in Sequentials", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4},
+			nn.NamedLayer{Name: "a", Layer: nested}), true},
+		{"flattened by a partition", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4},
+			nn.NewSequential().Add("a",
+				nn.NewSequential().Add("b", nn.NewSequential().Add("c", nn.NewDropout(0.5)))).Layers()[0]), true},
+		{"another micro-batch", run(nn.Config{Seed: 1, MicroBatch: 3, MicroBatches: 4}, named("a.b.c")),
+			false},
 		{"another seed", run(nn.Config{Seed: 2, MicroBatch: 2, MicroBatches: 4}, named("a.b.c")), false},
 		{"another name", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.b.d")), false},
 		{"the dots count", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.bc")), false},
@@ -74,15 +78,20 @@ func TestChildrenDoNotDisturbTheirParentsDraws(t *testing.T) {
 	if !slices.Equal(alone.before, parent.before) || !slices.Equal(alone.after, parent.after) {
 		t.Error("a child changed what its parent drew")
 	}
-	if slices.Equal(parent.before, parent.after) || slices.Equal(parent.before, parent.child.(*noisy).before) {
+	if slices.Equal(parent.before, parent.after) || slices.Equal(parent.before,
+		parent.child.(*noisy).before) {
 		t.Error("two draws are the same")
 	}
 }
 
 func TestPathIsWhereItPanicked(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
-	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewTanh(), nn.NewFlatten(0, 7)))
-	err := torch.Try(func() { c.RunNamed(nn.NamedLayer{Name: "net", Layer: s}, []*torch.Tensor{c.Ones(torch.Float32, 2)}) })
+	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewTanh(),
+		nn.NewFlatten(0, 7)))
+	err := torch.Try(func() {
+		c.RunNamed(nn.NamedLayer{Name: "net", Layer: s},
+			[]*torch.Tensor{c.Ones(torch.Float32, 2)})
+	})
 	if err == nil || c.Path() != "net.b.1" {
 		t.Errorf("got %v at %q, want a failure at net.b.1", err, c.Path())
 	}
@@ -98,7 +107,8 @@ func TestSpansNestAndNameTheInnermostLayer(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	base := torchtest.New(t, torch.Options{Grad: true})
 	c := nn.NewCtx(base, nn.Config{Spans: true})
-	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewSigmoid(), nn.NewTanh())).Add("none", nn.NewIdentity())
+	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewSigmoid(),
+		nn.NewTanh())).Add("none", nn.NewIdentity())
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
 	start := torch.Sequence()
 	s.Forward(c, x)
@@ -144,7 +154,10 @@ func tupleOf(m interface {
 
 // fork gives its input and the index of its largest element; join takes both.
 func fork() nn.Layer {
-	return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], c.Argmax(xs[0], 1)} })
+	return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{xs[0],
+			c.Argmax(xs[0], 1)}
+	})
 }
 
 func join(children ...nn.Layer) nn.Layer {
@@ -177,8 +190,11 @@ func each(layers ...nn.Layer) nn.Layer {
 func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	l, table := nn.NewLinear(4, 4), nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
-	model := nn.NewSequential().Add("fork", fork()).Add("middle", nn.NewSequential(nn.NewSequential(each(l)), nn.NewSequential())).Add("join", join(table)).Add("tanh", nn.NewTanh())
-	if got, want := names(nn.State(model)), "middle.0.0.a.weight middle.0.0.a.bias join.table.weight"; got != want {
+	model := nn.NewSequential().Add("fork", fork()).Add("middle",
+		nn.NewSequential(nn.NewSequential(each(l)), nn.NewSequential())).Add("join",
+		join(table)).Add("tanh", nn.NewTanh())
+	if got, want := names(nn.State(model)), "middle.0.0.a.weight middle.0.0.a.bias "+
+		"join.table.weight"; got != want {
 		t.Errorf("the state is %s, want %s", got, want)
 	}
 	var flat []string
@@ -205,7 +221,10 @@ func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 func TestTuplesMustFit(t *testing.T) {
 	pair := fork()
 	none := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return nil })
-	null := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], nil} })
+	null := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{xs[0],
+			nil}
+	})
 	freed := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		y := c.Tanh(xs[0])
 		y.Free()
@@ -218,14 +237,23 @@ func TestTuplesMustFit(t *testing.T) {
 		where  string
 		want   string
 	}{
-		{"a tuple into a layer of one tensor", nn.NewSequential(pair, nn.NewSequential().Add("tanh", nn.NewTanh())), "1.tanh",
-			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; make it with nn.Tuple"},
-		{"an empty tuple", nn.NewSequential().Add("none", none), "none", "Forward(float32[2,3]): the layer must return tensors that exist; it returned an empty tuple"},
-		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned float32[2,3], none"},
-		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned freed, float32[2,3]"},
-		{"no tensor", nn.NewSequential(nothing), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned none"},
-		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "", "Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed"},
-		{"a tuple out of a child that is run for one tensor", nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
+		{"a tuple into a layer of one tensor", nn.NewSequential(pair, nn.NewSequential().Add("tanh",
+			nn.NewTanh())), "1.tanh",
+			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; " +
+				"make it with nn.Tuple"},
+		{"an empty tuple", nn.NewSequential().Add("none", none), "none",
+			"Forward(float32[2,3]): the layer must return tensors that exist; it returned an empty tuple"},
+		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must " +
+			"return tensors that exist; it returned float32[2,3], none"},
+		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer " +
+			"must return tensors that exist; it returned freed, float32[2,3]"},
+		{"no tensor", nn.NewSequential(nothing), "0", "Forward(float32[2,3]): the layer must return " +
+			"tensors that exist; it returned none"},
+		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "",
+			"Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; " +
+				"run it with ForwardTuple or RunNamed"},
+		{"a tuple out of a child that is run for one tensor",
+			nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
 			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -240,7 +268,8 @@ func TestTuplesMustFit(t *testing.T) {
 
 func TestExtrasReachEveryLayerByTheirKey(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
-	width, sameName, absent := nn.NewExtra[float64]("width"), nn.NewExtra[float64]("width"), nn.NewExtra[int]("absent")
+	width, sameName, absent := nn.NewExtra[float64]("width"), nn.NewExtra[float64]("width"),
+		nn.NewExtra[int]("absent")
 	table := nn.NewExtra[map[string]float64]("table")
 	failure := nn.NewExtra[error]("failure")
 	entries := map[string]float64{"b": 5}
@@ -262,9 +291,11 @@ func TestExtrasReachEveryLayerByTheirKey(t *testing.T) {
 		return c.AddScalar(c.MulScalar(x, width.In(c)), table.In(c)["b"])
 	})
 	model := nn.NewSequential(nn.NewSequential(composite(read)))
-	ctx := nn.NewCtx(c, nn.Config{Extras: []nn.Extra{{}, width.With(2), sameName.With(3), table.With(entries), failure.With(nil), width.With(100)}})
+	ctx := nn.NewCtx(c, nn.Config{Extras: []nn.Extra{{}, width.With(2), sameName.With(3),
+		table.With(entries), failure.With(nil), width.With(100)}})
 	for range 2 { // a recomputation, say
-		if got := torch.Item[float32](model.Forward(ctx, torch.From(c, []float32{7}))); got != 2*7+5 { // the first of two under one key
+		// the first of two under one key
+		if got := torch.Item[float32](model.Forward(ctx, torch.From(c, []float32{7}))); got != 2*7+5 {
 			t.Errorf("got %v", got)
 		}
 	}
@@ -289,7 +320,8 @@ func TestSharedBeyond(t *testing.T) {
 	if got := nn.SharedBeyond(nn.NewSequential(outside)); !slices.Equal(got, []*nn.Param{second.Weight}) {
 		t.Errorf("of the module that shares: got %v, want the second weight", got)
 	}
-	if got := nn.SharedBeyond(nn.NewSequential(nn.NewLinear(2, 2), m, tie(first.Weight))); len(got) != 1 || got[0] != second.Weight {
+	if got := nn.SharedBeyond(nn.NewSequential(nn.NewLinear(2, 2), m,
+		tie(first.Weight))); len(got) != 1 || got[0] != second.Weight {
 		t.Errorf("got %v, want the second weight", got)
 	}
 }
@@ -325,7 +357,8 @@ func TestCompositesLeaveTheirOutputAlone(t *testing.T) {
 		bytes int64 // of the output
 	}{
 		{"attention", nn.NewSelfAttention(8, 2, nn.CausalMask), []int64{2, 5, 8}, 320},
-		{"transformer block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), []int64{2, 5, 8}, 320},
+		{"transformer block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), []int64{2,
+			5, 8}, 320},
 		{"basic block", nn.NewBasicBlock(4, 8, 2), []int64{2, 4, 6, 6}, 576},
 		{"bottleneck", nn.NewBottleneck(4, 2, 1), []int64{2, 4, 6, 6}, 2304},
 	} {
@@ -362,7 +395,8 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 		l.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
 		const small = 16 * tokens * 2 * 4 // what grows with the length only
 		if a.used() > row.kept+small || a.peak() > row.peak+small {
-			t.Errorf("%s: %d bytes are kept and %d were live, want at most %d and %d", row.reason, a.used(), a.peak(), row.kept+small, row.peak+small)
+			t.Errorf("%s: %d bytes are kept and %d were live, want at most %d and %d", row.reason,
+				a.used(), a.peak(), row.kept+small, row.peak+small)
 		}
 		nn.Free(l)
 		a.Close()
@@ -386,43 +420,53 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		shape []int64
 		gives torch.DType
 	}{
-		"Linear":                         {nn.NewLinear(6, 3), rows, half},
-		"Conv2d":                         {nn.NewConv2d(2, 3, nn.Square(3), nn.Conv2dConfig{}), image, half},
-		"BatchNorm1d":                    {nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), rows, half},
-		"BatchNorm2d":                    {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}), image, half},
-		"BatchNorm without parameters":   {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true, NoRunningStats: true}), image, half},
-		"LayerNorm":                      {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}), rows, single},
-		"LayerNorm without parameters":   {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{NoAffine: true}), rows, half},
-		"InstanceNorm2d":                 {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}), image, half},
-		"InstanceNorm2d with parameters": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{Affine: true}), image, single},
-		"Conv1d":                         {nn.NewConv1d(5, 3, 3, nn.Conv1dConfig{}), sequence, half},
-		"ConvTranspose2d":                {nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2)}), image, transposed},
-		"GroupNorm":                      {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}), image, single},
-		"GroupNorm without parameters":   {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{NoAffine: true}), image, half},
-		"RMSNorm":                        {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{}), rows, single},
-		"RMSNorm without parameters":     {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{NoAffine: true}), rows, half},
-		"SiLU":                           {nn.NewSiLU(), rows, half},
-		"attention without a mask":       {nn.NewSelfAttention(8, 2, nn.NoMask), sequence, half},
-		"attention with a mask":          {padded(nn.NewSelfAttention(8, 2, nn.GivenMask), []int64{5, 3}, true), sequence, half},
-		"MaxPool2d":                      {nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}), image, half},
-		"AvgPool2d":                      {nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{}), image, half},
-		"AdaptiveAvgPool2d":              {nn.NewAdaptiveAvgPool2d(nn.Square(1)), image, half},
-		"Upsample":                       {nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), image, half},
-		"ReLU":                           {nn.NewReLU(), rows, half},
-		"ReLU in place":                  {nn.NewReLUInPlace(), rows, half},
-		"LeakyReLU":                      {nn.NewLeakyReLU(nn.LeakyReLUConfig{}), rows, half},
-		"GELU":                           {nn.NewGELU(), rows, half},
-		"GELU of tanh":                   {nn.NewGELUTanh(), rows, half},
-		"Tanh":                           {nn.NewTanh(), rows, half},
-		"Sigmoid":                        {nn.NewSigmoid(), rows, half},
-		"LogSoftmax":                     {nn.NewLogSoftmax(1), rows, half},
-		"Softmax":                        {nn.NewSoftmax(1), rows, half},
-		"Dropout":                        {nn.NewDropout(0.5), rows, half},
-		"Dropout2d":                      {nn.NewDropout2d(0.5), image, half},
-		"attention":                      {nn.NewSelfAttention(8, 2, nn.CausalMask), sequence, half},
-		"a transformer block":            {nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.1}), sequence, half},
-		"a basic block":                  {nn.NewBasicBlock(2, 4, 2), image, half},
-		"a bottleneck":                   {nn.NewBottleneck(2, 2, 1), image, half},
+		"Linear":      {nn.NewLinear(6, 3), rows, half},
+		"Conv2d":      {nn.NewConv2d(2, 3, nn.Square(3), nn.Conv2dConfig{}), image, half},
+		"BatchNorm1d": {nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), rows, half},
+		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
+			image, half},
+		"BatchNorm without parameters": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true,
+			NoRunningStats: true}), image, half},
+		"LayerNorm": {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}), rows, single},
+		"LayerNorm without parameters": {nn.NewLayerNorm([]int64{6},
+			nn.LayerNormConfig{NoAffine: true}), rows, half},
+		"InstanceNorm2d": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}), image, half},
+		"InstanceNorm2d with parameters": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{Affine: true}),
+			image, single},
+		"Conv1d": {nn.NewConv1d(5, 3, 3, nn.Conv1dConfig{}), sequence, half},
+		"ConvTranspose2d": {nn.NewConvTranspose2d(2, 3, nn.Square(2),
+			nn.ConvTranspose2dConfig{Stride: nn.Square(2)}), image, transposed},
+		"GroupNorm": {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}), image, single},
+		"GroupNorm without parameters": {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{NoAffine: true}),
+			image, half},
+		"RMSNorm": {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{}), rows, single},
+		"RMSNorm without parameters": {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{NoAffine: true}),
+			rows, half},
+		"SiLU":                     {nn.NewSiLU(), rows, half},
+		"attention without a mask": {nn.NewSelfAttention(8, 2, nn.NoMask), sequence, half},
+		"attention with a mask": {padded(nn.NewSelfAttention(8, 2, nn.GivenMask), []int64{5, 3},
+			true), sequence, half},
+		"MaxPool2d":         {nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}), image, half},
+		"AvgPool2d":         {nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{}), image, half},
+		"AdaptiveAvgPool2d": {nn.NewAdaptiveAvgPool2d(nn.Square(1)), image, half},
+		"Upsample": {nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
+			image, half},
+		"ReLU":          {nn.NewReLU(), rows, half},
+		"ReLU in place": {nn.NewReLUInPlace(), rows, half},
+		"LeakyReLU":     {nn.NewLeakyReLU(nn.LeakyReLUConfig{}), rows, half},
+		"GELU":          {nn.NewGELU(), rows, half},
+		"GELU of tanh":  {nn.NewGELUTanh(), rows, half},
+		"Tanh":          {nn.NewTanh(), rows, half},
+		"Sigmoid":       {nn.NewSigmoid(), rows, half},
+		"LogSoftmax":    {nn.NewLogSoftmax(1), rows, half},
+		"Softmax":       {nn.NewSoftmax(1), rows, half},
+		"Dropout":       {nn.NewDropout(0.5), rows, half},
+		"Dropout2d":     {nn.NewDropout2d(0.5), image, half},
+		"attention":     {nn.NewSelfAttention(8, 2, nn.CausalMask), sequence, half},
+		"a transformer block": {nn.NewTransformerBlock(8, 2,
+			nn.TransformerConfig{Dropout: 0.1}), sequence, half},
+		"a basic block": {nn.NewBasicBlock(2, 4, 2), image, half},
+		"a bottleneck":  {nn.NewBottleneck(2, 2, 1), image, half},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true})
@@ -439,7 +483,8 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 				if !autocast {
 					in = c.To(x, torch.Float32)
 				}
-				y = nn.NewCtx(c, nn.Config{Training: true}).RunNamed(nn.NamedLayer{Name: "l", Layer: row.layer}, list{in})[0]
+				y = nn.NewCtx(c, nn.Config{Training: true}).RunNamed(nn.NamedLayer{Name: "l",
+					Layer: row.layer}, list{in})[0]
 				c.SetSeed(2)
 				upstream := c.Normal_(c.Empty(torch.Float32, y.Shape()...), 0, 1)
 				c.Backward(list{y}, list{c.To(upstream, y.DType())}, false)
@@ -453,10 +498,12 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 			}
 			want, wantGrad := run(false)
 			got, gotGrad := run(true)
-			if got.DType() != row.gives && c.Device().Kind == torch.KindCPU { // for GPUs libtorch has other types for some
+			// for GPUs libtorch has other types for some
+			if got.DType() != row.gives && c.Device().Kind == torch.KindCPU {
 				t.Errorf("it gives %v, want %v", got, row.gives)
 			}
-			for what, pair := range map[string][2]*torch.Tensor{"output": {got, want}, "gradient": {gotGrad, wantGrad}} {
+			for what, pair := range map[string][2]*torch.Tensor{"output": {got, want},
+				"gradient": {gotGrad, wantGrad}} {
 				if d := remoteness(c, pair[0], pair[1]); d > tolerance {
 					t.Errorf("the %s differs by %.3g of its length", what, d)
 				}
@@ -521,12 +568,14 @@ func TestBuffersAfterAFailure(t *testing.T) {
 				}
 				nn.Materialise(c, nn.State(model), 1)
 				forward := func() *torch.Tensor {
-					return model.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Normal_(c.Empty(torch.Float32, 5, 3), 0, 1))
+					return model.Forward(nn.NewCtx(c, nn.Config{Training: true}),
+						c.Normal_(c.Empty(torch.Float32, 5, 3), 0, 1))
 				}
 				start := buffersOf(model)
 				y := forward()
 				before := buffersOf(model)
-				if before["1.running_mean"] == start["1.running_mean"] || before["2.runs"] == start["2.runs"] {
+				if before["1.running_mean"] == start["1.running_mean"] ||
+					before["2.runs"] == start["2.runs"] {
 					t.Fatal("nothing moves")
 				}
 				l.end = func(c *nn.Ctx) {
@@ -550,11 +599,13 @@ func TestBuffersAfterAFailure(t *testing.T) {
 				})
 				all.Wait()
 				if ended {
-					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed, recomputing)
+					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed,
+						recomputing)
 				}
 				for name, value := range buffersOf(model) {
 					if value != before[name] {
-						t.Errorf("%s, checkpointed %v, recomputing %v: %s has changed", how, checkpointed, recomputing, name)
+						t.Errorf("%s, checkpointed %v, recomputing %v: %s has changed", how, checkpointed,
+							recomputing, name)
 					}
 				}
 				l.end = nil

@@ -64,7 +64,10 @@ func near(got []float32, want []float64) bool { return nearSums(got, want, 0) }
 // nearSums is near for sums of values of about the given size. If the values cancel, a sum has the
 // rounding errors of the values.
 func nearSums(got []float32, want []float64, size float64) bool {
-	return slices.EqualFunc(got, want, func(g float32, w float64) bool { return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w)+1e-7*size })
+	return slices.EqualFunc(got, want, func(g float32,
+		w float64) bool {
+		return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w)+1e-7*size
+	})
 }
 
 // With a momentum of 1 the running statistics are the batch's. A mean far from 0 beside a small
@@ -83,7 +86,8 @@ func TestDeferredStatisticsAreExact(t *testing.T) {
 		for range dims - 2 {
 			shape = append(shape, rapid.Int64Range(1, 4).Draw(t, "size"))
 		}
-		mean, std := rapid.SampledFrom([]float64{1000, -3, 30, 1e5}).Draw(t, "mean"), rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "standard deviation")
+		mean, std := rapid.SampledFrom([]float64{1000, -3, 30, 1e5}).Draw(t, "mean"),
+			rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "standard deviation")
 		c.SetSeed(rapid.Uint64().Draw(t, "seed"))
 		x := c.Normal_(c.Empty(torch.Float32, shape...), mean, std)
 		b := batchNorm(c, dims, nn.BatchNormConfig{Momentum: 1})
@@ -109,7 +113,8 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 		moves  bool
 	}{
 		{"a forward", []nn.Config{training}, true},
-		{"a forward and its recomputation", []nn.Config{{Training: true, Checkpointing: true}, again, again}, true},
+		{"a forward and its recomputation", []nn.Config{{Training: true, Checkpointing: true}, again,
+			again}, true},
 		{"a recomputation alone", []nn.Config{again}, false},
 		{"evaluation", []nn.Config{{}, {}}, false},
 		{"nothing", nil, false},
@@ -133,7 +138,10 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 			if row.moves {
 				want = running(plain)
 			}
-			if got := running(b); !slices.EqualFunc(got, want, func(a, b float32) bool { return math.Abs(float64(a-b)) <= 1e-6*math.Abs(float64(b)) }) {
+			if got := running(b); !slices.EqualFunc(got, want, func(a,
+				b float32) bool {
+				return math.Abs(float64(a-b)) <= 1e-6*math.Abs(float64(b))
+			}) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
@@ -146,13 +154,15 @@ func TestDeferredHoldsItsMomentsAndNothingElse(t *testing.T) {
 	const moments = 2 * 8 * channels
 	for _, commit := range []bool{true, false} {
 		a := newAccount(t, true)
-		model := nn.NewSequential(batchNorm(a.Ctx, 4, nn.BatchNormConfig{}), batchNorm(a.Ctx, 4, nn.BatchNormConfig{}))
+		model := nn.NewSequential(batchNorm(a.Ctx, 4, nn.BatchNormConfig{}), batchNorm(a.Ctx, 4,
+			nn.BatchNormConfig{}))
 		before, d := names(nn.State(model)), nn.NewDeferred()
 		a.start()
 		for i := range 3 {
 			mark := a.Mark()
 			x := a.Normal_(a.Empty(torch.Float32, 4, channels, 2, 2), 1, 2).SetRequiresGrad(true)
-			model.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3, Deferred: d}), x)
+			model.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3,
+				Deferred: d}), x)
 			a.Release(mark)
 			if a.used() != 2*moments {
 				t.Errorf("after micro-batch %d %d bytes are live, want %d", i, a.used(), 2*moments)
@@ -222,8 +232,10 @@ func TestCommitWithoutMemoryMovesNothing(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if failures++; !errors.Is(err, torch.ErrOutOfMemory) || !slices.Equal(slices.Concat(running(first), running(second)), before) {
-			t.Fatalf("with %d bytes to spare: %v, and the running statistics are %v", room, err, slices.Concat(running(first), running(second)))
+		if failures++; !errors.Is(err, torch.ErrOutOfMemory) ||
+			!slices.Equal(slices.Concat(running(first), running(second)), before) {
+			t.Fatalf("with %d bytes to spare: %v, and the running statistics are %v", room, err,
+				slices.Concat(running(first), running(second)))
 		}
 		if a.used() != 0 {
 			t.Fatalf("%d bytes are left", a.used())
@@ -232,7 +244,8 @@ func TestCommitWithoutMemoryMovesNothing(t *testing.T) {
 	if failures < 4 {
 		t.Errorf("Commit failed %d times only", failures)
 	}
-	if !slices.Equal(running(first), running(second)) || slices.Equal(running(first), before[:len(before)/2]) {
+	if !slices.Equal(running(first), running(second)) || slices.Equal(running(first),
+		before[:len(before)/2]) {
 		t.Errorf("in the end the running statistics are %v and %v", running(first), running(second))
 	}
 }

@@ -29,7 +29,6 @@ func NewEmbedding(n, dim int64, o EmbeddingConfig) *Embedding {
 	return l
 }
 
-// Forward is aten::embedding.
 func (l *Embedding) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Embedding(l.Weight.Tensor(), x, l.padding)
 }

@@ -23,7 +23,8 @@ func TestDropoutDropsInTrainingOnly(t *testing.T) {
 		t.Error("with p = 0 training does not return the input itself")
 	}
 	kept := 0
-	for _, v := range torch.Values[float32](nn.NewDropout(0.3).Forward(nn.NewCtx(c, nn.Config{Training: true}), x)) {
+	for _, v := range torch.Values[float32](nn.NewDropout(0.3).Forward(nn.NewCtx(c,
+		nn.Config{Training: true}), x)) {
 		switch {
 		case v == 0:
 		case math.Abs(float64(v)-1/0.7) < 1e-6:
@@ -35,7 +36,8 @@ func TestDropoutDropsInTrainingOnly(t *testing.T) {
 	if kept < 6770 || kept > 7230 { // five standard deviations of sqrt(10000 * 0.3 * 0.7)
 		t.Errorf("%d of 10000 are left, want about 7000", kept)
 	}
-	for _, v := range torch.Values[float32](nn.NewDropout(1).Forward(nn.NewCtx(c, nn.Config{Training: true}), x)) {
+	for _, v := range torch.Values[float32](nn.NewDropout(1).Forward(nn.NewCtx(c,
+		nn.Config{Training: true}), x)) {
 		if v != 0 {
 			t.Fatalf("with p = 1 a %v is left", v)
 		}
@@ -53,7 +55,8 @@ func TestInPlaceLayersSaySo(t *testing.T) {
 		{"ReLU", nn.NewReLU(), false},
 		{"ReLU in place", nn.NewReLUInPlace(), true},
 		{"a Sequential that begins with it", nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh()), true},
-		{"a Sequential that begins with something else", nn.NewSequential(nn.NewTanh(), nn.NewReLUInPlace()), false},
+		{"a Sequential that begins with something else", nn.NewSequential(nn.NewTanh(),
+			nn.NewReLUInPlace()), false},
 		{"nothing", nn.NewSequential(), false},
 	} {
 		x := torch.From(c, []float32{-1, 1})
@@ -113,12 +116,28 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 		want string
 		run  func()
 	}{
-		{"expected an input of [N, 4, ...]", func() { nn.NewGroupNorm(2, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 6, 3)) }},
-		{"expected more than 1 value per group and sample", func() { nn.NewGroupNorm(4, 4, nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
-		{"expected an input whose last dimensions are [3 4]", func() { nn.NewRMSNorm([]int64{3, 4}, nn.RMSNormConfig{NoAffine: true}).Forward(n, ones(2, 4)) }},
-		{"expected a mask after the 2 sequences of 3 tokens: torch.Bool [3 3], [2 3 3] or [2 1 3]", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4)}) }},
-		{"expected a mask after", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), ones(3, 3)}) }},
-		{"expected a mask after", func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), c.Ones(torch.Bool, 3, 4)}) }},
+		{"expected an input of [N, 4, ...]", func() {
+			nn.NewGroupNorm(2, 4,
+				nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 6, 3))
+		}},
+		{"expected more than 1 value per group and sample", func() {
+			nn.NewGroupNorm(4, 4,
+				nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 4))
+		}},
+		{"expected an input whose last dimensions are [3 4]", func() {
+			nn.NewRMSNorm([]int64{3, 4},
+				nn.RMSNormConfig{NoAffine: true}).Forward(n, ones(2, 4))
+		}},
+		{"expected a mask after the 2 sequences of 3 tokens: torch.Bool [3 3], [2 3 3] or [2 1 3]",
+			func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4)}) }},
+		{"expected a mask after", func() {
+			masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), ones(3,
+				3)})
+		}},
+		{"expected a mask after", func() {
+			masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4),
+				c.Ones(torch.Bool, 3, 4)})
+		}},
 		{"output and target must have one shape", func() { nn.L1().Forward(n, ones(2, 1), ones(2)) }},
 		{"output and target must have one shape", func() { nn.Huber(1).Forward(n, ones(2, 1), ones(2)) }},
 		{"the mean over no rows is no number", func() { nn.L1().Forward(n, ones(0, 1), ones(0, 1)) }},
@@ -195,11 +214,13 @@ func runBatchNorm(c *torch.Ctx, b *nn.BatchNorm, o nn.Config) result {
 }
 
 func (r result) equal(o result) bool {
-	return slices.Equal(r.output, o.output) && slices.Equal(r.gradX, o.gradX) && slices.Equal(r.gradWeight, o.gradWeight) && slices.Equal(r.gradBias, o.gradBias)
+	return slices.Equal(r.output, o.output) && slices.Equal(r.gradX, o.gradX) &&
+		slices.Equal(r.gradWeight, o.gradWeight) && slices.Equal(r.gradBias, o.gradBias)
 }
 
 func running(b *nn.BatchNorm) []float32 {
-	return slices.Concat(torch.Values[float32](b.RunningMean.Tensor()), torch.Values[float32](b.RunningVar.Tensor()),
+	return slices.Concat(torch.Values[float32](b.RunningMean.Tensor()),
+		torch.Values[float32](b.RunningVar.Tensor()),
 		[]float32{float32(torch.Item[int64](b.NumBatchesTracked.Tensor()))})
 }
 
@@ -240,10 +261,13 @@ func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
 		b := nn.NewBatchNorm1d(1, row.o)
 		nn.Materialise(c, nn.State(b), 1)
 		for i, mean := range []float32{1, 4, 10} {
-			b.Forward(nn.NewCtx(c, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3}), torch.From(c, []float32{mean - 1, mean + 1}, 2, 1))
+			b.Forward(nn.NewCtx(c, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3}),
+				torch.From(c, []float32{mean - 1, mean + 1}, 2, 1))
 			got := torch.Item[float32](b.RunningMean.Tensor())
-			if math.Abs(float64(got)-row.want[i]) > 1e-6 || torch.Item[int64](b.NumBatchesTracked.Tensor()) != int64(i+1) {
-				t.Errorf("%s: after micro-batch %d the running mean is %v, want %v", row.reason, i, got, row.want[i])
+			if math.Abs(float64(got)-row.want[i]) > 1e-6 ||
+				torch.Item[int64](b.NumBatchesTracked.Tensor()) != int64(i+1) {
+				t.Errorf("%s: after micro-batch %d the running mean is %v, want %v", row.reason, i, got,
+					row.want[i])
 			}
 		}
 		if b.RunningMean.Tensor().RequiresGrad() || b.RunningVar.Tensor().RequiresGrad() {
@@ -261,7 +285,8 @@ func TestPlainAverageFollowsTheCount(t *testing.T) {
 	nn.Materialise(c, nn.State(b), 1)
 	defer nn.Free(b)
 	forward := func(deferred *nn.Deferred) {
-		b.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: deferred}), torch.From(c, []float32{0, 2}, 2, 1))
+		b.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: deferred}), torch.From(c, []float32{0,
+			2}, 2, 1))
 	}
 	for i, row := range []struct {
 		change  func()
@@ -269,7 +294,12 @@ func TestPlainAverageFollowsTheCount(t *testing.T) {
 	}{
 		{func() {}, 0},
 		{func() {}, 1},
-		{func() { _ = torch.Try(func() { nn.OrRestore(b, func() { forward(nil); panic(&torch.Error{}) }) }) }, 2},
+		{func() {
+			_ = torch.Try(func() {
+				nn.OrRestore(b,
+					func() { forward(nil); panic(&torch.Error{}) })
+			})
+		}, 2},
 		{func() {
 			must.Do(t, torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}))
 		}, 9},
@@ -285,8 +315,10 @@ func TestPlainAverageFollowsTheCount(t *testing.T) {
 		row.change()
 		c.NoGrad(func() { c.Zero_(b.RunningMean.Tensor()) })
 		forward(nil)
-		if got, want := torch.Item[float32](b.RunningMean.Tensor()), 1/float32(row.batches+1); math.Abs(float64(got-want)) > 1e-6 {
-			t.Errorf("%d: a batch of mean 1 after %d moved a running mean of 0 to %v, want %v", i, row.batches, got, want)
+		if got, want := torch.Item[float32](b.RunningMean.Tensor()),
+			1/float32(row.batches+1); math.Abs(float64(got-want)) > 1e-6 {
+			t.Errorf("%d: a batch of mean 1 after %d moved a running mean of 0 to %v, want %v", i,
+				row.batches, got, want)
 		}
 	}
 }
@@ -330,7 +362,8 @@ func TestDropout2dDropsWholeChannelsInTrainingOnly(t *testing.T) {
 	err := torch.Try(func() {
 		nn.NewDropout2d(0.5).Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Ones(torch.Float32, 2, 3))
 	})
-	if err == nil || !strings.Contains(err.Error(), "expected an input of 4 dimensions, [N, C, H, W], got 2") {
+	if err == nil || !strings.Contains(err.Error(), "expected an input of 4 dimensions, [N, C, H, W], "+
+		"got 2") {
 		t.Errorf("two dimensions: got %v", err)
 	}
 }
@@ -398,10 +431,12 @@ func (k initCase) check(t *testing.T, values []float32) {
 	}
 	spread := 5 * wantStd / math.Sqrt(float64(len(values)))
 	if math.Abs(mean-wantMean) > spread || math.Abs(std-wantStd) > spread {
-		t.Errorf("mean %v and standard deviation %v, want %v and %v within %v", mean, std, wantMean, wantStd, spread)
+		t.Errorf("mean %v and standard deviation %v, want %v and %v within %v", mean, std, wantMean,
+			wantStd, spread)
 	}
 	if math.Abs(mean-k.Sample.Mean) > 2*spread || math.Abs(std-k.Sample.Std) > 2*spread {
-		t.Errorf("mean %v and standard deviation %v, PyTorch drew %v and %v", mean, std, k.Sample.Mean, k.Sample.Std)
+		t.Errorf("mean %v and standard deviation %v, PyTorch drew %v and %v", mean, std, k.Sample.Mean,
+			k.Sample.Std)
 	}
 }
 
@@ -436,7 +471,8 @@ func TestParityAsOnCUDA(t *testing.T) {
 	var list []parityCase
 	readJSON(t, "cases.json", &list)
 	for _, p := range list {
-		if !slices.Contains([]string{"CrossEntropyLoss", "NLLLoss", "AdaptiveAvgPool2d", "Upsample"}, p.Layer) {
+		if !slices.Contains([]string{"CrossEntropyLoss", "NLLLoss", "AdaptiveAvgPool2d", "Upsample"},
+			p.Layer) {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
@@ -475,7 +511,8 @@ func outputAndGrad(c *torch.Ctx, l nn.Layer, x *torch.Tensor) (output, grad *tor
 // largestDifference is the largest difference of two tensors' elements, as a part of the largest.
 func largestDifference(c *torch.Ctx, want, got *torch.Tensor) (difference float64) {
 	largest := 0.0
-	w, g := torch.Values[float64](c.To(c.Detach(want), torch.Float64)), torch.Values[float64](c.To(c.Detach(got), torch.Float64))
+	w, g := torch.Values[float64](c.To(c.Detach(want), torch.Float64)),
+		torch.Values[float64](c.To(c.Detach(got), torch.Float64))
 	for i := range min(len(w), len(g)) {
 		largest, difference = max(largest, math.Abs(w[i])), max(difference, math.Abs(w[i]-g[i]))
 	}

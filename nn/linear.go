@@ -36,7 +36,6 @@ func NewLinearShared(weight *Param, bias bool) *Linear {
 	return l
 }
 
-// Forward is aten::linear.
 func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if l.Weight.Shared() { // autograd sums the gradients of several uses, on one stage as on several
 		return c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor())

@@ -71,7 +71,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	} else {
 		if len(outputs) != 1 || len(targets) != 1 {
 			c.fail("loss", both, "the model gives a tuple of %d and the batch has a tuple of %d targets; "+
-				"the loss compares one tensor with one, make it with nn.TupleLoss", len(outputs), len(targets))
+				"the loss compares one tensor with one, make it with nn.TupleLoss", len(outputs),
+				len(targets))
 		}
 		loss = l.Forward(c, outputs[0], targets[0])
 	}

@@ -43,11 +43,13 @@ func TrainOnly(m *Sequential, patterns ...string) error {
 			names = append(names, strconv.Quote(l.Name))
 			if Match(pattern, l.Name) {
 				trained[i] = true
-				found = found || slices.ContainsFunc(State(l.Layer), func(p NamedParam) bool { return !p.IsBuffer() })
+				found = found || slices.ContainsFunc(State(l.Layer),
+					func(p NamedParam) bool { return !p.IsBuffer() })
 			}
 		}
 		if !found {
-			return fmt.Errorf("nn: TrainOnly: no layer with parameters is named %q; there are %s, and the last is %s",
+			return fmt.Errorf("nn: TrainOnly: no layer with parameters is named %q; there are %s, and "+
+				"the last is %s",
 				pattern, some(names), names[len(names)-1])
 		}
 	}

@@ -18,7 +18,8 @@ import (
 func network() *nn.Sequential {
 	return nn.NewSequential().
 		Add("stem", nn.NewLinear(4, 8)).
-		Add("body", nn.NewSequential(nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewSequential(nn.NewReLU(), nn.NewLinear(8, 8)))).
+		Add("body", nn.NewSequential(nn.NewBatchNorm1d(8, nn.BatchNormConfig{}),
+			nn.NewSequential(nn.NewReLU(), nn.NewLinear(8, 8)))).
 		Add("head", nn.NewLinearNoBias(8, 2))
 }
 
@@ -33,10 +34,13 @@ func names(list []nn.NamedParam) string {
 func TestStateListsByDeclaration(t *testing.T) {
 	s := network()
 	for _, row := range []struct{ what, got, want string }{
-		{"state", names(nn.State(s)), "stem.weight stem.bias body.0.weight body.0.bias body.0.running_mean body.0.running_var body.0.num_batches_tracked " +
+		{"state", names(nn.State(s)), "stem.weight stem.bias body.0.weight body.0.bias " +
+			"body.0.running_mean body.0.running_var body.0.num_batches_tracked " +
 			"body.1.1.weight body.1.1.bias head.weight"},
-		{"parameters", names(nn.Params(s)), "stem.weight stem.bias body.0.weight body.0.bias body.1.1.weight body.1.1.bias head.weight"},
-		{"buffers", names(nn.Buffers(s)), "body.0.running_mean body.0.running_var body.0.num_batches_tracked"},
+		{"parameters", names(nn.Params(s)), "stem.weight stem.bias body.0.weight body.0.bias " +
+			"body.1.1.weight body.1.1.bias head.weight"},
+		{"buffers", names(nn.Buffers(s)), "body.0.running_mean body.0.running_var " +
+			"body.0.num_batches_tracked"},
 	} {
 		if row.got != row.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", row.what, row.got, row.want)
@@ -46,7 +50,8 @@ func TestStateListsByDeclaration(t *testing.T) {
 		t.Errorf("%d parameters", n)
 	}
 	nn.Params(s)[0].Freeze()
-	if got := names(nn.Params(s)); strings.Contains(got, "stem.weight") || nn.Params(s)[0].Name != "stem.bias" {
+	if got := names(nn.Params(s)); strings.Contains(got, "stem.weight") ||
+		nn.Params(s)[0].Name != "stem.bias" {
 		t.Errorf("a frozen parameter is among those to train: %s", got)
 	}
 }
@@ -163,7 +168,10 @@ type pair struct {
 }
 
 func newPair(a, b nn.Layer, declare bool) *pair {
-	p := &pair{a: a, b: b, run: func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor { return c.Run(x, l) }}
+	p := &pair{a: a, b: b, run: func(c *nn.Ctx, x *torch.Tensor,
+		l nn.Layer) *torch.Tensor {
+		return c.Run(x, l)
+	}}
 	if declare {
 		p.Child("a", a)
 		p.Child("b", b)
@@ -200,7 +208,10 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 	}
 	checkpoint := undeclared()
 	checkpoint.run = func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor {
-		return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Run(xs[0], l)} }, x)[0]
+		return c.Checkpoint(func(c *nn.Ctx,
+			xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Run(xs[0], l)}
+		}, x)[0]
 	}
 	const missing = `*nn.Dropout is no declared child of *nn_test.pair, layer "block.1", which runs it; declare it with Child`
 	for _, row := range []struct {
@@ -216,11 +227,14 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 		{"in a checkpoint", inside(checkpoint), missing},
 		{"in a checkpointed module", inside(nn.Checkpointed(undeclared())), missing},
 		{"wrapped", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)), nn.NewIdentity(), false)), missing},
-		{"wrapped and declared", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)), tupleOf(nn.NewSequential(nn.NewDropout(0.5))), true)), ""},
+		{"wrapped and declared", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)),
+			tupleOf(nn.NewSequential(nn.NewDropout(0.5))), true)), ""},
 		{"a child's Forward called", inside(direct),
 			`*nn.Dropout is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
-		{"a child of a child", inside(grand), `*nn.Identity is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
-		{"in a model that is no Sequential", undeclared(), "*nn.Dropout is no part of the model that this Ctx has run"},
+		{"a child of a child", inside(grand),
+			`*nn.Identity is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
+		{"in a model that is no Sequential", undeclared(), "*nn.Dropout is no part of the model that " +
+			"this Ctx has run"},
 		{"declared in one", declared(), ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -234,7 +248,8 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 			switch {
 			case row.want == "" && err != nil:
 				t.Error(err)
-			case row.want == "" && !slices.ContainsFunc(torch.Values[float32](y), func(v float32) bool { return v != 0 }):
+			case row.want == "" && !slices.ContainsFunc(torch.Values[float32](y),
+				func(v float32) bool { return v != 0 }):
 				t.Error("two children drew the same mask")
 			case row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)):
 				t.Errorf("got  %v\nwant %s", err, row.want)
@@ -255,7 +270,9 @@ func TestModelsOutsideOfModules(t *testing.T) {
 		t.Error(err)
 	}
 	err := torch.Try(func() { c.Run(x, second) })
-	if want := "*nn.Dropout is no part of the model that this Ctx has run"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "run it under a name with RunNamed, or on another Ctx") {
+	if want := "*nn.Dropout is no part of the model that this Ctx has run"; err == nil ||
+		!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(),
+		"run it under a name with RunNamed, or on another Ctx") {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	b := c.RunNamed(nn.NamedLayer{Name: "second", Layer: second}, []*torch.Tensor{x})[0]
@@ -267,7 +284,8 @@ func TestModelsOutsideOfModules(t *testing.T) {
 // tiedHead is a language model whose head is its embedding.
 func tiedHead(words, dim int64, bias bool) *nn.Sequential {
 	embedding := nn.NewEmbedding(words, dim, nn.EmbeddingConfig{})
-	return nn.NewSequential().Add("embedding", embedding).Add("body", nn.NewLinear(dim, dim)).Add("tanh", nn.NewTanh()).Add("head", nn.NewLinearShared(embedding.Weight, bias))
+	return nn.NewSequential().Add("embedding", embedding).Add("body", nn.NewLinear(dim, dim)).Add("tanh",
+		nn.NewTanh()).Add("head", nn.NewLinearShared(embedding.Weight, bias))
 }
 
 func head(model *nn.Sequential) *nn.Linear { return model.Layers()[3].Layer.(*nn.Linear) }
@@ -347,7 +365,8 @@ func TestReplicas(t *testing.T) {
 	}{{"of a handle", handle, embedding}, {"of the parameter itself", embedding, handle}} {
 		replica := c.Clone(c.Detach(whole)).SetRequiresGrad(true)
 		row.replica.Replicate(replica)
-		if row.replica.Tensor() != replica || row.replica.Replica() != replica || row.own.Tensor() != whole || row.own.Replica() != nil {
+		if row.replica.Tensor() != replica || row.replica.Replica() != replica ||
+			row.own.Tensor() != whole || row.own.Replica() != nil {
 			t.Errorf("%s: it is not used", row.reason)
 		}
 		nn.ZeroGrads(model)
@@ -358,7 +377,8 @@ func TestReplicas(t *testing.T) {
 		}
 		backward(c, model)
 		if nn.ZeroGrads(model); whole.HasGrad() || !replica.HasGrad() {
-			t.Errorf("%s: ZeroGrads is for the value's gradient: it is there: %v, the replica's: %v", row.reason, whole.HasGrad(), replica.HasGrad())
+			t.Errorf("%s: ZeroGrads is for the value's gradient: it is there: %v, the replica's: %v",
+				row.reason, whole.HasGrad(), replica.HasGrad())
 		}
 		replica.SetGradOf(nil)
 		row.replica.Replicate(nil)
@@ -393,14 +413,16 @@ func TestFreezeAndUnfreezeAtAnyTime(t *testing.T) {
 	if m.Layers()[0].Layer.(*nn.Linear).Weight.Tensor().HasGrad() {
 		t.Error("a frozen parameter keeps its gradient")
 	}
-	if got := step(); !slices.Equal(got, []string{"2.weight", "2.bias"}) || !modes.Changed() || modes.Changed() {
+	if got := step(); !slices.Equal(got, []string{"2.weight", "2.bias"}) || !modes.Changed() ||
+		modes.Changed() {
 		t.Errorf("with the body frozen, gradients of %q", got)
 	}
 	nn.Unfreeze(m)
 	if got := step(); !slices.Equal(got, all) || !modes.Changed() {
 		t.Errorf("unfrozen, gradients of %q", got)
 	}
-	if got := recovered(func() { nn.Buffers(m)[0].Unfreeze() }); got != "nn: Unfreeze: a buffer is never trained" {
+	if got := recovered(func() { nn.Buffers(m)[0].Unfreeze() }); got != "nn: Unfreeze: a buffer is "+
+		"never trained" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -418,11 +440,13 @@ func TestEvalKeepsStatisticsAndDropsNothing(t *testing.T) {
 	}
 	want := run(false)
 	nn.Eval(m.Slice(0, 1))
-	if got := run(true); !slices.Equal(got, want) || torch.Item[int64](norm.NumBatchesTracked.Tensor()) != 0 || !modes.Changed() {
+	if got := run(true); !slices.Equal(got, want) ||
+		torch.Item[int64](norm.NumBatchesTracked.Tensor()) != 0 || !modes.Changed() {
 		t.Error("in training it does not run as in evaluation")
 	}
 	nn.Train(m)
-	if got := run(true); slices.Equal(got, want) || torch.Item[int64](norm.NumBatchesTracked.Tensor()) != 1 || !modes.Changed() {
+	if got := run(true); slices.Equal(got, want) ||
+		torch.Item[int64](norm.NumBatchesTracked.Tensor()) != 1 || !modes.Changed() {
 		t.Error("in training it does not run as in training")
 	}
 }
@@ -462,7 +486,8 @@ func TestReplaceAndSlice(t *testing.T) {
 	}
 	x := c.Randn(5, 2)
 	want := torch.Values[float32](m.Forward(nn.NewCtx(c, nn.Config{}), x))
-	if got := torch.Values[float32](c.Tanh(part.Forward(nn.NewCtx(c, nn.Config{}), x))); !slices.Equal(got, want) {
+	if got := torch.Values[float32](c.Tanh(part.Forward(nn.NewCtx(c, nn.Config{}),
+		x))); !slices.Equal(got, want) {
 		t.Error("the slice computes something else")
 	}
 	headed := m.Slice(0, 1).Add("head", nn.NewLinear(3, 2))
@@ -500,7 +525,8 @@ func TestTrainOnly(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	tied := nn.NewLinear(2, 2)
 	m := nn.NewSequential().
-		Add("body", nn.NewSequential().Add("in", tied).Add("norm", nn.NewBatchNorm1d(2, nn.BatchNormConfig{})).Add("act", nn.NewTanh())).
+		Add("body", nn.NewSequential().Add("in", tied).Add("norm", nn.NewBatchNorm1d(2,
+			nn.BatchNormConfig{})).Add("act", nn.NewTanh())).
 		Add("head", nn.NewSequential().Add("first", nn.NewLinear(2, 2)).Add("last", nn.NewLinear(2, 2))).
 		Add("out", nn.NewLinearShared(tied.Weight, false))
 	nn.Materialise(c, nn.State(m), 1)
@@ -517,8 +543,10 @@ func TestTrainOnly(t *testing.T) {
 	for _, row := range []struct {
 		patterns, want []string
 	}{
-		{[]string{"head.*"}, []string{"head.first.weight", "head.first.bias", "head.last.weight", "head.last.bias"}},
-		{[]string{"head.last", "body.norm"}, []string{"body.norm.weight", "body.norm.bias", "head.last.weight", "head.last.bias"}},
+		{[]string{"head.*"}, []string{"head.first.weight", "head.first.bias", "head.last.weight",
+			"head.last.bias"}},
+		{[]string{"head.last", "body.norm"}, []string{"body.norm.weight", "body.norm.bias",
+			"head.last.weight", "head.last.bias"}},
 		{[]string{"out"}, []string{"body.in.weight"}},
 	} {
 		if err := nn.TrainOnly(m, row.patterns...); err != nil || !slices.Equal(trained(), row.want) {

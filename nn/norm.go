@@ -163,7 +163,7 @@ type InstanceNormConfig struct {
 	Affine bool    // scale and shift each channel by a weight and a bias
 }
 
-// NewInstanceNorm2d makes an InstanceNorm2d.
 func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
-	return &InstanceNorm2d{*NewGroupNorm(channels, channels, GroupNormConfig{Eps: o.Eps, NoAffine: !o.Affine})}
+	return &InstanceNorm2d{*NewGroupNorm(channels, channels, GroupNormConfig{Eps: o.Eps,
+		NoAffine: !o.Affine})}
 }

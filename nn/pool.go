@@ -18,14 +18,12 @@ type MaxPool2dConfig struct {
 	CeilMode bool // round H' and W' up: windows may reach over the edge
 }
 
-// NewMaxPool2d makes a MaxPool2d.
 func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) *MaxPool2d {
 	l := &MaxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding,
 		dilation: o.Dilation.or(Square(1)), ceil: o.CeilMode}
 	return l
 }
 
-// Forward is aten::max_pool2d.
 func (l *MaxPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.MaxPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.dilation[:], l.ceil)
 }
@@ -48,14 +46,12 @@ type AvgPool2dConfig struct {
 	ExcludePadding bool
 }
 
-// NewAvgPool2d makes an AvgPool2d.
 func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) *AvgPool2d {
 	l := &AvgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode,
 		countPadding: !o.ExcludePadding}
 	return l
 }
 
-// Forward is aten::avg_pool2d.
 func (l *AvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.AvgPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.ceil, l.countPadding)
 }
@@ -67,7 +63,6 @@ type AdaptiveAvgPool2d struct {
 	size Pair
 }
 
-// NewAdaptiveAvgPool2d makes an AdaptiveAvgPool2d.
 func NewAdaptiveAvgPool2d(size Pair) *AdaptiveAvgPool2d {
 	return &AdaptiveAvgPool2d{size: size}
 }

@@ -38,7 +38,8 @@ func (s *Sequential) Replace(name string, l Layer) Layer {
 	at, i := s.find(name)
 	require(at != nil, "Replace: there is no layer %q", name)
 	n := l.node()
-	require(n.parent == nil, "module %q is already part of another module; make a second one and Share its parameters",
+	require(n.parent == nil, "module %q is already part of another module; make a second one and Share "+
+		"its parameters",
 		n.name)
 	old := at.layers[i]
 	was := old.node()
@@ -105,7 +106,6 @@ func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return c.runAll(xs, s.layers...)
 }
 
-// OverwritesInput reports whether the first layer does.
 func (s *Sequential) OverwritesInput() bool {
 	return len(s.layers) > 0 && overwrites(s.layers[0])
 }

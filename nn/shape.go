@@ -14,7 +14,6 @@ type Flatten struct {
 // from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...] to [N, features].
 func NewFlatten(start, end int64) *Flatten { return &Flatten{start: start, end: end} }
 
-// Forward is aten::flatten.
 func (l *Flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Flatten(x, l.start, l.end)
 }
@@ -22,7 +21,6 @@ func (l *Flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // Identity returns its input itself.
 type Identity struct{ Base }
 
-// NewIdentity makes an Identity.
 func NewIdentity() *Identity { return &Identity{} }
 
 // Forward returns x.
@@ -63,7 +61,6 @@ type UpsampleConfig struct {
 	AlignCorners bool       // corner pixels keep their values instead of their borders; with Bilinear only
 }
 
-// NewUpsample makes an Upsample.
 func NewUpsample(o UpsampleConfig) *Upsample {
 	l := &Upsample{o: o}
 	if o.Size != (Pair{}) {

@@ -91,7 +91,8 @@ func (c *Ctx) declared(verb, name string, list func(*Base) []SkipKey, used *[]Sk
 		at = slices.IndexFunc(list(c.running.node()), func(k SkipKey) bool { return k.Name == name })
 	}
 	if at < 0 {
-		c.refuse(verb, SkipKey{Name: name}, "is not declared; call Stashes or Pops in the constructor of the module that is running")
+		c.refuse(verb, SkipKey{Name: name}, "is not declared; call Stashes or Pops in the constructor "+
+			"of the module that is running")
 	}
 	key := list(c.running.node())[at]
 	if slices.Contains(*used, key) {
@@ -109,7 +110,8 @@ func (c *Ctx) kept() {
 	b := c.running.node()
 	for _, k := range b.stashes {
 		if !slices.Contains(c.stashed, k) {
-			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to hand on")
+			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to "+
+				"hand on")
 		}
 	}
 	for _, k := range b.pops {

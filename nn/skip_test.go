@@ -44,7 +44,10 @@ func doing(f forward) *lambda { return declaring("", "", f) }
 
 // composite makes a layer, no Sequential, that runs its children.
 func composite(children ...nn.Layer) *lambda {
-	return declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, children...) }, children...)
+	return declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+		return c.Run(x,
+			children...)
+	}, children...)
 }
 
 // stashing stashes its input and returns it.
@@ -139,10 +142,14 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 		})
 	}
 	looping := func(children ...nn.Layer) nn.Layer {
-		return declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(c.Run(x, children...), children...) }, children...)
+		return declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Run(c.Run(x,
+				children...), children...)
+		}, children...)
 	}
 	second := pop("a", "a")
-	early := declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, second) }, stash("a", "a"), second)
+	early := declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, second) },
+		stash("a", "a"), second)
 	direct := stashing("a")
 	strangers := nn.NewSequential(stash("b", "b"), pop("b", "b"))
 	routesOfStrangers := must.Get(strangers.SkipRoutes())(t)
@@ -157,17 +164,27 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 			`stash: skip "b" is not declared; call Stashes or Pops in the constructor of the module that is running`},
 		{"a pop that is not declared", nn.NewSequential(stash("a", "a"), pop("a", "a", "b")), nil, "1",
 			`pop: skip "b" is not declared; call Stashes or Pops in the constructor of the module that is running`},
-		{"a child's Forward called past Run, which knows not who is running", nn.NewSequential(declaring("", "", direct.Forward, direct), pop("a", "a")), nil, "0", `skip "a" is not declared`},
+		{"a child's Forward called past Run, which knows not who is running",
+			nn.NewSequential(declaring("", "", direct.Forward, direct), pop("a", "a")), nil, "0",
+			`skip "a" is not declared`},
 		{"a stash that is left out", nn.NewSequential(stash("a b", "b"), pop("a b", "a", "b")), nil, "0",
 			`stash: skip "a" is declared and was not stashed; stash nil where there is nothing to hand on`},
-		{"a pop that is left out", nn.NewSequential(stash("a b", "a", "b"), pop("a b", "b")), nil, "1", `pop: skip "a" is declared and was not popped; pop it even where it is not used`},
-		{"two stashes", nn.NewSequential(stash("a", "a", "a"), pop("a", "a")), nil, "0", `stash: skip "a" is used twice in one forward`},
-		{"a child that stashes runs twice", nn.NewSequential(looping(stash("a", "a")), pop("a", "a")), nil, "0.0", `stash: skip "a" is stashed again before it was popped`},
-		{"a child that pops runs before the one that stashes", nn.NewSequential(early), nil, "0.1", `pop: skip "a" has not been stashed`},
-		{"a stash outside of a Sequential", stash("a", "a"), nil, "", `stash: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
-		{"a pop outside of a Sequential", pop("a", "a"), nil, "", `pop: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
-		{"a stash into another model's store", stash("a", "a"), nn.NewSkipStore(routesOfStrangers, 0, 2), "", `stash: skip "a" is not a skip of the model that is running`},
-		{"a pop of what a part was not given", pop("b", "b"), nn.NewSkipStore(routesOfStrangers, 1, 2), "", `pop: skip "b" has not been stashed`},
+		{"a pop that is left out", nn.NewSequential(stash("a b", "a", "b"), pop("a b", "b")), nil, "1",
+			`pop: skip "a" is declared and was not popped; pop it even where it is not used`},
+		{"two stashes", nn.NewSequential(stash("a", "a", "a"), pop("a", "a")), nil, "0",
+			`stash: skip "a" is used twice in one forward`},
+		{"a child that stashes runs twice", nn.NewSequential(looping(stash("a", "a")), pop("a", "a")),
+			nil, "0.0", `stash: skip "a" is stashed again before it was popped`},
+		{"a child that pops runs before the one that stashes", nn.NewSequential(early), nil, "0.1",
+			`pop: skip "a" has not been stashed`},
+		{"a stash outside of a Sequential", stash("a", "a"), nil, "",
+			`stash: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
+		{"a pop outside of a Sequential", pop("a", "a"), nil, "",
+			`pop: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
+		{"a stash into another model's store", stash("a", "a"), nn.NewSkipStore(routesOfStrangers, 0, 2),
+			"", `stash: skip "a" is not a skip of the model that is running`},
+		{"a pop of what a part was not given", pop("b", "b"), nn.NewSkipStore(routesOfStrangers, 1, 2),
+			"", `pop: skip "b" has not been stashed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{Skips: row.skips})
@@ -192,7 +209,11 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 func TestAModelWhoseSkipsDoNotMatchDoesNotRun(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
 	ran := false
-	model := nn.NewSequential(doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { ran = true; return x }), stashing("a"))
+	model := nn.NewSequential(doing(func(c *nn.Ctx,
+		x *torch.Tensor) *torch.Tensor {
+		ran = true
+		return x
+	}), stashing("a"))
 	err, _ := caught(func() { model.Forward(c, c.Ones(torch.Float32, 2)) }).(error)
 	if err == nil || ran || !strings.Contains(err.Error(), "skip connections do not match") {
 		t.Errorf("got %v, ran: %v", err, ran)
@@ -214,14 +235,17 @@ func TestInPlaceTakesNoCopyWhereNothingIsPopped(t *testing.T) {
 		model  *nn.Sequential
 		peak   int64
 	}{
-		{"while the skip is another tensor", nn.NewSequential(nn.NewTanh(), stashing("a"), nn.NewTanh(), nn.NewReLUInPlace(), nn.NewReLUInPlace(), popping("a")), 3},
-		{"after the last pop", nn.NewSequential(nn.NewTanh(), stashing("a"), declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			c.Pop("a")
-			return x
-		}), nn.NewReLUInPlace(), nn.NewReLUInPlace()), 1},
-		{"a copy, once", nn.NewSequential(nn.NewTanh(), stashing("a"), nn.NewReLUInPlace(), nn.NewReLUInPlace(), declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Add_(x, c.Pop("a"), 1)
-		})), 2},
+		{"while the skip is another tensor", nn.NewSequential(nn.NewTanh(), stashing("a"), nn.NewTanh(),
+			nn.NewReLUInPlace(), nn.NewReLUInPlace(), popping("a")), 3},
+		{"after the last pop", nn.NewSequential(nn.NewTanh(), stashing("a"), declaring("", "a",
+			func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Pop("a")
+				return x
+			}), nn.NewReLUInPlace(), nn.NewReLUInPlace()), 1},
+		{"a copy, once", nn.NewSequential(nn.NewTanh(), stashing("a"), nn.NewReLUInPlace(),
+			nn.NewReLUInPlace(), declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				return c.Add_(x, c.Pop("a"), 1)
+			})), 2},
 	} {
 		a := newAccount(t, false)
 		x := a.Ones(torch.Float32, 10, 100)
@@ -257,16 +281,20 @@ func TestAHiddenChangeOfASkipIsAnError(t *testing.T) {
 	}{
 		{"by the next layer", "3", nn.NewSequential(nn.NewTanh(), stashing("a"), hidden(), popping("a"))},
 		{"by the layer that stashed it", "2", nn.NewSequential(nn.NewTanh(), after, popping("a"))},
-		{"of the tensor that it is a view of", "3", nn.NewSequential(nn.NewTanh(), part, hidden(), popping("a"))},
-		{"by a layer that popped it, before another does", "3", nn.NewSequential(nn.NewTanh(), stashing("a"), into, popping("a"))},
-		{"by a child", "2.1", nn.NewSequential(nn.NewTanh(), stashing("a"), composite(hidden(), popping("a")))},
+		{"of the tensor that it is a view of", "3", nn.NewSequential(nn.NewTanh(), part, hidden(),
+			popping("a"))},
+		{"by a layer that popped it, before another does", "3", nn.NewSequential(nn.NewTanh(),
+			stashing("a"), into, popping("a"))},
+		{"by a child", "2.1", nn.NewSequential(nn.NewTanh(), stashing("a"), composite(hidden(),
+			popping("a")))},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			for _, grad := range []bool{false, true} {
 				c := nn.NewCtx(torchtest.New(t, torch.Options{Grad: grad}), nn.Config{})
 				x := c.Ones(torch.Float32, 2, 3).SetRequiresGrad(grad)
 				err := torch.Try(func() { row.model.Forward(c, x) })
-				if err == nil || c.Path() != row.where || !strings.Contains(err.Error(), `skip "a" was overwritten in place after it was stashed; let the layer that did it declare nn.InPlace`) {
+				if err == nil || c.Path() != row.where || !strings.Contains(err.Error(),
+					`skip "a" was overwritten in place after it was stashed; let the layer that did it declare nn.InPlace`) {
 					t.Errorf("got %v at %q, want a failure at %q", err, c.Path(), row.where)
 				}
 			}
@@ -302,7 +330,8 @@ func TestInPlaceInAPartOfAModel(t *testing.T) {
 			var y *torch.Tensor
 			err = torch.Try(func() {
 				ctx := nn.NewCtx(c, nn.Config{Skips: first})
-				xs := ctx.RunNamed(l[1], ctx.RunNamed(l[0], []*torch.Tensor{torch.From(c, []float32{-1, -1})}))
+				xs := ctx.RunNamed(l[1], ctx.RunNamed(l[0], []*torch.Tensor{torch.From(c, []float32{-1,
+					-1})}))
 				second.Give(key, first.Take(ctx, key))
 				ctx = nn.NewCtx(c, nn.Config{Skips: second})
 				y = ctx.RunNamed(l[3], ctx.RunNamed(l[2], xs))[0]
@@ -350,17 +379,23 @@ func TestASkipIsFreedAtItsLastPop(t *testing.T) {
 		model  *nn.Sequential
 		want   []int64
 	}{
-		{"three pops", nn.NewSequential(tanh(), stashing("a"), tanh(), popping("a"), probe(), popping("a"), probe(), popping("a"), probe()), []int64{2, 2, 1}},
-		{"pops in children of one layer, whose input lives until it returns", nn.NewSequential(tanh(), stashing("a"), tanh(), composite(popping("a"), probe(), popping("a"), probe()), probe()), []int64{3, 2, 1}},
-		{"a pop that is not used", nn.NewSequential(tanh(), stashing("a"), tanh(), probe(), ignoring(), probe()), []int64{2, 1}},
-		{"the input, which is the caller's", nn.NewSequential(stashing("a"), tanh(), probe(), popping("a"), probe()), []int64{1, 1}},
-		{"a layer frees what it popped when it has used it", nn.NewSequential(tanh(), stashing("a"), tanh(), declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			skip := c.Pop("a")
-			y := c.Mul(x, skip)
-			skip.Free()
-			live = append(live, a.used()/activation)
-			return y
-		}), probe()), []int64{2, 1}},
+		{"three pops", nn.NewSequential(tanh(), stashing("a"), tanh(), popping("a"), probe(),
+			popping("a"), probe(), popping("a"), probe()), []int64{2, 2, 1}},
+		{"pops in children of one layer, whose input lives until it returns", nn.NewSequential(tanh(),
+			stashing("a"), tanh(), composite(popping("a"), probe(), popping("a"), probe()), probe()),
+			[]int64{3, 2, 1}},
+		{"a pop that is not used", nn.NewSequential(tanh(), stashing("a"), tanh(), probe(), ignoring(),
+			probe()), []int64{2, 1}},
+		{"the input, which is the caller's", nn.NewSequential(stashing("a"), tanh(), probe(),
+			popping("a"), probe()), []int64{1, 1}},
+		{"a layer frees what it popped when it has used it", nn.NewSequential(tanh(), stashing("a"),
+			tanh(), declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				skip := c.Pop("a")
+				y := c.Mul(x, skip)
+				skip.Free()
+				live = append(live, a.used()/activation)
+				return y
+			}), probe()), []int64{2, 1}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			a, live = newAccount(t, false), nil
@@ -412,7 +447,9 @@ func TestAPanicLeavesNoSkip(t *testing.T) {
 						fail()
 						return c.Add(x, c.Pop("a"))
 					})
-					model := nn.NewSequential(nn.NewTanh(), stashing("a"), failing(), composite(failing(), stash), nn.NewSequential(failing(), popping("a")), pop, failing(), popping("b"), failing())
+					model := nn.NewSequential(nn.NewTanh(), stashing("a"), failing(), composite(failing(),
+						stash), nn.NewSequential(failing(), popping("a")), pop, failing(), popping("b"),
+						failing())
 					x := a.Ones(torch.Float32, 10, 10).SetRequiresGrad(true)
 					a.start()
 					run := func() {
@@ -535,7 +572,8 @@ func drawModel(t *rapid.T, wild bool) *plan {
 		var to []*plan
 		for range rapid.SampledFrom([]int{1, 2, 3, 0}).Draw(t, "pops") {
 			p := modules[len(modules)-1-rapid.IntRange(0, len(modules)-1).Draw(t, "to")]
-			if wild || p != from && begin[from] < end[p] && !named(p.pops, key.Name) && !slices.Contains(to, p) {
+			if wild || p != from && begin[from] < end[p] && !named(p.pops, key.Name) &&
+				!slices.Contains(to, p) {
 				to = append(to, p)
 			}
 		}
@@ -600,11 +638,15 @@ func (p *plan) bare() nn.Layer {
 	case sequential:
 		return nn.NewSequential(children...)
 	case rectifier: // what it gives is saved for the backward, so that it must not be followed by another
-		return nn.NewSequential(nn.NewReLUInPlace(), doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 0.75) }))
+		return nn.NewSequential(nn.NewReLUInPlace(), doing(func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.MulScalar(x, 0.75)
+		}))
 	}
 	l := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		return p.run(c, x, func(x *torch.Tensor) *torch.Tensor { return c.Run(x, children...) },
-			func(k nn.SkipKey, t *torch.Tensor) { c.Stash(k.Name, t) }, func(k nn.SkipKey) *torch.Tensor { return c.Pop(k.Name) })
+			func(k nn.SkipKey, t *torch.Tensor) { c.Stash(k.Name, t) },
+			func(k nn.SkipKey) *torch.Tensor { return c.Pop(k.Name) })
 	})
 	for _, space := range []nn.Namespace{apart, {}} { // Isolate moves all that is there
 		for list, declare := range map[*[]nn.SkipKey]func(...string){&p.stashes: l.Stashes, &p.pops: l.Pops} {
@@ -634,11 +676,13 @@ func (p *plan) plain(c *nn.Ctx, x *torch.Tensor, skips map[nn.SkipKey]*torch.Ten
 			x = child.plain(c, x, skips)
 		}
 		return x
-	}, func(k nn.SkipKey, t *torch.Tensor) { skips[k] = t }, func(k nn.SkipKey) *torch.Tensor { return skips[k] })
+	}, func(k nn.SkipKey, t *torch.Tensor) { skips[k] = t },
+		func(k nn.SkipKey) *torch.Tensor { return skips[k] })
 }
 
 // run is the forward of a module. It saves nothing for the backward that a rectifier may overwrite.
-func (p *plan) run(c *nn.Ctx, x *torch.Tensor, inner func(*torch.Tensor) *torch.Tensor, stash func(nn.SkipKey, *torch.Tensor), pop func(nn.SkipKey) *torch.Tensor) *torch.Tensor {
+func (p *plan) run(c *nn.Ctx, x *torch.Tensor, inner func(*torch.Tensor) *torch.Tensor,
+	stash func(nn.SkipKey, *torch.Tensor), pop func(nn.SkipKey) *torch.Tensor) *torch.Tensor {
 	for _, k := range p.stashes {
 		switch {
 		case p.absent:
@@ -754,7 +798,8 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 				if pop < cuts[i+1] {
 					continue
 				}
-				own, to := (*torch.Tensor)(nil), slices.IndexFunc(cuts, func(cut int) bool { return cut > pop })-1
+				own, to := (*torch.Tensor)(nil), slices.IndexFunc(cuts,
+					func(cut int) bool { return cut > pop })-1
 				switch {
 				case skip == nil:
 				case to == i+1:
@@ -802,17 +847,26 @@ func TestVerifySkipsListsAllThatIsWrong(t *testing.T) {
 		want   []string
 	}{
 		{"nothing declared", nn.NewSequential(nn.NewTanh()), nil},
-		{"popped before and after", nn.NewSequential(plainly("", "a"), plainly("a", ""), plainly("", "a")), []string{`"0" pops "a" before "1" stashes it`}},
-		{"both in one, and popped again", nn.NewSequential(plainly("a", "a"), plainly("", "a")), []string{`"0" both stashes and pops "a"`}},
-		{"the names of nested layers", nn.NewSequential().Add("down", nn.NewSequential().Add("conv", plainly("a", ""))).Add("up", plainly("", "", plainly("", "b"))),
-			[]string{`"up.0" pops "b", which no layer stashes`, `"down.conv" stashes "a", which no layer pops`}},
-		{"of two children the second first", nn.NewSequential(plainly("", "", plainly("", "a"), plainly("a", ""))), []string{`"0.0" pops "a" before "0.1" stashes it`}},
-		{"all children come before the next layer", nn.NewSequential(plainly("", "a", plainly("b", "")), plainly("a", "b")), []string{`"0" pops "a" before "1" stashes it`}},
-		{"a Sequential", nn.NewSequential(plainly("", "a")).Add("in", nn.NewSequential().Add("side", declaredIn(nn.NewSequential(nn.NewTanh())))),
-			[]string{`"in.side" is a Sequential and declares skips; declare them on one of its layers`, `"0" pops "a", which no layer stashes`}},
+		{"popped before and after", nn.NewSequential(plainly("", "a"), plainly("a", ""), plainly("",
+			"a")), []string{`"0" pops "a" before "1" stashes it`}},
+		{"both in one, and popped again", nn.NewSequential(plainly("a", "a"), plainly("", "a")),
+			[]string{`"0" both stashes and pops "a"`}},
+		{"the names of nested layers", nn.NewSequential().Add("down", nn.NewSequential().Add("conv",
+			plainly("a", ""))).Add("up", plainly("", "", plainly("", "b"))),
+			[]string{`"up.0" pops "b", which no layer stashes`,
+				`"down.conv" stashes "a", which no layer pops`}},
+		{"of two children the second first", nn.NewSequential(plainly("", "", plainly("", "a"),
+			plainly("a", ""))), []string{`"0.0" pops "a" before "0.1" stashes it`}},
+		{"all children come before the next layer", nn.NewSequential(plainly("", "a", plainly("b", "")),
+			plainly("a", "b")), []string{`"0" pops "a" before "1" stashes it`}},
+		{"a Sequential", nn.NewSequential(plainly("", "a")).Add("in", nn.NewSequential().Add("side",
+			declaredIn(nn.NewSequential(nn.NewTanh())))),
+			[]string{`"in.side" is a Sequential and declares skips; declare them on one of its layers`,
+				`"0" pops "a", which no layer stashes`}},
 		{"a name in two namespaces of one module", nn.NewSequential(twice), []string{
 			`"0" stashes "a" twice`, `"0" stashes "a" of namespace N, which no layer pops`}},
-		{"all at once", nn.NewSequential(plainly("a b b c", "x"), plainly("a d", "d"), plainly("", "e c c"), plainly("e f", "")), []string{
+		{"all at once", nn.NewSequential(plainly("a b b c", "x"), plainly("a d", "d"), plainly("",
+			"e c c"), plainly("e f", "")), []string{
 			`"0" stashes "b" twice`,
 			`"0" and "1" both stash "a"; Isolate one in a namespace of its own, with the layers that pop it`,
 			`"1" both stashes and pops "d"`,
@@ -843,7 +897,10 @@ func TestIsolate(t *testing.T) {
 	ns := nn.NewNamespace()
 	// A model of two blocks of one kind; isolate is done to the second.
 	model := func(isolate func(block *lambda)) *nn.Sequential {
-		block := func() *lambda { return plainly("", "", plainly("a b", ""), plainly("", "", plainly("", "a b"))) }
+		block := func() *lambda {
+			return plainly("", "", plainly("a b", ""), plainly("", "", plainly("",
+				"a b")))
+		}
 		second := block()
 		isolate(second)
 		return nn.NewSequential(block(), nn.NewSequential(second))
@@ -856,10 +913,18 @@ func TestIsolate(t *testing.T) {
 	}{
 		{"all, nested ones too", func(b *lambda) { b.Isolate(ns) }, nil},
 		{"each by its name", func(b *lambda) { b.Isolate(ns, "a", "b") }, nil},
-		{"in namespaces of their own", func(b *lambda) { b.Isolate(ns, "a"); b.Isolate(nn.NewNamespace(), "b") }, nil},
+		{"in namespaces of their own", func(b *lambda) {
+			b.Isolate(ns, "a")
+			b.Isolate(nn.NewNamespace(),
+				"b")
+		}, nil},
 		{"the last call counts", func(b *lambda) { b.Isolate(nn.NewNamespace(), "a"); b.Isolate(ns) }, nil},
 		{"one of two", func(b *lambda) { b.Isolate(ns, "b") }, []string{both}},
-		{"back into the namespace of all", func(b *lambda) { b.Isolate(ns); b.Isolate(nn.Namespace{}, "a") }, []string{both}},
+		{"back into the namespace of all", func(b *lambda) {
+			b.Isolate(ns)
+			b.Isolate(nn.Namespace{},
+				"a")
+		}, []string{both}},
 	} {
 		if d := cmp.Diff(row.want, problems(t, model(row.isolate))); d != "" {
 			t.Errorf("%s (- want, + got):\n%s", row.reason, d)
@@ -872,7 +937,8 @@ func TestIsolate(t *testing.T) {
 	for i := range got {
 		got[i] = withoutNumber(got[i])
 	}
-	if want := []string{`"1" pops "a" of namespace N, which no layer stashes`, `"0" stashes "a", which no layer pops`}; !slices.Equal(got, want) {
+	if want := []string{`"1" pops "a" of namespace N, which no layer stashes`,
+		`"0" stashes "a", which no layer pops`}; !slices.Equal(got, want) {
 		t.Errorf("one half: got %q, want %q", got, want)
 	}
 

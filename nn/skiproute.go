@@ -105,7 +105,8 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 		d := &declaration{k, path, begin, SkipRoute{Key: k, Stash: layer}}
 		if first := v.stash[k]; twice("stashes", b.stashes, i) {
 		} else if first != nil {
-			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it",
+			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers "+
+				"that pop it",
 				first.path, path, k)
 		} else {
 			v.stash[k] = d

@@ -62,5 +62,4 @@ func (a *AddSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-// OverwritesInput is true.
 func (a *AddSkip) OverwritesInput() bool { return true }

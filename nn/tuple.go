@@ -40,7 +40,6 @@ func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return single(t, t.forward(c, []*torch.Tensor{x}))
 }
 
-// OverwritesInput reports whether the module does.
 func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
 // InPlace is implemented by layers that overwrite their input. Such a layer is given a copy where
@@ -61,7 +60,8 @@ func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {
 		return t.ForwardTuple(c, xs)
 	}
 	if len(xs) != 1 {
-		c.fail("Forward", xs, "the layer takes one tensor and was given a tuple of %d; make it with nn.Tuple", len(xs))
+		c.fail("Forward", xs, "the layer takes one tensor and was given a tuple of %d; make it with "+
+			"nn.Tuple", len(xs))
 	}
 	return []*torch.Tensor{l.Forward(c, xs[0])}
 }

@@ -151,7 +151,8 @@ func ParseRename(text string) (Rename, error) {
 		ok = ok && (side == "" || !strings.Contains("."+side+".", ".."))
 	}
 	if !ok || from == "" && to == "" || strings.Contains(to, "=") {
-		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, parts of names with dots between them",
+		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, parts of names with "+
+			"dots between them",
 			text)
 	}
 	return Rename{from, to}, nil
@@ -258,14 +259,17 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		wanted := torch.FileDType(p.DType())
 		switch {
 		case w.skipped(p.Name, matched):
-		case !ok && (o.Partial || strings.HasSuffix(p.Name, "num_batches_tracked")): // old files do not have it
+		case !ok && (o.Partial || strings.HasSuffix(p.Name,
+			"num_batches_tracked")): // old files do not have it
 			w.Missing = append(w.Missing, p.Name)
 		case !ok:
 			w.missing = append(w.missing, p.Name)
 		case !slices.Equal(t.Shape, p.Shape()):
-			w.shapes = append(w.shapes, fmt.Sprintf("%q is %v in the file and %v in the model", p.Name, t.Shape, p.Shape()))
+			w.shapes = append(w.shapes, fmt.Sprintf("%q is %v in the file and %v in the model", p.Name,
+				t.Shape, p.Shape()))
 		case t.DType != wanted && !convertible(t.DType, wanted):
-			w.types = append(w.types, fmt.Sprintf("%q is %s in the file and %s in the model", p.Name, t.DType, wanted))
+			w.types = append(w.types, fmt.Sprintf("%q is %s in the file and %s in the model", p.Name,
+				t.DType, wanted))
 		default:
 			w.from[p.Name] = t.Name
 			if t.DType != wanted {
@@ -338,7 +342,8 @@ func Save(path string, m Module) error {
 	var tensors []safetensors.Tensor
 	for _, p := range State(m) {
 		if !p.Exists() {
-			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
+			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or "+
+				"pipe.New first", p.Name)
 		}
 		tensors = append(tensors, p.FileTensor())
 	}

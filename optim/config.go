@@ -76,8 +76,10 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 	part("Alpha", o.Alpha)
 	check("Centered", o.Centered, o.Centered, true, "")
 	for _, g := range o.Groups {
-		check("Groups", g, false, g.Params != "" && isSize(g.Scale) && (g.WeightDecay == nil || isSize(*g.WeightDecay)),
-			"a pattern of names, such as *.bias, with a Scale and a WeightDecay that are finite and not negative")
+		check("Groups", g, false, g.Params != "" && isSize(g.Scale) && (g.WeightDecay == nil ||
+			isSize(*g.WeightDecay)),
+			"a pattern of names, such as *.bias, with a Scale and a WeightDecay that are finite and "+
+				"not negative")
 	}
 	return err
 }

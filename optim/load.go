@@ -61,7 +61,8 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 					return fmt.Errorf("no tensor %q", name)
 				}
 				if t.DType != p.DType() || !slices.Equal(t.Shape, p.Shape()) {
-					return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, p.DType(), p.Shape())
+					return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape,
+						p.DType(), p.Shape())
 				}
 				delete(left, name)
 			}

@@ -24,7 +24,8 @@ type Scaler struct {
 }
 
 // ErrNeverFinite is the error of a Scaler whose gradients are not finite at scale 1 either.
-var ErrNeverFinite = errors.New("optim: the gradients are not finite at loss scale 1 either: the loss or a layer " +
+var ErrNeverFinite = errors.New("optim: the gradients are not finite at loss scale 1 either: the loss " +
+	"or a layer " +
 	"gives infinity or NaN; lower the learning rate, or look for the layer")
 
 // the least and the highest scale. A higher one makes the loss itself infinite.

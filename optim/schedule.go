@@ -156,14 +156,17 @@ func (o ScheduleConfig) check(name string) error {
 		want  string
 	}{
 		{"LR", o.LR, o.LR > 0 && isSize(o.LR), "want a finite number above 0"},
-		{"StepSize", o.StepSize, name == "step" || o.StepSize == 0, "want it left out; it is for the step schedule"},
+		{"StepSize", o.StepSize, name == "step" || o.StepSize == 0,
+			"want it left out; it is for the step schedule"},
 		{"Gamma", o.Gamma, name == "step" || o.Gamma == 0, "want it left out; it is for the step schedule"},
-		{"MinLR", o.MinLR, name == "cosine" || o.MinLR == 0, "want it left out; it is for the cosine schedule"},
+		{"MinLR", o.MinLR, name == "cosine" || o.MinLR == 0, "want it left out; it is for the cosine " +
+			"schedule"},
 		{"MinLR", o.MinLR, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR"},
 		{"WarmupSteps", o.WarmupSteps, o.WarmupSteps >= 0, "want at least 0"},
 		{"StepSize", o.StepSize, o.StepSize >= 0, "want at least 0"},
 		{"Gamma", o.Gamma, isSize(o.Gamma), "want a finite number that is not negative"},
-		{"TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (after || name != "cosine" && (name != "step" || o.StepSize > 0)),
+		{"TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (after || name != "cosine" && (name != "step" ||
+			o.StepSize > 0)),
 			"want more than those of the warm-up, or a StepSize of a step schedule"},
 	} {
 		if !s.valid {

@@ -118,11 +118,13 @@ func TestStateIsSortedAndNamed(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := newModel(t, torch.CPU(0))
 	want := map[string]string{
-		"sgd":     "momentum.a.bias momentum.a.weight momentum.b.bias momentum.b.weight momentum.c.weight",
-		"rmsprop": "grad_avg.b.bias grad_avg.b.weight momentum.b.bias momentum.b.weight square_avg.b.bias square_avg.b.weight",
-		"adamw":   "exp_avg.b.bias exp_avg.b.weight exp_avg_sq.b.bias exp_avg_sq.b.weight",
+		"sgd": "momentum.a.bias momentum.a.weight momentum.b.bias momentum.b.weight momentum.c.weight",
+		"rmsprop": "grad_avg.b.bias grad_avg.b.weight momentum.b.bias momentum.b.weight " +
+			"square_avg.b.bias square_avg.b.weight",
+		"adamw": "exp_avg.b.bias exp_avg.b.weight exp_avg_sq.b.bias exp_avg_sq.b.weight",
 	}
-	for name, config := range map[string]optim.Config{"sgd": {Momentum: 0.9}, "rmsprop": {Momentum: 0.9, Centered: true}, "adamw": {}} {
+	for name, config := range map[string]optim.Config{"sgd": {Momentum: 0.9}, "rmsprop": {Momentum: 0.9,
+		Centered: true}, "adamw": {}} {
 		opt := newOptimizer(t, name, config)
 		setGrads(c, model, 0)
 		if name != "sgd" {
@@ -225,7 +227,8 @@ func TestApplyThatBreaks(t *testing.T) {
 					t.Errorf("broken at %d, first update %v: %s is of the wrong step", at, first, name)
 				}
 				if n := state(opt)["steps of "+name]; n != counted {
-					t.Errorf("broken at %d, first update %v: %s counts %q updates, want %q", at, first, name, n, counted)
+					t.Errorf("broken at %d, first update %v: %s counts %q updates, want %q", at, first,
+						name, n, counted)
 				}
 			}
 			if first {
@@ -313,16 +316,20 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				if now := d.Memory().Live; now != live {
-					t.Fatalf("step %d, %d bytes available: a refused update leaves %d bytes", step, limit-live, now-live)
+					t.Fatalf("step %d, %d bytes available: a refused update leaves %d bytes", step,
+						limit-live, now-live)
 				}
 				if after := all(refused); !maps.Equal(after, before) {
-					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step, limit-live)
+					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step,
+						limit-live)
 				}
 				// so that this allocation is let through and the next may not be
 				limit = e.Live + e.Requested + slack
 			}
-			if took, most := limit-live, need.State+need.Scratch; took > most+slack || took < most && (step > 0 || !slices.Contains(without, true)) {
-				t.Fatalf("step %d: an update needed %d bytes, up to %d of them not, and was to need %d", step, took, slack, most)
+			if took, most := limit-live, need.State+need.Scratch; took > most+slack || took < most &&
+				(step > 0 || !slices.Contains(without, true)) {
+				t.Fatalf("step %d: an update needed %d bytes, up to %d of them not, and was to need %d",
+					step, took, slack, most)
 			}
 			if !maps.Equal(all(refused), all(plain)) {
 				t.Fatalf("step %d: other bits than a run that was never refused", step)

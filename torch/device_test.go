@@ -72,7 +72,8 @@ func TestTakenFollowsTheAccount(t *testing.T) {
 	reused := false
 	churn(t, d, most, 4000, func() {
 		m := d.Memory()
-		if bound := (m.Peak + m.Peak/(32<<10)*page) / 64 * 65; m.Taken > bound { // blocks of less than 32 KiB are not rounded to pages
+		// blocks of less than 32 KiB are not rounded to pages
+		if bound := (m.Peak + m.Peak/(32<<10)*page) / 64 * 65; m.Taken > bound {
 			t.Fatalf("%+v: more than %d is taken", m, bound)
 		}
 		if m.Taken < m.Live+m.Cached {
@@ -246,8 +247,11 @@ func TestHowGPUsCompute(t *testing.T) {
 		for range 2 {
 			torch.NewCtx(torch.Options{Device: torch.CUDA(0)}).Close()
 		}
-		if got := shim.GPUNumerics(); got != tt.want || torch.Deterministic() != (tt.want&shim.Deterministic != 0) || torch.TF32() != (tt.want&tf32 != 0) {
-			t.Errorf("%s: libtorch has %b, want %b; Deterministic %v, TF32 %v", tt.name, got, tt.want, torch.Deterministic(), torch.TF32())
+		if got := shim.GPUNumerics(); got != tt.want ||
+			torch.Deterministic() != (tt.want&shim.Deterministic != 0) ||
+			torch.TF32() != (tt.want&tf32 != 0) {
+			t.Errorf("%s: libtorch has %b, want %b; Deterministic %v, TF32 %v", tt.name, got, tt.want,
+				torch.Deterministic(), torch.TF32())
 		}
 	}
 	torch.ForgetNumerics()
@@ -257,18 +261,22 @@ func TestHowGPUsCompute(t *testing.T) {
 	}
 }
 
-// What libtorch reads of the environment once is set before it does, in a build with CUDA, and what the user has
+// What libtorch reads of the environment once is set before it does, in a build with CUDA, and what the
+// user has
 // set stays.
 func TestWhatLibtorchReadsOfTheEnvironment(t *testing.T) {
-	const workspaces, config, other, child = "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PENSTOCK_TEST_ENVIRONMENT"
+	const workspaces, config, other, child = "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF",
+		"PYTORCH_ALLOC_CONF", "PENSTOCK_TEST_ENVIRONMENT"
 	read := func() string {
-		return fmt.Sprint(shim.Environment(workspaces), " ", shim.Environment(config), " ", shim.Environment(other))
+		return fmt.Sprint(shim.Environment(workspaces), " ", shim.Environment(config), " ",
+			shim.Environment(other))
 	}
 	if os.Getenv(child) != "" {
 		fmt.Println(child, read())
 		os.Exit(0)
 	}
-	want := map[string]string{"": "  ", workspaces + "=:16:8": ":16:8  ", config + "=backend:native": " backend:native ", other + "=backend:native": "  backend:native"}
+	want := map[string]string{"": "  ", workspaces + "=:16:8": ":16:8  ", config +
+		"=backend:native": " backend:native ", other + "=backend:native": "  backend:native"}
 	if cuda, _ := torch.CUDABuild(); cuda != "" {
 		want = map[string]string{
 			"":                         ":4096:8 expandable_segments:True ",
@@ -338,7 +346,9 @@ func TestPieces(t *testing.T) {
 	defer c.Close()
 	large := c.Randn(7, 100_003)
 	for name, x := range map[string]*torch.Tensor{
-		"large": large, "not contiguous": c.Transpose(large, 0, 1), "with a gradient": c.Share(large).SetRequiresGrad(true), "no elements": c.Zeros(torch.Float32, 0, 3), "a number": c.Zeros(torch.Float64),
+		"large": large, "not contiguous": c.Transpose(large, 0, 1),
+		"with a gradient": c.Share(large).SetRequiresGrad(true), "no elements": c.Zeros(torch.Float32,
+			0, 3), "a number": c.Zeros(torch.Float64),
 		"bytes": c.Ones(torch.Uint8, 3<<20+1), "one piece": c.Ones(torch.Float32, 1<<18),
 	} {
 		var all []byte

@@ -67,12 +67,13 @@ const (
 
 // Error is what libtorch threw.
 type Error struct {
-	Kind                   int
-	Message                string
-	Node, Op               string // backward only: the autograd node and the operator that were running
-	Sequence               uint64 // backward only: the node's autograd sequence number
-	Ended                  any    // backward only: what a recomputation panicked with, or Goexit; nil if none failed
-	Account                int    // out of memory only, as the next three
+	Kind     int
+	Message  string
+	Node, Op string // backward only: the autograd node and the operator that were running
+	Sequence uint64 // backward only: the node's autograd sequence number
+	// backward only: what a recomputation panicked with, or Goexit; nil if none failed
+	Ended                  any
+	Account                int // out of memory only, as the next three
 	Limit, Live, Requested int64
 }
 

@@ -37,11 +37,13 @@ func TestListOfDeviceTests(t *testing.T) {
 		must.Do(t, os.WriteFile(list, want.Bytes(), 0o644))
 	}
 	if have, err := os.ReadFile(list); err != nil || !bytes.Equal(have, want.Bytes()) {
-		t.Errorf("%s is not what the tests are now (%v); go test ./internal/torchtest -update writes it", list, err)
+		t.Errorf("%s is not what the tests are now (%v); go test ./internal/torchtest -update writes it",
+			list, err)
 	}
 }
 
-// deviceTests lists the tests of a package that reach, by the names of functions that its tests declare, a call of torchtest that gives a device.
+// deviceTests lists the tests of a package that reach, by the names of functions that its tests
+// declare, a call of torchtest that gives a device.
 func deviceTests(t *testing.T, dir string) (tests []string) {
 	uses, reach := map[string][]string{}, map[string]bool{}
 	declared := func(name string, in ast.Node) {
