@@ -55,7 +55,7 @@ two parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
 			if err != nil {
 				return err
 			}
-			p, err := shape.program(s, shape.virtual, shape.times.of)
+			p, err := shape.program(s, shape.virtual)
 			if err != nil {
 				return err
 			}
@@ -143,14 +143,13 @@ func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) 
 	case s.latency == 0 && s.bandwidth == 0:
 		return l, nil
 	}
-	return schedule.Uniform(schedule.Buffer, s.latency, s.bandwidth,
+	return schedule.Uniform(s.latency, s.bandwidth,
 		func(schedule.Action) int64 { return s.activation }), nil
 }
 
 // program makes the program of a schedule, with a number of stages on each device.
-func (s *scheduleShape) program(of schedule.Schedule, virtual int,
-	takes func(schedule.Action) time.Duration) (*schedule.Program, error) {
-	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: takes})
+func (s *scheduleShape) program(of schedule.Schedule, virtual int) (*schedule.Program, error) {
+	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
@@ -346,7 +345,7 @@ func (l comparedSchedule) most() float64 {
 // compare fills a line by the times of the shape.
 func (s *scheduleShape) compare(line *comparedSchedule, of schedule.Schedule, links schedule.Links) error {
 	takes := func(a schedule.Action) time.Duration { return s.times.of(a) / time.Duration(line.Virtual) }
-	p, err := s.program(of, line.Virtual, takes)
+	p, err := s.program(of, line.Virtual)
 	if err != nil {
 		return err
 	}
