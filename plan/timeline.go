@@ -14,7 +14,7 @@ func (p *Plan) Step() time.Duration {
 	if !predicted {
 		return 0
 	}
-	step, _, _ := schedule.Predict(p.Program, duration)
+	step, _, _ := schedule.Links{}.Predict(p.Program, duration)
 	return step
 }
 

@@ -180,16 +180,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-// FuzzParseOps: what is read is written the same but for white space.
-func FuzzParseOps(f *testing.F) {
-	f.Add("K0 F1 S2 L B2 S0 S1 B1 B0")
-	f.Add("\tL  S10\n")
-	f.Add("S01 S-1 s1 L0 F")
-	f.Fuzz(func(t *testing.T, s string) {
-		list, err := remat.ParseOps(s)
-		if err == nil && remat.FormatOps(list) != strings.Join(strings.Fields(s), " ") {
-			t.Fatalf("%q becomes %q", s, remat.FormatOps(list))
-		}
-	})
-}

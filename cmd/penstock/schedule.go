@@ -55,7 +55,7 @@ two parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
 			if err != nil {
 				return err
 			}
-			p, err := shape.program(s, shape.virtual, shape.times.of)
+			p, err := shape.program(s, shape.virtual)
 			if err != nil {
 				return err
 			}
@@ -143,14 +143,13 @@ func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) 
 	case s.latency == 0 && s.bandwidth == 0:
 		return l, nil
 	}
-	return schedule.Uniform(schedule.Buffer, s.latency, s.bandwidth,
+	return schedule.Uniform(s.latency, s.bandwidth,
 		func(schedule.Action) int64 { return s.activation }), nil
 }
 
 // program makes the program of a schedule, with a number of stages on each device.
-func (s *scheduleShape) program(of schedule.Schedule, virtual int,
-	takes func(schedule.Action) time.Duration) (*schedule.Program, error) {
-	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks, Time: takes})
+func (s *scheduleShape) program(of schedule.Schedule, virtual int) (*schedule.Program, error) {
+	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
@@ -271,21 +270,16 @@ are those of the chain, without recomputation and without the optimizer's state.
 		if err != nil {
 			return r, err
 		}
-		var chain *remat.Chain
-		if profile != "" {
-			if cmd.Flags().Changed("times") {
-				return r, badUsage("--times and --profile: want one of them")
-			}
-			c, err := readChain(cmd, profile)
-			if err != nil {
+		var chain remat.Chain
+		switch {
+		case profile != "" && cmd.Flags().Changed("times"):
+			return r, badUsage("--times and --profile: want one of them")
+		case profile != "":
+			if chain, err = readChain(cmd, profile); err != nil {
 				return r, err
 			}
-			if chain = &c; shape.devices > len(c.Layers) {
-				return r, badUsage("--stages %d: the chain has %d layers; want at most as many",
-					shape.devices, len(c.Layers))
-			}
 		}
-		var lines []comparedSchedule
+		lines := []comparedSchedule{}
 		for _, of := range schedule.Schedules() {
 			virtual := of.Usual()
 			if of.Virtual == 0 {
@@ -293,14 +287,14 @@ are those of the chain, without recomputation and without the optimizer's state.
 			}
 			line := comparedSchedule{Schedule: of.Name, Virtual: virtual}
 			switch {
-			case chain == nil:
+			case profile == "":
 				err = shape.compare(&line, of, links)
 			case shape.devices*virtual > len(chain.Layers):
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name,
 					len(chain.Layers))
 				continue
 			default:
-				err = shape.compareOn(cmd.Context(), &line, of, links, *chain)
+				err = shape.compareOn(cmd.Context(), &line, of, links, chain)
 			}
 			if err != nil {
 				return r, err
@@ -311,14 +305,17 @@ are those of the chain, without recomputation and without the optimizer's state.
 			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most(), b.most()))
 		})
 		return result{line: lines, text: func(w io.Writer) {
-			title, unit := "HELD AT MOST", func(x float64) string { return fmt.Sprintf("%.6g", x) }
-			held := func(x float64) string { return fmt.Sprintf("%.4g", x) }
-			if chain != nil {
-				title, unit, held = "HIGHEST PEAK", micros, func(x float64) string { return formatBytes(int64(x)) }
+			title := "HELD AT MOST"
+			if profile != "" {
+				title = "HIGHEST PEAK"
 			}
 			row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
 			for _, l := range lines {
-				row(w, l.Schedule, l.Virtual, unit(l.Makespan), fmt.Sprintf("%.1f %%", 100*l.Bubble), held(l.most()))
+				step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most())
+				if profile != "" {
+					step, held = micros(l.Makespan), formatBytes(int64(l.most()))
+				}
+				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
 			}
 		}}, nil
 	})
@@ -346,7 +343,7 @@ func (l comparedSchedule) most() float64 {
 // compare fills a line by the times of the shape.
 func (s *scheduleShape) compare(line *comparedSchedule, of schedule.Schedule, links schedule.Links) error {
 	takes := func(a schedule.Action) time.Duration { return s.times.of(a) / time.Duration(line.Virtual) }
-	p, err := s.program(of, line.Virtual, takes)
+	p, err := s.program(of, line.Virtual)
 	if err != nil {
 		return err
 	}

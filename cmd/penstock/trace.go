@@ -82,5 +82,5 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 			Bytes: formatBytes})
 		return disk.Write(t.file, func(w io.Writer) error { _, err := w.Write(svg); return err })
 	}
-	return trace.WriteFile(t.file, *t.timeline, trace.Options{Workers: workers})
+	return trace.WriteFile(t.file, *t.timeline, workers)
 }
