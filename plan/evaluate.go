@@ -100,7 +100,7 @@ func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, er
 
 // deviceProblem is the planning problem of a worker's stages alone.
 func (p *space) deviceProblem(w int, c cut) Problem {
-	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, Curves: &p.curves}
+	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, curves: p.curves}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
 	}

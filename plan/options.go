@@ -14,7 +14,7 @@ type Options struct {
 	// measured. With 0 MicroBatches says how many run on one replica, of the rows that were
 	// measured.
 	Batch        int
-	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to MostMicroBatches
+	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to mostMicroBatches
 	Devices      int      // in a pipeline; 0 is any number
 	Schedules    []string // by name; nil is all of [schedule.Schedules]
 	Virtual      []int    // stages of each device, for schedules of any number; nil is 2
@@ -32,9 +32,9 @@ type Options struct {
 	Progress func(schedule string, done, all int)
 }
 
-// MostMicroBatches is the most micro-batches of a replica in a search. A search for 10,000 on two
+// mostMicroBatches is the most micro-batches of a replica in a search. A search for 10,000 on two
 // devices takes seconds.
-const MostMicroBatches = 1 << 14
+const mostMicroBatches = 1 << 14
 
 func (w Options) named() (list []schedule.Schedule, err error) {
 	if w.Schedules == nil {
@@ -59,7 +59,7 @@ func (w Options) check() error {
 	}
 	for field, list := range map[string][]int{"MicroBatches": w.MicroBatches, "Virtual": w.Virtual, "Replicas": w.Replicas} {
 		for _, n := range list {
-			if err := arg.Between("plan", field, n, 1, MostMicroBatches); err != nil {
+			if err := arg.Between("plan", field, n, 1, mostMicroBatches); err != nil {
 				return err
 			}
 			if w.Batch > 0 && w.Batch%n != 0 && field != "Virtual" {

@@ -270,7 +270,7 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 			chunks := w.MicroBatches
 			if w.Batch > 0 {
 				m := w.Batch / (r * max(c.Rows, 1))
-				if m*r*c.Rows != w.Batch || m > MostMicroBatches || chunks != nil && !slices.Contains(chunks, m) {
+				if m*r*c.Rows != w.Batch || m > mostMicroBatches || chunks != nil && !slices.Contains(chunks, m) {
 					continue
 				}
 				chunks = []int{m}

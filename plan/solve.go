@@ -34,12 +34,9 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fitting{Problem: p, known: map[string]*curve{}}
-	if p.Curves != nil {
-		if p.Curves.known == nil {
-			p.Curves.known = f.known
-		}
-		f.known = p.Curves.known
+	f := &fitting{Problem: p, known: p.curves}
+	if f.known == nil {
+		f.known = map[string]*curve{}
 	}
 	best, short, err := f.best(ctx, programs)
 	if err == nil && best == nil && !p.First {

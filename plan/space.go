@@ -44,7 +44,7 @@ type space struct {
 	cells  map[string]*cachedDevice     // by key
 	runs   map[int]*schedule.Simulation // by capacity of links
 	solved int                          // devices
-	curves Curves
+	curves map[string]*curve
 }
 
 // worker is a device of the machine, or a part of it, in the pipeline.
@@ -173,7 +173,7 @@ func (p *space) prepare() error {
 		return err
 	}
 	if p.limited {
-		p.kinds, p.cells = p.kindsOf(), map[string]*cachedDevice{}
+		p.kinds, p.cells, p.curves = p.kindsOf(), map[string]*cachedDevice{}, map[string]*curve{}
 		p.runs = map[int]*schedule.Simulation{0: p.simulation}
 	}
 	return nil

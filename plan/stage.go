@@ -23,8 +23,8 @@ type Problem struct {
 	// First takes the first plan within the limits, and not the one with the shortest step. A
 	// MemoryError then has limits that may be a little too high.
 	First bool
-	// Curves keeps the curves of stages for other problems with the same costs; nil keeps none.
-	Curves *Curves
+	// curves are those of stages by key, kept for other problems with the same costs; nil keeps none.
+	curves map[string]*curve
 }
 
 // ProblemDevice is a device of a problem. Limit and Live count if its stages have the policy Optimal.

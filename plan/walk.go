@@ -15,9 +15,6 @@ import (
 	"penstock.example/schedule"
 )
 
-// Curves keeps the curves of stages between calls of [Solve]. It may not be used concurrently.
-type Curves struct{ known map[string]*curve }
-
 // curve is the plans of one micro-batch on a stage, from everything kept down.
 type curve struct {
 	points []solver.MicroBatch
