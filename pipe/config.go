@@ -164,6 +164,13 @@ func (cfg *Config) checkSchedule() error {
 		}})
 	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
+	case cfg.Plan != nil:
+		for w, actions := range cfg.Plan.Program.Workers {
+			if slices.ContainsFunc(actions, func(a schedule.Action) bool { return worker[a.Stage] != w }) {
+				return cfg.refusePlan(fmt.Sprintf("its worker %d has stages of other devices", w),
+					"want one worker for each device, numbered in the order of stages")
+			}
+		}
 	case !given:
 	case err != nil:
 		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other stages, devices or chunks")

@@ -16,45 +16,33 @@ import (
 // measure measures the model on the first micro-batch, and on the last one if it has fewer rows.
 // Stages on equal devices are measured together, on one of these devices.
 func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
-	out := make([]profile.Chain, len(r.p.stages))
-	var known []string
-	for i := range out {
-		h := r.available[i].Hardware
-		if slices.Contains(known, h) {
+	out, stages := make([]profile.Chain, len(r.p.stages)), map[string][]int{}
+	for i, a := range r.available {
+		stages[a.Hardware] = append(stages[a.Hardware], i)
+	}
+	for i, a := range r.available {
+		alike := stages[a.Hardware]
+		if alike[0] != i {
 			continue
 		}
-		known = append(known, h)
-		var stages []int
-		for k := range out {
-			if r.available[k].Hardware == h {
-				stages = append(stages, k)
-			}
-		}
-		chains, err := r.measureOn(ctx, stages)
+		chains, err := r.measureOn(ctx, alike)
 		if err != nil {
 			return nil, err
 		}
-		for _, k := range stages {
+		for _, k := range alike {
 			out[k] = chains[k]
 		}
 	}
 	return out, nil
 }
 
-// hardwareOf describes a device of this process. A GPU is asked once.
+// hardwareOf describes a device of this process.
 func hardwareOf(d torch.Device) string {
 	if d.Kind == torch.KindCPU {
 		return d.Kind.String()
 	}
-	known, ok := models.Load(d)
-	if !ok {
-		known = cmp.Or(d.Model(), d.String()) // like no other
-		models.Store(d, known)
-	}
-	return known.(string)
+	return cmp.Or(d.Model(), d.String()) // like no other
 }
-
-var models sync.Map // torch.Device of a GPU -> string
 
 // measureOn measures all stages on a device like those of some stages.
 func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Chain, err error) {
@@ -65,9 +53,6 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		if err := ctx.Err(); err != nil { // others may have measured for long
-			return err
-		}
 		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
@@ -164,19 +149,17 @@ func (p *Pipe) measuringDevice(stages []int) (d torch.Device, release func(), er
 	case p.cfg.Devices[stages[0]].Kind == torch.KindCPU && len(p.stages) > 1:
 		var limit int64
 		for _, i := range stages {
-			s := p.stages[i]
-			if s.Device != p.cfg.Devices[i] { // of another process
-				continue
-			}
-			if limit = max(limit, s.Device.Memory().Limit); s.Device.Memory().Limit == 0 {
-				limit = 0
-				break
+			if s := p.stages[i]; s.Device == p.cfg.Devices[i] { // of this process
+				own := s.Device.Memory().Limit
+				if limit = max(limit, own); own == 0 {
+					return profile.IdleDevice(0)
+				}
 			}
 		}
 		return profile.IdleDevice(limit)
 	case at < 0:
-		return d, nil, fmt.Errorf("stage %d is on a GPU of another kind than those of the first process, which measures for all; "+
-			"have equal GPUs, or one of each kind in the first process, or use another policy than optimal", stages[0])
+		return d, nil, fmt.Errorf("stage %d is on a GPU that the first process, which measures for all, has none of; "+
+			"want equal GPUs, or another policy than optimal", stages[0])
 	}
 	return p.stages[stages[at]].Device, func() {}, nil
 }

@@ -533,7 +533,7 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		} else if n == 1 {
 			once = measured
 		}
-		return p.Measured(), []float64{r.Loss}
+		return p.Chains(), []float64{r.Loss}
 	}
 	want, loss := run(false, "a", "a", "a")
 	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"), cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),

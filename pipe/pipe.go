@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,9 +63,8 @@ type Pipe struct {
 	// unsummed says that each replica has gradients of its own.
 	unsummed atomic.Bool
 	devices  devices
-	hold     func(worker, action int)  // delays workers in tests; see run.work
-	newLink  func() link.Link          // between the stages, for a mini-batch
-	hardware func(torch.Device) string // of a device of this process
+	hold     func(worker, action int) // delays workers in tests; see run.work
+	newLink  func() link.Link         // between the stages, for a mini-batch
 	copies   copyStreams
 	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
@@ -87,12 +85,8 @@ func (p *Pipe) startWorkers() error {
 			cores = p.cfg.Cores[i]
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
-		if err != nil && cores != nil {
-			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err),
-				"want cores that the process may run on, or nil")
-		}
 		if err != nil {
-			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
+			return fmt.Errorf("pipe: the worker of %v (Cores %v): %w", d, cores, err)
 		}
 		p.workers[i], p.mine = w, append(p.mine, i)
 	}
@@ -183,20 +177,15 @@ func (p *Pipe) synchronized(job func(worker int, c *torch.Ctx)) func(worker int,
 	}
 }
 
-// busy says whether a worker has a job. If none has, the accounts of the devices show what they
-// hold between runs. A run that starts meanwhile can only add to them.
-func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
-
 // OnStages runs f once for each stage of this process, on the worker of the stage's device. c makes no
 // graph; its tensors are freed when f returns. OnStages returns when all have returned, with their
 // errors joined. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
-	err := ctx.Err()
-	if err == nil && !p.placed.Load() {
-		err = ErrNotPlaced
-	}
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if !p.placed.Load() {
+		return ErrNotPlaced
 	}
 	leave, err := p.enter("OnStages")
 	if err != nil {
@@ -254,7 +243,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
-		newLink: func() link.Link { return &link.Memory{} }, hardware: hardwareOf}
+		newLink: func() link.Link { return &link.Memory{} }}
 	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
@@ -270,7 +259,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(p.startWorkers(), p.workersOfPlan()); err != nil {
+	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	p.limit()
@@ -288,23 +277,6 @@ func (p *Pipe) connectProcesses() (err error) {
 	}
 	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks, link.Tags{Count: group.MaxTag / 2}); err != nil {
 		return fmt.Errorf("pipe: %w", err)
-	}
-	return nil
-}
-
-// workersOfPlan refuses a given plan whose workers are not the pipe's: one for each device, in the
-// order of stages.
-func (p *Pipe) workersOfPlan() error {
-	if p.cfg.Plan == nil {
-		return nil
-	}
-	for w, actions := range p.cfg.Plan.Program.Workers {
-		for _, a := range actions {
-			if have := p.stages[a.Stage].worker; have != w {
-				return p.cfg.refusePlan(fmt.Sprintf("its worker %d does %v, and stage %d on %v has worker %d", w, a,
-					a.Stage, p.stages[a.Stage].Device, have), "want one worker for each device, numbered in the order of stages")
-			}
-		}
 	}
 	return nil
 }
@@ -435,9 +407,6 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 
 // Model is the model that was cut, in whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
-
-// Len is the number of the model's flattened layers, which Config.Balance counts.
-func (p *Pipe) Len() int { return len(p.layers) }
 
 // Layers lists the flattened layers of all stages in order, as they were at Open, with their names in
 // the model.

@@ -215,8 +215,8 @@ func TestPipeIsASequenceOfLayers(t *testing.T) {
 			}
 		}
 		want := []string{"a", "b.0", "b.1", "c"}
-		if p.Len() != 4 || !reflect.DeepEqual(names, want) || !reflect.DeepEqual(staged, want) {
-			t.Errorf("balance %v: %d layers %v, by stage %v, want %v", balance, p.Len(), names, staged, want)
+		if len(p.Layers()) != 4 || !reflect.DeepEqual(names, want) || !reflect.DeepEqual(staged, want) {
+			t.Errorf("balance %v: %d layers %v, by stage %v, want %v", balance, len(p.Layers()), names, staged, want)
 		}
 		if want := []string{"a.weight", "a.bias", "b.1.weight", "b.1.bias"}; !reflect.DeepEqual(states, want) {
 			t.Errorf("balance %v: parameters %v, want %v", balance, states, want)

@@ -178,10 +178,10 @@ func (r *run) meetAvailable(ctx context.Context) error {
 		}
 		return nil
 	}
-	err := error(nil)
-	if p.busy() {
+	var err error
+	if p.jobs.Load() > 0 {
 		err = p.exclusively(read)
-	} else {
+	} else { // a run that starts meanwhile can only add to the accounts
 		err = read(nil)
 	}
 	all, err := meet(ctx, p, "the memory of a step", mine, err)

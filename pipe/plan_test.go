@@ -119,8 +119,8 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 		"leave Balance, Checkpoint, Budget and Schedule out":            {Plan: parsed("cpu:0", "cpu:0"), Balance: []int{4, 5}},
 		"Balance is [3 5]; want at least 1 layer":                       {Plan: parsed("layers=4", "layers=3")},
 		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: parsed("cpu:0", "tpu:0")},
-		"its worker 0 does ":    {Plan: swapped},
-		"micro-batches: plan: ": {Plan: broken},
+		"its worker 0 has stages of other devices":                      {Plan: swapped},
+		"micro-batches: plan: ":                                         {Plan: broken},
 	} {
 		model := deep()
 		p, err := pipe.New(model, cfg)

@@ -92,7 +92,7 @@ func (a available) min(b available) available {
 
 func (r *run) availableOf(stage int) available {
 	p, s := r.p, r.p.stages[stage]
-	out := available{Hardware: p.hardware(s.Device)}
+	out := available{Hardware: s.hardware}
 	if p.cfg.policies[stage] != Optimal {
 		return out
 	}
@@ -116,7 +116,7 @@ func (r *run) availableOf(stage int) available {
 	return out
 }
 
-// costs are the costs of a stage that was measured.
+// costs are the measured costs of a stage.
 func costs(c profile.Chain) plan.StageCosts {
 	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward, Units: c.Units,
 		Prologue: c.Prologue, Spread: c.Timing.Spread}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"penstock.example/nn"
 	"penstock.example/schedule"
@@ -105,8 +104,6 @@ type Run struct {
 	closed  bool
 
 	inputGrads []*torch.Tensor // of the inputs of a batch within a layer, until they are taken
-
-	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
 
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see
@@ -178,7 +175,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		return err
 	}
 	defer func() {
-		if err = r.p.lost(err); err != nil || !retain || run.closing.Load() {
+		if err = r.p.lost(err); err != nil || !retain {
 			run.Close()
 		}
 	}()
@@ -200,9 +197,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	if err := r.p.checkNoSummedGrads(); err != nil {
 		return err
 	}
-	run.running.Store(true)
 	_, err = r.execute(ctx, r.plan.programs[schedule.BackwardOnly]())
-	run.running.Store(false)
 	if err == nil {
 		run.inputGrads, r.inputGrads = r.inputGrads, nil
 		r.noteGrads()
@@ -248,13 +243,8 @@ func (run *Run) InputGrads() []*torch.Tensor {
 	return out
 }
 
-// Close frees the run's memory. Closing twice is fine. Within the run's own backward, as a layer
-// may call it, it is done when that is over.
+// Close frees the run's memory. Closing twice is fine. A layer must not close the run that it is in.
 func (run *Run) Close() {
-	if run.running.Load() {
-		run.closing.Store(true)
-		return
-	}
 	run.closed = true
 	run.r.free()
 	for _, t := range run.outputs {

@@ -31,6 +31,7 @@ type Stage struct {
 
 	buffers, trained []nn.NamedParam // that live here
 	before           before          // the latest training run
+	hardware         string          // of the device: see hardwareOf
 }
 
 // before is the state to which a failed training run returns a stage. It belongs to the stage's worker.
@@ -92,6 +93,9 @@ func (p *Pipe) cut() error {
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n], first: first,
 			ownedEarlier: map[*nn.Param]bool{}}
+		if s.Here {
+			s.hardware = hardwareOf(s.Device)
+		}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
