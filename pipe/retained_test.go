@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -412,48 +411,6 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 			c.Close()
 		}
 	}
-}
-
-// An update whose context ends in time changes nothing; misuse is refused.
-func TestUpdateRefusals(t *testing.T) {
-	torchtest.Check(t)
-	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}}), momentum(t)}
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	if _, err := u.p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	before, live := u.all(), liveBytes(3)
-	check := func(what string) {
-		t.Helper()
-		if !maps.Equal(u.all(), before) || liveBytes(3) != live {
-			t.Errorf("%s: something has changed", what)
-		}
-	}
-	for questions := range 4 { // one at the beginning, and one of each worker
-		ctx := &fuse{Context: context.Background()}
-		ctx.left.Store(int64(questions))
-		if err := u.p.Update(ctx, u.o); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled at question %d: %v", questions, err)
-		}
-		check("cancelled")
-	}
-	for _, norm := range []float64{0, -1, math.NaN()} {
-		if _, err := u.p.UpdateClipped(context.Background(), u.o,
-			norm); err == nil || !strings.Contains(err.Error(), "want more than 0") {
-			t.Errorf("clipped to %v: %v", norm, err)
-		}
-	}
-	check("misuse")
-	q := nn.Params(u.p.Model())[2].Tensor()
-	c.NoGrad(func() { c.Fill_(c.GradOf(q), math.Inf(1)) })
-	before = u.all()
-	if norm, err := u.p.UpdateClipped(context.Background(), u.o, 1); !errors.Is(err, optim.ErrNotFinite) || !math.IsInf(norm, 1) {
-		t.Errorf("an infinite gradient: norm %v, %v", norm, err)
-	}
-	check("an infinite gradient")
-	nn.ZeroGrads(u.p.Model())
 }
 
 // Updates take turns with runs of other goroutines; nothing hangs, and each finds the model between
