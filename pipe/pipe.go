@@ -318,8 +318,7 @@ func (p *Pipe) Place() error {
 			}
 		}
 	}
-	err = p.onStages(p.placeStage)
-	if err == nil {
+	if err = p.onStages(p.placeStage); err == nil {
 		err = p.onStages(p.replicate)
 	}
 	if _, err = meet(context.Background(), p, "the parameters", 0, err); err == nil {
@@ -348,21 +347,21 @@ func (p *Pipe) unshared() error {
 // unplaceable lists the devices of this process, each by its first stage, that cannot hold the parameters
 // and buffers of their stages.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
-	devices := p.Devices()
 	for _, i := range p.mine {
-		d := devices[i]
-		first, unplaced, layers := -1, int64(0), 0
+		d := p.workers[i].device
+		out := plan.Shortage{Stage: -1, Device: d.String(), Limit: d.Memory().Limit, Least: d.Memory().Live,
+			SetBy: "parameters and buffers alone"}
+		unplaced := int64(0)
 		for at, s := range p.stages {
 			if s.worker == i {
-				unplaced, layers = unplaced+p.Unplaced(at), layers+len(s.Layers)
-				if first < 0 {
-					first = at
+				unplaced, out.Layers = unplaced+p.Unplaced(at), out.Layers+len(s.Layers)
+				if out.Stage < 0 {
+					out.Stage = at
 				}
 			}
 		}
-		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
-			short = append(short, plan.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
-				Least: m.Live + unplaced, SetBy: "parameters and buffers alone", Layers: layers})
+		if out.Least += unplaced; out.Limit > 0 && unplaced > 0 && out.Least > out.Limit {
+			short = append(short, out)
 		}
 	}
 	return short

@@ -61,34 +61,28 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	if p.Device == r.p.stages[receive.Stage].Device && (!queued || p.Ready == nil) {
 		return out
 	}
-	values := append([]*torch.Tensor(nil), out...)
-	free := func() { torch.FreeAll(values) }
-	defer free() // also when a copy fails
 	once, at := torch.Distinct(out)
-	if queued {
-		here := make([]*torch.Tensor, len(once))
-		each := func(f func(i int, t *torch.Tensor)) func() {
-			return func() {
-				for i, t := range once {
-					if t != nil {
-						f(i, t)
-					}
+	free := func() { torch.FreeAll(once) }
+	defer free() // also when a copy fails
+	here := make([]*torch.Tensor, len(once))
+	each := func(f func(i int, t *torch.Tensor)) func() {
+		return func() {
+			for i, t := range once {
+				if t != nil {
+					f(i, t)
 				}
 			}
 		}
+	}
+	if queued {
 		route.Move(p.Ready,
 			each(func(i int, t *torch.Tensor) { here[i] = c.MemoryLike(t) }),
 			each(func(i int, t *torch.Tensor) { c.CopyOn(route.Copies, here[i], t) }), free)
-		once = here
 	} else {
-		for i, t := range once {
-			if t != nil {
-				once[i] = c.CopyHere(t)
-			}
-		}
+		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })()
 	}
 	for i := range out { // not before: a copy that fails would leave those before it
-		out[i] = c.Keep(once[at[i]])
+		out[i] = c.Keep(here[at[i]])
 	}
 	return out
 }

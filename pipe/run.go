@@ -61,7 +61,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 
 // plannedRun is a training run with its plan, within a call that was entered. loss is nil for Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
-	r, err := p.newRun(ctx, b, true, true)
+	r, err := p.newRun(b, true, true)
 	if err != nil {
 		return nil, err
 	}
@@ -212,23 +212,16 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 			grads = append(grads, c.GradOf(t))
 		}
 	}
-	if !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return nil, errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
-	}
-	if len(grads) != len(run.outputs) {
-		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none",
-			len(grads), len(run.outputs))
+	if len(grads) != len(run.outputs) || !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is none, or run a "+
+			"backward of the loss first", grads, len(run.outputs))
 	}
 	for i, g := range grads {
 		y := run.outputs[i]
-		switch {
-		case g == nil:
-		case g.Freed():
-			return nil, fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
-		case !y.DType().IsFloat() || !g.DType().IsFloat() || !slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind():
-			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, "+
-				"of one shape and on one kind of device, and what is not floating-point has nil for a gradient",
-				i, g, g.Kind(), i, y, y.Kind())
+		if g != nil && (g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
+			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind()) {
+			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a floating-point tensor of its "+
+				"shape and kind of device, or nil where the output is not floating-point", i, g, i, y, y.Kind())
 		}
 	}
 	return grads, nil
@@ -289,7 +282,7 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error)
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
-	r, err := p.newRun(ctx, b, b.Training, false)
+	r, err := p.newRun(b, b.Training, false)
 	if err != nil {
 		return Inference{}, err
 	}

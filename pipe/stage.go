@@ -124,24 +124,20 @@ func (p *Pipe) updateStages() error {
 	if p.firstTrained = slices.IndexFunc(p.layers, trains); p.firstTrained < 0 {
 		p.firstTrained = len(p.layers)
 	}
+	var err error
 	for _, s := range p.stages {
-		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, nil
+		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, s.Params()
 		s.trains = slices.ContainsFunc(s.Layers, trains)
 		for _, q := range s.State() {
 			if q.IsBuffer() {
 				s.buffers = append(s.buffers, q)
-			} else if q.Trainable() {
-				s.trained = append(s.trained, q)
 			}
 		}
-		var err error
 		if s.oneUnit, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err
 		}
 	}
-	last := p.stages[len(p.stages)-1]
-	var err error
-	last.oneUnitWithLoss, err = p.segment(last, true, segment.Config{Hold: true})
+	p.last().oneUnitWithLoss, err = p.segment(p.last(), true, segment.Config{Hold: true})
 	return err
 }
 

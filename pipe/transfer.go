@@ -92,12 +92,8 @@ func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
 		if !given || trained { // a parameter that a layer returned is
 			values[i].Tensor = t.Keep(t.Detach(x))
 		}
-	}
-	if given {
-		for i, x := range from {
-			if values[i].Tensor != x {
-				x.Free()
-			}
+		if given && trained {
+			defer x.Free()
 		}
 	}
 	return values
