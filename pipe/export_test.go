@@ -3,7 +3,6 @@ package pipe
 import (
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
-	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -49,15 +48,6 @@ func (p *Pipe) WrapStreams(wrap func(stream.Stream) stream.Stream, given stream.
 func (cfg Config) Apart(lanes ...int) Config {
 	cfg.lanes = lanes
 	return cfg
-}
-
-// InferGraph is what workers run in an Infer of so many micro-batches.
-func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
-	found, err := p.countsOnlyPlan(microBatches)
-	if err != nil {
-		return nil, err
-	}
-	return found.programs[schedule.ForwardOnly]().Graph, nil
 }
 
 // SetLink has the stages joined by links that f makes, one for each mini-batch. It gets the worker

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -190,56 +189,6 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	}
 	out.plan, out.plans = p.Plan(), p.Plan().Devices
 	return out, nil
-}
-
-// TestOptimalPeakIsAsPlanned: on one stage the account sees what was planned, to the byte, in every
-// step and with any number of micro-batches, from the least budget that works, which a pipe with
-// less says before it trains, to the one with which nothing is recomputed. Weights, gradients and
-// statistics are those of the plain loop.
-func TestOptimalPeakIsAsPlanned(t *testing.T) {
-	problems := planned(t)
-	for _, name := range slices.Sorted(maps.Keys(problems)) {
-		for _, chunks := range draws.Pick([]int{3}, []int{1, 3}) {
-			t.Run(fmt.Sprint(name, " ", chunks), func(t *testing.T) {
-				torchtest.Check(t)
-				q := problems[name]
-				want := q.plain(int64(chunks), 1)
-				config := func(budget int64) pipe.Config {
-					return onDevices(pipe.Config{Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}})
-				}
-				unbound, err := q.planned(config(0))
-				if err != nil {
-					t.Fatal(err)
-				}
-				most := unbound.plans[0].Peak
-				_, err = q.planned(config(unbound.plans[0].Base + 1))
-				var short *plan.MemoryError
-				if !errors.As(err, &short) {
-					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
-				}
-				budgets := []int64{0, (short.Least() + most) / 2, short.Least()}
-				if draws.Full {
-					budgets = append(budgets, most, max(most-1, short.Least()), short.Least()+(most-short.Least())/8)
-				}
-				for _, budget := range budgets {
-					got, err := q.planned(config(budget))
-					if err != nil {
-						t.Errorf("with %d bytes of %d to %d: %v", budget, short.Least(), most, err)
-						continue
-					}
-					if d := want.differs(got.record); d != "" {
-						t.Errorf("with %d bytes of %d to %d: %s differs from the plain loop", budget, short.Least(), most, d)
-					}
-					for step, peak := range got.peaks {
-						if plan := got.plans[0]; peak[0] != plan.Peak || budget > 0 && peak[0] > budget {
-							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget,
-								short.Least(), most, step, peak[0], plan.Peak)
-						}
-					}
-				}
-			})
-		}
-	}
 }
 
 // TestOptimalStagesStayWithinTheirBudgets: over several stages what a device holds depends on who

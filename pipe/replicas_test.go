@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -24,101 +23,6 @@ import (
 	"penstock.example/torch"
 	"pgregory.net/rapid"
 )
-
-// parts are the sizes of the parts of n rows, longer ones first.
-func parts(n, m int64) (out []int64) {
-	m = min(n, m)
-	for i := range m {
-		out = append(out, n/m)
-		if i < n%m {
-			out[i]++
-		}
-	}
-	return out
-}
-
-// plainReplicas trains without a pipe: for each replica a loop over its micro-batches from gradients
-// of zero, and then the sum of the replicas' gradients in their order. Buffers are those that replica
-// 0 leaves.
-func (q problem) plainReplicas(replicas, chunks int64, seed uint64) record {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: q.autocast})
-	defer c.Close()
-	model := q.model()
-	defer nn.Free(model)
-	nn.Materialise(c, nn.State(model), seed)
-	var losses []float64
-	var r record
-	for step := range q.steps {
-		nn.ZeroGrads(model)
-		var buffers [][]byte // that replica 0 leaves
-		var start nn.BufferCopy
-		start.Take(nn.Buffers(model))
-		sums := map[string]*torch.Tensor{}
-		x, y, row, microBatch, total := q.input(c, step), q.target(c, step), int64(0), 0, 0.0
-		for k, rows := range parts(q.rows, replicas) {
-			start.Restore()
-			loss := 0.0
-			var deferred *nn.Deferred
-			if q.deferred {
-				deferred = nn.NewDeferred()
-			}
-			for _, n := range parts(rows, chunks) {
-				weight := 1.0
-				if q.loss.Reduction() == torch.ReduceMean {
-					weight = float64(n) / float64(q.rows)
-				}
-				c.SetGrad(true)
-				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: len(parts(rows, chunks)),
-					Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
-				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
-				loss += float64(torch.Item[float32](l)) * weight
-				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.EmptyLike(l), weight)}, false)
-				row, microBatch = row+n, microBatch+1
-			}
-			if q.deferred {
-				deferred.Commit(nn.NewCtx(c, nn.Config{}))
-			}
-			total += loss
-			for _, p := range nn.Params(model) {
-				if g := c.GradOf(p.Tensor()); g == nil {
-				} else if sums[p.Name] == nil {
-					sums[p.Name] = g
-				} else {
-					sums[p.Name] = c.Add(sums[p.Name], g)
-				}
-			}
-			nn.ZeroGrads(model)
-			if k == 0 {
-				for _, b := range nn.Buffers(model) {
-					buffers = append(buffers, torch.Bytes(b.Tensor()))
-				}
-			}
-		}
-		for i, b := range nn.Buffers(model) {
-			if err := torch.SetBytes(b.Tensor(), buffers[i]); err != nil {
-				panic(err)
-			}
-		}
-		for _, p := range nn.Params(model) {
-			p.Tensor().SetGradOf(sums[p.Name])
-		}
-		losses = append(losses, total)
-		if step == q.steps-1 {
-			r = snapshot(model, losses, gradient)
-		}
-		descend(c, nn.Params(model))
-		c.Close()
-	}
-	for name, value := range snapshot(model, losses, func(nn.NamedParam) []byte { return nil }).values {
-		if value != nil {
-			r.values[name] = value
-		}
-	}
-	return r
-}
 
 // Replicas give the bits of a plain loop over the replicas, however many processes each of them has, and
 // whichever devices reach each other directly.
@@ -180,7 +84,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			}
 			return names[d.Index%len(names)]
 		}, &ways)
-		want := q.plainReplicas(int64(replicas), int64(cfg.Chunks), cfg.Seed)
+		want := q.plainReplicas(torch.CPU(0), int64(replicas), int64(cfg.Chunks), cfg.Seed)
 		records, errs := each(replicas*processes, func(g *group.Group) (record, error) {
 			cfg := cfg
 			cfg.Devices = slices.Clone(cfg.Devices)
@@ -245,7 +149,7 @@ func TestSumsGoOnBesideTheirWorker(t *testing.T) {
 	q := problem{model: func() *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
 	}, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
-	want := q.plainReplicas(2, 2, 5)
+	want := q.plainReplicas(torch.CPU(0), 2, 2, 5)
 	through := make(chan struct{})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -446,7 +350,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 	half.input, half.target = normal(half.rows, 12), classes(half.rows, 3)
 	for _, balance := range [][]int{{9}, {4, 5}} {
 		cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}
-		want := q.plainReplicas(2, 3, 1)
+		want := q.plainReplicas(torch.CPU(0), 2, 3, 1)
 		check := func(name string, all []trained, err error) {
 			t.Helper()
 			if err != nil {

@@ -1,17 +1,13 @@
 package segment
 
-import (
-	"fmt"
-
-	"penstock.example/torch"
-)
+import "penstock.example/torch"
 
 // backward computes the gradients of a unit's input from those of its output, and adds to the
 // gradients of its parameters, or defers that.
 func (e *Execution) backward(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	if !g.made {
-		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d goes back and has no graph", at)})
+		e.refuse(c, "unit %d goes back and has no graph", at)
 	}
 	begin := c.Mark()
 	e.running = g.ran
@@ -129,7 +125,7 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	}
 }
 
-// taken moves a gradient out of where backward left it.
+// taken moves a gradient out of a mailbox.
 func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	if box == nil {
 		return nil
