@@ -15,12 +15,11 @@ import (
 
 // machine is where the numbers were measured.
 type machine struct {
-	CPU    string `json:"cpu"`
-	AVX512 bool   `json:"avx512"`
-	Cores  int    `json:"cores"`
-	Torch  string `json:"libtorch"`
-	BLAS   string `json:"blas"`
-	Go     string `json:"go"`
+	CPU   string `json:"cpu"`
+	Cores int    `json:"cores"`
+	Torch string `json:"libtorch"`
+	BLAS  string `json:"blas"`
+	Go    string `json:"go"`
 	// OtherCores is how many cores other processes kept busy, on average. Numbers measured above a
 	// few hundredths are not to be trusted.
 	OtherCores float64 `json:"other_cores"`
@@ -30,15 +29,13 @@ func describeMachine() machine {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	_, name, _ := strings.Cut(string(text), "model name")
 	name, _, _ = strings.Cut(name, "\n")
-	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH),
-		AVX512: strings.Contains(string(text), " avx512f "),
-		Cores:  runtime.NumCPU(), Torch: torch.Version(), BLAS: torch.BLASCore(), Go: runtime.Version()}
+	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH), Cores: runtime.NumCPU(),
+		Torch: torch.Version(), BLAS: torch.BLASCore(), Go: runtime.Version()}
 }
 
 func (m machine) String() string {
-	with := map[bool]string{true: "with", false: "without"}[m.AVX512]
-	return fmt.Sprintf("%s %s AVX-512, %d cores; Penstock on libtorch %s, BLAS kernels %s, %s; "+
-		"other processes used %.2f cores", m.CPU, with, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go,
+	return fmt.Sprintf("%s, %d cores; Penstock on libtorch %s, BLAS kernels %s, %s; "+
+		"other processes used %.2f cores", m.CPU, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go,
 		m.OtherCores)
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -111,17 +110,9 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 		}
 	}
 	b.addPoints(x, c, segments)
-	if x.Opponent, x.Conditions = "torch.compile budget", "; its peak falls with the budget"; !monotone(shares) {
-		x.Conditions += ": NO"
-	}
+	x.Opponent = "torch.compile budget"
 	b.addPoints(x, c, shares)
 	return slices.Concat(segments, shares), nil
-}
-
-// monotone reports whether the opponent's peaks do not grow along the points.
-func monotone(points []point) bool {
-	measured := slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.theirs.Peak == 0 }) // 0: it failed
-	return slices.IsSortedFunc(measured, func(a, b point) int { return cmp.Compare(b.theirs.Peak, a.theirs.Peak) })
 }
 
 // withinPeak measures the opponent's peak, and lets our best plan within it alternate with it.
@@ -150,13 +141,9 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 // addPoints reports the points of an opponent, and in a row of their own their geometric mean and range.
 func (b *bench) addPoints(x row, c *child, points []point) {
 	var gains []float64
-	sum, all := 0.0, 0.0 // all is what the budget 1 holds beside parameters, buffers and batch
+	sum := 0.0
 	for _, p := range points {
 		delete(p.request, "seconds")
-		share, _ := p.request["budget"].(float64)
-		if share == 1 {
-			all = mebibytes(p.theirs.Peak - p.theirs.Live)
-		}
 		one := row{What: x.What, Opponent: fmt.Sprint(x.Opponent, " ", p.request)}
 		if p.failure != nil {
 			_ = b.fail(one, p.failure) // it is in the report
@@ -165,9 +152,6 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 		one.Value = p.match.Faster()
 		one.Conditions = fmt.Sprintf("%.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(p.ours),
 			median(p.match.Ours), mebibytes(p.theirs.Peak), median(p.match.Theirs))
-		if share > 0 {
-			one.Conditions += fmt.Sprintf(", its budget says %.1f MiB", mebibytes(p.theirs.Live)+share*all)
-		}
 		b.add(one)
 		gains, sum = append(gains, one.Value.Median), sum+math.Log(one.Value.Median)
 	}
@@ -177,8 +161,8 @@ func (b *bench) addPoints(x row, c *child, points []point) {
 	}
 	x.Value = spreadOf(gains)
 	x.Value.Median = math.Exp(sum / float64(len(gains)))
-	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d%s", len(gains),
-		len(points), b.threads(), c.last.Threads, x.Conditions)
+	x.Conditions = fmt.Sprintf("mean and range of %d points of %d; %d threads; theirs %d", len(gains),
+		len(points), b.threads(), c.last.Threads)
 	b.add(x)
 }
 

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -34,22 +33,17 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	now := time.Now()
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
-	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(),
-		now.Nanosecond(), host, os.Getpid()))
+	host, _ := os.Hostname()
+	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(), now.Nanosecond(),
+		host, os.Getpid()))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	e := &Events{file: f, devices: devices}
-	err = e.write(event(Seconds(now), 0, fieldFileVersion, []byte("brain.Event:2")))
-	if err == nil && steps > 0 {
-		started := protowire.AppendVarint(protowire.AppendTag(nil, fieldStatus, protowire.VarintType),
-			sessionStart)
-		err = e.write(event(Seconds(now), steps+1, fieldSessionLog, started))
+	e := &Events{f, devices, lastTests{}}
+	err = e.write(event(Seconds(now), 0, fileVersion, []byte("brain.Event:2")))
+	if err == nil && steps > 0 { // status START voids this step and later ones of older files
+		err = e.write(event(Seconds(now), steps+1, sessionLog, field(nil, 1, int64(1))))
 	}
 	if err != nil {
 		f.Close()
@@ -59,58 +53,53 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	return e, nil
 }
 
-// Field numbers of the messages.
+// Fields of an Event.
 const (
-	fieldWallTime    = 1 // of Event
-	fieldStep        = 2
-	fieldFileVersion = 3
-	fieldSummary     = 5
-	fieldSessionLog  = 7
-	fieldValue       = 1 // of Summary
-	fieldTag         = 1 // of Summary.Value
-	fieldSimple      = 2
-	fieldStatus      = 1 // of SessionLog
-
-	sessionStart = 1 // SessionLog.START: what is there of this step and later ones is void
+	fileVersion = 3
+	summary     = 5
+	sessionLog  = 7
 )
 
 // event is an Event with one message or string in it.
-func event(seconds float64, step int64, field protowire.Number, content []byte) []byte {
-	b := protowire.AppendFixed64(protowire.AppendTag(nil, fieldWallTime, protowire.Fixed64Type),
-		math.Float64bits(seconds))
-	if step != 0 { // which is the default
-		b = protowire.AppendVarint(protowire.AppendTag(b, fieldStep, protowire.VarintType), uint64(step))
+func event(seconds float64, step int64, number protowire.Number, content []byte) []byte {
+	b := field(nil, 1, seconds) // wall_time
+	if step != 0 {              // which is the default
+		b = field(b, 2, step)
 	}
-	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
+	return field(b, number, content)
 }
 
-// scalar adds a named number to a Summary.
-func scalar(summary []byte, tag string, x float64) []byte {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return summary
+// scalar adds a named number to a Summary, unless it is nil or not finite.
+func scalar(b []byte, tag string, x *float64) []byte {
+	if x == nil || math.IsNaN(*x) || math.IsInf(*x, 0) {
+		return b
 	}
-	v := protowire.AppendString(protowire.AppendTag(nil, fieldTag, protowire.BytesType), tag)
-	v = protowire.AppendFixed32(protowire.AppendTag(v, fieldSimple, protowire.Fixed32Type),
-		math.Float32bits(float32(x)))
-	return protowire.AppendBytes(protowire.AppendTag(summary, fieldValue, protowire.BytesType), v)
+	return field(b, 1, field(field(nil, 1, []byte(tag)), 2, float32(*x)))
+}
+
+// field appends a field of a message.
+func field(b []byte, number protowire.Number, value any) []byte {
+	switch v := value.(type) {
+	case float64:
+		return protowire.AppendFixed64(protowire.AppendTag(b, number, protowire.Fixed64Type), math.Float64bits(v))
+	case float32:
+		return protowire.AppendFixed32(protowire.AppendTag(b, number, protowire.Fixed32Type), math.Float32bits(v))
+	case int64:
+		return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.VarintType), uint64(v))
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value.([]byte))
 }
 
 // Step writes the scalars of a step.
 func (e *Events) Step(s Step) error {
-	b := scalar(nil, "loss", s.Loss)
-	b = scalar(b, "learning_rate", s.LR)
-	if s.GradNorm != nil {
-		b = scalar(b, "grad_norm", *s.GradNorm)
-	}
-	b = scalar(b, "samples_per_second", s.SamplesPerSecond)
+	b := scalar(nil, "loss", &s.Loss)
+	b = scalar(b, "learning_rate", &s.LR)
+	b = scalar(b, "grad_norm", s.GradNorm)
+	b = scalar(b, "samples_per_second", &s.SamplesPerSecond)
 	for i, peak := range s.PeakBytes {
-		name := strconv.Itoa(i)
-		if i < len(e.devices) {
-			name = e.devices[i]
-		}
-		b = scalar(b, "peak_bytes/"+name, float64(peak))
+		b = scalar(b, "peak_bytes/"+e.devices[i], new(float64(peak)))
 	}
-	return e.write(event(s.Time, s.Step, fieldSummary, b))
+	return e.write(event(s.Time, s.Step, summary, b))
 }
 
 // Test writes how well the model does after a step, once on each of the two sets.
@@ -122,17 +111,10 @@ func (e *Events) Test(t Test) error {
 	if t.Validation {
 		of, loss = "validation/", "validation/loss"
 	}
-	var b []byte
-	if t.Accuracy != nil {
-		b = scalar(b, of+"accuracy", *t.Accuracy)
-	}
-	if t.MSE != nil {
-		b = scalar(b, of+"mse", *t.MSE)
-	}
-	if t.TestLoss != nil {
-		b = scalar(b, loss, *t.TestLoss)
-	}
-	return e.write(event(t.Time, t.Step, fieldSummary, b))
+	b := scalar(nil, of+"accuracy", t.Accuracy)
+	b = scalar(b, of+"mse", t.MSE)
+	b = scalar(b, loss, t.TestLoss)
+	return e.write(event(t.Time, t.Step, summary, b))
 }
 
 // write writes a record, at once and in one piece.

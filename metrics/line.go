@@ -1,3 +1,11 @@
+// Package metrics writes down what a training run measures after each step: as lines of JSON, which
+// a resumed run goes on with without gaps or doubles ([Log]), and as event files for TensorBoard
+// ([Events]).
+//
+//	{"step":7,"epoch":0,"time":1763838000.123,"loss":0.61,"lr":0.1,"grad_norm":1.2,"samples_per_s":912.5,"peak_bytes":[8123456]}
+//	{"step":7,"epoch":0,"time":1763838001.456,"accuracy":0.8125}
+//
+// The first line is a [Step], the second a [Test]. Further fields may come; these stay.
 package metrics
 
 import (
@@ -19,9 +27,8 @@ type Step struct {
 	PeakBytes        []int64  `json:"peak_bytes"` // the most that was live during the step, by device
 }
 
-// Test is how well the model does after a step on the test data or, at the end of an epoch, on those for
-// validation: the share that it gets right or, for regression, its mean squared error. The other is
-// nil.
+// Test is how well the model does after a step on the test data, or on those for validation: the share
+// that it gets right or, for regression, its mean squared error. The other is nil.
 type Test struct {
 	Step       int64    `json:"step"`
 	Epoch      int      `json:"epoch"`
@@ -39,21 +46,18 @@ type History struct {
 	Validations []Test `json:"validations,omitempty"`
 }
 
-// Writer takes what a run measures, step by step. A Test follows the Step that it was made after, and
-// a second one of the same step is left out. A Writer is for one goroutine.
+// Writer takes what a run measures. A Test follows its Step, and a second one of the same step is left
+// out. A Writer is for one goroutine.
 type Writer interface {
 	Step(Step) error
 	Test(Test) error
-	// Sync returns when all that was written would survive a loss of power.
+	// Sync returns when all that was written survives a loss of power.
 	Sync() error
 	Close() error
 }
 
 // Seconds is a moment in seconds since 1970 UTC, to a millisecond.
 func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
-
-// errNotAscending says that a line is not about a later step than the one before.
-var errNotAscending = errors.New("the steps do not ascend")
 
 // add adds a line of a file: of a later step, or of a first test or validation after the last step.
 // Fields that it does not know are passed over.
@@ -63,58 +67,44 @@ func (h *History) add(text []byte) error {
 	if err := errors.Join(json.Unmarshal(text, &step), json.Unmarshal(text, &test)); err != nil {
 		return err
 	}
-	if step.Step < 1 || step.Epoch < 0 {
-		return fmt.Errorf("step %d of epoch %d; want a step from 1, an epoch from 0", step.Step, step.Epoch)
+	isTest, tests, latest := test.Accuracy != nil || test.MSE != nil, &h.Tests, h.lastStep()
+	if test.Validation {
+		tests = &h.Validations
 	}
-	latest, tests := h.lastStep(), h.lastTests()
-	of := tests.of(test)
-	switch isTest := test.Accuracy != nil || test.MSE != nil; {
-	case step.Step < latest || step.Step == latest && !isTest || isTest && step.Step <= *of:
-		return fmt.Errorf("step %d after step %d: %w", step.Step, latest, errNotAscending)
-	case isTest && test.Validation:
-		h.Validations = append(h.Validations, test)
+	switch {
+	case step.Step < max(latest, 1), step.Step == latest && (!isTest || lastOf(*tests) == latest):
+		return fmt.Errorf("step %d after step %d", step.Step, latest)
 	case isTest:
-		h.Tests = append(h.Tests, test)
+		*tests = append(*tests, test)
 	default:
 		h.Steps = append(h.Steps, step)
 	}
 	return nil
 }
 
-// lastTests is the step of the last test and of the last validation; 0 is none.
-type lastTests struct{ test, validation int64 }
-
-func (l *lastTests) of(t Test) *int64 {
-	if t.Validation {
-		return &l.validation
-	}
-	return &l.test
-}
-
-// isNew reports whether a Test is the first of its kind after its step, and counts it.
-func (l *lastTests) isNew(t Test) bool {
-	last := l.of(t)
-	isNew := t.Step > *last
-	*last = max(*last, t.Step)
-	return isNew
-}
-
-func (h *History) lastTests() (l lastTests) {
-	if n := len(h.Tests); n > 0 {
-		l.test = h.Tests[n-1].Step
-	}
-	if n := len(h.Validations); n > 0 {
-		l.validation = h.Validations[n-1].Step
-	}
-	return l
-}
-
 // lastStep is the latest step with a line.
 func (h *History) lastStep() int64 {
-	tests := h.lastTests()
-	last := max(tests.test, tests.validation)
+	last := max(lastOf(h.Tests), lastOf(h.Validations))
 	if n := len(h.Steps); n > 0 {
 		last = max(last, h.Steps[n-1].Step)
 	}
 	return last
+}
+
+// lastOf is the step of the last test; 0 is none.
+func lastOf(tests []Test) int64 {
+	if n := len(tests); n > 0 {
+		return tests[n-1].Step
+	}
+	return 0
+}
+
+// lastTests is the step of the last test, and by true of the last validation.
+type lastTests map[bool]int64
+
+// isNew reports whether a Test is the first of its kind after its step, and counts it.
+func (l lastTests) isNew(t Test) bool {
+	isNew := t.Step > l[t.Validation]
+	l[t.Validation] = max(l[t.Validation], t.Step)
+	return isNew
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"penstock.example/internal/disk"
@@ -43,18 +44,17 @@ func Open(path string, steps int64) (*Log, error) {
 		f.Close()
 		return nil, fmt.Errorf("metrics: %s: %w", path, err)
 	}
-	return &Log{file: f, path: path, tests: past.lastTests()}, nil
+	return &Log{f, path, nil, lastTests{false: lastOf(past.Tests), true: lastOf(past.Validations)}}, nil
 }
 
 // Read reads a file that a run may be writing to: a last line without its end is left out.
-func Read(path string) (History, error) {
+func Read(path string) (h History, err error) {
 	f, err := disk.Open(path)
 	if err != nil {
-		return History{}, fmt.Errorf("metrics: %w", err)
+		return h, fmt.Errorf("metrics: %w", err)
 	}
 	defer f.Close()
-	h, _, err := read(f, -1)
-	if err != nil {
+	if h, _, err = read(f, math.MaxInt64); err != nil {
 		return History{}, fmt.Errorf("metrics: %s: %w", path, err)
 	}
 	return h, nil
@@ -63,35 +63,34 @@ func Read(path string) (History, error) {
 // opening is how the lines of a run begin.
 const opening = `{"step":`
 
-// read reads lines up to a step, and returns how many bytes they have. -1 is all steps.
+// read reads lines up to a step, and returns how many bytes they have.
 func read(r io.Reader, steps int64) (h History, end int64, err error) {
 	lines := bufio.NewReader(r)
 	for number := 1; ; number++ {
 		text, err := lines.ReadBytes('\n')
-		whole := err == nil
 		if err != nil && err != io.EOF {
 			return h, end, err
 		}
-		if !whole && (len(text) == 0 || end > 0 || bytes.HasPrefix(text, []byte(opening)) ||
-			bytes.HasPrefix([]byte(opening), text)) {
-			return h, end, nil
-		}
-		if end == 0 && bytes.IndexByte(text, 0) >= 0 { // a loss of power in the first steps
-			return h, end, nil
-		}
-		past := h
-		if err := h.add(text); err != nil {
-			if steps >= 0 && past.lastStep() >= steps && end > 0 {
-				return h, end, nil
-			}
-			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it "+
-				"away", number, err)
-		}
-		if steps >= 0 && h.lastStep() > steps {
+		past, whole := h, err == nil
+		wrong := h.add(text)
+		cut := !whole || past.lastStep() >= steps // only its end may be lost
+		switch {
+		case whole && wrong == nil && h.lastStep() <= steps:
+			end += int64(len(text))
+		case whole && wrong == nil, cut && end > 0, end == 0 && startsRun(text, whole):
 			return past, end, nil
+		default:
+			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away",
+				number, wrong)
 		}
-		end += int64(len(text))
 	}
+}
+
+// startsRun reports whether a first line that cannot be read may be a run's: a kill has cut it short,
+// or a loss of power has left zeros.
+func startsRun(text []byte, whole bool) bool {
+	n := min(len(text), len(opening))
+	return bytes.IndexByte(text, 0) >= 0 || !whole && string(text[:n]) == opening[:n]
 }
 
 // Step appends the line of a step.
@@ -116,9 +115,6 @@ func (l *Log) append(what any) error {
 }
 
 func (l *Log) flush() error {
-	if len(l.pending) == 0 {
-		return nil
-	}
 	n, err := l.file.Write(l.pending)
 	l.pending = l.pending[n:]
 	if err != nil {

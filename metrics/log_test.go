@@ -2,13 +2,13 @@ package metrics_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -62,9 +62,6 @@ func TestLines(t *testing.T) {
 `
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Error(diff)
-	}
-	if at := metrics.Seconds(time.UnixMilli(1763838000125)); at != 1763838000.125 {
-		t.Error(at)
 	}
 }
 
@@ -154,20 +151,13 @@ func TestResumedWithoutGapsAndDoubles(t *testing.T) {
 }
 
 // cutAt is the lines of a file up to a step.
-func cutAt(t rapid.TB, path string, steps int64) string {
+func cutAt(t rapid.TB, path string, steps int64) (out string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	ok(t, err)
-	out := ""
-	for _, text := range strings.SplitAfter(string(content), "\n") {
+	for text := range strings.Lines(string(content)) {
 		var n int64
-		for _, c := range strings.TrimPrefix(text, `{"step":`) {
-			if c < '0' || c > '9' {
-				break
-			}
-			n = 10*n + int64(c-'0')
-		}
-		if n > steps || text == "" {
+		if fmt.Sscanf(text, `{"step":%d`, &n); n > steps {
 			break
 		}
 		out += text
@@ -179,12 +169,9 @@ func cutAt(t rapid.TB, path string, steps int64) string {
 func TestRefused(t *testing.T) {
 	for name, content := range map[string]string{
 		"notes":              "my notes\n",
-		"notes without end":  "my notes",
-		"another format":     `{"loss":1}` + "\n",
 		"step 0":             `{"step":0,"loss":1}` + "\n",
 		"disorder":           `{"step":2}` + "\n" + `{"step":1}` + "\n" + `{"step":3}` + "\n",
 		"twice":              `{"step":2}` + "\n" + `{"step":2}` + "\n",
-		"test of the past":   `{"step":2}` + "\n" + `{"step":1,"accuracy":1}` + "\n",
 		"step after a test":  `{"step":2,"accuracy":1}` + "\n" + `{"step":2}` + "\n",
 		"damaged in between": `{"step":1}` + "\n" + `{"st` + "\n" + `{"step":3}` + "\n",
 	} {

@@ -168,10 +168,10 @@ func TestOptions(t *testing.T) {
 		want  string // in the error; "" is none
 	}{
 		{"vgg", models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, resnet20, resnet32, resnet44, resnet56, resnet18, `},
-		{"unet", models.Options{Heads: 2}, "unet: Heads is 2; want it left out; the model has B (Convolutions), C (Width), Classes, Channels, Size, Depth, Dropout"},
-		{"resnet20", models.Options{NoDropout: true}, "resnet20: Dropout is 0; want it left out; the model has Classes, Channels, Size, Width"},
-		{"unet", models.Options{Convolutions: 1025}, "unet: Convolutions is 1025; want B (Convolutions) from 1 to 1024, or 0 for 6"},
-		{"unet", models.Options{Dropout: 0.2, NoDropout: true}, "unet: Dropout is 0.2; want it, or NoDropout, and not both"},
+		{"unet", models.Options{Heads: 2}, "unet: Heads is 2; want it left out; the model has B, C, classes, channels, size, depth, dropout"},
+		{"resnet20", models.Options{NoDropout: true}, "resnet20: Dropout is 0; want it left out; the model has classes, channels, size, width"},
+		{"unet", models.Options{Convolutions: 1025}, "unet: Convolutions is 1025; want 1 to 1024, or 0 for 6"},
+		{"unet", models.Options{Dropout: 0.2, NoDropout: true}, "unet: Dropout is 0.2; want at least 0 and below 1, and 0 with NoDropout"},
 		{"unet", models.Options{Width: 1}, "unet: Width is 1; want C at least 2"},
 		{"unet", models.Options{Depth: 11, Size: 16384}, "Depth is 11; want at most 10"},
 		{"unet", models.Options{Width: 65536}, "C, which is 65536, times 2 to its power at most 1048576"},

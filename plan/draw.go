@@ -15,7 +15,7 @@ func (p *Plan) Step() time.Duration {
 	if !predicted {
 		return 0
 	}
-	step, _, err := schedule.Predict(p.Program, duration)
+	step, _, err := schedule.Links{}.Predict(p.Program, duration)
 	if err != nil {
 		return 0
 	}

@@ -14,26 +14,27 @@ import (
 
 // Explanation says what sets the time and the memory of a plan.
 type Explanation struct {
-	Slowest int     // the device that is busy longest
-	Busy    float64 // its share of the step
-	Slow    []Share // its slowest units, at most three
-	Fullest int     // the device with the greatest peak relative to its limit, or without limits the greatest peak
-	Full    []Share // its units with the most bytes, at most three
-	Gains   []Gain
+	Slowest int     `json:"slowest_device"` // the device that is busy longest
+	Busy    float64 `json:"busy"`           // its share of the step
+	Slow    []Share `json:"slow"`           // its slowest units, at most three
+	// Fullest is the device with the greatest peak relative to its limit, or without limits the greatest peak.
+	Fullest int     `json:"fullest_device"`
+	Full    []Share `json:"full"` // its units with the most bytes, at most three
+	Gains   []Gain  `json:"gains"`
 }
 
 // Share is a unit's part of its device's time or bytes.
 type Share struct {
-	Unit int
-	Name string
-	Part float64 // from 0 to 1
+	Unit int     `json:"unit"`
+	Name string  `json:"name"`
+	Part float64 `json:"part"` // from 0 to 1
 }
 
 // Gain is the step with more of something. It is at most the plan's step, as the plan need not use
 // it.
 type Gain struct {
-	What string
-	Step time.Duration
+	What string        `json:"what"`
+	Step time.Duration `json:"step_ns"`
 }
 
 // Explain says what sets the time and the memory of the best plan of a search. It searches again

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
-	"math"
 	"slices"
 	"strings"
 	"unicode"
@@ -35,42 +34,52 @@ func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s",
 // microseconds. Saved includes Output. Carries lie within the chain and within the blocks that they
 // are parts of. Deferred is known of all layers, or of none.
 func (c Chain) Check() error {
-	if len(c.Layers) == 0 {
+	n := len(c.Layers)
+	if n == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
 	}
-	if n := len(c.Deferred); n != 0 && n != len(c.Layers) {
-		return &ChainError{"layers", fmt.Sprintf("deferred is known of %d, of %d; want all or none", n, len(c.Layers))}
+	if d := len(c.Deferred); d != 0 && d != n {
+		return &ChainError{"layers", fmt.Sprintf("deferred is known of %d, of %d; want all or none", d, n)}
 	}
 	s := chainSums{}
-	s.bytes("input_bytes", c.Input)
-	s.bytes("input_gradient_bytes", c.InputGradient)
+	s.bytes("", "input", c.Input, "input_gradient", c.InputGradient, "loss.tmp", c.Loss.Tmp)
+	s.times("", "loss.backward_us", c.Loss.Backward, "spread", c.Spread)
+	s.name("model", c.Model)
 	for i, l := range c.Layers {
-		s.layer(fmt.Sprintf("layers[%d]", i), l)
-		if s.err == nil && l.BackwardEarly > 0 && l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
-			s.fail(fmt.Sprintf("layers[%d].backward_early_bytes", i), "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
+		path := fmt.Sprintf("layers[%d].", i)
+		s.name(path+"name", l.Name)
+		s.times(path, "forward_us", l.Forward, "forward_nograd_us", l.ForwardNoGrad, "backward_us", l.Backward,
+			"backward_later_us", l.BackwardLater)
+		s.bytes(path, "output", l.Output, "saved", l.Saved, "forward_tmp", l.ForwardTmp, "forward_nograd_tmp",
+			l.ForwardNoGradTmp, "backward_tmp", l.BackwardTmp, "backward_early", l.BackwardEarly, "gradient", l.Gradient,
+			"weight_gradient", l.WeightGradient)
+		if l.Saved < l.Output {
+			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
+		}
+		if s.err == nil && l.BackwardEarly > 0 &&
+			l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
+			s.fail(path+"backward_early_bytes", "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
+		}
+		if c.Deferred == nil {
+			continue
+		}
+		d := c.Deferred[i]
+		s.bytes(path, "deferred", d.Bytes)
+		s.times(path, "deferred.longer_us", d.Longer, "deferred.share", d.Share)
+		if d.Share > 1 {
+			s.fail(path+"deferred.share", "%v; want 0 to 1", d.Share)
 		}
 	}
-	s.time("loss.backward_us", c.Loss.Backward)
-	s.bytes("loss.tmp_bytes", c.Loss.Tmp)
-	s.time("spread", c.Spread)
-	s.name("model", c.Model)
 	for i, n := range []int{c.Rows, c.Threads, c.Devices} {
 		if n < 0 || n > maxCount {
 			s.fail([]string{"rows", "threads", "devices"}[i], "%d; want 1 to %d", n, maxCount)
 		}
 	}
-	for i, d := range c.Deferred {
-		path := fmt.Sprintf("layers[%d].deferred", i)
-		s.bytes(path+".bytes", d.Bytes)
-		if !(d.Share >= 0 && d.Share <= 1) {
-			s.fail(path+".share", "%v; want 0 to 1", d.Share)
-		}
-		s.time(path+".longer_us", d.Longer)
-	}
 	if s.err != nil {
 		return s.err
 	}
-	return cmp.Or(c.checkCarries("carries", c.Carries, c.made), c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient))
+	return cmp.Or(c.checkCarries("carries", c.Carries, c.made),
+		c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient))
 }
 
 // gradientAt is the bytes of y(i). The sizes have been checked, so the sum does not overflow.
@@ -84,8 +93,8 @@ func (c Chain) gradientAt(i int) int64 {
 	return bytes
 }
 
-// chainSums adds up a chain up to the first error. Its sums cannot overflow, since it stops at the
-// first that is too large.
+// chainSums adds up the numbers of a chain, and has the first error. A number that is too large is
+// not added, so no sum overflows.
 type chainSums struct {
 	size int64
 	us   float64
@@ -98,26 +107,28 @@ func (s *chainSums) fail(path, format string, args ...any) {
 	}
 }
 
-func (s *chainSums) bytes(path string, n int64) {
-	switch {
-	case s.err != nil:
-	case n < 0:
-		s.fail(path, "%d bytes; want 0 or more", n)
-	case n > MaxBytes-s.size:
-		s.fail(path, "%d bytes, after %d before it; want at most %d in the whole chain", n, s.size, int64(MaxBytes))
-	default:
+// bytes adds sizes, each after the name of its field without _bytes.
+func (s *chainSums) bytes(path string, fields ...any) {
+	for k := 0; k < len(fields); k += 2 {
+		n := fields[k+1].(int64)
+		if n < 0 || n > MaxBytes-s.size {
+			s.fail(fmt.Sprintf("%s%v_bytes", path, fields[k]), "%d bytes; want 0 or more, and at most %d in the whole chain",
+				n, int64(MaxBytes))
+			continue
+		}
 		s.size += n
 	}
 }
 
-func (s *chainSums) time(path string, t float64) {
-	switch {
-	case s.err != nil:
-	case math.IsNaN(t), math.IsInf(t, 0), t < 0:
-		s.fail(path, "%v microseconds; want a finite number, 0 or more", t)
-	case t > MaxTime-s.us:
-		s.fail(path, "%v microseconds, after %v before it; want at most %v in the whole chain", t, s.us, float64(MaxTime))
-	default:
+// times adds microseconds, each after the name of its field.
+func (s *chainSums) times(path string, fields ...any) {
+	for k := 0; k < len(fields); k += 2 {
+		t := fields[k+1].(float64)
+		if !(t >= 0 && t <= MaxTime-s.us) { // also for NaN
+			s.fail(fmt.Sprint(path, fields[k]), "%v; want a finite number, 0 or more, and at most %v microseconds in the "+
+				"whole chain", t, float64(MaxTime))
+			continue
+		}
 		s.us += t
 	}
 }
@@ -126,28 +137,6 @@ func (s *chainSums) time(path string, t float64) {
 func (s *chainSums) name(path, name string) {
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		s.fail(path, "%q; want UTF-8 without control characters, so that it can be shown", name)
-	}
-}
-
-func (s *chainSums) layer(path string, l Layer) {
-	s.name(path+".name", l.Name)
-	for _, t := range []struct {
-		field string
-		us    float64
-	}{{"forward", l.Forward}, {"forward_nograd", l.ForwardNoGrad}, {"backward", l.Backward}, {"backward_later", l.BackwardLater}} {
-		s.time(path+"."+t.field+"_us", t.us)
-	}
-	for _, b := range []struct {
-		field string
-		bytes int64
-	}{
-		{"output", l.Output}, {"saved", l.Saved}, {"forward_tmp", l.ForwardTmp}, {"forward_nograd_tmp", l.ForwardNoGradTmp},
-		{"backward_tmp", l.BackwardTmp}, {"backward_early", l.BackwardEarly}, {"gradient", l.Gradient}, {"weight_gradient", l.WeightGradient},
-	} {
-		s.bytes(path+"."+b.field+"_bytes", b.bytes)
-	}
-	if l.Saved < l.Output {
-		s.fail(path+".saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
 	}
 }
 
@@ -172,21 +161,18 @@ func (c Chain) madeGradient(i int) int64 {
 func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
 	sums := map[int]int64{}
 	for i, k := range carries {
-		fail := func(field, format string, args ...any) error {
-			return &ChainError{fmt.Sprintf("%s[%d].%s", list, i, field), fmt.Sprintf(format, args...)}
-		}
-		if k.From < -1 || k.From >= len(c.Layers) {
-			return fail("from", "layer %d; want -1, for the input, to %d", k.From, len(c.Layers)-1)
-		}
-		if k.To <= k.From || k.To > len(c.Layers) {
-			return fail("to", "%d, from %d; want %d to %d", k.To, k.From, k.From+1, len(c.Layers))
+		n, path := len(c.Layers), fmt.Sprintf("%s[%d]", list, i)
+		if k.From < -1 || k.To <= k.From || k.To > n {
+			return &ChainError{path, fmt.Sprintf("from %d to %d; want from -1, for the input, to a later layer up to %d",
+				k.From, k.To, n)}
 		}
 		maker := k.From
 		if list == "gradient_carries" {
 			maker = k.To
 		}
 		if k.Bytes < 0 || k.Bytes > made(maker)-sums[maker] {
-			return fail("bytes", "%d bytes; want 0 or more, and with %d of other carries at most the %d that are made there", k.Bytes, sums[maker], made(maker))
+			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes; want 0 or more, and with %d of other carries at most "+
+				"the %d that are made there", k.Bytes, sums[maker], made(maker))}
 		}
 		sums[maker] += k.Bytes
 	}
@@ -204,11 +190,14 @@ func (c Chain) Fingerprint() string {
 	for _, l := range c.Layers {
 		put(h, int64(len(l.Name)))
 		h.Write([]byte(l.Name))
-		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp-l.BackwardEarly, l.Gradient, l.WeightGradient)
+		put(h, l.Output, l.Saved, l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp-l.BackwardEarly, l.Gradient,
+			l.WeightGradient)
 	}
 	for _, list := range [][]Carry{c.Carries, c.GradientCarries} {
 		put(h, int64(len(list)))
-		for _, k := range slices.SortedFunc(slices.Values(list), compareCarries) {
+		for _, k := range slices.SortedFunc(slices.Values(list), func(a, b Carry) int {
+			return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Bytes, b.Bytes))
+		}) {
 			put(h, int64(k.From), int64(k.To), k.Bytes)
 		}
 	}
@@ -228,8 +217,4 @@ func put(h hash.Hash, numbers ...int64) {
 	for _, n := range numbers {
 		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(n)))
 	}
-}
-
-func compareCarries(a, b Carry) int {
-	return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Bytes, b.Bytes))
 }

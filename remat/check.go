@@ -5,34 +5,16 @@ import (
 	"math"
 )
 
-// InvalidError says which operation of a plan is the first that is not allowed.
-type InvalidError struct {
-	Index  int // of the operation; the number of operations where a plan ends too early
-	Op     Op  // the zero Op where a plan ends too early
-	Early  bool
-	Reason string
-}
-
-func (e *InvalidError) Error() string {
-	if e.Early {
-		return fmt.Sprintf("remat: the plan ends after %d operations: %s", e.Index, e.Reason)
-	}
-	return fmt.Sprintf("remat: operation %d, %v: %s", e.Index, e.Op, e.Reason)
-}
-
 // Report has the costs of a plan.
 type Report struct {
 	Peak   int64 // bytes
 	PeakOp int   // the first operation at the peak
 	AtPeak Breakdown
 	Time   float64 // microseconds
-	Layers []Runs  // by layer
 	// Recomputed is how many forwards ran beyond the first of each layer, and Extra the
 	// microseconds that the plan takes beyond each layer forward with gradients and backward once.
 	Recomputed int
 	Extra      float64
-	Peaks      []int64 // during each operation, bytes
-	Resident   []int64 // after each operation
 	// Held is the live bytes before the loss, without x(L) unless that is a part of X(L): the bytes of
 	// a micro-batch that a stage of a pipeline holds between its forward and its backward.
 	Held int64
@@ -48,22 +30,14 @@ type Breakdown struct {
 	Made, Tmp       int64 // by and during the operation
 }
 
-// Total is the sum of all parts.
-func (b Breakdown) Total() int64 {
+// total is the sum of all parts.
+func (b Breakdown) total() int64 {
 	return b.Inputs + b.Saved + b.Gradients + b.WeightGradients + b.Made + b.Tmp
 }
 
-// Runs is how often a layer's forward ran.
-type Runs struct {
-	NoGrad, Grad int
-}
-
-// Recomputed is the runs beyond the first.
-func (r Runs) Recomputed() int { return max(0, r.NoGrad+r.Grad-1) }
-
 // Check carries out operations by the model in the package's doc, to the byte. The error is a
-// [*ChainError], or an [*InvalidError] for the first operation that is not allowed or a plan that
-// is not complete. It accepts any operations, and shares no code with package solver.
+// [*ChainError], or names the first operation that is not allowed, or what an incomplete plan lacks.
+// It accepts any operations, and shares no code with package solver.
 //
 // Memory that inputs share counts once, even if a plan computes one of them again while the other is
 // held. The plans of package solver never do that.
@@ -71,35 +45,34 @@ func Check(c Chain, ops []Op) (Report, error) {
 	if err := c.Check(); err != nil {
 		return Report{}, err
 	}
-	r := NewReplay(c)
-	report := Report{Peak: -1, Layers: make([]Runs, len(c.Layers)), Peaks: make([]int64, 0, len(ops)), Resident: make([]int64, 0, len(ops))}
+	r := newReplay(c)
+	report := Report{Peak: -1}
+	forwards := make([]int, len(c.Layers))
 	for at, o := range ops {
 		if o.Kind == LossStep {
 			report.Held = r.held()
 		}
-		took, reason := r.Do(o)
+		took, reason := r.do(o)
 		if reason != "" {
-			return Report{}, &InvalidError{Index: at, Op: o, Reason: reason}
+			return Report{}, fmt.Errorf("remat: operation %d, %v: %s", at, o, reason)
 		}
-		peak := took.Peak()
-		if peak > report.Peak {
-			report.Peak, report.PeakOp = peak, at
+		if took.peak() > report.Peak {
+			report.Peak, report.PeakOp = took.peak(), at
 		}
-		report.Peaks = append(report.Peaks, peak)
-		switch o.Kind {
-		case Forward, ForwardKeep:
-			report.Layers[o.Layer].NoGrad++
-		case ForwardSave:
-			report.Layers[o.Layer].Grad++
+		if o.Kind.forward() {
+			if forwards[o.Layer]++; forwards[o.Layer] > 1 {
+				report.Recomputed++
+			}
 		}
-		report.Time += took.Time
-		report.Resident = append(report.Resident, r.live)
+		report.Time += took.time
 	}
-	if lack := r.lack(); lack != "" {
-		return Report{}, &InvalidError{Index: len(ops), Early: true, Reason: lack}
-	}
-	for _, runs := range report.Layers {
-		report.Recomputed += runs.Recomputed()
+	switch n := len(c.Layers); {
+	case !r.lossDone:
+		return Report{}, fmt.Errorf("remat: the plan ends after %d operations: the loss has not run; want it, and the "+
+			"backward of layers %d to 0", len(ops), n-1)
+	case r.next >= 0:
+		return Report{}, fmt.Errorf("remat: the plan ends after %d operations: the backward of layer %d has not run; "+
+			"want the backward of layers %[2]d to 0", len(ops), r.next)
 	}
 	report.Extra = report.Time - c.Once()
 	report.AtPeak = breakdown(c, ops[:report.PeakOp+1])
@@ -115,65 +88,35 @@ func (c Chain) Once() float64 {
 	return t
 }
 
-// breakdown is that of the last of these operations.
-func breakdown(c Chain, ops []Op) Breakdown {
-	r := NewReplay(c)
+// breakdown divides the bytes during the last of these operations.
+func breakdown(c Chain, ops []Op) (b Breakdown) {
+	r := newReplay(c)
 	last := len(ops) - 1
 	for _, o := range ops[:last] {
-		r.Do(o)
+		r.do(o)
 	}
-	parts := r.parts()
-	took, _ := r.Do(ops[last])
-	parts.Made, parts.Tmp = took.Made, took.Tmp
-	return parts
-}
-
-// held is the live bytes without x(L), unless that is a part of X(L).
-func (r *Replay) held() int64 {
-	last := len(r.chain.Layers)
-	if r.state[last] != alone {
-		return r.live
-	}
-	r.drop(r.x[last])
-	defer r.hold(r.x[last])
-	return r.live
-}
-
-// parts divides the live bytes.
-func (r *Replay) parts() Breakdown {
-	var b Breakdown
 	counted := make([]bool, len(r.size))
-	sum := func(blocks []int) (bytes int64) {
+	sum := func(into *int64, blocks []int) {
 		for _, k := range blocks {
 			if !counted[k] && r.holders[k] > 0 {
-				bytes += r.size[k]
+				*into += r.size[k]
 			}
 			counted[k] = true
 		}
-		return bytes
 	}
 	for i, state := range r.state {
 		if state == within {
-			b.Saved += sum(r.full[i])
+			sum(&b.Saved, r.full[i])
 		}
 	}
-	for i := range r.state {
-		b.Gradients += sum(r.y[i])
+	for _, blocks := range r.y {
+		sum(&b.Gradients, blocks)
 	}
-	b.WeightGradients = sum(r.weights)
-	b.Inputs = r.live - b.Total()
+	sum(&b.WeightGradients, r.weights)
+	b.Inputs = r.live - b.total()
+	took, _ := r.do(ops[last])
+	b.Made, b.Tmp = took.made, took.tmp
 	return b
-}
-
-// lack says why a plan that ends here is not complete, or nothing.
-func (r *Replay) lack() string {
-	switch {
-	case !r.lossDone:
-		return fmt.Sprintf("the loss has not run; want it, and the backward of layers %d to 0", len(r.chain.Layers)-1)
-	case r.next >= 0:
-		return fmt.Sprintf("the backward of layer %d has not run; want the backward of layers %d to 0", r.next, r.next)
-	}
-	return ""
 }
 
 // CheckPlan returns an error unless the plan is right for the chain: its operations are allowed and
@@ -187,32 +130,28 @@ func CheckPlan(c Chain, p Plan) error {
 		return err
 	}
 	if have := c.Fingerprint(); p.Chain != "" && p.Chain != have {
-		return fmt.Errorf("remat: the plan is for the chain %s, this one is %s; want the chain that it was made for, or a new plan", p.Chain, have)
+		return fmt.Errorf("remat: the plan is for the chain %s, this one is %s; want the chain that it was made for, "+
+			"or a new plan", p.Chain, have)
 	}
 	if !p.Feasible {
-		switch {
-		case len(p.Ops) > 0:
-			return fmt.Errorf("remat: the plan says that it is not feasible, and has %d operations; want none", len(p.Ops))
-		case p.Limit == 0 || p.Peak <= p.Limit:
-			return fmt.Errorf("remat: the plan says that it is not feasible, with %d bytes at least and a limit of %d; want a limit below them", p.Peak, p.Limit)
+		if len(p.Ops) > 0 || p.Limit == 0 || p.Peak <= p.Limit {
+			return fmt.Errorf("remat: the plan says that it is not feasible, with %d operations, %d bytes at least and a "+
+				"limit of %d; want no operations and a limit below these bytes", len(p.Ops), p.Peak, p.Limit)
 		}
 		return nil
 	}
 	report, err := Check(c, p.Ops)
+	const tolerance = 1e-9 // the relative difference that the order of summation may make in times
 	switch {
 	case err != nil:
 		return err
-	case report.Peak != p.Peak:
-		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; the plan says %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Peak)
-	case p.Limit > 0 && report.Peak > p.Limit:
-		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; that is above the plan's limit of %d", report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Limit)
-	case !(math.Abs(report.Time-p.Time) <= timeTolerance*math.Max(report.Time, p.Time)): // also for NaN
+	case report.Peak != p.Peak || p.Limit > 0 && p.Peak > p.Limit:
+		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; the plan says %d, under a limit of %d",
+			report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Peak, p.Limit)
+	case !(math.Abs(report.Time-p.Time) <= tolerance*math.Max(report.Time, p.Time)): // also for NaN
 		return fmt.Errorf("remat: the operations take %v microseconds; the plan says %v", report.Time, p.Time)
-	case !(p.LowerBound <= p.Time*(1+timeTolerance)):
+	case !(p.LowerBound <= p.Time*(1+tolerance)):
 		return fmt.Errorf("remat: the lower bound is %v microseconds, above the plan's time of %v", p.LowerBound, p.Time)
 	}
 	return nil
 }
-
-// timeTolerance is the relative difference that the order of summation may make in times.
-const timeTolerance = 1e-9

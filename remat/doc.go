@@ -3,21 +3,24 @@
 // layer, a [Plan] is a list of operations, and [Check] replays one, to the byte.
 //
 // Package solver finds plans, planfile reads and writes chains and plans. [Baselines] are the plans
-// of the usual strategies, [Explain] and [Draw] show a plan.
+// of the usual strategies, [Explain] describes a plan.
 //
 // # The model
 //
 // A chain has L layers. Layer i computes x(i+1) from x(i); x(0) is the input. The loss computes
 // y(L), the gradient of x(L); the backward of layer i computes y(i), the gradient of x(i), from
 // y(i+1). A forward with gradients keeps X(i+1), which includes x(i+1), for that backward. The
-// backward also needs x(i), kept by itself or as a part of X(i). The operations (Beaumont et al., "Optimal Re-materialization Strategies for Heterogeneous
-// Chains", ACM TOMS 50(2), 2024: F∅, Fck, Fall, B):
+// backward also needs x(i), kept by itself or as a part of X(i). The operations (Beaumont et al.,
+// "Optimal Re-materialization Strategies for Heterogeneous Chains", ACM TOMS 50(2), 2024: F∅, Fck,
+// Fall, B):
 //
-//	forward i        x(i) -> x(i+1) without gradients; afterwards x(i) is dropped, unless it is a part of X(i)
-//	forward_keep i   x(i) -> x(i+1) without gradients; x(i) stays
+//	forward i        x(i) -> x(i+1) without gradients; then drops x(i)
+//	forward_keep i   x(i) -> x(i+1) without gradients
 //	forward_save i   x(i) -> X(i+1)
-//	loss             x(L) -> y(L); afterwards x(L) is dropped, unless it is a part of X(L)
-//	backward i       x(i), X(i+1), y(i+1) -> y(i); afterwards X(i+1) and y(i+1) are dropped, and x(i), unless it is a part of X(i)
+//	loss             x(L) -> y(L); then drops x(L)
+//	backward i       x(i), X(i+1), y(i+1) -> y(i); then drops X(i+1), y(i+1) and x(i)
+//
+// An x(i) that is a part of X(i) is only dropped with that.
 //
 // An operation may not make what is already there. A plan is complete when backward 0 has run,
 // which every other backward precedes in descending order, each once, and the loss them all.

@@ -1,17 +1,19 @@
 package remat
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // LayerExplanation is what a plan does with a layer.
 type LayerExplanation struct {
-	Name       string  `json:"name"`
-	Keeps      Keeping `json:"keeps"`
-	Recomputed int     `json:"recomputed"` // runs of the forward beyond the first
-	Held       int64   `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
+	Name       string `json:"name"`
+	Keeps      string `json:"keeps"`      // nothing, input or everything, when the loss begins
+	Recomputed int    `json:"recomputed"` // runs of the forward beyond the first
+	Held       int64  `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
 	// Microseconds of all runs, and of them those that plain training, each forward with gradients
 	// and backward once, does not take.
 	Time  float64 `json:"time_us"`
@@ -45,7 +47,8 @@ type Step struct {
 // Explain says what a plan does, and what more memory would save. more are bytes beyond the plan's
 // limit, or beyond its peak if it has none. Package solver knows the least limit, and can solve for
 // these limits.
-func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64, solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
+func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64,
+	solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
 	if err := CheckPlan(c, p); err != nil {
 		return e, err
 	}
@@ -53,51 +56,55 @@ func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int6
 		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
 	}
 	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops), Least: least}
-	if e.Report, err = Check(c, p.Ops); err != nil {
-		return Explanation{}, err
+	if e.Report, err = Check(c, p.Ops); err == nil {
+		e.Plain, err = Check(c, None(len(c.Layers)))
 	}
-	if e.Plain, err = Check(c, None(len(c.Layers))); err != nil {
-		return Explanation{}, err
-	}
-	from := p.Limit
-	if from == 0 {
-		from = p.Peak
-	}
-	for _, bytes := range more {
-		limit := from + min(bytes, math.MaxInt64-from)
-		better, err := solve(ctx, limit)
-		if err != nil {
-			return Explanation{}, err
-		}
+	from := cmp.Or(p.Limit, p.Peak)
+	for k := 0; k < len(more) && err == nil; k++ {
+		limit := from + min(more[k], math.MaxInt64-from)
+		var better Plan
+		better, err = solve(ctx, limit)
 		e.More = append(e.More, Step{limit, better.Time, max(0, p.Time-better.Time)})
 	}
-	return e, nil
+	return e, err
 }
 
 // explainLayers follows the operations, which are allowed.
 func explainLayers(c Chain, ops []Op) []LayerExplanation {
 	out := make([]LayerExplanation, len(c.Layers))
-	for i, l := range c.Layers {
-		out[i] = LayerExplanation{Name: l.Name, Recomputed: -1}
-	}
-	r := NewReplay(c)
+	r := newReplay(c)
+	counted := make([]bool, len(r.size))
 	for _, o := range ops {
-		if o.Kind == LossStep {
-			for i, bytes := range r.KeptBytes() {
-				out[i].Keeps, out[i].Held = r.Keeps(i), bytes
+		if o.Kind == LossStep { // memory that layers share counts for the first of them
+			for i := range out {
+				var blocks []int
+				out[i].Keeps = "nothing"
+				if r.state[i] == alone {
+					out[i].Keeps, blocks = "input", r.x[i]
+				}
+				if r.state[i+1] == within {
+					out[i].Keeps, blocks = "everything", slices.Concat(blocks, r.full[i+1])
+				}
+				for _, b := range blocks {
+					if !counted[b] {
+						out[i].Held += r.size[b]
+					}
+					counted[b] = true
+				}
 			}
 		}
-		took, _ := r.Do(o)
+		took, _ := r.do(o)
 		if o.Kind == LossStep {
 			continue
 		}
-		out[o.Layer].Time += took.Time
-		if o.Kind != Backward {
+		out[o.Layer].Time += took.time
+		if o.Kind.forward() {
 			out[o.Layer].Recomputed++
 		}
 	}
 	for i, l := range c.Layers { // subtracted last, so that rounding makes no difference of what is equal
-		out[i].Extra = out[i].Time - (l.Forward + l.Backward)
+		out[i].Name, out[i].Extra = l.Name, out[i].Time-(l.Forward+l.Backward)
+		out[i].Recomputed--
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package remat
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -18,8 +19,11 @@ const (
 	Backward
 )
 
-var kinds = []struct{ name, short string }{
-	Forward: {"forward", "F"}, ForwardKeep: {"forward_keep", "K"}, ForwardSave: {"forward_save", "S"}, LossStep: {"loss", "L"}, Backward: {"backward", "B"},
+type kindText struct{ name, short string }
+
+var kinds = []kindText{
+	Forward: {"forward", "F"}, ForwardKeep: {"forward_keep", "K"}, ForwardSave: {"forward_save", "S"},
+	LossStep: {"loss", "L"}, Backward: {"backward", "B"},
 }
 
 // String is the kind as files have it, such as "forward_keep".
@@ -29,6 +33,9 @@ func (k Kind) String() string {
 	}
 	return kinds[k].name
 }
+
+// forward reports whether the kind runs a layer forward.
+func (k Kind) forward() bool { return k == Forward || k == ForwardKeep || k == ForwardSave }
 
 // Op is an operation on a layer. The loss has Layer 0, which means nothing.
 type Op struct {
@@ -61,26 +68,18 @@ func FormatOps(ops []Op) string {
 func ParseOps(s string) ([]Op, error) {
 	var ops []Op
 	for i, word := range strings.Fields(s) {
-		op, ok := parseOp(word)
-		if !ok {
-			return nil, fmt.Errorf("remat: operation %d is %q; want L, or F, K, S or B with the number of a layer, such as K3", i, word)
+		kind := slices.IndexFunc(kinds, func(k kindText) bool { return k.short == word[:1] })
+		layer := 0
+		var err error
+		if Kind(kind) != LossStep {
+			layer, err = strconv.Atoi(word[1:])
+		}
+		op := Op{Kind(kind), layer}
+		if kind < 0 || err != nil || layer < 0 || op.String() != word {
+			return nil, fmt.Errorf("remat: operation %d is %q; want L, or F, K, S or B with the number of a layer, such as K3",
+				i, word)
 		}
 		ops = append(ops, op)
 	}
 	return ops, nil
-}
-
-func parseOp(word string) (Op, bool) {
-	for k, names := range kinds {
-		if !strings.HasPrefix(word, names.short) {
-			continue
-		}
-		rest := word[len(names.short):]
-		if Kind(k) == LossStep {
-			return Op{Kind: LossStep}, rest == ""
-		}
-		n, err := strconv.Atoi(rest)
-		return Op{Kind(k), n}, err == nil && n >= 0 && strconv.Itoa(n) == rest
-	}
-	return Op{}, false
 }

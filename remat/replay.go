@@ -2,13 +2,12 @@ package remat
 
 import "fmt"
 
-// Replay carries out operations one at a time, by the model in the package's doc. It may not be
-// used concurrently.
+// replay carries out operations one at a time, by the model in the package's doc.
 //
 // Memory is a set of blocks. x(i), X(i), y(i) and the gradients of a layer's parameters are lists
 // of blocks. A block on several lists is shared memory: it counts once, and stays as long as one of
 // its holders.
-type Replay struct {
+type replay struct {
 	chain   Chain
 	size    []int64 // of each block
 	holders []int   // of each block: how many of x, X, y and gradients hold it
@@ -33,50 +32,46 @@ const (
 	within            // as a part of X(i)
 )
 
-// NewReplay begins with x(0) alone. The chain must have passed [Chain.Check].
-func NewReplay(c Chain) *Replay {
+// newReplay begins with x(0) alone. The chain must have passed [Chain.Check].
+func newReplay(c Chain) *replay {
 	n := len(c.Layers)
-	r := &Replay{chain: c, x: make([][]int, n+1), full: make([][]int, n+1), y: make([][]int, n+1), state: make([]inputState, n+1), gradient: make([]bool, n+1), next: n - 1}
-	// What layers make, less what carries take of it for blocks of their own.
-	makes, gradients := make([]int64, n+1), make([]int64, n+1) // for x(i) and y(i)
+	r := &replay{chain: c, x: make([][]int, n+1), full: make([][]int, n+1), y: make([][]int, n+1),
+		state: make([]inputState, n+1), gradient: make([]bool, n+1), next: n - 1}
 	for i := range n + 1 {
-		makes[i], gradients[i] = c.made(i-1), c.madeGradient(i)
+		r.block(&r.x[i], c.made(i-1))
+		r.block(&r.y[i], c.madeGradient(i))
+	}
+	share := func(lists [][]int, k Carry, maker int) { // a carry is a block of its own
+		r.size[lists[maker][0]] -= k.Bytes
+		r.size = append(r.size, k.Bytes)
+		for i := k.From + 1; i <= k.To; i++ {
+			lists[i] = append(lists[i], len(r.size)-1)
+		}
 	}
 	for _, k := range c.Carries {
-		makes[k.From+1] -= k.Bytes
-		block := r.block(k.Bytes)
-		for i := k.From + 1; i <= k.To; i++ {
-			r.x[i] = append(r.x[i], block)
-		}
+		share(r.x, k, k.From+1)
 	}
 	for _, k := range c.GradientCarries {
-		gradients[k.To] -= k.Bytes
-		block := r.block(k.Bytes)
-		for i := k.From + 1; i <= k.To; i++ {
-			r.y[i] = append(r.y[i], block)
-		}
+		share(r.y, k, k.To)
 	}
-	for i := range n + 1 {
-		r.x[i] = append(r.x[i], r.block(makes[i]))
-		r.y[i] = append(r.y[i], r.block(gradients[i]))
-		if i > 0 {
-			l := c.Layers[i-1]
-			r.full[i] = append(append(r.full[i], r.x[i]...), r.block(l.Saved-l.Output))
-			r.weights = append(r.weights, r.block(l.WeightGradient))
-		}
+	for i, l := range c.Layers {
+		r.full[i+1] = append(r.full[i+1], r.x[i+1]...)
+		r.block(&r.full[i+1], l.Saved-l.Output)
+		r.block(&r.weights, l.WeightGradient)
 	}
+	r.holders = make([]int, len(r.size))
 	r.hold(r.x[0])
 	r.state[0] = alone
 	return r
 }
 
-func (r *Replay) block(bytes int64) int {
+// block appends a new block to a list.
+func (r *replay) block(list *[]int, bytes int64) {
 	r.size = append(r.size, bytes)
-	r.holders = append(r.holders, 0)
-	return len(r.size) - 1
+	*list = append(*list, len(r.size)-1)
 }
 
-func (r *Replay) hold(blocks []int) {
+func (r *replay) hold(blocks []int) {
 	for _, b := range blocks {
 		if r.holders[b] == 0 {
 			r.live += r.size[b]
@@ -85,59 +80,72 @@ func (r *Replay) hold(blocks []int) {
 	}
 }
 
-func (r *Replay) drop(blocks []int) {
+func (r *replay) drop(blocks []int) {
 	for _, b := range blocks {
-		r.holders[b]--
-		if r.holders[b] == 0 {
+		if r.holders[b]--; r.holders[b] == 0 {
 			r.live -= r.size[b]
 		}
 	}
 }
 
 // dropInput drops x(i) unless it is a part of X(i).
-func (r *Replay) dropInput(i int) {
+func (r *replay) dropInput(i int) {
 	if r.state[i] == alone {
 		r.drop(r.x[i])
 		r.state[i] = absent
 	}
 }
 
-// Cost is the bytes and the time of an operation.
-type Cost struct {
-	Before, Made, Tmp int64 // bytes; their sum is held while it runs
-	Time              float64
+// held is the live bytes without x(L), unless that is a part of X(L).
+func (r *replay) held() int64 {
+	last := len(r.chain.Layers)
+	if r.state[last] != alone {
+		return r.live
+	}
+	r.drop(r.x[last])
+	defer r.hold(r.x[last])
+	return r.live
 }
 
-// Peak is the bytes held while it runs.
-func (c Cost) Peak() int64 { return c.Before + c.Made + c.Tmp }
+// cost is the bytes and the time of an operation.
+type cost struct {
+	before, made, tmp int64 // bytes; their sum is held while it runs
+	time              float64
+}
 
-// Do carries out an operation. If that is not allowed, reason says why and nothing has happened.
-func (r *Replay) Do(o Op) (took Cost, reason string) {
+// peak is the bytes held while it runs.
+func (c cost) peak() int64 { return c.before + c.made + c.tmp }
+
+// do carries out an operation. If that is not allowed, reason says why and nothing has happened.
+func (r *replay) do(o Op) (took cost, reason string) {
 	if reason := r.refuse(o); reason != "" {
-		return Cost{}, reason
+		return cost{}, reason
 	}
-	took.Before = r.live
-	n, i := len(r.chain.Layers), o.Layer
+	took.before = r.live
+	n, i, l := len(r.chain.Layers), o.Layer, Layer{}
+	if o.Kind != LossStep {
+		l = r.chain.Layers[i]
+	}
 	switch o.Kind {
 	case Forward, ForwardKeep:
 		r.hold(r.x[i+1])
 		r.state[i+1] = alone
-		took.Tmp, took.Time = r.chain.Layers[i].ForwardNoGradTmp, r.chain.Layers[i].ForwardNoGrad
+		took.tmp, took.time = l.ForwardNoGradTmp, l.ForwardNoGrad
 	case ForwardSave:
 		r.hold(r.full[i+1])
 		r.state[i+1] = within
-		took.Tmp, took.Time = r.chain.Layers[i].ForwardTmp, r.chain.Layers[i].Forward
+		took.tmp, took.time = l.ForwardTmp, l.Forward
 	case LossStep:
 		r.hold(r.y[n])
 		r.gradient[n] = true
-		took.Tmp, took.Time = r.chain.Loss.Tmp, r.chain.Loss.Backward
+		took.tmp, took.time = r.chain.Loss.Tmp, r.chain.Loss.Backward
 	case Backward:
 		r.hold(r.y[i])
 		r.hold(r.weights[i : i+1])
 		r.gradient[i] = true
-		took.Tmp, took.Time = r.chain.Layers[i].BackwardTmp-r.chain.Layers[i].BackwardEarly, r.chain.Layers[i].Backward
+		took.tmp, took.time = l.BackwardTmp-l.BackwardEarly, l.Backward
 	}
-	took.Made = r.live - took.Before
+	took.made = r.live - took.before
 	switch o.Kind {
 	case Forward:
 		r.dropInput(i)
@@ -156,7 +164,7 @@ func (r *Replay) Do(o Op) (took Cost, reason string) {
 }
 
 // refuse says why an operation is not allowed now, or nothing.
-func (r *Replay) refuse(o Op) string {
+func (r *replay) refuse(o Op) string {
 	n, i := len(r.chain.Layers), o.Layer
 	switch {
 	case o.Kind < Forward || o.Kind > Backward:
@@ -173,64 +181,12 @@ func (r *Replay) refuse(o Op) string {
 		return fmt.Sprintf("there is no layer %d; want 0 to %d", i, n-1)
 	case r.state[i] == absent:
 		return fmt.Sprintf("it needs x(%d), which is not there", i)
-	case o.Kind != Backward && r.state[i+1] == alone:
+	case o.Kind != Backward && r.state[i+1] != absent:
 		return fmt.Sprintf("it makes x(%d), which is there", i+1)
-	case o.Kind != Backward && r.state[i+1] == within:
-		return fmt.Sprintf("it makes x(%d), which is there as a part of X(%d)", i+1, i+1)
 	case o.Kind == Backward && !r.gradient[i+1]:
 		return fmt.Sprintf("it needs y(%d), which is not there", i+1)
 	case o.Kind == Backward && r.state[i+1] != within:
 		return fmt.Sprintf("it needs X(%d), which is not there", i+1)
 	}
 	return ""
-}
-
-// Keeping is the part of a layer that is kept.
-type Keeping int
-
-// The parts that can be kept.
-const (
-	KeepsNothing    Keeping = iota
-	KeepsInput              // x(i) by itself
-	KeepsEverything         // X(i+1)
-)
-
-// String is "nothing", "input" or "everything".
-func (k Keeping) String() string { return [...]string{"nothing", "input", "everything"}[k] }
-
-// MarshalText writes what String returns.
-func (k Keeping) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
-// Keeps is the part of layer i that is held now.
-func (r *Replay) Keeps(i int) Keeping {
-	switch {
-	case r.state[i+1] == within:
-		return KeepsEverything
-	case r.state[i] == alone:
-		return KeepsInput
-	}
-	return KeepsNothing
-}
-
-// KeptBytes is the bytes held now, by layer. Memory that layers share counts for the first of them.
-func (r *Replay) KeptBytes() []int64 {
-	bytes := make([]int64, len(r.chain.Layers))
-	counted := make([]bool, len(r.size))
-	for i := range bytes {
-		hold := func(blocks []int) {
-			for _, b := range blocks {
-				if !counted[b] {
-					bytes[i] += r.size[b]
-				}
-				counted[b] = true
-			}
-		}
-		if r.state[i] == alone {
-			hold(r.x[i])
-		}
-		if r.state[i+1] == within {
-			hold(r.full[i+1])
-		}
-	}
-	return bytes
 }

@@ -1,9 +1,9 @@
 package remat_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -138,10 +138,6 @@ func (w *simulator) do(o remat.Op) (peak int64, time float64, ok bool) {
 
 func (w *simulator) clone() *simulator { return &simulator{w.c, maps.Clone(w.things), w.lossed} }
 
-func (w *simulator) key() string {
-	return fmt.Sprint(w.lossed, slices.Sorted(maps.Keys(w.things)))
-}
-
 // every is each operation on so many layers.
 func every(layers int) []remat.Op {
 	list := []remat.Op{{Kind: remat.LossStep}}
@@ -153,72 +149,22 @@ func every(layers int) []remat.Op {
 	return list
 }
 
-// compare checks operations of which all but the last are allowed, against what the simulator says of them.
-func compare(t interface{ Fatalf(string, ...any) }, c remat.Chain, ops []remat.Op, allowed, complete bool, peak int64, time float64, live int64) {
+// compare checks operations of which all but the last are allowed, against what the simulator says of
+// them.
+func compare(t interface{ Fatalf(string, ...any) }, c remat.Chain, ops []remat.Op, allowed, complete bool, peak int64,
+	time float64) {
 	report, err := remat.Check(c, ops)
-	var invalid *remat.InvalidError
-	switch {
-	case err == nil:
-		if !allowed || !complete {
-			t.Fatalf("%v: no error; allowed %t, complete %t", ops, allowed, complete)
-		}
-		if report.Peak != peak || report.Time < time*(1-1e-9) || report.Time > time*(1+1e-9) || report.Resident[len(ops)-1] != live || report.AtPeak.Total() != peak {
-			t.Fatalf("%v: %+v; want peak %d, time %v, in the end %d", ops, report, peak, time, live)
-		}
-	case !errors.As(err, &invalid):
-		t.Fatalf("%v: %v", ops, err)
-	case invalid.Early:
-		if !allowed || complete || invalid.Index != len(ops) {
-			t.Fatalf("%v: %v; allowed %t, complete %t", ops, err, allowed, complete)
-		}
-	case allowed || invalid.Index != len(ops)-1:
-		t.Fatalf("%v: %v; allowed %t, complete %t", ops, err, allowed, complete)
+	wants := fmt.Sprintf("remat: operation %d, ", len(ops)-1)
+	if allowed {
+		wants = fmt.Sprintf("remat: the plan ends after %d operations: ", len(ops))
 	}
-}
-
-// TestCheckAgreesEverywhere walks through every state that operations can reach on few layers, by one way to each, and tries every operation there.
-func TestCheckAgreesEverywhere(t *testing.T) {
-	for layers := 1; layers <= 4; layers++ {
-		c := plain(layers, 3)
-		if layers > 1 {
-			c.Carries = []remat.Carry{{From: 0, To: layers, Bytes: 1}}
-			c.GradientCarries = []remat.Carry{{From: -1, To: layers, Bytes: 1}}
+	switch {
+	case allowed && complete:
+		if err != nil || report.Peak != peak || math.Abs(report.Time-time) > 1e-9*time {
+			t.Fatalf("%v: %+v, %v; want peak %d, time %v", ops, report, err, peak, time)
 		}
-		type visit struct {
-			w    *simulator
-			ops  []remat.Op
-			peak int64
-			time float64
-		}
-		seen := map[string]bool{}
-		queue := []visit{{newSimulator(c), nil, 0, 0}}
-		allowed, complete := 0, 0
-		for len(queue) > 0 {
-			at := queue[0]
-			queue = queue[1:]
-			for _, o := range every(layers) {
-				next := visit{at.w.clone(), append(slices.Clone(at.ops), o), at.peak, at.time}
-				peak, time, ok := next.w.do(o)
-				next.peak, next.time = max(next.peak, peak), next.time+time
-				done := ok && next.w.has("w", 0)
-				compare(t, c, next.ops, ok, done, next.peak, next.time, next.w.bytes(next.w.things))
-				if !ok {
-					continue
-				}
-				allowed++
-				if done {
-					complete++
-				}
-				if key := next.w.key(); !seen[key] {
-					seen[key] = true
-					queue = append(queue, next)
-				}
-			}
-		}
-		t.Logf("%d layers: %d states, %d allowed operations, %d complete plans", layers, len(seen), allowed, complete)
-		if complete == 0 {
-			t.Errorf("%d layers: no complete plan", layers)
-		}
+	case err == nil || !strings.HasPrefix(err.Error(), wants):
+		t.Fatalf("%v: %v; allowed %t, complete %t", ops, err, allowed, complete)
 	}
 }
 
@@ -236,7 +182,7 @@ func TestCheckAgreesOnAnyChain(t *testing.T) {
 				if _, _, ok := w.clone().do(o); ok {
 					can = append(can, o)
 				} else {
-					compare(t, c, append(slices.Clone(ops), o), false, false, 0, 0, 0)
+					compare(t, c, append(slices.Clone(ops), o), false, false, 0, 0)
 				}
 			}
 			if len(can) == 0 {
@@ -249,29 +195,7 @@ func TestCheckAgreesOnAnyChain(t *testing.T) {
 			ops = append(ops, o)
 			most, us, _ := w.do(o)
 			peak, time = max(peak, most), time+us
-			compare(t, c, ops, true, w.has("w", 0), peak, time, w.bytes(w.things))
+			compare(t, c, ops, true, w.has("w", 0), peak, time)
 		}
 	})
-}
-
-// TestHeld: what a stage of a pipeline holds, on every plan that random ways end in.
-func TestHeld(t *testing.T) {
-	c := sample()
-	for ops, want := range map[string]int64{
-		"S0 S1 S2 S3 S4 L B4 B3 B2 B1 B0":                      8 + 40 + 12 + 33 + 6 + 5,
-		"K0 F1 F2 F3 F4 L S0 S1 S2 S3 S4 B4 B3 B2 B1 B0":       8, // x0 alone
-		"K0 K1 F2 F3 F4 L S1 S2 S3 S4 B4 B3 B2 B1 S0 B0":       8 + 16,
-		"K0 F1 K2 F3 F4 L K0 F1 S2 S3 S4 B4 B3 B2 S0 S1 B1 B0": 0, // an error: x3 is there
-	} {
-		report, err := remat.Check(c, parseOps(t, ops))
-		if want == 0 {
-			if err == nil || !strings.Contains(err.Error(), "makes x(3)") && !strings.Contains(err.Error(), "which is there") {
-				t.Errorf("%s: error %v", ops, err)
-			}
-			continue
-		}
-		if err != nil || report.Held != want {
-			t.Errorf("%s: %d bytes, error %v; want %d", ops, report.Held, err, want)
-		}
-	}
 }

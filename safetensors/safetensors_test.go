@@ -178,23 +178,6 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// A buffer may be used for one tensor after the other, so each must be written before the next is loaded.
-func TestLoadMayReuseItsBuffer(t *testing.T) {
-	buffer := make([]byte, 1)
-	var tensors []safetensors.Tensor
-	for _, name := range []string{"a", "b", "c"} {
-		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.U8, Load: func(write func([]byte) error) error {
-			buffer[0] = name[0]
-			return write(buffer)
-		}})
-	}
-	var b bytes.Buffer
-	must.Do(t, safetensors.Write(&b, tensors, nil))
-	if got := b.String()[b.Len()-3:]; got != "abc" {
-		t.Errorf("the data is %q, want %q", got, "abc")
-	}
-}
-
 // A checkpoint that fails half-way must not cost the one before it.
 func TestWriteFileThatFailsLeavesTheOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"strings"
 )
 
 // Kind is a kind of action. The zero Kind is none.
@@ -66,12 +65,7 @@ func (k Kind) String() string {
 }
 
 // letter is the kind's letter in the text form.
-func (k Kind) letter() byte {
-	if int(k) >= len(kindTexts) {
-		return '?'
-	}
-	return kindTexts[k].letter
-}
+func (k Kind) letter() byte { return kindTexts[k%Kind(len(kindTexts))].letter }
 
 // Transfer reports whether actions of the kind move data between stages rather than compute.
 func (k Kind) Transfer() bool { return k >= SendActivation && k <= ReceiveGradient }
@@ -116,13 +110,10 @@ func (a Action) String() string {
 	case a.Kind.Receive():
 		return fmt.Sprintf("%d>%d%c%d", a.Peer, a.Stage, a.Kind.letter(), a.MicroBatch)
 	case a.Kind == Reduce:
-		return strconv.Itoa(a.Stage) + reduceWord
+		return strconv.Itoa(a.Stage) + "RED"
 	}
 	return fmt.Sprintf("%d%c%d", a.Stage, a.Kind.letter(), a.MicroBatch)
 }
-
-// reduceWord is the text form of a reduction after its stage.
-const reduceWord = "RED"
 
 // Words describes the action for people: "forward, stage 2, micro-batch 5", "send
 // activation, stage 0 to 1, micro-batch 2".
@@ -151,69 +142,43 @@ func (a Action) Matching() Action {
 // distance is the number of stages that a transfer passes, its own included: 1 between neighbours.
 func (a Action) distance() int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }
 
+var (
+	actionForm  = regexp.MustCompile(`^(?:(\d+)>)?(\d+)(?:RED|([FRBIW])(\d+))(?:>(\d+))?$`)
+	actionKinds = map[string]Kind{
+		"": Reduce, "F": Forward, "R": Recompute, "B": Backward, "I": BackwardInput, "W": BackwardWeight,
+	}
+)
+
 // ParseAction reads the text form of an action, strictly as [Action.String] writes it. Numbers are
 // decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0F2>3,
 // 0>3F2), but an activation only moves to a later stage and a gradient only to an earlier one. The
 // error quotes the text.
 func ParseAction(text string) (Action, error) {
-	a, err := parseAction(text)
-	if err != nil {
-		return Action{}, fmt.Errorf("schedule: %w", err)
-	}
-	return a, nil
-}
-
-var (
-	actionForm  = regexp.MustCompile(`^(?:(\d+)>)?(\d+)([FRBIW])(\d+)(?:>(\d+))?$`)
-	actionKinds = map[string]Kind{"F": Forward, "R": Recompute, "B": Backward, "I": BackwardInput, "W": BackwardWeight}
-)
-
-func parseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) { return Action{}, fmt.Errorf("action %q: %s", text, reason) }
-	numbers := func(a Action, texts ...string) (Action, error) {
-		for i, into := range []*int{&a.Stage, &a.MicroBatch, &a.Peer} {
-			var err error
-			if *into, err = parseNumber(cmp.Or(texts[i], "0")); err != nil {
-				return bad(err.Error())
-			}
-		}
-		return a, nil
-	}
-	if stage, found := strings.CutSuffix(text, reduceWord); found && stage != "" {
-		return numbers(Action{Kind: Reduce}, stage, "", "")
-	}
 	form := actionForm.FindStringSubmatch(text)
 	if form == nil || form[1] != "" && form[5] != "" {
-		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, 0>1F2 if it receives; or 0RED")
+		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, 0>1F2 if it " +
+			"receives; or 0RED")
 	}
-	from, stage, kind, to := form[1], form[2], actionKinds[form[3]], form[5]
-	a, err := numbers(Action{Kind: kind}, stage, form[4], from+to)
+	a, peer, sends := Action{Kind: actionKinds[form[3]]}, form[1]+form[5], form[5] != ""
+	for i, into := range []*int{&a.Stage, &a.MicroBatch, &a.Peer} {
+		var err error
+		if *into, err = parseNumber(cmp.Or([]string{form[2], form[4], peer}[i], "0")); err != nil {
+			return bad(err.Error())
+		}
+	}
+	forward := a.Kind == Forward
 	switch {
-	case err != nil || from+to == "":
-		return a, err
-	case kind != Forward && kind != Backward:
+	case peer == "":
+		return a, nil
+	case !forward && a.Kind != Backward:
 		return bad("what is sent and received is F or B")
-	case (kind == Forward) != (a.Stage < a.Peer == (to != "")) || a.Stage == a.Peer:
+	case forward != (a.Stage < a.Peer == sends) || a.Stage == a.Peer:
 		return bad("an activation moves to a later stage, a gradient to an earlier one")
 	}
-	switch {
-	case kind == Forward && to != "":
-		a.Kind = SendActivation
-	case kind == Forward:
-		a.Kind = ReceiveActivation
-	case to != "":
-		a.Kind = SendGradient
-	default:
-		a.Kind = ReceiveGradient
-	}
+	a.Kind = map[[2]bool]Kind{
+		{true, true}: SendActivation, {true, false}: ReceiveActivation,
+		{false, true}: SendGradient, {false, false}: ReceiveGradient,
+	}[[2]bool{forward, sends}]
 	return a, nil
-}
-
-// parseNumber reads the one way that a number is written in the text form.
-func parseNumber(digits string) (int, error) {
-	n, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || strconv.FormatUint(n, 10) != digits {
-		return 0, fmt.Errorf("%q is not a decimal number below 2^31 without leading zeros", digits)
-	}
-	return int(n), nil
 }

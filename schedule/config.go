@@ -1,9 +1,9 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // Generator makes the program of a schedule. It is deterministic, and its programs pass [Check], on
@@ -26,8 +26,9 @@ func (g Generator) Make(c Config) (*Program, error) {
 	}
 	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase ||
 		!slices.Equal(p.Skips, want.Skips) || !slices.Equal(p.Placement(), placement) {
-		return nil, fmt.Errorf("schedule: a %v program for %d micro-batches, skips %v and stages on the workers %v; want a %v one for %d, %v and %v",
-			p.Phase, p.MicroBatches, p.Skips, p.Placement(), want.Phase, want.MicroBatches, want.Skips, placement)
+		return nil, fmt.Errorf("schedule: a %v program for %d micro-batches, skips %v and stages on the workers "+
+			"%v; want a %v one for %d, %v and %v", p.Phase, p.MicroBatches, p.Skips, p.Placement(),
+			want.Phase, want.MicroBatches, want.Skips, placement)
 	}
 	if other := p.otherRecomputation(c); other != "" {
 		return nil, fmt.Errorf("schedule: the program has other recomputations: %s", other)
@@ -56,67 +57,103 @@ type Config struct {
 
 	// Capacity becomes [Program.Capacity].
 	Capacity int
-
-	// Time is how long an action takes. It does not change the order of computations, only where
-	// values are received: if actions take that long, no receive that stands before a send, so that
-	// links may meet, makes a worker wait. Nil means that forwards and both parts of a backward
-	// take as long as each other.
-	Time func(Action) time.Duration
 }
 
 // program validates the config and returns a program without its actions, and the worker of each
 // stage.
 func (c Config) program() (*Program, []int, error) {
-	placement, err := c.placement()
-	if err != nil {
+	p := &Program{Stages: c.Stages, MicroBatches: c.MicroBatches, Capacity: c.Capacity}
+	for _, e := range c.Skips {
+		if !e.neighbours() {
+			p.Skips = append(p.Skips, e)
+		}
+	}
+	slices.SortFunc(p.Skips, compareEdges)
+	p.Skips = slices.Compact(p.Skips)
+	if err := p.checkHeader(); err != nil {
 		return nil, nil, err
 	}
-	skips, err := c.skips()
-	if err == nil {
-		err = checkSize(c.Stages, len(skips), c.MicroBatches)
-	}
-	if err == nil && c.Capacity < Meet {
-		err = fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 and more", c.Capacity, Meet)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return &Program{
-		Stages: c.Stages, MicroBatches: c.MicroBatches,
-		Skips: skips, Capacity: c.Capacity, Workers: make([][]Action, slices.Max(placement)+1),
-	}, placement, nil
-}
-
-// placement validates the config and returns the worker of each stage.
-func (c Config) placement() ([]int, error) {
-	if err := checkSize(c.Stages, 0, c.MicroBatches); err != nil {
-		return nil, err
-	}
-	if c.Worker == nil {
-		return Loop(c.Stages, c.Stages)
+	placement := c.Worker
+	if placement == nil {
+		placement, _ = Loop(c.Stages, c.Stages)
 	}
 	used := make([]bool, c.Stages)
-	for s, w := range c.Worker {
-		if w < 0 || w >= c.Stages || len(c.Worker) != c.Stages {
-			return nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of %d stages", s, w, c.Stages-1, c.Stages)
+	for s, w := range placement {
+		if w < 0 || w >= c.Stages || len(placement) != c.Stages {
+			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of %d stages",
+				s, w, c.Stages-1, c.Stages)
 		}
 		used[w] = true
 	}
-	if len(c.Worker) == 0 || slices.Contains(used[:slices.Max(c.Worker)], false) {
-		return nil, fmt.Errorf("stages are on the workers %v; want workers without gaps", c.Worker)
+	if len(placement) == 0 || slices.Contains(used[:slices.Max(placement)], false) {
+		return nil, nil, fmt.Errorf("stages are on the workers %v; want workers without gaps", placement)
 	}
-	return c.Worker, nil
-}
-
-// time is how long an action takes.
-func (c Config) time() func(Action) time.Duration {
-	if c.Time == nil {
-		return parts
-	}
-	return c.Time
+	p.Workers = make([][]Action, slices.Max(placement)+1)
+	return p, placement, nil
 }
 
 // recomputes reports whether a stage recomputes a micro-batch.
 func (c Config) recomputes(stage, microBatch int) bool {
 	return c.Recompute != nil && c.Recompute(stage, microBatch)
+}
+
+// maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand
+// micro-batches are below it; a slip in a header could ask for tens of gigabytes.
+const maxForwards = 1 << 24
+
+// checkHeader checks what a program says before its actions.
+func (p *Program) checkHeader() error {
+	switch {
+	case p.Stages < 1:
+		return fmt.Errorf("%d stages, want at least 1", p.Stages)
+	case p.MicroBatches < 1:
+		return fmt.Errorf("%d micro-batches, want at least 1", p.MicroBatches)
+	case p.Stages > maxForwards/p.MicroBatches || len(p.Skips) > maxForwards/p.MicroBatches-p.Stages:
+		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards",
+			p.Stages, len(p.Skips), p.MicroBatches, maxForwards)
+	case p.Phase > BackwardOnly:
+		return fmt.Errorf("unknown %v", p.Phase)
+	case p.Capacity < Meet:
+		return fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 and more",
+			p.Capacity, Meet)
+	}
+	for i, e := range p.Skips {
+		switch {
+		case e.From < 0 || e.From >= p.Stages || e.To < 0 || e.To >= p.Stages:
+			return fmt.Errorf("skip %v: stages go from 0 to %d", e, p.Stages-1)
+		case e.From >= e.To:
+			return fmt.Errorf("skip %v: want an earlier stage first, as in 0>2", e)
+		case e.neighbours():
+			return fmt.Errorf("skip %v: neighbours need none", e)
+		case i > 0 && compareEdges(p.Skips[i-1], e) >= 0:
+			return fmt.Errorf("skip %v: comes after %v, want each skip once, in ascending order", e, p.Skips[i-1])
+		}
+	}
+	return nil
+}
+
+// Edge is a pair of stages between which something moves directly, past the stages in between: a
+// skip connection, or a parameter that both use. Activations go from From to To, gradients back.
+type Edge struct {
+	From, To int // From < To
+}
+
+// String returns the edge's text form, as in 0>3.
+func (e Edge) String() string { return fmt.Sprintf("%d>%d", e.From, e.To) }
+
+func compareEdges(a, b Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) }
+
+// neighbours reports whether the edge joins neighbours, and so is no skip.
+func (e Edge) neighbours() bool { return e.To == e.From+1 }
+
+// fan lists the other ends of each stage's skips: into it by To, and out of it by From, ascending.
+type fan struct{ from, to map[int][]int }
+
+func fanOf(skips []Edge) fan {
+	f := fan{make(map[int][]int), make(map[int][]int)}
+	for _, e := range skips {
+		f.from[e.To] = append(f.from[e.To], e.From)
+		f.to[e.From] = append(f.to[e.From], e.To)
+	}
+	return f
 }

@@ -16,8 +16,7 @@ import (
 // computations, which keep their order. The same is done if the program cannot run on links of the
 // config's capacity.
 //
-// The program is not changed, and must not change while the generator is in use. Fixed panics if it
-// is nil.
+// The program is not changed, and must not change while the generator is in use.
 func Fixed(p *Program) Generator {
 	return func(c Config) (*Program, error) {
 		out, err := p.adapted(c)
@@ -40,16 +39,22 @@ func (p *Program) adapted(c Config) (*Program, error) {
 		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and %d or more",
 			p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
 	}
-	out.Capacity = cmp.Or(out.Capacity, p.Capacity)
 	given := p.Fewer(c.MicroBatches)
-	if given.Workers, err = renumbered(given, placement); err != nil {
-		return nil, err
+	given.Capacity = cmp.Or(c.Capacity, p.Capacity)
+	lists := given.Workers
+	given.Workers = make([][]Action, len(out.Workers))
+	own := p.Placement()
+	for s, w := range placement {
+		given.Workers[w] = lists[own[s]]
 	}
-	given.Capacity = out.Capacity
+	if len(lists) != len(out.Workers) || !slices.Equal(given.Placement(), placement) {
+		return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", own, placement)
+	}
 	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" && Check(given, Limits{}) == nil {
 		return given, nil
 	}
-	order, recomputed := make(order, len(given.Workers)), given.recomputed()
+	out.Capacity = given.Capacity
+	workers, recomputed := make([][]Action, len(given.Workers)), given.having(Recompute)
 	for w, actions := range given.Workers {
 		for _, a := range actions {
 			recompute := Action{Recompute, a.Stage, a.MicroBatch, 0}
@@ -57,56 +62,12 @@ func (p *Program) adapted(c Config) (*Program, error) {
 			case a.Kind.Transfer(), a.Kind == Recompute && !wants:
 				continue
 			case a.Kind.gradients() && wants && !recomputed[recompute]:
-				order[w] = append(order[w], recompute)
+				workers[w] = append(workers[w], recompute)
 			}
-			order[w] = append(order[w], a)
+			workers[w] = append(workers[w], a)
 		}
 	}
-	out.fill(order)
-	out.meet(c.time())
+	out.fill(workers)
+	out.meet()
 	return out, nil
-}
-
-// renumbered returns the workers' lists of a program in the order that a placement gives them. All
-// stages of a worker must be on one worker of the placement, and no others.
-func renumbered(p *Program, placement []int) ([][]Action, error) {
-	out := make([][]Action, slices.Max(placement)+1)
-	from, to := map[int]int{}, map[int]int{} // by worker of the placement: that of the program, and back
-	for s, w := range p.Placement() {
-		known, had := from[placement[s]]
-		other, has := to[w]
-		if had && known != w || has && other != placement[s] {
-			return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", p.Placement(), placement)
-		}
-		from[placement[s]], to[w], out[placement[s]] = w, placement[s], p.Workers[w]
-	}
-	return out, nil
-}
-
-// recomputed has the program's recomputations.
-func (p *Program) recomputed() map[Action]bool {
-	out := map[Action]bool{}
-	for _, actions := range p.Workers {
-		for _, a := range actions {
-			if a.Kind == Recompute {
-				out[a] = true
-			}
-		}
-	}
-	return out
-}
-
-// otherRecomputation says which recomputation the program has and the config does not ask for, or
-// the other way round; nothing if there is none.
-func (p *Program) otherRecomputation(c Config) string {
-	recomputed := p.recomputed()
-	for s := range p.Stages {
-		for i := range p.MicroBatches {
-			a := Action{Recompute, s, i, 0}
-			if asked := c.recomputes(s, i); recomputed[a] != asked {
-				return fmt.Sprintf("%v is there: %t, and asked for: %t", a, !asked, asked)
-			}
-		}
-	}
-	return ""
 }

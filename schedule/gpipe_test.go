@@ -5,10 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"penstock.example/schedule"
@@ -57,79 +55,6 @@ func TestGPipeGolden(t *testing.T) {
 	}
 }
 
-func TestGPipePassesCheck(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		p := drawPart(t, gpipe(t, config))
-		if err := schedule.Check(p, schedule.Limits{Meet: true, InOrder: true}); err != nil {
-			t.Fatalf("%v\n%v", err, p)
-		}
-	})
-}
-
-// What the schedule promises beyond what any valid program does.
-func TestGPipeOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		p := drawPart(t, gpipe(t, config))
-		for w, actions := range p.Workers {
-			backward := false
-			for at, a := range actions {
-				forward := a.Kind == schedule.Forward || a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
-				if backward && forward {
-					t.Fatalf("worker %d: %v comes after the start of backward\n%v", w, a, p)
-				}
-				backward = backward || !forward
-				if a.Kind.Transfer() && config.Worker == nil {
-					step := 1 // to what uses it, or to what made it
-					if a.Kind.Send() {
-						step = -1
-					}
-					next := actions[at+step]
-					nearer := next.Kind == a.Kind && hops(next) < hops(a)
-					ends := next.Kind == schedule.Forward || next.Kind == schedule.Backward
-					if next.Stage != a.Stage || next.MicroBatch != a.MicroBatch || !nearer && !ends {
-						t.Fatalf("worker %d: %v is beside %v, not beside what uses or makes it\n%v", w, a, next, p)
-					}
-				}
-				if a.Kind == schedule.Recompute && config.Worker == nil {
-					next, want := actions[at+1], schedule.ReceiveGradient
-					if a.Stage == p.Stages-1 {
-						want = schedule.Backward
-					}
-					if next.Kind != want || next.Stage != a.Stage || next.MicroBatch != a.MicroBatch {
-						t.Fatalf("worker %d: %v is followed by %v\n%v", w, a, next, p)
-					}
-				}
-			}
-		}
-	})
-}
-
-// hops is the number of stages that a transfer passes, its own included.
-func hops(a schedule.Action) int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }
-
-// Forward and then backward is the whole, action by action, so that a step in two halves gives the
-// same bits.
-func TestGPipeHalvesMakeTheWhole(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		whole := gpipe(t, config)
-		forward, backward := whole.Part(schedule.ForwardOnly), whole.Part(schedule.BackwardOnly)
-		for w := range whole.Workers {
-			for s := range config.Stages {
-				of := func(actions []schedule.Action) []schedule.Action {
-					return slices.DeleteFunc(slices.Clone(actions), func(a schedule.Action) bool { return a.Stage != s })
-				}
-				joined := slices.Concat(of(forward.Workers[w]), of(backward.Workers[w]))
-				if diff := cmp.Diff(of(whole.Workers[w]), joined, cmpopts.EquateEmpty()); diff != "" {
-					t.Fatalf("worker %d, stage %d (-whole +halves):\n%s", w, s, diff)
-				}
-			}
-		}
-	})
-}
-
 // Recomputation ahead of the gradient is not ahead of the backward before: one graph at a time,
 // whatever the placement.
 func TestGPipeHoldsOneGraphPerStage(t *testing.T) {
@@ -161,31 +86,4 @@ func ExampleGPipe() {
 	// worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0R1 1>0B1 0B1
 	// worker 1: 0>1F0 1F0 1F0>2 0>1F1 1F1 1F1>2 2>1B0 1B0 1B0>0 1R1 2>1B1 1B1 1B1>0
 	// worker 2: 1>2F0 2F0 1>2F1 2F1 2B0 2B0>1 2R1 2B1 2B1>1
-}
-
-func ExampleGPipe_capacity() {
-	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 4, Capacity: 1})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	// The second stage takes its time: the first sends when no more than one output waits.
-	timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
-		switch {
-		case a.Kind.Transfer():
-			return 0
-		case a.Stage == 1:
-			return 3 * time.Millisecond
-		}
-		return time.Millisecond
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Print(timeline.Grid())
-	// Output:
-	// 1 column = 1ms
-	// worker 0  F0 F1 F2 .  F3 .  .  .  .  .  .  .  .  .  .  .  B0 .  .  B1 .  .  B2 .  .  B3
-	// worker 1  .  F0------ F1------ F2------ F3------ B0------ B1------ B2------ B3------ .
 }

@@ -9,8 +9,8 @@ import "slices"
 //
 // Dependencies of an action:
 //
-//	sFi     the activations of i received from the stage before and along every skip that ends at s; sF(i-1),
-//	        because running statistics add up in order
+//	sFi     the activations of i received from the stage before and along every skip that ends at s;
+//	        sF(i-1), because running statistics add up in order
 //	sRi     sFi
 //	sBi     sFi, and sRi if it exists; the gradients of i received from the stage after and back along
 //	        every skip that begins at s; sB(i-1) or sW(i-1), because gradients add up in order
@@ -34,27 +34,28 @@ type Graph struct {
 	Deps    [][]int  // by id: the ids of the actions that must be done before it starts
 	Cross   [][]int  // by id: those of Deps on other workers; they are what a worker has to wait for
 
-	numbered *numbered
+	program *Program
+	skips   fan
+	// What every program has is in a table, and only skips and reductions in a map. With a map alone
+	// the graph of 64 stages and 1,000 micro-batches takes five times as long.
+	table []int32 // by slot: id + 1, or 0
+	rest  map[Action]int
 }
 
 // Graph computes the program's dependencies. It takes any program, even if [Check] would refuse it.
 // If an action occurs twice, others depend on the first occurrence.
 func (p *Program) Graph() *Graph {
-	n := p.numbered()
-	g := &Graph{
-		Actions: slices.Concat(p.Workers...), Worker: make([]int, n.size()), First: n.first,
-		Deps: make([][]int, n.size()), Cross: make([][]int, n.size()), numbered: n,
-	}
+	g := p.index()
+	n := len(g.Actions)
+	g.Deps, g.Cross = make([][]int, n), make([][]int, n)
 	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory
 	// of their own.
-	deps, cross := make([]int, 0, 3*n.size()), make([]int, 0, n.size())
+	deps, cross := make([]int, 0, 3*n), make([]int, 0, n)
 	for id := range g.Actions {
-		w := int(n.worker[id])
-		g.Worker[id] = w
 		firstDep, firstCross := len(deps), len(cross)
-		deps = n.deps(deps, id, false)
+		deps = g.deps(deps, id, false)
 		for _, dep := range deps[firstDep:] {
-			if !n.on(dep, w) {
+			if g.Worker[dep] != g.Worker[id] {
 				cross = append(cross, dep)
 			}
 		}
@@ -64,54 +65,37 @@ func (p *Program) Graph() *Graph {
 	return g
 }
 
-// IndexOf returns the id of an action, or false if the program has no such action.
-func (g *Graph) IndexOf(a Action) (int, bool) { return g.numbered.find(a) }
-
-// numbered is a program with ids of its actions. It computes dependencies without keeping them, so
-// that programs of tens of millions of actions can be checked and simulated. It is read-only and
-// safe for concurrent use.
-type numbered struct {
-	*Program
-	first  []int   // by worker: the id of its first action; one more entry, the number of actions, closes the last
-	worker []int32 // by id
-	skips  fan
-	// An action is looked up several times: what every program has is in a table, and only skips
-	// in a map. With a map alone the graph of 64 stages
-	// and 1,000 micro-batches takes five times as long.
-	table []int32 // by slot: id + 1, or 0
-	rest  map[Action]int
-}
-
-func (p *Program) numbered() *numbered {
-	n := &numbered{Program: p, first: []int{0}, skips: fanOf(p.Skips), rest: map[Action]int{}}
-	for _, actions := range p.Workers {
-		n.first = append(n.first, n.first[len(n.first)-1]+len(actions))
+// index is the graph without its dependencies.
+func (p *Program) index() *Graph {
+	g := &Graph{
+		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips), rest: map[Action]int{},
 	}
-	if checkSize(p.Stages, 0, p.MicroBatches) == nil {
-		n.table = make([]int32, p.Stages*p.MicroBatches*kinds)
+	if p.checkHeader() == nil {
+		g.table = make([]int32, p.Stages*p.MicroBatches*kinds)
 	}
-	n.worker = make([]int32, 0, n.size())
+	g.Worker = make([]int, 0, len(g.Actions))
 	for w, actions := range p.Workers {
 		for _, a := range actions {
-			if _, twice := n.find(a); !twice {
-				if slot, ok := n.slot(a); ok {
-					n.table[slot] = int32(len(n.worker) + 1)
+			id := len(g.Worker)
+			if _, twice := g.IndexOf(a); !twice {
+				if slot := g.slot(a); slot >= 0 {
+					g.table[slot] = int32(id + 1)
 				} else {
-					n.rest[a] = len(n.worker)
+					g.rest[a] = id
 				}
 			}
-			n.worker = append(n.worker, int32(w))
+			g.Worker = append(g.Worker, w)
 		}
+		g.First = append(g.First, len(g.Worker))
 	}
-	return n
+	return g
 }
 
 // kinds is the number of kinds that a micro-batch on a stage has slots for.
 const kinds = int(ReceiveGradient)
 
-// slot is the action's place in the table, or false if it is a skip or does not belong to the
-// program.
-func (n *numbered) slot(a Action) (int, bool) {
+// slot is the action's place in the table, or -1 if it is a skip or does not belong to the program.
+func (g *Graph) slot(a Action) int {
 	peer := 0
 	switch a.Kind {
 	case Forward, Recompute, Backward, BackwardInput, BackwardWeight:
@@ -120,103 +104,90 @@ func (n *numbered) slot(a Action) (int, bool) {
 	case SendGradient, ReceiveActivation:
 		peer = a.Stage - 1
 	default:
-		return 0, false
+		return -1
 	}
-	if n.table == nil || a.Peer != peer || a.Stage < 0 || a.Stage >= n.Stages || a.MicroBatch < 0 || a.MicroBatch >= n.MicroBatches {
-		return 0, false
+	if g.table == nil || a.Peer != peer || a.Stage < 0 || a.Stage >= g.program.Stages ||
+		a.MicroBatch < 0 || a.MicroBatch >= g.program.MicroBatches {
+		return -1
 	}
-	return (a.Stage*n.MicroBatches+a.MicroBatch)*kinds + int(a.Kind-Forward), true
+	return (a.Stage*g.program.MicroBatches+a.MicroBatch)*kinds + int(a.Kind-Forward)
 }
 
-// find returns the action's id, or false if it has none.
-func (n *numbered) find(a Action) (int, bool) {
-	if slot, ok := n.slot(a); ok {
-		id := int(n.table[slot]) - 1
+// IndexOf returns the id of an action, or false if the program has no such action.
+func (g *Graph) IndexOf(a Action) (int, bool) {
+	if slot := g.slot(a); slot >= 0 {
+		id := int(g.table[slot]) - 1
 		return max(id, 0), id >= 0
 	}
-	id, ok := n.rest[a]
+	id, ok := g.rest[a]
 	return id, ok
 }
 
-// size is the number of actions.
-func (n *numbered) size() int { return n.first[len(n.first)-1] }
-
-// action returns the action of an id.
-func (n *numbered) action(id int) Action { return n.Workers[n.worker[id]][n.at(id)] }
-
-// at returns the place of an action in the list of its worker.
-func (n *numbered) at(id int) int { return id - n.first[n.worker[id]] }
-
-// on reports whether an action is on a worker.
-func (n *numbered) on(id, w int) bool { return id >= n.first[w] && id < n.first[w+1] }
+// place returns the place of an action in the list of its worker.
+func (g *Graph) place(id int) int { return id - g.First[g.Worker[id]] }
 
 // deps appends the ids of the actions that must be done before an action starts. With meet, nothing
 // waits on any link between two workers.
-func (n *numbered) deps(list []int, id int, meet bool) []int {
+func (g *Graph) deps(list []int, id int, meet bool) []int {
 	var space [8]Action
-	w, a := int(n.worker[id]), n.action(id)
-	need := n.needs(space[:0], a)
+	a := g.Actions[id]
+	need := g.needs(space[:0], a)
 	own := len(need) // those after it count only on other workers
-	if c := n.Capacity; a.Kind.Send() && c > 0 && a.distance() == 1 {
+	capacity := g.program.Capacity
+	if a.Kind.Send() && capacity > 0 && a.distance() == 1 {
 		earlier := a.Matching()
-		earlier.MicroBatch -= c
+		earlier.MicroBatch -= capacity
 		need = append(need, earlier)
 	}
-	if id > n.first[w] {
-		if sent := n.action(id - 1); sent.Kind.Send() && (meet || n.Capacity == Meet && sent.distance() == 1) {
+	if id > g.First[g.Worker[id]] {
+		if sent := g.Actions[id-1]; sent.Kind.Send() && (meet || capacity == Meet && sent.distance() == 1) {
 			need = append(need, sent.Matching())
 		}
 	}
 	for i, a := range need {
-		if dep, ok := n.find(a); ok && (i < own || !n.on(dep, w)) {
+		if dep, ok := g.IndexOf(a); ok && (i < own || g.Worker[dep] != g.Worker[id]) {
 			list = append(list, dep)
 		}
 	}
 	return list
 }
 
-// needs appends the dependencies of an action in a complete program to a list. At the
-// first stage, the last stage and the first micro-batch some of these exist in no program.
-func (n *numbered) needs(list []Action, a Action) []Action {
-	s, i := a.Stage, a.MicroBatch
+// needs appends the dependencies of an action in a complete program to a list. At the first
+// micro-batch some of these exist in no program.
+func (g *Graph) needs(list []Action, a Action) []Action {
+	s, i, last := a.Stage, a.MicroBatch, g.program.MicroBatches-1
 	switch a.Kind {
 	case Forward:
-		for _, from := range n.skips.from[s] {
-			list = append(list, Action{ReceiveActivation, s, i, from})
-		}
-		return append(list, Action{ReceiveActivation, s, i, s - 1}, Action{Forward, s, i - 1, 0})
+		return append(g.program.receives(list, g.skips, a), Action{Forward, s, i - 1, 0})
 	case Recompute, SendActivation:
 		return append(list, Action{Forward, s, i, 0})
 	case Backward, BackwardInput:
-		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
-		for _, to := range slices.Backward(n.skips.to[s]) {
-			list = append(list, Action{ReceiveGradient, s, i, to})
-		}
 		before := BackwardWeight
 		if a.Kind == BackwardInput {
 			before = BackwardInput
 		}
-		return append(list, Action{ReceiveGradient, s, i, s + 1}, Action{Backward, s, i - 1, 0}, Action{before, s, i - 1, 0})
+		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
+		return append(g.program.receives(list, g.skips, a), Action{Backward, s, i - 1, 0}, Action{before, s, i - 1, 0})
 	case BackwardWeight:
-		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0}, Action{BackwardWeight, s, i - 1, 0})
+		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0}, Action{a.Kind, s, i - 1, 0})
 	case SendGradient:
 		return append(list, Action{Backward, s, i, 0}, Action{BackwardInput, s, i, 0})
 	case ReceiveActivation, ReceiveGradient:
 		return append(list, a.Matching())
 	case Reduce:
-		return append(list, Action{Backward, s, n.MicroBatches - 1, 0}, Action{BackwardWeight, s, n.MicroBatches - 1, 0})
+		return append(list, Action{Backward, s, last, 0}, Action{BackwardWeight, s, last, 0})
 	}
 	return list
 }
 
 // advance performs actions as workers would, each in its own order and waiting only for other
-// workers, until all are done or stuck. It calls visit once for each action, with its worker and
-// its dependencies, in an order in which every action follows its performed dependencies. It
-// returns, for each worker, the id of the action that it is stuck at, or the first of the next
-// worker if it is through.
-func (n *numbered) advance(meet bool, visit func(id, w int, deps []int)) []int {
-	workers := len(n.Workers)
-	next := slices.Clone(n.first[:workers])
+// workers, until all are done or stuck. It calls visit once for each action, with its dependencies,
+// in an order in which every action follows its performed dependencies. It returns, for each
+// worker, the id of the action that it is stuck at, or the first of the next worker if it is
+// through.
+func (g *Graph) advance(meet bool, visit func(id int, deps []int)) []int {
+	workers := len(g.First) - 1
+	next := slices.Clone(g.First[:workers])
 	waiting := make([][]int, workers) // by worker: those that wait for it
 	todo := make([]int, workers)
 	for w := range todo {
@@ -228,16 +199,15 @@ func (n *numbered) advance(meet bool, visit func(id, w int, deps []int)) []int {
 		todo = todo[1:]
 		from := next[w]
 	perform:
-		for ; next[w] < n.first[w+1]; next[w]++ {
-			id := next[w]
-			deps = n.deps(deps[:0], id, meet)
+		for ; next[w] < g.First[w+1]; next[w]++ {
+			deps = g.deps(deps[:0], next[w], meet)
 			for _, dep := range deps {
-				if on := int(n.worker[dep]); on != w && dep >= next[on] {
+				if on := g.Worker[dep]; on != w && dep >= next[on] {
 					waiting[on] = append(waiting[on], w)
 					break perform
 				}
 			}
-			visit(id, w, deps)
+			visit(next[w], deps)
 		}
 		if next[w] > from {
 			todo = append(todo, waiting[w]...)
@@ -245,4 +215,48 @@ func (n *numbered) advance(meet bool, visit func(id, w int, deps []int)) []int {
 		}
 	}
 	return next
+}
+
+// LatestReceives returns, by id, for each receive the first action of the sender's worker that
+// cannot start before the receive is done. Until then the sender may be ahead, and the sent value
+// may still be waiting: between the two lie the actions during which it may wait, for any
+// durations. If the worker never has to wait for it, it is First of the next worker. For other
+// actions it is -1.
+//
+//	worker 0  0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 ..
+//	worker 1  0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 ..
+//
+// Of 0>1F0 it is 1>0B0, which needs 1B0>0, 1B0, 1F0 and 0>1F0; of 1>0B0 none, as worker 1 needs
+// nothing of worker 0 any more.
+func (g *Graph) LatestReceives() []int {
+	out := slices.Repeat([]int{-1}, len(g.Actions))
+	order := make([]int, 0, len(g.Actions))
+	g.advance(false, func(id int, _ []int) { order = append(order, id) })
+	sent := make([][]int, len(g.First)-1) // by worker: the receives of what it sends
+	for id, a := range g.Actions {
+		if a.Kind.Receive() {
+			if from, ok := g.IndexOf(a.Matching()); ok {
+				sent[g.Worker[from]] = append(sent[g.Worker[from]], id)
+			}
+		}
+	}
+	for w, receives := range sent {
+		first := slices.Repeat([]int{g.First[w+1]}, len(g.Actions)) // by id: the first action of the worker that needs it
+		for _, id := range slices.Backward(order) {
+			needs := first[id]
+			if g.Worker[id] == w {
+				needs = id
+			}
+			for _, dep := range g.Deps[id] {
+				first[dep] = min(first[dep], needs)
+			}
+			if id > g.First[g.Worker[id]] {
+				first[id-1] = min(first[id-1], needs)
+			}
+		}
+		for _, id := range receives {
+			out[id] = first[id]
+		}
+	}
+	return out
 }

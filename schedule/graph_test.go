@@ -1,11 +1,8 @@
 package schedule_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"penstock.example/schedule"
 )
@@ -24,7 +21,7 @@ func TestGraphDependencies(t *testing.T) {
 	shared, one, meet := two, two, two
 	shared.Worker = []int{0, 0, 1}
 	one.Capacity, meet.Capacity = 1, schedule.Meet
-	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: edges(t, "0>4,1>4,0>3")}
+	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: []schedule.Edge{{From: 0, To: 4}, {From: 1, To: 4}, {From: 0, To: 3}}}
 	oneSkips, meetSkips := skips, skips
 	oneSkips.Capacity, meetSkips.Capacity = 1, schedule.Meet
 	tests := []struct {
@@ -108,74 +105,4 @@ func TestGraphOfParts(t *testing.T) {
 			t.Errorf("%s needs %q, want %q", tt.action, got, tt.deps)
 		}
 	}
-}
-
-func TestGraphIndices(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawGPipe(t)
-		g := p.Graph()
-		if len(g.First) != len(p.Workers)+1 || g.First[len(p.Workers)] != len(g.Actions) {
-			t.Fatalf("First is %v for %d workers and %d actions", g.First, len(p.Workers), len(g.Actions))
-		}
-		for w, actions := range p.Workers {
-			for at, a := range actions {
-				id := g.First[w] + at
-				if got, ok := g.IndexOf(a); g.Actions[id] != a || g.Worker[id] != w || got != id || !ok {
-					t.Fatalf("worker %d, %v: id %d is %v on worker %d, IndexOf gives %d", w, a, id, g.Actions[id], g.Worker[id], got)
-				}
-			}
-		}
-		if id, ok := g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: p.Stages}); ok {
-			t.Fatalf("an action of no stage has id %d", id)
-		}
-	})
-}
-
-// A program that is wrong has a graph too, for the checker to look at.
-func TestGraphOfAnyProgram(t *testing.T) {
-	g := parse(t, "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0 0F1\nworker 1:\nworker 2: 0F0 7>9F3\n").Graph()
-	for _, tt := range []struct {
-		id   int
-		want string
-	}{{0, ""}, {1, ""}, {2, "0F0"}, {3, ""}, {4, ""}} {
-		if got := texts(g, g.Deps[tt.id]); got != tt.want {
-			t.Errorf("%v, id %d, needs %q, want %q", g.Actions[tt.id], tt.id, got, tt.want)
-		}
-	}
-	if id, _ := g.IndexOf(action(t, "0F0")); id != 0 {
-		t.Errorf("0F0 has id %d, want that of its first occurrence", id)
-	}
-	if got, want := fmt.Sprint(g.First), "[0 3 3 5]"; got != want {
-		t.Errorf("workers begin at %s, want %s", got, want)
-	}
-	g = parse(t, "program whole stages=2 micro-batches=1 skips=7>9,1>0,0>0,7>9\nworker 0: 0F0 1F0 7>9F0 9F0\n").Graph()
-	if got := texts(g, g.Deps[3]); !strings.HasPrefix(got, "7>9F0") {
-		t.Errorf("9F0 needs %q, want 7>9F0", got)
-	}
-}
-
-func ExampleProgram_Graph() {
-	p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 2})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	// A worker goes through its ids and waits for those of others.
-	g := p.Graph()
-	for id := g.First[1]; id < g.First[2]; id++ {
-		fmt.Printf("%v", g.Actions[id])
-		for _, dep := range g.Cross[id] {
-			fmt.Printf(" waits for %v on worker %d", g.Actions[dep], g.Worker[dep])
-		}
-		fmt.Println()
-	}
-	// Output:
-	// 0>1F0 waits for 0F0>1 on worker 0
-	// 1F0
-	// 0>1F1 waits for 0F1>1 on worker 0
-	// 1F1
-	// 1B0
-	// 1B0>0
-	// 1B1
-	// 1B1>0
 }

@@ -166,7 +166,7 @@ func (t Timeline) labels() func(Action) string {
 			return a.String()
 		}
 		if a.Kind == Reduce {
-			return reduceWord
+			return "RED"
 		}
 		text, peer := fmt.Sprintf("%c%d", a.Kind.letter(), a.MicroBatch), ""
 		if a.distance() > 1 {

@@ -8,7 +8,7 @@ package schedule
 // This is the number of graphs held, with every activation that backward needs. It does not depend
 // on durations, as the computations of a worker are in one order. The program must pass [Check].
 func InFlight(p *Program, size func(stage int) int64) []int64 {
-	recomputed := p.recomputed()
+	recomputed := p.having(Recompute)
 	most := make([]int64, len(p.Workers))
 	for w, actions := range p.Workers {
 		now := int64(0)

@@ -1,7 +1,6 @@
 package schedule_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -11,46 +10,25 @@ import (
 )
 
 func TestInFlight(t *testing.T) {
-	tests := []struct {
+	const one = "program whole stages=1 micro-batches=3\nworker 0: "
+	for _, tt := range []struct {
 		name, text string
 		want       []int64
 	}{
-		{"GPipe keeps all", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0B0 0B1 0B2\n",
-			[]int64{3}},
-		{"always", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0R0 0B0 0R1 0B1 0R2 0B2\n",
-			[]int64{1}},
-		{"except last: 0B0 frees its graph before 0R1 makes one", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0B0 0R1 0B1 0R2 0B2\n",
-			[]int64{1}},
-		{"recomputed far ahead", "program whole stages=1 micro-batches=3\nworker 0: 0F0 0F1 0F2 0R0 0R1 0R2 0B0 0B1 0B2\n",
-			[]int64{3}},
+		{"GPipe keeps all", one + "0F0 0F1 0F2 0B0 0B1 0B2\n", []int64{3}},
+		{"except last: 0B0 frees its graph before 0R1 makes one", one + "0F0 0F1 0F2 0B0 0R1 0B1 0R2 0B2\n", []int64{1}},
+		{"recomputed far ahead", one + "0F0 0F1 0F2 0R0 0R1 0R2 0B0 0B1 0B2\n", []int64{3}},
 		{"one forward one backward", "program whole stages=2 micro-batches=3\n" +
 			"worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0F2 0F2>1 1>0B1 0B1 1>0B2 0B2\n" +
-			"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0\n",
-			[]int64{2, 1}},
-		{"what arrived is not held yet", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 0>1F1 1F0 1F1\n",
-			[]int64{4}},
-		{"what came along a skip is part of the input, and of the graph", "program whole stages=3 micro-batches=1 skips=0>2\n" +
-			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 0>2F0 1>2F0 2F0 2R0 2B0 2B0>1 2B0>0 2>1B0 1B0 1B0>0 2>0B0 1>0B0 0B0\n",
-			[]int64{3}},
-		{"copies run ahead", "program forward-only stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1\nworker 1: 1F0 1F1\nworker 2:\nworker 3: 0>1F0 0>1F1\n",
-			[]int64{2, 2, 0, 0}},
-		{"backward begins with all held", "program backward-only stages=1 micro-batches=3\nworker 0: 0B0 0R1 0B1 0R2 0B2\n",
-			[]int64{1}},
-		{"parts: a graph is whole until the first has ended, and held until the second has",
-			"program whole stages=1 micro-batches=3\nworker 0: 0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2\n",
-			[]int64{3}},
-		{"three places for four micro-batches in two parts",
-			"program whole stages=1 micro-batches=4\nworker 0: 0F0 0F1 0I0 0F2 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3\n",
-			[]int64{3}},
-		{"parts of what is recomputed", "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0R0 0I0 0R1 0I1 0W0 0W1\n",
-			[]int64{2}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, schedule.InFlight(parse(t, tt.text), nil)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
+			"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0\n", []int64{2, 1}},
+		{"backward begins with all held", "program backward-only stages=1 micro-batches=3\n" +
+			"worker 0: 0B0 0R1 0B1 0R2 0B2\n", []int64{1}},
+		{"parts: a graph is held until the second has ended", one + "0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2\n", []int64{3}},
+		{"parts of what is recomputed", one + "0F0 0F1 0F2 0R0 0I0 0R1 0I1 0W0 0W1 0R2 0I2 0W2\n", []int64{2}},
+	} {
+		if diff := cmp.Diff(tt.want, schedule.InFlight(parse(t, tt.text), nil)); diff != "" {
+			t.Errorf("%s, -want +got:\n%s", tt.name, diff)
+		}
 	}
 }
 
@@ -73,19 +51,4 @@ func TestInFlightOfAWorker(t *testing.T) {
 	if got := schedule.InFlight(p, func(stage int) int64 { return int64(10 + stage) }); !slices.Equal(got, []int64{21, 0}) {
 		t.Errorf("%v, want 21 and 0", got)
 	}
-}
-
-func ExampleInFlight() {
-	always := func(stage, microBatch int) bool { return true }
-	for _, recompute := range []func(int, int) bool{nil, always} {
-		p, err := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 8, Recompute: recompute})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		fmt.Println(schedule.InFlight(p, nil))
-	}
-	// Output:
-	// [8 8]
-	// [1 1]
 }

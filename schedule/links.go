@@ -1,9 +1,6 @@
 package schedule
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Links is the cost of moving values between workers, for a simulation. The zero value costs
 // nothing. Transfers between stages of one worker cost nothing in any case.
@@ -17,16 +14,10 @@ import (
 // If the program's capacity has a sender wait for a receiver, it continues a latency after the
 // event that it waits for, as it has to hear of it. With a capacity of c values a receive is posted
 // when the one c receives before it is done, and the send waits for that. With the capacity [Meet]
-// the sender waits after the send, on a Buffer for the end of the receive, otherwise until it is
-// posted, when the receiver comes to it, and only then does the value leave:
-//
-//	Buffer            send ├───── a + b ─────┤ receive ├── a ──┤ next action of the sender
-//	Rendezvous, FIFO  send, posted ├── a ──┤ next action of the sender
-//	                                       ├───── a + b ─────┤ receive
+// the sender waits after the send for the end of the receive.
 //
 // A receive is an action: whoever receives ahead of a send waits for the value before it sends.
 type Links struct {
-	Transport Transport
 	// Cost is the cost of the value of a send between two workers. Nil is free. It must not return
 	// less than zero.
 	Cost func(send Action) Transfer
@@ -38,37 +29,12 @@ type Transfer struct {
 	Bytes   time.Duration // from its first byte to its last: their number over the bandwidth
 }
 
-// Transport is how links between workers carry values. The zero value is Buffer.
-type Transport uint8
-
-const (
-	// Buffer takes a value whenever it is sent, whether or not its receive was posted.
-	Buffer Transport = iota
-	// Rendezvous takes a value when its receive was posted, whatever else was posted before. Gloo's
-	// links are like that.
-	Rendezvous
-	// FIFO is Rendezvous in order: values have no names, so that each worker must receive from each
-	// other in the order in which that sends ([Limits]). NCCL's links are like that.
-	FIFO
-)
-
-// transports are the words for transports.
-var transports = []string{"buffer", "rendezvous", "fifo"}
-
-// String returns the transport's word.
-func (t Transport) String() string {
-	if int(t) < len(transports) {
-		return transports[t]
-	}
-	return fmt.Sprintf("transport(%d)", uint8(t))
-}
-
 // Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
-// bytes says how many bytes a send moves. Nil is none.
-func Uniform(t Transport, latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
-	return Links{Transport: t, Cost: func(send Action) Transfer {
+// bytes says how many bytes a send moves.
+func Uniform(latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
+	return Links{Cost: func(send Action) Transfer {
 		out := Transfer{Latency: latency}
-		if bandwidth > 0 && bytes != nil {
+		if bandwidth > 0 {
 			out.Bytes = time.Duration(float64(bytes(send)) / bandwidth * float64(time.Second))
 		}
 		return out
@@ -77,11 +43,188 @@ func Uniform(t Transport, latency time.Duration, bandwidth float64, bytes func(s
 
 // of returns the cost of a transfer's value.
 func (l Links) of(a Action) Transfer {
-	switch {
-	case l.Cost == nil:
+	if a.Kind.Receive() {
+		a = a.Matching()
+	}
+	if l.Cost == nil {
 		return Transfer{}
-	case a.Kind.Receive():
-		return l.Cost(a.Matching())
 	}
 	return l.Cost(a)
+}
+
+// Unit is the duration of an action if all computations take equally long and transfers take no
+// time.
+func Unit(a Action) time.Duration {
+	if a.Kind.Transfer() {
+		return 0
+	}
+	return time.Millisecond
+}
+
+// parts is the duration of an action if forwards, recomputations and both parts of a backward take
+// equally long, a whole backward takes twice as long, and transfers take no time.
+func parts(a Action) time.Duration {
+	if a.Kind == Backward {
+		return 2 * time.Millisecond
+	}
+	return Unit(a)
+}
+
+// Simulation simulates steps of one program, each with its own durations and links. It is read-only
+// and may be used by several goroutines.
+//
+// A worker starts an action as soon as the one before is over and its dependencies are done. A
+// reduction begins when its worker comes to it and the worker's reduction before has ended. The
+// worker continues at once.
+type Simulation struct {
+	program *Program
+	order   []simulated
+	ways    int // directed links between two workers
+}
+
+// simulated is an action in an order in which the program can run.
+type simulated struct {
+	worker, at int32 // its place in the program
+	way        int32 // of a send to another worker, from 1; otherwise 0
+	// after is the place in the order, from 1, of a dependency on another worker: for a receive its
+	// send, and for a send under a capacity of c values the receive of the c-th send before. 0 is
+	// none.
+	after int32
+}
+
+// NewSimulation makes the simulation of a program. It fails with the error of [Check] for a program
+// that cannot run.
+func NewSimulation(p *Program) (*Simulation, error) {
+	c, err := newChecker(p)
+	if err != nil {
+		return nil, err
+	}
+	if c.err() == nil {
+		if s := c.simulation(); len(s.order) == len(c.Actions) {
+			return s, nil
+		}
+	}
+	c.progress(false)
+	return nil, c.err()
+}
+
+// simulation orders the actions as far as workers get.
+func (g *Graph) simulation() *Simulation {
+	s := &Simulation{program: g.program, order: make([]simulated, 0, len(g.Actions))}
+	place := make([]int32, len(g.Actions)) // by id: the place in the order, from 1
+	ways := map[[2]int]int32{}
+	g.advance(false, func(id int, deps []int) {
+		a, w := g.Actions[id], g.Worker[id]
+		e := simulated{worker: int32(w), at: int32(g.place(id))}
+		if a.Kind.Transfer() {
+			if other, ok := g.IndexOf(a.Matching()); ok && a.Kind.Send() && g.Worker[other] != w {
+				way := [2]int{w, g.Worker[other]}
+				if ways[way] == 0 {
+					ways[way] = int32(len(ways) + 1)
+				}
+				e.way = ways[way]
+			}
+			for _, dep := range deps { // the worker has waited already for the receive of what it sent before
+				if g.Worker[dep] != w &&
+					(a.Kind.Receive() && g.Actions[dep] == a.Matching() || a.Kind.Send() && s.program.Capacity > 0) {
+					e.after = place[dep]
+				}
+			}
+		}
+		s.order = append(s.order, e)
+		place[id] = int32(len(s.order))
+	})
+	s.ways = len(ways)
+	return s
+}
+
+// Actions returns the number of actions.
+func (s *Simulation) Actions() int { return len(s.order) }
+
+// Run simulates a step and returns its duration. duration is called once for each action; neither
+// it nor the links may return less than zero. visit, unless it is nil, is called for each action,
+// the at-th of its worker, after its dependencies.
+func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
+	visit func(worker, at int, start, end time.Duration)) (makespan time.Duration) {
+	p := s.program
+	free := make([]time.Duration, len(p.Workers))    // by worker: when it can go on
+	reduced := make([]time.Duration, len(p.Workers)) // by worker: when its last reduction ends
+	busy := make([]time.Duration, s.ways)            // by way: when it can take the next value
+	ends := make([]time.Duration, len(s.order))      // of an action; of a send to a worker: when its value arrives
+	for at := range s.order {
+		e := &s.order[at]
+		a, w := p.Workers[e.worker][e.at], e.worker
+		start := free[w]
+		switch {
+		case a.Kind == Reduce:
+			start = max(start, reduced[w])
+		case e.after > 0 && a.Kind.Send(): // one of the values that may wait has been received
+			start = max(start, ends[e.after-1]+links.of(a).Latency)
+		case e.after > 0:
+			start = max(start, ends[e.after-1])
+		}
+		end := start + duration(a)
+		if a.Kind == Reduce {
+			reduced[w] = end
+		} else {
+			free[w] = end
+		}
+		ends[at] = end
+		if e.after > 0 && a.Kind.Receive() && p.Capacity == Meet && a.distance() == 1 { // the sender goes on
+			sender := &free[s.order[e.after-1].worker]
+			*sender = max(*sender, end+links.of(a).Latency)
+		}
+		if e.way > 0 {
+			cost := links.of(a)
+			busy[e.way-1] = max(busy[e.way-1], end) + cost.Bytes
+			ends[at] = busy[e.way-1] + cost.Latency
+		}
+		makespan = max(makespan, end)
+		if visit != nil {
+			visit(int(w), int(e.at), start, end)
+		}
+	}
+	return makespan
+}
+
+// Simulate returns the timeline of a program with a duration for each action, if moving a value
+// takes no time; see [Simulation]. duration is called once for each action.
+//
+// Each event comes after the events that it depends on. It fails with the error of [Check] for a
+// program that cannot run.
+func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
+	return Links{}.Simulate(p, duration)
+}
+
+// Simulate is the function [Simulate] on these links. Events are actions of workers; a value on its
+// way is none.
+func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
+	s, err := NewSimulation(p)
+	if err != nil {
+		return Timeline{}, err
+	}
+	t := Timeline{Workers: len(p.Workers)}
+	s.Run(duration, l, func(w, at int, start, end time.Duration) {
+		t.Events = append(t.Events, Event{Worker: w, Action: p.Workers[w][at], Start: start, End: end})
+	})
+	return t, nil
+}
+
+// Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
+// in which workers are idle, on average. It keeps no timeline.
+func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+	s, err := NewSimulation(p)
+	if err != nil {
+		return 0, 0, err
+	}
+	var busy float64
+	makespan = s.Run(duration, l, func(w, at int, start, end time.Duration) {
+		if p.Workers[w][at].Kind != Reduce {
+			busy += float64(end - start)
+		}
+	})
+	if makespan > 0 {
+		idle = max(0, 1-busy/(float64(makespan)*float64(len(p.Workers))))
+	}
+	return makespan, idle, nil
 }

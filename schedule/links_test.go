@@ -7,51 +7,32 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"penstock.example/schedule"
 )
 
-// twoStages is GPipe's program of two stages and micro-batches with links of a capacity.
-func twoStages(t rapid.TB, capacity int) *schedule.Program {
-	return gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity})
-}
-
 // one is a unit for each computation.
 func one(a schedule.Action) time.Duration { return schedule.Unit(a) / time.Millisecond }
 
 // Where a value leaves, arrives and is waited for, by hand: computations take 1, the latency is 3, and
-// its bytes take 2. What is on the way from worker 0 to 1 is drawn between them.
+// its bytes take 2.
 func TestLinks(t *testing.T) {
-	cost := func(schedule.Action) schedule.Transfer { return schedule.Transfer{Latency: 3, Bytes: 2} }
-	for _, tt := range []struct {
-		name      string
-		transport schedule.Transport
-		capacity  int
-		want      string // starts of computations, by worker
-	}{
+	links := schedule.Links{Cost: func(schedule.Action) schedule.Transfer { return schedule.Transfer{Latency: 3, Bytes: 2} }}
+	for capacity, want := range map[int]string{
 		// 0F0 ends at 1, its value leaves until 3 and arrives at 6. That of 0F1 leaves from 3, when the
 		// link is free, and arrives at 8. Likewise back: 1B0 ends at 10 and arrives at 15, the next
 		// leaves from 12 and arrives at 17.
-		{"any number waits", schedule.Buffer, 0, "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10"},
-		{"all receives are posted", schedule.Rendezvous, 0, "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10"},
-		{"in order", schedule.FIFO, 0, "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10"},
+		0: "0F0 0 0F1 1 0B0 15 0B1 17 | 1F0 6 1F1 8 1B0 9 1B1 10",
 		// Worker 0 hears at 9 that the first value was received at 6, sends the second, which arrives at
 		// 14. Back: sent at 16, received at 21, heard of at 24.
-		{"one waits", schedule.Buffer, 1, "0F0 0 0F1 1 0B0 21 0B1 29 | 1F0 6 1F1 14 1B0 15 1B1 16"},
-		{"one receive is posted", schedule.Rendezvous, 1, "0F0 0 0F1 1 0B0 21 0B1 29 | 1F0 6 1F1 14 1B0 15 1B1 16"},
+		1: "0F0 0 0F1 1 0B0 21 0B1 29 | 1F0 6 1F1 14 1B0 15 1B1 16",
 		// The same, and worker 0 computes nothing until it hears.
-		{"none waits", schedule.Buffer, schedule.Meet, "0F0 0 0F1 9 0B0 22 0B1 31 | 1F0 6 1F1 15 1B0 16 1B1 25"},
-		// The receive is posted at 0, and heard of at 3: the value leaves, worker 0 goes on, and the
-		// value arrives at 8. The second is posted at 9, leaves at 12 and arrives at 17. Worker 0 posts
-		// at 12, so that 1B0's value leaves at 19 at once and arrives at 24. It posts again at 25.
-		{"posted when reached", schedule.Rendezvous, schedule.Meet, "0F0 0 0F1 3 0B0 24 0B1 33 | 1F0 8 1F1 17 1B0 18 1B1 19"},
-		{"posted when reached, in order", schedule.FIFO, schedule.Meet, "0F0 0 0F1 3 0B0 24 0B1 33 | 1F0 8 1F1 17 1B0 18 1B1 19"},
+		schedule.Meet: "0F0 0 0F1 9 0B0 22 0B1 31 | 1F0 6 1F1 15 1B0 16 1B1 25",
 	} {
-		timeline, err := schedule.Links{Transport: tt.transport, Cost: cost}.Simulate(twoStages(t, tt.capacity), one)
+		timeline, err := links.Simulate(gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity}), one)
 		if err != nil {
-			t.Fatalf("%s: %v", tt.name, err)
+			t.Fatal(err)
 		}
 		rows := make([]string, 2)
 		for _, e := range timeline.Events {
@@ -59,8 +40,8 @@ func TestLinks(t *testing.T) {
 				rows[e.Worker] += fmt.Sprintf("%v %d ", e.Action, e.Start)
 			}
 		}
-		if diff := cmp.Diff(tt.want, strings.TrimSpace(rows[0])+" | "+strings.TrimSpace(rows[1])); diff != "" {
-			t.Errorf("%s: %s", tt.name, diff)
+		if got := strings.TrimSpace(rows[0]) + " | " + strings.TrimSpace(rows[1]); got != want {
+			t.Errorf("capacity %d: %s, want %s", capacity, got, want)
 		}
 	}
 }
@@ -84,25 +65,6 @@ func TestLinksOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Links that cost nothing are no links, whatever the program and the transport.
-func TestLinksThatCostNothing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := drawProgram(t)
-		duration := drawDurations(t, p.Stages)
-		links := schedule.Links{Transport: rapid.SampledFrom([]schedule.Transport{schedule.Buffer, schedule.Rendezvous, schedule.FIFO}).Draw(t, "transport")}
-		if rapid.Bool().Draw(t, "of zero cost") {
-			links.Cost = func(schedule.Action) schedule.Transfer { return schedule.Transfer{} }
-		}
-		got, err := links.Simulate(p, duration)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(simulate(t, p, duration), got); diff != "" {
-			t.Fatal(diff)
-		}
-	})
-}
-
 // The simulator agrees with a clock that goes on by one at a time.
 func TestLinksAgainstAClock(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,7 +77,7 @@ func TestLinksAgainstAClock(t *testing.T) {
 			return took(a) / time.Millisecond
 		}
 		costs := rapid.SliceOfN(rapid.IntRange(0, 9), 2*p.Stages*p.Stages, 2*p.Stages*p.Stages).Draw(t, "costs")
-		links := schedule.Links{Transport: rapid.SampledFrom([]schedule.Transport{schedule.Buffer, schedule.Rendezvous, schedule.FIFO}).Draw(t, "transport"),
+		links := schedule.Links{
 			Cost: func(send schedule.Action) schedule.Transfer {
 				at := 2 * (send.Stage*p.Stages + send.Peer)
 				return schedule.Transfer{Latency: time.Duration(costs[at]), Bytes: time.Duration(costs[at+1])}
@@ -144,7 +106,6 @@ type ticker struct {
 	until    []time.Duration                   // by worker: when the running action ends
 	sent     []schedule.Action                 // by worker: the send after which it waits
 	start    map[schedule.Action]time.Duration // of actions that have begun
-	posted   map[schedule.Action]time.Duration // receives
 	queue    map[[2]int][]schedule.Action      // by link: sends that have ended and have not left
 	free     map[[2]int]time.Duration          // by link
 	arrive   map[schedule.Action]time.Duration // by send
@@ -153,7 +114,7 @@ type ticker struct {
 func newTicker(p *schedule.Program, duration func(schedule.Action) time.Duration, links schedule.Links) *ticker {
 	return &ticker{p: p, duration: duration, links: links, home: p.Placement(),
 		next: make([]int, len(p.Workers)), until: make([]time.Duration, len(p.Workers)), sent: make([]schedule.Action, len(p.Workers)),
-		start: map[schedule.Action]time.Duration{}, posted: map[schedule.Action]time.Duration{},
+		start: map[schedule.Action]time.Duration{},
 		queue: map[[2]int][]schedule.Action{}, free: map[[2]int]time.Duration{}, arrive: map[schedule.Action]time.Duration{}}
 }
 
@@ -187,8 +148,8 @@ func (k *ticker) crosses(a schedule.Action) bool {
 func (k *ticker) neighbours(a schedule.Action) bool { return max(a.Stage-a.Peer, a.Peer-a.Stage) == 1 }
 
 // heard reports whether the sender knows by now of something that happened at the receiver.
-func (k *ticker) heard(send schedule.Action, at map[schedule.Action]time.Duration, receive schedule.Action) bool {
-	when, happened := at[receive]
+func (k *ticker) heard(send, receive schedule.Action) bool {
+	when, happened := k.start[receive]
 	return happened && when+k.links.Cost(send).Latency <= k.now
 }
 
@@ -198,32 +159,21 @@ func (k *ticker) begin(w int) bool {
 		return false
 	}
 	if s := k.sent[w]; s.Kind != 0 { // nothing waits
-		at := k.start
-		if k.links.Transport != schedule.Buffer {
-			at = k.posted
-			if _, left := k.arrive[s]; !left {
-				return false
-			}
-		}
-		if !k.heard(s, at, s.Matching()) {
+		if !k.heard(s, s.Matching()) {
 			return false
 		}
 		k.sent[w] = schedule.Action{}
 	}
 	a := k.p.Workers[w][k.next[w]]
-	began := false
 	if k.crosses(a) && a.Kind.Receive() {
-		if _, posted := k.posted[a]; !posted {
-			k.posted[a], began = k.now, true
-		}
 		if at, left := k.arrive[a.Matching()]; !left || at > k.now {
-			return began
+			return false
 		}
 	}
 	if k.crosses(a) && a.Kind.Send() && k.neighbours(a) && k.p.Capacity > 0 && a.MicroBatch >= k.p.Capacity {
 		earlier := a.Matching()
 		earlier.MicroBatch -= k.p.Capacity
-		if !k.heard(a, k.start, earlier) {
+		if !k.heard(a, earlier) {
 			return false
 		}
 	}
@@ -245,42 +195,9 @@ func (k *ticker) depart(link [2]int) bool {
 		return false
 	}
 	send := k.queue[link][0]
-	if k.links.Transport != schedule.Buffer && k.p.Capacity == schedule.Meet && k.neighbours(send) && !k.heard(send, k.posted, send.Matching()) {
-		return false
-	}
 	k.queue[link] = k.queue[link][1:]
 	cost := k.links.Cost(send)
 	k.free[link] = k.now + cost.Bytes
 	k.arrive[send] = k.free[link] + cost.Latency
 	return true
-}
-
-func TestUniformLinks(t *testing.T) {
-	bytes := func(send schedule.Action) int64 { return int64(send.MicroBatch) * 1e6 }
-	send := schedule.Action{Kind: schedule.SendActivation, MicroBatch: 5, Peer: 1}
-	for _, tt := range []struct {
-		links schedule.Links
-		want  schedule.Transfer
-	}{
-		{schedule.Uniform(schedule.Buffer, time.Millisecond, 1.25e9, bytes), schedule.Transfer{Latency: time.Millisecond, Bytes: 4 * time.Millisecond}},
-		{schedule.Uniform(schedule.FIFO, 0, 0, bytes), schedule.Transfer{}},
-		{schedule.Uniform(schedule.FIFO, 2, 1, nil), schedule.Transfer{Latency: 2}},
-	} {
-		if got := tt.links.Cost(send); got != tt.want {
-			t.Errorf("%v costs %v, want %v", send, got, tt.want)
-		}
-	}
-}
-
-func TestLinksRefuse(t *testing.T) {
-	p := parse(t, `program whole stages=2 micro-batches=2
-worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
-worker 1: 0>1F1 0>1F0 1F0 1F1 1B0 1B0>0 1B1 1B1>0
-`)
-	for transport, want := range map[schedule.Transport]string{schedule.Buffer: "", schedule.Rendezvous: "", schedule.FIFO: "in order: worker 1, action 2, 0>1F0: "} {
-		_, err := schedule.Links{Transport: transport}.Simulate(p, one)
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%v: %v, want %q", transport, err, want)
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -22,51 +21,40 @@ import (
 //
 // The program is run, and whenever workers wait for each other in a circle, one of the values in
 // the circle that wait to be sent is received where its receiver is. On links that hold any number
-// of values, and if computations take what duration says, that costs no time: in every circle there
+// of values, and if computations take what parts says, that costs no time: in every circle there
 // is a value that is made before its receiver would send or compute next. (Otherwise each worker of
 // the circle would do so later than the worker it waits for.) Of several the value wanted after the
 // fewest computations is taken, so that little is held for long. The run is an order of all actions
 // in which each receive directly follows its send. So the program gets to its end on links of any
 // capacity, and each worker receives from each other in the order of its sends.
-func (p *Program) meet(duration func(Action) time.Duration) {
-	m := newMeeting(p, duration)
+func (p *Program) meet() {
+	free := *p
+	free.Capacity = 0
+	m := &meeting{Graph: free.index(), home: p.Placement(), out: make([][]Action, len(p.Workers))}
+	m.next = slices.Clone(m.First[:len(p.Workers)])
+	m.ahead = make([]bool, len(m.Actions))
 	for w := range p.Workers {
 		m.run(w)
 	}
 	for w := range p.Workers {
-		for m.next[w] < m.first[w+1] {
+		for m.next[w] < m.First[w+1] {
 			m.breakCircle(w)
 		}
 	}
-	for w := range p.Workers {
-		p.Workers[w] = m.out[w]
-	}
+	p.Workers = m.out
 }
 
 // meeting is a run of a program on links on which nothing waits.
 type meeting struct {
-	*numbered
+	*Graph
 	next  []int      // by worker: the id of the action that it is at
 	ahead []bool     // by id: received ahead
 	out   [][]Action // by worker: what it has done
 	home  []int      // by stage: its worker
 
-	duration func(Action) time.Duration
 	// Where links hold any number of values; nil until it is asked for (foresee).
-	before []int32         // by id: computations of its worker before it
+	before []int           // by id: computations of its worker before it
 	start  []time.Duration // by id: of its worker's next computation from there on
-}
-
-func newMeeting(p *Program, duration func(Action) time.Duration) *meeting {
-	free := *p
-	free.Capacity = 0
-	m := &meeting{numbered: free.numbered(), duration: duration, home: p.Placement()}
-	m.next = slices.Clone(m.first[:len(p.Workers)])
-	m.ahead = make([]bool, m.size())
-	for _, actions := range p.Workers {
-		m.out = append(m.out, make([]Action, 0, len(actions)))
-	}
-	return m
 }
 
 // foresee simulates the program, once. Many programs have no value to choose.
@@ -74,22 +62,21 @@ func (m *meeting) foresee() {
 	if m.start != nil {
 		return
 	}
-	m.before, m.start = make([]int32, m.size()), make([]time.Duration, m.size())
-	m.simulation().Run(m.duration, Links{}, func(w, at int, start, _ time.Duration) { m.start[m.first[w]+at] = start })
-	for w, actions := range m.Workers {
-		computations, next := int32(0), time.Duration(math.MaxInt64)
-		computes := func(a Action) bool { return !a.Kind.Transfer() && a.Kind != Reduce }
-		for at, a := range actions {
-			m.before[m.first[w]+at] = computations
-			if computes(a) {
-				computations++
-			}
-		}
-		for at, a := range slices.Backward(actions) {
-			if id := m.first[w] + at; computes(a) {
+	m.before, m.start = make([]int, len(m.Actions)), make([]time.Duration, len(m.Actions))
+	m.simulation().Run(parts, Links{}, func(w, at int, start, _ time.Duration) { m.start[m.First[w]+at] = start })
+	computes := func(id int) bool { k := m.Actions[id].Kind; return !k.Transfer() && k != Reduce }
+	for w := range m.next {
+		next := time.Duration(math.MaxInt64)
+		for id := m.First[w+1] - 1; id >= m.First[w]; id-- {
+			if computes(id) {
 				next = m.start[id]
-			} else {
-				m.start[id] = next
+			}
+			m.start[id] = next
+		}
+		for id := m.First[w] + 1; id < m.First[w+1]; id++ {
+			m.before[id] = m.before[id-1]
+			if computes(id - 1) {
+				m.before[id]++
 			}
 		}
 	}
@@ -97,13 +84,13 @@ func (m *meeting) foresee() {
 
 // current returns the action that a worker is at, or false if it has ended.
 func (m *meeting) current(w int) (Action, bool) {
-	for m.next[w] < m.first[w+1] && m.ahead[m.next[w]] {
+	for m.next[w] < m.First[w+1] && m.ahead[m.next[w]] {
 		m.next[w]++
 	}
-	if m.next[w] == m.first[w+1] {
+	if m.next[w] == m.First[w+1] {
 		return Action{}, false
 	}
-	return m.action(m.next[w]), true
+	return m.Actions[m.next[w]], true
 }
 
 // do has a worker perform the action that it is at.
@@ -154,8 +141,11 @@ func (m *meeting) cheaper(a, b Action) Action {
 		}
 		return max(0, m.made(send)-due)
 	}
-	wanted := func(send Action) int32 { return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]] }
-	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(wanted(a), wanted(b)), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stage, b.Stage)) > 0 {
+	wanted := func(send Action) int {
+		return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]]
+	}
+	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(wanted(a), wanted(b)), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(a.Stage, b.Stage)) > 0 {
 		return b
 	}
 	return a
@@ -165,8 +155,8 @@ func (m *meeting) cheaper(a, b Action) Action {
 func (m *meeting) made(send Action) time.Duration {
 	for _, kind := range []Kind{Forward, Backward, BackwardInput} {
 		maker := Action{kind, send.Stage, send.MicroBatch, 0}
-		if id, ok := m.find(maker); ok && kind.forward() == send.Kind.forward() {
-			return m.start[id] + m.duration(maker)
+		if id, ok := m.IndexOf(maker); ok && kind.forward() == send.Kind.forward() {
+			return m.start[id] + parts(maker)
 		}
 	}
 	return 0
@@ -174,20 +164,16 @@ func (m *meeting) made(send Action) time.Duration {
 
 // receiveOf is the receive of a send.
 func (m *meeting) receiveOf(send Action) int {
-	id, ok := m.find(send.Matching())
+	id, ok := m.IndexOf(send.Matching())
 	if !ok {
-		m.fail([]Action{send})
+		m.fail(send)
 	}
 	return id
 }
 
-// fail panics with what workers are at that wait for what never comes.
-func (m *meeting) fail(at []Action) {
-	var list []string
-	for _, a := range at {
-		list = append(list, fmt.Sprintf("worker %d, at %v, waits for worker %d", m.home[a.Stage], a, m.home[a.Peer]))
-	}
-	panic("schedule: an order that cannot run: " + strings.Join(list, "; "))
+// fail panics with the actions of workers that wait for what never comes.
+func (m *meeting) fail(at ...Action) {
+	panic(fmt.Sprintf("schedule: an order that cannot run: workers wait at %v", at))
 }
 
 // receiveEarly performs a send that its worker is at, and has it received where the receiver is.
@@ -209,7 +195,7 @@ func (m *meeting) breakCircle(w int) {
 			return
 		}
 		if !ok { // the last one waits for a worker that has ended
-			m.fail(path)
+			m.fail(path...)
 		}
 		if at, ok := seen[w]; ok {
 			path = path[at:]
@@ -221,7 +207,7 @@ func (m *meeting) breakCircle(w int) {
 	}
 	sends := slices.DeleteFunc(slices.Clone(path), func(a Action) bool { return !a.Kind.Send() })
 	if len(sends) == 0 {
-		m.fail(path)
+		m.fail(path...)
 	}
 	best := sends[0]
 	for _, a := range sends[1:] {

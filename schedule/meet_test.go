@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +13,7 @@ import (
 func unmet(p *Program) *Program {
 	out := *p
 	out.Workers = make([][]Action, len(p.Workers))
-	computations := make(order, len(p.Workers))
+	computations := make([][]Action, len(p.Workers))
 	for w, actions := range p.Workers {
 		for _, a := range actions {
 			if !a.Kind.Transfer() {
@@ -61,22 +63,11 @@ func TestMeetCostsNothing(t *testing.T) {
 		if rapid.Bool().Draw(t, "recompute") {
 			c.Recompute = func(stage, microBatch int) bool { return (stage+microBatch)%2 == 0 }
 		}
-		took := parts
-		if rapid.Bool().Draw(t, "times are known") {
-			drawn := rapid.SliceOfN(rapid.IntRange(0, 9), c.Stages*int(BackwardWeight+1), -1).Draw(t, "took")
-			took = func(a Action) time.Duration {
-				if a.Kind.Transfer() {
-					return 0
-				}
-				return time.Duration(drawn[a.Stage*int(BackwardWeight+1)+int(a.Kind)])
-			}
-			c.Time = took
-		}
 		p, err := s.Generate(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		takesAsLong(t, p, took)
+		takesAsLong(t, p, parts)
 	})
 }
 
@@ -99,4 +90,26 @@ func TestMeetCostsNothingOnWorkersOfTheirOwn(t *testing.T) {
 			return 0
 		})
 	})
+}
+
+// An order of computations that cannot run is a mistake of its generator. It ends, and says where.
+func TestMeetOfAnOrderThatCannotRun(t *testing.T) {
+	f := func(stage, microBatch int) Action { return Action{Forward, stage, microBatch, 0} }
+	b := func(stage, microBatch int) Action { return Action{Backward, stage, microBatch, 0} }
+	for name, computations := range map[string][][]Action{
+		"a backward before its forward": {{b(0, 0), f(0, 0)}, {f(1, 0), b(1, 0)}},
+		"nobody sends":                  {{f(0, 0)}, {f(1, 0), b(1, 0), f(1, 1)}},
+		"nobody receives":               {{f(0, 0), f(0, 1), b(0, 0)}, {f(1, 0), b(1, 0)}},
+	} {
+		p := &Program{Stages: 2, MicroBatches: 2, Workers: make([][]Action, 2)}
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "an order that cannot run: workers wait at [") {
+					t.Errorf("%s: %s", name, said)
+				}
+			}()
+			p.fill(computations)
+			p.meet()
+		}()
+	}
 }

@@ -2,7 +2,8 @@ package schedule
 
 import (
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 )
 
 // Phase says which part of a training step a program covers.
@@ -18,21 +19,18 @@ const (
 	BackwardOnly
 )
 
+var phaseWords = []string{"whole", "forward-only", "backward-only"}
+
 // String returns the phase's word in the header of a program's text form.
 func (p Phase) String() string {
-	switch p {
-	case Whole:
-		return "whole"
-	case ForwardOnly:
-		return "forward-only"
-	case BackwardOnly:
-		return "backward-only"
+	if int(p) < len(phaseWords) {
+		return phaseWords[p]
 	}
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-func (p Phase) forward() bool  { return p == Whole || p == ForwardOnly }
-func (p Phase) backward() bool { return p == Whole || p == BackwardOnly }
+// has reports whether the phase covers forwards, or backwards.
+func (p Phase) has(forward bool) bool { return p == Whole || forward == (p == ForwardOnly) }
 
 // Program is what every worker does in one training step. A worker performs its actions one after
 // the other, in the order listed, and waits before an action until its dependencies are done (see
@@ -61,54 +59,141 @@ type Program struct {
 // value was received.
 const Meet = -1
 
-// maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand
-// micro-batches are below it; beyond lies a slip in a header, which would ask for tens of
-// gigabytes.
-const maxForwards = 1 << 24
-
-// checkSize checks the numbers of stages, skips between them, and micro-batches.
-func checkSize(stages, skips, microBatches int) error {
-	switch {
-	case stages < 1:
-		return fmt.Errorf("%d stages, want at least 1", stages)
-	case microBatches < 1:
-		return fmt.Errorf("%d micro-batches, want at least 1", microBatches)
-	case stages > maxForwards/microBatches:
-		return fmt.Errorf("%d stages of %d micro-batches are more than %d forwards", stages,
-			microBatches, maxForwards)
-	case skips > maxForwards/microBatches-stages:
-		return fmt.Errorf("%d stages and %d skips of %d micro-batches are more than %d forwards",
-			stages, skips, microBatches, maxForwards)
-	}
-	return nil
-}
-
-// String returns the program's text form, which [Parse] reads back: a header, then one line per
-// worker.
-//
-//	program whole stages=2 micro-batches=2
-//	worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
-//	worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
-//
-// The header also has skips, and a capacity of the links, if the program has them:
-//
-//	program whole stages=4 micro-batches=2 skips=0>2,0>3 capacity=1
-func (p *Program) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "program %v stages=%d micro-batches=%d", p.Phase, p.Stages, p.MicroBatches)
-	for _, o := range headerOptions {
-		if text := o.format(p); text != "" {
-			b.WriteString(" " + o.name + text)
-		}
-	}
-	b.WriteByte('\n')
+// Placement returns the worker of each stage, -1 for a stage that has no action. The program must
+// pass [Check], or have no action of a stage that it does not have.
+func (p *Program) Placement() []int {
+	out := slices.Repeat([]int{-1}, p.Stages)
 	for w, actions := range p.Workers {
-		fmt.Fprintf(&b, "worker %d:", w)
 		for _, a := range actions {
-			b.WriteByte(' ')
-			b.WriteString(a.String())
+			out[a.Stage] = w
 		}
-		b.WriteByte('\n')
 	}
-	return b.String()
+	return out
 }
+
+// Part is one phase of a whole program: forwards with their transfers, or recomputations and
+// backwards with theirs, in the program's order. It passes [Check] if the program does, as no
+// forward needs a backward.
+func (p *Program) Part(phase Phase) *Program {
+	part := p.filtered(func(a Action) bool { return phase.has(a.Kind.forward()) })
+	part.Phase = phase
+	return part
+}
+
+// Apart reports whether every worker ends its forwards before its first backward or recomputation.
+// Only then do the parts of the program, one run after the other, hold no more than the whole does.
+func (p *Program) Apart() bool {
+	for _, actions := range p.Workers {
+		backward := false
+		for _, a := range actions {
+			if backward && a.Kind == Forward {
+				return false
+			}
+			backward = backward || !a.Kind.forward() && !a.Kind.Transfer()
+		}
+	}
+	return true
+}
+
+// Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It
+// passes [Check] if the program does, and holds no more at any time, as micro-batches do not need
+// each other. The number is from 1 to MicroBatches.
+func (p *Program) Fewer(microBatches int) *Program {
+	fewer := p.filtered(func(a Action) bool { return a.MicroBatch < microBatches })
+	fewer.MicroBatches = microBatches
+	return fewer
+}
+
+// Without is the program without some of its recomputations, which no other action needs.
+func (p *Program) Without(drop func(Action) bool) *Program {
+	return p.filtered(func(a Action) bool { return a.Kind != Recompute || !drop(a) })
+}
+
+// filtered is a copy with those actions that are to be kept.
+func (p *Program) filtered(keep func(Action) bool) *Program {
+	out := *p
+	out.Workers = make([][]Action, len(p.Workers))
+	for w, actions := range p.Workers {
+		for _, a := range actions {
+			if keep(a) {
+				out.Workers[w] = append(out.Workers[w], a)
+			}
+		}
+	}
+	out.Skips = slices.Clone(p.Skips)
+	return &out
+}
+
+// having has the program's actions of a kind.
+func (p *Program) having(kind Kind) map[Action]bool {
+	out := map[Action]bool{}
+	for _, actions := range p.Workers {
+		for _, a := range actions {
+			if a.Kind == kind {
+				out[a] = true
+			}
+		}
+	}
+	return out
+}
+
+// otherRecomputation names a recomputation that the program has and the config does not ask for, or
+// the other way round.
+func (p *Program) otherRecomputation(c Config) string {
+	recomputed := p.having(Recompute)
+	for s := range p.Stages {
+		for i := range p.MicroBatches {
+			a := Action{Recompute, s, i, 0}
+			if asked := c.recomputes(s, i); recomputed[a] != asked {
+				return fmt.Sprintf("%v is there: %t, and asked for: %t", a, !asked, asked)
+			}
+		}
+	}
+	return ""
+}
+
+// AddReduce returns the program of a pipeline with replicas, each on rows of its own: the gradients
+// of each stage are reduced ([Reduce]) after the last of its backwards, or of their second parts,
+// and after what that sends, for which other stages wait. For 2 stages:
+//
+//	worker 0: ... 1>0B1 0B1 0RED
+//	worker 1: ... 1B1 1B1>0 1RED
+//
+// The reductions of a worker stand in descending order of their stages, as backwards end in most
+// programs. Replicas may have different numbers of micro-batches, so that their backwards end in
+// other orders, and a reduction waits for all replicas. With one order for all, two never wait for
+// each other.
+//
+// Reductions that the program has are placed anew. It must pass [Check]; it is not changed. A
+// program without backwards stays without reductions.
+func AddReduce(p *Program) *Program {
+	out := p.WithoutReduce()
+	for w, actions := range out.Workers {
+		last := map[int]int{} // by stage: after which action it may stand
+		for at, a := range actions {
+			known, some := last[a.Stage]
+			if a.Kind == Backward || a.Kind == BackwardWeight || a.Kind.Send() && some && known == at-1 {
+				last[a.Stage] = at
+			}
+		}
+		stages := slices.Sorted(maps.Keys(last))
+		list := make([]Action, 0, len(actions)+len(last))
+		for at, a := range actions {
+			list = append(list, a)
+			for n := len(stages); n > 0 && last[stages[n-1]] <= at; n-- {
+				list = append(list, Action{Kind: Reduce, Stage: stages[n-1]})
+				stages = stages[:n-1]
+			}
+		}
+		out.Workers[w] = list
+	}
+	return out
+}
+
+// WithoutReduce is the program as a single replica runs it: without reductions.
+func (p *Program) WithoutReduce() *Program {
+	return p.filtered(func(a Action) bool { return a.Kind != Reduce })
+}
+
+// Reduces reports whether the program reduces gradients over replicas.
+func (p *Program) Reduces() bool { return len(p.having(Reduce)) > 0 }

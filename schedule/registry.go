@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+
 	"penstock.example/internal/arg"
 )
 
@@ -15,25 +16,21 @@ type Schedule struct {
 	Virtual int
 	// Split reports whether backwards are in two parts.
 	Split bool
-	// Apart reports whether forwards may be run apart from backwards, with a loss of the caller's
-	// own in between, as parts of the program ([Program.Part]). The others would lose their savings
-	// of memory.
-	Apart bool
 }
 
 // Schedules returns all schedules that have a name, the simplest first.
 func Schedules() []Schedule {
 	return []Schedule{
-		{Name: "gpipe", Generate: GPipe, Place: Loop, Virtual: 1, Apart: true},
-		{Name: "1f1b", Generate: OneFOneB, Place: Loop, Virtual: 1},
-		{Name: "1f1b-2x", Generate: OneFOneBEager, Place: Loop, Virtual: 1},
-		{Name: "zb-h1", Generate: ZeroBubbleH1, Place: Loop, Virtual: 1, Split: true},
-		{Name: "zb-h2", Generate: ZeroBubbleH2, Place: Loop, Virtual: 1, Split: true},
-		{Name: "bfs", Generate: BreadthFirst, Place: Loop, Apart: true},
-		{Name: "interleaved", Generate: Interleaved, Place: Loop},
-		{Name: "interleaved-zb", Generate: InterleavedZeroBubble, Place: Loop, Split: true},
-		{Name: "zb-v", Generate: ZeroBubbleV, Place: V, Virtual: 2, Split: true},
-		{Name: "dualpipe-v", Generate: DualPipeV, Place: V, Virtual: 2, Split: true},
+		{"gpipe", GPipe, Loop, 1, false},
+		{"1f1b", OneFOneB, Loop, 1, false},
+		{"1f1b-2x", oneFOneBEager, Loop, 1, false},
+		{"zb-h1", ZeroBubbleH1, Loop, 1, true},
+		{"zb-h2", ZeroBubbleH2, Loop, 1, true},
+		{"bfs", BreadthFirst, Loop, 0, false},
+		{"interleaved", interleaved, Loop, 0, false},
+		{"interleaved-zb", interleavedZeroBubble, Loop, 0, true},
+		{"zb-v", zeroBubbleV, V, 2, true},
+		{"dualpipe-v", dualPipeV, V, 2, true},
 	}
 }
 
@@ -53,14 +50,11 @@ func Named(name string) (Schedule, error) {
 // fails if the schedule does not allow them.
 func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	switch {
-	case devices < 1:
-		return nil, fmt.Errorf("schedule: %s: %d devices, want at least 1", s.Name, devices)
-	case virtual < 1:
-		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want at least 1", s.Name, virtual)
+	case devices < 1 || virtual < 1 || devices > maxForwards/virtual:
+		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each, want at least 1 of both and at most "+
+			"%d stages", s.Name, devices, virtual, maxForwards)
 	case s.Virtual > 0 && virtual != s.Virtual:
 		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want %d", s.Name, virtual, s.Virtual)
-	case devices > maxForwards/virtual:
-		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each are more than %d stages", s.Name, devices, virtual, maxForwards)
 	}
 	return s.Place(devices*virtual, devices)
 }
@@ -86,4 +80,32 @@ func (s Schedule) Program(devices, virtual int, config Config) (*Program, error)
 	}
 	config.Stages, config.Worker = len(workers), workers
 	return s.Generate(config)
+}
+
+// Loop returns the worker of each stage where stages go round: stage s is on worker s mod devices.
+// It fails if a device would have no stage.
+func Loop(stages, devices int) ([]int, error) {
+	return place(stages, devices, func(s int) int { return s % devices })
+}
+
+// V returns the worker of each stage where stages go to and fro: with two stages for each device,
+// the first device has the first and the last stage, and the last device the two in the middle. It
+// fails if a device would have no stage.
+func V(stages, devices int) ([]int, error) {
+	return place(stages, devices, func(s int) int {
+		at := s % (2 * devices)
+		return min(at, 2*devices-1-at)
+	})
+}
+
+func place(stages, devices int, worker func(stage int) int) ([]int, error) {
+	if devices < 1 || stages < devices || stages > maxForwards {
+		return nil, fmt.Errorf("schedule: %d stages on %d devices, want at least one device and a stage for each, "+
+			"and at most %d", stages, devices, maxForwards)
+	}
+	out := make([]int, stages)
+	for s := range out {
+		out[s] = worker(s)
+	}
+	return out, nil
 }

@@ -82,31 +82,6 @@ func TestSchedulesPassCheck(t *testing.T) {
 	})
 }
 
-// Policies, skips and capacities change nothing of the order of forwards and backwards.
-func TestSchedulesKeepTheirOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s, config, p := drawScheduled(t)
-		plain := scheduled(t, s.Name, len(p.Workers), config.Stages/len(p.Workers), schedule.Config{MicroBatches: config.MicroBatches})
-		if diff := cmp.Diff(computations(plain), computations(p)); diff != "" {
-			t.Fatalf("-plain +with policies, skips and capacities:\n%s", diff)
-		}
-	})
-}
-
-// computations lists the forwards and backwards of each worker.
-func computations(p *schedule.Program) (list [][]string) {
-	for _, actions := range p.Workers {
-		var words []string
-		for _, a := range actions {
-			if !a.Kind.Transfer() && a.Kind != schedule.Recompute {
-				words = append(words, a.String())
-			}
-		}
-		list = append(list, words)
-	}
-	return list
-}
-
 // The golden files are programs with their grid as a comment, where a whole backward takes two
 // units and all else one.
 func TestSchedulesGolden(t *testing.T) {
@@ -132,91 +107,68 @@ func TestSchedulesGolden(t *testing.T) {
 	}
 }
 
-func TestNamed(t *testing.T) {
-	if _, err := schedule.Named("zb-v"); err != nil {
-		t.Error(err)
-	}
-	_, err := schedule.Named("zbv")
-	if want := `schedule: no schedule "zbv"; did you mean zb-v? want one of gpipe, 1f1b,`; err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("%v, want %s", err, want)
-	}
-}
-
-func TestPlacement(t *testing.T) {
-	for _, tt := range []struct {
-		name             string
-		place            func(stages, devices int) ([]int, error)
-		stages, devices  int
-		want, wantsError string
-	}{
-		{"loop", schedule.Loop, 5, 2, "[0 1 0 1 0]", ""},
-		{"loop of one", schedule.Loop, 2, 1, "[0 0]", ""},
-		{"V", schedule.V, 6, 3, "[0 1 2 2 1 0]", ""},
-		{"W", schedule.V, 8, 2, "[0 1 1 0 0 1 1 0]", ""},
-		{"an empty device", schedule.Loop, 2, 3, "", "2 stages on 3 devices, want at least one device and a stage for each"},
-		{"an empty device of a V", schedule.V, 2, 3, "", "2 stages on 3 devices"},
-		{"no device", schedule.Loop, 2, 0, "", "2 stages on 0 devices"},
-		{"no stage", schedule.V, 0, 0, "", "0 stages on 0 devices"},
-		{"absurd", schedule.V, 1 << 40, 2, "", "1099511627776 stages"},
-	} {
-		got, err := tt.place(tt.stages, tt.devices)
-		switch {
-		case tt.wantsError == "" && (err != nil || fmt.Sprint(got) != tt.want):
-			t.Errorf("%s: %v, %v, want %s", tt.name, got, err, tt.want)
-		case tt.wantsError != "" && (err == nil || !strings.Contains(err.Error(), tt.wantsError)):
-			t.Errorf("%s: %v, %v, want %s", tt.name, got, err, tt.wantsError)
-		}
-	}
-}
-
-func TestWorkersErrors(t *testing.T) {
-	for _, tt := range []struct {
-		name             string
-		devices, virtual int
-		want             string
-	}{
-		{"zb-v", 2, 3, "schedule: zb-v: 3 stages on each device, want 2"},
-		{"dualpipe-v", 2, 1, "schedule: dualpipe-v: 1 stages on each device, want 2"},
-		{"1f1b", 2, 2, "schedule: 1f1b: 2 stages on each device, want 1"},
-		{"interleaved", 0, 2, "schedule: interleaved: 0 devices, want at least 1"},
-		{"interleaved", 2, 0, "schedule: interleaved: 0 stages on each device, want at least 1"},
-		{"interleaved", 1 << 40, 1 << 40, "are more than"},
-	} {
-		s, err := schedule.Named(tt.name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Workers(tt.devices, tt.virtual); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
-		}
-	}
-}
-
 // What a schedule cannot do is refused by its name.
-func TestGenerateErrors(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		config schedule.Config
-		want   string
-	}{
-		{"1f1b", schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}, "workers [0 1 0], want consecutive stages on a worker"},
-		{"zb-h2", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}, "workers [0 1 1 0]"},
-		{"interleaved", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}, "want as many blocks on each, that go round (schedule.Loop)"},
-		{"interleaved", schedule.Config{Stages: 6, MicroBatches: 2, Worker: []int{0, 1, 2, 1, 0, 2}}, "workers [0 1 2 1 0 2], want as many blocks on each, that go round (schedule.Loop)"},
-		{"bfs", schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}, "want as many blocks on each, that go round (schedule.Loop)"},
-		{"zb-v", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}}, "workers [0 1 0 1], want two on each, that go to and fro (schedule.V)"},
-		{"zb-v", schedule.Config{Stages: 4, MicroBatches: 2}, "want two on each"},
-		{"dualpipe-v", schedule.Config{Stages: 2, MicroBatches: 0, Worker: []int{0, 0}}, "0 micro-batches, want at least 1"},
-		{"interleaved-zb", schedule.Config{Stages: 0, MicroBatches: 1}, "0 stages, want at least 1"},
-		{"zb-h1", schedule.Config{Stages: 1, MicroBatches: 1, Capacity: -2}, "a capacity of -2 values on a link"},
+func TestSchedulesRefuse(t *testing.T) {
+	generate := func(name string, c schedule.Config) error {
+		s, err := schedule.Named(name)
+		if err == nil {
+			_, err = s.Generate(c)
+		}
+		return err
+	}
+	workers := func(name string, devices, virtual int) error {
+		s, err := schedule.Named(name)
+		if err == nil {
+			_, err = s.Workers(devices, virtual)
+		}
+		return err
+	}
+	for want, err := range map[string]error{
+		`no schedule "zbv"; did you mean zb-v? want one of gpipe, 1f1b,`: generate("zbv", schedule.Config{}),
+		"zb-v: 3 stages on each device, want 2":                          workers("zb-v", 2, 3),
+		"1f1b: 2 stages on each device, want 1":                          workers("1f1b", 2, 2),
+		"bfs: 0 devices with 2 stages each, want at least 1 of both":     workers("bfs", 0, 2),
+		"and at most 16777216 stages":                                    workers("interleaved", 1<<40, 1<<40),
+		"1f1b: stages are on the workers [0 1 0], want consecutive stages on a worker": generate("1f1b",
+			schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}),
+		"interleaved: stages are on the workers [0 1 1 0], want as many blocks on each, that go round (schedule.Loop)": generate(
+			"interleaved", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}),
+		"zb-v: stages are on the workers [0 1 0 1], want two on each, that go to and fro (schedule.V)": generate("zb-v",
+			schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}}),
+		"dualpipe-v: 0 micro-batches, want at least 1": generate("dualpipe-v", schedule.Config{Stages: 2}),
+		"gpipe: 0 stages, want at least 1":             generate("gpipe", schedule.Config{}),
+		"stage 1 is on worker 2; want a worker from 0 to 1": generate("gpipe",
+			schedule.Config{Stages: 2, MicroBatches: 2, Worker: []int{0, 2}}),
+		"workers [0 2 2]; want workers without gaps": generate("gpipe",
+			schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 2, 2}}),
+		"a capacity of -2 values on a link, want 0 for any number, -1 for none, or 1 and more": generate("gpipe",
+			schedule.Config{Stages: 3, MicroBatches: 2, Capacity: -2}),
+		"skip 0>3: stages go from 0 to 2": generate("gpipe",
+			schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 3}}}),
+		"skip 2>0: want an earlier stage first, as in 0>2": generate("gpipe",
+			schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 2, To: 0}}}),
 	} {
-		s, err := schedule.Named(tt.name)
-		if err != nil {
-			t.Fatal(err)
+		if err == nil || !strings.HasPrefix(err.Error(), "schedule: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
-		_, err = s.Generate(tt.config)
-		if want := "schedule: " + tt.name + ": "; err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%v, want %s%s", err, want, tt.want)
-		}
+	}
+	if v, err := schedule.V(8, 2); err != nil || fmt.Sprint(v) != "[0 1 1 0 0 1 1 0]" {
+		t.Error(v, err)
+	}
+}
+
+// GPipe of fewer micro-batches is a part of GPipe of more. Its forwards may run apart from its
+// backwards; those of 1F1B only where there is nothing to alternate.
+func TestParts(t *testing.T) {
+	config := schedule.Config{Stages: 4, MicroBatches: 5, Recompute: exceptLast, Skips: []schedule.Edge{{From: 0, To: 3}}}
+	whole := gpipe(t, config)
+	config.MicroBatches = 2
+	if diff := cmp.Diff(gpipe(t, config).String(), whole.Fewer(2).String()); diff != "" {
+		t.Error(diff)
+	}
+	one := schedule.Config{MicroBatches: 1}
+	four := schedule.Config{MicroBatches: 4}
+	if !whole.Apart() || scheduled(t, "1f1b", 3, 1, four).Apart() || !scheduled(t, "1f1b", 3, 1, one).Apart() {
+		t.Error("forwards of GPipe run apart, and of 1F1B for one micro-batch")
 	}
 }

@@ -1,7 +1,6 @@
 package schedule_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -23,53 +22,6 @@ func TestRecomputationRunsAhead(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestSimulateBounds(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		p := gpipe(t, config)
-		duration := drawDurations(t, config.Stages)
-		timeline := simulate(t, p, duration)
-
-		var all, busiest time.Duration
-		for _, actions := range p.Workers {
-			var busy time.Duration
-			for _, a := range actions {
-				busy += duration(a)
-			}
-			all += busy
-			busiest = max(busiest, busy)
-		}
-		got := timeline.Makespan()
-		if path := criticalPath(p, duration); got < path || got < busiest || got > all {
-			t.Fatalf("takes %v; critical path %v, busiest worker %v, all actions %v", got, path, busiest, all)
-		}
-		causal(t, p, timeline)
-	})
-}
-
-// criticalPath is the time that the program takes if every action has a worker of its own.
-func criticalPath(p *schedule.Program, duration func(schedule.Action) time.Duration) time.Duration {
-	g := p.Graph()
-	end := make(map[int]time.Duration)
-	var visit func(id int) time.Duration
-	visit = func(id int) time.Duration {
-		if at, ok := end[id]; ok {
-			return at
-		}
-		var start time.Duration
-		for _, dep := range g.Deps[id] {
-			start = max(start, visit(dep))
-		}
-		end[id] = start + duration(g.Actions[id])
-		return end[id]
-	}
-	var longest time.Duration
-	for id := range g.Actions {
-		longest = max(longest, visit(id))
-	}
-	return longest
 }
 
 // causal fails unless the timeline has every action of the program once, those of a worker one
@@ -105,15 +57,6 @@ func causal(t *rapid.T, p *schedule.Program, timeline schedule.Timeline) {
 	}
 	if len(end) != len(g.Actions) {
 		t.Fatalf("%d of %d actions took place", len(end), len(g.Actions))
-	}
-}
-
-func TestSimulateRefuses(t *testing.T) {
-	p := parse(t, "program whole stages=1 micro-batches=1\nworker 0: 0B0 0F0\n")
-	_, err := schedule.Simulate(p, schedule.Unit)
-	var vs schedule.Violations
-	if !errors.As(err, &vs) || vs[0].Rule != schedule.RuleOrder {
-		t.Errorf("a program that cannot run: %v", err)
 	}
 }
 

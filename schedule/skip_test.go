@@ -3,7 +3,6 @@ package schedule_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -59,29 +58,4 @@ func TestGPipeTransfersAlongEdges(t *testing.T) {
 			}
 		}
 	})
-}
-
-// Skips wait on nothing that the step would not wait for anyway: if transfers take no time, neither
-// do they, on workers with one stage each.
-func TestFreeSkipsCostNothing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		config := drawConfig(t)
-		config.Worker = nil
-		duration := freeTransfers(drawDurations(t, config.Stages))
-		with := simulate(t, gpipe(t, config), duration).Makespan()
-		config.Skips = nil
-		if without := simulate(t, gpipe(t, config), duration).Makespan(); with != without {
-			t.Fatalf("takes %v with skips, %v without", with, without)
-		}
-	})
-}
-
-// freeTransfers are durations of which sends and receives take none.
-func freeTransfers(duration func(schedule.Action) time.Duration) func(schedule.Action) time.Duration {
-	return func(a schedule.Action) time.Duration {
-		if a.Kind.Transfer() {
-			return 0
-		}
-		return duration(a)
-	}
 }

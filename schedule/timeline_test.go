@@ -20,77 +20,43 @@ func event(t rapid.TB, worker int, text string, start, end float64) schedule.Eve
 }
 
 func TestMakespanAndIdle(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		name     string
-		timeline schedule.Timeline
+		workers  int
+		events   []schedule.Event
 		makespan time.Duration
 		idle     []float64
 	}{
-		{"nothing happened", schedule.Timeline{Workers: 2}, 0, []float64{0, 0}},
-		{"no time passed", schedule.Timeline{Workers: 1, Events: []schedule.Event{event(t, 0, "0F0", 5, 5)}}, 0, []float64{0}},
-		{"one worker has nothing to do", schedule.Timeline{Workers: 2, Events: []schedule.Event{
-			event(t, 0, "0F0", 0, 4),
-		}}, 4 * time.Millisecond, []float64{0, 1}},
-		{"the clock began before the run", schedule.Timeline{Workers: 2, Events: []schedule.Event{
-			event(t, 0, "0F0", 100, 102),
-			event(t, 1, "1F0", 103, 104),
-		}}, 4 * time.Millisecond, []float64{0.5, 0.75}},
-		{"or after", schedule.Timeline{Workers: 1, Events: []schedule.Event{
-			event(t, 0, "0F0", -4, -3),
-			event(t, 0, "0F1", -1, 0),
-		}}, 4 * time.Millisecond, []float64{0.5}},
-		{"transfers are work", schedule.Timeline{Workers: 2, Events: []schedule.Event{
-			event(t, 0, "0F0", 0, 1),
-			event(t, 1, "0>1F0", 1, 2),
-			event(t, 1, "1F0", 2, 4),
-		}}, 4 * time.Millisecond, []float64{0.75, 0.25}},
-		{"in any order", schedule.Timeline{Workers: 1, Events: []schedule.Event{
-			event(t, 0, "0F1", 3, 4),
-			event(t, 0, "0F0", 0, 1),
-		}}, 4 * time.Millisecond, []float64{0.5}},
-		{"a copy beside computations", schedule.Timeline{Workers: 1, Events: []schedule.Event{
-			event(t, 0, "1>0B1", 0, 3),
-			event(t, 0, "0B0", 1, 2),
-			event(t, 0, "0B1", 2, 3),
-			event(t, 0, "0B2", 9, 10),
-		}}, 10 * time.Millisecond, []float64{0.6}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.timeline.Makespan(); got != tt.makespan {
-				t.Errorf("takes %v, want %v", got, tt.makespan)
+		{"nothing happened", 2, nil, 0, []float64{0, 0}},
+		{"no time passed", 1, []schedule.Event{event(t, 0, "0F0", 5, 5)}, 0, []float64{0}},
+		{"the clock began before the run", 3, []schedule.Event{event(t, 0, "0F0", 100, 102), event(t, 1, "1F0", 103, 104)},
+			4 * time.Millisecond, []float64{0.5, 0.75, 1}},
+		{"transfers are work, in any order", 1, []schedule.Event{event(t, 0, "1F0", 2, 3), event(t, 0, "0>1F0", 1, 2),
+			event(t, 0, "1F1", 4, 5)}, 4 * time.Millisecond, []float64{0.25}},
+		{"a copy beside computations", 1, []schedule.Event{event(t, 0, "1>0B1", 0, 3), event(t, 0, "0B0", 1, 2),
+			event(t, 0, "0B1", 2, 3), event(t, 0, "0B2", 9, 10)}, 10 * time.Millisecond, []float64{0.6}},
+	} {
+		timeline := schedule.Timeline{Workers: tt.workers, Events: tt.events}
+		if got := timeline.Makespan(); got != tt.makespan {
+			t.Errorf("%s: takes %v, want %v", tt.name, got, tt.makespan)
+		}
+		for w, want := range tt.idle {
+			if got := timeline.Idle(w); math.Abs(got-want) > 1e-9 {
+				t.Errorf("%s: worker %d is idle for %v, want %v", tt.name, w, got, want)
 			}
-			for w, want := range tt.idle {
-				if got := tt.timeline.Idle(w); math.Abs(got-want) > 1e-9 {
-					t.Errorf("worker %d is idle for %v, want %v", w, got, want)
-				}
-			}
-		})
+		}
 	}
 }
 
 func TestTimelineValidate(t *testing.T) {
-	tests := []struct {
-		name  string
-		event schedule.Event
-		want  string
-	}{
-		{"valid", event(t, 1, "1F0", 1, 1), ""},
-		{"no such worker", event(t, 2, "1F0", 1, 2), "1F0 is on worker 2 of 2"},
-		{"negative worker", event(t, -1, "1F0", 1, 2), "1F0 is on worker -1 of 2"},
-		{"backwards", event(t, 1, "1F0", 2, 1), "1F0 on worker 1 ends at 1ms, before its start at 2ms"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			timeline := schedule.Timeline{Workers: 2, Events: []schedule.Event{event(t, 0, "0F0", 0, 1), tt.event}}
-			err := timeline.Validate()
-			switch {
-			case tt.want == "" && err != nil:
-				t.Error(err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
-				t.Errorf("%v, want %s", err, tt.want)
-			}
-		})
+	for want, e := range map[string]schedule.Event{
+		"1F0 is on worker 2 of 2":                              event(t, 2, "1F0", 1, 2),
+		"1F0 on worker 1 ends at 1ms, before its start at 2ms": event(t, 1, "1F0", 2, 1),
+	} {
+		timeline := schedule.Timeline{Workers: 2, Events: []schedule.Event{event(t, 0, "0F0", 1, 1), e}}
+		if err := timeline.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 

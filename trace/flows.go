@@ -18,13 +18,11 @@ import "penstock.example/schedule"
 func flows(events []schedule.Event) [][]record {
 	ends := make([][]record, len(events))
 	last := make(map[schedule.Action]int)      // by action: its last event
-	waiting := make(map[schedule.Action][]int) // by what uses: receives that have not been used
+	waiting := make(map[schedule.Action][]int) // by user: receives that have not been used
 	via := make(map[int][]int)                 // by receive: the events of its arrow
-	var order []int                            // receives
 	for at, e := range events {
 		a := e.Action
-		// where a backward has parts, the first is what makes and uses gradients
-		if a.Kind == schedule.BackwardInput {
+		if a.Kind == schedule.BackwardInput { // of a backward's parts the first makes and uses gradients
 			a.Kind = schedule.Backward
 		}
 		for _, receive := range waiting[a] {
@@ -48,10 +46,9 @@ func flows(events []schedule.Event) [][]record {
 		}
 		via[at] = append(via[at], at)
 		waiting[user] = append(waiting[user], at)
-		order = append(order, at)
 	}
 	id := 0
-	for _, receive := range order {
+	for receive := range events {
 		arrow := via[receive]
 		if len(arrow) < 2 {
 			continue
@@ -59,16 +56,13 @@ func flows(events []schedule.Event) [][]record {
 		id++
 		for i, at := range arrow {
 			e := events[at]
-			end := record{Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
-				Name: events[receive].Action.String(),
-				Cat:  "flow", ID: id}
+			end := record{Phase: "t", Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+				Name: events[receive].Action.String(), Cat: "flow", ID: id}
 			switch i {
 			case 0:
-				end.Phase = phaseFlowFrom
+				end.Phase = "s"
 			case len(arrow) - 1:
-				end.Phase, end.Bind = phaseFlowTo, "e" // bind to the enclosing slice, not to the next
-			default:
-				end.Phase = phaseFlowVia
+				end.Phase, end.Bind = "f", "e" // bind to the enclosing slice, not to the next
 			}
 			ends[at] = append(ends[at], end)
 		}

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/schedule"
-	"penstock.example/trace"
 )
 
 // arrows returns the arrows of a trace as the slices they join, "0F0 0>1F0 1F0", in the order in
@@ -109,7 +108,7 @@ func TestFlows(t *testing.T) {
 				timeline.Events = append(timeline.Events, schedule.Event{Worker: a.Stage, Action: a, Start: at, End: at + 1000})
 				at += 1000
 			}
-			if diff := cmp.Diff(tt.want, arrows(t, written(t, timeline, trace.Options{}))); diff != "" {
+			if diff := cmp.Diff(tt.want, arrows(t, written(t, timeline))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -126,16 +125,13 @@ func TestFlowsOfPrograms(t *testing.T) {
 		if n > 2 && rapid.Bool().Draw(t, "skip") {
 			config.Skips = []schedule.Edge{{From: 0, To: n - 1}}
 		}
-		p, err := schedule.GPipe(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := gpipe(t, config)
 		unit := time.Duration(rapid.IntRange(0, 2).Draw(t, "unit"))
 		timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration { return unit * schedule.Unit(a) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := written(t, timeline, trace.Options{})
+		text := written(t, timeline)
 		got := arrows(t, text)
 		if want := 2 * (n - 1 + len(config.Skips)) * m; len(got) != want {
 			t.Fatalf("%d arrows, want %d:\n%s", len(got), want, text)

@@ -1,3 +1,9 @@
+// Package trace writes a [schedule.Timeline], simulated or recorded, as a Chrome trace-event file,
+// which https://ui.perfetto.dev and chrome://tracing open: a row per worker, a slice per action,
+// arrows that follow values between stages, and a curve of the bytes live on each device where
+// the timeline has them.
+//
+// The format is described in "Trace Event Format" (Google, 2016).
 package trace
 
 import (
@@ -13,42 +19,25 @@ import (
 	"penstock.example/schedule"
 )
 
-// Options are optional words of a trace.
-type Options struct {
-	// Workers names the rows, as in "worker 0 · cpu:0": one name for each worker. Nil means "worker
-	// 0" and so on.
-	Workers []string
+// WriteFile writes the timeline to a file, as [Write] does. With an error, an older file stays as it
+// was. The folder must exist.
+func WriteFile(path string, t schedule.Timeline, workers []string) error {
+	return disk.Write(path, func(w io.Writer) error { return Write(w, t, workers) })
 }
 
-// worker is the name of a worker.
-func (o Options) worker(w int) string {
-	if o.Workers != nil {
-		return o.Workers[w]
-	}
-	return fmt.Sprintf("worker %d", w)
-}
-
-// WriteFile writes the timeline to a file, as [Write] does. The file appears under its name when it
-// is complete: with an error, an older file stays as it was. The folder must
-// exist.
-func WriteFile(path string, t schedule.Timeline, opts Options) error {
-	return disk.Write(path, func(w io.Writer) error { return Write(w, t, opts) })
-}
-
-// Write writes the timeline as JSON, one trace event per line. It returns an error for a timeline
-// that is not valid, for a time before zero, for names that are not one per worker, and the first
-// error of w.
-func Write(w io.Writer, t schedule.Timeline, opts Options) error {
+// Write writes the timeline as JSON, one trace event per line. workers names the rows, as in "worker 0 ·
+// cpu:0". It returns an error for a timeline that is not valid, for a time before zero, for names that
+// are not one per worker, and the first error of w.
+func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("trace: %w", err)
 	}
-	if opts.Workers != nil && len(opts.Workers) != t.Workers {
-		return fmt.Errorf("trace: %d names for %d workers; want one for each, or none", len(opts.Workers),
-			t.Workers)
+	if len(workers) != t.Workers {
+		return fmt.Errorf("trace: %d names for %d workers; want one for each", len(workers), t.Workers)
 	}
-	records := names(pid, "penstock", t.Workers, opts)
+	records := names(pid, "penstock", workers)
 	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
-		records = append(records, names(pidReductions, "penstock, gradient reductions", t.Workers, opts)...)
+		records = append(records, names(pidReductions, "penstock, gradient reductions", workers)...)
 	}
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
@@ -60,8 +49,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 	}
 	for _, e := range events {
 		if e.Live != 0 { // a curve for each worker
-			records = append(records, record{Phase: phaseCounter, Pid: pid, Ts: new(micros(e.End)),
-				Name: "bytes live, " + opts.worker(e.Worker), Args: &args{Bytes: &e.Live}})
+			records = append(records, record{Phase: "C", Pid: pid, Ts: new(micros(e.End)),
+				Name: "bytes live, " + workers[e.Worker], Args: &args{Bytes: &e.Live}})
 		}
 	}
 	out := bufio.NewWriter(w)
@@ -85,6 +74,8 @@ func Write(w io.Writer, t schedule.Timeline, opts Options) error {
 
 // record is one trace event of any type. Fields that a type does not have are absent.
 type record struct {
+	// Phase is M for metadata, X for a slice, C for a counter, and of an arrow s where it starts, t
+	// where it passes and f where it ends.
 	Phase string  `json:"ph"`
 	Pid   int     `json:"pid"`
 	Tid   int     `json:"tid,omitempty"`
@@ -96,16 +87,6 @@ type record struct {
 	Bind  string  `json:"bp,omitempty"`
 	Args  *args   `json:"args,omitempty"`
 }
-
-// The values of record.Phase.
-const (
-	phaseMetadata = "M"
-	phaseComplete = "X" // a slice: start and duration
-	phaseCounter  = "C"
-	phaseFlowFrom = "s" // an arrow starts at the slice around this moment,
-	phaseFlowVia  = "t" // goes on through another,
-	phaseFlowTo   = "f" // and ends
-)
 
 // pid is the process of the workers, which are its threads. Reductions have one of their own with
 // the same threads, as they go on beside what their worker does, and slices of a thread must not
@@ -139,14 +120,11 @@ func (m micros) MarshalJSON() ([]byte, error) {
 }
 
 // names returns the metadata of a process: its name, and the names and the order of its workers.
-func names(pid int, process string, workers int, opts Options) []record {
-	out := []record{{Phase: phaseMetadata, Pid: pid, Name: "process_name", Args: &args{Name: process}}}
-	for w := range workers {
-		out = append(out,
-			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_name",
-				Args: &args{Name: opts.worker(w)}},
-			record{Phase: phaseMetadata, Pid: pid, Tid: tid(w), Name: "thread_sort_index",
-				Args: &args{SortIndex: &w}})
+func names(pid int, process string, workers []string) []record {
+	out := []record{{Phase: "M", Pid: pid, Name: "process_name", Args: &args{Name: process}}}
+	for w, name := range workers {
+		out = append(out, record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_name", Args: &args{Name: name}},
+			record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_sort_index", Args: &args{SortIndex: &w}})
 	}
 	return out
 }
@@ -159,7 +137,7 @@ func complete(e schedule.Event) record {
 		category = "transfer"
 	}
 	r := record{
-		Phase: phaseComplete, Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+		Phase: "X", Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
 		Dur:  new(micros(e.End - e.Start)),
 		Name: a.Words(), Cat: category,
 		Args: &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},

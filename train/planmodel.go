@@ -44,7 +44,6 @@ type PlanConfig struct {
 
 	Measuring func(what string) func(layers, of int) // is called before each measurement; it returns profile.Config.Progress
 	Note      func(line string)                      // is called with remarks on the search
-	Opened    func(*pipe.Pipe, *nn.Sequential)       // is given the pipe of each plan that fits, while it is open
 }
 
 // PlanDevice is a device of a plan. Devices of one kind and model count as equal.
@@ -473,9 +472,6 @@ func (p *planning) fits(ctx context.Context, best *plan.Candidate) (err error) {
 		best.Run(line)
 	}
 	best.Planned = made
-	if p.Opened != nil {
-		p.Opened(opened, model)
-	}
 	return nil
 }
 

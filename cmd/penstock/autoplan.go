@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -108,7 +109,10 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	}
 	list, err := readDevices(given)
 	o.named, o.config.Devices = given, nil
-	o.world.Devices, o.world.Stages = describeDevices(list), len(given)
+	for _, d := range list {
+		o.world.Devices += strings.TrimSpace(d.String()+" "+d.Hardware.Model) + ","
+	}
+	o.world.Stages = len(given)
 	return err
 }
 
@@ -251,8 +255,9 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks,
-		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, trainOnly: j.weights.trainOnly,
-			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
+		trainOnly: j.weights.trainOnly,
+		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
+			threads: w.Threads, seed: j.config.Seed}}
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}

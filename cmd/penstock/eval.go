@@ -1,16 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"reflect"
+	"math"
+	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/tokenizer"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -19,7 +23,7 @@ import (
 type evalFlags struct {
 	trainedFlags
 	dataFlags
-	part, format string
+	part string
 }
 
 // Parts of a data set.
@@ -35,41 +39,57 @@ func newEval() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "eval DIR [flags]",
 		Short: "Evaluate a trained model",
-		Long: `Evaluate the model of a run of penstock train: its loss, and the accuracy or, for
-regression, the mean squared error, on the data of the run or on others. DIR is the
-directory of --out, whose newest checkpoint is meant, or a checkpoint.
+		Long: `Print the loss of a trained model and its accuracy, or for regression the mean squared
+error. DIR is the directory of penstock train --out, whose newest checkpoint is taken, or
+a checkpoint.
 
-Data, batch, micro-batches and threads are those of the run unless flags say others;
-the numbers are then those that the run itself has printed, to the bit, whatever the
-stages, devices and limit. Samples of --data must have the shape that the model was
-trained with, and as many classes, and are normalised as in training. With --data the
-run's --data-dir, --data-set and --window do not count.
-
-One process evaluates, also a checkpoint of several. A model that is too large for a
-device is cut: --stages over --devices, each under --memory-limit.`,
+Data, batch, micro-batches and threads are those of the run unless flags say others; the
+numbers are then those of the run, to the bit, whatever the stages, devices and limit.
+With --data the run's --data-dir, --data-set and --window do not count.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
 		Args: filesNamed("DIR"),
-		RunE: interruptible("evaluating", func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(cmd.OutOrStdout()); err != nil {
-				return err
-			}
-			return f.run(cmd, args[0])
-		}),
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation, which is what "+
-		"--validate of the run has held out, or all",
-		partTest, partTrain, partValidation, partAll)
+	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation (what --validate of the "+
+		"run has held out), or all", partTest, partTrain, partValidation, partAll)
 	f.dataFlags.register(s, " (default: the run's data)")
 	f.trainedFlags.register(s)
-	formatFlag(s, &f.format)
-	return cmd
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
+		var set data.Dataset
+		var name string
+		t, err := f.open(cmd, args[0], func(t *trained) (err error) {
+			set, name, err = f.data(cmd, t)
+			return err
+		})
+		if err != nil {
+			return r, err
+		}
+		defer func() { err = errors.Join(err, t.close()) }()
+		progress := newCounter(cmd.ErrOrStderr(), "evaluating", "samples")
+		e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch,
+			Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
+		progress.end()
+		if err != nil {
+			return r, withRemedy(err)
+		}
+		c := t.checkpoint
+		return result{line: evalLine{c.Path, c.Step, name, f.part, e}, text: func(w io.Writer) {
+			fmt.Fprintf(w, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step,
+				counted(e.Samples, "sample"), name, f.part)
+			fmt.Fprintf(w, "loss\t%.6g\n", *e.Loss)
+			if e.MSE != nil {
+				fmt.Fprintf(w, "error\t%.6g (mean squared)\n", *e.MSE)
+			} else {
+				fmt.Fprintf(w, "accuracy\t%.2f %%\n", 100**e.Accuracy)
+			}
+		}}, nil
+	})
 }
 
-// evalLine is the output of penstock eval.
+// evalLine is the JSON of penstock eval.
 type evalLine struct {
 	Checkpoint string `json:"checkpoint"`
 	Step       int64  `json:"step"`
@@ -78,40 +98,9 @@ type evalLine struct {
 	train.Evaluation
 }
 
-func (f *evalFlags) run(cmd *cobra.Command, dir string) (err error) {
-	var set data.Dataset
-	var name string
-	t, err := f.open(cmd, dir, func(t *trained) (err error) {
-		set, name, err = f.data(cmd, t)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	progress := newCounter(cmd.ErrOrStderr(), "evaluating", "samples")
-	e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch,
-		Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
-	progress.end()
-	if err != nil {
-		return withRemedy(err)
-	}
-	c := t.checkpoint
-	return printResult(cmd, f.format, evalLine{c.Path, c.Step, name, f.part, e}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step,
-			counted(e.Samples, "sample"), name, f.part)
-		fmt.Fprintf(w, "loss\t%.6g\n", *e.Loss)
-		if e.MSE != nil {
-			fmt.Fprintf(w, "error\t%.6g (mean squared)\n", *e.MSE)
-		} else {
-			fmt.Fprintf(w, "accuracy\t%.2f %%\n", 100**e.Accuracy)
-		}
-	})
-}
-
 // data opens the data of the run, or of the flags, and checks that they suit the model.
 func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, error) {
-	p, err := runData(cmd, t)
+	p, err := f.runData(cmd, t)
 	if err != nil {
 		return nil, "", err
 	}
@@ -121,51 +110,31 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	if err != nil {
 		return nil, "", ofData(err)
 	}
-	var set data.Dataset
+	set := test
 	switch f.part {
-	case partTest:
-		set = test
 	case partAll:
 		set = data.Join(training, test)
-	default:
+	case partTrain, partValidation:
 		kept, held, err := p.splitValidation(training)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, "", err
-		case f.part == partTrain:
-			set = kept
-		case held == nil:
-			return nil, "", badUsage("--part validation: the run has held nothing out of training " +
-				"(--validate); want --part test")
-		default:
+		}
+		if set = kept; f.part == partValidation {
 			set = held
 		}
+		if set == nil {
+			return nil, "", badUsage("--part validation: the run has held nothing out of training " +
+				"(--validate); want --part test")
+		}
 	}
-	if err := fitsTrained(set.Info(), t, cmd.Flags().Changed("data")); err != nil {
-		return nil, "", err
-	}
-	return set, p.dataName, nil
+	return set, p.dataName, fitsTrained(set.Info(), t.recipe.Samples)
 }
 
-// runData returns the options of a run's data; flags of the command line come first.
-func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
+// runData returns the options of the run's data, in which flags of the command line come first.
+func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	from, flags := trainingFlags()
-	for _, name := range append([]string{"data"}, dataOnly...) {
-		typed := cmd.Flags().Lookup(name)
-		texts := []string{typed.Value.String()}
-		if list, ok := typed.Value.(pflag.SliceValue); ok {
-			texts = list.GetSlice()
-		}
-		for _, text := range texts {
-			if !typed.Changed {
-				break
-			}
-			if err := from.Flags().Set(name, text); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if !cmd.Flags().Changed("data") { // with which it starts anew
+	changed := cmd.Flags().Changed
+	if !changed("data") {
 		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
@@ -175,41 +144,204 @@ func runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 			return nil, err
 		}
 	}
+	d, typed := &flags.dataFlags, f.dataFlags
+	if changed("data") {
+		d.dataName = typed.dataName
+	}
+	if changed("data-dir") {
+		d.dataDir = typed.dataDir
+	}
+	if changed("data-set") {
+		d.dataSettings = typed.dataSettings
+	}
+	if changed("window") {
+		d.window = typed.window
+	}
 	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
-	return p, p.modelFlags.check(from.Flags())
+	return p, p.modelFlags.check(cmd.Flags())
 }
 
-// fitsTrained returns an error if samples are not what a model was trained on. other says that --data is given.
-func fitsTrained(info data.Info, t *trained, other bool) error {
-	was := t.recipe.Samples
-	if was == nil { // a checkpoint that does not say it
+// fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.
+func fitsTrained(is data.Info, was *data.Info) error {
+	if was == nil {
 		return nil
 	}
-	flag := "--data-dir"
-	if other {
-		flag = "--data"
+	named := is.ClassNames != nil && was.ClassNames != nil
+	text := func(i data.Info) string {
+		out := fmt.Sprintf("inputs %v %v and outputs %d", i.Input.Kind, i.Input.Shape, i.Outputs())
+		if i.Task() == data.NextToken && i.Source == data.Uint8 {
+			out += " of bytes"
+		}
+		if named {
+			out += fmt.Sprint(" of the classes ", i.ClassNames)
+		}
+		return out + " for " + string(i.Task())
 	}
-	ofBytes := func(i *data.Info) bool { return i.Task() == data.NextToken && i.Source == data.Uint8 }
-	for _, c := range []struct {
-		what    string
-		is, was any
-	}{
-		{"the task", info.Task(), was.Task()},
-		{"inputs", fmt.Sprint(info.Input.Kind, " ", info.Input.Shape), fmt.Sprint(was.Input.Kind, " ",
-			was.Input.Shape)},
-		{"text as bytes", ofBytes(&info), ofBytes(was)},
-		{"outputs", info.Outputs(), was.Outputs()},
-		{"the classes", info.ClassNames, was.ClassNames},
-	} {
-		if c.what == "the classes" && (len(info.ClassNames) == 0 || len(was.ClassNames) == 0) {
-			continue
-		}
-		if !reflect.DeepEqual(c.is, c.was) {
-			return fmt.Errorf("%s: the data have %s %v, and the model was trained with %v; want data like "+
-				"those of the run",
-				flag, c.what, c.is, c.was)
-		}
+	if text(is) != text(*was) {
+		return fmt.Errorf("the data have %s, and the model was trained with %s; want data like those of the run",
+			text(is), text(*was))
 	}
 	return nil
+}
+
+// predictFlags is the command line of penstock predict.
+type predictFlags struct {
+	trainedFlags
+	top       int
+	tokenizer string
+	tokens    *tokenizer.Tokenizer // nil is none
+}
+
+func newPredict() *cobra.Command {
+	var f predictFlags
+	cmd := &cobra.Command{
+		Use:   "predict DIR FILE... [flags]",
+		Short: "Say what a trained model makes of files",
+		Long: `Run a trained model on inputs in files, and print a line of JSON for each:
+
+  classes    {"file": "a.png", "row": 0,
+             "classes": [{"class": 7, "name": "Bag", "probability": 0.93}, ...]}
+  text       the same, of the token that follows the last one
+  numbers    {"file": "x.npy", "row": 2, "values": [0.5]}
+  pixels     {"file": "a.png", "row": 0, "pixels": [[0, 3, ...], ...]}, classes
+
+A file is a picture (PNG, JPEG, GIF), a text, or an .npy, like the data that the model was
+trained on; an .npy has one input, or several with a dimension in front. DIR is the
+directory of penstock train --out, whose newest checkpoint is taken, or a checkpoint. If a
+file is no input of the model, nothing is printed.`,
+		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
+  penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
+		Args: atLeast("DIR", "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd, args[0], args[1:])
+		},
+	}
+	s := cmd.Flags()
+	s.SortFlags = false
+	count(s, &f.top, "top", 5, "`K` most likely classes of each input")
+	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	f.register(s)
+	return cmd
+}
+
+// predictionLine is the JSON of a prediction.
+type predictionLine struct {
+	File    string      `json:"file"`
+	Row     int         `json:"row"`
+	Classes []classLine `json:"classes,omitempty"`
+	Values  []float32   `json:"values,omitempty"`
+	Pixels  [][]int     `json:"pixels,omitempty"`
+}
+
+type classLine struct {
+	Class       int     `json:"class"`
+	Name        string  `json:"name,omitempty"`
+	Probability float32 `json:"probability"`
+}
+
+func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err error) {
+	var inputs *data.Inputs
+	t, err := f.open(cmd, dir, func(t *trained) (err error) {
+		if t.recipe.Samples == nil {
+			return fmt.Errorf("checkpoint %s does not say what its model reads (Recipe.Samples); want "+
+				"train.Predict in Go", t.checkpoint.Path)
+		}
+		if err := f.openTokenizer(t); err != nil {
+			return err
+		}
+		inputs, err = data.NewInputs(*t.recipe.Samples, f.tokens, files)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	var all bytes.Buffer // so that nothing is written where something is wrong
+	out := json.NewEncoder(&all)
+	progress := newCounter(cmd.ErrOrStderr(), "predicting", "inputs")
+	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch,
+		OnBatch: progress.at}, func(i int, output []float32) error {
+		line, err := f.line(inputs, i, output)
+		return cmp.Or(err, out.Encode(line))
+	})
+	progress.end()
+	if err != nil {
+		return withRemedy(err)
+	}
+	_, err = cmd.OutOrStdout().Write(all.Bytes())
+	return err
+}
+
+// openTokenizer opens the tokenizer of --tokenizer, or of the run if it was trained on its tokens.
+func (f *predictFlags) openTokenizer(t *trained) (err error) {
+	samples, path := t.recipe.Samples, f.tokenizer
+	if samples.Task() != data.NextToken || samples.Source == data.Uint8 {
+		return nil
+	}
+	if path == "" {
+		from, flags := trainingFlags()
+		if err := t.readFlags(from); errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
+			return nil
+		}
+		var o data.Options
+		if err := data.Set("text", &o, flags.dataSettings); err != nil {
+			return err
+		}
+		path = o.Tokenizer
+	}
+	if f.tokens, err = tokenizer.Open(path); err != nil {
+		return fmt.Errorf("--tokenizer: %w", err)
+	}
+	return nil
+}
+
+// line is the prediction for an input.
+func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
+	info := inputs.Info()
+	line.File, line.Row = inputs.Source(i)
+	for _, x := range output {
+		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+			return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
+				"diverged, or the input is far from what it was trained on", line.File, line.Row)
+		}
+	}
+	switch info.Task() {
+	case data.Regression:
+		line.Values = output
+	case data.Segmentation:
+		line.Pixels = likeliest(output, info.Classes, int(info.Target.Shape[1]))
+	default:
+		for _, class := range train.Likely(output, f.top) {
+			line.Classes = append(line.Classes, classLine{class, f.className(info, class), output[class]})
+		}
+	}
+	return line, nil
+}
+
+// likeliest is the most likely class of each pixel of an image.
+func likeliest(output []float32, classes, width int) [][]int {
+	pixels := make([]int, len(output)/classes)
+	for at := range pixels {
+		for class := range classes {
+			if output[class*len(pixels)+at] > output[pixels[at]*len(pixels)+at] {
+				pixels[at] = class
+			}
+		}
+	}
+	return slices.Collect(slices.Chunk(pixels, width))
+}
+
+// className is the name of a class, or "". Bytes are named by their characters, tokens by their text.
+func (f *predictFlags) className(info data.Info, class int) string {
+	switch {
+	case f.tokens != nil && class < f.tokens.Len():
+		text, _ := f.tokens.Decode([]int32{int32(class)})
+		return string(text)
+	case class < len(info.ClassNames):
+		return info.ClassNames[class]
+	case info.Input.Kind == data.Int64 && info.Source == data.Uint8 && class < 128:
+		return string(rune(class))
+	}
+	return ""
 }

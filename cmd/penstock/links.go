@@ -3,47 +3,38 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/plan"
 	"penstock.example/torch"
+	"penstock.example/train"
 )
 
-// Links are timed between each process and the next, one pair after the other. The latency is half of the
-// shortest of several round trips of few bytes; the bandwidth is of the fastest of several transfers of many.
-const (
-	roundTrips    = 20
-	transfers     = 4
-	transferBytes = 2 << 20
-)
+// trips is how many transfers of few bytes and of many are timed on a link. The shortest count.
+const trips = 10
 
-// measureLinks returns the slowest link of a group. All members call it.
-func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	for first := range g.Size() - 1 {
-		var mine plan.Link
-		var failed error
-		if err := torch.Try(func() {
-			switch g.Rank() {
-			case first:
-				mine, failed = timeLink(c, g, first+1, true)
-			case first + 1:
-				_, failed = timeLink(c, g, first, false)
+// timeTrips makes a link of the times of trips with few and with many bytes.
+func timeTrips(c *torch.Ctx, bytes int, trip func(*torch.Tensor) (time.Duration, error)) (plan.Link, error) {
+	var least [2]time.Duration
+	for i, numbers := range []int{1, bytes / 4} {
+		t := c.Zeros(torch.Float32, int64(numbers))
+		c.Synchronize()
+		for k := range trips {
+			took, err := trip(t)
+			if err != nil {
+				return plan.Link{}, err
 			}
-		}); err != nil {
-			failed = err
+			if k == 0 || took < least[i] {
+				least[i] = max(took, time.Nanosecond)
+			}
 		}
-		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to rank %d", first, first+1), mine,
-			failed)
-		if err != nil {
-			return slowest, err
-		}
-		slowest = slower(slowest, all[first])
 	}
-	return slowest, nil
+	return plan.Link{Latency: least[0],
+		Bandwidth: float64(bytes) / max(least[1]-least[0], time.Microsecond).Seconds()}, nil
 }
 
 // slower returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
@@ -54,57 +45,125 @@ func slower(a, b plan.Link) plan.Link {
 	return a
 }
 
-// shortest is the shortest of several trips.
-func shortest(n int, trip func() (time.Duration, error)) (least time.Duration, err error) {
-	for k := range n {
-		took, err := trip()
-		if err != nil {
-			return 0, err
-		}
-		if k == 0 || took < least {
-			least = took
-		}
-	}
-	return least, nil
-}
-
-// linkOf computes a link from the times of a small and of a large transfer.
-func linkOf(few, many time.Duration, bytes int) plan.Link {
-	return plan.Link{Latency: few, Bandwidth: float64(bytes) / max(many-few, time.Microsecond).Seconds()}
-}
-
-// timeLink times the link to a member, which answers each transfer.
-func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (l plan.Link, err error) {
-	few, many := c.Zeros(torch.Float32, 1), c.Zeros(torch.Float32, transferBytes/4)
-	send := func(t *torch.Tensor) error { return wait(g.Send(t, peer, 0)) }
-	receive := func(t *torch.Tensor) error { return wait(g.Receive(t, peer, 0)) }
-	trips := func(n int, t *torch.Tensor) (time.Duration, error) {
-		return shortest(n, func() (time.Duration, error) {
-			began := time.Now()
-			first, second := send, receive
-			if !asks {
-				first, second = receive, send
+// measureLinks returns the slowest link between a process and the next. All members of the group call it.
+func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	for first := range g.Size() - 1 {
+		var mine plan.Link
+		var failed error
+		err := torch.Try(func() {
+			if own := g.Rank() - first; own == 0 || own == 1 {
+				mine, failed = timeLink(c, g, first+1-own, own == 0)
 			}
-			if err := first(t); err != nil {
+		})
+		if err == nil {
+			err = failed
+		}
+		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to rank %d", first, first+1), mine, err)
+		if err != nil {
+			return slowest, err
+		}
+		slowest = slower(slowest, all[first])
+	}
+	return slowest, nil
+}
+
+// timeLink times the link to a member, which answers each transfer with few bytes. The latency is half of
+// the shortest round trip.
+func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (plan.Link, error) {
+	wait := func(w link.Work, err error) error {
+		if err != nil {
+			return err
+		}
+		return w.Wait()
+	}
+	answer := c.Zeros(torch.Float32, 1)
+	l, err := timeTrips(c, 2<<20, func(t *torch.Tensor) (time.Duration, error) {
+		began := time.Now()
+		if !asks {
+			if err := wait(g.Receive(t, peer, 0)); err != nil {
 				return 0, err
 			}
-			err := second(few)
-			return max(time.Since(began), time.Nanosecond), err
-		})
-	}
-	short, err := trips(roundTrips, few)
-	if err != nil {
-		return l, err
-	}
-	long, err := trips(transfers, many)
-	l = linkOf(short, long, transferBytes)
-	l.Latency /= 2 // of a round trip
+			return time.Since(began), wait(g.Send(answer, peer, 0))
+		}
+		if err := wait(g.Send(t, peer, 0)); err != nil {
+			return 0, err
+		}
+		err := wait(g.Receive(answer, peer, 0))
+		return time.Since(began), err
+	})
+	l.Latency /= 2
 	return l, err
 }
 
-func wait(w link.Work, err error) error {
-	if err != nil {
-		return err
+// measureCopies is what copies between each two devices of this process take. The slowest counts for all.
+func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
+	err = torch.Try(func() {
+		for i, to := range devices {
+			for _, from := range devices[:i] {
+				slowest = slower(slowest, timeCopies(from, to))
+			}
+		}
+	})
+	return slowest, err
+}
+
+// timeCopies times copies from one device to another.
+func timeCopies(from, to torch.Device) plan.Link {
+	source, target := torch.NewCtx(torch.Options{Device: from}), torch.NewCtx(torch.Options{Device: to})
+	defer source.Close()
+	defer target.Close()
+	l, _ := timeTrips(source, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
+		start := target.Moment()
+		defer start.Free()
+		target.CopyHere(t)
+		end := target.Moment()
+		defer end.Free()
+		target.Synchronize()
+		target.Close()
+		return end.Since(start), nil
+	})
+	return l
+}
+
+// deviceNames is devices as --devices takes them.
+func deviceNames(devices []torch.Device) string {
+	var list []string
+	for _, d := range devices {
+		list = append(list, d.String())
 	}
-	return w.Wait()
+	return strings.Join(list, ",")
+}
+
+// checkNamed refuses devices that cannot be planned together, or cannot be used here.
+func checkNamed(devices []torch.Device) error {
+	for i, d := range devices {
+		problem := d.Usable()
+		switch {
+		case slices.Contains(devices[:i], d):
+			problem = fmt.Errorf("%v is there twice; want each device once", d)
+		case d.Kind != devices[0].Kind:
+			problem = fmt.Errorf("a CPU and a GPU are not planned together; want devices of one of the two")
+		}
+		if problem != nil {
+			return badUsage("--devices %s: %w", deviceNames(devices), problem)
+		}
+	}
+	return nil
+}
+
+// hardware reads the model and the memory of a device. Tests replace it.
+var hardware = torch.Device.Hardware
+
+// readDevices reads the model and the memory of devices.
+func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
+	for _, d := range devices {
+		h, err := hardware(d)
+		if err != nil {
+			return nil, badUsage("--devices %s: %s", deviceNames(devices), message(err))
+		}
+		list = append(list, train.PlanDevice{Device: d, Hardware: h})
+	}
+	return list, nil
 }

@@ -61,6 +61,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
+	if stop := ctx.Err(); stop != nil && errors.Is(err, stop) && !errors.As(err, new(*failedError)) {
+		err = errors.New("interrupted; nothing is written")
+	}
 	tell(stderr, err)
 	var usage *usageError
 	var launched interface{ ExitCode() int } // of a process of launch
@@ -109,6 +112,9 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 		Version:       ownVersion(),
 		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return checkOutput(cmd.OutOrStdout())
+		},
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetVersionTemplate("penstock {{.Version}}\n")

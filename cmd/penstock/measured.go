@@ -7,12 +7,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"penstock.example/data"
 	"penstock.example/models"
 	"penstock.example/nn"
-	"penstock.example/pipe"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -92,9 +90,6 @@ func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 // measure measures the model on a made-up micro-batch, on the device of the configuration.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
-	if err := checkOutput(cmd.OutOrStdout()); err != nil {
-		return profile.Profile{}, err
-	}
 	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
 	measured, err := m.measureOn(cmd.Context(), rows, config)
@@ -124,13 +119,3 @@ func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.C
 
 // auxiliaryWeight is the weight of the losses of auxiliary classifiers.
 const auxiliaryWeight = 0.3
-
-func threadsOfMeasuring(s *pflag.FlagSet, to *int) {
-	whole(s, to, "threads", 1, 1, pipe.MaxThreads, fmt.Sprintf("`N` threads within an operator, at most %d",
-		pipe.MaxThreads))
-}
-
-func repeatsFlag(s *pflag.FlagSet, to *int) {
-	count(s, to, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts "+
-		"(default 5, or fewer, at least 2, where they take long)")
-}

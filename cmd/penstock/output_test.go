@@ -112,7 +112,7 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock plan", "penstock profile", "penstock train", "penstock eval", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule", "penstock schedule compare"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock plan", "penstock profile", "penstock train", "penstock eval", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule compare"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)

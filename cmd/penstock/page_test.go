@@ -15,18 +15,20 @@ import (
 	"penstock.example/report"
 )
 
-// A run's page has its step as planned and as it ran, its numbers, its layers with what was measured,
-// and the curve of each stage.
+// A run's page has its step as planned and as it ran, its numbers, its layers with what was measured, and the
+// curve of each stage. A run that has only its numbers has a page, too.
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	out, page := filepath.Join(dir, "run"), filepath.Join(dir, "report.html")
-	must(t, with(small, "--steps", "5", "--stages", "2", "--checkpoint", "optimal", "--schedule", "1f1b", "--memory-limit", "40MiB", "--out", out)...)
+	must(t, with(small, "--steps", "5", "--stages", "2", "--checkpoint", "optimal", "--schedule", "1f1b",
+		"--memory-limit", "40MiB", "--out", out)...)
 	run, err := report.ReadFile(filepath.Join(out, report.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if run.Title != "mlp on synthetic" || run.Last != 5 || run.Step != 3 || run.Ran == nil || run.Ran.Workers != 2 || len(run.Layers) != 6 || len(run.Chains) != 2 ||
-		len(run.Limits) != 2 || run.Limits[1] != 40<<20 || !strings.HasPrefix(run.Facts[0].Value, "penstock train --model mlp --data synthetic ") {
+	if run.Title != "mlp on synthetic" || run.Last != 5 || run.Step != 3 || run.Ran == nil ||
+		run.Ran.Workers != 2 || len(run.Layers) != 6 || len(run.Chains) != 2 || len(run.Limits) != 2 ||
+		!strings.HasPrefix(run.Facts[0].Value, "penstock train --model mlp --data synthetic ") {
 		t.Errorf("%+v", run)
 	}
 	if got, want := len(run.Ran.Events), len(run.Plan.Program.Workers[0])+len(run.Plan.Program.Workers[1]); got != want {
@@ -34,18 +36,6 @@ func TestReport(t *testing.T) {
 	}
 	if run.Planned == nil || run.Planned.Makespan() != run.Plan.Step() || run.Planned.Events[0].Live == 0 {
 		t.Errorf("planned: %+v", run.Planned)
-	}
-	measured := 0
-	for _, l := range run.Layers {
-		if l.Type == "" {
-			t.Errorf("%+v", l)
-		}
-		if l.Backward > 0 {
-			measured++
-		}
-	}
-	if measured < 2 {
-		t.Errorf("%d layers have a cost: %+v", measured, run.Layers)
 	}
 	r := must(t, "report", out, "--out", page)
 	if want := "mlp on synthetic: 5 steps in " + page + "\n"; r.stdout != want || r.stderr != "" {
@@ -55,120 +45,53 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<!doctype html>", "default-src 'none'", `"best":[{"bytes":`, `"chosen":[{"bytes":`, `"times":"predicted"`, `"title":"mlp on synthetic"`} {
-		if !strings.Contains(string(text), want) && !strings.Contains(string(text), strings.ReplaceAll(want, "'", "&#39;")) {
+	for _, want := range []string{"<!doctype html>", `"best":[{"bytes":`, `"chosen":[{"bytes":`,
+		`"times":"predicted"`, `"title":"mlp on synthetic"`} {
+		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s", want)
 		}
 	}
 	if r := must(t, "report", out, "--out", "/dev/stdout"); r.stdout != string(text) {
 		t.Errorf("%d bytes on standard output, %d in the file", len(r.stdout), len(text))
 	}
+	if err := os.Remove(filepath.Join(out, report.FileName)); err != nil {
+		t.Fatal(err)
+	}
+	if r := must(t, "report", out, "--out", page); r.stdout != "run: 5 steps in "+page+"\n" {
+		t.Errorf("%+v", r)
+	}
 }
 
-// A run under another policy, in several processes and with layers timed for its cut, has a page too,
-// and a run that has only its numbers.
-func TestReportOfOtherRuns(t *testing.T) {
-	dir := t.TempDir()
-	out, page := filepath.Join(dir, "run"), filepath.Join(dir, "report.html")
+// A run of several processes under another policy keeps what its page needs.
+func TestReportOfProcesses(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
 	p := begin(t, nil, launched(2, with(small, "--steps", "4", "--out", out)...)...)
 	if code := p.end(t); code != exitDone {
 		t.Fatalf("exit code %d: %s", code, p.said(0))
 	}
 	run, err := report.ReadFile(filepath.Join(out, report.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(run.Plan.Devices) != 2 || run.Ran.Workers != 2 || run.Layers[1].Forward <= 0 || len(run.Chains) != 0 || !strings.Contains(run.Facts[0].Value, "launch --processes 2") {
-		t.Errorf("%+v", run)
-	}
-	must(t, "report", out, "--out", page)
-	if err := os.Remove(filepath.Join(out, report.FileName)); err != nil {
-		t.Fatal(err)
-	}
-	if r := must(t, "report", out, "--out", page); r.stdout != "run: 4 steps in "+page+"\n" {
-		t.Errorf("%+v", r)
+	if err != nil || len(run.Plan.Devices) != 2 || run.Ran.Workers != 2 || run.Layers[1].Forward <= 0 ||
+		len(run.Chains) != 0 || !strings.Contains(run.Facts[0].Value, "launch --processes 2") {
+		t.Errorf("%+v, %v", run, err)
 	}
 }
 
-// A plan's page has the step as it is planned, with the bytes of each device, its layers, the schedules that
-// were searched and how the step depends on the limit; of a model, of a chain, and of a machine with links.
+// The page of a plan has the step as it is planned, with the bytes of each device, its layers, the schedules
+// that were searched and how the step depends on the limit; of a model, also where the step that will run has
+// another program than was searched, and of a machine with links.
 func TestReportOfAPlan(t *testing.T) {
 	dir := t.TempDir()
-	file, page, chain, machine := filepath.Join(dir, "plan.json"), filepath.Join(dir, "plan.html"), filepath.Join(dir, "mlp.json"), filepath.Join(dir, "machine.json")
+	file, page, chain := filepath.Join(dir, "plan.json"), filepath.Join(dir, "plan.html"), filepath.Join(dir, "mlp.json")
 	must(t, "profile", "--model", "mlp", "--batch", "16", "--repeats", "1", "--out", chain)
-	if err := os.WriteFile(machine, []byte(`{"version":1,"devices":[{"name":"a gpu","count":2,"bytes":80000000,"threads":1,"speed":2}],"links":[{"latency_us":50,"bytes_per_second":1e9}]}`), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for name, tt := range map[string]struct {
-		args   []string
-		title  string
-		layers int
-	}{
-		"model":   {[]string{"--model", "mlp", "--batch", "32", "--devices", "2", "--memory-limit", "3MiB", "--schedule", "gpipe,1f1b", "--repeats", "1"}, "mlp, planned", 6},
-		"chain":   {[]string{chain, "--stages", "2", "--chunks", "4", "--memory-limit", "16MiB"}, "mlp, batch of 16, planned", 0},
-		"machine": {[]string{chain, "--machine", machine, "--batch", "16", "--schedule", "gpipe,1f1b"}, "mlp, batch of 16, planned", 0},
+	machine := textFile(t, "machine.json", `{"version":1,
+		"devices":[{"name":"a gpu","count":2,"bytes":80000000,"threads":1,"speed":2}],
+		"links":[{"latency_us":50,"bytes_per_second":1e9}]}`)
+	for title, args := range map[string]string{
+		"resnet20, planned": "--model resnet20 --set width=4 --data synthetic --data-set size=16 --batch 8 " +
+			"--chunks 4 --devices 2 --schedule zb-v,1f1b --memory-limit 600KiB --repeats 1",
+		"mlp, batch of 16, planned": chain + " --machine " + machine + " --batch 16 --schedule gpipe,1f1b",
 	} {
-		printed := must(t, append([]string{"plan", "--out", file, "--format", "json"}, tt.args...)...)
-		if strings.Contains(printed.stdout, `"page"`) || strings.Count(printed.stdout, "\n") != 1 {
-			t.Errorf("%s: printed %.200s", name, printed.stdout)
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var line searchLine
-		if err := json.Unmarshal(text, &line); err != nil {
-			t.Fatal(err)
-		}
-		run := line.Page
-		if run == nil || run.Title != tt.title || run.Plan == nil || run.Planned == nil || run.Ran != nil || len(run.Others) < 2 || tt.layers > 0 && len(run.Layers) != tt.layers || len(run.Layers) == 0 {
-			t.Fatalf("%s: %+v", name, run)
-		}
-		most := make([]int64, len(run.Plan.Devices))
-		for _, e := range run.Planned.Events {
-			most[e.Worker] = max(most[e.Worker], e.Live)
-		}
-		for w, d := range run.Plan.Devices {
-			if most[w] == 0 || most[w] > d.Peak || d.Peak != line.Peak[w] {
-				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", name, d.Name, most[w], d.Peak, line.Peak[w])
-			}
-		}
-		if took := us(run.Planned.Makespan()); took != line.Step {
-			t.Errorf("%s: a timeline of %v us, and a step of %v", name, took, line.Step)
-		}
-		if r := must(t, "report", file, "--out", page); r.stdout != tt.title+": a planned step in "+page+"\n" {
-			t.Errorf("%s: %+v", name, r)
-		}
-		shown, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(shown), `"best":[{"bytes":`) || !strings.Contains(string(shown), `"title":"`+tt.title) {
-			t.Errorf("%s: the page has no curve, or no title", name)
-		}
-	}
-	r := command(t, "report", file, "--out", file)
-	if r.code != exitUsage || !strings.Contains(r.stderr, "would be overwritten") {
-		t.Errorf("%+v", r)
-	}
-	for text, want := range map[string]string{"{": "want the directory of a run, which", `{"balance":[1]}`: "there is no plan in it to show", `{"page":{"version":9}}`: "page: version 9",
-		`{"page":{"version":1,"planned":{"workers":1000000000000}}}`: "a timeline of 1000000000000 workers"} {
-		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		if r := command(t, "report", file, "--out", page); r.code != exitUsage || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
-			t.Errorf("%s: %+v, want %q", text, r, want)
-		}
-	}
-}
-
-// The step that a plan tells is that of its page, also where memory is short and the step that will run has
-// another program than was searched.
-func TestAPlanAndItsPageHaveOneStep(t *testing.T) {
-	for _, schedule := range []string{"1f1b", "zb-v"} {
-		file := filepath.Join(t.TempDir(), "plan.json")
-		line := planLine(t, "--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16", "--batch", "8", "--chunks", "4", "--devices", "2",
-			"--schedule", schedule, "--memory-limit", "600KiB", "--repeats", "1", "--out", file)
+		line := planLine(t, with(strings.Fields(args), "--out", file)...)
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -177,12 +100,37 @@ func TestAPlanAndItsPageHaveOneStep(t *testing.T) {
 		if err := json.Unmarshal(text, &kept); err != nil {
 			t.Fatal(err)
 		}
-		if on := us(kept.Page.Planned.Makespan()); on != line.Step || line.LowerBound > line.Step {
-			t.Errorf("%s: a step of %v us, of %v on the page, and none below %v", schedule, line.Step, on, line.LowerBound)
+		run := kept.Page
+		if line.Page != nil || run == nil || run.Title != title || run.Plan == nil || run.Planned == nil ||
+			len(run.Others) != 2 || len(run.Layers) == 0 ||
+			!strings.HasPrefix(run.Facts[0].Value, micros(line.Step)+"; ") {
+			t.Fatalf("%s: %+v", title, run)
 		}
-		if fact := kept.Page.Facts[0]; !strings.HasPrefix(fact.Value, micros(line.Step)+"; ") {
-			t.Errorf("%s: %+v, want %s", schedule, fact, micros(line.Step))
+		most := make([]int64, len(run.Plan.Devices))
+		for _, e := range run.Planned.Events {
+			most[e.Worker] = max(most[e.Worker], e.Live)
 		}
+		for w, d := range run.Plan.Devices {
+			if most[w] == 0 || most[w] > d.Peak || d.Peak != line.Peak[w] {
+				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", title, d.Name,
+					most[w], d.Peak, line.Peak[w])
+			}
+		}
+		if took := us(run.Planned.Makespan()); took != line.Step || line.LowerBound > line.Step {
+			t.Errorf("%s: a timeline of %v us, a step of %v, none below %v", title, took, line.Step, line.LowerBound)
+		}
+		if r := must(t, "report", file, "--out", page); r.stdout != title+": a planned step in "+page+"\n" {
+			t.Errorf("%s: %+v", title, r)
+		}
+		shown, err := os.ReadFile(page)
+		if err != nil || !strings.Contains(string(shown), `"best":[{"bytes":`) {
+			t.Errorf("%s: the page has no curve, %v", title, err)
+		}
+	}
+	refuses(t, []string{"report", file, "--out", file}, exitUsage, "would be overwritten")
+	for text, want := range map[string]string{"{": "want the directory of a run, which",
+		`{"balance":[1]}`: "there is no plan in it to show", `{"page":{"version":9}}`: "version 9"} {
+		refuses(t, []string{"report", textFile(t, "a.json", text), "--out", page}, exitUsage, want)
 	}
 }
 

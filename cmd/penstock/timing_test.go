@@ -33,7 +33,7 @@ func unsteady() func() time.Duration {
 func TestUncertainTimesAreTold(t *testing.T) {
 	told := regexp.MustCompile(`(?m)^measured times are uncertain: the median run took [1-9][0-9]+ % longer than the lower quartile; (.*)$`)
 	for _, args := range []string{
-		"profile --model mlp --batch 4 --out -",
+		"profile --model mlp --batch 4 --format json",
 		"balance --model mlp --stages 2 --batch 8",
 		"train --model mlp --data synthetic --batch 8 --stages 2 --steps 1 --format json",
 		"train --model mlp --data synthetic --batch 8 --chunks 2 --steps 1 --checkpoint optimal --format json --stages 2",

@@ -78,24 +78,24 @@ func TestRefusesTokenizers(t *testing.T) {
 	must(t, onText(t, "--init", weights, "--set", "classes=400,context=12")...)
 }
 
-// TestTokenize: tokens that are written once train the weights that the text itself trains, in either type;
+// TestTokenize: tokens that are written once train the weights that the text itself trains;
 // what is wrong is named, and nothing is written.
 func TestTokenize(t *testing.T) {
 	dir := t.TempDir()
 	line := onText(t, "--format", "json")
 	text := line[slices.Index(line, "--data-dir")+1]
 	_, want := lines(t, must(t, line...).stdout)
-	for _, kind := range []string{"uint16", "uint32"} {
-		out := filepath.Join(dir, kind+".bin")
-		r := must(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", out, "--type", kind)
-		_, flags, ok := strings.Cut(r.stdout, "\nto train: ")
-		if !ok {
-			t.Fatalf("%+v", r)
-		}
-		args := with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--window", "8", "--batch", "4", "--chunks", "2", "--steps", "1", "--format", "json"}, strings.Fields(flags)...)
-		if _, got := lines(t, must(t, args...).stdout); got.ParamsSHA256 != want.ParamsSHA256 || *got.TestAccuracy != *want.TestAccuracy {
-			t.Errorf("%s: %+v, want %+v", kind, got, want)
-		}
+	tokens := filepath.Join(dir, "tokens.bin")
+	r := must(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", tokens)
+	_, flags, ok := strings.Cut(r.stdout, "\nto train: ")
+	if !ok {
+		t.Fatalf("%+v", r)
+	}
+	args := with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--window", "8",
+		"--batch", "4", "--chunks", "2", "--steps", "1", "--format", "json"}, strings.Fields(flags)...)
+	if _, got := lines(t, must(t, args...).stdout); got.ParamsSHA256 != want.ParamsSHA256 ||
+		*got.TestAccuracy != *want.TestAccuracy {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 	for _, row := range []struct {
 		args []string
@@ -119,7 +119,7 @@ func TestTokenize(t *testing.T) {
 		}
 	}
 	before, _ := os.ReadFile(text)
-	r := command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", text)
+	r = command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", text)
 	if after, err := os.ReadFile(text); r.code != exitUsage || err != nil || len(after) == 0 || string(after) != string(before) {
 		t.Errorf("%+v, %v", r, err)
 	}

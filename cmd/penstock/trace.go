@@ -22,9 +22,8 @@ type stepTrace struct {
 	timeline *schedule.Timeline
 }
 
-// openTrace finds out whether the trace can be written, before any work is done for it, and chooses
-// the step. The first ones are not typical: the first touches fresh memory and the second is the
-// first in which the optimizer has its state.
+// openTrace chooses the step, and checks that the trace can be written. The first steps are not typical: the
+// first touches fresh memory, and the second is the first in which the optimizer has its state.
 func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" && j.out == "" && j.dashboardAt == "" {
 		return nil
@@ -83,5 +82,5 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 			Bytes: formatBytes})
 		return disk.Write(t.file, func(w io.Writer) error { _, err := w.Write(svg); return err })
 	}
-	return trace.WriteFile(t.file, *t.timeline, trace.Options{Workers: workers})
+	return trace.WriteFile(t.file, *t.timeline, workers)
 }

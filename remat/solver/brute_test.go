@@ -1,7 +1,6 @@
 package solver_test
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 
@@ -9,8 +8,8 @@ import (
 )
 
 // How the tests know better than the solver: a replay that adds up, after every operation, what
-// each byte's owner is; all plans that the recurrence can write, one by one; and a search for the
-// shortest of all allowed sequences of operations. None shares code or arithmetic with the solver.
+// each byte's owner is; and all plans that the recurrence can write, one by one. None shares code or
+// arithmetic with the solver.
 
 // world is what is there: x[i] is 0 for absent, 1 for alone, 2 for a part of X(i), 3 for alone and
 // once kept by forward_keep; y(next+1) is there once the loss is done.
@@ -197,72 +196,6 @@ func everyPlan(n, i, l int) [][]Op {
 		}
 	}
 	return plans
-}
-
-// shortest is the least time, and of that the fewest recomputations, of all sequences of operations
-// with a peak of at most limit; ok is false if there is none. With persistent, an input that was
-// kept is never dropped by a forward.
-func shortest(c Chain, limit int64, persistent bool) (time float64, recomputed int, ok bool) {
-	first := start(c)
-	if c.Input > limit {
-		return 0, 0, false
-	}
-	done := map[world]bool{}
-	queue := &worlds{{world: first}}
-	for queue.Len() > 0 {
-		at := heap.Pop(queue).(reached)
-		if at.next < 0 {
-			return at.time, at.recomputed, true
-		}
-		if done[at.world] {
-			continue
-		}
-		done[at.world] = true
-		for layer := range c.Layers {
-			for _, kind := range []Kind{Forward, ForwardKeep, ForwardSave, LossStep, Backward} {
-				if kind == LossStep && layer > 0 || persistent && kind == Forward && at.x[layer] == 3 {
-					continue
-				}
-				after, peak, time, allowed := at.step(c, Op{Kind: kind, Layer: layer})
-				if !allowed || peak > limit {
-					continue
-				}
-				if !persistent {
-					for i, x := range after.x {
-						if x == 3 {
-							after.x[i] = 1
-						}
-					}
-				}
-				count := at.recomputed
-				if kind == Forward || kind == ForwardKeep {
-					count++
-				}
-				heap.Push(queue, reached{after, at.time + time, count})
-			}
-		}
-	}
-	return 0, 0, false
-}
-
-type reached struct {
-	world
-	time       float64
-	recomputed int
-}
-
-type worlds []reached
-
-func (q worlds) Len() int { return len(q) }
-func (q worlds) Less(i, j int) bool {
-	return q[i].time < q[j].time || q[i].time == q[j].time && q[i].recomputed < q[j].recomputed
-}
-func (q worlds) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *worlds) Push(x any)   { *q = append(*q, x.(reached)) }
-func (q *worlds) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
 }
 
 // dice describe random chains.

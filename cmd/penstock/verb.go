@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"penstock.example/remat"
+	"penstock.example/remat/planfile"
+)
+
+// result is what a verb has found.
+type result struct {
+	line any               // of --format json; []byte is JSON already
+	text func(w io.Writer) // of --format text, with tabs between columns
+	file []byte            // of --out
+}
+
+// resultVerb adds to a command the function that finds its result, --format, and --out unless its usage is
+// empty.
+func resultVerb(cmd *cobra.Command, outUsage string,
+	find func(cmd *cobra.Command, args []string) (result, error)) *cobra.Command {
+	var format, out string
+	cmd.Flags().SortFlags = false
+	if outUsage != "" {
+		path(cmd.Flags(), &out, "out", outUsage)
+	}
+	formatFlag(cmd.Flags(), &format)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if out != "" {
+			if err := checkOut(cmd, out, args...); err != nil {
+				return err
+			}
+		}
+		r, err := find(cmd, args)
+		if err != nil {
+			return err
+		}
+		if out != "" {
+			if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
+				return err
+			}
+		}
+		if text, ok := r.line.([]byte); ok && format == "json" {
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		}
+		return printResult(cmd, format, r.line, r.text)
+	}
+	return cmd
+}
+
+// filesNamed refuses anything but one argument for each of these names.
+func filesNamed(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > len(names) {
+			return badUsage("unexpected argument %q for %q; see %[2]s --help", args[len(names)],
+				cmd.CommandPath())
+		}
+		return atLeast(names...)(cmd, args)
+	}
+}
+
+// atLeast refuses fewer arguments than these names.
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return badUsage("%s is missing for %q; see %[2]s --help", names[len(args)], cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// readChain reads a chain from a file, or standard input for "-", after a check of needed flags.
+func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
+	if err := need(cmd, needed...); err != nil {
+		return remat.Chain{}, err
+	}
+	return readParsed(cmd, path, planfile.ParseChain)
+}
+
+// readParsed reads and parses a file. A mistake in it is a usage error.
+func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (value T, err error) {
+	text, err := readInput(cmd, path)
+	if err != nil {
+		return value, err
+	}
+	if value, err = parse(text); err != nil {
+		err = badUsage("%s: %s", inputName(path), message(err))
+	}
+	return value, err
+}
+
+// checkOut refuses an --out that cannot be written or is an input, before anything is computed for it.
+func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
+	if err := keepInputs(cmd.InOrStdin(), "out", out, inputs...); err != nil {
+		return err
+	}
+	return probeOut(cmd, out)
+}
+
+// chainTitle is the model of a chain and its batch, or its file.
+func chainTitle(c remat.Chain, path string) string {
+	switch {
+	case c.Model != "" && c.Rows > 0:
+		return fmt.Sprintf("%s, batch of %d", c.Model, c.Rows)
+	case c.Model != "":
+		return c.Model
+	}
+	return filepath.Base(inputName(path))
+}
