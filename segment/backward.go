@@ -2,8 +2,8 @@ package segment
 
 import "penstock.example/torch"
 
-// backward computes the gradients of a unit's input from those of its output, and adds to the
-// gradients of its parameters, or defers that.
+// backward computes the gradients of a unit's input. It adds to the gradients of its parameters, or defers
+// that.
 func (e *Execution) backward(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	if !g.made {
@@ -47,7 +47,7 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 }
 
 // consume goes backward through a unit's graph and frees the output, its gradients and the graph as
-// it goes. In a unit of several layers that saves the memory of what lies between the last two.
+// it goes.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.at[at].graph, &e.at[at+1].grads
 	prepared := c.PrepareBackward(roots, starts)

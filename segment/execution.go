@@ -31,11 +31,11 @@ type Execution struct {
 	store   nn.SkipStore // of the unit that runs
 	before  []int64      // memory of watched.before
 
-	// Retain keeps what was made before the loss step, for another backward. The operations after the
-	// loss step can be repeated.
+	// Retain keeps tensors that were made before the loss step, for another backward. The operations after
+	// the loss step can be repeated.
 	Retain bool
-	// Defer makes backwards compute the gradients of the input, and defer those of weights to Weights
-	// where that saves work now (torch.Prepared.Split). Gradients of ties are not deferred, since the
+	// Defer makes backwards compute the gradients of the input. Weights computes the others, if that
+	// saves work in the backward (torch.Prepared.Split). Gradients of ties are not deferred, since the
 	// unit before needs them. With Retain nothing is deferred.
 	Defer bool
 	// Final says that there is no backward. The input of a unit is freed after its first layer.
@@ -46,7 +46,7 @@ type Execution struct {
 	running *nn.Ctx // for errors: see Running
 }
 
-// step is what is held at a boundary, and for the unit after it.
+// step is the state of a boundary, and of the unit after it.
 type step struct {
 	state state
 	graph graph
@@ -65,7 +65,7 @@ type state struct {
 	wantsSkips []bool          // by place
 }
 
-// graph is what a forward with gradients leaves.
+// graph is the result of a forward with gradients.
 type graph struct {
 	made, early bool
 	mail        []*torch.Tensor   // by element of the input: the mailbox of its gradient; nil if not wanted
@@ -162,7 +162,7 @@ func (e *Execution) Send(unit int, a Arrival) {
 
 // Output is the output of the segment, and by place at its last boundary the skips that it stashes for
 // later layers. The execution owns them. saved says that the last unit was run with gradients: the
-// tensors then have their graph, and only the skips that this unit has stashed are there.
+// tensors then have their graph, and other skips than this unit's are nil.
 func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(e.s.units)
 	if e.at[last-1].graph.made {
@@ -204,9 +204,9 @@ func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
 	return xs, skips
 }
 
-// GiveGrads gives the execution the gradients of the input of a unit, nil where there is none, and
-// by place at the boundary the gradients of a skip's pops from there on, in the order of the pops.
-// The execution owns them from now on. For the number of units they are the gradients of Output.
+// GiveGrads gives the execution the gradients of the input of a unit. xs are by element, nil where absent.
+// skips are by place at the boundary, and then by later pop. For the number of units they are the
+// gradients of Output. The execution owns them from now on.
 func (e *Execution) GiveGrads(unit int, xs []*torch.Tensor, skips [][]*torch.Tensor) {
 	e.at[unit].grads = grads{xs, skips}
 }
@@ -218,8 +218,8 @@ func (e *Execution) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Te
 	return g.xs, g.skips
 }
 
-// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from the units after the one
-// that goes backward next, or from layers after the segment. The execution owns it.
+// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from later units or from layers after
+// the segment. The execution owns it.
 func (e *Execution) GiveTie(i int, grad *torch.Tensor) { e.ties[i] = grad }
 
 // TakeTie moves the gradient of a tie so far, where earlier units use the parameter too, out of the
@@ -230,16 +230,15 @@ func (e *Execution) TakeTie(i int) *torch.Tensor {
 	return t
 }
 
-// Weights adds to the gradients of weights what the backwards so far have deferred, in the order of
-// those backwards. It frees what was held for that. It panics as operators do; after that the
-// execution can only be freed.
+// Weights computes the gradients of weights that backwards have deferred, in order, and frees their graphs.
+// It panics as operators do; after that the execution can only be freed.
 func (e *Execution) Weights(c *torch.Ctx) {
 	for len(e.later) > 0 {
 		e.Weight(c)
 	}
 }
 
-// Deferred is the number of backwards of which Weights and Weight have something to do.
+// Deferred is the number of backwards that Weights has work of.
 func (e *Execution) Deferred() int { return len(e.later) }
 
 // Weight does what Weights does for the first of the backwards alone.
@@ -252,8 +251,8 @@ func (e *Execution) Weight(c *torch.Ctx) {
 	}
 }
 
-// Running is the context of the forward that runs or has panicked. In a backward it is that of the
-// forward that made the graph. It is nil if nothing runs.
+// Running is the context of the forward that runs or has panicked; in a backward, of the forward that made
+// the graph; nil if nothing runs.
 func (e *Execution) Running() *nn.Ctx { return e.running }
 
 // Free frees everything that the execution holds.

@@ -78,7 +78,7 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool)
 
 // gate hangs xs, the input of a unit, on gates. They leave gradients that are wanted in mailboxes. A
 // tensor that is in the tuple twice stays one. Until the graph of the unit before is made, a gradient is
-// assumed to be wanted if anything there is trained. One that is not wanted after all is dropped.
+// assumed to be wanted if layers there are trained. Unwanted gradients are dropped later.
 func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	s := &e.at[at].state
 	g.mail = make([]*torch.Tensor, len(xs))
@@ -129,7 +129,7 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 	}
 }
 
-// watched is what a unit's layers must not overwrite: elements of its input, and skips.
+// watched has the tensors that a unit's layers must not overwrite: its input, and skips.
 type watched struct {
 	e      *Execution
 	at     int

@@ -43,8 +43,8 @@ type Config struct {
 	// one more reason to assume it.
 	InputGrad bool
 	// Hold lets a backward hold its unit's output and the output's gradients to its end, which saves
-	// some microseconds. A segment of one unit then frees its input after a forward with gradients. Bytes
-	// are not those of a plan.
+	// some microseconds. A segment of one unit then frees its input after a forward with gradients. Plans
+	// do not predict these bytes.
 	Hold bool
 	// Overwrite lets layers overwrite the input of their unit, from which nothing is computed again.
 	Overwrite bool
