@@ -52,7 +52,6 @@ type Config struct {
 	// nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
 	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options.
-	// Parameters, their gradients and their optimizers stay as they are.
 	Autocast torch.Autocast
 	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of
 	// cores: sums depend on the thread count.
@@ -288,8 +287,7 @@ func (k Checkpoint) String() string {
 	return string(k)
 }
 
-// Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError if a word is no
-// policy, or a list has another length.
+// Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {

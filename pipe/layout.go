@@ -16,10 +16,8 @@ import (
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s       s moves 0>2 and 0>3
 //	uses w           .                uses w, w        uses w      gradients of w move 3>2, 2>0
 //
-// A tie sends its gradient to the tie before it, where backward goes on summing from it. Sending
-// every gradient straight to the stage where the parameter lives would be as fast. But it would sum
-// in another order than autograd on an uncut model, which adds one use after the other: the two
-// uses on stage 2 would be summed by themselves first.
+// A tie sends its gradient to the tie before it, where backward goes on summing from it. So gradients are
+// summed one use after the other, as by autograd on an uncut model.
 
 // stageSkip is a skip that leaves the stage that stashes it, or that enters a stage that pops it.
 type stageSkip struct {
@@ -159,10 +157,9 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the value that the stage before it has sent, which lies on
-// a device. If that is the stage's own, the replica shares the value's memory. The value may have
-// changed since: an optimizer has stepped, or the parameter was replaced. A replica that is equal is
-// not written, because the graphs of runs between forward and backward have saved it.
+// refresh makes a tie's replica equal to the value that the stage before it has sent from a device. If
+// that is the stage's own, the replica shares the value's memory. A replica that is equal is not written,
+// because the graphs of runs between forward and backward have saved it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from torch.Device) {
 	replica := t.tensor()
 	if from == s.Device && nn.SameMemory(value, replica) {

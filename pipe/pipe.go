@@ -20,17 +20,16 @@ import (
 // nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call on
-// their own pipe that needs the workers, such as Close, fails with ErrNested. One that comes by way of
-// another pipe, or of a goroutine that they start and wait for, is not recognised, and blocks for ever.
+// their own pipe that needs the workers fails with ErrNested. Such a call by way of another pipe or
+// goroutine is not recognised, and blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) while no run
-// goes on. The next run notices, and plans anew.
+// goes on. The next run plans anew.
 //
 // With Config.Group the stages are in several processes. Each process has a Pipe for the same model
 // and configuration, and makes the same calls in the same order with the same arguments. It has the
-// parameters of its own stages, and of the results what belongs to them. Parcels between processes
-// are sent by the program as those between workers are, so all results are the same to the bit. A
-// step that fails in one process fails in all of them, and with it the group.
+// parameters and the results of its own stages. All results are the same to the bit. A step that fails in
+// one process fails in all of them, and with it the group.
 type Pipe struct {
 	cfg          Config
 	model        *nn.Sequential
@@ -102,8 +101,7 @@ func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 // Config is the configuration with its defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
-// Devices lists the distinct devices of all processes, in the order of their first stage. DeviceHere
-// says which are of this process, and Config.DeviceNames names them.
+// Devices lists the distinct devices of all processes, in the order of their first stage.
 func (p *Pipe) Devices() []torch.Device {
 	_, devices := p.cfg.workers()
 	return devices
@@ -112,9 +110,8 @@ func (p *Pipe) Devices() []torch.Device {
 // DeviceHere reports whether a device of Devices, by index, is of this process.
 func (p *Pipe) DeviceHere(device int) bool { return slices.Contains(p.mine, device) }
 
-// Close waits for the runs that were started, ends the workers and waits for them. A second Close
-// waits too. Any other use after Close fails with ErrClosed. On a worker of the pipe Close fails
-// with ErrNested, and the pipe stays open.
+// Close waits for the runs that were started, and ends the workers. A second Close waits too. Any other
+// use after Close fails with ErrClosed.
 func (p *Pipe) Close() error {
 	if err := p.refuseNested("Close"); err != nil {
 		return err
@@ -141,9 +138,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. A job runs on the
-// goroutine of the worker, with its index. It leaves the worker before it tells anybody that it is done.
-// wait waits for all jobs.
+// start gives every worker of this process its job, within a call that was entered. wait waits for all
+// jobs. A job has left the worker's stream before it says that it is done.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	p.submit.Lock()
 	defer p.submit.Unlock()

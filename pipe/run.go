@@ -24,13 +24,10 @@ type Result struct {
 // whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
 //
 // On failure, or when ctx ends first, no further action starts, all memory of the run is freed, and
-// the Pipe can be used again. Parameters are not touched. All buffers, running statistics and those
-// of the user's layers, have their values from before the run, to the bit. Gradients that did not
-// exist before are gone. Those that existed are unspecified, because parts of the run may have been
-// added: drop them with nn.ZeroGrads. The error is an *Error if it comes from an action.
-//
-// A training run has the workers to itself until it has ended on all of them, so that each run can
-// be undone by itself. It copies the buffers before it begins, into memory that no account counts.
+// the Pipe can be used again. Parameters are not touched. Buffers, such as running statistics, have their
+// values from before the run, to the bit; the copies are on no account. Gradients that did not exist
+// before are gone. Those that existed are unspecified: drop them with nn.ZeroGrads. The error is an
+// *Error if it comes from an action.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, err error) {
 	leave, err := p.enter("Step")
 	if err != nil {

@@ -38,9 +38,7 @@ type Config struct {
 	First, Last int             // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
-	// InputGrad says that a gradient of the model's input is wanted. A unit whose input's graph is
-	// still to be made assumes that its gradient is wanted if a layer before it is trained; this is
-	// one more reason to assume it.
+	// InputGrad says that a gradient of the model's input is wanted.
 	InputGrad bool
 	// Hold lets a backward hold its unit's output and the output's gradients to its end, which saves
 	// some microseconds. A segment of one unit then frees its input after a forward with gradients. Plans
