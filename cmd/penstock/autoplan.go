@@ -199,10 +199,7 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 		Name  string
 		Cores int
 	}
-	name, err := os.Hostname()
-	if err != nil {
-		name = fmt.Sprint("rank ", j.member.Rank)
-	}
+	name, _ := os.Hostname() // processes without one count as of one machine
 	own := host{name, runtime.NumCPU()}
 	if j.group == nil {
 		return own.Cores, nil
