@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
 )
 
 const pretrained = "../../examples/guide/testdata/finetune/"
