@@ -96,7 +96,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %d\nto train: --data tokens --data-dir %s --data-set %s\n",
-		out, counted(count, "token"), t.Len(), shellQuoted([]string{out}), options)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s of %d\nto train: --data tokens --data-dir %s --data-set %s\n",
+		counted(count, "token"), t.Len(), shellQuoted([]string{out}), options)
 	return err
 }
