@@ -87,26 +87,18 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 		return err
 	}
 	processes := max(o.member.Size, 1)
-	even := o.replicas%processes == 0 || processes%o.replicas == 0
-	switch {
-	case !even && processes >= o.replicas:
-		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of "+
-			"processes "+
-			"that it divides",
-			o.replicas, processes)
-	case !even:
-		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d",
-			o.replicas, processes)
-	case o.batch < o.replicas:
+	if o.batch < o.replicas {
 		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each",
-			o.replicas,
-			o.batch)
+			o.replicas, o.batch)
 	}
-	if o.here = max(o.replicas/processes, 1); o.here > 1 {
+	if o.here = 1; o.replicas%processes == 0 {
+		o.here = o.replicas / processes
+	}
+	if o.here > 1 {
 		o.member.Rank, o.member.Size = o.here*o.member.Rank, o.replicas
 	}
 	if o.grouped = o.member.Size > 1; o.grouped && !s.Changed("stages") && !s.Changed("balance") {
-		o.stages = o.member.Size / o.replicas
+		o.stages = o.pipelineProcesses()
 	}
 	return nil
 }
@@ -324,11 +316,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err
 	}
-	var each []string
-	for _, d := range differ.Differences {
-		each = append(each, d.String())
-	}
 	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n",
-		strings.Join(each, "; "))
+		strings.Join(differ.Differences, "; "))
 	return nil
 }
