@@ -44,7 +44,6 @@ type job struct {
 	page           *report.Run  // of the recorded step; nil before it
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes of the group end here, and nobody waits
-	hookError      error        // of a hook that ended the run
 	timingWarned   bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
 }

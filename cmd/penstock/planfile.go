@@ -165,24 +165,18 @@ func parsePlan(text []byte) (line searchLine, err error) {
 // check refuses a plan that makes no sense, with the field that is wrong. What its flags refuse is left to them.
 func (l searchLine) check() error {
 	virtual, named := max(l.Virtual, 1), l.named()
-	for _, rule := range []struct {
-		ok    bool
-		field string
-		value any
-		want  string
-	}{
-		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a chain are " +
-			"not those of a model"},
-		{l.Replicas <= 1, "replicas", l.Replicas, "want a plan of one pipeline"},
-		{len(l.Balance) > 0 && len(l.Balance)%virtual == 0, "balance", l.Balance,
-			fmt.Sprintf("want layers of %d stages on each device", virtual)},
-		{named == nil || len(l.Devices)*virtual == len(l.Balance) && distinct(named) == len(named),
-			"devices", l.Devices, "want each device once, as many as the balance has"},
-		{l.Bytes == nil || len(l.Bytes) == len(named), "bytes", l.Bytes, "want one for each of devices"},
-	} {
-		if !rule.ok {
-			return fmt.Errorf("%s is %v; %s", rule.field, rule.value, rule.want)
-		}
+	switch {
+	case l.Model == "":
+		return errors.New("model is missing; want a plan of penstock plan --model; the layers of a chain are " +
+			"not those of a model")
+	case l.Replicas > 1:
+		return fmt.Errorf("replicas is %d; want a plan of one pipeline", l.Replicas)
+	case len(l.Balance) == 0 || len(l.Balance)%virtual != 0:
+		return fmt.Errorf("balance is %v; want layers of %d stages on each device", l.Balance, virtual)
+	case named != nil && (len(l.Devices)*virtual != len(l.Balance) || distinct(named) != len(named)):
+		return fmt.Errorf("devices is %v; want each device once, as many as the balance has", l.Devices)
+	case l.Bytes != nil && len(l.Bytes) != len(named):
+		return fmt.Errorf("bytes is %v; want one for each of devices", l.Bytes)
 	}
 	return nil
 }

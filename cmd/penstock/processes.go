@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -33,11 +32,6 @@ type datasets struct{ training, test data.Dataset }
 // heartbeats is how often a process says that it is alive in the time of --silence.
 const heartbeats = 5
 
-// torchrunVariables say which process this one is.
-var torchrunVariables = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-	"MASTER_PORT",
-	"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}
-
 // config is the place of this process in its group, by flags and environment.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, err error) {
 	byHand := s.Changed("rank") || s.Changed("processes")
@@ -51,28 +45,29 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 		return cfg, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the "+
 			"others reach", f.processes)
 	}
-	instead := map[string]string{}
+	found := byHand
 	if byHand {
-		for _, name := range torchrunVariables {
-			instead[name] = ""
-		}
-		instead["RANK"], instead["WORLD_SIZE"] = strconv.Itoa(f.rank), strconv.Itoa(f.processes)
+		cfg = group.Config{Rank: f.rank, Size: f.processes, Address: f.rendezvous, Token: getenv(token)}
+	} else {
+		cfg, found, err = group.FromEnvironment(func(name string) string {
+			if host, port, err := net.SplitHostPort(f.rendezvous); err == nil {
+				switch name {
+				case "MASTER_ADDR":
+					return host
+				case "MASTER_PORT":
+					return port
+				case "TORCHELASTIC_USE_AGENT_STORE": // it is at another address
+					return ""
+				}
+			}
+			return getenv(name)
+		})
 	}
-	if f.rendezvous != "" {
-		instead["MASTER_ADDR"], instead["MASTER_PORT"], _ = net.SplitHostPort(f.rendezvous)
-		instead["TORCHELASTIC_USE_AGENT_STORE"] = "" // it is at another address
-	}
-	cfg, found, err := group.FromEnvironment(func(name string) string {
-		if text, ok := instead[name]; ok {
-			return text
-		}
-		return getenv(name)
-	})
 	var refused *group.ConfigError
 	if errors.As(err, &refused) {
 		return cfg, badUsage("environment variable %s", message(err))
 	}
-	if err == nil && !found && f.rendezvous != "" && !byHand {
+	if err == nil && !found && f.rendezvous != "" {
 		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
 			f.rendezvous)
 	}

@@ -173,26 +173,10 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	return nil
 }
 
-// takeSteps trains. In a group an error of a hook ends the run as a signal does: all processes finish
-// the step
-// and save.
+// takeSteps trains.
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	together := func(hook train.Hook) train.Hook {
-		if j.group == nil {
-			return hook
-		}
-		return func(s train.StepInfo) error {
-			if err := hook(s); err != nil {
-				stop(err)
-			}
-			return nil
-		}
-	}
 	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{together(j.measures.step), together(j.show.step), peaks},
-		j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.measures.step, j.show.step, peaks}, j.loop.OnStep...)
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
@@ -200,11 +184,7 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 		defer limitGarbage()()
 	}
 	defer j.show.endSteps()
-	result, err := j.loop.Run(ctx)
-	if cause := context.Cause(ctx); result.Interrupted && !errors.Is(cause, ctx.Err()) {
-		j.hookError = withRemedy(cause)
-	}
-	return result, err
+	return j.loop.Run(ctx)
 }
 
 // finish tests the trained model and reports the outcome.
@@ -258,14 +238,9 @@ func (e *failedError) Unwrap() error { return e.err }
 
 var errInterrupted = errors.New("interrupted")
 
-// interruption is the error of a run that a signal, or a hook of one of its processes, ended.
+// interruption is the error of a run that a signal ended.
 func (j *job) interruption(step int64, saved string) error {
-	switch {
-	case j.hookError != nil && saved == "":
-		return &failedError{err: j.hookError}
-	case j.hookError != nil:
-		return &failedError{j.hookError, fmt.Sprintf("\nstep %d is saved in %s", step, saved), true}
-	case saved == "":
+	if saved == "" {
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
 	}
 	return &failedError{err: fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved),
