@@ -70,6 +70,7 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "no step was recorded, %s is not written\n", t.file)
 		return nil
 	}
+	fmt.Fprintf(stderr, "step %d, recorded in %s\n", t.step, t.file)
 	var workers []string
 	for i, name := range p.Config().DeviceNames() {
 		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))
