@@ -246,10 +246,12 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
-		devices: j.named, chunks: w.Chunks,
-		trainOnly: j.weights.trainOnly,
+		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
+		deferredBatchNorm: j.config.DeferredBatchNorm, atWork: w.busyDevices(runtime.NumCPU()),
 		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
 			threads: w.Threads, seed: j.config.Seed}}
+	f.threads = f.modelThreads(w.Cores * w.Processes)
+	f.on = w.machine(f.threads, between)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
@@ -259,10 +261,7 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	}
 	show := newPlanProgress(stderr, "planning")
 	defer show.end()
-	threads := f.modelThreads(w.Cores * w.Processes)
-	found, err := f.planModel(ctx, show, m, planRequest{update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, machine: w.machine(threads, between),
-		threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
+	found, err := f.planModel(ctx, show, m)
 	if err != nil {
 		return line, err
 	}
