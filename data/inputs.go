@@ -40,8 +40,8 @@ type input struct {
 //
 // Tokens that are fewer than a sample has are filled up with zeros, which a model that looks only back
 // does not see; Length says how many there are. Text and arrays are read before NewInputs returns. Of
-// a picture only the head is read; Fill returns the error of one that is damaged further on. An error
-// names the file, what is there and what is wanted.
+// a picture only the head is decoded; Fill returns the error of one that is damaged further on. Errors
+// name the file.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
 	x, err := newInputs(info, t, paths)
 	return x, named("inputs", err)
