@@ -39,7 +39,7 @@ type CSV struct {
 	Standardise bool
 }
 
-// openCSV reads tables. Classes are those of the samples to train with.
+// openCSV reads tables. The samples to train with give the classes.
 func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
 	if c.Task != "" && c.Task != Classification && c.Task != Regression {
@@ -102,7 +102,7 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	defer file.Close() // only read
 	buffered := bufio.NewReaderSize(file, 1<<16)
 	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
-		buffered.Discard(3) // it is there
+		buffered.Discard(3) // the mark has been read
 	}
 	reader := csv.NewReader(buffered)
 	reader.Comma, reader.ReuseRecord, reader.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true

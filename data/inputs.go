@@ -39,8 +39,8 @@ type input struct {
 //	           they are, or standardised with Info.Mean and Info.Std; of tokens the last of a row
 //
 // Tokens that are fewer than a sample has are filled up with zeros, which a model that looks only back
-// does not see; Length says how many there are. Text and arrays are read before NewInputs returns. Of
-// a picture only the head is decoded; Fill returns the error of one that is damaged further on. Errors
+// does not see; Length counts them. Text and arrays are read before NewInputs returns. Of
+// a picture only the head is decoded; Fill returns the error of a picture that is damaged further on. Errors
 // name the file.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
 	x, err := newInputs(info, t, paths)
