@@ -1,7 +1,7 @@
 package data
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/csv"
 	"errors"
@@ -95,16 +95,11 @@ type table struct {
 // readTable reads a table, with the columns in the order of trainedOn's if both have names. Its errors name
 // the line.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
-	file, err := disk.Open(path)
+	content, err := disk.Read(path, MaxText)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // only read
-	buffered := bufio.NewReaderSize(file, 1<<16)
-	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
-		buffered.Discard(3) // the mark has been read
-	}
-	reader := csv.NewReader(buffered)
+	reader := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
 	reader.Comma, reader.ReuseRecord, reader.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
 	t := &table{}
 	var order []int // where the columns are, the target last
