@@ -17,8 +17,9 @@ import (
 
 // curve is the plans of one micro-batch on a stage, from everything kept down.
 type curve struct {
-	points []solver.MicroBatch
-	plans  []MicroBatch // by point
+	points   []solver.MicroBatch
+	plans    []MicroBatch // by point
+	measured bool         // the points have the bytes of a replay
 }
 
 // curveKey is the same for stages and micro-batches with the same curve.
@@ -56,6 +57,43 @@ type item struct {
 	again, backward   int // the first and the last action of its backward
 }
 
+// measureCurve gives the points of an item's curve the bytes of a replay, and drops points that others
+// beat. The bytes of all are too high by the same number.
+func (w *walker) measureCurve(it *item) {
+	c := it.curve
+	points, plans := c.points[:0], c.plans[:0]
+	for k, p := range c.points {
+		w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[k]
+		p.Forward, p.Held, p.Backward = w.replay.own(it)
+		if !slices.ContainsFunc(points, func(o solver.MicroBatch) bool { return o.Beats(&p) }) {
+			points, plans = append(points, p), append(plans, c.plans[k])
+		}
+	}
+	c.points, c.plans, c.measured = points, plans, true
+	w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[0]
+}
+
+// own returns the bytes of an item's micro-batch during its forward, before its backward, and
+// during that.
+func (r *replay) own(it *item) (forward, held, backward int64) {
+	live := int64(0)
+	bytes := r.bytesOf(it.microBatch)
+	for k := range it.backward + 1 {
+		if k == it.again {
+			held = live
+		}
+		live += bytes.before[k]
+		switch peak := live + bytes.peak[k]; {
+		case k == it.forward:
+			forward = peak
+		case k >= it.again:
+			backward = max(backward, peak)
+		}
+		live += bytes.after[k]
+	}
+	return forward, held, backward
+}
+
 // state is a plan of a device: a point of the curve of each item.
 type state struct {
 	points []int
@@ -67,19 +105,21 @@ type state struct {
 // step is the one that costs least time for the bytes that it saves where the device holds most.
 // Nothing depends on the limit, so a larger limit only stops the walk earlier.
 type walker struct {
-	out    *Plan
-	items  []item
-	replay *replay
-	bytes  []int64   // by action: the peak
-	weight []float64 // by action: how much bytes count there
-	sum    []float64 // of the weights of actions before one
-	peak   int64
-	time   float64
-	states []state
+	out       *Plan
+	items     []item
+	replay    *replay
+	bytes     []int64   // by action: the peak
+	weight    []float64 // by action: how much bytes count there
+	sum       []float64 // of the weights of actions before one
+	peak      int64
+	time      float64
+	sharpness float64
+	states    []state
 }
 
 // sharpness is how fast the weight of bytes falls with their distance from the peak, as a part of it.
-const sharpness = 60
+// A walk that finds no further step continues with sharper weights.
+const sharpness, mostSharp = 60, 1e5
 
 func (w *walker) measure() {
 	k := 0
@@ -88,7 +128,7 @@ func (w *walker) measure() {
 		k++
 	})
 	for k, b := range w.bytes {
-		w.weight[k] = math.Exp(sharpness * float64(b-w.peak) / float64(max(w.peak, 1)))
+		w.weight[k] = math.Exp(w.sharpness * float64(b-w.peak) / float64(max(w.peak, 1)))
 		w.sum[k+1] = w.sum[k] + w.weight[k]
 	}
 }
@@ -125,7 +165,11 @@ func (w *walker) down(ctx context.Context, enough int64) error {
 		}
 		i, point := w.cheapest()
 		if i < 0 {
-			return nil
+			if w.sharpness *= 4; w.sharpness > mostSharp {
+				return nil
+			}
+			w.measure()
+			continue
 		}
 		w.set(i, point)
 		if w.peak >= least {
@@ -371,7 +415,7 @@ func (w *walker) apply(k int) {
 // walk returns the states of a device in the order of a program, by ascending time and descending
 // peak; nil if its memory is not planned.
 func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph, latest []int) (*walker, error) {
-	w := &walker{out: out}
+	w := &walker{out: out, sharpness: sharpness}
 	limit := f.Devices[at].Limit
 	if err := f.items(ctx, w, at, graph, true); err != nil || w.items == nil {
 		return nil, err
@@ -382,6 +426,11 @@ func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.G
 	}
 	if err := f.items(ctx, w, at, graph, false); err != nil {
 		return nil, err
+	}
+	for i := range w.items {
+		if it := &w.items[i]; !it.curve.measured {
+			w.measureCurve(it)
+		}
 	}
 	enough := int64(0)
 	if f.First {
