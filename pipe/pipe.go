@@ -350,7 +350,7 @@ func (p *Pipe) unplaceable() (short []plan.Shortage) {
 		unplaced := int64(0)
 		for at, s := range p.stages {
 			if s.worker == i {
-				unplaced, out.Layers = unplaced+p.Unplaced(at), out.Layers+len(s.Layers)
+				unplaced += p.Unplaced(at)
 				if out.Stage < 0 {
 					out.Stage = at
 				}
