@@ -2,7 +2,6 @@ package remat
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -194,35 +193,5 @@ func Baselines(c Chain) ([]Baseline, error) {
 	slices.SortStableFunc(out, func(a, b Baseline) int {
 		return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Time, b.Time))
 	})
-	return out, nil
-}
-
-// Compared is a baseline, and the best plan under a limit of the same peak.
-type Compared struct {
-	Baseline
-	Optimum Plan
-	// Gain is how much more the optimum does in the same time, as a part: 0.2 is six steps where
-	// the baseline does five.
-	Gain float64
-}
-
-// Compare sets baselines beside the plans that solve finds at their peaks, as package solver has
-// them. It is an error if solve finds none, since the baseline is one.
-func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (Plan, error)) ([]Compared, error) {
-	var out []Compared
-	for _, b := range baselines {
-		p, err := solve(ctx, b.Peak)
-		if err != nil {
-			return nil, err
-		}
-		if !p.Feasible {
-			return nil, fmt.Errorf("remat: no plan was found under %d bytes, and the strategy %s has one", b.Peak, b.Strategy)
-		}
-		compared := Compared{Baseline: b, Optimum: p}
-		if p.Time > 0 {
-			compared.Gain = b.Time/p.Time - 1
-		}
-		out = append(out, compared)
-	}
 	return out, nil
 }

@@ -30,11 +30,11 @@ import (
 // best is the curve of chain.
 func best(t testing.TB) []solver.Point {
 	t.Helper()
-	table, err := solver.NewTable(context.Background(), chain(), 0, solver.Options{})
+	points, err := solver.Curve(context.Background(), chain(), solver.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return table.Curve()
+	return points
 }
 
 // TestMain gives Chromium a folder for temporary files, which is removed when it has ended.

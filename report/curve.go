@@ -26,7 +26,7 @@ type CurvePoint struct {
 	Time  float64 `json:"us"`
 }
 
-// NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Table.Curve).
+// NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Curve).
 // A nil plan has none.
 func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve {
 	out := Curve{Stage: stage, Layers: len(c.Layers), Once: c.Once()}

@@ -11,6 +11,7 @@ import (
 
 	"penstock.example/internal/draws"
 	"penstock.example/internal/proctest"
+	"penstock.example/remat"
 	"penstock.example/remat/planfile"
 	"penstock.example/remat/solver"
 )
@@ -101,9 +102,9 @@ func bounds(t *testing.T, file []byte) (least, greatest int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	greatest, err = solver.Greatest(c)
+	all, err := remat.Check(c, remat.None(len(c.Layers)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Peak, greatest
+	return p.Peak, all.Peak
 }

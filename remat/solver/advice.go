@@ -67,26 +67,23 @@ func (sparing) at(int, int, int64) float64 { return 0 }
 
 func (sparing) nograd(i, j int) float64 { return float64(j - i) }
 
-// hopeful is a grid that guesses where it has no time although there are enough bytes: a bit more
-// than the time of the first slot that has one.
-type hopeful struct{ *grid }
-
-func (h hopeful) at(i, l int, m int64) float64 {
-	v := h.grid.at(i, l, m)
-	if least, _ := h.b.of(i, l); v < infinite || m < least {
-		return float64(v)
-	}
-	return float64(h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l)))
+// guide advises by a grid. With guesses it also has a time where the grid has none although there are
+// enough bytes: a bit more than the time of the first slot that has one. A grid that leaves out what
+// cannot be part of a better plan advises without.
+type guide struct {
+	*grid
+	guesses bool
 }
 
-func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
+func (g guide) at(i, l int, m int64) float64 {
+	v := g.grid.at(i, l, m)
+	if least, _ := g.b.of(i, l); v == infinite && m >= least && g.guesses {
+		v = g.rows[i*g.b.w+l].guess(g.grid.nograd(i, l))
+	}
+	return float64(v)
+}
 
-// known is a grid that does not guess: for one that leaves out what cannot be part of a better plan.
-type known struct{ *grid }
-
-func (k known) at(i, l int, m int64) float64 { return float64(k.grid.at(i, l, m)) }
-
-func (k known) nograd(i, j int) float64 { return float64(k.grid.nograd(i, j)) }
+func (g guide) nograd(i, j int) float64 { return float64(g.grid.nograd(i, j)) }
 
 // guess is a time for fewer bytes than the first slot of r that has one. once is the time of all
 // its layers without gradients.

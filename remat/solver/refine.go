@@ -18,10 +18,10 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 	}
 	unit := t.unitFor(m, slots)
 	for coarser, last := int64(1), (*grid)(nil); ; coarser = 4 {
-		for _, side := range []rounding{achievable, optimistic} {
-			g := newGrid(t, b, m, unit, side)
-			if side == achievable && unit > t.grain {
-				g = newGrid(t, b, m, unit*coarser, side)
+		for _, optimistic := range []bool{false, true} {
+			g := newGrid(t, b, m, unit, optimistic)
+			if !optimistic && unit > t.grain {
+				g = newGrid(t, b, m, unit*coarser, false)
 			}
 			if last != nil {
 				g.narrow(last, float32(best.extra/g.scale*(1+2*g.slack())))
@@ -29,13 +29,13 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 			if err := g.fill(ctx); err != nil {
 				return nil, 0, err
 			}
-			for _, advice := range []adviser{hopeful{g}, known{g}} {
+			for _, advice := range []adviser{guide{g, true}, guide{g, false}} {
 				p := newPath(t)
 				if p.write(b, advice, 0, t.n, m); best == nil || p.better(best) {
 					best = p
 				}
 			}
-			if side == optimistic {
+			if optimistic {
 				// Where g leaves out what is no better than the best plan, that plan is the bound.
 				bound = max(bound, min(best.extra, g.microseconds(g.at(0, t.n, m))*(1-g.slack())))
 				last = g
