@@ -273,7 +273,7 @@ func TestUndeclaredChildren(t *testing.T) {
 	x := b.normal(3, 4)
 	_, evaluating := b.run(nn.NewCtx(b.Ctx, nn.Config{}), x)
 	for when, err := range map[string]error{"training": b.step(x), "evaluating": evaluating} {
-		want := `*nn.Linear is no declared child of *autoremat_test.lambda, layer "block.1", which runs it; call Child("linear", the *nn.Linear) of the *autoremat_test.lambda where it is made`
+		want := `*nn.Linear is no declared child of *autoremat_test.lambda, layer "block.1", which runs it; declare it with Child`
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", when, err, want)
 		}

@@ -75,7 +75,7 @@ func TestGoals(t *testing.T) {
 
 func TestReportShowsFailures(t *testing.T) {
 	var r report
-	_ = r.fail(row{What: "mlp", Opponent: "torch.compile"}, errors.New("Traceback:\n  line\nBackendFailed: no compiler\n"))
+	_ = r.fail(row{What: "mlp"}, errors.New("Traceback:\n  line\nBackendFailed: no compiler\n"))
 	r.add(row{What: "gpt", Value: spread{1.25, 1, 2}, Goal: 1.5})
 	var b strings.Builder
 	if err := r.text(&b); err != nil {
@@ -90,7 +90,8 @@ func TestReportShowsFailures(t *testing.T) {
 
 func TestPartsAreKnown(t *testing.T) {
 	b := &bench{}
-	if err := b.run(t.Context(), []string{"nothing"}, "text", io.Discard); err == nil || !strings.Contains(err.Error(), "processes") {
+	err := b.run(t.Context(), []string{"nothing"}, "text", io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "processes") {
 		t.Errorf("an unknown part: got %v, want the list of parts", err)
 	}
 }

@@ -42,11 +42,11 @@ type answer struct {
 	Losses   []float64 `json:"losses"`
 	Peak     int64     `json:"peak"`
 	Live     int64     `json:"live"`
-	Segments []int     `json:"segments"`
+	Segments []float64 `json:"segments"`
 	Pipe     []float64 `json:"pipe_us"`
 	Plain    []float64 `json:"plain_us"`
 	Flops    float64   `json:"flops"`   // of a step
-	Product  float64   `json:"product"` // floating-point operations a second of a large product; 0 is not measured
+	Product  float64   `json:"product"` // of a large product a second; 0 is not measured
 }
 
 // startPython starts a script of bench/python by the interpreter PYTHON, and reads its hello.

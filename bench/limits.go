@@ -23,19 +23,9 @@ func (a answer) budget(share float64) float64 {
 	return math.Round(100*max(share-live, 0)/(1-live)) / 100
 }
 
-// limitedWorkloads are the large ones as both parts of this file have them.
-func (b *bench) limitedWorkloads() []workload {
-	list := b.largeWorkloads()
-	for i := range list {
-		list[i] = list[i].in(1, pipe.Optimal)
-		list[i].Precision = tf32
-	}
-	return list
-}
-
 // compileAhead has torch.compile fill its cache for the part limits.
 func (b *bench) compileAhead(ctx context.Context) error {
-	list := b.limitedWorkloads()
+	list := b.largeWorkloads()
 	failed := make([]error, len(list))
 	var compiling sync.WaitGroup
 	for i, w := range list {
@@ -70,7 +60,7 @@ func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(
 
 // measureLimits compares both sides within shares of the bytes that eager PyTorch takes.
 func (b *bench) measureLimits(ctx context.Context) error {
-	for _, w := range b.limitedWorkloads() {
+	for _, w := range b.largeWorkloads() {
 		t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Devices: []torch.Device{b.device}})
 		if err != nil {
 			return err
@@ -116,8 +106,8 @@ func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share f
 		}
 		r.Value = m.Faster()
 		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms",
-			mebibytes(limit),
-			mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak), median(m.Theirs))
+			mebibytes(limit), mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak),
+			median(m.Theirs))
 		b.add(r)
 	}
 	return nil

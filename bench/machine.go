@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -31,12 +30,6 @@ func describeMachine() machine {
 	name, _, _ = strings.Cut(name, "\n")
 	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH), Cores: runtime.NumCPU(),
 		Torch: torch.Version(), BLAS: torch.BLASCore(), Go: runtime.Version()}
-}
-
-func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores; Penstock on libtorch %s, BLAS kernels %s, %s; "+
-		"other processes used %.2f cores", m.CPU, m.Cores, m.Torch, cmp.Or(m.BLAS, "none"), m.Go,
-		m.OtherCores)
 }
 
 // othersTime returns the processor time of other processes. Children are not others once they have

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -95,24 +94,23 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 	if err != nil {
 		return nil, b.fail(x, err)
 	}
-	var segments, shares []point
-	for _, k := range found.Segments {
-		segments = append(segments, point{request: map[string]any{"segments": k}})
-	}
-	for _, share := range list {
-		shares = append(shares, point{request: map[string]any{"budget": share}})
-	}
-	for _, points := range [][]point{segments, shares} {
-		for i := range points {
+	var all []point
+	for _, o := range []struct {
+		opponent, key string
+		values        []float64
+	}{{x.Opponent, "segments", found.Segments}, {"torch.compile budget", "budget", list}} {
+		points := make([]point, len(o.values))
+		for i, value := range o.values {
+			points[i].request = map[string]any{o.key: value}
 			if err := b.withinPeak(ctx, w, c, &points[i]); err != nil {
 				return nil, err
 			}
 		}
+		x.Opponent = o.opponent
+		b.addPoints(x, c, points)
+		all = append(all, points...)
 	}
-	b.addPoints(x, c, segments)
-	x.Opponent = "torch.compile budget"
-	b.addPoints(x, c, shares)
-	return slices.Concat(segments, shares), nil
+	return all, nil
 }
 
 // withinPeak measures the opponent's peak, and lets our best plan within it alternate with it.

@@ -61,7 +61,7 @@ func (r *report) fail(x row, err error) error {
 
 // text prints the table.
 func (r *report) text(w io.Writer) error {
-	fmt.Fprintf(w, "%s\nPyTorch of the opponents: %s\n\n", r.Machine, strings.Join(r.PyTorch, ", "))
+	fmt.Fprintf(w, "%+v\nPyTorch of the opponents: %s\n\n", r.Machine, strings.Join(r.PyTorch, ", "))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "what\topponent\tratio\trange\tgoal\t\tconditions")
 	for _, x := range r.Rows {

@@ -29,8 +29,8 @@ const (
 	bfloat16 = "bfloat16"
 )
 
-// perceptrons are a Linear and a ReLU as wide as the input, some times over.
-var perceptrons = map[string]struct{ depth, width int }{"mlp": {16, 1024}}
+// The mlp is a Linear and a ReLU as wide as the input, some times over.
+const mlpDepth, mlpWidth = 16, 1024
 
 // The workloads take a tenth to half a second a step on one thread. In a pipeline convolutional
 // networks recompute; the others have the memory not to.
@@ -44,17 +44,21 @@ var (
 		[]int{54, 55}, ""}
 )
 
-// largeWorkloads are for GPUs, and those in a trial go the same way.
-func (b *bench) largeWorkloads() []workload {
+// largeWorkloads are for GPUs, and those in a trial go the same way. They recompute as plans say.
+func (b *bench) largeWorkloads() (list []workload) {
+	images := models.Options{Size: 224}
+	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024}
+	list = []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images, Batch: 64},
+		{Model: "vgg16", Options: images, Batch: 64}}
 	if b.device.Kind == torch.KindCPU {
-		return []workload{{Model: "gpt", Options: models.Options{Depth: 6}, Batch: 4},
+		list = []workload{{Model: "gpt", Options: models.Options{Depth: 6}, Batch: 4},
 			{Model: "resnet20", Options: models.Options{Channels: 1, Size: 28}, Batch: 16}}
 	}
-	images := models.Options{Size: 224}
-	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024} // 354,871,296 parameters
-	return []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images,
-		Batch: 64},
-		{Model: "vgg16", Options: images, Batch: 64}}
+	for i := range list {
+		list[i] = list[i].in(1, pipe.Optimal)
+		list[i].Precision = tf32
+	}
+	return list
 }
 
 // in is the workload with another number of micro-batches and another policy.
@@ -64,13 +68,12 @@ func (w workload) in(chunks int, policy pipe.Checkpoint) workload {
 }
 
 func (w workload) build() (*nn.Sequential, error) {
-	p, ok := perceptrons[w.Model]
-	if !ok {
+	if w.Model != mlp.Model {
 		return models.New(w.Model, w.Options)
 	}
 	s := nn.NewSequential()
-	for i := range p.depth {
-		s.Add("fc"+strconv.Itoa(i), nn.NewLinear(int64(p.width), int64(p.width)))
+	for i := range mlpDepth {
+		s.Add("fc"+strconv.Itoa(i), nn.NewLinear(mlpWidth, mlpWidth))
 		s.Add("relu"+strconv.Itoa(i), nn.NewReLU())
 	}
 	return s, nil
@@ -84,9 +87,9 @@ type shapes struct {
 }
 
 func (w workload) shapes() (shapes, error) {
-	if p, ok := perceptrons[w.Model]; ok {
-		both := []int64{w.Batch, int64(p.width)}
-		return shapes{both, both, 0, map[string]any{"width": p.width, "depth": p.depth}}, nil
+	if w.Model == mlp.Model {
+		both := []int64{w.Batch, mlpWidth}
+		return shapes{both, both, 0, map[string]any{"width": mlpWidth, "depth": mlpDepth}}, nil
 	}
 	list, err := models.Settings(w.Model, w.Options)
 	if err != nil {

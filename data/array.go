@@ -15,36 +15,22 @@ const (
 	Uint8
 )
 
+var kindNames = []string{"float32", "int64", "uint8"}
+
 // String is the kind's name, such as "float32".
-func (k Kind) String() string {
-	switch k {
-	case Float32:
-		return "float32"
-	case Int64:
-		return "int64"
-	case Uint8:
-		return "uint8"
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
+func (k Kind) String() string { return kindNames[k] }
 
 // MarshalText makes JSON of a Kind its name.
-func (k Kind) MarshalText() ([]byte, error) {
-	if k > Uint8 {
-		return nil, fmt.Errorf("data: %v; want one of the number formats", k)
-	}
-	return []byte(k.String()), nil
-}
+func (k Kind) MarshalText() ([]byte, error) { return []byte(kindNames[k]), nil }
 
 // UnmarshalText reads what MarshalText wrote.
 func (k *Kind) UnmarshalText(text []byte) error {
-	for _, kind := range []Kind{Float32, Int64, Uint8} {
-		if kind.String() == string(text) {
-			*k = kind
-			return nil
-		}
+	i := slices.Index(kindNames, string(text))
+	if i < 0 {
+		return fmt.Errorf("data: %q is no number format; want float32, int64 or uint8", text)
 	}
-	return fmt.Errorf("data: %q is no number format; want float32, int64 or uint8", text)
+	*k = Kind(i)
+	return nil
 }
 
 // Spec is the kind and the shape of one sample's input or target, without the batch's dimension.
@@ -77,7 +63,7 @@ type Array struct {
 func (a *Array) Reset(rows int, spec Spec) {
 	size := rows * spec.Size()
 	next := Array{Kind: spec.Kind, Shape: append([]int64{int64(rows)}, spec.Shape...)}
-	switch spec.Kind {
+	switch next.Kind {
 	case Float32:
 		next.Float32 = slices.Grow(a.Float32[:0], size)[:size]
 	case Int64:
@@ -86,4 +72,16 @@ func (a *Array) Reset(rows int, spec Spec) {
 		next.Uint8 = slices.Grow(a.Uint8[:0], size)[:size]
 	}
 	*a = next
+}
+
+// copyRow copies a row of size numbers.
+func copyRow(to *Array, row int, from Array, index, size int) {
+	switch to.Kind {
+	case Float32:
+		copy(to.Float32[row*size:][:size], from.Float32[index*size:])
+	case Int64:
+		copy(to.Int64[row*size:][:size], from.Int64[index*size:])
+	case Uint8:
+		copy(to.Uint8[row*size:][:size], from.Uint8[index*size:])
+	}
 }

@@ -12,7 +12,7 @@ import (
 type Arrays struct {
 	info          Info
 	input, target Array
-	tables        [][256]float32 // of Uint8 inputs: by channel, or one for all
+	tables        [][256]float32 // of Uint8 inputs, by channel
 }
 
 // NewArrays returns the data set of inputs [n, ...] and targets [n, ...]. It keeps both. Their kinds say
@@ -28,26 +28,29 @@ type Arrays struct {
 // the sample: no samples, shapes that do not match, a class that is not in [0, classes), a number that is
 // not finite, or a single class.
 func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
-	a := &Arrays{input: input, target: target, tables: [][256]float32{byteValues}}
-	fail := func(format string, args ...any) (*Arrays, error) {
-		return nil, fmt.Errorf("data: %s: %w", name, fmt.Errorf(format, args...))
-	}
+	a, err := newArrays(name, classes, input, target)
+	return a, named(name, err)
+}
+
+func newArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
-		return fail("%w", err)
+		return nil, err
 	}
 	if input.Shape[0] != target.Shape[0] {
-		return fail("%d inputs and %d targets; want a target for each input", input.Shape[0], target.Shape[0])
+		return nil, fmt.Errorf("%d inputs and %d targets; want a target for each input", input.Shape[0],
+			target.Shape[0])
 	}
-	a.info = Info{Name: name, Classes: classes, Input: Spec{input.Kind, input.Shape[1:]},
-		Target: Spec{target.Kind, target.Shape[1:]}, Source: input.Kind}
+	a := &Arrays{input: input, target: target, info: Info{Name: name, Classes: classes, Source: input.Kind,
+		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
+		a.tables, _ = a.info.byteTables() // which are not normalised
 	}
 	if shape := a.info.Input.Shape; a.info.Input.Kind == Float32 && len(shape) == 3 {
 		a.info.Pad = make([]float32, shape[0])
 	}
 	if err := a.info.checkShapes(); err != nil {
-		return fail("%w", err)
+		return nil, err
 	}
 	if a.info.Task() == Regression {
 		a.info.Classes = 0
@@ -60,23 +63,21 @@ func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
 	for i, what := range []string{"target", "input"} {
 		for k, label := range labels[i] {
 			if label < 0 || label >= int64(a.info.Classes) {
-				return fail("%s %d has class %d; want 0 to %d", what,
+				return nil, fmt.Errorf("%s %d has class %d; want 0 to %d", what,
 					k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
 			}
 		}
 	}
 	if a.info.Classes < 2 {
-		return fail("all targets are 0; want at least two classes")
+		return nil, fmt.Errorf("all targets are 0; want at least two classes")
 	}
 	return a, nil
 }
 
 // classesOf is one more than the greatest label.
 func classesOf(labels ...[]int64) (n int) {
-	for _, all := range labels {
-		for _, label := range all {
-			n = max(n, int(label)+1)
-		}
+	for _, label := range slices.Concat(labels...) {
+		n = max(n, int(label)+1)
 	}
 	return n
 }
@@ -84,20 +85,26 @@ func classesOf(labels ...[]int64) (n int) {
 // checkShapes returns an error if targets do not go with inputs.
 func (i Info) checkShapes() error {
 	in, out := i.Input.Shape, i.Target.Shape
+	want := ""
 	switch {
 	case i.Target.Kind == Uint8:
-		return fmt.Errorf("targets are uint8; want int64 for classes, or float32 for numbers")
-	case i.Input.Kind == Int64 && i.Target.Kind == Int64 && len(in) == 1 && slices.Equal(in, out):
+		want = "int64 for classes, or float32 for numbers"
 	case i.Input.Kind == Int64:
-		return fmt.Errorf("inputs are int64 %v and targets %v %v; want tokens [t] with the tokens that follow, int64 [t], or inputs of float32 or uint8", in, i.Target.Kind, out)
-	case i.Target.Kind == Float32 && len(out) == 1:
+		if i.Target.Kind != Int64 || len(in) != 1 || !slices.Equal(in, out) {
+			want = "tokens [t] with the tokens that follow, int64 [t], or inputs of float32 or uint8"
+		}
 	case i.Target.Kind == Float32:
-		return fmt.Errorf("targets are float32 %v; want a row of numbers [k] for each input", out)
-	case len(out) == 0, len(out) == 2 && len(in) == 3 && slices.Equal(in[1:], out):
-	default:
-		return fmt.Errorf("targets are int64 %v for inputs %v; want a class for each input, or for each pixel of images [channels height width]", out, in)
+		if len(out) != 1 {
+			want = "a row of numbers [k] for each input"
+		}
+	case len(out) != 0 && (len(in) != 3 || !slices.Equal(in[1:], out)):
+		want = "a class for each input, or for each pixel of images [channels height width]"
 	}
-	return nil
+	if want == "" {
+		return nil
+	}
+	return fmt.Errorf("inputs are %s %v and targets %s %v; want %s", i.Input.Kind, in, i.Target.Kind, out,
+		want)
 }
 
 // checkArray returns an error unless the array has rows, as many numbers as its shape says, and all
@@ -119,50 +126,83 @@ func checkArray(what string, a Array) error {
 	return nil
 }
 
-// byteValues is the value of a byte that is not normalised.
-var byteValues = func() (table [256]float32) {
-	for i := range table {
-		table[i] = float32(i) / 255
+// normalise makes (x - mean) / std of the inputs, by channel. It does nothing if both are nil.
+func (a *Arrays) normalise(mean, std []float32) (err error) {
+	if mean == nil && std == nil {
+		return nil
 	}
-	return table
-}()
-
-// normalise makes Uint8 images of these mean and deviation.
-func (a *Arrays) normalise(mean, std []float32) error {
-	shape := a.info.Input.Shape
-	if a.input.Kind != Uint8 || len(shape) != 3 {
-		return fmt.Errorf("data: %s: inputs are %v %v; want images, uint8 [channels height width], with mean and std, or the two left out", a.info.Name, a.input.Kind, shape)
-	}
-	tables, err := normalised(a.info.Name, mean, std, int(shape[0]))
-	if err != nil {
+	a.info.Mean, a.info.Std = mean, std
+	if err := a.info.checkNormal(); err != nil {
 		return err
 	}
-	a.tables, a.info.Mean, a.info.Std = tables, mean, std
-	for c, table := range tables {
-		a.info.Pad[c] = table[0]
+	if a.input.Kind == Uint8 {
+		a.tables, err = a.info.byteTables()
+		a.info.Pad = black(a.tables)
+		return err
+	}
+	for x := range slices.Chunk(a.input.Float32, a.info.Input.Size()) {
+		a.info.normaliseSample(x)
 	}
 	return nil
 }
 
-// normalised returns the value of each byte in each channel. Each channel needs a finite mean and a
-// deviation above 0.
-func normalised(name string, mean, std []float32, channels int) ([][256]float32, error) {
-	if len(mean) != channels || len(std) != channels {
-		return nil, fmt.Errorf("data: %s: mean %v and std %v, expected a number for each of %d channels",
-			name, mean, std, channels)
+// checkNormal returns an error unless each channel has a finite mean and a deviation above 0.
+func (i Info) checkNormal() error {
+	if i.Input.Kind != Float32 || len(i.Input.Shape) != 3 || len(i.Mean) != int(i.Input.Shape[0]) ||
+		len(i.Std) != len(i.Mean) {
+		return fmt.Errorf("mean %v and std %v for inputs %s %v; want a number for each channel of images [channels height width], or none",
+			i.Mean, i.Std, i.Input.Kind, i.Input.Shape)
+	}
+	for c := range i.Mean {
+		if !finite(i.Mean[c]) || !finite(i.Std[c]) || i.Std[c] <= 0 {
+			return fmt.Errorf("channel %d has mean %v and std %v; want finite numbers and std above 0", c,
+				i.Mean[c], i.Std[c])
+		}
+	}
+	return nil
+}
+
+// normaliseSample makes (x - Mean) / Std of the numbers of a sample, by channel.
+func (i Info) normaliseSample(x []float32) {
+	for c := range i.Mean {
+		plane := len(x) / len(i.Mean)
+		for k, number := range x[c*plane:][:plane] {
+			x[c*plane+k] = float32((float64(number) - float64(i.Mean[c])) / float64(i.Std[c]))
+		}
+	}
+}
+
+// byteTables returns the value of each byte in each channel. Inputs that are no images have one channel.
+func (i Info) byteTables() ([][256]float32, error) {
+	channels := 1
+	if len(i.Input.Shape) == 3 {
+		channels = int(i.Input.Shape[0])
 	}
 	tables := make([][256]float32, channels)
-	for c := range tables {
-		if !finite(mean[c]) || !finite(std[c]) || std[c] <= 0 {
-			return nil, fmt.Errorf("data: %s: channel %d has mean %v and std %v, expected finite numbers and std above 0", name, c, mean[c], std[c])
+	if i.Mean != nil || i.Std != nil {
+		if err := i.checkNormal(); err != nil {
+			return nil, err
 		}
+	}
+	for c := range tables {
 		for pixel := range tables[c] {
 			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
 			// same bits.
-			tables[c][pixel] = (float32(pixel)/255 - mean[c]) / std[c]
+			tables[c][pixel] = float32(pixel) / 255
+			if i.Mean != nil {
+				tables[c][pixel] = (float32(pixel)/255 - i.Mean[c]) / i.Std[c]
+			}
 		}
 	}
 	return tables, nil
+}
+
+// black is the value of a black pixel in each channel.
+func black(tables [][256]float32) (pad []float32) {
+	for _, table := range tables {
+		pad = append(pad, table[0])
+	}
+	return pad
 }
 
 func finite(x float32) bool {
@@ -183,7 +223,7 @@ func (a *Arrays) Fill(batch *Batch, indices []int) error {
 	in, out := a.info.Input.Size(), a.info.Target.Size()
 	for row, index := range indices {
 		if a.input.Kind == Uint8 {
-			byTables(batch.Input.Float32[row*in:][:in], a.input.Uint8[index*in:][:in], a.tables)
+			writeBytes(batch.Input.Float32[row*in:][:in], a.input.Uint8[index*in:][:in], a.tables)
 		} else {
 			copyRow(&batch.Input, row, a.input, index, in)
 		}
@@ -192,8 +232,8 @@ func (a *Arrays) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-// byTables writes the value of each byte, as its channel's table has it, or the one of all channels.
-func byTables(to []float32, from []uint8, tables [][256]float32) {
+// writeBytes writes the value of each byte, as its channel's table has it.
+func writeBytes(to []float32, from []uint8, tables [][256]float32) {
 	plane := len(from) / len(tables)
 	for c := range tables {
 		table, from, to := &tables[c], from[c*plane:][:plane], to[c*plane:][:plane]

@@ -1,6 +1,7 @@
 package data_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -42,38 +43,6 @@ func TestFromSlices(t *testing.T) {
 	check("masks", set, err, data.Segmentation, 5, []int64{1, 2, 1}, []int64{2, 1})
 	set, err = data.FromSlices([]int32{1, 2, 3, 7}, []int64{2}, []int32{2, 3, 7, 1})
 	check("tokens", set, err, data.NextToken, 8, []int64{2}, []int64{2})
-}
-
-func TestFromSlicesRefuses(t *testing.T) {
-	refused := func(err error, parts ...string) {
-		t.Helper()
-		wantError(t, err, append(parts, "data: slices: ")...)
-	}
-	_, err := data.FromSlices([]float32{1, 2, 3}, []int64{2}, []int{0, 1})
-	refused(err, "3 numbers; want a multiple, above 0, of the 2 of an input [2]")
-	_, err = data.FromSlices([]float32{}, []int64{2}, []int{})
-	refused(err, "0 numbers")
-	_, err = data.FromSlices([]float32{1}, []int64{0}, []int{1})
-	refused(err, "1 numbers")
-	_, err = data.FromSlices([]float32{1, 2, 3, 4}, []int64{2}, []int{0, 1, 1})
-	refused(err, "3 targets for 2 inputs [2]; want a multiple, above 0")
-	_, err = data.FromSlices([]float32{1, 2, 3, 4}, []int64{2}, []int{0, 0})
-	refused(err, "all targets are 0; want at least two classes")
-	_, err = data.FromSlices([]float32{1, 2, 3, 4}, []int64{2}, []int{1, -1})
-	refused(err, "target 1 has class -1; want 0 to 1")
-	_, err = data.FromSlices([]float32{1, 2, 3, 4}, []int64{2}, []int{0, 1, 0, 1})
-	refused(err, "targets are int64 [2] for inputs [2]; want a class for each input, or for each pixel")
-	_, err = data.FromSlices([]int{1, 2, 3, 4}, []int64{2}, []int{0, 1})
-	refused(err, "inputs are int64 [2] and targets int64 [1]; want tokens [t] with the tokens that follow")
-	nan := float32(0)
-	_, err = data.FromSlices([]float32{1, 2, 3, nan / nan}, []int64{2}, []int{0, 1})
-	refused(err, "inputs: number 1 of sample 1 is NaN; want finite numbers")
-	_, err = data.NewArrays("mine", 2, data.Array{Kind: data.Float32, Shape: []int64{2}, Float32: []float32{1}}, data.Array{Kind: data.Int64, Shape: []int64{2}, Int64: []int64{0, 1}})
-	wantError(t, err, "data: mine: inputs are 1 numbers; want 2 for the shape [2]")
-	_, err = data.NewArrays("mine", 2, data.Array{Kind: data.Float32, Shape: []int64{2}, Float32: []float32{1, 2}}, data.Array{Kind: data.Uint8, Shape: []int64{2}, Uint8: []uint8{0, 1}})
-	wantError(t, err, "targets are uint8; want int64")
-	_, err = data.NewArrays("mine", 2, data.Array{Kind: data.Float32, Shape: []int64{2}, Float32: []float32{1, 2}}, data.Array{Kind: data.Int64, Shape: []int64{2}, Int64: []int64{0, 2}})
-	wantError(t, err, "target 1 has class 2; want 0 to 1")
 }
 
 func bytesOf(shape []int64, numbers ...uint8) data.Array {
@@ -151,4 +120,21 @@ func TestJoin(t *testing.T) {
 	}
 	var batch data.Batch
 	wantError(t, both.Fill(&batch, []int{5}), "sample 5 asked for, there are samples 0 to 4")
+}
+
+func TestFromSlicesRefuses(t *testing.T) {
+	errorOf := func(_ *data.Arrays, err error) error { return err }
+	numbers, pair, nan := []float32{1, 2, 3, 4}, []int64{2}, float32(math.NaN())
+	for want, err := range map[string]error{
+		"3 numbers; want a multiple, above 0, of the 2 of an input [2]": errorOf(data.FromSlices(numbers[:3], pair, []int{0, 1})),
+		"0 numbers": errorOf(data.FromSlices(numbers[:0], pair, []int{})),
+		"3 targets for 2 inputs [2]; want a multiple, above 0":              errorOf(data.FromSlices(numbers, pair, []int{0, 1, 1})),
+		"all targets are 0; want at least two classes":                      errorOf(data.FromSlices(numbers, pair, []int{0, 0})),
+		"target 1 has class -1; want 0 to 1":                                errorOf(data.FromSlices(numbers, pair, []int{1, -1})),
+		"targets int64 [2]; want a class for each input, or for each pixel": errorOf(data.FromSlices(numbers, pair, []int{0, 1, 0, 1})),
+		"inputs are int64 [2] and targets int64 [1]; want tokens [t]":        errorOf(data.FromSlices([]int{1, 2, 3, 4}, pair, []int{0, 1})),
+		"inputs: number 1 of sample 1 is NaN; want finite numbers":          errorOf(data.FromSlices([]float32{1, 2, 3, nan}, pair, []int{0, 1})),
+	} {
+		wantError(t, err, "data: slices: ", want)
+	}
 }

@@ -23,24 +23,23 @@ type Augment struct {
 }
 
 // check returns an error if the augmentation cannot be applied to a set.
-func (a Augment) check(of string, set Dataset) error {
+func (a Augment) check(set Dataset) error {
 	refuse := func(problem, remedy string) error {
-		return &ConfigError{Of: of, Field: "Augment", Value: a, Problem: problem, Remedy: remedy}
+		return &ConfigError{Field: "Augment", Value: a, Problem: problem, Remedy: remedy}
 	}
 	info := set.Info()
+	pictures, _ := picturesOf(set, nil)
 	switch {
 	case a.Crop < 0:
 		return refuse("Crop is negative", "want a Crop of at least 0")
 	case !(a.Scale >= 0 && a.Scale <= 1):
 		return refuse("Scale is no share", "want a Scale from 0 to 1")
-	case a == Augment{}:
-		return nil
-	case a.Scale > 0 && !hasPictures(set):
+	case a.Scale > 0 && pictures == nil:
 		return refuse("the images have their size already",
 			"want a Scale of 0, or a set that is read from pictures")
 	}
-	if shape := info.Input.Shape; info.Input.Kind != Float32 || len(shape) != 3 ||
-		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2 {
+	if shape := info.Input.Shape; a != (Augment{}) && (info.Input.Kind != Float32 || len(shape) != 3 ||
+		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2) {
 		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape,
 			info.Pad, info.Target.Shape),
 			"want images, float32 [channels height width] with a pad per channel and targets that are no images, or no augmentation")
@@ -109,27 +108,33 @@ func (p *crop) rectangle(width, height int) (x, y, w, h int) {
 	return (width - side) / 2, (height - side) / 2, side, side
 }
 
-// cropper is a data set that is read from pictures and can crop them.
-type cropper interface {
-	fillViews(batch *Batch, indices []int, views []view) error
-	pictures() bool
-}
-
-func hasPictures(set Dataset) bool {
-	s, ok := set.(cropper)
-	return ok && s.pictures()
-}
-
-// fillViews is Fill with crops of the pictures, if the set has pictures.
-func fillViews(set Dataset, batch *Batch, indices []int, views []view) error {
-	if s, ok := set.(cropper); ok {
-		return s.fillViews(batch, indices, views)
+// picturesOf returns the folder that samples of a set are from, and their indices there. It is nil for
+// samples that are not read from pictures.
+func picturesOf(set Dataset, indices []int) (*folder, []int) {
+	for {
+		switch s := set.(type) {
+		case *folder:
+			return s, indices
+		case *subset:
+			set, indices = s.Dataset, s.whole(indices)
+		default:
+			return nil, nil
+		}
 	}
-	return set.Fill(batch, indices)
 }
 
-// apply moves and mirrors the images of a batch.
-func apply(views []view, batch *Batch, info Info) {
+// fill is Fill with the views' crops of pictures, and with images moved and mirrored as they say.
+func fill(set Dataset, batch *Batch, indices []int, views []view) error {
+	var err error
+	if pictures, whole := picturesOf(set, indices); pictures != nil {
+		err = pictures.fill(batch, whole, views)
+	} else {
+		err = set.Fill(batch, indices)
+	}
+	if err != nil || views == nil {
+		return err
+	}
+	info := set.Info()
 	size := info.Input.Size()
 	original := make([]float32, size)
 	for row, v := range views {
@@ -137,6 +142,7 @@ func apply(views []view, batch *Batch, info Info) {
 		copy(original, image)
 		shift(image, original, info, v.down, v.right, v.flip)
 	}
+	return nil
 }
 
 // shift copies from to to, moved so that its pixel (down, right) comes to (0, 0), and

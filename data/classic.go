@@ -1,7 +1,6 @@
 package data
 
 import (
-	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,123 +12,103 @@ import (
 // classic is a data set of labelled images in files with fixed names.
 type classic struct {
 	name      string
-	directory string // where Debian has it, "" if nowhere
+	usual     string // where Debian has it, "" if nowhere
 	archive   string // the directory into which its archive unpacks, if any
 	fetch     string // where to get it
 	mean, std []float32
-	names     []string // of the classes; nil where they are the digits
-	parts     [2][]string
+	classes   []string    // their names; nil where they are the digits
+	parts     [2][]string // the files to train and to test with
 	decode    func(paths []string) (images, labels Array, err error)
 }
-
-// Mean and standard deviation are of all training pixels over 255, as the usual recipes round
-// them (PyTorch's examples/mnist/main.py has MNIST's). A test computes Fashion-MNIST's from the
-// files.
-var (
-	mnist = classic{
-		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
-		mean: []float32{0.1307}, std: []float32{0.3081}, parts: mnistParts, decode: decodeMNIST,
-	}
-	fashionMNIST = classic{
-		name: "fashion-mnist", directory: "/usr/share/datasets/fashion-mnist",
-		fetch: "the Debian package dataset-fashion-mnist or https://github.com/zalandoresearch/fashion-mnist",
-		mean:  []float32{0.2860}, std: []float32{0.3530}, parts: mnistParts, decode: decodeMNIST,
-		names: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
-			"Bag", "Ankle boot"},
-	}
-)
 
 var mnistParts = [2][]string{
 	{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
 	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
 }
 
-// cifar10 is CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes have the
-// deviation 0.2023, 0.1994, 0.2010: the mean of the images' own deviations, which is something else. The names
-// are those of batches.meta.txt.
-var cifar10 = classic{
-	name: "cifar10", archive: "cifar-10-batches-bin", fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-	mean: []float32{0.4914, 0.4822, 0.4465}, std: []float32{0.2470, 0.2435, 0.2616},
-	names: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
-		"truck"},
-	parts: [2][]string{
-		{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
-			"data_batch_5.bin"},
-		{"test_batch.bin"},
-	},
-	decode: decodeCIFAR10,
-}
+// Mean and standard deviation are of all training pixels over 255, as the usual recipes round
+// them (PyTorch's examples/mnist/main.py has MNIST's). A test computes Fashion-MNIST's from the
+// files.
+//
+// CIFAR-10 is its binary version (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes have the
+// deviation 0.2023, 0.1994, 0.2010: the mean of the images' own deviations, which is something else.
+var (
+	mnist = classic{
+		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
+		mean: []float32{0.1307}, std: []float32{0.3081}, parts: mnistParts, decode: decodeMNIST,
+	}
+	fashionMNIST = classic{
+		name: "fashion-mnist", usual: "/usr/share/datasets/fashion-mnist",
+		fetch: "https://github.com/zalandoresearch/fashion-mnist, or in the Debian package dataset-fashion-mnist",
+		mean:  []float32{0.2860}, std: []float32{0.3530}, parts: mnistParts, decode: decodeMNIST,
+		classes: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
+			"Bag", "Ankle boot"},
+	}
+	cifar10 = classic{
+		name: "cifar10", archive: "cifar-10-batches-bin",
+		fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+		mean:  []float32{0.4914, 0.4822, 0.4465}, std: []float32{0.2470, 0.2435, 0.2616},
+		classes: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+			"truck"},
+		parts: [2][]string{{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+			"data_batch_5.bin"}, {"test_batch.bin"}},
+		decode: decodeCIFAR10,
+	}
+)
 
 func (c classic) set() set {
-	return set{tasks: classes, settings: func(o *Options) []setting.Setting { return augmented(o, "the set's") }, open: c.open,
-		files: func(directory string, _ Options) ([]string, error) {
-			train, err := c.find(directory, 0)
-			test, err2 := c.find(directory, 1)
-			return append(train, test...), cmp.Or(err, err2)
-		}}
+	return set{tasks: classes, usual: c.usual, want: "the directory of its files, which are at " + c.fetch,
+		settings: func(o *Options) []setting.Setting { return augmented(o, "the set's") },
+		files:    c.files, open: c.open}
 }
 
-// find returns the paths of a part's files, plain or with .gz.
-func (c classic) find(directory string, part int) (paths []string, err error) {
-	if directory == "" {
-		directory = c.directory
-	}
-	if directory == "" {
-		return nil, noPlace(c.name, "the directory of its files; they are at "+c.fetch)
-	}
-	places := []string{directory}
-	if c.archive != "" {
-		places = append(places, filepath.Join(directory, c.archive))
-	}
-	for _, name := range c.parts[part] {
+// files returns the paths of all files, plain or with .gz.
+func (c classic) files(directory string) (paths []string, err error) {
+	places := []string{directory, filepath.Join(directory, c.archive)}
+	for _, name := range slices.Concat(c.parts[:]...) {
 		path, err := locate(places, name, name+".gz")
 		if err != nil {
-			return nil, fmt.Errorf("data: %s: %w: get it from %s, or name its directory", c.name, err,
-				c.fetch)
+			return nil, err
 		}
 		paths = append(paths, path)
 	}
 	return paths, nil
 }
 
-func (c classic) open(directory string, o Options) (train, test Dataset, err error) {
+func (c classic) open(paths []string, o Options) (train, test Dataset, err error) {
 	var sets []*Arrays
-	for part := range c.parts {
-		paths, err := c.find(directory, part)
+	for _, part := range c.parts {
+		images, labels, err := c.decode(paths[:len(part)])
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: get it again from %s", err, c.fetch)
 		}
-		images, labels, err := c.decode(paths)
-		if err != nil {
-			return nil, nil, fmt.Errorf("data: %s: %w: get it again from %s", c.name, err, c.fetch)
-		}
-		set, err := NewArrays(c.name, 10, images, targets(labels))
+		set, err := newArrays(c.name, 10, images, targets(labels))
 		if err == nil {
-			err = set.normalise(o.normalisation(c.mean, c.std))
+			err = set.normalise(o.normal(c.mean, c.std))
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s)", err, paths[0])
 		}
-		set.info.ClassNames = c.names
-		sets = append(sets, set)
+		set.info.ClassNames = c.classes
+		sets, paths = append(sets, set), paths[len(part):]
 	}
-	return trainAndTest(o, c.name, sets)
+	return trainAndTest(o, sets)
 }
 
 // decodeMNIST reads images and labels.
 func decodeMNIST(paths []string) (images, labels Array, err error) {
-	var arrays [2]Array
-	for i, path := range paths {
-		if arrays[i], err = readArray(path, decodeIDX); err != nil {
-			return images, labels, err
-		}
+	if images, err = readArray(paths[0], decodeIDX); err == nil {
+		labels, err = readArray(paths[1], decodeIDX)
 	}
-	images, labels = arrays[0], arrays[1]
-	if len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 || images.Shape[2] != 28 {
-		return images, labels, fmt.Errorf("%s has the shape %v and the labels %v, expected [n 28 28] and [n]", paths[0], images.Shape, labels.Shape)
+	if err == nil && (len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 ||
+		images.Shape[2] != 28) {
+		err = fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]", paths[0],
+			images.Shape, labels.Shape)
 	}
-	images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
-	return images, labels, nil
+	if err == nil {
+		images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
+	}
+	return images, labels, err
 }
 
 // decodeCIFAR10 reads files of records: a byte for the label and 32 x 32 bytes for each of red, green

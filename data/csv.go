@@ -30,36 +30,25 @@ type CSV struct {
 	// by the sorted names. Info.ClassNames has them.
 	Task Task
 
-	Header    Header
+	// Header says that the first line has the names of the columns. A first line without a number has them
+	// in any case.
+	Header    bool
 	Separator rune // 0 means a comma
 
 	// Standardise gives each column the mean 0 and the deviation 1 in the samples to train with.
 	Standardise bool
 }
 
-// Header says whether the first line of a file has the names of its columns.
-type Header int
-
-// The ways of a header.
-const (
-	HeaderUnknown Header = iota // it has if it has no number
-	HeaderThere
-	HeaderAbsent
-)
-
-// openCSV reads the files at path. Classes are those of the samples to train with.
-func openCSV(path string, o Options) (train, test Dataset, err error) {
+// openCSV reads tables. Classes are those of the samples to train with.
+func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
-	if t := o.TrainedOn; t != nil && c.Task == "" {
-		c.Task = t.Task()
-	}
 	if c.Task != "" && c.Task != Classification && c.Task != Regression {
-		return nil, nil, &ConfigError{Of: "data: csv", Field: "Task", Value: c.Task,
+		return nil, nil, &ConfigError{Field: "Task", Value: c.Task,
 			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Regression)})}
 	}
-	paths, err := partFiles("csv", "csv")(path, o)
-	if err != nil {
-		return nil, nil, err
+	if o.TrainedOn != nil && c.Standardise && o.Mean == nil {
+		return nil, nil, &ConfigError{Field: "Standardise", Value: true,
+			Problem: "the model was trained with columns as they are", Remedy: "want it left out"}
 	}
 	var sets []*Arrays
 	var names []string
@@ -76,25 +65,20 @@ func openCSV(path string, o Options) (train, test Dataset, err error) {
 			set, err = t.arrays(c.Task, names)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("data: csv: %s: %w", path, err)
+			return nil, nil, fmt.Errorf("%s: %w", path, err)
 		}
 		sets = append(sets, set)
 	}
-	if train, test, err = trainAndTest(o, "csv", sets); err != nil {
+	if train, test, err = trainAndTest(o, sets); err != nil {
 		return nil, nil, err
 	}
-	var mean, std []float32
-	switch t := o.TrainedOn; {
-	case t != nil && t.Source == Float32:
-		if mean, std = t.Mean, t.Std; c.Standardise && mean == nil {
-			return nil, nil, &ConfigError{Of: "data: csv", Field: "Standardise", Value: true,
-				Problem: "the model was trained with columns as they are", Remedy: "want it left out"}
-		}
-	case c.Standardise:
-		mean, std = meanAndDeviation(train, sets[0])
+	if o.TrainedOn == nil && c.Standardise {
+		o.Mean, o.Std = meanAndDeviation(train, sets[0])
 	}
 	for _, set := range sets {
-		set.standardise(mean, std)
+		if err := set.normalise(o.Mean, o.Std); err != nil {
+			return nil, nil, err
+		}
 	}
 	return train, test, nil
 }
@@ -121,11 +105,8 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 		buffered.Discard(3) // it is there
 	}
 	reader := csv.NewReader(buffered)
-	reader.FieldsPerRecord, reader.ReuseRecord, reader.TrimLeadingSpace = -1, true, true
-	if c.Separator != 0 {
-		reader.Comma = c.Separator
-	}
-	t, fields := &table{}, 0
+	reader.Comma, reader.ReuseRecord, reader.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
+	t := &table{}
 	var order []int // where the columns are, the target last
 	for {
 		record, err := reader.Read()
@@ -135,44 +116,47 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 		case err == io.EOF:
 			return t, nil
 		case err != nil:
-			return nil, fmt.Errorf("%w; want values that are separated by %q, those with quotes in quotes",
-				err, reader.Comma)
+			return nil, fmt.Errorf("%w; want as many values as in the first line, separated by %q, those with quotes in quotes", err, reader.Comma)
 		}
 		for i, text := range record {
 			record[i] = strings.TrimSpace(text)
 		}
 		line, _ := reader.FieldPos(0)
 		if order == nil { // the first line
-			header := c.Header == HeaderThere || c.Header == HeaderUnknown &&
-				!slices.ContainsFunc(record, isNumber)
+			header := c.Header || !slices.ContainsFunc(record, isNumber)
 			if order, err = c.columnOrder(record, header, trainedOn); err != nil {
 				return nil, fmt.Errorf("line %d: %w", line, err)
 			}
-			if fields = len(record); header {
+			if header {
 				for _, i := range order {
 					t.names = append(t.names, record[i])
 				}
 				continue
 			}
 		}
-		if len(record) != fields {
-			return nil, fmt.Errorf("line %d: %d values; want %d, as in the first line", line, len(record),
-				fields)
-		}
-		last := len(order) - 1
-		for _, i := range order[:last] {
-			x, err := strconv.ParseFloat(record[i], 32)
-			if err != nil || !finite(float32(x)) {
-				return nil, fmt.Errorf("line %d, column %d: %q; want a finite number: fill it in, or remove the line or the column", line, i+1, record[i])
+		t.columns = len(order) - 1
+		for _, i := range order[:t.columns] {
+			x, err := parse(record[i])
+			if err != nil {
+				return nil, fmt.Errorf("line %d, column %d: %w: fill it in, or remove the line or the column",
+					line, i+1, err)
 			}
-			t.numbers = append(t.numbers, float32(x))
+			t.numbers = append(t.numbers, x)
 		}
-		target := record[order[last]]
+		target := record[order[t.columns]]
 		if target == "" {
-			return nil, fmt.Errorf("line %d, column %d: no target; want a class or a number: fill it in, or remove the line", line, order[last]+1)
+			return nil, fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove the line", line)
 		}
-		t.columns, t.targets, t.lines = last, append(t.targets, target), append(t.lines, line)
+		t.targets, t.lines = append(t.targets, target), append(t.lines, line)
 	}
+}
+
+func parse(text string) (float32, error) {
+	x, err := strconv.ParseFloat(text, 32)
+	if err != nil || !finite(float32(x)) {
+		return 0, fmt.Errorf("%q; want a finite number", text)
+	}
+	return float32(x), nil
 }
 
 func isNumber(text string) bool {
@@ -186,7 +170,7 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	place := map[string]int{}
 	for i, name := range first {
 		if _, twice := place[name]; header && twice {
-			return nil, fmt.Errorf("the header has the column %q twice; want each name once, or header=0 for a first line that is no header", name)
+			return nil, fmt.Errorf("the header has the column %q twice; want each name once", name)
 		}
 		place[name] = i
 	}
@@ -279,11 +263,11 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 	}
 	for i, text := range t.targets {
 		if task == Regression {
-			x, err := strconv.ParseFloat(text, 32)
-			if err != nil || !finite(float32(x)) {
-				return nil, fmt.Errorf("line %d: the target is %q; want a finite number", t.lines[i], text)
+			x, err := parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("line %d: the target is %w", t.lines[i], err)
 			}
-			target.Float32 = append(target.Float32, float32(x))
+			target.Float32 = append(target.Float32, x)
 			continue
 		}
 		label, ok := labels[text]
@@ -293,7 +277,7 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 		}
 		target.Int64 = append(target.Int64, label)
 	}
-	set, err := NewArrays("csv", len(names), input, target)
+	set, err := newArrays("csv", len(names), input, target)
 	if err != nil {
 		return nil, err
 	}
@@ -326,24 +310,4 @@ func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32
 		means, deviations = append(means, float32(mean)), append(deviations, float32(deviation))
 	}
 	return means, deviations
-}
-
-// standardise makes (x - mean) / deviation of the numbers of each row. It does nothing without a mean
-// for each column.
-func (a *Arrays) standardise(means, deviations []float32) {
-	columns := a.info.Input.Size()
-	if len(means) != columns || len(deviations) != columns {
-		return
-	}
-	a.info.Mean, a.info.Std = means, deviations
-	for x := range slices.Chunk(a.input.Float32, columns) {
-		standardiseRow(x, means, deviations)
-	}
-}
-
-// standardiseRow makes (x - mean) / deviation of each number of a row.
-func standardiseRow(x, means, deviations []float32) {
-	for i := range means {
-		x[i] = float32((float64(x[i]) - float64(means[i])) / float64(deviations[i]))
-	}
 }

@@ -15,10 +15,8 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// What folders of pictures are without other Options. Mean and deviation are ImageNet's, of colours
-// and of the brightness, as the usual recipes round them.
-const folderSize = 224
-
+// The normalisation of folders of pictures without other Options: ImageNet's, of colours and of the
+// brightness, as the usual recipes round them.
 var (
 	imageNetMean = map[int][]float32{3: {0.485, 0.456, 0.406}, 1: {0.449}}
 	imageNetStd  = map[int][]float32{3: {0.229, 0.224, 0.225}, 1: {0.226}}
@@ -40,174 +38,106 @@ type pictureFile struct {
 	label int
 }
 
-// openFolder finds the pictures of DIR/train/CLASS and DIR/val/CLASS, or DIR/test/CLASS, or of
-// DIR/CLASS.
-func openFolder(directory string, o Options) (train, test Dataset, err error) {
-	size, channels := o.Size, o.Channels
-	if size == 0 {
-		size = folderSize
-	}
-	if channels == 0 {
-		channels = 3
-	}
-	if err := arg.AtLeast("data: images", "Size", size, 1); err != nil {
+// openFolder makes sets of pictures. The classes are the directories to train with.
+func openFolder(paths []string, o Options) (train, test Dataset, err error) {
+	size, channels := cmp.Or(o.Size, 224), cmp.Or(o.Channels, 3)
+	if err := arg.AtLeast("", "Size", size, 1); err != nil {
 		return nil, nil, err
 	}
 	if channels != 1 && channels != 3 {
-		return nil, nil, &ConfigError{Of: "data: images", Field: "Channels", Value: channels,
+		return nil, nil, &ConfigError{Field: "Channels", Value: channels,
 			Remedy: "want 3 for colours, or 1 for the brightness"}
 	}
-	mean, std := o.normalisation(imageNetMean[channels], imageNetStd[channels])
-	tables, err := normalised("images", mean, std, channels)
+	var parts [][]pictureFile
+	var classes []string
+	directory := ""
+	for _, path := range paths {
+		class := filepath.Dir(path)
+		if d := filepath.Dir(class); d != directory {
+			directory, parts = d, append(parts, nil)
+		}
+		last, name := len(parts)-1, filepath.Base(class)
+		if last == 0 && !slices.Contains(classes, name) {
+			classes = append(classes, name)
+		}
+		label := slices.Index(classes, name)
+		if label < 0 {
+			return nil, nil, fmt.Errorf("%s is no class to train with; those are %s", class,
+				strings.Join(classes, ", "))
+		}
+		parts[last] = append(parts[last], pictureFile{path, label})
+	}
+	if len(classes) < 2 {
+		return nil, nil, fmt.Errorf("classes %q; want at least two, each with a directory of pictures", classes)
+	}
+	info := Info{Name: "images", Classes: len(classes), ClassNames: classes, Source: Uint8,
+		Input: Spec{Float32, []int64{int64(channels), int64(size), int64(size)}}, Target: Spec{Kind: Int64}}
+	info.Mean, info.Std = o.normal(imageNetMean[channels], imageNetStd[channels])
+	tables, err := info.byteTables()
 	if err != nil {
 		return nil, nil, err
 	}
-	names, parts, err := listFolder(directory)
-	if err != nil {
-		return nil, nil, err
-	}
-	shape := []int64{int64(channels), int64(size), int64(size)}
-	info := Info{Name: "images", Classes: len(names), ClassNames: names, Input: Spec{Float32, shape},
-		Target: Spec{Kind: Int64}, Source: Uint8, Mean: mean, Std: std}
-	for _, table := range tables {
-		info.Pad = append(info.Pad, table[0])
-	}
+	info.Pad = black(tables)
 	var sets []Dataset
 	for _, files := range parts {
 		sets = append(sets, &folder{info, files, tables})
 	}
-	return trainAndTest(o, "images", sets)
+	return trainAndTest(o, sets)
 }
 
-// listFolder returns the classes, which are the directories to train with, and the pictures of each part.
-func listFolder(directory string) (classes []string, parts [][]pictureFile, err error) {
-	directories, err := folderParts(directory)
-	if err != nil {
-		return nil, nil, err
-	}
-	if classes, err = visible("images", directories[0], fs.FileInfo.IsDir); err != nil {
-		return nil, nil, err
-	}
-	if len(classes) < 2 {
-		return nil, nil, fmt.Errorf("data: images: %s has %d directories %q; want one for each class, of which there are at least two",
-			directories[0], len(classes), classes)
-	}
-	for _, d := range directories {
-		files, err := listPictures(d, classes)
-		if err != nil {
-			return nil, nil, err
-		}
-		parts = append(parts, files)
-	}
-	return classes, parts, nil
-}
-
-// folderParts returns the directory of classes to train with, and the one to test with if it exists.
-func folderParts(directory string) ([]string, error) {
-	const want = "a directory with a directory of pictures for each class"
-	if directory == "" {
-		return nil, noPlace("images", want)
-	}
-	info, err := os.Stat(directory)
-	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is no directory", directory)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("data: images: %w: name %s", err, want)
-	}
+// folderFiles lists the pictures of DIR/train/CLASS and then those of DIR/val/CLASS or DIR/test/CLASS, or
+// those of DIR/CLASS, in the order of classes and names. A class need not be in the part to test with.
+func folderFiles(directory string) (paths []string, err error) {
 	isDirectory := func(path string) bool {
 		info, err := os.Stat(path)
 		return err == nil && info.IsDir()
 	}
-	train := filepath.Join(directory, "train")
-	if !isDirectory(train) {
-		return []string{directory}, nil
-	}
-	for _, name := range []string{"val", "test"} {
-		if path := filepath.Join(directory, name); isDirectory(path) {
-			return []string{train, path}, nil
+	parts := []string{directory}
+	if train := filepath.Join(directory, "train"); isDirectory(train) {
+		parts = []string{train}
+		for _, name := range []string{"val", "test"} {
+			if path := filepath.Join(directory, name); len(parts) == 1 && isDirectory(path) {
+				parts = append(parts, path)
+			}
 		}
 	}
-	return []string{train}, nil
-}
-
-// visible lists a directory, sorted, without names that begin with a dot. Links are followed. Errors name
-// the data set.
-func visible(set, directory string, which func(fs.FileInfo) bool) (names []string, err error) {
-	entries, err := os.ReadDir(directory) // sorted
-	if err != nil {
-		return nil, fmt.Errorf("data: %s: %w", set, err)
-	}
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), ".") {
-			continue
+	for _, part := range parts {
+		classes, err := visible(part, fs.FileInfo.IsDir)
+		if err == nil && classes == nil {
+			err = fmt.Errorf("no directory in %s", part)
 		}
-		info, err := os.Stat(filepath.Join(directory, entry.Name()))
-		if err != nil {
-			return nil, fmt.Errorf("data: %s: %w", set, err)
-		}
-		if which(info) {
-			names = append(names, entry.Name())
-		}
-	}
-	return names, nil
-}
-
-// listPictures lists the pictures of all classes, in the order of classes and names. A class need
-// not be in the part to test with.
-func listPictures(directory string, classes []string) ([]pictureFile, error) {
-	found, err := visible("images", directory, fs.FileInfo.IsDir)
-	if err != nil {
-		return nil, err
-	}
-	var files []pictureFile
-	for _, class := range found {
-		label, within, before := slices.Index(classes, class), filepath.Join(directory, class), len(files)
-		if label < 0 {
-			return nil, fmt.Errorf("data: images: %s is no class to train with; those are %s",
-				within, strings.Join(classes, ", "))
-		}
-		names, err := visible("images", within, func(f fs.FileInfo) bool { return !f.IsDir() })
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range names {
-			path, extension := filepath.Join(within, name), strings.ToLower(filepath.Ext(name))
-			switch {
-			case slices.Contains(pictureFiles, extension):
-				files = append(files, pictureFile{path, label})
-			case slices.Contains(otherImages, extension):
-				return nil, fmt.Errorf("data: images: %s: %s is not read; want PNG, JPEG or GIF: convert the file, or remove it", path, extension)
+		for _, class := range classes {
+			files, err := visible(class, func(f fs.FileInfo) bool { return !f.IsDir() })
+			if err != nil {
+				return nil, err
+			}
+			before := len(paths)
+			for _, path := range files {
+				switch extension := strings.ToLower(filepath.Ext(path)); {
+				case slices.Contains(pictureFiles, extension):
+					paths = append(paths, path)
+				case slices.Contains(otherImages, extension):
+					return nil, fmt.Errorf("%s: %s is not read; convert the file, or remove it", path, extension)
+				}
+			}
+			if len(paths) == before {
+				return nil, fmt.Errorf("no picture in %s", class)
 			}
 		}
-		if len(files) == before {
-			return nil, fmt.Errorf("data: images: no picture in %s; want files that end in %s, or the directory removed", within, strings.Join(pictureFiles, ", "))
-		}
 	}
-	if files == nil {
-		return nil, fmt.Errorf("data: images: no picture in %s; want a directory for each of %s", directory,
-			strings.Join(classes, ", "))
-	}
-	return files, nil
+	return paths, nil
 }
 
-// folderFiles lists the pictures that are read.
-func folderFiles(directory string, _ Options) (paths []string, err error) {
-	_, parts, err := listFolder(directory)
-	for _, f := range slices.Concat(parts...) {
-		paths = append(paths, f.path)
-	}
-	return paths, err
-}
+func (f *folder) Len() int   { return len(f.files) }
+func (f *folder) Info() Info { return f.info }
 
-func (f *folder) Len() int       { return len(f.files) }
-func (f *folder) Info() Info     { return f.info }
-func (f *folder) pictures() bool { return true }
+func (f *folder) Fill(batch *Batch, indices []int) error { return f.fill(batch, indices, nil) }
 
-func (f *folder) Fill(batch *Batch, indices []int) error { return f.fillViews(batch, indices, nil) }
-
-// fillViews reads the pictures of a batch in parallel. The error is the first picture's that cannot be read.
-func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
+// fill reads the pictures of a batch in parallel, each by its view's crop.
+func (f *folder) fill(batch *Batch, indices []int, views []view) error {
 	if err := batch.resize(f, indices); err != nil {
 		return err
 	}
@@ -221,10 +151,7 @@ func (f *folder) fillViews(batch *Batch, indices []int, views []view) error {
 		batch.Target.Int64[row] = int64(file.label)
 		return fillPicture(batch.Input.Float32[row*size:][:size], file.path, f.info.Input.Shape, p, f.tables)
 	})
-	if err != nil {
-		return fmt.Errorf("data: images: %w", err)
-	}
-	return nil
+	return named("images", err)
 }
 
 // inParallel fills rows on all cores. The error is the first row's.

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"image"
@@ -42,21 +43,27 @@ type input struct {
 // a picture only the head is read; Fill returns the error of one that is damaged further on. An error
 // names the file, what is there and what is wanted.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
-	x := &Inputs{info: info, tokenizer: t}
-	if t != nil && (info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes) {
-		return nil, fmt.Errorf("data: inputs: the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
+	x, err := newInputs(info, t, paths)
+	return x, named("inputs", err)
+}
+
+func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (x *Inputs, err error) {
+	x = &Inputs{info: info, tokenizer: t}
+	if len(paths) == 0 {
+		return nil, errors.New("no files; want at least one")
 	}
 	if t != nil {
+		if info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes {
+			return nil, fmt.Errorf("the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
+		}
 		if err := info.checkTokenizer(t.Sum()); err != nil {
-			return nil, fmt.Errorf("data: inputs: %w", err)
+			return nil, err
 		}
 	}
-	if len(paths) == 0 {
-		return nil, errors.New("data: inputs: no files; want at least one")
-	}
-	var err error
-	if x.tables, err = byteTables(info); x.bytes() && err != nil {
-		return nil, err
+	if info.Source == Uint8 && info.Input.Kind == Float32 {
+		if x.tables, err = info.byteTables(); err != nil {
+			return nil, err
+		}
 	}
 	for _, path := range paths {
 		if err := x.add(path); err != nil {
@@ -64,55 +71,35 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 			if !errors.As(err, &at) { // which names the file
 				err = fmt.Errorf("%s: %w", path, err)
 			}
-			return nil, fmt.Errorf("data: inputs: %w", err)
+			return nil, err
 		}
 	}
 	return x, nil
 }
 
-// bytes says that samples are numbers that are made of bytes.
-func (x *Inputs) bytes() bool { return x.info.Source == Uint8 && x.info.Input.Kind == Float32 }
-
-// byteTables returns the value of each byte, by channel for images.
-func byteTables(info Info) ([][256]float32, error) {
-	if info.Mean == nil && info.Std == nil {
-		channels := 1
-		if shape := info.Input.Shape; len(shape) == 3 {
-			channels = int(shape[0])
-		}
-		return slices.Repeat([][256]float32{byteValues}, channels), nil
-	}
-	return normalised("inputs", info.Mean, info.Std, int(info.Input.Shape[0]))
-}
-
-// npyMagic is how a file of NumPy begins.
-const npyMagic = "\x93NUMPY"
-
 func (x *Inputs) add(path string) error {
-	file, err := disk.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close() // only read
-	head := make([]byte, len(npyMagic))
-	if n, err := file.ReadAt(head, 0); n == 0 {
-		return fmt.Errorf("it is empty; want an input of the model: %w", err)
-	}
+	content, err := disk.Read(path, MaxText)
 	switch shape := x.info.Input.Shape; {
-	case string(head) == npyMagic:
-		array, err := decodeNPY(file)
+	case err != nil:
+		return err
+	case len(content) == 0:
+		return errors.New("it is empty; want an input of the model")
+	case bytes.HasPrefix(content, []byte(npyMagic)):
+		array, err := decodeNPY(content)
 		if err != nil {
 			return err
 		}
 		return x.addArray(path, array)
-	case x.info.Input.Kind == Int64 && (x.info.Source == Uint8 || x.tokenizer != nil):
-		text, err := disk.Read(path, MaxText)
+	case x.tokenizer != nil:
+		ids, err := x.tokenizer.Encode(content)
 		if err != nil {
 			return err
 		}
-		return x.addText(path, text)
-	case x.bytes() && len(shape) == 3 && (shape[0] == 1 || shape[0] == 3):
-		if _, _, err := image.DecodeConfig(file); err != nil {
+		return x.addTokens(path, 0, converted[int64](ids))
+	case x.info.Input.Kind == Int64 && x.info.Source == Uint8:
+		return x.addTokens(path, 0, converted[int64](content))
+	case x.tables != nil && len(shape) == 3 && (shape[0] == 1 || shape[0] == 3):
+		if _, _, err := image.DecodeConfig(bytes.NewReader(content)); err != nil {
 			return fmt.Errorf("%w; want a PNG, JPEG or GIF that is whole, or %s", err, x.wanted())
 		}
 		x.inputs = append(x.inputs, input{path: path})
@@ -141,20 +128,17 @@ func (x *Inputs) addArray(path string, a Array) error {
 	refused := fmt.Errorf("it is %v %v; want %s", a.Kind, a.Shape, x.wanted())
 	if x.info.Input.Kind == Int64 {
 		if a.Kind == Uint8 {
-			a.Kind, a.Int64, a.Uint8 = Int64, converted[int64](a.Uint8), nil
+			a.Kind, a.Int64 = Int64, converted[int64](a.Uint8)
 		}
 		if a.Kind != Int64 || len(a.Shape) > 2 {
 			return refused
 		}
-		length := int(a.Shape[len(a.Shape)-1])
-		for row := range len(a.Int64) / length {
-			tokens := a.Int64[row*length:][:length]
-			for i, token := range tokens {
-				if token < 0 || token >= int64(x.info.Classes) {
-					return fmt.Errorf("token %d of row %d is %d; want 0 to %d: the model was trained with other tokens", i, row, token, x.info.Classes-1)
-				}
+		row := 0
+		for tokens := range slices.Chunk(a.Int64, int(a.Shape[len(a.Shape)-1])) {
+			if err := x.addTokens(path, row, tokens); err != nil {
+				return err
 			}
-			x.addTokens(path, row, tokens)
+			row++
 		}
 		return nil
 	}
@@ -189,28 +173,21 @@ func rowsOf(array, sample []int64) (int, bool) {
 	return 1, slices.Equal(a, s)
 }
 
-// addText adds a text, as bytes or tokens.
-func (x *Inputs) addText(path string, text []byte) error {
-	tokens := converted[int64](text)
-	if x.tokenizer != nil {
-		ids, err := x.tokenizer.Encode(text)
-		if err != nil {
-			return err
-		}
-		tokens = converted[int64](ids)
-	}
+// addTokens adds the last of some tokens.
+func (x *Inputs) addTokens(path string, row int, tokens []int64) error {
 	if len(tokens) == 0 {
 		return errors.New("there are no tokens in it")
 	}
-	x.addTokens(path, 0, tokens)
-	return nil
-}
-
-// addTokens adds the last tokens of a text.
-func (x *Inputs) addTokens(path string, row int, tokens []int64) {
+	for i, token := range tokens {
+		if token < 0 || token >= int64(x.info.Classes) {
+			return fmt.Errorf("token %d of row %d is %d; want 0 to %d: the model was trained with other tokens",
+				i, row, token, x.info.Classes-1)
+		}
+	}
 	tokens = tokens[max(len(tokens)-x.info.Input.Size(), 0):]
 	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens),
 		array: Array{Kind: Int64, Int64: tokens}})
+	return nil
 }
 
 // Source returns the file of an input, and its row there, counted from 0.
@@ -247,13 +224,11 @@ func (x *Inputs) Fill(batch *Batch, indices []int) error {
 		switch {
 		case in.array.Float32 != nil:
 			copy(to, in.array.Float32)
-			standardiseRow(to, x.info.Mean, x.info.Std)
+			x.info.normaliseSample(to)
 		case in.array.Uint8 != nil:
-			byTables(to, in.array.Uint8, x.tables)
+			writeBytes(to, in.array.Uint8, x.tables)
 		default:
-			if err := fillPicture(to, in.path, x.info.Input.Shape, nil, x.tables); err != nil {
-				return fmt.Errorf("data: inputs: %w", err)
-			}
+			return named("inputs", fillPicture(to, in.path, x.info.Input.Shape, nil, x.tables))
 		}
 		return nil
 	})

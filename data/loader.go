@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"penstock.example/internal/arg"
 )
@@ -46,11 +47,15 @@ type LoaderConfig struct {
 // Loader delivers a data set batch by batch and epoch by epoch, without end. Next is for one
 // goroutine at a time; Position and Close may be called from any.
 type Loader struct {
-	producer producer
+	set      Dataset
+	config   LoaderConfig
+	position atomic.Pointer[Position]
 	failed   error // sticky, of the data set
 
-	mutex    sync.Mutex
-	position Position
+	// order is of epoch; nil before the first batch and without shuffling. Both belong to the background
+	// goroutine if there is one, otherwise to Next's caller.
+	order []int
+	epoch int
 
 	ready chan produced // nil without prefetching
 	done  chan struct{} // closed by Close
@@ -58,34 +63,39 @@ type Loader struct {
 	wait  sync.WaitGroup
 }
 
+// produced is a batch or the error that came instead.
+type produced struct {
+	batch Batch
+	err   error
+}
+
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
 // not valid or leaves no batch in an epoch.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
-	of := "data: " + set.Info().Name
-	err := cmp.Or(arg.AtLeast(of, "BatchSize", c.BatchSize, 1), arg.AtLeast(of, "Prefetch", c.Prefetch, 0),
-		c.Augment.check(of, set))
-	if err != nil {
-		return nil, err
-	}
-	p := producer{set: set, config: c}
+	l := &Loader{set: set, config: c, done: make(chan struct{})}
+	l.position.Store(&c.Start)
+	err := cmp.Or(arg.AtLeast("", "BatchSize", c.BatchSize, 1), arg.AtLeast("", "Prefetch", c.Prefetch, 0),
+		c.Augment.check(set))
 	switch {
+	case err != nil:
 	case set.Len() == 0:
-		return nil, errors.New(of + ": there are no samples; want a set with at least one")
-	case p.batches() == 0:
-		return nil, &ConfigError{Of: of, Field: "BatchSize", Value: c.BatchSize,
-			Problem: fmt.Sprintf("%d samples make no whole batch",
-				set.Len()), Remedy: "want smaller batches, or DropLast off"}
-	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > p.batches():
-		return nil, &ConfigError{Of: of, Field: "Start", Value: c.Start,
+		err = errors.New("there are no samples; want a set with at least one")
+	case l.Batches() == 0:
+		err = &ConfigError{Field: "BatchSize", Value: c.BatchSize,
+			Problem: fmt.Sprintf("%d samples make no whole batch", set.Len()),
+			Remedy:  "want smaller batches, or DropLast off"}
+	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > l.Batches():
+		err = &ConfigError{Field: "Start", Value: c.Start,
 			Problem: "the position is of another data set or batch size",
-			Remedy:  fmt.Sprintf("want a batch from 0 to %d", p.batches())}
+			Remedy:  fmt.Sprintf("want a batch from 0 to %d", l.Batches())}
 	}
-
-	l := &Loader{producer: p, position: c.Start, done: make(chan struct{})}
+	if err != nil {
+		return nil, named(set.Info().Name, err)
+	}
 	if c.Prefetch > 0 {
-		// One batch waits in the producer's hands.
+		// One batch waits in the background goroutine's hands.
 		l.ready = make(chan produced, c.Prefetch-1)
-		l.wait.Go(func() { l.producer.run(c.Start, l.ready, l.done) })
+		l.wait.Go(l.prefetch)
 	}
 	return l, nil
 }
@@ -110,14 +120,14 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 		return Batch{}, l.failed
 	}
 	position := l.Position()
-	if position.Batch == l.producer.batches() {
-		l.moveTo(Position{Epoch: position.Epoch + 1})
+	if position.Batch == l.Batches() {
+		l.position.Store(&Position{Epoch: position.Epoch + 1})
 		return Batch{}, io.EOF
 	}
 
 	var next produced
 	if l.ready == nil {
-		next = l.producer.produce(position)
+		next = l.produce(position)
 	} else {
 		select {
 		case next = <-l.ready:
@@ -131,35 +141,30 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 		l.failed = next.err
 		return Batch{}, next.err
 	}
-	l.moveTo(Position{position.Epoch, position.Batch + 1})
+	l.position.Store(&Position{position.Epoch, position.Batch + 1})
 	return next.batch, nil
 }
 
 // Position returns the position of the next batch that Next will deliver, whatever is already
 // prefetched.
-func (l *Loader) Position() Position {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	return l.position
-}
-
-func (l *Loader) moveTo(p Position) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	l.position = p
-}
+func (l *Loader) Position() Position { return *l.position.Load() }
 
 // Batches returns the number of batches in an epoch.
-func (l *Loader) Batches() int { return l.producer.batches() }
+func (l *Loader) Batches() int {
+	n := l.set.Len() + l.config.BatchSize - 1
+	if l.config.DropLast {
+		n = l.set.Len()
+	}
+	return n / l.config.BatchSize
+}
 
 // LastBatch returns the rows of an epoch's last batch, which has fewer than the others if it is short.
 func (l *Loader) LastBatch() int {
-	last := l.producer.batches() - 1
-	return min(l.producer.config.BatchSize, l.producer.set.Len()-last*l.producer.config.BatchSize)
+	return min(l.config.BatchSize, l.set.Len()-(l.Batches()-1)*l.config.BatchSize)
 }
 
 // BatchSize returns the configuration's.
-func (l *Loader) BatchSize() int { return l.producer.config.BatchSize }
+func (l *Loader) BatchSize() int { return l.config.BatchSize }
 
 // Close stops prefetching and waits until the background goroutine has ended. It may be called more
 // than once.
@@ -168,42 +173,16 @@ func (l *Loader) Close() {
 	l.wait.Wait()
 }
 
-// producer makes the batch of any position. It belongs to one goroutine: the Loader's background
-// one if there is one, otherwise Next's caller.
-type producer struct {
-	set    Dataset
-	config LoaderConfig
-
-	order []int // of epoch; nil before the first batch and without shuffling
-	epoch int
-}
-
-// produced is a batch or the error that came instead.
-type produced struct {
-	batch Batch
-	err   error
-}
-
-// batches returns the number of batches in an epoch.
-func (p *producer) batches() int {
-	n := p.set.Len() + p.config.BatchSize - 1
-	if p.config.DropLast {
-		n = p.set.Len()
-	}
-	return n / p.config.BatchSize
-}
-
-// run sends the batches from a position on, epoch after epoch, until done is closed or a batch
-// fails.
-func (p *producer) run(from Position, to chan<- produced, done <-chan struct{}) {
-	for ; ; from.Batch++ {
-		if from.Batch == p.batches() {
+// prefetch sends batches from the start on, epoch after epoch, until Close or until a batch fails.
+func (l *Loader) prefetch() {
+	for from := l.config.Start; ; from.Batch++ {
+		if from.Batch == l.Batches() {
 			from = Position{Epoch: from.Epoch + 1}
 		}
-		next := p.produce(from)
+		next := l.produce(from)
 		select {
-		case to <- next:
-		case <-done:
+		case l.ready <- next:
+		case <-l.done:
 			return
 		}
 		if next.err != nil {
@@ -212,23 +191,21 @@ func (p *producer) run(from Position, to chan<- produced, done <-chan struct{}) 
 	}
 }
 
-func (p *producer) produce(at Position) produced {
-	start := at.Batch * p.config.BatchSize
-	indices := make([]int, min(p.config.BatchSize, p.set.Len()-start))
+// produce makes the batch of a position.
+func (l *Loader) produce(at Position) (p produced) {
+	start := at.Batch * l.config.BatchSize
+	indices := make([]int, min(l.config.BatchSize, l.set.Len()-start))
 	for i := range indices {
 		indices[i] = start + i
 	}
-	if p.config.Shuffle {
-		if p.order == nil || p.epoch != at.Epoch {
-			p.order, p.epoch = Permutation(p.set.Len(), p.config.Seed, at.Epoch), at.Epoch
+	if l.config.Shuffle {
+		if l.order == nil || l.epoch != at.Epoch {
+			l.order, l.epoch = Permutation(l.set.Len(), l.config.Seed, at.Epoch), at.Epoch
 		}
-		copy(indices, p.order[start:])
+		copy(indices, l.order[start:])
 	}
-	views := p.config.Augment.views(p.config.Seed, at.Epoch, indices)
-	var batch Batch
-	if err := fillViews(p.set, &batch, indices, views); err != nil {
+	if err := fill(l.set, &p.batch, indices, l.config.Augment.views(l.config.Seed, at.Epoch, indices)); err != nil {
 		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, err)}
 	}
-	apply(views, &batch, p.set.Info())
-	return produced{batch: batch}
+	return p
 }

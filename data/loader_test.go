@@ -365,19 +365,3 @@ func TestPermutationIsForever(t *testing.T) {
 		}
 	}
 }
-
-func TestPermutationIsOne(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 500).Draw(t, "n")
-		order := data.Permutation(n, rapid.Uint64().Draw(t, "seed"), rapid.IntRange(0, math.MaxInt).Draw(t, "epoch"))
-		slices.Sort(order)
-		for i, index := range order {
-			if index != i {
-				t.Fatalf("sorted, the permutation has %d at %d", index, i)
-			}
-		}
-		if len(order) != n {
-			t.Fatalf("%d indices of %d", len(order), n)
-		}
-	})
-}

@@ -1,80 +1,22 @@
 package data
 
 import (
-	"bufio"
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"math"
-	"math/bits"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"penstock.example/internal/disk"
 )
 
-// decodeNPY reads an array as numpy.save writes it, of any version of the format
-// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): float32 and float64
-// become Float32, uint8 Uint8, and int32 and int64 Int64, all little-endian and in C order.
-//
-// It returns an error for anything else, for a header that is not exactly such a one, for data cut
-// short and for bytes that follow. Memory grows with the data, not with the header's shape.
-func decodeNPY(r io.Reader) (Array, error) {
-	buffered := bufio.NewReaderSize(r, 1<<16)
-	header, err := readNPYHeader(buffered)
-	if err != nil {
-		return Array{}, err
-	}
-	descr, shape, err := parseNPYHeader(header)
-	if err != nil {
-		return Array{}, err
-	}
-	size, err := elements(shape)
-	if err != nil {
-		return Array{}, err
-	}
-	array := Array{Shape: shape}
-	if err := array.readNPY(buffered, descr, size); err != nil {
-		return Array{}, fmt.Errorf("shape %v of %s: %w", shape, descr, err)
-	}
-	return array, nil
-}
+// maxArray is the most bytes of a file of numbers, which is read whole.
+const maxArray = 1 << 40
 
-// maxNPYHeader is the longest header that is read. Arrays of numbers have headers of 118 bytes.
-const maxNPYHeader = 1 << 16
-
-// readNPYHeader reads magic number, version and length, and returns the text that they announce.
-func readNPYHeader(r io.Reader) (string, error) {
-	var start [8]byte
-	if n, err := io.ReadFull(r, start[:]); err != nil {
-		return "", truncated(err, int64(n), 8, "the magic number")
-	}
-	if string(start[:6]) != "\x93NUMPY" {
-		return "", fmt.Errorf("it begins with %q; want \"\\x93NUMPY\": this is no npy file", start[:6])
-	}
-	width := 4
-	switch version := [2]byte(start[6:]); version {
-	case [2]byte{1, 0}:
-		width = 2
-	case [2]byte{2, 0}, [2]byte{3, 0}:
-	default:
-		return "", fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
-			version[1])
-	}
-	length := make([]byte, 4)
-	if n, err := io.ReadFull(r, length[:width]); err != nil {
-		return "", truncated(err, int64(n), int64(width), "the header's length")
-	}
-	size := binary.LittleEndian.Uint32(length)
-	if size > maxNPYHeader {
-		return "", fmt.Errorf("the header has %d bytes; want at most %d", size, maxNPYHeader)
-	}
-	header := make([]byte, size)
-	if n, err := io.ReadFull(r, header); err != nil {
-		return "", truncated(err, int64(n), int64(size), "the header")
-	}
-	return string(header), nil
-}
+// npyMagic is how a file of NumPy begins.
+const npyMagic = "\x93NUMPY"
 
 var (
 	npyDescr = regexp.MustCompile(`['"]descr['"]:\s*['"]([^'"]*)['"]`)
@@ -82,80 +24,202 @@ var (
 	npyShape = regexp.MustCompile(`['"]shape['"]:\s*\(([0-9, ]*)\)`)
 )
 
-// parseNPYHeader reads the header's Python dictionary, such as
+// decodeNPY reads an array as numpy.save writes it, of any version of the format
+// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): float32 and float64
+// become Float32, uint8 Uint8, and int32 and int64 Int64, all little-endian and in C order.
+//
+// The header is a Python dictionary, such as
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
-func parseNPYHeader(header string) (descr string, shape []int64, err error) {
-	found, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
-	if found == nil || sizes == nil || !npyOrder.MatchString(header) {
-		return "", nil, fmt.Errorf("header %q; want an array of one type in C order: save numpy.ascontiguousarray(x)", header)
+func decodeNPY(file []byte) (Array, error) {
+	if !bytes.HasPrefix(file, []byte(npyMagic)) || len(file) < 12 {
+		return Array{}, fmt.Errorf("it begins with %q; want %q: this is no npy file", file[:min(len(file), 6)],
+			npyMagic)
 	}
+	var length, rest = int(binary.LittleEndian.Uint32(file[8:])), file[12:]
+	switch version := [2]byte(file[6:]); version {
+	case [2]byte{1, 0}:
+		length, rest = int(binary.LittleEndian.Uint16(file[8:])), file[10:]
+	case [2]byte{2, 0}, [2]byte{3, 0}:
+	default:
+		return Array{}, fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
+			version[1])
+	}
+	if length > len(rest) {
+		return Array{}, fmt.Errorf("the header has %d of %d bytes: the file is cut short", len(rest), length)
+	}
+	header := string(rest[:length])
+	descr, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
+	if descr == nil || sizes == nil || !npyOrder.MatchString(header) {
+		return Array{}, fmt.Errorf("header %q; want an array of one type in C order: save numpy.ascontiguousarray(x)", header)
+	}
+	var shape []int64
 	for size := range strings.FieldsFuncSeq(sizes[1], func(r rune) bool { return r == ',' || r == ' ' }) {
 		n, err := strconv.ParseInt(size, 10, 62)
 		if err != nil {
-			return "", nil, fmt.Errorf("header %q: %w", header, err)
+			return Array{}, fmt.Errorf("header %q: %w", header, err)
 		}
 		shape = append(shape, n)
 	}
-	return found[1], shape, nil
+	return decodeNumbers(rest[length:], descr[1], shape)
 }
 
-// elements is the product of a shape.
-func elements(shape []int64) (int64, error) {
-	size := uint64(1)
-	for _, dim := range shape {
-		high, low := bits.Mul64(size, uint64(dim))
-		if high != 0 || low >= 1<<60 {
-			return 0, fmt.Errorf("shape %v, expected the product to be below 2^60", shape)
+// decodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
+// content. The format (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind,
+// (8, unsigned bytes), a byte for the number of dimensions, the dimensions as 32-bit big-endian
+// integers, and the numbers.
+func decodeIDX(file []byte) (Array, error) {
+	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
+		unzipped, err := gzip.NewReader(bytes.NewReader(file))
+		if err == nil {
+			file, err = disk.ReadStream(unzipped, 1<<32)
 		}
-		size = low
+		if err != nil {
+			return Array{}, fmt.Errorf("the gzip data: %w", err)
+		}
 	}
-	return int64(size), nil
+	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
+		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, or no IDX file of bytes",
+			file[:min(len(file), 4)])
+	}
+	var shape []int64
+	rest := file[4:]
+	for range file[3] {
+		shape, rest = append(shape, int64(binary.BigEndian.Uint32(rest))), rest[4:]
+	}
+	return decodeNumbers(rest, "|u1", shape)
 }
 
-// readNPY reads the numbers, and then the end of r.
-func (a *Array) readNPY(r io.Reader, descr string, size int64) error {
-	little := binary.LittleEndian
+// decodeNumbers reads the numbers of a shape, in NumPy's name for their format. It takes no memory unless
+// they are all there.
+func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
+	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
+	if width == 0 {
+		return Array{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, little-endian: save x.astype('float32'), or astype('int64') for classes", descr)
+	}
+	count := 1.0 // exact wherever it can be the content's
+	for _, dim := range shape {
+		count *= float64(dim)
+	}
+	if count*float64(width) != float64(len(content)) {
+		return Array{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file is cut short, or more follows", len(content), width, shape)
+	}
+	a, size := Array{Kind: Uint8, Shape: shape}, int(count)
+	var err error
+	decode := func(to any) { _, err = binary.Decode(content, binary.LittleEndian, to) }
 	switch descr {
 	case "<f4":
-		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 4,
-			func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) })
+		a.Kind, a.Float32 = Float32, make([]float32, size)
+		decode(a.Float32)
 	case "<f8":
-		a.Kind = Float32
-		return readNumbers(r, &a.Float32, size, 8,
-			func(b []byte) float32 { return float32(math.Float64frombits(little.Uint64(b))) })
+		wide := make([]float64, size)
+		decode(wide)
+		a.Kind, a.Float32 = Float32, converted[float32](wide)
 	case "<i4":
-		a.Kind = Int64
-		return readNumbers(r, &a.Int64, size, 4, func(b []byte) int64 { return int64(int32(little.Uint32(b))) })
+		narrow := make([]int32, size)
+		decode(narrow)
+		a.Kind, a.Int64 = Int64, converted[int64](narrow)
 	case "<i8":
-		a.Kind = Int64
-		return readNumbers(r, &a.Int64, size, 8, func(b []byte) int64 { return int64(little.Uint64(b)) })
-	case "|u1":
-		a.Kind = Uint8
-		return readNumbers(r, &a.Uint8, size, 1, func(b []byte) uint8 { return b[0] })
+		a.Kind, a.Int64 = Int64, make([]int64, size)
+		decode(a.Int64)
+	default:
+		a.Uint8 = content
 	}
-	return errors.New("want float32, float64, int32, int64 or uint8, little-endian: save x.astype('float32'), or astype('int64') for classes")
+	return a, err
 }
 
-// readNumbers reads size numbers of width bytes, and then the end of r. The slice grows with the data.
-func readNumbers[N any](r io.Reader, to *[]N, size int64, width int, number func([]byte) N) error {
-	block := make([]byte, 1<<16)
-	for left := size; left > 0; {
-		part := block[:min(left*int64(width), int64(len(block)))]
-		n, err := io.ReadFull(r, part)
+// readArray reads an array from a file. Errors name the file.
+func readArray(path string, decode func([]byte) (Array, error)) (Array, error) {
+	content, err := disk.Read(path, maxArray)
+	if err != nil {
+		return Array{}, err
+	}
+	array, err := decode(content)
+	if err != nil {
+		return Array{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return array, nil
+}
+
+// npyFiles lists inputs and targets to train with, and to test with if they exist.
+func npyFiles(directory string) (paths []string, err error) {
+	find := func(name string) (string, error) { return locate([]string{directory}, name) }
+	parts := []string{""}
+	if _, err := find("x.npy"); err != nil {
+		parts = []string{"train_"}
+		for _, part := range []string{"val_", "test_"} {
+			if _, err := find(part + "x.npy"); err == nil {
+				parts = append(parts, part)
+				break
+			}
+		}
+	}
+	for _, part := range parts {
+		for _, name := range []string{"x.npy", "y.npy"} {
+			path, err := find(part + name)
+			if err != nil {
+				return nil, err
+			}
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+// openNPY reads arrays from files: inputs and targets by turns.
+func openNPY(paths []string, o Options) (train, test Dataset, err error) {
+	var arrays []Array
+	for i, path := range paths {
+		array, err := readArray(path, decodeNPY)
 		if err != nil {
-			return truncated(err, (size-left)*int64(width)+int64(n), size*int64(width), "the data")
+			return nil, nil, err
 		}
-		for i := 0; i < len(part); i += width {
-			*to = append(*to, number(part[i:]))
+		if i%2 == 0 {
+			array = samples(array)
+		} else {
+			array = targets(array)
 		}
-		left -= int64(len(part) / width)
+		arrays = append(arrays, array)
 	}
-	if n, err := io.ReadFull(r, block[:1]); n > 0 {
-		return fmt.Errorf("more bytes follow the expected %d of data", size*int64(width))
-	} else if err != io.EOF {
-		return err
+	if o.Classes == 0 && o.TrainedOn != nil {
+		o.Classes = o.TrainedOn.Classes
+	} else if o.Classes == 0 { // those of both parts
+		for _, a := range arrays {
+			o.Classes = max(o.Classes, classesOf(a.Int64))
+		}
 	}
-	return nil
+	var sets []*Arrays
+	for i := 0; i < len(arrays); i += 2 {
+		set, err := newArrays("npy", o.Classes, arrays[i], arrays[i+1])
+		if err == nil {
+			err = set.normalise(o.Mean, o.Std)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w (in %s and %s)", err, paths[i], paths[i+1])
+		}
+		sets = append(sets, set)
+	}
+	return trainAndTest(o, sets)
+}
+
+// samples is an array of inputs. Rows of numbers are images of one pixel, with a channel for each.
+func samples(x Array) Array {
+	if len(x.Shape) == 2 && x.Kind != Int64 {
+		x.Shape = append(x.Shape[:2:2], 1, 1)
+	}
+	return x
+}
+
+// targets is an array of targets: numbers as a row for each input, classes as Int64.
+func targets(y Array) Array {
+	switch {
+	case y.Kind == Float32 && len(y.Shape) == 1:
+		y.Shape = append(y.Shape[:1:1], 1)
+	case y.Kind != Float32 && len(y.Shape) == 2 && y.Shape[1] == 1:
+		y.Shape = y.Shape[:1]
+	}
+	if y.Kind == Uint8 {
+		y.Kind, y.Int64, y.Uint8 = Int64, converted[int64](y.Uint8), nil
+	}
+	return y
 }

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/setting"
+	"penstock.example/tokenizer"
 )
 
 // Options adjust what Open returns. The zero value is each set's usual form.
@@ -65,11 +67,8 @@ type Options struct {
 	Synthetic Synthetic
 }
 
-// normalisation returns the mean and the deviation to use in place of a set's own.
-func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
-	if t := o.TrainedOn; t != nil && t.Source == Uint8 && len(t.Mean) == len(mean) {
-		mean, std = t.Mean, t.Std
-	}
+// normal returns the mean and the deviation to use in place of a set's own.
+func (o Options) normal(mean, std []float32) ([]float32, []float32) {
 	if o.Mean != nil {
 		mean = o.Mean
 	}
@@ -79,29 +78,46 @@ func (o Options) normalisation(mean, std []float32) ([]float32, []float32) {
 	return mean, std
 }
 
+// asTrained fills in what the options leave open: as TrainedOn says, or the window.
+func (o Options) asTrained() Options {
+	o.Window = cmp.Or(o.Window, 128)
+	t := o.TrainedOn
+	if t == nil {
+		return o
+	}
+	o.Mean, o.Std = o.normal(t.Mean, t.Std)
+	o.CSV.Task = cmp.Or(o.CSV.Task, t.Task())
+	return o
+}
+
 // set is a data set that Open knows.
 type set struct {
-	tasks    []Task                                              // that it may have
-	settings func(o *Options) []setting.Setting                  // for Set
-	files    func(directory string, o Options) ([]string, error) // those that open reads
-	open     func(directory string, o Options) (train, test Dataset, err error)
+	tasks    []Task                              // that it may have
+	want     string                              // what its path is; "" is no path
+	usual    string                              // the path that "" is
+	settings func(o *Options) []setting.Setting  // for Set
+	files    func(path string) ([]string, error) // those that open reads
+	open     func(files []string, o Options) (train, test Dataset, err error)
 }
 
 var sets = map[string]set{
 	"mnist":         mnist.set(),
 	"fashion-mnist": fashionMNIST.set(),
 	"cifar10":       cifar10.set(),
-	"images":        {classes, folderSettings, folderFiles, openFolder},
-	"npy": {[]Task{Classification, Regression, Segmentation, NextToken}, npySettings, npyFiles,
-		openNPY},
-	"csv":    {[]Task{Classification, Regression}, csvSettings, partFiles("csv", "csv"), openCSV},
-	"tokens": {[]Task{NextToken}, tokenSettings, partFiles("tokens", "bin"), openTokens},
-	"text":   {[]Task{NextToken}, textSettings, textFiles, openText},
-	"synthetic": {[]Task{Classification, Segmentation, NextToken}, syntheticSettings, noFiles,
-		func(_ string, o Options) (train, test Dataset, err error) { return o.Synthetic.Open() }},
+	"images": {classes, "a directory with a directory of PNG, JPEG or GIF files for each class, or with such " +
+		"in train and val", "", folderSettings, folderFiles, openFolder},
+	"npy": {[]Task{Classification, Regression, Segmentation, NextToken},
+		"a directory with x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy", "",
+		npySettings, npyFiles, openNPY},
+	"csv": {[]Task{Classification, Regression}, fmt.Sprintf(partsWanted, "csv"), "", csvSettings,
+		partFiles("csv"), openCSV},
+	"tokens": {[]Task{NextToken}, fmt.Sprintf(partsWanted, "bin"), "", tokenSettings, partFiles("bin"),
+		openTokens},
+	"text": {[]Task{NextToken}, "a file, or a directory of .txt files", "", textSettings, textFiles, openText},
+	"synthetic": {[]Task{Classification, Segmentation, NextToken}, "", "", syntheticSettings,
+		func(string) ([]string, error) { return nil, nil },
+		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.open() }},
 }
-
-func noFiles(string, Options) ([]string, error) { return nil, nil }
 
 // classes is the task of sets of labelled samples.
 var classes = []Task{Classification}
@@ -132,11 +148,15 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if train, test, err = s.open(directory, o); err != nil {
-		return nil, nil, err
+	paths, err := s.list(directory)
+	if err == nil {
+		train, test, err = s.open(paths, o.asTrained())
 	}
-	if err := o.Augment.check("data: "+name, train); err != nil {
-		return nil, nil, err
+	if err == nil {
+		err = o.Augment.check(train)
+	}
+	if err != nil {
+		return nil, nil, named(name, err)
 	}
 	return train, test, nil
 }
@@ -148,7 +168,38 @@ func Files(name, directory string, o Options) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.files(directory, o)
+	paths, err := s.list(directory)
+	if err == nil && name == "text" && o.Tokenizer != "" {
+		var more []string
+		more, err = tokenizer.Files(o.Tokenizer)
+		paths = append(paths, more...)
+	}
+	return paths, named(name, err)
+}
+
+// list returns the files of a set. Its errors say what its path is.
+func (s set) list(path string) ([]string, error) {
+	if path = cmp.Or(path, s.usual); path == "" && s.want != "" {
+		return nil, fmt.Errorf("it has no usual place: name %s", s.want)
+	}
+	paths, err := s.files(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: name %s", err, s.want)
+	}
+	return paths, nil
+}
+
+// named is the error of the data set with this name, or nil.
+func named(name string, err error) error {
+	var refused *ConfigError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused):
+		refused.Of = "data: " + name
+		return refused
+	}
+	return fmt.Errorf("data: %s: %w", name, err)
 }
 
 // Tasks lists the tasks that a data set may have. Files and options decide; Info.Task says which it is.
@@ -165,31 +216,21 @@ func find(name string) (set, error) {
 	return s, nil
 }
 
-// noPlace is the error of a set without a path.
-func noPlace(name, want string) error {
-	return fmt.Errorf("data: %s has no usual place: name %s", name, want)
-}
+// partsWanted is what partFiles finds.
+const partsWanted = "a file, or a directory with train.%[1]s and val.%[1]s or test.%[1]s"
 
 // partFiles lists the file at path, or, of a directory, train.EXT and the one to test with if there
 // is one: val.EXT or test.EXT.
-func partFiles(name, extension string) func(path string, _ Options) ([]string, error) {
-	want := fmt.Sprintf("a file, or a directory with train.%[1]s and val.%[1]s or test.%[1]s", extension)
-	return func(path string, _ Options) ([]string, error) {
-		if path == "" {
-			return nil, noPlace(name, want)
+func partFiles(extension string) func(path string) ([]string, error) {
+	return func(path string) ([]string, error) {
+		if info, err := os.Stat(path); err != nil || !info.IsDir() {
+			return []string{path}, err
 		}
-		info, err := os.Stat(path)
-		if err == nil && !info.IsDir() {
-			return []string{path}, nil
-		}
-		var train, test string
-		if err == nil {
-			train, err = locate([]string{path}, "train."+extension)
-		}
+		train, err := locate([]string{path}, "train."+extension)
 		if err != nil {
-			return nil, fmt.Errorf("data: %s: %w: name %s", name, err, want)
+			return nil, err
 		}
-		test, err = locate([]string{path}, "val."+extension, "test."+extension)
+		test, err := locate([]string{path}, "val."+extension, "test."+extension)
 		if errors.Is(err, fs.ErrNotExist) {
 			return []string{train}, nil
 		}
@@ -209,23 +250,41 @@ func locate(directories []string, names ...string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), strings.Join(directories, " or "),
-		fs.ErrNotExist)
+	return "", fmt.Errorf("no %s in %s: %w", strings.Join(names, " or "), directories[0], fs.ErrNotExist)
+}
+
+// visible lists a directory, sorted, without names that begin with a dot. Links are followed.
+func visible(directory string, which func(fs.FileInfo) bool) (paths []string, err error) {
+	entries, err := os.ReadDir(directory) // sorted
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(directory, entry.Name())
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(entry.Name(), ".") && which(info) {
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
 }
 
 // trainAndTest returns the sets of a path's one or two parts, and holds samples out if there is no part to
 // test with.
-func trainAndTest[D Dataset](o Options, name string, sets []D) (train, test Dataset, err error) {
+func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err error) {
 	if len(sets) == 1 {
-		return Split(sets[0], o.Holdout, o.Seed)
+		return split(sets[0], o.Holdout, o.Seed, true)
 	}
 	a, b := sets[0].Info(), sets[1].Info()
 	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
-		return nil, nil, fmt.Errorf("data: %s: samples to train with are %v and %v, to test with %v and %v; want the same shapes and kinds",
-			name, a.Input, a.Target, b.Input, b.Target)
+		return nil, nil, fmt.Errorf("samples to train with are %v and %v, to test with %v and %v; want the same shapes and kinds",
+			a.Input, a.Target, b.Input, b.Target)
 	}
 	if o.Holdout != 0 {
-		return nil, nil, &ConfigError{Of: "data: " + name, Field: "Holdout", Value: o.Holdout,
+		return nil, nil, &ConfigError{Field: "Holdout", Value: o.Holdout,
 			Problem: "there is a part to test with", Remedy: "want it left out, or no part to test with"}
 	}
 	return sets[0], sets[1], nil

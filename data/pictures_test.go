@@ -289,17 +289,6 @@ func rounded(image []float32) string {
 	return fmt.Sprint(pixels)
 }
 
-func TestFlip(t *testing.T) {
-	const same, mirrored = "[1 2 3 4 5 6 7 8 9 10 11 12]", "[4 3 2 1 8 7 6 5 12 11 10 9]"
-	counts := map[string]int{}
-	for _, image := range epochOf(t, numbered(t, 1000), data.LoaderConfig{BatchSize: 100, Augment: data.Augment{Flip: true}}) {
-		counts[rounded(image)]++
-	}
-	if len(counts) != 2 || counts[same] < 420 || counts[mirrored] < 420 { // 500 each, with a deviation of 16
-		t.Errorf("images come out as %v", counts)
-	}
-}
-
 func TestCrop(t *testing.T) {
 	counts := map[string]int{}
 	for _, image := range epochOf(t, numbered(t, 900), data.LoaderConfig{BatchSize: 100, Augment: data.Augment{Crop: 1}}) {
@@ -346,34 +335,6 @@ func TestFlipComesAfterCrop(t *testing.T) {
 	}
 }
 
-// What becomes of a sample depends on the seed, the epoch and the sample alone: not on its batch or
-// on prefetching.
-func TestAugmentIsDerived(t *testing.T) {
-	set := numbered(t, 64)
-	augment := data.Augment{Crop: 1, Flip: true}
-	want := epochOf(t, set, data.LoaderConfig{BatchSize: 64, Seed: 5, Augment: augment})
-	for _, c := range []data.LoaderConfig{
-		{BatchSize: 5, Seed: 5, Augment: augment},
-		{BatchSize: 7, Seed: 5, Augment: augment, Prefetch: 3},
-	} {
-		if got := epochOf(t, set, c); !slices.EqualFunc(got, want, slices.Equal) {
-			t.Errorf("%+v: the images differ from those in one batch", c)
-		}
-	}
-	for _, c := range []data.LoaderConfig{
-		{BatchSize: 64, Seed: 6, Augment: augment},
-		{BatchSize: 64, Seed: 5, Augment: augment, Start: data.Position{Epoch: 1}},
-	} {
-		if got := epochOf(t, set, c); slices.EqualFunc(got, want, slices.Equal) {
-			t.Errorf("%+v: the images are the same", c)
-		}
-	}
-	again := epochOf(t, set, data.LoaderConfig{BatchSize: 64})
-	if rounded(again[0]) != "[1 2 3 4 5 6 7 8 9 10 11 12]" {
-		t.Errorf("augmentation changed the data set itself: %v", again[0])
-	}
-}
-
 // npyFile is a file of NumPy of little-endian numbers.
 func npyFile(t testing.TB, descr string, numbers any, shape ...int64) string {
 	t.Helper()
@@ -409,26 +370,12 @@ func inputs(t testing.TB, info data.Info, paths ...string) *data.Inputs {
 // An image of a set, as a picture and as an array, is the input that the set itself makes of it.
 func TestInputsAreTheSets(t *testing.T) {
 	pixels := []uint8{0, 51, 102, 255, 7, 9, 11, 13}
-	for _, mean := range [][]float32{nil, {0.25}} {
-		set, err := data.FromSlices(pixels, []int64{1, 2, 2}, []int{0, 1})
-		if mean != nil {
-			var err error
-			images, err := data.NewImages("images", 2, data.Array{Kind: data.Uint8, Shape: []int64{2, 1, 2, 2}, Uint8: pixels},
-				data.Array{Kind: data.Uint8, Shape: []int64{2}, Uint8: []uint8{0, 1}}, mean, []float32{0.5})
-			if err != nil {
-				t.Fatal(err)
-			}
-			compareInputs(t, images, grey(t, "0.png", 2, pixels[:4]...), grey(t, "1.png", 2, pixels[4:]...))
-			compareInputs(t, images, npyFile(t, "|u1", pixels, 2, 1, 2, 2))
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		compareInputs(t, set, grey(t, "0.png", 2, pixels[:4]...), grey(t, "1.png", 2, pixels[4:]...))
-		compareInputs(t, set, npyFile(t, "|u1", pixels, 2, 2, 2))
-		compareInputs(t, set, npyFile(t, "|u1", pixels[:4], 2, 2), npyFile(t, "|u1", pixels[4:], 1, 2, 2))
-	}
+	images := must.Get(data.NewImages("images", 2, bytesOf([]int64{2, 1, 2, 2}, pixels...), bytesOf([]int64{2}, 0, 1), []float32{0.25}, []float32{0.5}))(t)
+	compareInputs(t, images, grey(t, "0.png", 2, pixels[:4]...), grey(t, "1.png", 2, pixels[4:]...))
+	compareInputs(t, images, npyFile(t, "|u1", pixels, 2, 1, 2, 2))
+	plain := must.Get(data.FromSlices(pixels, []int64{1, 2, 2}, []int{0, 1}))(t)
+	compareInputs(t, plain, grey(t, "0.png", 2, pixels[:4]...), grey(t, "1.png", 2, pixels[4:]...))
+	compareInputs(t, plain, npyFile(t, "|u1", pixels[:4], 2, 2), npyFile(t, "|u1", pixels[4:], 1, 2, 2))
 	numbers := []float32{1, 2, 3, 4, 5, 6}
 	set := must.Get(data.FromSlices(numbers, []int64{3}, []float32{1, 2}))(t)
 	compareInputs(t, set, npyFile(t, "<f4", numbers, 2, 3))
@@ -482,7 +429,7 @@ func TestInputsOfTokens(t *testing.T) {
 // Each refusal names the file, what is there and what is wanted.
 func TestInputsRefuses(t *testing.T) {
 	images := data.Info{Name: "images", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{1, 2, 2}}, Source: data.Uint8}
-	numbers := data.Info{Name: "npy", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{3}}}
+	numbers := data.Info{Name: "npy", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{3}}, Source: data.Float32}
 	tokens := data.Info{Name: "tokens", Classes: 9, Input: data.Spec{Kind: data.Int64, Shape: []int64{4}}, Source: data.Int64}
 	whole := must.Get(os.ReadFile(grey(t, "a.png", 2, 1, 2, 3, 4)))(t)
 	for _, row := range []struct {

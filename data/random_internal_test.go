@@ -26,15 +26,4 @@ func TestBelow(t *testing.T) {
 			}
 		}
 	}
-	// Six equally likely values in 60,000 draws: 10,000 each, with a deviation of 91.
-	var counts [6]int
-	s := newStream(6)
-	for range 60_000 {
-		counts[s.below(6)]++
-	}
-	for value, count := range counts {
-		if count < 9_500 || count > 10_500 {
-			t.Errorf("below(6) is %d in %d of 60,000 draws", value, count)
-		}
-	}
 }

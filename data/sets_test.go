@@ -18,78 +18,6 @@ func TestNames(t *testing.T) {
 	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, mnist, npy, synthetic, text, tokens`)
 }
 
-func TestSynthetic(t *testing.T) {
-	train, test, err := data.Open("synthetic", "", data.Options{Synthetic: data.Synthetic{
-		Seed: 3, Train: 50, Test: 20, Classes: 4, Channels: 3, Height: 5, Width: 6,
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if train.Len() != 50 || test.Len() != 20 || train.Info().Classes != 4 || !slices.Equal(train.Info().Input.Shape, []int64{3, 5, 6}) {
-		t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), train.Info())
-	}
-	one, many := fill(t, train, 7), fill(t, train, 3, 7, 7)
-	if !slices.Equal(one.Input.Float32, many.Input.Float32[90:180]) || one.Target.Int64[0] != many.Target.Int64[1] {
-		t.Error("sample 7 depends on those next to it")
-	}
-	if slices.Equal(fill(t, train, 0).Input.Float32, fill(t, test, 0).Input.Float32) {
-		t.Error("the first sample to train and to test with are the same")
-	}
-
-	other, _, err := data.Synthetic{Seed: 4, Train: 50, Classes: 4, Channels: 3, Height: 5, Width: 6}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slices.Equal(one.Input.Float32, fill(t, other, 7).Input.Float32) {
-		t.Error("another seed makes the same sample")
-	}
-	_, _, err = data.Synthetic{Classes: -1}.Open()
-	wantError(t, err, "data: synthetic: ", "a number below 0")
-}
-
-// The set can be learnt: the mean of a class's images to train with is nearest to its images to
-// test with.
-func TestSyntheticCanBeLearnt(t *testing.T) {
-	train, test, err := data.Synthetic{}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	size, classes := train.Info().Input.Size(), train.Info().Classes
-	sums, counts := make([][]float64, classes), make([]float64, classes)
-	for class := range sums {
-		sums[class] = make([]float64, size)
-	}
-	for i := range train.Len() {
-		batch := fill(t, train, i)
-		class := batch.Target.Int64[0]
-		counts[class]++
-		for j, x := range batch.Input.Float32 {
-			sums[class][j] += float64(x)
-		}
-	}
-	right := 0
-	for i := range test.Len() {
-		batch := fill(t, test, i)
-		nearest, least := 0, 0.0
-		for class := range sums {
-			distance := 0.0
-			for j, x := range batch.Input.Float32 {
-				d := float64(x) - sums[class][j]/counts[class]
-				distance += d * d
-			}
-			if class == 0 || distance < least {
-				nearest, least = class, distance
-			}
-		}
-		if int64(nearest) == batch.Target.Int64[0] {
-			right++
-		}
-	}
-	if right != test.Len() {
-		t.Errorf("%d of %d test images are nearest to the mean of their class", right, test.Len())
-	}
-}
-
 // Each task has targets of its own, which a sample keeps wherever it is in a batch.
 func TestSyntheticTasks(t *testing.T) {
 	for _, row := range []struct {
@@ -141,7 +69,7 @@ func TestSet(t *testing.T) {
 		want            any
 	}{
 		{"images", "scale=0.25,flip=1", func(o data.Options) any { return o.Augment }, data.Augment{Scale: 0.25, Flip: true}},
-		{"csv", "separator=tab,header=0,task=regression,target=x", func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: data.HeaderAbsent, Task: data.Regression, Target: "x"}},
+		{"csv", "separator=tab,header=1,task=regression,target=x", func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: true, Task: data.Regression, Target: "x"}},
 		{"tokens", "type=uint32", func(o data.Options) any { return o.TokenBytes }, 4},
 		{"mnist", "mean=0.5", func(o data.Options) any { return o.Mean[0] }, float32(0.5)},
 	} {

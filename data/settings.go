@@ -25,15 +25,18 @@ func Set(name string, o *Options, assignments []string) error {
 	return nil
 }
 
-// share is a setting of a number between 0 and 1.
-func share(name, usually string, to *float64) setting.Setting {
-	return setting.Setting{Name: name, Default: usually, Value: to}
+// The settings that several sets have.
+
+func holdout(o *Options) setting.Setting {
+	return setting.Setting{Name: "holdout", Default: "0.1", Value: &o.Holdout}
 }
 
-// split has the settings of sets that have no part to test with.
-func split(o *Options) []setting.Setting {
-	return []setting.Setting{share("holdout", "0.1", &o.Holdout),
-		{Name: "seed", Default: "0", Value: &o.Seed}}
+func seed(to *uint64) setting.Setting {
+	return setting.Setting{Name: "seed", Default: "0", Value: to}
+}
+
+func classCount(o *Options) setting.Setting {
+	return setting.Setting{Name: "classes", Default: "the greatest and one", Value: &o.Classes, Most: 1 << 20}
 }
 
 // augmented has the settings of images, with the mean and deviation that they usually have.
@@ -42,30 +45,6 @@ func augmented(o *Options, normal string) []setting.Setting {
 		{Name: "crop", Default: "0", Value: &o.Augment.Crop, Most: 1 << 12},
 		{Name: "flip", Default: "0", Value: &o.Augment.Flip},
 		{Name: "mean", Default: normal, Value: &o.Mean}, {Name: "std", Default: normal, Value: &o.Std},
-	}
-}
-
-func folderSettings(o *Options) []setting.Setting {
-	list := []setting.Setting{
-		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14},
-		{Name: "channels", Default: "3", Value: &o.Channels, Most: 3},
-		share("scale", "none", &o.Augment.Scale),
-	}
-	return append(append(list, augmented(o, "ImageNet's")...), split(o)...)
-}
-
-func classCount(o *Options) setting.Setting {
-	return setting.Setting{Name: "classes", Default: "the greatest and one", Value: &o.Classes, Most: 1 << 20}
-}
-
-func npySettings(o *Options) []setting.Setting {
-	return append(append(augmented(o, "none"), classCount(o)), split(o)...)
-}
-
-func tokenSettings(o *Options) []setting.Setting {
-	return []setting.Setting{
-		choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4}, &o.TokenBytes),
-		classCount(o), share("holdout", "0.1", &o.Holdout),
 	}
 }
 
@@ -85,37 +64,50 @@ func text(name, usually, want string, to *string) setting.Setting {
 	}}
 }
 
+func folderSettings(o *Options) []setting.Setting {
+	return append(append([]setting.Setting{
+		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14},
+		{Name: "channels", Default: "3", Value: &o.Channels, Most: 3},
+		{Name: "scale", Default: "none", Value: &o.Augment.Scale},
+	}, augmented(o, "ImageNet's")...), holdout(o), seed(&o.Seed))
+}
+
+func npySettings(o *Options) []setting.Setting {
+	return append(augmented(o, "none"), classCount(o), holdout(o), seed(&o.Seed))
+}
+
+func tokenSettings(o *Options) []setting.Setting {
+	return []setting.Setting{choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4}, &o.TokenBytes),
+		classCount(o), holdout(o)}
+}
+
 func textSettings(o *Options) []setting.Setting {
-	return []setting.Setting{
-		text("tokenizer", "none, bytes", "the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer),
-		share("holdout", "0.1", &o.Holdout),
-	}
+	return []setting.Setting{text("tokenizer", "none, bytes",
+		"the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer), holdout(o)}
 }
 
 func csvSettings(o *Options) []setting.Setting {
-	list := []setting.Setting{
+	return []setting.Setting{
 		text("target", "the last column", "the name of a column, or its number from 1", &o.CSV.Target),
 		choice("task", "by the targets", map[string]Task{string(Classification): Classification,
 			string(Regression): Regression}, &o.CSV.Task),
-		choice("header", "by the first line", map[string]Header{"0": HeaderAbsent, "1": HeaderThere}, &o.CSV.Header),
+		{Name: "header", Default: "1 if the first line has no number", Value: &o.CSV.Header},
 		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'}, &o.CSV.Separator),
-		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise},
+		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise}, holdout(o), seed(&o.Seed),
 	}
-	return append(list, split(o)...)
 }
 
 func syntheticSettings(o *Options) []setting.Setting {
 	s := &o.Synthetic
 	return []setting.Setting{
-		{Name: "size", Default: "28", Most: 1 << 14, Value: func(text string) error {
-			var side int
-			err := setting.Setting{Value: &side, Most: 1 << 14}.Read(text)
-			s.Height, s.Width = side, side
+		{Name: "size", Default: "28", Value: func(text string) error {
+			err := setting.Setting{Value: &s.Width, Most: 1 << 14}.Read(text)
+			s.Height = s.Width
 			return err
 		}},
 		{Name: "channels", Default: "1", Value: &s.Channels, Most: 1 << 12},
 		{Name: "classes", Default: "10", Value: &s.Classes, Most: 1 << 20},
 		{Name: "train", Default: "1024", Value: &s.Train}, {Name: "test", Default: "256", Value: &s.Test},
-		{Name: "seed", Default: "0", Value: &s.Seed},
+		seed(&s.Seed),
 	}
 }

@@ -30,8 +30,13 @@ type Synthetic struct {
 // Open returns a set to train with and one to test with: other samples of the same classes. It
 // returns an error if a number is negative.
 func (c Synthetic) Open() (train, test Dataset, err error) {
+	train, test, err = c.open()
+	return train, test, named("synthetic", err)
+}
+
+func (c Synthetic) open() (train, test Dataset, err error) {
 	if min(c.Train, c.Test, c.Classes, c.Channels, c.Height, c.Width) < 0 {
-		return nil, nil, fmt.Errorf("data: synthetic: %+v has a number below 0; want none", c)
+		return nil, nil, fmt.Errorf("%+v has a number below 0; want none", c)
 	}
 	c.Train, c.Test, c.Classes = cmp.Or(c.Train, 1024), cmp.Or(c.Test, 256), cmp.Or(c.Classes, 10)
 	c.Channels, c.Height, c.Width = cmp.Or(c.Channels, 1), cmp.Or(c.Height, 28), cmp.Or(c.Width, 28)
@@ -51,7 +56,7 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		spec := Spec{Int64, []int64{int64(c.Width)}}
 		info.Input, info.Target, info.Source, info.Pad, sample = spec, spec, Int64, nil, Info.followed
 	default:
-		return nil, nil, &ConfigError{Of: "data: synthetic", Field: "Task", Value: c.Task,
+		return nil, nil, &ConfigError{Field: "Task", Value: c.Task,
 			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation),
 				string(NextToken)})}
 	}

@@ -3,7 +3,6 @@ package data_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -73,23 +72,6 @@ func TestTextSplit(t *testing.T) {
 	})
 }
 
-func TestOpenText(t *testing.T) {
-	directory := directoryOf(t, map[string][]byte{
-		"b.txt": bytes.Repeat([]byte("b"), 200), "a.txt": bytes.Repeat([]byte("a"), 100),
-		"notes.md": []byte("not this"), "sub.txt/c.txt": []byte("nor this"),
-	})
-	train, test, err := data.Open("text", directory, data.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if train.Len() != 1 || test.Len() != 1 { // 300 bytes are two samples of 129
-		t.Errorf("%d samples to train and %d to test, want 1 each", train.Len(), test.Len())
-	}
-	if input := fill(t, train, 0).Input.Int64; len(input) != 128 || input[99] != 'a' || input[100] != 'b' {
-		t.Errorf("the files are not joined in the order of their names: %v", input)
-	}
-}
-
 const fixture = "../tokenizer/testdata"
 
 // With a tokenizer a text is its tokens, each file's by itself.
@@ -125,15 +107,6 @@ func TestTextTokens(t *testing.T) {
 	files, err := data.Files("text", directory, options)
 	if want := []string{filepath.Join(directory, "a.txt"), filepath.Join(directory, "b.txt"), filepath.Join(fixture, "tokenizer.json")}; err != nil || !slices.Equal(files, want) {
 		t.Errorf("%v, %v, want %v", files, err, want)
-	}
-}
-
-func TestNewTokens(t *testing.T) {
-	_, err := data.NewTokens([]int32{0, 4, 1}, 4, 1)
-	wantError(t, err, "token 1 is 4; want 0 to 3")
-	set, err := data.NewTokens([]int32{0, 3, 1}, 4, 1)
-	if err != nil || set.Len() != 1 || !slices.Equal(fill(t, set, 0).Target.Int64, []int64{3}) {
-		t.Errorf("%v, %v", set, err)
 	}
 }
 
@@ -227,7 +200,7 @@ func TestOpenCSV(t *testing.T) {
 		"amounts":        {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{Task: data.Regression}, data.Regression, []float32{1, 2}, 10, nil, 3},
 		"column by name": {[]string{"a,b,c", "1,2,3", "0,4,6"}, data.CSV{Target: "a"}, data.Classification, []float32{2, 3}, 1, []string{"0", "1"}, 2},
 		"by number":      {[]string{"1,2,3", "0,4,6"}, data.CSV{Target: "2"}, data.Classification, []float32{1, 3}, 0, []string{"2", "4"}, 2},
-		"header given":   {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: data.HeaderThere}, data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
+		"header given":   {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: true}, data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
 		"quotes, spaces": {[]string{"\ufeffa; b; \"c;d\"", "\"1\"; 2; x", " 3;4;y", "", "5;6;y"}, data.CSV{Separator: ';', Target: "c;d"}, data.Classification, []float32{1, 2}, 0, []string{"x", "y"}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,7 +251,7 @@ func TestCSVKeepsNumbers(t *testing.T) {
 		path := filepath.Join(directory, "a.csv")
 		writeFile(t, path, []byte(strings.Join(lines, "\n")))
 		train, test, err := data.Open("csv", path, data.Options{Holdout: rapid.Float64Range(0.01, 0.99).Draw(r, "holdout"), Seed: rapid.Uint64().Draw(r, "seed"),
-			CSV: data.CSV{Target: fmt.Sprint(target + 1), Header: data.HeaderAbsent}})
+			CSV: data.CSV{Target: fmt.Sprint(target + 1)}})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -310,27 +283,6 @@ func TestCSVStandardises(t *testing.T) {
 	if got := fill(t, test, 0).Input.Float32; !slices.Equal(got, []float32{0, 1}) {
 		t.Errorf("to test with %v", got)
 	}
-}
-
-func FuzzOpenCSV(f *testing.F) {
-	f.Add("a,b\n1,2\n3,4\n")
-	f.Add("1,cat\n2,\"dog\"\n")
-	f.Add("\ufeff1;2\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		path := filepath.Join(t.TempDir(), "a.csv")
-		writeFile(t, path, []byte(text))
-		train, _, err := data.Open("csv", path, data.Options{})
-		if err != nil {
-			if errors.Unwrap(err) == nil && !strings.Contains(err.Error(), "data: csv: ") {
-				t.Errorf("error %v does not say where it is from", err)
-			}
-			return
-		}
-		var b data.Batch
-		if err := train.Fill(&b, []int{0, train.Len() - 1}); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // Rows are made as others were: standardised by their numbers, with the columns of the same names, their

@@ -1,7 +1,7 @@
 package models
 
 import (
-	"strconv"
+	"fmt"
 
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -14,15 +14,14 @@ import (
 // numbers compare: a normal cell gives states 0, 3, 4 and 6 (as the authors' own code does; the
 // paper has 4, 5 and 6), what the paper calls max_pool_3x3 is an average, and a ReLU comes before
 // the first convolution.
-var amoebaNets = []model{{
-	Info: Info{
-		Name: "amoebanetd", Summary: "AmoebaNet-D of L normal cells and D filters (Real et al. 2018; Huang et al. 2019, table 1)",
-		Kind: Image, Input: []int64{3, 224, 224},
-		Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: 208, Depth: 18},
-	},
-	own:   []alias{{"L", "Depth"}, {"D", "Width"}},
-	build: amoebaNetD,
-}}
+var amoebaNets = []model{amoebaNet()}
+
+func amoebaNet() model {
+	m := imageNet("amoebanetd",
+		"AmoebaNet-D of L normal cells and D filters (Real et al. 2018; Huang et al. 2019, table 1)", amoebaNetD)
+	m.Defaults.Width, m.Defaults.Depth, m.own = 208, 18, []alias{{"L", "Depth"}, {"D", "Width"}}
+	return m
+}
 
 // amoebaNetD is a stem of a convolution and two reduction cells, then three times L/3 normal cells
 // with a reduction cell between, then the classifier: L + 6 layers. Layers after the first give
@@ -46,53 +45,31 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 		add("relu", nn.NewReLU()).
 		add("conv", convolution(int64(o.Channels), channels, 3, 2)).
 		add("bn", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
-	s := nn.NewSequential().Add("stem1", stem)
-	g := growth{before: channels, last: channels, channels: channels}
-	normal := func(group string) {
+	s := nn.NewSequential()
+	before, last, halved := channels, channels, false // the channels of the last two states
+	add := func(name string, design genotype) {
+		if design.reduces { // the channels double as the size is halved
+			channels *= 2
+		}
+		c := newCell(design, before, last, channels, halved)
+		s.Add(name, nn.Tuple(c, c.forward))
+		before, last, halved = last, channels*int64(len(design.output)), design.reduces
+	}
+	s.Add("stem1", stem)
+	add("stem2", reductionCell)
+	add("stem3", reductionCell)
+	for group := 1; group <= 5; group++ {
+		if group%2 == 0 {
+			add(fmt.Sprintf("cell%d_reduction", group), reductionCell)
+			continue
+		}
 		for i := range o.Depth / 3 {
-			s.Add(group+"_normal"+strconv.Itoa(i+1), g.cell(normalCell))
+			add(fmt.Sprintf("cell%d_normal%d", group, i+1), normalCell)
 		}
 	}
-	s.Add("stem2", g.cell(reductionCell))
-	s.Add("stem3", g.cell(reductionCell))
-	normal("cell1")
-	s.Add("cell2_reduction", g.cell(reductionCell))
-	normal("cell3")
-	s.Add("cell4_reduction", g.cell(reductionCell))
-	normal("cell5")
-	return s.Add("classify", newClassify(g.last, int64(o.Classes))), nil
-}
-
-// growth follows the channels of a network that grows by cells.
-type growth struct {
-	before, last int64 // channels of the last two states
-	channels     int64 // in a cell
-	halved       bool  // the last cell was a reduction
-}
-
-// cell makes the next one. A reduction doubles the channels as it halves the size.
-func (g *growth) cell(design genotype) nn.Layer {
-	if design.reduces {
-		g.channels *= 2
-	}
-	c := newCell(design, g.before, g.last, g.channels, g.halved)
-	g.before, g.last, g.halved = g.last, g.channels*int64(len(design.output)), design.reduces
-	return nn.Tuple(c, c.forward)
-}
-
-// classify averages the newest state over the image and ends in a linear layer: states [N, in, H,
-// W] and another to [N, classes].
-type classify struct{ unit }
-
-func newClassify(in, classes int64) nn.Layer {
-	l := &classify{}
-	l.add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		add("flatten", nn.NewFlatten(1, -1)).
-		add("fc", nn.NewLinear(in, classes))
-	return nn.Tuple(l, l.forward)
-}
-
-// forward gives a tuple of one.
-func (l *classify) forward(c *nn.Ctx, states []*torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{c.Run(states[0], l.layers...)}
+	// the average of the newest state
+	head := new(unit).average("pool", last, int64(o.Classes))
+	return s.Add("classify", nn.Tuple(head, func(c *nn.Ctx, states []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{head.Forward(c, states[0])}
+	})), nil
 }

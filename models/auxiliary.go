@@ -40,9 +40,7 @@ func inceptionAuxiliary(in, classes int64) *auxiliary {
 	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
 		add("conv0", conv("conv0", 128, 1, 1).unit(in, true)).
 		add("conv1", filter{out: 768, size: nn.Square(5), unpadded: true}.unit(128, true)).
-		add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		add("flatten", nn.NewFlatten(1, -1)).
-		add("fc", nn.NewLinear(768, classes))
+		average("avgpool", 768, classes)
 	return a
 }
 

@@ -2,7 +2,6 @@ package models
 
 import (
 	"fmt"
-	"strconv"
 
 	"penstock.example/nn"
 )
@@ -35,24 +34,10 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 		add("bn", nn.NewBatchNorm2d(width, nn.BatchNormConfig{})).
 		add("relu", nn.NewReLUInPlace())
 	s := nn.NewSequential().Add("stem", stem)
-	in := width
-	for g := range 3 {
-		out, group := width<<g, nn.NewSequential()
-		for i := range n {
-			stride := int64(1)
-			if g > 0 && i == 0 {
-				stride = 2
-			}
-			group.Add(strconv.Itoa(i), nn.NewBasicBlock(in, out, stride))
-			in = out
-		}
-		s.Add("layer"+strconv.Itoa(g+1), group)
-	}
-	head := new(unit).
-		add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		add("flatten", nn.NewFlatten(1, -1)).
-		add("fc", nn.NewLinear(in, int64(o.Classes)))
-	return heInit(s.Add("head", head))
+	in := addGroups(s, width, []int{n, n, n}, func(in int64, g int, stride int64) (nn.Layer, int64) {
+		return nn.NewBasicBlock(in, width<<g, stride), width << g
+	})
+	return heInit(s.Add("head", new(unit).average("pool", in, int64(o.Classes))))
 }
 
 // heInit starts every convolution of a residual network as He et al. 2015 ("Delving Deep into

@@ -21,18 +21,10 @@ var denseNets = []model{
 }
 
 func denseNet(name string, growth int, blocks ...int) model {
-	return model{
-		Info: Info{
-			Name: name, Summary: fmt.Sprintf("densely connected network for ImageNet, blocks of %v layers (Huang et al. 2017, table 1)",
-				blocks),
-			Kind: Image, Input: []int64{3, 224, 224},
-			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: growth},
-		},
-		own:     []alias{{"growth", "Width"}},
-		dropout: true,
-		least:   29,
-		build:   func(o Options) (*nn.Sequential, error) { return buildDenseNet(blocks, o), nil },
-	}
+	m := imageNet(name, fmt.Sprintf("densely connected network for ImageNet, blocks of %v layers (Huang et al. 2017, table 1)", blocks),
+		func(o Options) (*nn.Sequential, error) { return buildDenseNet(blocks, o), nil })
+	m.Defaults.Width, m.own, m.dropout, m.least = growth, []alias{{"growth", "Width"}}, true, 29
+	return m
 }
 
 // buildDenseNet is features.conv0, norm0, relu0 and pool0, dense layers, between blocks of them

@@ -5,19 +5,15 @@ import "penstock.example/nn"
 // googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
 // torchvision's names and parameters: norms after the convolutions, and 3x3 convolutions where the
 // paper has 5x5. Images are halved five times, rounded up, and averaged.
-var googleNets = []model{{
-	Info: Info{
-		Name: "googlenet", Summary: "GoogLeNet for ImageNet, with norms (Szegedy et al. 2015, table 1)",
-		Kind: Image, Input: []int64{3, 224, 224},
-		Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Dropout: 0.2},
-	},
-	dropout: true,
-	aux:     true,
-	least:   15,
-	build:   func(o Options) (*nn.Sequential, error) { return googleNet(o), nil },
-}}
+var googleNets = []model{googleNetModel()}
 
-func googleNet(o Options) *nn.Sequential {
+func googleNetModel() model {
+	m := imageNet("googlenet", "GoogLeNet for ImageNet, with norms (Szegedy et al. 2015, table 1)", googleNet)
+	m.Defaults.Dropout, m.dropout, m.aux, m.least = 0.2, true, true, 15
+	return m
+}
+
+func googleNet(o Options) (*nn.Sequential, error) {
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	pool := func(name string, size int64) {
 		s.Add(name, nn.NewMaxPool2d(nn.Square(size),
@@ -52,7 +48,7 @@ func googleNet(o Options) *nn.Sequential {
 	if o.Aux {
 		s.Add("outputs", newOutputs("aux1", "aux2"))
 	}
-	return inceptionInit(s.Sequential, 0.01)
+	return inceptionInit(s.Sequential, 0.01), nil
 }
 
 // inception is a line of the paper's table: the channels of its columns from #1x1 to pool proj.

@@ -2,6 +2,7 @@ package models
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,13 +23,8 @@ var gpts = []model{{
 // gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). Blocks are chains
 // of layers (nn.NewTransformerBlock), which a balance may cut anywhere. The head's weight is the
 // tokens' embedding (Press and Wolf 2017, "Using the Output Embedding to Improve Language Models"):
-// one parameter, embed.token.weight. Weights start as in its code: normal with standard deviation
-// 0.02, those that end a residual path divided by the square root of the number of paths; biases
-// start at zero.
+// one parameter, embed.token.weight.
 func gpt(o Options) (*nn.Sequential, error) {
-	if o.Width%o.Heads != 0 {
-		return nil, refuse("gpt", "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
-	}
 	width, classes := int64(o.Width), int64(o.Classes)
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
@@ -40,19 +36,25 @@ func gpt(o Options) (*nn.Sequential, error) {
 		Add("embed", embed).
 		Add("blocks", blocks).
 		Add("head", newHead(width, embed.token.Weight))
+	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
+}
 
+// gptInit starts weights as OpenAI's code does: normal with standard deviation 0.02, those that end a
+// residual path, by the ends of their names, divided by the square root of the number of paths; biases at
+// zero.
+func gptInit(s *nn.Sequential, depth int, ends ...string) *nn.Sequential {
 	const std = 0.02
 	for _, p := range nn.Params(s) {
 		switch {
-		case strings.HasSuffix(p.Name, ".attn.proj.weight") || strings.HasSuffix(p.Name, ".mlp.2.weight"):
-			p.SetInit(nn.Normal(std / math.Sqrt(float64(2*o.Depth))))
+		case slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(p.Name, end) }):
+			p.SetInit(nn.Normal(std / math.Sqrt(float64(2*depth))))
 		case len(p.Shape()) == 2:
 			p.SetInit(nn.Normal(std))
 		case strings.HasSuffix(p.Name, ".bias"):
 			p.SetInit(nn.Zeros)
 		}
 	}
-	return s, nil
+	return s
 }
 
 // embed adds a vector for each token to one for its position: int64 [N, T] to [N, T, width].

@@ -2,9 +2,7 @@ package models
 
 import (
 	"fmt"
-	"math"
 	"strconv"
-	"strings"
 
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -28,19 +26,14 @@ func gpt2(name string, depth, width, heads int) model {
 				Dropout: 0.1},
 		},
 		dropout: true,
-		build:   func(o Options) (*nn.Sequential, error) { return buildGPT2(name, o) },
+		build:   func(o Options) (*nn.Sequential, error) { return buildGPT2(o), nil },
 	}
 }
 
 // buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f, lm_head, as a chain of layers that a balance
 // may cut anywhere. The head's weight is the tokens' embedding (Press and Wolf 2017, "Using the
-// Output Embedding to Improve Language Models"): one parameter, wte.weight. Weights start as in
-// OpenAI's code: normal with standard deviation 0.02, those that end a residual path divided by the
-// square root of the number of paths; biases start at zero.
-func buildGPT2(name string, o Options) (*nn.Sequential, error) {
-	if o.Width%o.Heads != 0 {
-		return nil, refuse(name, "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
-	}
+// Output Embedding to Improve Language Models"): one parameter, wte.weight.
+func buildGPT2(o Options) *nn.Sequential {
 	width := int64(o.Width)
 	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
 	s := nn.NewSequential().
@@ -54,19 +47,7 @@ func buildGPT2(name string, o Options) (*nn.Sequential, error) {
 	s.Add("h", blocks).
 		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{})).
 		Add("lm_head", newVocabularyHead(tokens.Weight))
-
-	const std = 0.02
-	for _, p := range nn.Params(s) {
-		switch {
-		case strings.HasSuffix(p.Name, ".c_proj.weight"):
-			p.SetInit(nn.Normal(std / math.Sqrt(float64(2*o.Depth))))
-		case len(p.Shape()) == 2:
-			p.SetInit(nn.Normal(std))
-		case strings.HasSuffix(p.Name, ".bias"):
-			p.SetInit(nn.Zeros)
-		}
-	}
-	return s, nil
+	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 
 // gpt2Block is skip_1, ln_1, attn, add_1, skip_2, ln_2, mlp, add_2: nn.NewTransformerBlock under

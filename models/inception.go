@@ -8,17 +8,14 @@ import (
 // Computer Vision") with torchvision's names and parameters. Convolutions of the stem and blocks
 // that reduce the size are not padded, so images are at least 75x75; with the auxiliary classifier,
 // which pools and convolves 17x17 at the default size, they are at least 299x299.
-var inceptions = []model{{
-	Info: Info{
-		Name: "inception_v3", Summary: "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75",
-		Kind: Image, Input: []int64{3, 299, 299},
-		Defaults: Options{Classes: 1000, Channels: 3, Size: 299, Dropout: 0.5},
-	},
-	dropout: true,
-	aux:     true,
-	least:   75,
-	build:   inceptionV3,
-}}
+var inceptions = []model{inceptionModel()}
+
+func inceptionModel() model {
+	m := imageNet("inception_v3", "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75", inceptionV3)
+	m.Input = []int64{3, 299, 299}
+	m.Defaults.Size, m.Defaults.Dropout, m.dropout, m.aux, m.least = 299, 0.5, true, true, 75
+	return m
+}
 
 func inceptionV3(o Options) (*nn.Sequential, error) {
 	const least = 299

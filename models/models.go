@@ -36,12 +36,18 @@ type Info struct {
 
 type model struct {
 	Info
-	also    []string // other names that are understood
-	own     []alias
+	also    string                                // another name that is understood
+	own     []alias                               // listed first
 	dropout bool                                  // has the option
 	aux     bool                                  // likewise
 	least   int                                   // the smallest Size; 0 is any
 	build   func(Options) (*nn.Sequential, error) // of complete options
+}
+
+// imageNet is a model of 1000 classes of images of 224x224 in colour.
+func imageNet(name, summary string, build func(Options) (*nn.Sequential, error)) model {
+	return model{build: build, Info: Info{Name: name, Summary: summary, Kind: Image, Input: []int64{3, 224, 224},
+		Defaults: Options{Classes: 1000, Channels: 3, Size: 224}}}
 }
 
 // registry lists the models in the order of Names.
@@ -78,6 +84,9 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	if err := m.complete(&o); err != nil {
 		return nil, err
 	}
+	if o.Heads != 0 && o.Width%o.Heads != 0 {
+		return nil, refuse(m.Name, "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
+	}
 	if o.Size < m.least {
 		return nil, refuse(m.Name, "Size", o.Size,
 			"want at least %d, or nothing is left of the image on the way", m.least)
@@ -86,11 +95,8 @@ func New(name string, o Options) (*nn.Sequential, error) {
 }
 
 func find(name string) (model, error) {
-	i := slices.IndexFunc(registry, func(m model) bool {
-		return m.Name == name ||
-			slices.Contains(m.also, name)
-	})
-	if i < 0 {
+	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || m.also == name })
+	if i < 0 || name == "" {
 		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
 			Remedy: arg.OneOf(name, Names())}
 	}

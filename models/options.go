@@ -49,13 +49,10 @@ type number struct {
 }
 
 func (o *Options) numbers() []number {
-	return []number{
-		{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 12, &o.Channels}, {"Size", 1 << 14, &o.Size},
-		{"Width", 1 << 16, &o.Width},
-		{"Depth", 1 << 12, &o.Depth}, {"Convolutions", 1 << 10, &o.Convolutions},
-		{"Heads", 1 << 16, &o.Heads},
-		{"Context", 1 << 20, &o.Context},
-	}
+	return []number{{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 12, &o.Channels},
+		{"Size", 1 << 14, &o.Size}, {"Width", 1 << 16, &o.Width}, {"Depth", 1 << 12, &o.Depth},
+		{"Convolutions", 1 << 10, &o.Convolutions}, {"Heads", 1 << 16, &o.Heads},
+		{"Context", 1 << 20, &o.Context}}
 }
 
 // option is an option that a model has.
@@ -82,22 +79,21 @@ func (m model) options(o *Options) []option {
 		}
 	}
 	if m.dropout {
+		set := func(text string) error {
+			p, err := strconv.ParseFloat(text, 64)
+			if err != nil || !(p >= 0 && p < 1) {
+				return errors.New("a number that is at least 0 and below 1")
+			}
+			o.Dropout, o.NoDropout = p, p == 0
+			return nil
+		}
 		list = append(list, option{"Dropout", setting.Setting{Name: "dropout",
-			Default: fmt.Sprint(m.Defaults.Dropout), Value: o.setDropout}})
+			Default: fmt.Sprint(m.Defaults.Dropout), Value: set}})
 	}
 	if m.aux {
 		list = append(list, option{"Aux", setting.Setting{Name: "aux", Default: "0", Value: &o.Aux}})
 	}
 	return list
-}
-
-func (o *Options) setDropout(text string) error {
-	p, err := strconv.ParseFloat(text, 64)
-	if err != nil || !probable(p) {
-		return errors.New("a number that is at least 0 and below 1")
-	}
-	o.Dropout, o.NoDropout = p, p == 0
-	return nil
 }
 
 // Setting is an option of a model and its value.
@@ -170,41 +166,35 @@ func Set(name string, o *Options, assignments []string) error {
 
 // complete checks o and puts the defaults in place of zeros.
 func (m model) complete(o *Options) error {
+	lacks := func(field string, value any) error {
+		var names []string
+		for _, p := range m.options(&Options{}) {
+			names = append(names, p.Name)
+		}
+		return refuse(m.Name, field, value, "want it left out; the model has %s", strings.Join(names, ", "))
+	}
 	defaults := m.Defaults.numbers()
 	for i, n := range o.numbers() {
-		switch least := *defaults[i].value; {
+		switch usual := *defaults[i].value; {
 		case *n.value == 0:
-			*n.value = least
-		case least == 0:
-			return m.lacks(n.field, *n.value)
+			*n.value = usual
+		case usual == 0:
+			return lacks(n.field, *n.value)
 		case *n.value < 0 || *n.value > n.most:
-			return refuse(m.Name, n.field, *n.value, "want %s from 1 to %d, or 0 for %d", m.label(n.field),
-				n.most, least)
+			return refuse(m.Name, n.field, *n.value, "want 1 to %d, or 0 for %d", n.most, usual)
 		}
 	}
 	switch {
 	case o.Aux && !m.aux:
-		return m.lacks("Aux", o.Aux)
+		return lacks("Aux", o.Aux)
 	case (o.Dropout != 0 || o.NoDropout) && !m.dropout:
-		return m.lacks("Dropout", o.Dropout)
-	case o.Dropout != 0 && o.NoDropout:
-		return refuse(m.Name, "Dropout", o.Dropout, "want it, or NoDropout, and not both")
-	case !probable(o.Dropout):
-		return refuse(m.Name, "Dropout", o.Dropout, "want at least 0 and below 1")
+		return lacks("Dropout", o.Dropout)
+	case !(o.Dropout >= 0 && o.Dropout < 1), o.Dropout != 0 && o.NoDropout:
+		return refuse(m.Name, "Dropout", o.Dropout, "want at least 0 and below 1, and 0 with NoDropout")
 	case o.Dropout == 0 && !o.NoDropout:
 		o.Dropout = m.Defaults.Dropout
 	}
 	return nil
-}
-
-func probable(p float64) bool { return p >= 0 && p < 1 }
-
-func (m model) lacks(field string, value any) error {
-	var labels []string
-	for _, p := range m.options(&Options{}) {
-		labels = append(labels, m.label(p.field))
-	}
-	return refuse(m.Name, field, value, "want it left out; the model has %s", strings.Join(labels, ", "))
 }
 
 // ConfigError is an option that is refused.
@@ -214,14 +204,4 @@ type ConfigError = arg.ConfigError
 func refuse(name, field string, value any, remedy string, args ...any) error {
 	return &ConfigError{Of: "models: " + name, Field: field, Value: value,
 		Remedy: fmt.Sprintf(remedy, args...)}
-}
-
-// label is a field of Options, after the model's own name if it has one.
-func (m model) label(field string) string {
-	for _, a := range m.own {
-		if a.field == field {
-			return fmt.Sprintf("%s (%s)", a.name, field)
-		}
-	}
-	return field
 }

@@ -1,8 +1,6 @@
 package models
 
 import (
-	"strconv"
-
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -32,18 +30,10 @@ func preActResNet(o Options) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", convolution(int64(o.Channels), in, 3, 1)).
 		Add("bn1", newNormReLU(in))
-	for g := range 3 {
-		width, group := int64(o.Width)<<g, nn.NewSequential()
-		for i := range o.Depth {
-			stride := int64(1)
-			if g > 0 && i == 0 {
-				stride = 2
-			}
-			group.Add(strconv.Itoa(i), newPreActBottleneck(in, width, stride))
-			in = nn.BottleneckExpansion * width
-		}
-		s.Add("layer"+strconv.Itoa(g+1), group)
-	}
+	in = addGroups(s, in, []int{o.Depth, o.Depth, o.Depth}, func(in int64, g int, stride int64) (nn.Layer, int64) {
+		width := int64(o.Width) << g
+		return newPreActBottleneck(in, width, stride), nn.BottleneckExpansion * width
+	})
 	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
 }
 

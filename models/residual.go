@@ -1,6 +1,8 @@
 package models
 
 import (
+	"strconv"
+
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -14,45 +16,42 @@ const identity = "identity"
 
 // basicBlock is identity, conv1, bn1, relu1, conv2, bn2, then downsample or add, and relu2.
 func basicBlock(in, out, stride int64) *nn.Sequential {
-	s := nn.NewSequential().Add(identity, nn.NewStash(identity))
-	convolve(s, "1", in, out, 3, nn.Conv2dConfig{Stride: nn.Square(stride)})
-	s.Add("relu1", nn.NewReLUInPlace())
-	convolve(s, "2", out, out, 3, nn.Conv2dConfig{})
-	return join(s, in, out, stride).Add("relu2", nn.NewReLUInPlace())
+	return block(in, stride, residualStep{out, 3, stride, 1}, residualStep{out, 3, 1, 1})
 }
 
 // bottleneck is identity, conv1, bn1, relu1, conv2, bn2, relu2, conv3, bn3, then downsample or add,
 // and relu3; conv2, between middle channels, has the groups.
 func bottleneck(in, middle, out, groups, stride int64) *nn.Sequential {
+	return block(in, stride, residualStep{middle, 1, 1, 1}, residualStep{middle, 3, stride, groups},
+		residualStep{out, 1, 1, 1})
+}
+
+// residualStep is a convolution, padded so that stride 1 keeps the size, with a norm.
+type residualStep struct{ out, kernel, stride, groups int64 }
+
+// block has a namespace of its own. The layer where the two paths meet is named downsample where it has
+// parameters, so that they are torchvision's downsample.0.weight and so on.
+func block(in, stride int64, steps ...residualStep) *nn.Sequential {
 	s := nn.NewSequential().Add(identity, nn.NewStash(identity))
-	convolve(s, "1", in, middle, 1, nn.Conv2dConfig{})
-	s.Add("relu1", nn.NewReLUInPlace())
-	convolve(s, "2", middle, middle, 3, nn.Conv2dConfig{Stride: nn.Square(stride), Groups: groups})
-	s.Add("relu2", nn.NewReLUInPlace())
-	convolve(s, "3", middle, out, 1, nn.Conv2dConfig{})
-	return join(s, in, out, stride).Add("relu3", nn.NewReLUInPlace())
-}
-
-// convolve adds a convolution, padded so that stride 1 keeps the size, and its norm.
-func convolve(s *nn.Sequential, number string, in, out, kernel int64, o nn.Conv2dConfig) {
-	o.Padding, o.NoBias = nn.Square(kernel/2), true
-	s.Add("conv"+number, nn.NewConv2d(in, out, nn.Square(kernel), o)).
-		Add("bn"+number, nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
-}
-
-// join adds the layer where the two paths meet, and gives the block a namespace of its own. The
-// layer is named downsample where it has parameters, so that they are torchvision's
-// downsample.0.weight and so on.
-func join(s *nn.Sequential, in, out, stride int64) *nn.Sequential {
-	a := &add{}
-	a.Pops(identity)
-	if in == out && stride == 1 {
-		s.Add("add", a)
-	} else {
-		a.project("0", convolution(in, out, 1, stride))
-		a.project("1", nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
-		s.Add("downsample", a)
+	channels := in
+	for i, step := range steps {
+		number := strconv.Itoa(i + 1)
+		s.Add("conv"+number, nn.NewConv2d(channels, step.out, nn.Square(step.kernel), nn.Conv2dConfig{
+			Stride: nn.Square(step.stride), Padding: nn.Square(step.kernel / 2), Groups: step.groups,
+			NoBias: true})).
+			Add("bn"+number, nn.NewBatchNorm2d(step.out, nn.BatchNormConfig{}))
+		if channels = step.out; i < len(steps)-1 {
+			s.Add("relu"+number, nn.NewReLUInPlace())
+		}
 	}
+	a, name := &add{}, "add"
+	a.Pops(identity)
+	if in != channels || stride != 1 {
+		name = "downsample"
+		a.project("0", convolution(in, channels, 1, stride))
+		a.project("1", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
+	}
+	s.Add(name, a).Add("relu"+strconv.Itoa(len(steps)), nn.NewReLUInPlace())
 	s.Isolate(nn.NewNamespace())
 	return s
 }

@@ -15,93 +15,79 @@ import (
 // small: 32x32 is 1x1 in the last group. Blocks are chains of layers, which a balance may cut
 // anywhere: resnet101 has 370.
 var resNets = []model{
-	resNet("resnet18", "He et al. 2015, table 1", resNetDesign{blocks: []int{2, 2, 2, 2}, basic: true}),
-	resNet("resnet34", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 4, 6, 3}, basic: true}),
-	resNet("resnet50", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 4, 6, 3}}),
-	resNet("resnet101", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 4, 23, 3}}),
-	resNet("resnet152", "He et al. 2015, table 1", resNetDesign{blocks: []int{3, 8, 36, 3}}),
-	resNet("resnet200", "He et al. 2016", resNetDesign{blocks: []int{3, 24, 36, 3}}),
-	resNet("resnext50_32x4d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 6, 3}, groups: 32,
-		each: 4}, "resnext50"),
-	resNet("resnext101_32x8d", "Xie et al. 2017", resNetDesign{blocks: []int{3, 4, 23, 3}, groups: 32,
-		each: 8}, "resnext101"),
-	resNet("wide_resnet50_2", "Zagoruyko and Komodakis 2016",
-		resNetDesign{blocks: []int{3, 4, 6, 3}, each: 128}, "wide_resnet50"),
-	resNet("wide_resnet101_2", "Zagoruyko and Komodakis 2016",
-		resNetDesign{blocks: []int{3, 4, 23, 3}, each: 128}, "wide_resnet101"),
+	resNet("resnet18", "", "He et al. 2015, table 1", resNetDesign{basic: true}, 2, 2, 2, 2),
+	resNet("resnet34", "", "He et al. 2015, table 1", resNetDesign{basic: true}, 3, 4, 6, 3),
+	resNet("resnet50", "", "He et al. 2015, table 1", resNetDesign{}, 3, 4, 6, 3),
+	resNet("resnet101", "", "He et al. 2015, table 1", resNetDesign{}, 3, 4, 23, 3),
+	resNet("resnet152", "", "He et al. 2015, table 1", resNetDesign{}, 3, 8, 36, 3),
+	resNet("resnet200", "", "He et al. 2016", resNetDesign{}, 3, 24, 36, 3),
+	resNet("resnext50_32x4d", "resnext50", "Xie et al. 2017", resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
+	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
+	resNet("wide_resnet50_2", "wide_resnet50", "Zagoruyko and Komodakis 2016", resNetDesign{each: 128},
+		3, 4, 6, 3),
+	resNet("wide_resnet101_2", "wide_resnet101", "Zagoruyko and Komodakis 2016", resNetDesign{each: 128},
+		3, 4, 23, 3),
 }
 
-// resNetDesign has the numbers in which residual networks differ.
+// resNetDesign has the numbers in which the blocks of residual networks differ.
 type resNetDesign struct {
-	blocks []int // in each group
-	basic  bool  // basic blocks, else bottlenecks
+	basic bool // basic blocks, else bottlenecks
 	// groups and each are those of the 3x3 convolutions of bottlenecks: groups of each channels, in
 	// the first group of blocks; 0 is one group, 0 is 64 channels
 	groups, each int64
 }
 
-// middle is the number of groups and of channels of the 3x3 convolutions in the g-th group of
-// blocks.
-func (d resNetDesign) middle(g int) (groups, channels int64) {
-	groups, each := max(d.groups, 1), d.each
-	if each == 0 {
-		each = 64
+func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
+	kind, middle := "bottlenecks", ""
+	if d.basic {
+		kind = "basic blocks"
 	}
-	return groups, groups * each << g
+	if d.groups = max(d.groups, 1); d.groups > 1 {
+		middle = fmt.Sprintf(", %d x %d channels in their middle", d.groups, d.each)
+	} else if d.each > 0 {
+		middle = fmt.Sprintf(", %d channels in their middle", d.each)
+	} else {
+		d.each = 64
+	}
+	m := imageNet(name, fmt.Sprintf("residual network for ImageNet, groups of %v %s%s (%s)", blocks, kind, middle, source),
+		func(o Options) (*nn.Sequential, error) { return buildResNet(d, blocks, o), nil })
+	m.also = also
+	return m
 }
 
-func (d resNetDesign) String() string {
-	text := fmt.Sprintf("groups of %v bottlenecks", d.blocks)
-	switch groups, channels := d.middle(0); {
-	case d.basic:
-		return fmt.Sprintf("groups of %v basic blocks", d.blocks)
-	case groups > 1:
-		return fmt.Sprintf("%s, %d x %d channels in their middle", text, groups, channels/groups)
-	case channels != 64:
-		return fmt.Sprintf("%s, %d channels in their middle", text, channels)
-	}
-	return text
-}
-
-func resNet(name, source string, d resNetDesign, also ...string) model {
-	return model{
-		Info: Info{
-			Name: name, Summary: fmt.Sprintf("residual network for ImageNet, %v (%s)", d, source),
-			Kind: Image, Input: []int64{3, 224, 224},
-			Defaults: Options{Classes: 1000, Channels: 3, Size: 224},
-		},
-		also:  also,
-		build: func(o Options) (*nn.Sequential, error) { return buildResNet(d, o), nil },
-	}
-}
-
-func buildResNet(d resNetDesign, o Options) *nn.Sequential {
+func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", convolution(int64(o.Channels), 64, 7, 2)).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
 			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
-	in := int64(64)
-	for g, n := range d.blocks {
-		out, group := int64(64)<<g, nn.NewSequential()
-		if !d.basic {
-			out *= nn.BottleneckExpansion
+	in := addGroups(s, 64, blocks, func(in int64, g int, stride int64) (nn.Layer, int64) {
+		if out := int64(64) << g; d.basic {
+			return basicBlock(in, out, stride), out
 		}
+		out := int64(64*nn.BottleneckExpansion) << g
+		return bottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
+	})
+	return heInit(average(s, in, o))
+}
+
+// addGroups adds layer1, layer2 and so on, groups of blocks, to a network of in channels, and returns the
+// channels of the last block. Each group but the first halves the size.
+func addGroups(s *nn.Sequential, in int64, blocks []int,
+	block func(in int64, g int, stride int64) (l nn.Layer, out int64)) int64 {
+	for g, n := range blocks {
+		group := nn.NewSequential()
 		for i := range n {
 			stride := int64(1)
 			if g > 0 && i == 0 {
 				stride = 2
 			}
-			if d.basic {
-				group.Add(strconv.Itoa(i), basicBlock(in, out, stride))
-			} else {
-				groups, middle := d.middle(g)
-				group.Add(strconv.Itoa(i), bottleneck(in, middle, out, groups, stride))
-			}
+			l, out := block(in, g, stride)
+			group.Add(strconv.Itoa(i), l)
 			in = out
 		}
 		s.Add("layer"+strconv.Itoa(g+1), group)
 	}
-	return heInit(average(s, in, o))
+	return in
 }

@@ -24,6 +24,13 @@ func convolution(in, out, size, stride int64) nn.Layer {
 		Padding: nn.Square(size / 2), NoBias: true})
 }
 
+// average ends a unit in the average of the image, under a name, and a linear layer.
+func (u *unit) average(name string, in, classes int64) *unit {
+	return u.add(name, nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		add("flatten", nn.NewFlatten(1, -1)).
+		add("fc", nn.NewLinear(in, classes))
+}
+
 // average ends a network in the average of the image and a linear layer.
 func average(s *nn.Sequential, in int64, o Options) *nn.Sequential {
 	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).

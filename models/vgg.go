@@ -23,17 +23,11 @@ func vgg(name string, norms bool, convolutions ...int) model {
 	if norms {
 		with = " with norms"
 	}
-	return model{
-		Info: Info{
-			Name: name, Summary: fmt.Sprintf("VGG, groups of %v convolutions%s (Simonyan and Zisserman 2014, table 1)",
-				convolutions, with),
-			Kind: Image, Input: []int64{3, 224, 224},
-			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: 4096, Dropout: 0.5},
-		},
-		dropout: true,
-		least:   32,
-		build:   func(o Options) (*nn.Sequential, error) { return buildVGG(norms, convolutions, o), nil },
-	}
+	m := imageNet(name, fmt.Sprintf("VGG, groups of %v convolutions%s (Simonyan and Zisserman 2014, table 1)",
+		convolutions, with),
+		func(o Options) (*nn.Sequential, error) { return buildVGG(norms, convolutions, o), nil })
+	m.Defaults.Width, m.Defaults.Dropout, m.dropout, m.least = 4096, 0.5, true, 32
+	return m
 }
 
 // buildVGG is features.0, features.1, ..., avgpool, flatten, classifier.0 to classifier.6.

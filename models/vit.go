@@ -17,27 +17,17 @@ var viTs = []model{
 }
 
 func viT(name string, patch, depth, width, heads int) model {
-	return model{
-		Info: Info{
-			Name: name,
-			Summary: fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide (Dosovitskiy et al. 2020)",
-				patch, patch, depth, heads, width),
-			Kind: Image, Input: []int64{3, 224, 224},
-			Defaults: Options{Classes: 1000, Channels: 3, Size: 224, Width: width, Depth: depth,
-				Heads: heads},
-		},
-		dropout: true,
-		build:   func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) },
-	}
+	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide (Dosovitskiy et al. 2020)",
+		patch, patch, depth, heads, width),
+		func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) })
+	m.Defaults.Width, m.Defaults.Depth, m.Defaults.Heads, m.dropout = width, depth, heads, true
+	return m
 }
 
 // buildViT makes conv_proj, class_token, encoder, token, heads. Blocks are chains of layers, which a
 // balance may cut anywhere. Images have one size, which the positions are for. Weights start as
 // torchvision's; what those of the head are is zero.
 func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
-	if o.Width%o.Heads != 0 {
-		return nil, refuse(name, "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
-	}
 	if o.Size%patch != 0 {
 		return nil, refuse(name, "Size", o.Size, "want a multiple of %d, the size of a patch", patch)
 	}

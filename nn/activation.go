@@ -26,7 +26,6 @@ func (l *ReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.ReLU(x)
 }
 
-// OverwritesInput reports whether the layer works in place.
 func (l *ReLU) OverwritesInput() bool { return l.inPlace }
 
 // GELU is x times the normal distribution's cumulative function of x (Hendrycks and Gimpel 2016).
@@ -40,37 +39,26 @@ func NewGELU() *GELU { return &GELU{approximate: "none"} }
 
 // NewGELUTanh makes the approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which GPT-2
 // uses.
-func NewGELUTanh() *GELU { return &GELU{approximate: "tanh"} }
-
-// Forward is aten::gelu.
+func NewGELUTanh() *GELU                                      { return &GELU{approximate: "tanh"} }
 func (l *GELU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.GELU(x, l.approximate) }
 
 // SiLU is x sigmoid(x) (Elfwing, Uchibe and Doya 2017, "Sigmoid-Weighted Linear Units for Neural
 // Network Function Approximation in Reinforcement Learning"), also known as swish.
 type SiLU struct{ Base }
 
-// NewSiLU makes a SiLU.
-func NewSiLU() *SiLU { return &SiLU{} }
-
-// Forward is aten::silu.
+func NewSiLU() *SiLU                                          { return &SiLU{} }
 func (l *SiLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.SiLU(x) }
 
 // Tanh is the hyperbolic tangent.
 type Tanh struct{ Base }
 
-// NewTanh makes a Tanh.
-func NewTanh() *Tanh { return &Tanh{} }
-
-// Forward is aten::tanh.
+func NewTanh() *Tanh                                          { return &Tanh{} }
 func (l *Tanh) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) }
 
 // Sigmoid is 1 / (1 + exp(-x)).
 type Sigmoid struct{ Base }
 
-// NewSigmoid makes a Sigmoid.
-func NewSigmoid() *Sigmoid { return &Sigmoid{} }
-
-// Forward is aten::sigmoid.
+func NewSigmoid() *Sigmoid                                       { return &Sigmoid{} }
 func (l *Sigmoid) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Sigmoid(x) }
 
 // Softmax is exp(x) / sum(exp(x)) along a dimension.
@@ -80,9 +68,7 @@ type Softmax struct {
 }
 
 // NewSoftmax makes a Softmax along dim; a negative one counts from the end.
-func NewSoftmax(dim int64) *Softmax { return &Softmax{dim: dim} }
-
-// Forward is aten::softmax.
+func NewSoftmax(dim int64) *Softmax                              { return &Softmax{dim: dim} }
 func (l *Softmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Softmax(x, l.dim) }
 
 // LogSoftmax is the logarithm of Softmax, computed without overflow.
@@ -92,9 +78,7 @@ type LogSoftmax struct {
 }
 
 // NewLogSoftmax makes a LogSoftmax along dim; a negative one counts from the end.
-func NewLogSoftmax(dim int64) *LogSoftmax { return &LogSoftmax{dim: dim} }
-
-// Forward is aten::log_softmax.
+func NewLogSoftmax(dim int64) *LogSoftmax                           { return &LogSoftmax{dim: dim} }
 func (l *LogSoftmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.LogSoftmax(x, l.dim) }
 
 // LeakyReLU is x where x is positive and slope x elsewhere (Maas et al. 2013).
@@ -117,7 +101,6 @@ func NewLeakyReLU(o LeakyReLUConfig) *LeakyReLU {
 	if o.Slope == 0 {
 		o.Slope = 0.01
 	}
-	require(o.Slope > 0 || !o.InPlace, "LeakyReLU: Slope is %v; in place it must be positive, or 0 for 0.01", o.Slope)
 	return &LeakyReLU{slope: o.Slope, inPlace: o.InPlace}
 }
 
@@ -129,5 +112,4 @@ func (l *LeakyReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.LeakyReLU_(x, l.slope)
 }
 
-// OverwritesInput says that the layer is one that works in place.
 func (l *LeakyReLU) OverwritesInput() bool { return l.inPlace }

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
@@ -44,22 +43,12 @@ func NewSelfAttention(dim, heads int64, mask AttentionMask) *Sequential {
 	return s.Add("proj", besideMask(NewLinear(dim, dim), mask))
 }
 
-// NewCausalSelfAttention is NewSelfAttention with the CausalMask.
-func NewCausalSelfAttention(dim, heads int64) *Sequential {
-	return NewSelfAttention(dim, heads, CausalMask)
-}
-
 // NewDotProductAttention makes the layers of NewSelfAttention without its products, for networks
 // that have their own: heads, weights and values, which turn queries, keys and values of all heads,
 // side by side in [N, T, 3 dim], into [N, T, dim]. They have no parameters.
 func NewDotProductAttention(dim, heads int64, mask AttentionMask) []NamedLayer {
-	requirePositive("SelfAttention", "dim", dim)
-	requirePositive("SelfAttention", "heads", heads)
-	require(dim%heads == 0, "SelfAttention: dim is %d, which %d heads do not divide; choose a multiple of the heads",
-		dim, heads)
-	require(mask >= NoMask && mask <= GivenMask, "SelfAttention: the mask is %d; it must be NoMask, CausalMask or GivenMask", mask)
-	split, weigh, join := &attentionHeads{dim: dim, heads: heads}, &attentionWeights{mask: mask,
-		heads: heads}, &attentionValues{heads: heads}
+	split := &attentionHeads{dim: dim, heads: heads}
+	weigh, join := &attentionWeights{mask: mask, heads: heads}, &attentionValues{heads: heads}
 	return []NamedLayer{
 		{"heads", Tuple(split, split.forward)},
 		{"weights", Tuple(weigh, weigh.forward)},
@@ -151,9 +140,9 @@ func (l *attentionWeights) given(c *Ctx, xs []*torch.Tensor, n, tokens int64) *t
 			return c.Reshape(mask, n, 1, shape[1], tokens)
 		}
 	}
-	panic(&torch.Error{Op: "attention", Args: torch.Describe(xs), Device: c.Device(),
-		Message: fmt.Sprintf("expected a mask after the %d sequences of %d tokens: torch.Bool [%d %d], [%d %d %d] or [%d 1 %d]",
-			n, tokens, tokens, tokens, n, tokens, tokens, n, tokens)})
+	c.fail("attention", xs, "expected a mask after the %d sequences of %d tokens: torch.Bool [%[2]d %[2]d], "+
+		"[%[1]d %[2]d %[2]d] or [%[1]d 1 %[2]d]", n, tokens)
+	return nil
 }
 
 // attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T,

@@ -1,7 +1,7 @@
 package nn
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 
 	"penstock.example/torch"
@@ -47,29 +47,18 @@ type BatchNormConfig struct {
 
 // NewBatchNorm1d makes a BatchNorm for input [N, channels] or [N, channels, L].
 func NewBatchNorm1d(channels int64, o BatchNormConfig) *BatchNorm {
-	return newBatchNorm("BatchNorm1d", []int{2, 3}, channels, o)
+	return newBatchNorm([]int{2, 3}, channels, o)
 }
 
 // NewBatchNorm2d makes a BatchNorm for input [N, channels, H, W].
 func NewBatchNorm2d(channels int64, o BatchNormConfig) *BatchNorm {
-	return newBatchNorm("BatchNorm2d", []int{4}, channels, o)
+	return newBatchNorm([]int{4}, channels, o)
 }
 
-func newBatchNorm(layer string, dims []int, channels int64, o BatchNormConfig) *BatchNorm {
-	if o.Eps == 0 {
-		o.Eps = 1e-5
-	}
-	if o.Momentum == 0 {
-		o.Momentum = 0.1
-	}
-	requirePositive(layer, "channels", channels)
-	require(o.Eps > 0, "%s: Eps is %v; it must be positive, or 0 for 1e-5", layer, o.Eps)
-	requireProbability(layer, "Momentum", o.Momentum)
+func newBatchNorm(dims []int, channels int64, o BatchNormConfig) *BatchNorm {
+	o.Eps, o.Momentum = cmp.Or(o.Eps, 1e-5), cmp.Or(o.Momentum, 0.1)
 	b := &BatchNorm{dims: dims, o: o}
-	if !o.NoAffine {
-		b.Weight = b.Param("weight", Ones, channels)
-		b.Bias = b.Param("bias", Zeros, channels)
-	}
+	b.Weight, b.Bias = b.affine(o.NoAffine, channels)
 	if !o.NoRunningStats {
 		b.RunningMean = b.Buffer("running_mean", torch.Float32, Zeros, channels)
 		b.RunningVar = b.Buffer("running_var", torch.Float32, Ones, channels)
@@ -78,10 +67,9 @@ func newBatchNorm(layer string, dims []int, channels int64, o BatchNormConfig) *
 	return b
 }
 
-// Forward is aten::batch_norm.
 func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	byBatch := c.Training || b.o.NoRunningStats
-	b.check(x, byBatch)
+	b.check(c, x, byBatch)
 	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
 	momentum := b.o.Momentum
 	switch {
@@ -92,17 +80,11 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		mean, variance = nil, nil
 		c.deferred.observe(c, b, x)
 	default:
-		momentum = b.track(c)
+		momentum = b.share()
+		c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 1) })
+		b.counted()
 	}
 	return c.BatchNorm(x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum, b.o.Eps)
-}
-
-// track counts the micro-batch and returns its share in the running statistics.
-func (b *BatchNorm) track(c *Ctx) float64 {
-	share := b.share()
-	c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 1) })
-	b.counted()
-	return share
 }
 
 // share is the weight of the next micro-batch, or mini-batch, in the running statistics.
@@ -126,16 +108,16 @@ func (b *BatchNorm) counted() {
 
 // check refuses what libtorch would take and PyTorch does not. One value for each channel has no
 // variance: the running one would become NaN, in silence.
-func (b *BatchNorm) check(x *torch.Tensor, byBatch bool) {
+func (b *BatchNorm) check(c *Ctx, x *torch.Tensor, byBatch bool) {
 	shape := x.Shape()
-	refuse := func(message string) {
-		panic(&torch.Error{Op: "aten::batch_norm", Args: []string{x.String()}, Message: message})
-	}
-	if !slices.Contains(b.dims, len(shape)) {
-		refuse(fmt.Sprintf("expected an input with a number of dimensions among %v, got %d", b.dims,
-			len(shape)))
-	}
-	if byBatch && shape[1] > 0 && x.Numel() == shape[1] {
-		refuse("expected more than 1 value per channel when normalising by the batch; use fewer, larger micro-batches")
+	switch {
+	case !slices.Contains(b.dims, len(shape)):
+		c.refuseInput("aten::batch_norm", x, "expected an input with a number of dimensions among %v, "+
+			"got %d", b.dims,
+			len(shape))
+	case byBatch && shape[1] > 0 && x.Numel() == shape[1]:
+		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
+			"by the batch; "+
+			"use fewer, larger micro-batches")
 	}
 }

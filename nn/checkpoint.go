@@ -54,7 +54,6 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return b.leave(c, ys)
 }
 
-// OverwritesInput is false, whatever l does.
 func (l checkpointed) OverwritesInput() bool { return false }
 
 // Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and inside of Backward

@@ -25,7 +25,8 @@ func twice(l nn.Layer) nn.Layer { return nn.Checkpointed(nn.Checkpointed(l)) }
 
 // outcome is all that a mini-batch of three micro-batches leaves, as bytes by name: forward of all,
 // then backward in order.
-func outcome(c *torch.Ctx, model *nn.Sequential, cfg nn.Config, input func(c *torch.Ctx) list) map[string][]byte {
+func outcome(c *torch.Ctx, model *nn.Sequential, cfg nn.Config,
+	input func(c *torch.Ctx) list) map[string][]byte {
 	// autograd orders what is used several times by numbers that it counts on each thread
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -131,32 +132,42 @@ var checkpointedModels = []struct {
 	gradients int // how many results are at least gradients
 }{
 	{"dropout", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(chain(nn.NewLinear(4, 8), nn.NewDropout(0.5), nn.NewTanh())), nn.NewDropout(0.5), wrap(nn.NewDropout(0.5)), nn.NewLinear(8, 2))
+		return nn.NewSequential(wrap(chain(nn.NewLinear(4, 8), nn.NewDropout(0.5), nn.NewTanh())),
+			nn.NewDropout(0.5), wrap(nn.NewDropout(0.5)), nn.NewLinear(8, 2))
 	}, leaves([]int64{6, 4}), 7},
 	{"a layer that works in place", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(4, 4), wrap(nn.NewReLUInPlace()), nn.NewLinear(4, 4))
 	}, leaves([]int64{6, 4}), 7},
 	{"a layer that works in place on what its wrapper was given", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(4, 4), wrap(chain(nn.NewIdentity(), nn.NewDropout(0), composite(nn.NewReLUInPlace()), nn.NewLinear(4, 4))))
+		return nn.NewSequential(nn.NewLinear(4, 4), wrap(chain(nn.NewIdentity(), nn.NewDropout(0),
+			composite(nn.NewReLUInPlace()), nn.NewLinear(4, 4))))
 	}, leaves([]int64{6, 4}), 7},
 	{"a layer that works in place on a view of what a wrapper was given", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(4, 4), wrap(nn.NewFlatten(0, -1)), wrap(nn.NewIdentity()), nn.NewReLUInPlace())
+		return nn.NewSequential(nn.NewLinear(4, 4), wrap(nn.NewFlatten(0, -1)), wrap(nn.NewIdentity()),
+			nn.NewReLUInPlace())
 	}, leaves([]int64{6, 4}), 5},
 	{"batch norm", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(wrap(nn.NewBatchNorm2d(3, nn.BatchNormConfig{})),
-			wrap(chain(nn.NewConv2d(3, 3, nn.Square(3), nn.Conv2dConfig{}), nn.NewBatchNorm2d(3, nn.BatchNormConfig{Cumulative: true}), nn.NewReLUInPlace())))
+			wrap(chain(nn.NewConv2d(3, 3, nn.Square(3), nn.Conv2dConfig{}), nn.NewBatchNorm2d(3,
+				nn.BatchNormConfig{Cumulative: true}), nn.NewReLUInPlace())))
 	}, leaves([]int64{2, 3, 6, 6}), 9},
 	{"a bottleneck", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(nn.NewBottleneck(3, 2, 2)), wrap(nn.NewBottleneck(8, 2, 1)), nn.NewAdaptiveAvgPool2d(nn.Square(1)))
+		return nn.NewSequential(wrap(nn.NewBottleneck(3, 2, 2)), wrap(nn.NewBottleneck(8, 2, 1)),
+			nn.NewAdaptiveAvgPool2d(nn.Square(1)))
 	}, leaves([]int64{2, 3, 6, 6}), 20},
 	{"a transformer block", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.2})), wrap(nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{})))
+		return nn.NewSequential(wrap(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.2})),
+			wrap(nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{})))
 	}, leaves([]int64{2, 5, 8}), 15},
 	{"wrappers in wrappers", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(chain(nn.NewLinear(4, 4), wrap(chain(nn.NewDropout(0.3), wrap(nn.NewLinear(4, 4)), nn.NewReLUInPlace())), wrap(composite(wrap(nn.NewTanh()))))))
+		return nn.NewSequential(wrap(chain(nn.NewLinear(4, 4), wrap(chain(nn.NewDropout(0.3),
+			wrap(nn.NewLinear(4, 4)), nn.NewReLUInPlace())), wrap(composite(wrap(nn.NewTanh()))))))
 	}, leaves([]int64{6, 4}), 7},
 	{"a gradient in another layout", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(4, 4), wrap(doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(c.Tanh(x), 1, 2) })), nn.NewLinear(5, 5))
+		return nn.NewSequential(nn.NewLinear(4, 4), wrap(doing(func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.Transpose(c.Tanh(x), 1, 2)
+		})), nn.NewLinear(5, 5))
 	}, leaves([]int64{3, 5, 4}), 7},
 	{"a tuple in and a tuple out", tripled, leaves([]int64{6, 4}), 5},
 	{"outputs without a gradient before the one with it", func(wrap wrapper) *nn.Sequential {
@@ -184,11 +195,15 @@ var checkpointedModels = []struct {
 	}, constants(6, 4), 0},
 	{"a parameter that is used twice inside", func(wrap wrapper) *nn.Sequential {
 		first := nn.NewLinear(4, 4)
-		return nn.NewSequential(wrap(chain(first, nn.NewTanh(), nn.NewLinearShared(first.Weight, false), nn.NewLinearShared(first.Weight, true))))
+		return nn.NewSequential(wrap(chain(first, nn.NewTanh(), nn.NewLinearShared(first.Weight, false),
+			nn.NewLinearShared(first.Weight, true))))
 	}, leaves([]int64{6, 4}), 6},
 	{"part of a layer's forward", func(wrap wrapper) *nn.Sequential {
 		linear := nn.NewLinear(4, 4)
-		f := func(c *nn.Ctx, xs list) list { return list{nil, c.Dropout(c.Run(xs[0], linear), 0.3), c.Tanh(xs[2])} }
+		f := func(c *nn.Ctx, xs list) list {
+			return list{nil, c.Dropout(c.Run(xs[0], linear), 0.3),
+				c.Tanh(xs[2])}
+		}
 		return nn.NewSequential(declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			in := list{x, nil, x}
 			before, ys := c.Dropout(x, 0.5), list(nil)
@@ -241,7 +256,8 @@ func TestCheckpointedIsTheLayer(t *testing.T) {
 func TestCheckpointedObservesDeferredStatisticsOnce(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	run := func(wrap wrapper) map[string][]byte {
-		model := nn.NewSequential(wrap(chain(nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), wrap(nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: true})))))
+		model := nn.NewSequential(wrap(chain(nn.NewBatchNorm1d(4, nn.BatchNormConfig{}),
+			wrap(nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: true})))))
 		nn.Materialise(c, nn.State(model), 1)
 		defer nn.Free(model)
 		d := nn.NewDeferred()
@@ -264,8 +280,10 @@ func fallible(fail func(c *nn.Ctx)) *nn.Sequential {
 		fail(c)
 		return c.Tanh(x)
 	})
-	inner := nn.NewSequential(stashing("inner"), nn.NewLinear(4, 4), popping("in"), failing, popping("inner"), stashing("out"))
-	return nn.NewSequential(nn.NewTanh(), stashing("in"), nn.Checkpointed(nn.NewSequential(nn.NewLinear(4, 4)).Add("deep", nn.Checkpointed(inner))), nn.NewTanh(), popping("out"))
+	inner := nn.NewSequential(stashing("inner"), nn.NewLinear(4, 4), popping("in"), failing,
+		popping("inner"), stashing("out"))
+	return nn.NewSequential(nn.NewTanh(), stashing("in"), nn.Checkpointed(nn.NewSequential(nn.NewLinear(4,
+		4)).Add("deep", nn.Checkpointed(inner))), nn.NewTanh(), popping("out"))
 }
 
 // However a layer fails, in whichever run: what it failed with comes out as it is, the path is the
@@ -278,11 +296,15 @@ func TestFailuresInCheckpoints(t *testing.T) {
 		fail func(c *nn.Ctx)
 		is   func(p any) bool
 	}{
-		"a value":         {func(*nn.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
-		"an error":        {func(*nn.Ctx) { panic(plain) }, func(p any) bool { return p == any(plain) }},
-		"a torch.Error":   {func(*nn.Ctx) { panic(refused) }, func(p any) bool { return p == any(refused) }},
-		"an operator":     {func(c *nn.Ctx) { c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3)) }, func(p any) bool { return strings.Contains(fmt.Sprint(p), "aten::mm(float32[2,3]") }},
-		"a missing extra": {func(c *nn.Ctx) { nn.NewExtra[int]("gone").In(c) }, func(p any) bool { return strings.Contains(fmt.Sprint(p), `no extra "gone"`) }},
+		"a value":       {func(*nn.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
+		"an error":      {func(*nn.Ctx) { panic(plain) }, func(p any) bool { return p == any(plain) }},
+		"a torch.Error": {func(*nn.Ctx) { panic(refused) }, func(p any) bool { return p == any(refused) }},
+		"an operator": {func(c *nn.Ctx) {
+			c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2,
+				3))
+		}, func(p any) bool { return strings.Contains(fmt.Sprint(p), "aten::mm(float32[2,3]") }},
+		"a missing extra": {func(c *nn.Ctx) { nn.NewExtra[int]("gone").In(c) },
+			func(p any) bool { return strings.Contains(fmt.Sprint(p), `no extra "gone"`) }},
 		"out of memory": {func(c *nn.Ctx) {
 			c.Device().SetLimit(c.Device().Memory().Live + 64)
 			c.Ones(torch.Float32, 17)
@@ -294,7 +316,10 @@ func TestFailuresInCheckpoints(t *testing.T) {
 		for when, in := range map[string]func(c *nn.Ctx) bool{
 			"the first run":                 func(c *nn.Ctx) bool { return !c.Recomputing },
 			"the first run in a second one": func(c *nn.Ctx) bool { return c.Recomputing && c.Checkpointing },
-			"the second run of both":        func(c *nn.Ctx) bool { return c.Recomputing && !c.Checkpointing },
+			"the second run of both": func(c *nn.Ctx) bool {
+				return c.Recomputing &&
+					!c.Checkpointing
+			},
 		} {
 			t.Run(name+" in "+when, func(t *testing.T) {
 				a := newAccount(t, true)
@@ -342,12 +367,16 @@ func TestCheckpointedInputsMustStayAsTheyAre(t *testing.T) {
 	// and says nothing of it
 	overwriting := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) })
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
-	err := torch.Try(func() { nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c, nn.Config{}), x) })
+	err := torch.Try(func() {
+		nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c,
+			nn.Config{}), x)
+	})
 	if err == nil || !strings.Contains(err.Error(), "overwrote input 0, which it needs again in backward") {
 		t.Errorf("in it: %v", err)
 	}
 	double, overwriting = doing(double.f), doing(overwriting.f)
-	y := nn.NewSequential(double, nn.Checkpointed(chain(nn.NewIdentity())), overwriting).Forward(nn.NewCtx(c, nn.Config{}), x)
+	y := nn.NewSequential(double, nn.Checkpointed(chain(nn.NewIdentity())),
+		overwriting).Forward(nn.NewCtx(c, nn.Config{}), x)
 	err = torch.Try(func() { c.Backward(list{y}, list{c.OnesLike(y)}, false) })
 	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
 		t.Errorf("after it: %v", err)
@@ -372,7 +401,8 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 		return nn.NewSequential(double, wrap(chain(nn.NewReLUInPlace(), tanhs(4))))
 	}
 	skipping := func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(tanhs(1), stashing("in"), wrap(chain(tanhs(2), popping("in"), tanhs(1), stashing("out"), tanhs(2))), tanhs(1), popping("out"))
+		return nn.NewSequential(tanhs(1), stashing("in"), wrap(chain(tanhs(2), popping("in"), tanhs(1),
+			stashing("out"), tanhs(2))), tanhs(1), popping("out"))
 	}
 	tuple := func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(wrap(mapping(func(c *nn.Ctx, xs list) list {
@@ -391,10 +421,13 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 		{"nested: nothing in them is kept", stacked, twice, 2 * activation},
 		{"all in one", func(wrap wrapper) *nn.Sequential { return nn.NewSequential(wrap(chain(wrap(tanhs(6)), tanhs(6)))) }, nn.Checkpointed, activation},
 		{"the ReLU's output and those of four Tanh", overwriting, bare, 5 * activation},
-		{"the copy for a layer that works in place is not kept", overwriting, nn.Checkpointed, 2 * activation},
+		{"the copy for a layer that works in place is not kept", overwriting, nn.Checkpointed,
+			2 * activation},
 		{"skips: seven outputs of Tanh and the sum at the end", skipping, bare, 8 * activation},
-		{"input and skip into the wrapper are one memory; then the Tanh after it, and the sum", skipping, nn.Checkpointed, 3 * activation},
-		{"what is given twice is held once, and integers are held", tuple, nn.Checkpointed, activation + 8*100},
+		{"input and skip into the wrapper are one memory; then the Tanh after it, and the sum", skipping,
+			nn.Checkpointed, 3 * activation},
+		{"what is given twice is held once, and integers are held", tuple, nn.Checkpointed, activation +
+			8*100},
 		{"not wrapped there is one more", tuple, bare, 2*activation + 8*100},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -404,7 +437,8 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 			a.start()
 			ys := model.ForwardTuple(nn.NewCtx(a.Ctx, nn.Config{Training: true}), list{x})
 			if a.used() != row.want {
-				t.Errorf("%d bytes are live after forward (%.2f activations), want %d", a.used(), float64(a.used())/activation, row.want)
+				t.Errorf("%d bytes are live after forward (%.2f activations), want %d", a.used(),
+					float64(a.used())/activation, row.want)
 			}
 			grad := a.OnesLike(ys[0])
 			a.Backward(ys[:1], list{grad}, false)
@@ -416,36 +450,6 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 				t.Errorf("%d bytes are left after backward", a.used())
 			}
 		})
-	}
-}
-
-// The second run makes one wrapper's graph at a time: the peak of a whole step is that of the
-// longest, not of the sum.
-func TestCheckpointedLowersThePeakOfAStep(t *testing.T) {
-	const activation, blocks, layers = 4 * 100 * 10, 8, 6
-	peak := func(wrap wrapper) int64 {
-		a := newAccount(t, true)
-		model := nn.NewSequential()
-		for i := range blocks {
-			block := nn.NewSequential()
-			for k := range layers {
-				block.Add(string(rune('a'+k)), nn.NewTanh())
-			}
-			model.Add(string(rune('a'+i)), wrap(block))
-		}
-		x := a.Ones(torch.Float32, 100, 10).SetRequiresGrad(true)
-		a.start()
-		y := model.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
-		a.Backward(list{y}, list{a.OnesLike(y)}, false)
-		x.SetGradOf(nil)
-		a.Close()
-		return a.peak()
-	}
-	if got, want := peak(bare), int64(blocks*layers+3)*activation; got > want {
-		t.Errorf("without wrappers the peak is %d bytes, want at most %d", got, want)
-	}
-	if got, want := peak(nn.Checkpointed), int64(blocks+layers+3)*activation; got > want {
-		t.Errorf("with wrappers the peak is %d bytes, want at most %d", got, want)
 	}
 }
 
@@ -470,19 +474,24 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 	}{
 		{"not wrapped", bare, true, nn.Config{}, []sight{{grad: true}}, false},
 		{"wrapped", nn.Checkpointed, true, nn.Config{}, []sight{first, second}, false},
-		{"wrapped twice", twice, true, nn.Config{}, []sight{first, {Checkpointing: true, Recomputing: true}, second}, false},
+		{"wrapped twice", twice, true, nn.Config{}, []sight{first, {Checkpointing: true,
+			Recomputing: true}, second}, false},
 		{"nothing wants a gradient", twice, true, nn.Config{}, []sight{{grad: true}}, true},
 		{"without a graph", twice, false, nn.Config{}, once, false},
-		{"in the first forward of a stage that recomputes", twice, false, nn.Config{Checkpointing: true}, []sight{first}, false},
-		{"in the second", nn.Checkpointed, true, nn.Config{Recomputing: true}, []sight{{Checkpointing: true, Recomputing: true}, second}, false},
+		{"in the first forward of a stage that recomputes", twice, false, nn.Config{Checkpointing: true},
+			[]sight{first}, false},
+		{"in the second", nn.Checkpointed, true, nn.Config{Recomputing: true},
+			[]sight{{Checkpointing: true, Recomputing: true}, second}, false},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: row.grad})
 			var seen []sight
-			model := nn.NewSequential(nn.NewSequential().Add("named", row.wrap(chain(nn.NewTanh(), doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				seen = append(seen, sight{c.Training, c.Checkpointing, c.Recomputing, c.Grad(), c.MicroBatch, c.MicroBatches, extra.In(c), c.Path()})
-				return c.Tanh(x)
-			})))))
+			model := nn.NewSequential(nn.NewSequential().Add("named", row.wrap(chain(nn.NewTanh(),
+				doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+					seen = append(seen, sight{c.Training, c.Checkpointing, c.Recomputing, c.Grad(),
+						c.MicroBatch, c.MicroBatches, extra.In(c), c.Path()})
+					return c.Tanh(x)
+				})))))
 			cfg := row.cfg
 			cfg.Training, cfg.MicroBatch, cfg.MicroBatches, cfg.Extras = true, 2, 5, []nn.Extra{extra.With(7)}
 			ctx := nn.NewCtx(c, cfg)
@@ -491,8 +500,10 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 			if wants := row.grad && !row.plain; y.RequiresGrad() != wants {
 				t.Errorf("the output wants a gradient: %v, want %v", !wants, wants)
 			}
-			if ctx.Checkpointing != cfg.Checkpointing || ctx.Recomputing != cfg.Recomputing || ctx.Path() != "" {
-				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing, ctx.Path())
+			if ctx.Checkpointing != cfg.Checkpointing || ctx.Recomputing != cfg.Recomputing ||
+				ctx.Path() != "" {
+				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing,
+					ctx.Path())
 			}
 			if y.RequiresGrad() {
 				c.Backward(list{y}, list{c.OnesLike(y)}, false)
@@ -500,7 +511,8 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 			}
 			want := slices.Clone(row.want)
 			for i := range want {
-				want[i].Training, want[i].MicroBatch, want[i].MicroBatches, want[i].extra, want[i].path = true, 2, 5, 7, "0.named.1"
+				want[i].Training, want[i].MicroBatch, want[i].MicroBatches, want[i].extra,
+					want[i].path = true, 2, 5, 7, "0.named.1"
 			}
 			if !slices.Equal(seen, want) {
 				t.Errorf("got  %+v\nwant %+v", seen, want)
@@ -511,10 +523,13 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 
 func TestCheckpointedHasTheNamesOfTheLayer(t *testing.T) {
 	build := func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential().Add("stem", wrap(nn.NewLinear(2, 2))).Add("body", nn.NewSequential(wrap(nn.NewSequential().Add("norm", nn.NewBatchNorm1d(2, nn.BatchNormConfig{})).Add("skip", stashing("a"))))).Add("head", wrap(popping("a")))
+		return nn.NewSequential().Add("stem", wrap(nn.NewLinear(2, 2))).Add("body",
+			nn.NewSequential(wrap(nn.NewSequential().Add("norm", nn.NewBatchNorm1d(2,
+				nn.BatchNormConfig{})).Add("skip", stashing("a"))))).Add("head", wrap(popping("a")))
 	}
 	want, got := build(bare), build(nn.Checkpointed)
-	for what, of := range map[string]func(nn.Module) []nn.NamedParam{"state": nn.State, "parameters": nn.Params, "buffers": nn.Buffers} {
+	for what, of := range map[string]func(nn.Module) []nn.NamedParam{"state": nn.State,
+		"parameters": nn.Params, "buffers": nn.Buffers} {
 		if names(of(got)) != names(of(want)) || len(of(got)) == 0 {
 			t.Errorf("%s: got %q, want %q", what, names(of(got)), names(of(want)))
 		}
@@ -526,14 +541,16 @@ func TestCheckpointedHasTheNamesOfTheLayer(t *testing.T) {
 	if s := strings.Join(layers, " "); s != "stem body.0 head" {
 		t.Errorf("the layers are %s", s)
 	}
-	if s := names(got.Layers()[1].State()); s != "body.0.norm.weight body.0.norm.bias body.0.norm.running_mean body.0.norm.running_var body.0.norm.num_batches_tracked" {
+	if s := names(got.Layers()[1].State()); s != "body.0.norm.weight body.0.norm.bias "+
+		"body.0.norm.running_mean body.0.norm.running_var body.0.norm.num_batches_tracked" {
 		t.Errorf("the state of the second is %s", s)
 	}
 	routes, err := got.SkipRoutes()
 	if err != nil || len(routes) != 1 || routes[0].Stash != 1 || !slices.Equal(routes[0].Pops, []int{2}) {
 		t.Errorf("routes %v, %v", routes, err)
 	}
-	if err := nn.VerifySkips(nn.NewSequential(nn.Checkpointed(chain(stashing("a"))))); err == nil || !strings.Contains(err.Error(), `"0.0" stashes "a", which no layer pops`) {
+	if err := nn.VerifySkips(nn.NewSequential(nn.Checkpointed(chain(stashing("a"))))); err == nil ||
+		!strings.Contains(err.Error(), `"0.0" stashes "a", which no layer pops`) {
 		t.Errorf("a skip that is never popped: %v", err)
 	}
 	if f, ok := nn.Checkpointed(nn.NewReLUInPlace()).(nn.InPlace); !ok || f.OverwritesInput() {
@@ -541,54 +558,9 @@ func TestCheckpointedHasTheNamesOfTheLayer(t *testing.T) {
 	}
 	shared := nn.NewTanh()
 	nn.NewSequential().Add("taken", nn.Checkpointed(shared))
-	if got := recovered(func() { nn.NewSequential(shared) }); !strings.Contains(got, `module "taken" is already part of another module`) {
+	if got := recovered(func() { nn.NewSequential(shared) }); !strings.Contains(got,
+		`module "taken" is already part of another module`) {
 		t.Errorf("in two places: %q", got)
-	}
-}
-
-// Skips of parameters' gradients too: into a wrapper, out of it, through it, in it, around it,
-// absent, of integers, popped by several.
-func TestSkipsCrossCheckpoints(t *testing.T) {
-	linear := func() nn.Layer { return nn.NewLinear(4, 4) }
-	for _, row := range []struct {
-		reason string
-		build  func(wrap wrapper) []nn.Layer
-	}{
-		{"into", func(wrap wrapper) []nn.Layer {
-			return []nn.Layer{linear(), stashing("a"), linear(), wrap(chain(nn.NewTanh(), popping("a"), linear()))}
-		}},
-		{"to pops inside and outside", func(wrap wrapper) []nn.Layer {
-			return []nn.Layer{wrap(chain(linear(), nn.NewTanh(), stashing("a"), linear(), popping("a"), nn.NewTanh(), popping("a"))), popping("a"), linear(), popping("a")}
-		}},
-		{"of integers", func(wrap wrapper) []nn.Layer {
-			table := nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
-			index := declaring("a", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				c.Stash("a", c.Argmax(x, 1))
-				return x
-			})
-			look := declaring("", "a", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Run(c.Pop("a"), table)) }, table)
-			return []nn.Layer{linear(), wrap(chain(nn.NewTanh(), index)), linear(), wrap(look)}
-		}},
-		{"that a layer overwrites after its stash", func(wrap wrapper) []nn.Layer {
-			return []nn.Layer{wrap(chain(linear(), stashing("a"), nn.NewReLUInPlace(), linear())), stashing("b"), wrap(nn.NewReLUInPlace()), popping("a"), wrap(chain(linear(), popping("b")))}
-		}},
-	} {
-		for way, wrap := range map[string]wrapper{"once": nn.Checkpointed, "twice": twice} {
-			t.Run(fmt.Sprintf("%s/%s", row.reason, way), func(t *testing.T) {
-				c := torchtest.New(t, torch.Options{Grad: true})
-				run := func(wrap wrapper, cfg nn.Config) map[string][]byte {
-					model := nn.NewSequential(row.build(wrap)...)
-					nn.Materialise(c, nn.State(model), 1)
-					defer nn.Free(model)
-					return outcome(c, model, cfg, leaves([]int64{6, 4}))
-				}
-				for _, training := range []bool{true, false} {
-					if d := unlike(run(wrap, nn.Config{Training: training}), run(bare, nn.Config{Training: training})); d != "" {
-						t.Errorf("%s differs", d)
-					}
-				}
-			})
-		}
 	}
 }
 
@@ -598,13 +570,18 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 	within := func(l *lambda) *lambda {
 		f := l.f
 		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{f(c, xs[0])} }, x)[0]
+			return c.Checkpoint(func(c *nn.Ctx,
+				xs []*torch.Tensor) []*torch.Tensor {
+				return []*torch.Tensor{f(c, xs[0])}
+			}, x)[0]
 		}
 		return l
 	}
 	for want, model := range map[string]*nn.Sequential{
-		`skip "a" is not a skip of the model that is running`: nn.NewSequential(within(stashing("a")), popping("a")),
-		`skip "a" has not been stashed`:                       nn.NewSequential(stashing("a"), within(popping("a"))),
+		`skip "a" is not a skip of the model that is running`: nn.NewSequential(within(stashing("a")),
+			popping("a")),
+		`skip "a" has not been stashed`: nn.NewSequential(stashing("a"),
+			within(popping("a"))),
 	} {
 		for _, grad := range []bool{true, false} {
 			c.SetGrad(grad)

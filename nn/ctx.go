@@ -28,7 +28,7 @@ type Ctx struct {
 	trace bool
 
 	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
-	model           *Base     // whose layers were run outside of all modules; nil before the first
+	model           *Base     // that was run outside of all modules; nil before the first
 	stashed, popped []SkipKey // by running
 	skips           *SkipStore
 	deferred        *Deferred
@@ -59,11 +59,6 @@ type Config struct {
 	Loss     Loss            // what LossLayer computes; nil where no loss is run
 	Target   []*torch.Tensor // of the micro-batch, for Loss
 }
-
-const (
-	fnvOffset = 14695981039346656037
-	fnvPrime  = 1099511628211
-)
 
 // NewCtx wraps a torch.Ctx, which the caller still owns.
 func NewCtx(t *torch.Ctx, o Config) *Ctx {
@@ -170,9 +165,6 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 		if length > 0 {
 			name = string(c.path)
 		}
-		if c.spans == nil {
-			c.spans = make([]Span, 0, 4)
-		}
 		c.spans = append(c.spans, Span{name, from, torch.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
@@ -185,35 +177,35 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 // denseOutputs makes the outputs of a layer dense, as they are after any cut. A tensor that is there twice
 // stays one. given are inputs that the layer may have returned unchanged.
 func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
-	var copied []*torch.Tensor
+	out := ys
 	for i, y := range ys {
-		if slices.Contains(ys[:i], y) {
-			continue
-		}
-		dense := c.Border(y, given...)
-		if dense == y {
-			continue
-		}
-		if copied == nil {
-			copied = slices.Clone(ys)
-		}
-		for k := range ys {
-			if ys[k] == y {
-				copied[k] = dense
+		if k := slices.Index(ys, y); k < i {
+			if out[k] != y {
+				out[i] = out[k]
 			}
+		} else if dense := c.Border(y, given...); dense != y {
+			if &out[0] == &ys[0] {
+				out = slices.Clone(ys)
+			}
+			out[i] = dense
 		}
 	}
-	if copied == nil {
-		return ys
-	}
-	return copied
+	return out
 }
 
 func (c *Ctx) write(s string) {
 	c.path = append(c.path, s...)
-	for i := 0; i < len(s); i++ {
-		c.hash = (c.hash ^ uint64(s[i])) * fnvPrime
+	c.hash = hashOn(c.hash, s)
+}
+
+const fnvOffset = 14695981039346656037
+
+// hashOn continues an FNV-1a hash.
+func hashOn(h uint64, s string) uint64 {
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
 	}
+	return h
 }
 
 // Fork configures a fork of a context. Flags are added to the context's.

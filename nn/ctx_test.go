@@ -1,7 +1,6 @@
 package nn_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -33,11 +32,15 @@ func TestRandomNumbersFollowSeedMicroBatchAndName(t *testing.T) {
 		same   bool
 	}{
 		{"the same again", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.b.c")), true},
-		{"a recomputation", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4, Recomputing: true}, named("a.b.c")), true},
-		{"nested in Sequentials", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, nn.NamedLayer{Name: "a", Layer: nested}), true},
-		{"flattened by a partition", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, nn.NewSequential().Add("a",
-			nn.NewSequential().Add("b", nn.NewSequential().Add("c", nn.NewDropout(0.5)))).Layers()[0]), true},
-		{"another micro-batch", run(nn.Config{Seed: 1, MicroBatch: 3, MicroBatches: 4}, named("a.b.c")), false},
+		{"a recomputation", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4, Recomputing: true},
+			named("a.b.c")), true},
+		{"nested in Sequentials", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4},
+			nn.NamedLayer{Name: "a", Layer: nested}), true},
+		{"flattened by a partition", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4},
+			nn.NewSequential().Add("a",
+				nn.NewSequential().Add("b", nn.NewSequential().Add("c", nn.NewDropout(0.5)))).Layers()[0]), true},
+		{"another micro-batch", run(nn.Config{Seed: 1, MicroBatch: 3, MicroBatches: 4}, named("a.b.c")),
+			false},
 		{"another seed", run(nn.Config{Seed: 2, MicroBatch: 2, MicroBatches: 4}, named("a.b.c")), false},
 		{"another name", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.b.d")), false},
 		{"the dots count", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4}, named("a.bc")), false},
@@ -75,15 +78,20 @@ func TestChildrenDoNotDisturbTheirParentsDraws(t *testing.T) {
 	if !slices.Equal(alone.before, parent.before) || !slices.Equal(alone.after, parent.after) {
 		t.Error("a child changed what its parent drew")
 	}
-	if slices.Equal(parent.before, parent.after) || slices.Equal(parent.before, parent.child.(*noisy).before) {
+	if slices.Equal(parent.before, parent.after) || slices.Equal(parent.before,
+		parent.child.(*noisy).before) {
 		t.Error("two draws are the same")
 	}
 }
 
 func TestPathIsWhereItPanicked(t *testing.T) {
 	c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})
-	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewTanh(), nn.NewFlatten(0, 7)))
-	err := torch.Try(func() { c.RunNamed(nn.NamedLayer{Name: "net", Layer: s}, []*torch.Tensor{c.Ones(torch.Float32, 2)}) })
+	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewTanh(),
+		nn.NewFlatten(0, 7)))
+	err := torch.Try(func() {
+		c.RunNamed(nn.NamedLayer{Name: "net", Layer: s},
+			[]*torch.Tensor{c.Ones(torch.Float32, 2)})
+	})
 	if err == nil || c.Path() != "net.b.1" {
 		t.Errorf("got %v at %q, want a failure at net.b.1", err, c.Path())
 	}
@@ -99,7 +107,8 @@ func TestSpansNestAndNameTheInnermostLayer(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	base := torchtest.New(t, torch.Options{Grad: true})
 	c := nn.NewCtx(base, nn.Config{Spans: true})
-	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewSigmoid(), nn.NewTanh())).Add("none", nn.NewIdentity())
+	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewSigmoid(),
+		nn.NewTanh())).Add("none", nn.NewIdentity())
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
 	start := torch.Sequence()
 	s.Forward(c, x)
@@ -119,96 +128,6 @@ func TestSpansNestAndNameTheInnermostLayer(t *testing.T) {
 	s.Forward(silent, x)
 	if len(silent.Spans()) != 0 {
 		t.Error("spans were recorded unasked")
-	}
-}
-
-// Backward is given less memory than it needs, a little more each time: the layers that fail are
-// all of them, from the last to the first.
-func TestFailuresInBackwardAreTracedToTheirLayers(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	torchtest.Check(t)
-	device := torch.CPU(7)
-	owner := torch.NewCtx(torch.Options{Device: device, Threads: 1})
-	defer owner.Close()
-	s := nn.NewSequential().Add("up", nn.NewLinear(64, 600)).Add("mid", nn.NewSequential(nn.NewTanh())).Add("down", nn.NewLinear(600, 2))
-	nn.Materialise(owner, nn.State(s), 1)
-	defer nn.Free(s)
-
-	if got := failuresInBackward(t, s, device, 64, 4096); got != "down mid.0 up" {
-		t.Errorf("as memory grew the failures were in %s", got)
-	}
-}
-
-// failuresInBackward gives a backward on 3 rows of so many numbers more and more memory until it
-// has enough, and lists the layers that fail. A failure leaves nothing.
-func failuresInBackward(t *testing.T, s *nn.Sequential, device torch.Device, width, step int64) string {
-	live := device.Memory().Live
-	var failed []string
-	for extra := int64(8); ; extra += step {
-		err, layer := backwardWithin(s, device, width, extra)
-		if now := device.Memory().Live; now != live {
-			t.Fatalf("%d bytes are left", now-live)
-		}
-		if err == nil {
-			return strings.Join(failed, " ")
-		}
-		if !errors.Is(err, torch.ErrOutOfMemory) {
-			t.Fatal(err)
-		}
-		if len(failed) == 0 || failed[len(failed)-1] != layer {
-			failed = append(failed, layer)
-		}
-	}
-}
-
-func backwardWithin(s *nn.Sequential, device torch.Device, width, extra int64) (err error, layer string) {
-	base := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
-	defer base.Close()
-	defer nn.ZeroGrads(s)
-	c := nn.NewCtx(base, nn.Config{Spans: true})
-	y := s.Forward(c, c.Ones(torch.Float32, 3, width))
-	grad := c.OnesLike(y)
-	device.SetLimit(device.Memory().Live + extra)
-	defer device.SetLimit(0)
-	err = torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, false) })
-	if layer = c.Path(); layer != "" { // a second run failed
-		return err, layer
-	}
-	var e *torch.Error
-	if errors.As(err, &e) {
-		layer = nn.LayerOf(c.Spans(), e.Sequence)
-	}
-	return err, layer
-}
-
-// Modules hold nothing of a run: several goroutines with contexts of their own compute what one
-// does.
-func TestOneModelRunsInSeveralGoroutines(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	s := nn.NewSequential(nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}))
-	nn.Materialise(c, nn.State(s), 1)
-	defer nn.Free(s)
-	x := c.Keep(c.Normal_(c.Empty(torch.Float32, 2, 5, 8), 0, 1))
-	defer x.Free()
-	run := func(microBatch int) []float32 {
-		own := torch.NewCtx(torch.Options{Device: c.Device(), Threads: 1})
-		defer own.Close()
-		return torch.Values[float32](s.Forward(nn.NewCtx(own, nn.Config{Training: true, Seed: 1, MicroBatch: microBatch}), x))
-	}
-	var want, got [8][]float32
-	for i := range want {
-		want[i] = run(i)
-	}
-	var wg sync.WaitGroup
-	for i := range got {
-		wg.Go(func() { got[i] = run(i) })
-	}
-	wg.Wait()
-	for i := range want {
-		if !slices.Equal(got[i], want[i]) {
-			t.Errorf("micro-batch %d differs", i)
-		}
 	}
 }
 
@@ -235,7 +154,10 @@ func tupleOf(m interface {
 
 // fork gives its input and the index of its largest element; join takes both.
 func fork() nn.Layer {
-	return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], c.Argmax(xs[0], 1)} })
+	return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{xs[0],
+			c.Argmax(xs[0], 1)}
+	})
 }
 
 func join(children ...nn.Layer) nn.Layer {
@@ -268,8 +190,11 @@ func each(layers ...nn.Layer) nn.Layer {
 func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	l, table := nn.NewLinear(4, 4), nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
-	model := nn.NewSequential().Add("fork", fork()).Add("middle", nn.NewSequential(nn.NewSequential(each(l)), nn.NewSequential())).Add("join", join(table)).Add("tanh", nn.NewTanh())
-	if got, want := names(nn.State(model)), "middle.0.0.a.weight middle.0.0.a.bias join.table.weight"; got != want {
+	model := nn.NewSequential().Add("fork", fork()).Add("middle",
+		nn.NewSequential(nn.NewSequential(each(l)), nn.NewSequential())).Add("join",
+		join(table)).Add("tanh", nn.NewTanh())
+	if got, want := names(nn.State(model)), "middle.0.0.a.weight middle.0.0.a.bias "+
+		"join.table.weight"; got != want {
 		t.Errorf("the state is %s, want %s", got, want)
 	}
 	var flat []string
@@ -293,59 +218,13 @@ func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 	}
 }
 
-// A tuple may go into a model and come out of it, and skips go round tuples.
-func TestModelsOfTuples(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	swap := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[1], xs[0]} })
-	stash := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		c.Stash("second", xs[1])
-		return []*torch.Tensor{xs[0], xs[0]} // one tensor twice
-	}}
-	stash.Stashes("second")
-	pop := &tuples{f: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return append(slices.Clone(xs), c.Pop("second")) }}
-	pop.Pops("second")
-	model := nn.NewSequential(swap, nn.NewSequential(nn.Tuple(stash, stash.ForwardTuple), each(nn.NewReLU())), nn.Tuple(pop, pop.ForwardTuple))
-	xs := []*torch.Tensor{torch.From(c, []int64{3}), torch.From(c, []float32{-1})}
-	ys := model.ForwardTuple(nn.NewCtx(c, nn.Config{}), xs)
-	if len(ys) != 3 || torch.Item[float32](ys[0]) != 0 || torch.Item[float32](ys[1]) != -1 || torch.Item[int64](ys[2]) != 3 {
-		t.Errorf("got %v", ys)
-	}
-	if got := nn.NewSequential().ForwardTuple(nn.NewCtx(c, nn.Config{}), xs); !slices.Equal(got, xs) {
-		t.Errorf("an empty model gave %v", got)
-	}
-}
-
-// What leaves a tuple is let go of at once, element by element.
-func TestTuplesHoldWhatIsHandedOnAlone(t *testing.T) {
-	const activation = 4 * 1000
-	a := newAccount(t, false)
-	var live []int64
-	probe := func() nn.Layer {
-		return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			live = append(live, a.used()/activation)
-			return xs
-		})
-	}
-	double := func() nn.Layer {
-		return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			c.Sigmoid(xs[0]) // nobody's
-			return []*torch.Tensor{c.Tanh(xs[0]), c.Tanh(xs[0]), xs[0]}
-		})
-	}
-	first := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:1] })
-	last := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[2:] })
-	x := a.Ones(torch.Float32, 10, 100)
-	a.start()
-	nn.NewSequential(nn.NewTanh(), probe(), double(), probe(), last, probe(), double(), first, probe()).Forward(nn.NewCtx(a.Ctx, nn.Config{}), x).Free()
-	if want := []int64{1, 3, 1, 1}; !slices.Equal(live, want) || a.used() != 0 {
-		t.Errorf("%v activations are live and %d bytes left, want %v and none", live, a.used(), want)
-	}
-}
-
 func TestTuplesMustFit(t *testing.T) {
 	pair := fork()
 	none := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return nil })
-	null := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], nil} })
+	null := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{xs[0],
+			nil}
+	})
 	freed := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		y := c.Tanh(xs[0])
 		y.Free()
@@ -358,14 +237,23 @@ func TestTuplesMustFit(t *testing.T) {
 		where  string
 		want   string
 	}{
-		{"a tuple into a layer of one tensor", nn.NewSequential(pair, nn.NewSequential().Add("tanh", nn.NewTanh())), "1.tanh",
-			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; make it with nn.Tuple"},
-		{"an empty tuple", nn.NewSequential().Add("none", none), "none", "Forward(float32[2,3]): the layer must return tensors that exist; it returned an empty tuple"},
-		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned float32[2,3], none"},
-		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned freed, float32[2,3]"},
-		{"no tensor", nn.NewSequential(nothing), "0", "Forward(float32[2,3]): the layer must return tensors that exist; it returned none"},
-		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "", "Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed"},
-		{"a tuple out of a child that is run for one tensor", nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
+		{"a tuple into a layer of one tensor", nn.NewSequential(pair, nn.NewSequential().Add("tanh",
+			nn.NewTanh())), "1.tanh",
+			"Forward(float32[2,3], int64[2]): the layer takes one tensor and was given a tuple of 2; " +
+				"make it with nn.Tuple"},
+		{"an empty tuple", nn.NewSequential().Add("none", none), "none",
+			"Forward(float32[2,3]): the layer must return tensors that exist; it returned an empty tuple"},
+		{"a tensor that is nil", nn.NewSequential(null), "0", "Forward(float32[2,3]): the layer must " +
+			"return tensors that exist; it returned float32[2,3], none"},
+		{"a tensor that is freed", nn.NewSequential(freed), "0", "Forward(float32[2,3]): the layer " +
+			"must return tensors that exist; it returned freed, float32[2,3]"},
+		{"no tensor", nn.NewSequential(nothing), "0", "Forward(float32[2,3]): the layer must return " +
+			"tensors that exist; it returned none"},
+		{"a tuple out of a model of one tensor", nn.NewSequential(fork()), "",
+			"Forward(float32[2,3], int64[2]): the model gives a tuple of 2 where one tensor is wanted; " +
+				"run it with ForwardTuple or RunNamed"},
+		{"a tuple out of a child that is run for one tensor",
+			nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
 			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -380,7 +268,8 @@ func TestTuplesMustFit(t *testing.T) {
 
 func TestExtrasReachEveryLayerByTheirKey(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
-	width, sameName, absent := nn.NewExtra[float64]("width"), nn.NewExtra[float64]("width"), nn.NewExtra[int]("absent")
+	width, sameName, absent := nn.NewExtra[float64]("width"), nn.NewExtra[float64]("width"),
+		nn.NewExtra[int]("absent")
 	table := nn.NewExtra[map[string]float64]("table")
 	failure := nn.NewExtra[error]("failure")
 	entries := map[string]float64{"b": 5}
@@ -402,52 +291,17 @@ func TestExtrasReachEveryLayerByTheirKey(t *testing.T) {
 		return c.AddScalar(c.MulScalar(x, width.In(c)), table.In(c)["b"])
 	})
 	model := nn.NewSequential(nn.NewSequential(composite(read)))
-	ctx := nn.NewCtx(c, nn.Config{Extras: []nn.Extra{{}, width.With(2), sameName.With(3), table.With(entries), failure.With(nil), width.With(100)}})
+	ctx := nn.NewCtx(c, nn.Config{Extras: []nn.Extra{{}, width.With(2), sameName.With(3),
+		table.With(entries), failure.With(nil), width.With(100)}})
 	for range 2 { // a recomputation, say
-		if got := torch.Item[float32](model.Forward(ctx, torch.From(c, []float32{7}))); got != 2*7+5 { // the first of two under one key
+		// the first of two under one key
+		if got := torch.Item[float32](model.Forward(ctx, torch.From(c, []float32{7}))); got != 2*7+5 {
 			t.Errorf("got %v", got)
 		}
 	}
 	entries["b"] = 6 // as it is, not a copy
 	if got := table.In(ctx)["b"]; got != 6 || seen != 2 {
 		t.Errorf("the table has %v", got)
-	}
-}
-
-// A fork made in a layer, and run later, draws what the layer would have drawn, under the same
-// names, and says where it fails.
-func TestForkIsAtTheSamePlace(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	drop := nn.NewDropout(0.5)
-	var later func() []float32
-	var n *nn.Ctx
-	var path string
-	inner := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		fork := c.Fork(c.Ctx, nn.Fork{})
-		x = c.Keep(c.Share(x))
-		again := c.Fork(c.Ctx, nn.Fork{Recomputing: true, Spans: true})
-		later = func() []float32 {
-			defer x.Free()
-			ys := again.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})
-			path = again.Spans()[0].Layer
-			if !again.Recomputing || !again.Training || n.Recomputing {
-				t.Errorf("flags are %v, %v, and %v outside", again.Recomputing, again.Training, n.Recomputing)
-			}
-			again.FailedAt("outer.inner.drop")
-			n.FailedAt("outer.inner.drop.deep")
-			return torch.Values[float32](ys[0])
-		}
-		return fork.RunNamed(nn.NamedLayer{Name: "drop", Layer: drop}, []*torch.Tensor{x})[0]
-	})
-	inner.Child("drop", drop)
-	model := nn.NewSequential().Add("outer", nn.NewSequential().Add("inner", inner))
-	n = nn.NewCtx(c, nn.Config{Training: true, Seed: 7})
-	first := torch.Values[float32](model.Forward(n, c.Ones(torch.Float32, 64)))
-	if second := later(); !slices.Equal(first, second) {
-		t.Error("the fork draws other numbers")
-	}
-	if path != "outer.inner.drop" || n.Path() != "outer.inner.drop.deep" {
-		t.Errorf("the fork ran %q, and the path is %q", path, n.Path())
 	}
 }
 
@@ -466,7 +320,8 @@ func TestSharedBeyond(t *testing.T) {
 	if got := nn.SharedBeyond(nn.NewSequential(outside)); !slices.Equal(got, []*nn.Param{second.Weight}) {
 		t.Errorf("of the module that shares: got %v, want the second weight", got)
 	}
-	if got := nn.SharedBeyond(nn.NewSequential(nn.NewLinear(2, 2), m, tie(first.Weight))); len(got) != 1 || got[0] != second.Weight {
+	if got := nn.SharedBeyond(nn.NewSequential(nn.NewLinear(2, 2), m,
+		tie(first.Weight))); len(got) != 1 || got[0] != second.Weight {
 		t.Errorf("got %v, want the second weight", got)
 	}
 }
@@ -493,37 +348,6 @@ func (a *account) start() {
 func (a *account) used() int64 { return a.Device().Memory().Live - a.live }
 func (a *account) peak() int64 { return a.Device().Memory().Peak - a.live }
 
-func TestForwardWithoutGraphHoldsTwoActivations(t *testing.T) {
-	const activation = 4 * 1000
-	layers := func() []nn.Layer {
-		return []nn.Layer{nn.NewTanh(), nn.NewSigmoid(), nn.NewDropout(0.5), nn.NewIdentity(), nn.NewReLU(), nn.NewTanh()}
-	}
-	nested := nn.NewSequential()
-	for _, name := range []string{"a", "b", "c", "d"} {
-		nested.Add(name, nn.NewSequential(layers()...))
-	}
-	for _, row := range []struct {
-		reason string
-		s      *nn.Sequential
-		peak   int64
-	}{
-		{"each layer's input goes when its output is there", nn.NewSequential(slices.Concat(layers(), layers(), layers())...), 2 * activation},
-		{"a nested Sequential's input goes when all of it has run", nested, 3 * activation},
-	} {
-		a := newAccount(t, false)
-		x := a.Ones(torch.Float32, 10, 100)
-		a.start()
-		y := row.s.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
-		if a.peak() != row.peak || a.used() != activation {
-			t.Errorf("%s: %d bytes are live and %d were, want %d and %d", row.reason, a.used(), a.peak(), activation, row.peak)
-		}
-		y.Free()
-		if a.used() != 0 {
-			t.Errorf("%s: %d bytes are left", row.reason, a.used())
-		}
-	}
-}
-
 // A composite layer leaves its output and nothing else, also when nobody cleans up after it.
 func TestCompositesLeaveTheirOutputAlone(t *testing.T) {
 	for _, row := range []struct {
@@ -532,8 +356,9 @@ func TestCompositesLeaveTheirOutputAlone(t *testing.T) {
 		shape []int64
 		bytes int64 // of the output
 	}{
-		{"attention", nn.NewCausalSelfAttention(8, 2), []int64{2, 5, 8}, 320},
-		{"transformer block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), []int64{2, 5, 8}, 320},
+		{"attention", nn.NewSelfAttention(8, 2, nn.CausalMask), []int64{2, 5, 8}, 320},
+		{"transformer block", nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.5}), []int64{2,
+			5, 8}, 320},
 		{"basic block", nn.NewBasicBlock(4, 8, 2), []int64{2, 4, 6, 6}, 576},
 		{"bottleneck", nn.NewBottleneck(4, 2, 1), []int64{2, 4, 6, 6}, 2304},
 	} {
@@ -563,27 +388,18 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 		{"with one: the weights, and which scores were masked", true, scores + mask, 2*scores + mask},
 	} {
 		a := newAccount(t, row.grad)
-		l := nn.NewCausalSelfAttention(2, 1)
+		l := nn.NewSelfAttention(2, 1, nn.CausalMask)
 		nn.Materialise(a.Ctx, nn.State(l), 1)
 		x := a.Ones(torch.Float32, 1, tokens, 2)
 		a.start()
 		l.Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
 		const small = 16 * tokens * 2 * 4 // what grows with the length only
 		if a.used() > row.kept+small || a.peak() > row.peak+small {
-			t.Errorf("%s: %d bytes are kept and %d were live, want at most %d and %d", row.reason, a.used(), a.peak(), row.kept+small, row.peak+small)
+			t.Errorf("%s: %d bytes are kept and %d were live, want at most %d and %d", row.reason,
+				a.used(), a.peak(), row.kept+small, row.peak+small)
 		}
 		nn.Free(l)
 		a.Close()
-	}
-}
-
-func TestReLUInPlaceTakesNoMemory(t *testing.T) {
-	a := newAccount(t, false)
-	x := a.Ones(torch.Float32, 100)
-	a.start()
-	nn.NewReLUInPlace().Forward(nn.NewCtx(a.Ctx, nn.Config{}), x)
-	if a.peak() != 0 {
-		t.Errorf("%d bytes were live", a.peak())
 	}
 }
 
@@ -604,43 +420,53 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		shape []int64
 		gives torch.DType
 	}{
-		"Linear":                         {nn.NewLinear(6, 3), rows, half},
-		"Conv2d":                         {nn.NewConv2d(2, 3, nn.Square(3), nn.Conv2dConfig{}), image, half},
-		"BatchNorm1d":                    {nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), rows, half},
-		"BatchNorm2d":                    {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}), image, half},
-		"BatchNorm without parameters":   {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true, NoRunningStats: true}), image, half},
-		"LayerNorm":                      {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}), rows, single},
-		"LayerNorm without parameters":   {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{NoAffine: true}), rows, half},
-		"InstanceNorm2d":                 {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}), image, half},
-		"InstanceNorm2d with parameters": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{Affine: true}), image, single},
-		"Conv1d":                         {nn.NewConv1d(5, 3, 3, nn.Conv1dConfig{}), sequence, half},
-		"ConvTranspose2d":                {nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2)}), image, transposed},
-		"GroupNorm":                      {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}), image, single},
-		"GroupNorm without parameters":   {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{NoAffine: true}), image, half},
-		"RMSNorm":                        {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{}), rows, single},
-		"RMSNorm without parameters":     {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{NoAffine: true}), rows, half},
-		"SiLU":                           {nn.NewSiLU(), rows, half},
-		"attention without a mask":       {nn.NewSelfAttention(8, 2, nn.NoMask), sequence, half},
-		"attention with a mask":          {padded(nn.NewSelfAttention(8, 2, nn.GivenMask), []int64{5, 3}, true), sequence, half},
-		"MaxPool2d":                      {nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}), image, half},
-		"AvgPool2d":                      {nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{}), image, half},
-		"AdaptiveAvgPool2d":              {nn.NewAdaptiveAvgPool2d(nn.Square(1)), image, half},
-		"Upsample":                       {nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), image, half},
-		"ReLU":                           {nn.NewReLU(), rows, half},
-		"ReLU in place":                  {nn.NewReLUInPlace(), rows, half},
-		"LeakyReLU":                      {nn.NewLeakyReLU(nn.LeakyReLUConfig{}), rows, half},
-		"GELU":                           {nn.NewGELU(), rows, half},
-		"GELU of tanh":                   {nn.NewGELUTanh(), rows, half},
-		"Tanh":                           {nn.NewTanh(), rows, half},
-		"Sigmoid":                        {nn.NewSigmoid(), rows, half},
-		"LogSoftmax":                     {nn.NewLogSoftmax(1), rows, half},
-		"Softmax":                        {nn.NewSoftmax(1), rows, half},
-		"Dropout":                        {nn.NewDropout(0.5), rows, half},
-		"Dropout2d":                      {nn.NewDropout2d(0.5), image, half},
-		"attention":                      {nn.NewCausalSelfAttention(8, 2), sequence, half},
-		"a transformer block":            {nn.NewTransformerBlock(8, 2, nn.TransformerConfig{Dropout: 0.1}), sequence, half},
-		"a basic block":                  {nn.NewBasicBlock(2, 4, 2), image, half},
-		"a bottleneck":                   {nn.NewBottleneck(2, 2, 1), image, half},
+		"Linear":      {nn.NewLinear(6, 3), rows, half},
+		"Conv2d":      {nn.NewConv2d(2, 3, nn.Square(3), nn.Conv2dConfig{}), image, half},
+		"BatchNorm1d": {nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), rows, half},
+		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
+			image, half},
+		"BatchNorm without parameters": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true,
+			NoRunningStats: true}), image, half},
+		"LayerNorm": {nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}), rows, single},
+		"LayerNorm without parameters": {nn.NewLayerNorm([]int64{6},
+			nn.LayerNormConfig{NoAffine: true}), rows, half},
+		"InstanceNorm2d": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}), image, half},
+		"InstanceNorm2d with parameters": {nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{Affine: true}),
+			image, single},
+		"Conv1d": {nn.NewConv1d(5, 3, 3, nn.Conv1dConfig{}), sequence, half},
+		"ConvTranspose2d": {nn.NewConvTranspose2d(2, 3, nn.Square(2),
+			nn.ConvTranspose2dConfig{Stride: nn.Square(2)}), image, transposed},
+		"GroupNorm": {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}), image, single},
+		"GroupNorm without parameters": {nn.NewGroupNorm(1, 2, nn.GroupNormConfig{NoAffine: true}),
+			image, half},
+		"RMSNorm": {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{}), rows, single},
+		"RMSNorm without parameters": {nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{NoAffine: true}),
+			rows, half},
+		"SiLU":                     {nn.NewSiLU(), rows, half},
+		"attention without a mask": {nn.NewSelfAttention(8, 2, nn.NoMask), sequence, half},
+		"attention with a mask": {padded(nn.NewSelfAttention(8, 2, nn.GivenMask), []int64{5, 3},
+			true), sequence, half},
+		"MaxPool2d":         {nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}), image, half},
+		"AvgPool2d":         {nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{}), image, half},
+		"AdaptiveAvgPool2d": {nn.NewAdaptiveAvgPool2d(nn.Square(1)), image, half},
+		"Upsample": {nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
+			image, half},
+		"ReLU":          {nn.NewReLU(), rows, half},
+		"ReLU in place": {nn.NewReLUInPlace(), rows, half},
+		"LeakyReLU":     {nn.NewLeakyReLU(nn.LeakyReLUConfig{}), rows, half},
+		"GELU":          {nn.NewGELU(), rows, half},
+		"GELU of tanh":  {nn.NewGELUTanh(), rows, half},
+		"Tanh":          {nn.NewTanh(), rows, half},
+		"Sigmoid":       {nn.NewSigmoid(), rows, half},
+		"LogSoftmax":    {nn.NewLogSoftmax(1), rows, half},
+		"Softmax":       {nn.NewSoftmax(1), rows, half},
+		"Dropout":       {nn.NewDropout(0.5), rows, half},
+		"Dropout2d":     {nn.NewDropout2d(0.5), image, half},
+		"attention":     {nn.NewSelfAttention(8, 2, nn.CausalMask), sequence, half},
+		"a transformer block": {nn.NewTransformerBlock(8, 2,
+			nn.TransformerConfig{Dropout: 0.1}), sequence, half},
+		"a basic block": {nn.NewBasicBlock(2, 4, 2), image, half},
+		"a bottleneck":  {nn.NewBottleneck(2, 2, 1), image, half},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true})
@@ -657,7 +483,8 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 				if !autocast {
 					in = c.To(x, torch.Float32)
 				}
-				y = nn.NewCtx(c, nn.Config{Training: true}).RunNamed(nn.NamedLayer{Name: "l", Layer: row.layer}, list{in})[0]
+				y = nn.NewCtx(c, nn.Config{Training: true}).RunNamed(nn.NamedLayer{Name: "l",
+					Layer: row.layer}, list{in})[0]
 				c.SetSeed(2)
 				upstream := c.Normal_(c.Empty(torch.Float32, y.Shape()...), 0, 1)
 				c.Backward(list{y}, list{c.To(upstream, y.DType())}, false)
@@ -671,10 +498,12 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 			}
 			want, wantGrad := run(false)
 			got, gotGrad := run(true)
-			if got.DType() != row.gives && c.Device().Kind == torch.KindCPU { // for GPUs libtorch has other types for some
+			// for GPUs libtorch has other types for some
+			if got.DType() != row.gives && c.Device().Kind == torch.KindCPU {
 				t.Errorf("it gives %v, want %v", got, row.gives)
 			}
-			for what, pair := range map[string][2]*torch.Tensor{"output": {got, want}, "gradient": {gotGrad, wantGrad}} {
+			for what, pair := range map[string][2]*torch.Tensor{"output": {got, want},
+				"gradient": {gotGrad, wantGrad}} {
 				if d := remoteness(c, pair[0], pair[1]); d > tolerance {
 					t.Errorf("the %s differs by %.3g of its length", what, d)
 				}
@@ -739,12 +568,14 @@ func TestBuffersAfterAFailure(t *testing.T) {
 				}
 				nn.Materialise(c, nn.State(model), 1)
 				forward := func() *torch.Tensor {
-					return model.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Normal_(c.Empty(torch.Float32, 5, 3), 0, 1))
+					return model.Forward(nn.NewCtx(c, nn.Config{Training: true}),
+						c.Normal_(c.Empty(torch.Float32, 5, 3), 0, 1))
 				}
 				start := buffersOf(model)
 				y := forward()
 				before := buffersOf(model)
-				if before["1.running_mean"] == start["1.running_mean"] || before["2.runs"] == start["2.runs"] {
+				if before["1.running_mean"] == start["1.running_mean"] ||
+					before["2.runs"] == start["2.runs"] {
 					t.Fatal("nothing moves")
 				}
 				l.end = func(c *nn.Ctx) {
@@ -768,11 +599,13 @@ func TestBuffersAfterAFailure(t *testing.T) {
 				})
 				all.Wait()
 				if ended {
-					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed, recomputing)
+					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed,
+						recomputing)
 				}
 				for name, value := range buffersOf(model) {
 					if value != before[name] {
-						t.Errorf("%s, checkpointed %v, recomputing %v: %s has changed", how, checkpointed, recomputing, name)
+						t.Errorf("%s, checkpointed %v, recomputing %v: %s has changed", how, checkpointed,
+							recomputing, name)
 					}
 				}
 				l.end = nil

@@ -33,7 +33,8 @@ func NewDeferred() *Deferred { return &Deferred{} }
 // it holds a copy of x in float64.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
-	if want := b.RunningMean.Numel(); channels != want { // batch_norm is not given the running statistics, and would not look
+	// batch_norm is not given the running statistics, and would not look
+	if want := b.RunningMean.Numel(); channels != want {
 		c.refuseInput("aten::batch_norm", x, "expected an input of %d channels, got %d", want, channels)
 	}
 	if x.Numel() == 0 {

@@ -2,7 +2,6 @@ package nn_test
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -65,40 +64,10 @@ func near(got []float32, want []float64) bool { return nearSums(got, want, 0) }
 // nearSums is near for sums of values of about the given size. If the values cancel, a sum has the
 // rounding errors of the values.
 func nearSums(got []float32, want []float64, size float64) bool {
-	return slices.EqualFunc(got, want, func(g float32, w float64) bool { return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w)+1e-7*size })
-}
-
-// Several mini-batches in micro-batches leave the running statistics that plain BatchNorm gets from
-// each mini-batch whole.
-func TestDeferredMovesAsPlainBatchNormDoesOnTheWholeBatch(t *testing.T) {
-	type o = nn.BatchNormConfig
-	for _, shape := range [][]int64{{12, channels}, {12, channels, 5}, {12, channels, 2, 3}} {
-		for _, rows := range [][]int64{{12}, {2, 2, 2, 2, 2, 2}, {6, 6}, {5, 2, 3, 2}, {2, 10}, {6, 0, 6}} {
-			for _, config := range []o{{}, {Momentum: 0.7}, {Momentum: 1}, {Cumulative: true}, {NoAffine: true}} {
-				t.Run(fmt.Sprintf("%v in %v with %+v", shape, rows, config), func(t *testing.T) {
-					c := torchtest.New(t, torch.Options{Grad: true})
-					deferred, plain := batchNorm(c, len(shape), config), batchNorm(c, len(shape), config)
-					defer nn.Free(deferred)
-					defer nn.Free(plain)
-					d := nn.NewDeferred()
-					defer d.Free()
-					for step := range 3 {
-						c.SetSeed(uint64(step))
-						x := c.Normal_(c.Empty(torch.Float32, shape...), float64(step), 2)
-						inParts(c, d, deferred, x, rows)
-						plain.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
-						var want []float64
-						for _, v := range running(plain) {
-							want = append(want, float64(v))
-						}
-						if !nearSums(running(deferred), want, 2) {
-							t.Errorf("after mini-batch %d: got %v, want %v", step, running(deferred), want)
-						}
-					}
-				})
-			}
-		}
-	}
+	return slices.EqualFunc(got, want, func(g float32,
+		w float64) bool {
+		return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w)+1e-7*size
+	})
 }
 
 // With a momentum of 1 the running statistics are the batch's. A mean far from 0 beside a small
@@ -117,7 +86,8 @@ func TestDeferredStatisticsAreExact(t *testing.T) {
 		for range dims - 2 {
 			shape = append(shape, rapid.Int64Range(1, 4).Draw(t, "size"))
 		}
-		mean, std := rapid.SampledFrom([]float64{1000, -3, 30, 1e5}).Draw(t, "mean"), rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "standard deviation")
+		mean, std := rapid.SampledFrom([]float64{1000, -3, 30, 1e5}).Draw(t, "mean"),
+			rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "standard deviation")
 		c.SetSeed(rapid.Uint64().Draw(t, "seed"))
 		x := c.Normal_(c.Empty(torch.Float32, shape...), mean, std)
 		b := batchNorm(c, dims, nn.BatchNormConfig{Momentum: 1})
@@ -133,25 +103,6 @@ func TestDeferredStatisticsAreExact(t *testing.T) {
 	})
 }
 
-// A micro-batch is normalised by itself, deferred or not, and so are its gradients.
-func TestDeferredChangesNoBitOfWhatIsComputed(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	plain, deferred := batchNorm(c, 4, nn.BatchNormConfig{}), batchNorm(c, 4, nn.BatchNormConfig{})
-	defer nn.Free(plain)
-	defer nn.Free(deferred)
-	d := nn.NewDeferred()
-	defer d.Free()
-	want := runBatchNorm(c, plain, nn.Config{Training: true})
-	for i := range 3 {
-		if got := runBatchNorm(c, deferred, nn.Config{Training: true, Deferred: d}); !got.equal(want) {
-			t.Errorf("micro-batch %d: got %v, want %v", i, got, want)
-		}
-	}
-	if got := running(deferred); !slices.Equal(got, []float32{0, 0, 0, 1, 1, 1, 0}) {
-		t.Errorf("before Commit the running statistics are %v", got)
-	}
-}
-
 func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 	initial := []float32{0, 0, 0, 1, 1, 1, 0}
 	training := nn.Config{Training: true}
@@ -162,7 +113,8 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 		moves  bool
 	}{
 		{"a forward", []nn.Config{training}, true},
-		{"a forward and its recomputation", []nn.Config{{Training: true, Checkpointing: true}, again, again}, true},
+		{"a forward and its recomputation", []nn.Config{{Training: true, Checkpointing: true}, again,
+			again}, true},
 		{"a recomputation alone", []nn.Config{again}, false},
 		{"evaluation", []nn.Config{{}, {}}, false},
 		{"nothing", nil, false},
@@ -186,35 +138,13 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 			if row.moves {
 				want = running(plain)
 			}
-			if got := running(b); !slices.EqualFunc(got, want, func(a, b float32) bool { return math.Abs(float64(a-b)) <= 1e-6*math.Abs(float64(b)) }) {
+			if got := running(b); !slices.EqualFunc(got, want, func(a,
+				b float32) bool {
+				return math.Abs(float64(a-b)) <= 1e-6*math.Abs(float64(b))
+			}) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
-	}
-}
-
-// A layer that a forward uses twice has seen all its inputs, and each layer only its own.
-func TestDeferredKeepsLayersApartAndUsesTogether(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	twice, once := batchNorm(c, 2, nn.BatchNormConfig{Momentum: 1}), batchNorm(c, 2, nn.BatchNormConfig{Momentum: 1})
-	defer nn.Free(twice)
-	defer nn.Free(once)
-	d := nn.NewDeferred()
-	x := c.Normal_(c.Empty(torch.Float32, 6, channels), 1, 2)
-	y := c.AddScalar(c.MulScalar(x, 3), 5)
-	ctx := nn.NewCtx(c, nn.Config{Training: true, Deferred: d})
-	twice.Forward(ctx, x)
-	once.Forward(ctx, x)
-	twice.Forward(ctx, y)
-	d.Commit(ctx)
-	for _, row := range []struct {
-		b    *nn.BatchNorm
-		rows *torch.Tensor
-	}{{twice, c.Cat([]*torch.Tensor{x, y}, 0)}, {once, x}} {
-		mean, variance := twoPass(row.rows)
-		if got, want := running(row.b), slices.Concat(mean, variance, []float64{1}); !near(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
 	}
 }
 
@@ -224,13 +154,15 @@ func TestDeferredHoldsItsMomentsAndNothingElse(t *testing.T) {
 	const moments = 2 * 8 * channels
 	for _, commit := range []bool{true, false} {
 		a := newAccount(t, true)
-		model := nn.NewSequential(batchNorm(a.Ctx, 4, nn.BatchNormConfig{}), batchNorm(a.Ctx, 4, nn.BatchNormConfig{}))
+		model := nn.NewSequential(batchNorm(a.Ctx, 4, nn.BatchNormConfig{}), batchNorm(a.Ctx, 4,
+			nn.BatchNormConfig{}))
 		before, d := names(nn.State(model)), nn.NewDeferred()
 		a.start()
 		for i := range 3 {
 			mark := a.Mark()
 			x := a.Normal_(a.Empty(torch.Float32, 4, channels, 2, 2), 1, 2).SetRequiresGrad(true)
-			model.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3, Deferred: d}), x)
+			model.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3,
+				Deferred: d}), x)
 			a.Release(mark)
 			if a.used() != 2*moments {
 				t.Errorf("after micro-batch %d %d bytes are live, want %d", i, a.used(), 2*moments)
@@ -300,8 +232,10 @@ func TestCommitWithoutMemoryMovesNothing(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if failures++; !errors.Is(err, torch.ErrOutOfMemory) || !slices.Equal(slices.Concat(running(first), running(second)), before) {
-			t.Fatalf("with %d bytes to spare: %v, and the running statistics are %v", room, err, slices.Concat(running(first), running(second)))
+		if failures++; !errors.Is(err, torch.ErrOutOfMemory) ||
+			!slices.Equal(slices.Concat(running(first), running(second)), before) {
+			t.Fatalf("with %d bytes to spare: %v, and the running statistics are %v", room, err,
+				slices.Concat(running(first), running(second)))
 		}
 		if a.used() != 0 {
 			t.Fatalf("%d bytes are left", a.used())
@@ -310,7 +244,8 @@ func TestCommitWithoutMemoryMovesNothing(t *testing.T) {
 	if failures < 4 {
 		t.Errorf("Commit failed %d times only", failures)
 	}
-	if !slices.Equal(running(first), running(second)) || slices.Equal(running(first), before[:len(before)/2]) {
+	if !slices.Equal(running(first), running(second)) || slices.Equal(running(first),
+		before[:len(before)/2]) {
 		t.Errorf("in the end the running statistics are %v and %v", running(first), running(second))
 	}
 }

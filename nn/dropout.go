@@ -15,7 +15,6 @@ type Dropout struct {
 
 // NewDropout makes a Dropout. PyTorch's default for p is 0.5.
 func NewDropout(p float64) *Dropout {
-	requireProbability("Dropout", "p", p)
 	return &Dropout{p: p}
 }
 
@@ -37,7 +36,6 @@ type Dropout2d struct {
 
 // NewDropout2d makes a Dropout2d. PyTorch's default for p is 0.5.
 func NewDropout2d(p float64) *Dropout2d {
-	requireProbability("Dropout2d", "p", p)
 	return &Dropout2d{p: p}
 }
 

@@ -17,13 +17,9 @@ type EmbeddingConfig struct {
 
 // NewEmbedding makes an Embedding of n rows. The weight starts normal with standard deviation 1.
 func NewEmbedding(n, dim int64, o EmbeddingConfig) *Embedding {
-	requirePositive("Embedding", "n", n)
-	requirePositive("Embedding", "dim", dim)
 	l, init := &Embedding{padding: -1}, Normal(1)
 	if o.PaddingIdx != nil {
 		l.padding = *o.PaddingIdx
-		require(l.padding >= 0 && l.padding < n,
-			"Embedding: PaddingIdx is %d; it must be one of the %d rows, from 0 to %d", l.padding, n, n-1)
 		init = func(c *torch.Ctx, t *torch.Tensor) {
 			c.Normal_(t, 0, 1)
 			c.Zero_(c.Narrow(t, 0, l.padding, 1))
@@ -33,7 +29,6 @@ func NewEmbedding(n, dim int64, o EmbeddingConfig) *Embedding {
 	return l
 }
 
-// Forward is aten::embedding.
 func (l *Embedding) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Embedding(l.Weight.Tensor(), x, l.padding)
 }

@@ -1,11 +1,5 @@
 package nn
 
-import (
-	"fmt"
-
-	"penstock.example/torch"
-)
-
 // ExtraKey names a value that is no tensor and goes with a batch to every layer and micro-batch as
 // it is: a length, a mode, a table.
 //
@@ -32,23 +26,21 @@ func NewExtra[T any](name string) *ExtraKey[T] { return &ExtraKey[T]{name} }
 func (k *ExtraKey[T]) With(v T) Extra { return Extra{k, v} }
 
 // Lookup is the run's value, or false if it has none.
-func (k *ExtraKey[T]) Lookup(c *Ctx) (T, bool) {
+func (k *ExtraKey[T]) Lookup(c *Ctx) (v T, ok bool) {
 	for _, e := range c.extras {
 		if e.key == any(k) {
-			v, _ := e.value.(T) // not a T is nil, of a T that is an interface
+			v, _ = e.value.(T) // not a T is nil, of a T that is an interface
 			return v, true
 		}
 	}
-	var none T
-	return none, false
+	return v, false
 }
 
 // In is the run's value. Without one it fails as an operator does.
 func (k *ExtraKey[T]) In(c *Ctx) T {
 	v, ok := k.Lookup(c)
 	if !ok {
-		panic(&torch.Error{Op: "extra",
-			Message: fmt.Sprintf("the run has no extra %q; give it to the batch, or to nn.Config", k.name)})
+		c.fail("extra", nil, "the run has no extra %q; give it to the batch, or to nn.Config", k.name)
 	}
 	return v
 }

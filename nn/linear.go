@@ -13,15 +13,13 @@ type Linear struct {
 
 // NewLinear makes a Linear with a bias. Weight and bias start uniform within 1/sqrt(in).
 func NewLinear(in, out int64) *Linear {
-	l := NewLinearNoBias(in, out)
-	l.Bias = l.Param("bias", FanIn(in), out)
+	l := &Linear{}
+	l.Weight, l.Bias = l.weightAndBias(FanIn(in), false, out, out, in)
 	return l
 }
 
 // NewLinearNoBias makes a Linear without a bias.
 func NewLinearNoBias(in, out int64) *Linear {
-	requirePositive("Linear", "in", in)
-	requirePositive("Linear", "out", out)
 	l := &Linear{}
 	l.Weight = l.Param("weight", FanIn(in), out, in)
 	return l
@@ -30,8 +28,6 @@ func NewLinearNoBias(in, out int64) *Linear {
 // NewLinearShared makes a Linear with another module's parameter as its weight [out, in], and with a
 // bias of its own or without.
 func NewLinearShared(weight *Param, bias bool) *Linear {
-	require(len(weight.Shape()) == 2, "Linear: the shared weight's shape is %v; it must be [out, in]",
-		weight.Shape())
 	l := &Linear{}
 	l.Weight = l.Share("weight", weight)
 	if bias {
@@ -40,9 +36,8 @@ func NewLinearShared(weight *Param, bias bool) *Linear {
 	return l
 }
 
-// Forward is aten::linear.
 func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	if l.Weight.Shared() { // gradients of several uses are summed in the order of autograd, on one stage as on several
+	if l.Weight.Shared() { // autograd sums the gradients of several uses, on one stage as on several
 		return c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor())
 	}
 	return c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor())
@@ -59,11 +54,8 @@ type LinearTransposed struct {
 // NewLinearTransposed makes a LinearTransposed. Weight and bias start uniform within 1/sqrt(in), as
 // those of Linear.
 func NewLinearTransposed(in, out int64) *LinearTransposed {
-	requirePositive("LinearTransposed", "in", in)
-	requirePositive("LinearTransposed", "out", out)
 	l := &LinearTransposed{}
-	l.Weight = l.Param("weight", FanIn(in), in, out)
-	l.Bias = l.Param("bias", FanIn(in), out)
+	l.Weight, l.Bias = l.weightAndBias(FanIn(in), false, out, in, out)
 	return l
 }
 

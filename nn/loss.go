@@ -1,7 +1,7 @@
 package nn
 
 import (
-	"fmt"
+	"slices"
 
 	"penstock.example/torch"
 )
@@ -52,8 +52,8 @@ func (l *tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor 
 }
 
 // requireRows refuses to average over nothing, which gives NaN.
-func requireRows(op string, l Loss, output, target *torch.Tensor) {
-	if l.Reduction() == torch.ReduceMean && output.Numel() == 0 {
+func (sum reduction) requireRows(op string, output, target *torch.Tensor) {
+	if !sum && output.Numel() == 0 {
 		panic(&torch.Error{Op: op, Args: torch.Describe([]*torch.Tensor{output, target}),
 			Message: "the mean over no rows is no number; a step needs at least one row"})
 	}
@@ -62,10 +62,7 @@ func requireRows(op string, l Loss, output, target *torch.Tensor) {
 // RunLoss computes the loss of a micro-batch, of one tensor or of tuples. A result that is no single
 // number fails as an operator does.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
-	refuse := func(message string) {
-		panic(&torch.Error{Op: "loss", Args: append(torch.Describe(outputs), torch.Describe(targets)...),
-			Device: c.Device(), Message: message})
-	}
+	both := slices.Concat(outputs, targets)
 	running := c.running
 	c.running = c.moduleOf(l)
 	var loss *torch.Tensor
@@ -73,14 +70,15 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 		loss = t.forward(c, outputs, targets)
 	} else {
 		if len(outputs) != 1 || len(targets) != 1 {
-			refuse(fmt.Sprintf("the model gives a tuple of %d and the batch has a tuple of %d targets; the loss compares one tensor with one, make it with nn.TupleLoss",
-				len(outputs), len(targets)))
+			c.fail("loss", both, "the model gives a tuple of %d and the batch has a tuple of %d targets; "+
+				"the loss compares one tensor with one, make it with nn.TupleLoss", len(outputs),
+				len(targets))
 		}
 		loss = l.Forward(c, outputs[0], targets[0])
 	}
 	c.running = running
 	if loss == nil || loss.Freed() || loss.Dims() != 0 {
-		refuse(fmt.Sprintf("a loss must be a number, a tensor without dimensions; it is %v", loss))
+		c.fail("loss", both, "a loss must be a number, a tensor without dimensions; it is %v", loss)
 	}
 	return loss
 }

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,36 +32,25 @@ func Unfreeze(m Module) {
 // TrainOnly trains the layers of m, by their full names (Layers), that one of the patterns matches, in
 // which * stands for any text. All others are frozen and run as in evaluation, as Freeze and Eval do; a
 // parameter that is tied to a trained layer's is trained. It returns an error, and changes nothing,
-// without patterns, or if one matches no layer with parameters.
+// if a pattern matches no layer with parameters.
 func TrainOnly(m *Sequential, patterns ...string) error {
-	if len(patterns) == 0 {
-		return errors.New("nn: TrainOnly: no layers are named; want those that are trained")
-	}
 	layers := m.Layers()
 	trained := make([]bool, len(layers))
 	for _, pattern := range patterns {
-		named, parameters := 0, 0
+		found := false
 		var names []string
 		for i, l := range layers {
 			names = append(names, strconv.Quote(l.Name))
-			if !Match(pattern, l.Name) {
-				continue
-			}
-			trained[i] = true
-			named++
-			for _, p := range State(l.Layer) {
-				if !p.IsBuffer() {
-					parameters++
-				}
+			if Match(pattern, l.Name) {
+				trained[i] = true
+				found = found || slices.ContainsFunc(State(l.Layer),
+					func(p NamedParam) bool { return !p.IsBuffer() })
 			}
 		}
-		switch {
-		case named == 0:
-			return fmt.Errorf("nn: TrainOnly: no layer is named %q; there are %s, and the last is %s",
+		if !found {
+			return fmt.Errorf("nn: TrainOnly: no layer with parameters is named %q; there are %s, and "+
+				"the last is %s",
 				pattern, some(names), names[len(names)-1])
-		case parameters == 0:
-			return fmt.Errorf("nn: TrainOnly: the layers of %q have no parameters; want some that have",
-				pattern)
 		}
 	}
 	Freeze(m)
@@ -100,17 +88,14 @@ type Modes struct {
 }
 
 // ModesOf remembers the modes of m.
-func ModesOf(m Module) *Modes {
-	return &Modes{m, modesOf(m, nil)}
-}
+func ModesOf(m Module) *Modes { return &Modes{m, modesOf(m, nil)} }
 
 // Changed reports whether the modes are others than when it was asked before, or when they were
 // remembered. It is not safe for concurrent use.
 func (m *Modes) Changed() bool {
-	now := modesOf(m.module, make([]bool, 0, len(m.seen)))
-	same := slices.Equal(now, m.seen)
-	m.seen = now
-	return !same
+	was := m.seen
+	m.seen = modesOf(m.module, nil)
+	return !slices.Equal(was, m.seen)
 }
 
 func modesOf(m Module, seen []bool) []bool {
@@ -155,9 +140,8 @@ func (b *BufferCopy) Take(buffers []NamedParam) {
 // Restore gives the buffers the values that were copied. Autograd does not see it.
 func (b *BufferCopy) Restore() {
 	for i, p := range b.buffers {
-		if err := torch.SetBytes(p.value(), b.values[i]); err != nil {
-			panic("nn: putting back the buffer " + p.Name + ": " + err.Error())
-		}
+		err := torch.SetBytes(p.value(), b.values[i])
+		require(err == nil, "putting back the buffer %s: %v", p.Name, err)
 	}
 }
 

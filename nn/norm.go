@@ -7,6 +7,14 @@ import (
 	"penstock.example/torch"
 )
 
+// affine declares the weight and bias that a norm scales and shifts by, unless there are none.
+func (b *Base) affine(none bool, shape ...int64) (weight, bias *Param) {
+	if none {
+		return nil, nil
+	}
+	return b.Param("weight", Ones, shape...), b.Param("bias", Zeros, shape...)
+}
+
 // LayerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts
 // each element (Ba, Kiros and Hinton 2016).
 type LayerNorm struct {
@@ -25,21 +33,13 @@ type LayerNormConfig struct {
 
 // NewLayerNorm makes a LayerNorm over the last len(shape) dimensions, which must have these sizes.
 func NewLayerNorm(shape []int64, o LayerNormConfig) *LayerNorm {
-	if o.Eps == 0 {
-		o.Eps = 1e-5
-	}
-	requireNormalised("LayerNorm", shape)
-	require(o.Eps > 0, "LayerNorm: Eps is %v; it must be positive, or 0 for 1e-5", o.Eps)
-	l := &LayerNorm{shape: slices.Clone(shape), eps: o.Eps}
-	if !o.NoAffine {
-		l.Weight = l.Param("weight", Ones, l.shape...)
-		l.Bias = l.Param("bias", Zeros, l.shape...)
-	}
+	l := &LayerNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 1e-5)}
+	l.Weight, l.Bias = l.affine(o.NoAffine, l.shape...)
 	return l
 }
 
 // Forward is aten::layer_norm. Under autocast, with a weight, it normalises in the weight's type
-// and gives that.
+// and gives that, as the other norms do.
 func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.LayerNorm(x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
@@ -57,14 +57,6 @@ func (c *Ctx) precisely(x *torch.Tensor, weight *Param,
 	precise := c.To(x, weight.DType())
 	defer precise.Free() // where the graph does not keep it
 	return norm(precise)
-}
-
-// requireNormalised refuses a shape that no norm can be over.
-func requireNormalised(layer string, shape []int64) {
-	require(len(shape) > 0, "%s: the shape is empty; give the sizes of the last dimensions", layer)
-	for _, n := range shape {
-		requirePositive(layer, "a size", n)
-	}
 }
 
 // RMSNorm divides by the root of the mean square over the last dimensions, then scales each element
@@ -91,16 +83,13 @@ type RMSNormConfig struct {
 // weight starts at 1.
 func NewRMSNorm(shape []int64, o RMSNormConfig) *RMSNorm {
 	l := &RMSNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 0x1p-23)}
-	requireNormalised("RMSNorm", shape)
-	require(l.eps > 0, "RMSNorm: Eps is %v; it must be positive, or 0 for that of float32", l.eps)
 	if !o.NoAffine {
 		l.Weight = l.Param("weight", Ones, l.shape...)
 	}
 	return l
 }
 
-// Forward is made of several operators: libtorch 1.13 has none. Under autocast, with a weight, it
-// normalises in the weight's type and gives that.
+// Forward is made of several operators: libtorch 1.13 has none.
 func (l *RMSNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	if n := len(shape) - len(l.shape); n < 0 || !slices.Equal(shape[n:], l.shape) {
@@ -142,27 +131,19 @@ type GroupNormConfig struct {
 // NewGroupNorm makes a GroupNorm. The groups must divide the channels.
 func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
 	l := &GroupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
-	requirePositive("GroupNorm", "groups", groups)
-	requirePositive("GroupNorm", "channels", channels)
-	require(channels%groups == 0, "GroupNorm: %d groups do not divide %d channels; choose a divisor",
-		groups, channels)
-	require(l.eps > 0, "GroupNorm: Eps is %v; it must be positive, or 0 for 1e-5", l.eps)
-	if !o.NoAffine {
-		l.Weight = l.Param("weight", Ones, channels)
-		l.Bias = l.Param("bias", Zeros, channels)
-	}
+	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
 	return l
 }
 
-// Forward is aten::group_norm. A group of one value has no variance and is refused. Under autocast,
-// with a weight, it normalises in the weight's type and gives that.
+// Forward is aten::group_norm. A group of one value has no variance and is refused: the result would
+// be zero, whatever the input.
 func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	switch {
 	case len(shape) < 2 || shape[1] != l.channels:
 		c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, ...]", l.channels)
 	case shape[0] > 0 && x.Numel() == shape[0]*l.groups:
-		c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample; use fewer groups or larger inputs")
+		c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample")
 	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.GroupNorm(x, l.groups, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
@@ -170,16 +151,10 @@ func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 // InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H,
-// W] to the same (Ulyanov et al. 2016). It does the same in training and evaluation and knows no
-// other samples, so micro-batches change nothing. It has no running statistics, as by PyTorch's
-// default.
-type InstanceNorm2d struct {
-	Base
-	Weight, Bias *Param // [channels]; nil without Affine
-
-	channels int64
-	eps      float64
-}
+// W] to the same (Ulyanov et al. 2016). It is a GroupNorm with a group for each channel, which takes half
+// the time of aten::instance_norm on a CPU, and whose result is no view. It has no running statistics, as
+// by PyTorch's default.
+type InstanceNorm2d struct{ GroupNorm }
 
 // InstanceNormConfig configures an InstanceNorm2d. The zero value is PyTorch's default: eps 1e-5,
 // without weight and bias.
@@ -188,34 +163,7 @@ type InstanceNormConfig struct {
 	Affine bool    // scale and shift each channel by a weight and a bias
 }
 
-// NewInstanceNorm2d makes an InstanceNorm2d.
 func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
-	if o.Eps == 0 {
-		o.Eps = 1e-5
-	}
-	requirePositive("InstanceNorm2d", "channels", channels)
-	require(o.Eps > 0, "InstanceNorm2d: Eps is %v; it must be positive, or 0 for 1e-5", o.Eps)
-	l := &InstanceNorm2d{channels: channels, eps: o.Eps}
-	if o.Affine {
-		l.Weight = l.Param("weight", Ones, channels)
-		l.Bias = l.Param("bias", Zeros, channels)
-	}
-	return l
-}
-
-// Forward is aten::group_norm with a group for each channel, which is the same function as
-// aten::instance_norm. It takes half the time on CPU, and its result is no view: a layer in place
-// may follow without a copy in backward. Under autocast, with a weight, it normalises in the
-// weight's type and gives that.
-func (l *InstanceNorm2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	shape := x.Shape()
-	switch {
-	case len(shape) != 4 || shape[1] != l.channels:
-		c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, H, W]", l.channels)
-	case shape[2]*shape[3] == 1: // has no variance: the result would be zero, whatever the input
-		c.refuseInput("aten::group_norm", x, "expected more than 1 value per channel and sample; use larger images")
-	}
-	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
-		return c.GroupNorm(x, l.channels, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
-	})
+	return &InstanceNorm2d{*NewGroupNorm(channels, channels, GroupNormConfig{Eps: o.Eps,
+		NoAffine: !o.Affine})}
 }

@@ -13,8 +13,3 @@ func (p Pair) or(other Pair) Pair {
 	}
 	return p
 }
-
-func (p Pair) require(layer, what string, least int64) {
-	require(p[0] >= least && p[1] >= least, "%s: %s is %dx%d; both sides must be at least %d", layer, what,
-		p[0], p[1], least)
-}

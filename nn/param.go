@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"hash/fnv"
 	"slices"
 
 	"penstock.example/torch"
@@ -116,7 +115,8 @@ func (p *Param) Tensor() *torch.Tensor {
 		return p.replica
 	}
 	if p = p.Owner(); p.value == nil {
-		panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first, and declare the layer that has it with Child, or it is no part of the model")
+		panic("nn: a parameter is used before it exists; call nn.Materialise or pipe.New first, " +
+			"and declare the layer that has it with Child, or it is no part of the model")
 	}
 	return p.value
 }
@@ -160,7 +160,7 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 			if p.Exists() {
 				continue
 			}
-			c.SetSeed(torch.Mix(seed, nameHash(n.Name)))
+			c.SetSeed(torch.Mix(seed, hashOn(fnvOffset, n.Name)))
 			mark := c.Mark()
 			t := c.Empty(p.dtype, p.shape...)
 			p.Owner().init(c, t) // a handle made by Share has none
@@ -206,10 +206,4 @@ func ZeroGrads(m Module) {
 			value.SetGradOf(nil)
 		}
 	}
-}
-
-func nameHash(name string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name))
-	return h.Sum64()
 }

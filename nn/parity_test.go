@@ -113,7 +113,8 @@ func (f *fixture) tensor(c *nn.Ctx, name string) *torch.Tensor {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.I64: torch.Int64}[s.DType]
+	dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32,
+		safetensors.I64: torch.Int64}[s.DType]
 	return torch.FromBytes(c.Ctx, s.Data, dtype, s.Shape)
 }
 
@@ -235,7 +236,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Bias                      bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.Conv2dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.Conv2dConfig{Stride: a.Stride, Padding: a.Padding,
+			Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
 	},
 	"Conv1d": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -246,7 +248,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Bias                              bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewConv1d(a.In, a.Out, a.Kernel, nn.Conv1dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+		return nn.NewConv1d(a.In, a.Out, a.Kernel, nn.Conv1dConfig{Stride: a.Stride, Padding: a.Padding,
+			Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
 	},
 	"ConvTranspose2d": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -259,7 +262,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Bias                      bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, nn.ConvTranspose2dConfig{Stride: a.Stride, Padding: a.Padding,
+		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, nn.ConvTranspose2dConfig{Stride: a.Stride,
+			Padding:       a.Padding,
 			OutputPadding: a.OutputPadding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
 	},
 	"GroupNorm": func(t *testing.T, args string) nn.Layer {
@@ -281,8 +285,14 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		decodeStrictly(t, args, &a)
 		return nn.NewRMSNorm(a.Shape, nn.RMSNormConfig{Eps: a.Eps, NoAffine: !a.Affine})
 	},
-	"BatchNorm1d": func(t *testing.T, args string) nn.Layer { return nn.NewBatchNorm1d(batchNormArgs(t, args)) },
-	"BatchNorm2d": func(t *testing.T, args string) nn.Layer { return nn.NewBatchNorm2d(batchNormArgs(t, args)) },
+	"BatchNorm1d": func(t *testing.T, args string) nn.Layer {
+		return nn.NewBatchNorm1d(batchNormArgs(t,
+			args))
+	},
+	"BatchNorm2d": func(t *testing.T, args string) nn.Layer {
+		return nn.NewBatchNorm2d(batchNormArgs(t,
+			args))
+	},
 	"LayerNorm": func(t *testing.T, args string) nn.Layer {
 		var a struct {
 			Shape  []int64 `json:"normalized_shape"`
@@ -290,7 +300,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Affine *bool `json:"elementwise_affine"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewLayerNorm(a.Shape, nn.LayerNormConfig{Eps: a.Eps, NoAffine: a.Affine != nil && !*a.Affine})
+		return nn.NewLayerNorm(a.Shape, nn.LayerNormConfig{Eps: a.Eps, NoAffine: a.Affine != nil &&
+			!*a.Affine})
 	},
 	"InstanceNorm2d": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -347,7 +358,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Ceil                      bool `json:"ceil_mode"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewMaxPool2d(a.Kernel, nn.MaxPool2dConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, CeilMode: a.Ceil})
+		return nn.NewMaxPool2d(a.Kernel, nn.MaxPool2dConfig{Stride: a.Stride, Padding: a.Padding,
+			Dilation: a.Dilation, CeilMode: a.Ceil})
 	},
 	"AvgPool2d": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -357,7 +369,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Include         bool `json:"count_include_pad"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewAvgPool2d(a.Kernel, nn.AvgPool2dConfig{Stride: a.Stride, Padding: a.Padding, CeilMode: a.Ceil, ExcludePadding: !a.Include})
+		return nn.NewAvgPool2d(a.Kernel, nn.AvgPool2dConfig{Stride: a.Stride, Padding: a.Padding,
+			CeilMode: a.Ceil, ExcludePadding: !a.Include})
 	},
 	"AdaptiveAvgPool2d": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -382,7 +395,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Align bool `json:"align_corners"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewUpsample(nn.UpsampleConfig{Size: a.Size, Scale: a.Scale, Bilinear: a.Mode == "bilinear", AlignCorners: a.Align})
+		return nn.NewUpsample(nn.UpsampleConfig{Size: a.Size, Scale: a.Scale,
+			Bilinear: a.Mode == "bilinear", AlignCorners: a.Align})
 	},
 	"Dropout": func(t *testing.T, args string) nn.Layer {
 		var a struct{ P float64 }
@@ -397,7 +411,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	"CausalSelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Dim, Heads int64 }
 		decodeStrictly(t, args, &a)
-		return nn.NewCausalSelfAttention(a.Dim, a.Heads)
+		return nn.NewSelfAttention(a.Dim, a.Heads, nn.CausalMask)
 	},
 	"SelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -463,7 +477,8 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		first := nn.NewLinear(a.Features, a.Features)
 		second, third := nn.NewLinearShared(first.Weight, false), nn.NewLinearNoBias(a.Features, a.Features)
 		second.Bias, third.Bias = second.Share("bias", first.Bias), third.Share("bias", first.Bias)
-		return nn.NewSequential().Add("first", first).Add("tanh1", nn.NewTanh()).Add("second", second).Add("tanh2", nn.NewTanh()).Add("third", third)
+		return nn.NewSequential().Add("first", first).Add("tanh1", nn.NewTanh()).Add("second",
+			second).Add("tanh2", nn.NewTanh()).Add("third", third)
 	},
 }
 
@@ -483,7 +498,8 @@ func padded(s *nn.Sequential, lengths []int64, causal bool) nn.Layer {
 				}
 			}
 		}
-		mask := torch.From(c.Ctx, hidden, int64(len(lengths)), int64(len(hidden))/int64(len(lengths))/tokens, tokens)
+		mask := torch.From(c.Ctx, hidden, int64(len(lengths)),
+			int64(len(hidden))/int64(len(lengths))/tokens, tokens)
 		return s.ForwardTuple(c, []*torch.Tensor{xs[0], mask})[:1]
 	})
 }
@@ -505,7 +521,8 @@ func batchNormArgs(t *testing.T, args string) (int64, nn.BatchNormConfig) {
 		Track    bool `json:"track_running_stats"`
 	}{Momentum: new(0.1), Affine: true, Track: true}
 	decodeStrictly(t, args, &a)
-	o := nn.BatchNormConfig{Eps: a.Eps, NoAffine: !a.Affine, NoRunningStats: !a.Track, Cumulative: a.Momentum == nil}
+	o := nn.BatchNormConfig{Eps: a.Eps, NoAffine: !a.Affine, NoRunningStats: !a.Track,
+		Cumulative: a.Momentum == nil}
 	if a.Momentum != nil {
 		o.Momentum = *a.Momentum
 	}

@@ -18,16 +18,12 @@ type MaxPool2dConfig struct {
 	CeilMode bool // round H' and W' up: windows may reach over the edge
 }
 
-// NewMaxPool2d makes a MaxPool2d.
 func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) *MaxPool2d {
 	l := &MaxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding,
 		dilation: o.Dilation.or(Square(1)), ceil: o.CeilMode}
-	requireWindow("MaxPool2d", l.kernel, l.stride, l.padding)
-	l.dilation.require("MaxPool2d", "Dilation", 1)
 	return l
 }
 
-// Forward is aten::max_pool2d.
 func (l *MaxPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.MaxPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.dilation[:], l.ceil)
 }
@@ -50,24 +46,12 @@ type AvgPool2dConfig struct {
 	ExcludePadding bool
 }
 
-// NewAvgPool2d makes an AvgPool2d.
 func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) *AvgPool2d {
 	l := &AvgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode,
 		countPadding: !o.ExcludePadding}
-	requireWindow("AvgPool2d", l.kernel, l.stride, l.padding)
 	return l
 }
 
-func requireWindow(layer string, kernel, stride, padding Pair) {
-	kernel.require(layer, "the kernel", 1)
-	stride.require(layer, "Stride", 1)
-	padding.require(layer, "Padding", 0)
-	require(2*padding[0] <= kernel[0] && 2*padding[1] <= kernel[1],
-		"%s: Padding is %dx%d; it must be at most half the kernel, which is %dx%d",
-		layer, padding[0], padding[1], kernel[0], kernel[1])
-}
-
-// Forward is aten::avg_pool2d.
 func (l *AvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.AvgPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.ceil, l.countPadding)
 }
@@ -79,9 +63,7 @@ type AdaptiveAvgPool2d struct {
 	size Pair
 }
 
-// NewAdaptiveAvgPool2d makes an AdaptiveAvgPool2d.
 func NewAdaptiveAvgPool2d(size Pair) *AdaptiveAvgPool2d {
-	size.require("AdaptiveAvgPool2d", "the size", 1)
 	return &AdaptiveAvgPool2d{size: size}
 }
 

@@ -18,7 +18,6 @@ type Residual struct {
 // NewBasicBlock makes the block of ResNet-18 and ResNet-34: 3x3 convolutions conv1 (with the
 // stride) and conv2, each with BatchNorm.
 func NewBasicBlock(in, out, stride int64) *Residual {
-	requirePositive("BasicBlock", "stride", stride)
 	r, relu := &Residual{}, NewReLUInPlace()
 	r.step("conv1", NewConv2d(in, out, Square(3), Conv2dConfig{Stride: Square(stride), Padding: Square(1),
 		NoBias: true}))
@@ -37,7 +36,6 @@ const BottleneckExpansion = 4
 // (3x3 with the stride, as torchvision; the paper has it on conv1) and conv3 (1x1 to 4 width), each
 // with BatchNorm.
 func NewBottleneck(in, width, stride int64) *Residual {
-	requirePositive("Bottleneck", "stride", stride)
 	r, relu, out := &Residual{}, NewReLUInPlace(), BottleneckExpansion*width
 	r.step("conv1", NewConv2d(in, width, Square(1), Conv2dConfig{NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(width, BatchNormConfig{}))

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,49 +35,39 @@ func (s *Sequential) Add(name string, l Layer) *Sequential {
 // to Free, except those that layers of the model share. Call it before a pipe or a plan is made of the
 // model. It panics, as Child does, if no layer has the name or the new layer has a parent.
 func (s *Sequential) Replace(name string, l Layer) Layer {
-	for i, old := range s.layers {
-		of := old.node().name
-		if nested, ok := old.(*Sequential); ok && name != of {
-			if rest, inside := strings.CutPrefix(name, of+"."); inside && nested.has(rest) {
-				return nested.Replace(rest, l)
-			}
-		}
-		if name != of {
-			continue
-		}
-		n := old.node()
-		kept, parent := s.children, n.parent
-		s.children = slices.Delete(slices.Clone(kept), i, i+1)
-		defer func() { // a layer that Child refuses changes nothing
-			if s.layers[i] == old {
-				s.children, n.parent = kept, parent
-			}
-		}()
-		s.Child(name, l)
-		last := len(s.children) - 1
-		s.children = slices.Insert(s.children[:last:last], i, child{name, l})
-		s.layers = slices.Clone(s.layers)
-		s.layers[i] = l
-		if parent == &s.Base {
-			n.name, n.parent = "", nil
-		}
-		return old
+	at, i := s.find(name)
+	require(at != nil, "Replace: there is no layer %q", name)
+	n := l.node()
+	require(n.parent == nil, "module %q is already part of another module; make a second one and Share "+
+		"its parameters",
+		n.name)
+	old := at.layers[i]
+	was := old.node()
+	n.name, n.parent = at.children[i].name, &at.Base
+	at.children, at.layers = slices.Clone(at.children), slices.Clone(at.layers)
+	at.children[i], at.layers[i] = child{n.name, l}, l
+	if was.parent == &at.Base {
+		was.name, was.parent = "", nil
 	}
-	var names []string
-	for _, l := range s.layers {
-		names = append(names, strconv.Quote(l.node().name))
-	}
-	panic(fmt.Sprintf("nn: Replace: there is no layer %q; there are %s", name, some(names)))
+	return old
 }
 
-// has reports whether Replace knows a name.
-func (s *Sequential) has(name string) bool {
-	return slices.ContainsFunc(s.layers, func(l Layer) bool {
-		of := l.node().name
-		nested, ok := l.(*Sequential)
-		rest, inside := strings.CutPrefix(name, of+".")
-		return name == of || ok && inside && nested.has(rest)
-	})
+// find is the Sequential in which a layer of a name is, and its index; nil if there is none.
+func (s *Sequential) find(name string) (*Sequential, int) {
+	for i, l := range s.layers {
+		own := l.node().name
+		if own == name {
+			return s, i
+		}
+		if nested, ok := l.(*Sequential); ok {
+			if rest, inside := strings.CutPrefix(name, own+"."); inside {
+				if at, i := nested.find(rest); at != nil {
+					return at, i
+				}
+			}
+		}
+	}
+	return nil, 0
 }
 
 // Slice makes a Sequential of the children from <= i < to, under their names. They stay children of s
@@ -86,9 +75,6 @@ func (s *Sequential) has(name string) bool {
 // parameters through one of the two does so for both. Layers may be added to it, such as another head
 // behind a body.
 func (s *Sequential) Slice(from, to int) *Sequential {
-	require(from >= 0 && from <= to && to <= len(s.layers),
-		"Slice: from %d to %d of %d children; want 0 <= from <= to <= %[3]d",
-		from, to, len(s.layers))
 	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])},
 		layers: slices.Clone(s.layers[from:to])}
 }
@@ -120,13 +106,8 @@ func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return c.runAll(xs, s.layers...)
 }
 
-// OverwritesInput reports whether the first layer does.
 func (s *Sequential) OverwritesInput() bool {
-	if len(s.layers) == 0 {
-		return false
-	}
-	first, ok := s.layers[0].(InPlace)
-	return ok && first.OverwritesInput()
+	return len(s.layers) > 0 && overwrites(s.layers[0])
 }
 
 // NamedLayer is a layer with its full dotted name in the model.

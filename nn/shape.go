@@ -14,7 +14,6 @@ type Flatten struct {
 // from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...] to [N, features].
 func NewFlatten(start, end int64) *Flatten { return &Flatten{start: start, end: end} }
 
-// Forward is aten::flatten.
 func (l *Flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Flatten(x, l.start, l.end)
 }
@@ -22,7 +21,6 @@ func (l *Flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // Identity returns its input itself.
 type Identity struct{ Base }
 
-// NewIdentity makes an Identity.
 func NewIdentity() *Identity { return &Identity{} }
 
 // Forward returns x.
@@ -55,7 +53,7 @@ type Upsample struct {
 	o     UpsampleConfig
 }
 
-// UpsampleConfig configures an Upsample. Size or Scale must be given, and not both.
+// UpsampleConfig configures an Upsample. Size or Scale must be given.
 type UpsampleConfig struct {
 	Size         Pair       // of the result
 	Scale        [2]float64 // of height and width
@@ -63,19 +61,13 @@ type UpsampleConfig struct {
 	AlignCorners bool       // corner pixels keep their values instead of their borders; with Bilinear only
 }
 
-// NewUpsample makes an Upsample.
 func NewUpsample(o UpsampleConfig) *Upsample {
-	hasSize, hasScale := o.Size != Pair{}, o.Scale != [2]float64{}
-	require(hasSize != hasScale, "Upsample: Size is %v and Scale is %v; give one of them", o.Size, o.Scale)
-	require(o.Bilinear || !o.AlignCorners, "Upsample: AlignCorners is for Bilinear only")
 	l := &Upsample{o: o}
-	if hasSize {
-		o.Size.require("Upsample", "Size", 1)
+	if o.Size != (Pair{}) {
 		l.size = o.Size[:]
-		return l
+	} else {
+		l.scale = o.Scale[:]
 	}
-	require(o.Scale[0] > 0 && o.Scale[1] > 0, "Upsample: Scale is %v; both factors must be positive", o.Scale)
-	l.scale = o.Scale[:]
 	return l
 }
 

@@ -49,7 +49,6 @@ func (b *Base) Pops(names ...string) { b.pops = append(b.pops, keys(names)...) }
 func keys(names []string) []SkipKey {
 	out := make([]SkipKey, len(names))
 	for i, n := range names {
-		require(n != "", "a skip needs a name")
 		out[i].Name = n
 	}
 	return out
@@ -58,38 +57,22 @@ func keys(names []string) []SkipKey {
 // Isolate puts the skips that the module and its children have declared into a namespace: all, or
 // only the given names.
 func (b *Base) Isolate(space Namespace, only ...string) {
-	found := map[string]bool{}
-	b.isolate(space, only, found)
-	for _, n := range only {
-		require(found[n], "Isolate: %q is not declared; Stashes and Pops declare names", n)
-	}
-}
-
-func (b *Base) isolate(space Namespace, only []string, found map[string]bool) {
 	for _, list := range [][]SkipKey{b.stashes, b.pops} {
 		for i := range list {
 			if len(only) == 0 || slices.Contains(only, list[i].Name) {
 				list[i].Namespace = space
-				found[list[i].Name] = true
 			}
 		}
 	}
 	for _, c := range b.children {
-		c.m.node().isolate(space, only, found)
+		c.m.node().Isolate(space, only...)
 	}
 }
 
 // Stash hands t on to the layers that pop the name, which the running module must have declared. A
 // nil t says that the skip is absent this time: Pop returns nil.
 func (c *Ctx) Stash(name string, t *torch.Tensor) {
-	key := c.declared(name, "stash", func(b *Base) []SkipKey { return b.stashes })
-	if slices.Contains(c.stashed, key) {
-		c.refuse("stash", key, "is stashed twice in one forward")
-	}
-	if c.skips == nil {
-		c.refuse("stash", key, "is stashed outside of a model; run the layer as part of an nn.Sequential")
-	}
-	c.stashed = append(c.stashed, key)
+	key := c.declared("stash", name, func(b *Base) []SkipKey { return b.stashes }, &c.stashed)
 	c.skips.stash(c, key, t)
 }
 
@@ -97,27 +80,28 @@ func (c *Ctx) Stash(name string, t *torch.Tensor) {
 // that is absent. The running module must have declared it. Several layers may pop one stash, each
 // once.
 func (c *Ctx) Pop(name string) *torch.Tensor {
-	key := c.declared(name, "pop", func(b *Base) []SkipKey { return b.pops })
-	if slices.Contains(c.popped, key) {
-		c.refuse("pop", key, "is popped twice in one forward")
-	}
-	if c.skips == nil {
-		c.refuse("pop", key, "has not been stashed; run the layer as part of an nn.Sequential")
-	}
-	c.popped = append(c.popped, key)
+	key := c.declared("pop", name, func(b *Base) []SkipKey { return b.pops }, &c.popped)
 	return c.skips.pop(c, key)
 }
 
-func (c *Ctx) declared(name, verb string, list func(*Base) []SkipKey) SkipKey {
+// declared finds the key of a name that the running module has declared, and notes its use.
+func (c *Ctx) declared(verb, name string, list func(*Base) []SkipKey, used *[]SkipKey) SkipKey {
+	at := -1
 	if c.running != nil {
-		for _, k := range list(c.running.node()) {
-			if k.Name == name {
-				return k
-			}
-		}
+		at = slices.IndexFunc(list(c.running.node()), func(k SkipKey) bool { return k.Name == name })
 	}
-	key := SkipKey{Name: name}
-	c.refuse(verb, key, fmt.Sprintf("is not declared; call %ss(%q) in the constructor of the module that is running", map[string]string{"stash": "Stashe", "pop": "Pop"}[verb], name))
+	if at < 0 {
+		c.refuse(verb, SkipKey{Name: name}, "is not declared; call Stashes or Pops in the constructor "+
+			"of the module that is running")
+	}
+	key := list(c.running.node())[at]
+	if slices.Contains(*used, key) {
+		c.refuse(verb, key, "is used twice in one forward")
+	}
+	if c.skips == nil {
+		c.refuse(verb, key, "is used outside of a model; run the layer as part of an nn.Sequential")
+	}
+	*used = append(*used, key)
 	return key
 }
 
@@ -126,7 +110,8 @@ func (c *Ctx) kept() {
 	b := c.running.node()
 	for _, k := range b.stashes {
 		if !slices.Contains(c.stashed, k) {
-			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to hand on")
+			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to "+
+				"hand on")
 		}
 	}
 	for _, k := range b.pops {
@@ -136,40 +121,38 @@ func (c *Ctx) kept() {
 	}
 }
 
-func (c *Ctx) refuse(verb string, key SkipKey, why string) {
-	panic(&torch.Error{Op: verb, Device: c.Device(), Message: "skip " + key.String() + " " + why})
-}
+func (c *Ctx) refuse(verb string, key SkipKey, why string) { c.fail(verb, nil, "skip %v %s", key, why) }
 
 // boundary lists the skips that cross the boundary of a module inside a model. Where the module
 // runs by itself, as in a checkpoint, skips that enter become inputs and skips that leave become
 // outputs.
 type boundary struct {
-	in     []SkipKey        // one for each pop inside of what is stashed outside
-	out    []SkipKey        // stashed inside and popped outside
-	inside map[SkipKey]int  // stashed inside: how many pops inside
-	absent []bool           // by in: nil was stashed
-	leaves map[SkipKey]bool // out as a set
+	in      []SkipKey // one for each pop inside of what is stashed outside
+	out     []SkipKey // stashed inside and popped outside
+	stashed map[SkipKey]pops
+	absent  []bool // by in: nil was stashed
 }
 
 // boundaryOf finds the boundary of the module with base b in the model that c runs.
 func boundaryOf(c *Ctx, b *Base) *boundary {
 	v := verifier{stash: map[SkipKey]*declaration{}}
 	v.visit(0, "", b)
-	d := &boundary{inside: map[SkipKey]int{}, leaves: map[SkipKey]bool{}}
-	for _, s := range v.stashes {
-		d.inside[s.key] = 0
-	}
+	d := &boundary{stashed: map[SkipKey]pops{}}
 	for _, p := range v.pops {
-		if _, ok := d.inside[p.key]; ok {
-			d.inside[p.key]++
-		} else {
+		if s := v.stash[p.key]; s == nil {
 			d.in = append(d.in, p.key)
+		} else {
+			s.route.Pops = append(s.route.Pops, 0)
 		}
 	}
 	for _, s := range v.stashes {
-		if c.skips != nil && (c.skips.local[s.key] > d.inside[s.key] || c.skips.leaves[s.key]) {
+		inside := pops{inside: len(s.route.Pops)}
+		if c.skips != nil {
+			around := c.skips.stashed[s.key]
+			inside.leaves = around.inside > inside.inside || around.leaves
+		}
+		if d.stashed[s.key] = inside; inside.leaves {
 			d.out = append(d.out, s.key)
-			d.leaves[s.key] = true
 		}
 	}
 	return d
@@ -177,7 +160,7 @@ func boundaryOf(c *Ctx, b *Base) *boundary {
 
 // store makes the store for one run of the module.
 func (d *boundary) store() *SkipStore {
-	return &SkipStore{local: d.inside, leaves: d.leaves, held: map[SkipKey]*heldSkip{}}
+	return &SkipStore{stashed: d.stashed, held: map[SkipKey]*heldSkip{}}
 }
 
 // enter appends the skips that enter to the inputs.
@@ -222,7 +205,7 @@ func (d *boundary) leave(c *Ctx, outputs []*torch.Tensor) []*torch.Tensor {
 	ys := outputs[:len(outputs)-len(d.out)]
 	for i, k := range d.out {
 		c.skips.stash(c, k, outputs[len(ys)+i])
-		c.skips.held[k].pops -= d.inside[k]
+		c.skips.held[k].pops -= d.stashed[k].inside
 	}
 	return ys
 }

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,16 +16,8 @@ type SkipRoute struct {
 	Pops []int
 }
 
-// SkipError lists everything that is wrong with a model's skips.
-type SkipError struct{ Problems []string }
-
-// Error has a line for each problem.
-func (e *SkipError) Error() string {
-	return "nn: the model's skip connections do not match:\n  * " + strings.Join(e.Problems, "\n  * ")
-}
-
 // VerifySkips returns nil if every skip of the model is stashed by one module and popped by later
-// ones, and else a *SkipError with all that is wrong. A layer may pop what its child has stashed,
+// ones, and else an error with all that is wrong. A layer may pop what its child has stashed,
 // and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
 	_, err := model.SkipRoutes()
@@ -48,7 +41,7 @@ func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 		case from.at > p.at:
 			v.report("%q pops %v before %q stashes it", p.path, p.key, from.path)
 		default:
-			from.route.Pops = append(from.route.Pops, p.layer)
+			from.route.Pops = append(from.route.Pops, p.route.Stash)
 		}
 	}
 	var routes []SkipRoute
@@ -59,7 +52,8 @@ func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 		routes = append(routes, d.route)
 	}
 	if len(v.problems) > 0 {
-		return nil, &SkipError{v.problems}
+		return nil, errors.New("nn: the model's skip connections do not match:\n  * " +
+			strings.Join(v.problems, "\n  * "))
 	}
 	return routes, nil
 }
@@ -67,7 +61,6 @@ func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 // declaration is a stash or a pop of a module.
 type declaration struct {
 	key   SkipKey
-	layer int    // flattened
 	path  string // of the module
 	at    int    // the module's beginning for a stash, its end for a pop
 	route SkipRoute
@@ -77,7 +70,7 @@ type verifier struct {
 	clock    int
 	stash    map[SkipKey]*declaration
 	stashes  []*declaration
-	pops     []declaration
+	pops     []*declaration
 	problems []string
 }
 
@@ -89,8 +82,7 @@ func (v *verifier) report(format string, args ...any) {
 // stash or pop them.
 func (v *verifier) containers(path string, s *Sequential) {
 	if len(s.stashes)+len(s.pops) > 0 {
-		v.report("%q declares skips and is a Sequential, which runs layers and nothing else; declare them on one of its layers",
-			path)
+		v.report("%q is a Sequential and declares skips; declare them on one of its layers", path)
 	}
 	for _, l := range s.layers {
 		if nested, ok := l.(*Sequential); ok {
@@ -102,16 +94,23 @@ func (v *verifier) containers(path string, s *Sequential) {
 func (v *verifier) visit(layer int, path string, b *Base) {
 	v.clock++
 	begin := v.clock
+	twice := func(verb string, list []SkipKey, i int) bool { // by names: Stash and Pop go by these
+		again := slices.ContainsFunc(list[:i], func(k SkipKey) bool { return k.Name == list[i].Name })
+		if again {
+			v.report("%q %s %v twice", path, verb, list[i])
+		}
+		return again
+	}
 	for i, k := range b.stashes {
-		if first := v.stash[k]; declares(b.stashes[:i], k.Name) {
-			v.report("%q declares the stash of %v twice", path, k)
+		d := &declaration{k, path, begin, SkipRoute{Key: k, Stash: layer}}
+		if first := v.stash[k]; twice("stashes", b.stashes, i) {
 		} else if first != nil {
-			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers that pop it",
+			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers "+
+				"that pop it",
 				first.path, path, k)
 		} else {
-			v.stash[k] = &declaration{key: k, layer: layer, path: path, at: begin,
-				route: SkipRoute{Key: k, Stash: layer}}
-			v.stashes = append(v.stashes, v.stash[k])
+			v.stash[k] = d
+			v.stashes = append(v.stashes, d)
 		}
 	}
 	for _, c := range b.children {
@@ -119,20 +118,11 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 	}
 	v.clock++
 	for i, k := range b.pops {
-		switch {
-		case declares(b.pops[:i], k.Name):
-			v.report("%q declares the pop of %v twice", path, k)
-		case slices.Contains(b.stashes, k):
-			v.report("%q declares both the stash and the pop of %v", path, k)
-		}
-		if !slices.Contains(b.pops[:i], k) {
-			v.pops = append(v.pops, declaration{key: k, layer: layer, path: path, at: v.clock})
+		if !twice("pops", b.pops, i) {
+			if slices.Contains(b.stashes, k) {
+				v.report("%q both stashes and pops %v", path, k)
+			}
+			v.pops = append(v.pops, &declaration{k, path, v.clock, SkipRoute{Key: k, Stash: layer}})
 		}
 	}
-}
-
-// declares says whether a module has declared a skip of this name, in whichever namespace: Stash
-// and Pop go by the name.
-func declares(list []SkipKey, name string) bool {
-	return slices.ContainsFunc(list, func(k SkipKey) bool { return k.Name == name })
 }

@@ -11,15 +11,20 @@ import (
 // A Sequential makes its own. A pipe runs a model in parts, gives each part a store, and moves
 // skips between them with Take and Give.
 type SkipStore struct {
-	local  map[SkipKey]int  // by skip stashed inside: how many pops inside
-	leaves map[SkipKey]bool // stashed inside and popped outside
-	held   map[SkipKey]*heldSkip
-	given  map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
+	stashed map[SkipKey]pops // by skip stashed inside
+	held    map[SkipKey]*heldSkip
+	given   map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
 
 	// Memory that a layer must not overwrite: of tensors that live as long as it is needed (Guard), and
 	// of others (guard).
 	guarded [][]*torch.Tensor
 	memory  []uintptr
+}
+
+// pops is where a skip that is stashed inside is popped.
+type pops struct {
+	inside int  // how often
+	leaves bool // it is popped outside as well
 }
 
 type heldSkip struct {
@@ -46,24 +51,25 @@ func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
 
 // Begin makes a store that holds nothing ready for another forward, of the layers from <= i < to.
 func (s *SkipStore) Begin(routes []SkipRoute, from, to int) {
-	clear(s.local)
-	clear(s.leaves)
+	clear(s.stashed)
 	clear(s.guarded)
 	s.guarded, s.memory = s.guarded[:0], s.memory[:0]
 	for _, r := range routes {
 		if r.Stash < from || r.Stash >= to {
 			continue
 		}
-		if s.local == nil {
-			s.local, s.leaves, s.held = map[SkipKey]int{}, map[SkipKey]bool{}, map[SkipKey]*heldSkip{}
+		if s.stashed == nil {
+			s.stashed, s.held = map[SkipKey]pops{}, map[SkipKey]*heldSkip{}
 		}
+		inside := pops{}
 		for _, p := range r.Pops {
 			if p < to {
-				s.local[r.Key]++
+				inside.inside++
 			} else {
-				s.leaves[r.Key] = true
+				inside.leaves = true
 			}
 		}
+		s.stashed[r.Key] = inside
 	}
 }
 
@@ -107,8 +113,8 @@ func (s *SkipStore) Free() {
 }
 
 func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
-	switch {
-	case s.local[key] == 0 && !s.leaves[key]:
+	switch _, known := s.stashed[key]; {
+	case !known:
 		c.refuse("stash", key, "is not a skip of the model that is running")
 	case s.held[key] != nil: // by an earlier forward of a module that runs several times
 		c.refuse("stash", key, "is stashed again before it was popped")
@@ -120,7 +126,7 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		}
 		t = c.Keep(own)
 	}
-	s.held[key] = hold(t, s.local[key])
+	s.held[key] = hold(t, s.stashed[key].inside)
 }
 
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
@@ -139,7 +145,7 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	if h.t != nil {
 		t = c.Branch(h.t)
 	}
-	if h.pops == 0 && !s.leaves[key] {
+	if h.pops == 0 && !s.stashed[key].leaves {
 		h.t.Free()
 		delete(s.held, key)
 	}
@@ -148,7 +154,8 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 
 func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 	if h.t != nil && h.t.Changes() != h.changes {
-		c.refuse("pop", key, "was overwritten in place after it was stashed; let the layer that did it declare nn.InPlace, or stash a Clone")
+		c.refuse("pop", key, "was overwritten in place after it was stashed; "+
+			"let the layer that did it declare nn.InPlace, or stash a Clone")
 	}
 }
 

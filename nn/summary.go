@@ -44,58 +44,48 @@ func (b *Base) String() string {
 	return text.String()
 }
 
-func (b *Base) summary() []LayerSummary {
-	s := summary{first: map[*Param]string{}}
-	if len(b.params) > 0 {
-		s.add(LayerSummary{}, b.params)
-	}
-	for _, c := range b.children {
-		s.layers(c.name, c.m)
-	}
-	return s.out
-}
-
-// summary gathers the layers of a module. first is the layer in which a parameter came first.
-type summary struct {
-	out   []LayerSummary
-	first map[*Param]string
-}
-
-// layers adds a layer, or the layers of a Sequential.
-func (s *summary) layers(name string, m Module) {
-	if nested, ok := m.(*Sequential); ok {
-		for _, c := range nested.children {
-			s.layers(join(name, c.name), c.m)
-		}
-		return
-	}
-	var params []named
-	walk(m, "", func(name string, p *Param) { params = append(params, named{name, p}) })
-	of := typeOf(m)
-	s.add(LayerSummary{Name: name, Type: of[strings.LastIndexByte(of, '.')+1:]}, params)
-}
-
-// add counts a layer's parameters that came in no layer before.
-func (s *summary) add(l LayerSummary, params []named) {
-	for _, n := range params {
-		owner := n.p.Owner()
-		first, known := s.first[owner]
-		if !known {
-			s.first[owner] = l.Name
-			l.Bytes += owner.Bytes()
-			if owner.Trainable() {
-				l.Parameters += owner.Numel()
+func (b *Base) summary() (all []LayerSummary) {
+	first := map[*Param]string{} // the layer in which a parameter came first
+	add := func(l LayerSummary, params []named) {
+		for _, n := range params {
+			owner := n.p.Owner()
+			of, known := first[owner]
+			if !known {
+				first[owner] = l.Name
+				l.Bytes += owner.Bytes()
+				if owner.Trainable() {
+					l.Parameters += owner.Numel()
+				}
+			}
+			switch {
+			case n.p.IsBuffer():
+			case known && of != l.Name:
+				l.Shapes = append(l.Shapes, n.name+" shared with "+of)
+			case !owner.Trainable():
+				l.Shapes = append(l.Shapes, fmt.Sprintf("%s %v frozen", n.name, n.p.Shape()))
+			default:
+				l.Shapes = append(l.Shapes, fmt.Sprintf("%s %v", n.name, n.p.Shape()))
 			}
 		}
-		switch {
-		case n.p.IsBuffer():
-		case known && first != l.Name:
-			l.Shapes = append(l.Shapes, n.name+" shared with "+first)
-		case !owner.Trainable():
-			l.Shapes = append(l.Shapes, fmt.Sprintf("%s %v frozen", n.name, n.p.Shape()))
-		default:
-			l.Shapes = append(l.Shapes, fmt.Sprintf("%s %v", n.name, n.p.Shape()))
+		all = append(all, l)
+	}
+	if len(b.params) > 0 {
+		add(LayerSummary{}, b.params)
+	}
+	var visit func(prefix string, b *Base)
+	visit = func(prefix string, b *Base) {
+		for _, c := range b.children {
+			name := join(prefix, c.name)
+			if _, ok := c.m.(*Sequential); ok {
+				visit(name, c.m.node())
+				continue
+			}
+			var params []named
+			walk(c.m, "", func(name string, p *Param) { params = append(params, named{name, p}) })
+			of := typeOf(c.m)
+			add(LayerSummary{Name: name, Type: of[strings.LastIndexByte(of, '.')+1:]}, params)
 		}
 	}
-	s.out = append(s.out, l)
+	visit("", b)
+	return all
 }

@@ -10,7 +10,7 @@ type TransformerConfig struct {
 // NewTransformerBlock makes the layers of GPT-2's block, normalised before each part (Radford et
 // al. 2019, section 2.3): [N, T, dim] to the same.
 //
-//	x = x + drop1(attn(ln1(x)))      attn is NewCausalSelfAttention
+//	x = x + drop1(attn(ln1(x)))      attn is NewSelfAttention, causal
 //	x = x + drop2(mlp(ln2(x)))       mlp is Linear(dim, 4 dim), GELU (tanh), Linear(4 dim, dim)
 //
 // x goes around each part as a skip connection, in a namespace of the block's own. Children are
@@ -28,7 +28,7 @@ func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
 		}
 		s.Add("add"+number, NewAddSkip("skip"+number))
 	}
-	part("1", "attn", NewCausalSelfAttention(dim, heads))
+	part("1", "attn", NewSelfAttention(dim, heads, CausalMask))
 	part("2", "mlp", NewSequential(NewLinear(dim, 4*dim), NewGELUTanh(), NewLinear(4*dim, dim)))
 	s.Isolate(NewNamespace())
 	return s
@@ -62,5 +62,4 @@ func (a *AddSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-// OverwritesInput is true.
 func (a *AddSkip) OverwritesInput() bool { return true }

@@ -40,7 +40,6 @@ func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return single(t, t.forward(c, []*torch.Tensor{x}))
 }
 
-// OverwritesInput reports whether the module does.
 func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
 // InPlace is implemented by layers that overwrite their input. Such a layer is given a copy where
@@ -61,8 +60,8 @@ func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {
 		return t.ForwardTuple(c, xs)
 	}
 	if len(xs) != 1 {
-		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
-			Message: fmt.Sprintf("the layer takes one tensor and was given a tuple of %d; make it with nn.Tuple", len(xs))})
+		c.fail("Forward", xs, "the layer takes one tensor and was given a tuple of %d; make it with "+
+			"nn.Tuple", len(xs))
 	}
 	return []*torch.Tensor{l.Forward(c, xs[0])}
 }
@@ -75,8 +74,8 @@ func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 			who = strconv.Quote(name)
 		}
 		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys),
-			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; run it with ForwardTuple or RunNamed",
-				who, len(ys))})
+			Message: fmt.Sprintf("%s gives a tuple of %d where one tensor is wanted; "+
+				"run it with ForwardTuple or RunNamed", who, len(ys))})
 	}
 	return ys[0]
 }
@@ -93,7 +92,6 @@ func (c *Ctx) exist(xs, ys []*torch.Tensor) {
 		}
 	}
 	if fault != "" {
-		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
-			Message: "the layer must return tensors that exist; it returned " + fault})
+		c.fail("Forward", xs, "the layer must return tensors that exist; it returned %s", fault)
 	}
 }

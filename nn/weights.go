@@ -9,6 +9,21 @@ import (
 	"penstock.example/torch"
 )
 
+// WeightsConfig matches the tensors of a file with a model's. The zero value takes all names as they
+// are.
+type WeightsConfig struct {
+	// Rename changes the names in the file, one rule after the other.
+	Rename []Rename
+	// Skip leaves out what has one of these names, in the model or, after Rename, in the file: the
+	// parameters keep their values, or start from those of a new model. A * stands for any text.
+	Skip []string
+	// Partial leaves out what only the file has, or only the model.
+	Partial bool
+	// Existing leaves out parameters that do not exist, for a model that several processes share. The
+	// file must have them all the same.
+	Existing bool
+}
+
 // WeightsReport is the result of loading weights.
 type WeightsReport struct {
 	Total     int      // parameters and buffers of the model
@@ -26,15 +41,15 @@ func (r WeightsReport) String() string {
 	if r.Converted > 0 {
 		text += fmt.Sprintf(", %d of them converted", r.Converted)
 	}
-	for _, part := range []struct {
-		what  string
-		names []string
-	}{{"skipped", r.Skipped}, {"not in the file", r.Missing}, {"not in the model",
-		r.Unused}, {"rules that match no name", r.Unmatched}} {
-		if len(part.names) > 0 {
-			text += fmt.Sprintf("; %s: %s", part.what, some(part.names))
+	part := func(what string, names []string) {
+		if len(names) > 0 {
+			text += fmt.Sprintf("; %s: %s", what, some(names))
 		}
 	}
+	part("skipped", r.Skipped)
+	part("not in the file", r.Missing)
+	part("not in the model", r.Unused)
+	part("rules that match no name", r.Unmatched)
 	return text
 }
 
@@ -58,29 +73,6 @@ func (e *WeightsError) Error() string {
 	return fmt.Sprintf("nn: %s is not of this model:\n  * %s", e.Path, strings.Join(e.Problems, "\n  * "))
 }
 
-// problems lists the mistakes. A mistake in many names is one problem.
-func (w *weightsMatch) problems() (all []string) {
-	report := func(list []string, what, remedy string) {
-		if len(list) > 0 {
-			all = append(all, fmt.Sprintf("%d %s: %s; %s", len(list), what, some(list), remedy))
-		}
-	}
-	if before := commonPrefix(w.missing, w.unused); before != "" {
-		return []string{fmt.Sprintf("names in the file have %q before them, as %q, and in the model %q; rename %s=", before,
-			join(before, w.missing[0]), w.missing[0], before)}
-	}
-	if before := commonPrefix(w.unused, w.missing); before != "" {
-		return []string{fmt.Sprintf("names in the model have %q before them, as %q, and in the file %q; rename =%s", before,
-			join(before, w.unused[0]), w.unused[0], before)}
-	}
-	report(w.twice, "names twice", "rename them apart, or neither")
-	report(w.shapes, "of another shape", "skip them, or make the model of these sizes")
-	report(w.types, "of a type that cannot be converted", "skip them")
-	report(w.missing, "not in the file", "rename what stands for them there, skip them, or load in part")
-	report(w.unused, "not in the model", "rename or skip them, or load in part")
-	return all
-}
-
 // CheckWeights compares a file with a model, which need not exist, and says what LoadWeights would
 // do. The error is a *WeightsError where the file is not of this model, or one of reading it.
 func CheckWeights(path string, m Module, o WeightsConfig) (WeightsReport, error) {
@@ -89,7 +81,7 @@ func CheckWeights(path string, m Module, o WeightsConfig) (WeightsReport, error)
 		return WeightsReport{}, err
 	}
 	file.Close() // it was only read
-	return w.report, nil
+	return w.WeightsReport, nil
 }
 
 func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *weightsMatch, error) {
@@ -98,15 +90,7 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 		return nil, nil, fmt.Errorf("nn: loading a model: %w", err)
 	}
 	w := matchWeights(file.Tensors(), m, o)
-	problems := w.problems()
-	if len(problems) == 0 && w.report.Loaded == 0 {
-		problems = []string{fmt.Sprintf("none of its %d tensors is one of the model's %d",
-			len(file.Tensors()), w.report.Total)}
-	}
-	if len(problems) > 0 {
-		if idle := w.report.Unmatched; len(idle) > 0 {
-			problems = append(problems, fmt.Sprintf("%d rules that match no name: %s; want them left out, or names that are there", len(idle), some(idle)))
-		}
+	if problems := w.problems(); len(problems) > 0 {
 		file.Close() // it was only read
 		return nil, nil, &WeightsError{path, problems}
 	}
@@ -132,43 +116,28 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 		if w.from[p.Name] == "" || o.Existing && !p.Exists() {
 			continue
 		}
-		data, err := w.read(file, p)
+		t, err := file.Read(w.from[p.Name])
+		if wanted := torch.FileDType(p.DType()); err == nil && t.DType != wanted {
+			t, err = safetensors.Convert(t, wanted)
+		}
 		switch {
 		case err != nil:
 		case p.Exists():
-			err = torch.SetBytes(p.value(), data)
+			err = torch.SetBytes(p.value(), t.Data)
 		default:
-			err = torch.Try(func() { p.SetTensor(c.Keep(torch.FromBytes(c, data, p.DType(), p.Shape()))) })
+			err = torch.Try(func() { p.SetTensor(c.Keep(torch.FromBytes(c, t.Data, p.DType(), p.Shape()))) })
 		}
 		if err != nil {
 			return WeightsReport{}, fmt.Errorf("nn: loading %q from %s: %w", p.Name, path, err)
 		}
 	}
-	return w.report, nil
+	return w.WeightsReport, nil
 }
 
-// read reads a parameter's value and converts it.
-func (w *weightsMatch) read(file *safetensors.File, p NamedParam) ([]byte, error) {
-	t, err := file.Read(w.from[p.Name])
-	if wanted := torch.FileDType(p.DType()); err == nil && t.DType != wanted {
-		t, err = safetensors.Convert(t, wanted)
-	}
-	return t.Data, err
-}
-
-// WeightsConfig matches the tensors of a file with a model's. The zero value takes all names as they
-// are.
-type WeightsConfig struct {
-	// Rename changes the names in the file, one rule after the other.
-	Rename []Rename
-	// Skip leaves out what has one of these names, in the model or, after Rename, in the file: the
-	// parameters keep their values, or start from those of a new model. A * stands for any text.
-	Skip []string
-	// Partial leaves out what only the file has, or only the model.
-	Partial bool
-	// Existing leaves out parameters that do not exist, for a model that several processes share. The
-	// file must have them all the same.
-	Existing bool
+// Load is LoadWeights with all names as they are.
+func Load(c *torch.Ctx, path string, m Module) error {
+	_, err := LoadWeights(c, path, m, WeightsConfig{})
+	return err
 }
 
 // Rename replaces parts of names: Old, a part or several with dots between, by New wherever it
@@ -178,16 +147,15 @@ type Rename struct{ Old, New string }
 // ParseRename reads OLD=NEW.
 func ParseRename(text string) (Rename, error) {
 	from, to, ok := strings.Cut(text, "=")
-	r := Rename{from, to}
 	for _, side := range []string{from, to} {
-		if strings.HasPrefix(side, ".") || strings.HasSuffix(side, ".") || strings.Contains(side, "..") {
-			ok = false
-		}
+		ok = ok && (side == "" || !strings.Contains("."+side+".", ".."))
 	}
 	if !ok || from == "" && to == "" || strings.Contains(to, "=") {
-		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, parts of names with dots between them", text)
+		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, parts of names with "+
+			"dots between them",
+			text)
 	}
-	return r, nil
+	return Rename{from, to}, nil
 }
 
 func (r Rename) String() string { return r.Old + "=" + r.New }
@@ -197,19 +165,19 @@ func (r Rename) apply(name string) (renamed string, about bool) {
 	if r.Old == "" {
 		return join(r.New, name), true
 	}
-	parts, old := strings.Split(name, "."), strings.Split(r.Old, ".")
-	var out []string
-	for len(parts) > 0 {
-		if len(parts) < len(old) || !slices.Equal(parts[:len(old)], old) {
-			out, parts = append(out, parts[0]), parts[1:]
-			continue
-		}
-		if r.New != "" {
-			out = append(out, r.New)
-		}
-		parts, about = parts[len(old):], true
+	whole := "." + name + "."
+	to := "."
+	if r.New != "" {
+		to = "." + r.New + "."
 	}
-	return strings.Join(out, "."), about
+	for at := 0; ; at += len(to) - 1 {
+		i := strings.Index(whole[at:], "."+r.Old+".")
+		if i < 0 {
+			return strings.Trim(whole, "."), about
+		}
+		at += i
+		whole, about = whole[:at]+to+whole[at+len(r.Old)+2:], true
+	}
 }
 
 // Match reports whether a parameter's name is a pattern's, in which * stands for any text: "fc.*", "*.bias".
@@ -235,11 +203,32 @@ func Match(pattern, name string) bool {
 
 // weightsMatch is which tensor of a file is for which parameter.
 type weightsMatch struct {
-	from   map[string]string // names in the file, by those in the model
-	report WeightsReport
+	WeightsReport
+	from map[string]string // names in the file, by those in the model
 
-	shapes, missing, unused, twice, types []string // what does not fit
 	skip                                  []string
+	twice, shapes, types, missing, unused []string // what does not fit
+}
+
+// problems lists what does not fit. A mistake in many names is one problem.
+func (w *weightsMatch) problems() (all []string) {
+	report := func(list []string, what, remedy string) {
+		if len(list) > 0 {
+			all = append(all, fmt.Sprintf("%d %s: %s; %s", len(list), what, some(list), remedy))
+		}
+	}
+	report(w.twice, "names twice", "rename them apart, or neither")
+	report(w.shapes, "of another shape", "skip them, or make the model of these sizes")
+	report(w.types, "of a type that cannot be converted", "skip them")
+	report(w.missing, "not in the file", "rename what stands for them there, skip them, or load in part")
+	report(w.unused, "not in the model", "rename or skip them, or load in part")
+	if len(all) == 0 && w.Loaded == 0 {
+		all = []string{"none of its tensors is one of the model's"}
+	}
+	if len(all) > 0 {
+		report(w.Unmatched, "rules that match no name", "want them left out, or names that are there")
+	}
+	return all
 }
 
 // matchWeights compares a file with a model. It reads no data.
@@ -247,13 +236,13 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	w := &weightsMatch{from: map[string]string{}, skip: o.Skip}
 	there := map[string]safetensors.Tensor{}
 	renamed := make([]string, len(tensors))
-	matched := make([]bool, len(o.Rename))
+	matched := map[string]bool{} // rules
 	for i, t := range tensors {
 		name := t.Name
-		for rule, r := range o.Rename {
+		for _, r := range o.Rename {
 			var about bool
 			name, about = r.apply(name)
-			matched[rule] = matched[rule] || about
+			matched[r.String()] = matched[r.String()] || about
 		}
 		renamed[i] = name
 		if other, taken := there[name]; taken {
@@ -262,62 +251,48 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		}
 		there[name] = t
 	}
-	names := slices.Clone(renamed)
-	for _, p := range State(m) {
-		names = append(names, p.Name)
-	}
-	w.report.Unmatched = unmatched(o, matched, names)
 	seen := w.tied(there, m)
 	for _, p := range State(m) {
-		w.report.Total++
+		w.Total++
 		t, ok := there[p.Name]
 		seen[p.Name] = true
+		wanted := torch.FileDType(p.DType())
 		switch {
-		case w.skipped(p.Name):
+		case w.skipped(p.Name, matched):
 		case !ok && (o.Partial || strings.HasSuffix(p.Name,
-			"num_batches_tracked")): // which files of old have not
-			w.report.Missing = append(w.report.Missing, p.Name)
+			"num_batches_tracked")): // old files do not have it
+			w.Missing = append(w.Missing, p.Name)
 		case !ok:
 			w.missing = append(w.missing, p.Name)
 		case !slices.Equal(t.Shape, p.Shape()):
 			w.shapes = append(w.shapes, fmt.Sprintf("%q is %v in the file and %v in the model", p.Name,
 				t.Shape, p.Shape()))
-		case !convertible(t.DType, p.DType()):
+		case t.DType != wanted && !convertible(t.DType, wanted):
 			w.types = append(w.types, fmt.Sprintf("%q is %s in the file and %s in the model", p.Name,
-				t.DType, torch.FileDType(p.DType())))
+				t.DType, wanted))
 		default:
 			w.from[p.Name] = t.Name
-			if t.DType != torch.FileDType(p.DType()) {
-				w.report.Converted++
+			if t.DType != wanted {
+				w.Converted++
 			}
 		}
 	}
-	w.report.Loaded = len(w.from)
+	w.Loaded = len(w.from)
 	for i, t := range tensors {
 		switch name := renamed[i]; {
-		case seen[name], w.skipped(name):
+		case w.skipped(name, matched), seen[name]:
 		case o.Partial:
-			w.report.Unused = append(w.report.Unused, t.Name)
+			w.Unused = append(w.Unused, t.Name)
 		default:
 			w.unused = append(w.unused, name)
 		}
 	}
-	return w
-}
-
-// unmatched are the rules of Rename and Skip that match no name.
-func unmatched(o WeightsConfig, matched []bool, names []string) (rules []string) {
+	rules := slices.Clone(o.Skip)
 	for i, r := range o.Rename {
-		if !matched[i] {
-			rules = append(rules, r.String())
-		}
+		rules = slices.Insert(rules, i, r.String())
 	}
-	for _, pattern := range o.Skip {
-		if !slices.ContainsFunc(names, func(name string) bool { return Match(pattern, name) }) {
-			rules = append(rules, pattern)
-		}
-	}
-	return rules
+	w.Unmatched = slices.DeleteFunc(rules, func(rule string) bool { return matched[rule] })
+	return w
 }
 
 // tied finds other names of tied parameters in a file: the file has the value again, or under such a name
@@ -327,65 +302,37 @@ func (w *weightsMatch) tied(there map[string]safetensors.Tensor, m Module) (seen
 	first := map[*Param]string{}
 	for _, p := range Shared(m) {
 		name, known := first[p.Owner()]
-		if !known {
-			first[p.Owner()] = p.Name
-			continue
-		}
 		t, ok := there[p.Name]
-		if !ok {
-			continue
-		}
-		seen[p.Name] = true
-		if _, both := there[name]; !both {
-			there[name] = t
+		switch {
+		case !known:
+			first[p.Owner()] = p.Name
+		case ok:
+			seen[p.Name] = true
+			if _, both := there[name]; !both {
+				there[name] = t
+			}
 		}
 	}
 	return seen
 }
 
 // skipped reports whether a name is left out, and remembers that.
-func (w *weightsMatch) skipped(name string) bool {
-	if !slices.ContainsFunc(w.skip, func(p string) bool { return Match(p, name) }) {
-		return false
+func (w *weightsMatch) skipped(name string, matched map[string]bool) (skip bool) {
+	for _, pattern := range w.skip {
+		if Match(pattern, name) {
+			matched[pattern], skip = true, true
+		}
 	}
-	if !slices.Contains(w.report.Skipped, name) {
-		w.report.Skipped = append(w.report.Skipped, name)
+	if skip && !slices.Contains(w.Skipped, name) {
+		w.Skipped = append(w.Skipped, name)
 	}
-	return true
+	return skip
 }
 
-// convertible reports whether elements of a file can become a parameter's.
-func convertible(from safetensors.DType, to torch.DType) bool {
-	wanted := torch.FileDType(to)
+// convertible reports whether elements of a file can become others.
+func convertible(from, to safetensors.DType) bool {
 	floats := []safetensors.DType{safetensors.F16, safetensors.BF16, safetensors.F32, safetensors.F64}
-	return from == wanted || slices.Contains(floats, from) &&
-		(wanted == safetensors.F32 || wanted == safetensors.F64)
-}
-
-// commonPrefix finds what at least half of the names that are missing have before them in unused, as
-// "module." before "conv1.weight"; "" is none.
-func commonPrefix(missing, unused []string) string {
-	wanted, count := map[string]bool{}, map[string]int{}
-	for _, name := range missing {
-		wanted[name] = true
-	}
-	for _, name := range unused {
-		for i := range name {
-			if name[i] == '.' && wanted[name[i+1:]] {
-				count[name[:i]]++
-			}
-		}
-	}
-	best := ""
-	for prefix, n := range count {
-		if n > count[best] || n == count[best] && prefix < best {
-			best = prefix
-		}
-	}
-	if 2*count[best] < len(missing) {
-		return ""
-	}
-	return best
+	return slices.Contains(floats, from) && slices.Contains(floats[2:], to)
 }
 
 // Save writes the parameters and buffers of m, which must all exist, to a safetensors file under
@@ -395,7 +342,8 @@ func Save(path string, m Module) error {
 	var tensors []safetensors.Tensor
 	for _, p := range State(m) {
 		if !p.Exists() {
-			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
+			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or "+
+				"pipe.New first", p.Name)
 		}
 		tensors = append(tensors, p.FileTensor())
 	}
@@ -404,12 +352,6 @@ func Save(path string, m Module) error {
 
 // FileTensor is the parameter, which must exist, as it is to be written to a file.
 func (p NamedParam) FileTensor() safetensors.Tensor { return torch.FileTensor(p.Name, p.value()) }
-
-// Load is LoadWeights with all names as they are.
-func Load(c *torch.Ctx, path string, m Module) error {
-	_, err := LoadWeights(c, path, m, WeightsConfig{})
-	return err
-}
 
 // value is the parameter's own, not a replica.
 func (p NamedParam) value() *torch.Tensor {

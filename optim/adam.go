@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"math"
 
 	"penstock.example/torch"
@@ -32,8 +33,8 @@ func newAdam(name string, o Config, decoupled bool) (Optimizer, error) {
 	if o.Betas == [2]float64{} {
 		o.Betas = [2]float64{0.9, 0.999}
 	}
-	o.Eps = orElse(o.Eps, 1e-8)
-	return newOptimizer(o, orElse(o.LR, 1e-3), func(o Config) rule { return &adam{o, decoupled} }), nil
+	o.Eps = cmp.Or(o.Eps, 1e-8)
+	return newOptimizer(o, cmp.Or(o.LR, 1e-3), func(o Config) rule { return &adam{o, decoupled} }), nil
 }
 
 type adam struct {

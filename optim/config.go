@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -43,51 +44,48 @@ type Config struct {
 
 // check returns an error for the first setting that is invalid, or that the optimizer does not
 // take. Every optimizer takes LR and WeightDecay.
-func (o Config) check(optimizer string, takes ...string) error {
-	const size, part = "a finite number that is not negative", "a number from 0 to 1, 1 excluded"
+func (o Config) check(optimizer string, takes ...string) (err error) {
+	check := func(name string, value any, set, valid bool, want string) {
+		refused := &ConfigError{Of: "optim: " + optimizer, Field: name, Value: value, Remedy: "want " + want}
+		switch {
+		case err != nil:
+		case set && !slices.Contains(takes, name):
+			refused.Problem, refused.Remedy = "it is no setting of "+optimizer, "want it left out"
+			err = refused
+		case !valid:
+			err = refused
+		}
+	}
+	size := func(name string, v float64) {
+		check(name, v, v != 0, isSize(v), "a finite number that is not negative")
+	}
+	part := func(name string, v float64) {
+		check(name, v, v != 0, v >= 0 && v < 1, "a number from 0 to 1, 1 excluded")
+	}
 	takes = append(takes, "LR", "WeightDecay")
-	for _, s := range []struct {
-		name       string
-		value      any
-		set, valid bool
-		want       string
-	}{
-		{"LR", o.LR, o.LR != 0, isSize(o.LR), size},
-		{"WeightDecay", o.WeightDecay, o.WeightDecay != 0, isSize(o.WeightDecay), size},
-		{"Momentum", o.Momentum, o.Momentum != 0, isSize(o.Momentum), size},
-		{"Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) &&
-			!math.IsInf(o.Dampening, 0), "a finite number"},
-		{"Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
-			fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening)},
-		{"Betas[0]", o.Betas[0], o.Betas[0] != 0, isPart(o.Betas[0]), part},
-		{"Betas[1]", o.Betas[1], o.Betas[1] != 0, isPart(o.Betas[1]), part},
-		{"Eps", o.Eps, o.Eps != 0, isSize(o.Eps), size},
-		{"Alpha", o.Alpha, o.Alpha != 0, isPart(o.Alpha), part},
-		{"Centered", o.Centered, o.Centered, true, ""},
-	} {
-		if s.set && !slices.Contains(takes, s.name) {
-			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value,
-				Problem: "it is no setting of " + optimizer, Remedy: "want it left out"}
-		}
-		if !s.valid {
-			return &ConfigError{Of: "optim: " + optimizer, Field: s.name, Value: s.value, Remedy: "want " +
-				s.want}
-		}
+	size("LR", o.LR)
+	size("WeightDecay", o.WeightDecay)
+	size("Momentum", o.Momentum)
+	check("Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) && !math.IsInf(o.Dampening, 0),
+		"a finite number")
+	check("Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
+		fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening))
+	part("Betas[0]", o.Betas[0])
+	part("Betas[1]", o.Betas[1])
+	size("Eps", o.Eps)
+	part("Alpha", o.Alpha)
+	check("Centered", o.Centered, o.Centered, true, "")
+	for _, g := range o.Groups {
+		check("Groups", g, false, g.Params != "" && isSize(g.Scale) && (g.WeightDecay == nil ||
+			isSize(*g.WeightDecay)),
+			"a pattern of names, such as *.bias, with a Scale and a WeightDecay that are finite and "+
+				"not negative")
 	}
-	return o.checkGroups(optimizer)
+	return err
 }
 
-// isSize and isPart are false for NaN.
+// isSize is false for NaN.
 func isSize(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
-func isPart(v float64) bool { return v >= 0 && v < 1 }
-
-// orElse is v, or a default in place of 0.
-func orElse(v, otherwise float64) float64 {
-	if v == 0 {
-		return otherwise
-	}
-	return v
-}
 
 // Group is parameters that are updated with another rate, or another weight decay, such as the body of a
 // network whose head is new, or biases without decay. As a parameter group of torch.optim it follows
@@ -113,25 +111,6 @@ func (g Group) String() string {
 	return g.Params + ":" + strings.Join(parts, ",")
 }
 
-// checkGroups returns an error for the first group that is wrong.
-func (o Config) checkGroups(optimizer string) error {
-	for _, g := range o.Groups {
-		want := ""
-		switch {
-		case g.Params == "":
-			want = "a pattern of names, such as *.bias"
-		case !isSize(g.Scale):
-			want = "a Scale that is a finite number and not negative"
-		case g.WeightDecay != nil && !isSize(*g.WeightDecay):
-			want = "a WeightDecay that is a finite number and not negative"
-		default:
-			continue
-		}
-		return &ConfigError{Of: "optim: " + optimizer, Field: "Groups", Value: g, Remedy: "want " + want}
-	}
-	return nil
-}
-
 // groupRule is the rule for the parameters of a group.
 type groupRule struct {
 	params string
@@ -145,7 +124,7 @@ func grouped(o Config, make func(Config) rule) (all []groupRule) {
 		if g.WeightDecay != nil {
 			own.WeightDecay = *g.WeightDecay
 		}
-		all = append(all, groupRule{g.Params, orElse(g.Scale, 1), make(own)})
+		all = append(all, groupRule{g.Params, cmp.Or(g.Scale, 1), make(own)})
 	}
 	return all
 }

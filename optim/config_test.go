@@ -32,9 +32,11 @@ func TestInvalidSettingsAreNamed(t *testing.T) {
 		{"adamw", optim.Config{WeightDecay: -0.1}, "adamw: WeightDecay is -0.1"},
 		{"sgd", optim.Config{Momentum: -0.9}, "sgd: Momentum is -0.9"},
 		{"sgd", optim.Config{Dampening: nan}, "sgd: Dampening is NaN"},
-		{"sgd", optim.Config{Nesterov: true}, "sgd: Nesterov is true; want Momentum above 0 and Dampening 0 with it, not 0 and 0"},
+		{"sgd", optim.Config{Nesterov: true}, "sgd: Nesterov is true; want Momentum above 0 and " +
+			"Dampening 0 with it, not 0 and 0"},
 		{"sgd", optim.Config{Nesterov: true, Momentum: 0.9, Dampening: 0.5}, "not 0.9 and 0.5"},
-		{"adam", optim.Config{Betas: [2]float64{1, 0.9}}, "adam: Betas[0] is 1; want a number from 0 to 1, 1 excluded"},
+		{"adam", optim.Config{Betas: [2]float64{1, 0.9}}, "adam: Betas[0] is 1; want a number from 0 " +
+			"to 1, 1 excluded"},
 		{"adam", optim.Config{Betas: [2]float64{0.9, -0.1}}, "adam: Betas[1] is -0.1"},
 		{"adam", optim.Config{Betas: [2]float64{0.9, nan}}, "adam: Betas[1] is NaN"},
 		{"adam", optim.Config{Eps: -1e-8}, "adam: Eps is -1e-08"},
@@ -49,7 +51,8 @@ func TestInvalidSettingsAreNamed(t *testing.T) {
 		{"rmsprop", optim.Config{Dampening: 0.1}, "rmsprop: Dampening is "},
 	} {
 		opt, err := optim.New(row.name, row.config)
-		if err == nil || !strings.HasPrefix(err.Error(), "optim: ") || !strings.Contains(err.Error(), row.want) {
+		if err == nil || !strings.HasPrefix(err.Error(), "optim: ") || !strings.Contains(err.Error(),
+			row.want) {
 			t.Errorf("%s %+v: got %v, want %q", row.name, row.config, err, row.want)
 		}
 		if opt != nil {
@@ -85,11 +88,14 @@ func TestGroups(t *testing.T) {
 		grouped, apart := newModel(t, torch.CPU(0)), newModel(t, torch.CPU(0))
 		first, second := apart[0].Name, apart[1].Name
 		config := row.config
-		config.Groups = []optim.Group{{Params: first[:len(first)-1] + "*" + first[len(first)-1:], Scale: 0.5, WeightDecay: &some}, {Params: second, WeightDecay: &none}, {Params: first, Scale: 9}, {Params: "nothing*"}}
+		config.Groups = []optim.Group{{Params: first[:len(first)-1] + "*" + first[len(first)-1:],
+			Scale: 0.5, WeightDecay: &some}, {Params: second, WeightDecay: &none}, {Params: first,
+			Scale: 9}, {Params: "nothing*"}}
 		one := newOptimizer(t, row.name, config)
 		body, bare := row.config, row.config
 		body.WeightDecay, bare.WeightDecay = some, none
-		each := []optim.Optimizer{newOptimizer(t, row.name, body), newOptimizer(t, row.name, bare), newOptimizer(t, row.name, row.config)}
+		each := []optim.Optimizer{newOptimizer(t, row.name, body), newOptimizer(t, row.name, bare),
+			newOptimizer(t, row.name, row.config)}
 		each[0].SetLR(0.5 * each[0].LR())
 		lists := [][]nn.NamedParam{apart[:1], apart[1:2], apart[2:]}
 		for step := range 3 {
@@ -117,8 +123,10 @@ func TestGroups(t *testing.T) {
 		}
 		c.Close()
 	}
-	for _, g := range []optim.Group{{Scale: 1}, {Params: "*", Scale: -1}, {Params: "*", WeightDecay: new(-1.0)}} {
-		if _, err := optim.New("adam", optim.Config{Groups: []optim.Group{g}}); err == nil || !strings.Contains(err.Error(), "optim: adam: Groups is "+g.String()) {
+	for _, g := range []optim.Group{{Scale: 1}, {Params: "*", Scale: -1}, {Params: "*",
+		WeightDecay: new(-1.0)}} {
+		if _, err := optim.New("adam", optim.Config{Groups: []optim.Group{g}}); err == nil ||
+			!strings.Contains(err.Error(), "optim: adam: Groups is "+g.String()) {
 			t.Errorf("%v: %v", g, err)
 		}
 	}
@@ -131,8 +139,10 @@ func TestSlots(t *testing.T) {
 		config optim.Config
 		want   int
 	}{
-		{"sgd", optim.Config{LR: 0.1}, 0}, {"sgd", optim.Config{LR: 0.1, Momentum: 0.9}, 1}, {"adam", optim.Config{LR: 0.1}, 2}, {"adamw", optim.Config{LR: 0.1}, 2},
-		{"rmsprop", optim.Config{LR: 0.1}, 1}, {"rmsprop", optim.Config{LR: 0.1, Momentum: 0.9, Centered: true}, 3},
+		{"sgd", optim.Config{LR: 0.1}, 0}, {"sgd", optim.Config{LR: 0.1, Momentum: 0.9}, 1}, {"adam",
+			optim.Config{LR: 0.1}, 2}, {"adamw", optim.Config{LR: 0.1}, 2},
+		{"rmsprop", optim.Config{LR: 0.1}, 1}, {"rmsprop", optim.Config{LR: 0.1, Momentum: 0.9,
+			Centered: true}, 3},
 	} {
 		c := torchtest.New(t, torch.Options{})
 		got, err := optim.Slots(test.name, test.config)
@@ -162,13 +172,17 @@ func TestSchedulesFromNames(t *testing.T) {
 		want   map[int]float64
 	}{
 		{"constant", optim.ScheduleConfig{LR: 0.4}, map[int]float64{0: 0.4, 1000: 0.4}},
-		{"constant", optim.ScheduleConfig{LR: 0.4, WarmupSteps: 3}, map[int]float64{0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4, 4: 0.4}},
-		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 10}, map[int]float64{0: 1, 5: 0.5, 10: 0, 11: 0, 20: 0}},
+		{"constant", optim.ScheduleConfig{LR: 0.4, WarmupSteps: 3}, map[int]float64{0: 0.1, 1: 0.2,
+			2: 0.3, 3: 0.4, 4: 0.4}},
+		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 10}, map[int]float64{0: 1, 5: 0.5, 10: 0,
+			11: 0, 20: 0}},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 14, WarmupSteps: 4, MinLR: 0.1},
 			map[int]float64{0: 0.2, 3: 0.8, 4: 1, 9: 0.55, 14: 0.1, 50: 0.1}},
-		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: 0.5}, map[int]float64{0: 1, 1: 1, 2: 0.5, 5: 0.25}},
+		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: 0.5}, map[int]float64{0: 1, 1: 1, 2: 0.5,
+			5: 0.25}},
 		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 9}, map[int]float64{2: 1, 3: 0.1, 6: 0.01, 8: 0.01}},
-		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 10, WarmupSteps: 1}, map[int]float64{0: 0.5, 1: 1, 3: 1, 4: 0.1, 7: 0.01}},
+		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 10, WarmupSteps: 1}, map[int]float64{0: 0.5,
+			1: 1, 3: 1, 4: 0.1, 7: 0.01}},
 		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 2}, map[int]float64{0: 1, 1: 0.1}},
 	} {
 		s, err := optim.NewSchedule(row.name, row.config)
@@ -199,40 +213,19 @@ func TestImpossibleSchedulesAreNamed(t *testing.T) {
 		{"constant", optim.ScheduleConfig{LR: 1, StepSize: 1}, "StepSize is 1; want it left out"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 9, Gamma: 0.5}, "Gamma is 0.5; want it left out"},
 		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 9, MinLR: 0.5}, "MinLR is 0.5; want it left out"},
-		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than the 0 of the warm-up"},
+		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than those of the warm-up"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, WarmupSteps: 5}, "TotalSteps is 5"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: 2}, "MinLR is 2"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: -1}, "MinLR is -1"},
-		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than the 0 of the warm-up, or a StepSize"},
+		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than those of the warm-up, " +
+			"or a StepSize"},
 		{"step", optim.ScheduleConfig{LR: 1, StepSize: -2}, "StepSize is -2"},
 		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: -1}, "Gamma is -1"},
 	} {
 		_, err := optim.NewSchedule(row.name, row.config)
-		if err == nil || !strings.HasPrefix(err.Error(), "optim: ") || !strings.Contains(err.Error(), row.want) {
+		if err == nil || !strings.HasPrefix(err.Error(), "optim: ") || !strings.Contains(err.Error(),
+			row.want) {
 			t.Errorf("%s %+v: got %v, want %q", row.name, row.config, err, row.want)
-		}
-	}
-}
-
-// A warm-up ends where the schedule after it begins, whichever that is.
-func TestWarmupJoinsAnySchedule(t *testing.T) {
-	for _, then := range []optim.Schedule{
-		optim.Constant(3),
-		optim.Step{Base: 3, Every: 2, Gamma: 0.1},
-		optim.Cosine{Base: 3, Steps: 8},
-		optim.Linear{From: 3, To: 1, Steps: 4},
-		optim.Warmup{Steps: 2, From: 3, Then: optim.Constant(5)},
-	} {
-		s := optim.Warmup{Steps: 3, From: 0, Then: then}
-		for step, want := range []float64{0, 1, 2, 3} {
-			if got := s.LR(step); math.Abs(got-want) > 1e-12 {
-				t.Errorf("%T: step %d has %v, want %v", then, step, got, want)
-			}
-		}
-		for step := 3; step < 20; step++ {
-			if s.LR(step) != then.LR(step-3) {
-				t.Errorf("%T: step %d has %v, want %v", then, step, s.LR(step), then.LR(step-3))
-			}
 		}
 	}
 }
@@ -249,7 +242,8 @@ func TestScaler(t *testing.T) {
 				t.Fatalf("scale %v, want %v", got, scale)
 			}
 			err := s.Done(finite)
-			if want := !finite && scale == 1; errors.Is(err, optim.ErrNeverFinite) != want || (err != nil) != want {
+			if want := !finite && scale == 1; errors.Is(err, optim.ErrNeverFinite) != want ||
+				(err != nil) != want {
 				t.Fatalf("at scale %v, finite %v: %v", scale, finite, err)
 			}
 			switch row++; {
@@ -268,7 +262,8 @@ func TestScaler(t *testing.T) {
 	if zero.Validate() != nil || zero.Factor() != 65536 || zero.Interval != 2000 {
 		t.Errorf("the zero scaler is %+v", zero)
 	}
-	for _, wrong := range []optim.Scaler{{Scale: 3}, {Scale: -2}, {Scale: 0.5}, {Scale: 1 << 25}, {Interval: -1}, {Passed: -1}, {Skipped: -1}} {
+	for _, wrong := range []optim.Scaler{{Scale: 3}, {Scale: -2}, {Scale: 0.5}, {Scale: 1 << 25},
+		{Interval: -1}, {Passed: -1}, {Skipped: -1}} {
 		if wrong.Validate() == nil {
 			t.Errorf("%+v is accepted", wrong)
 		}

@@ -46,7 +46,8 @@ type module struct{ nn.Base }
 
 // shapes of the model that most tests update. One is large enough for libtorch to use several
 // threads, and is no multiple of a vector.
-var shapes = map[string][]int64{"a.weight": {257, 131}, "a.bias": {131}, "b.weight": {3, 5, 7}, "b.bias": {}, "c.weight": {100_003}}
+var shapes = map[string][]int64{"a.weight": {257, 131}, "a.bias": {131}, "b.weight": {3, 5, 7},
+	"b.bias": {}, "c.weight": {100_003}}
 
 // order is the order of declaration, which is not the order of the names.
 var order = []string{"b.weight", "c.weight", "a.bias", "a.weight", "b.bias"}
@@ -102,12 +103,14 @@ var rules = []struct {
 	{"sgd momentum", "sgd", optim.Config{LR: 0.1, Momentum: 0.9}, 1, 0},
 	{"sgd dampening", "sgd", optim.Config{LR: 0.1, Momentum: 0.9, Dampening: 0.3, WeightDecay: 0.01}, 1, 1},
 	{"sgd nesterov", "sgd", optim.Config{LR: 0.1, Momentum: 0.9, Nesterov: true}, 1, 1},
-	{"sgd nesterov decay", "sgd", optim.Config{LR: 0.1, Momentum: 0.9, Nesterov: true, WeightDecay: 0.01}, 1, 1},
+	{"sgd nesterov decay", "sgd", optim.Config{LR: 0.1, Momentum: 0.9, Nesterov: true, WeightDecay: 0.01},
+		1, 1},
 	{"adam", "adam", optim.Config{LR: 0.01}, 2, 1},
 	{"adam decay", "adam", optim.Config{LR: 0.01, WeightDecay: 0.01}, 2, 1},
 	{"adamw", "adamw", optim.Config{LR: 0.01, WeightDecay: 0.01}, 2, 1},
 	{"rmsprop", "rmsprop", optim.Config{LR: 0.01}, 1, 1},
-	{"rmsprop all", "rmsprop", optim.Config{LR: 0.01, Momentum: 0.9, Centered: true, WeightDecay: 0.01}, 3, 2},
+	{"rmsprop all", "rmsprop", optim.Config{LR: 0.01, Momentum: 0.9, Centered: true, WeightDecay: 0.01},
+		3, 2},
 }
 
 func newOptimizer(t *testing.T, name string, o optim.Config) optim.Optimizer {

@@ -6,32 +6,31 @@ import (
 	"maps"
 	"slices"
 
-	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
 func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places []Placement) error {
-	if o.isClosed() {
+	o.mu.Lock()
+	closed := o.of == nil
+	o.mu.Unlock()
+	if closed {
 		return errors.New("optim: load after Close")
 	}
-	if len(tensors) == 0 && len(steps) == 0 {
-		o.replace(map[string]*memory{})
-		return nil
-	}
-	saved := map[string]SavedTensor{}
-	for _, t := range tensors {
-		if _, twice := saved[t.Name]; twice {
-			return fmt.Errorf("optim: load: %q is there twice", t.Name)
-		}
-		saved[t.Name] = t
-	}
-	// Nothing is allocated before all is known to fit.
-	if err := o.fits(saved, steps, places); err != nil {
-		return fmt.Errorf("optim: load: %w", err)
-	}
 	of := map[string]*memory{}
-	for _, place := range places {
-		if err := o.read(of, saved, steps, place); err != nil {
+	if len(tensors) > 0 || len(steps) > 0 {
+		saved := map[string]SavedTensor{}
+		for _, t := range tensors {
+			if _, twice := saved[t.Name]; twice {
+				return fmt.Errorf("optim: load: %q is there twice", t.Name)
+			}
+			saved[t.Name] = t
+		}
+		// Nothing is allocated before all is known to fit.
+		err := o.fits(saved, steps, places)
+		for i := 0; err == nil && i < len(places); i++ {
+			err = o.read(of, saved, steps, places[i])
+		}
+		if err != nil {
 			for _, m := range of {
 				m.free()
 			}
@@ -42,29 +41,16 @@ func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places [
 	return nil
 }
 
-func (o *optimizer) isClosed() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.of == nil
-}
-
 // fits checks that the saved state has exactly these parameters under this rule.
 func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, places []Placement) error {
-	unknownSteps, unknown := maps.Clone(steps), maps.Clone(saved)
-	seen := map[string]bool{}
+	counts, left := maps.Clone(steps), maps.Clone(saved)
 	for _, place := range places {
 		for _, p := range place.Params {
-			n, ok := steps[p.Name]
-			switch {
-			case seen[p.Name]:
-				return fmt.Errorf("parameter %q is placed twice", p.Name)
-			case !ok:
-				return fmt.Errorf("no count of steps for parameter %q", p.Name)
-			case n < 0:
-				return fmt.Errorf("parameter %q has a count of %d steps", p.Name, n)
+			n, ok := counts[p.Name]
+			if !ok || n < 0 {
+				return fmt.Errorf("no count of steps for parameter %q, or it is placed twice", p.Name)
 			}
-			seen[p.Name] = true
-			delete(unknownSteps, p.Name)
+			delete(counts, p.Name)
 			if n == 0 {
 				continue // never updated: it has no tensors
 			}
@@ -78,17 +64,13 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 					return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape,
 						p.DType(), p.Shape())
 				}
-				delete(unknown, name)
+				delete(left, name)
 			}
 		}
 	}
-	if len(unknownSteps) > 0 {
-		return fmt.Errorf("steps of parameters that the model does not have: %q",
-			slices.Sorted(maps.Keys(unknownSteps)))
-	}
-	if len(unknown) > 0 {
-		return fmt.Errorf("tensors that belong to no parameter of the model under this optimizer: %q",
-			slices.Sorted(maps.Keys(unknown)))
+	if len(counts)+len(left) > 0 {
+		return fmt.Errorf("state of no parameter of the model under this optimizer: steps %q, tensors %q",
+			slices.Sorted(maps.Keys(counts)), slices.Sorted(maps.Keys(left)))
 	}
 	return nil
 }
@@ -106,23 +88,17 @@ func (o *optimizer) read(of map[string]*memory, saved map[string]SavedTensor, st
 		}
 		m.slots = []*torch.Tensor{}
 		for _, slot := range o.rule.slots() {
-			t, err := readTensor(c, saved[stateName(slot, p.Name)], p)
-			if err != nil {
-				return err
+			t := saved[stateName(slot, p.Name)]
+			data, err := t.Read()
+			if err == nil {
+				err = torch.Try(func() {
+					m.slots = append(m.slots, c.Keep(torch.FromBytes(c, data, p.DType(), p.Shape())))
+				})
 			}
-			m.slots = append(m.slots, c.Keep(t))
+			if err != nil {
+				return fmt.Errorf("%q: %w", t.Name, err)
+			}
 		}
 	}
 	return nil
-}
-
-func readTensor(c *torch.Ctx, saved SavedTensor, p nn.NamedParam) (t *torch.Tensor, err error) {
-	data, err := saved.Read()
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", saved.Name, err)
-	}
-	if err := torch.Try(func() { t = torch.FromBytes(c, data, p.DType(), p.Shape()) }); err != nil {
-		return nil, fmt.Errorf("%q: %w", saved.Name, err)
-	}
-	return t, nil
 }

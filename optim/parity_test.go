@@ -15,7 +15,8 @@ import (
 )
 
 // paramsFrom makes parameters of tensors that read gives, under the names of the list.
-func paramsFrom(t *testing.T, c *torch.Ctx, names []string, read func(name string) *torch.Tensor) []nn.NamedParam {
+func paramsFrom(t *testing.T, c *torch.Ctx, names []string,
+	read func(name string) *torch.Tensor) []nn.NamedParam {
 	t.Helper()
 	m := &module{}
 	t.Cleanup(func() { nn.Free(m) })
@@ -55,7 +56,8 @@ func TestUpdatesAreThoseOfPyTorch(t *testing.T) {
 		t.Run(row.Name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			read := fixture(t, c, row.File)
-			params := paramsFrom(t, c, row.Params, func(name string) *torch.Tensor { return read("param0." + name) })
+			params := paramsFrom(t, c, row.Params,
+				func(name string) *torch.Tensor { return read("param0." + name) })
 			config := row.Args.Config
 			config.WeightDecay = row.Args.Decay
 			opt := newOptimizer(t, strings.ToLower(row.Optimizer), config)
@@ -93,7 +95,8 @@ func TestClippingIsThatOfPyTorch(t *testing.T) {
 		t.Run(row.Name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			read := fixture(t, c, row.File)
-			params := paramsFrom(t, c, row.Params, func(name string) *torch.Tensor { return c.ZerosLike(read("grad." + name)) })
+			params := paramsFrom(t, c, row.Params,
+				func(name string) *torch.Tensor { return c.ZerosLike(read("grad." + name)) })
 			for _, p := range params {
 				p.Tensor().SetGradOf(read("grad." + p.Name))
 			}
@@ -124,7 +127,10 @@ func TestSchedulesAreThoseOfPyTorch(t *testing.T) {
 		Warmup     int     `json:"warmup_steps"`
 	}
 	schedules := map[string]func(a args) optim.Schedule{
-		"StepLR": func(a args) optim.Schedule { return optim.Step{Base: a.Base, Every: a.Size, Gamma: a.Gamma} },
+		"StepLR": func(a args) optim.Schedule {
+			return optim.Step{Base: a.Base, Every: a.Size,
+				Gamma: a.Gamma}
+		},
 		"MultiStepLR": func(a args) optim.Schedule {
 			return optim.MultiStep{Base: a.Base, Milestones: a.Milestones, Gamma: a.Gamma}
 		},
@@ -135,7 +141,8 @@ func TestSchedulesAreThoseOfPyTorch(t *testing.T) {
 			return optim.Linear{From: a.Base * a.From, To: a.Base * a.To, Steps: a.Iters}
 		},
 		"WarmupCosine": func(a args) optim.Schedule {
-			return optim.Warmup{Steps: a.Warmup, From: a.Base * a.From, Then: optim.Cosine{Base: a.Base, Min: a.Min, Steps: a.TMax}}
+			return optim.Warmup{Steps: a.Warmup, From: a.Base * a.From, Then: optim.Cosine{Base: a.Base,
+				Min: a.Min, Steps: a.TMax}}
 		},
 	}
 	var met []string

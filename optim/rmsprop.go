@@ -1,6 +1,10 @@
 package optim
 
-import "penstock.example/torch"
+import (
+	"cmp"
+
+	"penstock.example/torch"
+)
 
 // RMSprop is torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences
 // with recurrent neural networks", eq. 38-45):
@@ -18,8 +22,8 @@ func RMSprop(o Config) (Optimizer, error) {
 	if err := o.check("rmsprop", "Momentum", "Eps", "Alpha", "Centered"); err != nil {
 		return nil, err
 	}
-	o.Alpha, o.Eps = orElse(o.Alpha, 0.99), orElse(o.Eps, 1e-8)
-	return newOptimizer(o, orElse(o.LR, 1e-2), func(o Config) rule { return &rmsprop{o} }), nil
+	o.Alpha, o.Eps = cmp.Or(o.Alpha, 0.99), cmp.Or(o.Eps, 1e-8)
+	return newOptimizer(o, cmp.Or(o.LR, 1e-2), func(o Config) rule { return &rmsprop{o} }), nil
 }
 
 type rmsprop struct{ Config }

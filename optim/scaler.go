@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -23,32 +24,26 @@ type Scaler struct {
 }
 
 // ErrNeverFinite is the error of a Scaler whose gradients are not finite at scale 1 either.
-var ErrNeverFinite = errors.New("optim: the gradients are not finite at loss scale 1 either: the loss or a layer gives infinity or NaN; lower the learning rate, or look for the layer")
+var ErrNeverFinite = errors.New("optim: the gradients are not finite at loss scale 1 either: the loss " +
+	"or a layer " +
+	"gives infinity or NaN; lower the learning rate, or look for the layer")
 
 // the least and the highest scale. A higher one makes the loss itself infinite.
 const lowestScale, highestScale = 1, 1 << 24
 
 // Factor is the factor of the next loss. It fills in the defaults.
 func (s *Scaler) Factor() float64 {
-	if s.Scale == 0 {
-		s.Scale = 1 << 16
-	}
-	if s.Interval == 0 {
-		s.Interval = 2000
-	}
+	s.Scale, s.Interval = cmp.Or(s.Scale, 1<<16), cmp.Or(s.Interval, 2000)
 	return s.Scale
 }
 
 // Validate returns an error if the scale is no power of two from 1 to 2^24, or a number is negative.
 func (s *Scaler) Validate() error {
 	fraction, _ := math.Frexp(s.Scale)
-	switch {
-	case s.Scale != 0 && (fraction != 0.5 || s.Scale < lowestScale || s.Scale > highestScale):
-		return fmt.Errorf("optim: Scaler.Scale: %v; want a power of two from 1 to 2^24, or 0 for 65536",
-			s.Scale)
-	case s.Interval < 0 || s.Passed < 0 || s.Skipped < 0:
-		return fmt.Errorf("optim: Scaler: Interval %d, Passed %d, Skipped %d; want none below 0",
-			s.Interval, s.Passed, s.Skipped)
+	if s.Scale != 0 && (fraction != 0.5 || s.Scale < lowestScale || s.Scale > highestScale) ||
+		min(s.Interval, s.Passed, s.Skipped) < 0 {
+		return fmt.Errorf("optim: Scaler: %+v; want a Scale that is a power of two from 1 to 2^24, or 0, "+
+			"and nothing below 0", *s)
 	}
 	return nil
 }

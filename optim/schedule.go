@@ -2,7 +2,6 @@ package optim
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 
@@ -32,11 +31,10 @@ type Step struct {
 // LR is Base Gamma^floor(step / Every).
 func (s Step) LR(step int) float64 { return s.Base * math.Pow(s.Gamma, float64(step/s.Every)) }
 
-// MultiStep multiplies the rate by Gamma at each milestone (MultiStepLR). One that is listed twice
-// counts twice.
+// MultiStep multiplies the rate by Gamma at each milestone (MultiStepLR), listed in any order.
 type MultiStep struct {
 	Base       float64
-	Milestones []int // in any order
+	Milestones []int
 	Gamma      float64
 }
 
@@ -140,7 +138,7 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 		if every == 0 {
 			every = max(1, after/3)
 		}
-		s = Step{Base: o.LR, Every: every, Gamma: orElse(o.Gamma, 0.1)}
+		s = Step{Base: o.LR, Every: every, Gamma: cmp.Or(o.Gamma, 0.1)}
 	}
 	if o.WarmupSteps > 0 {
 		s = Warmup{Steps: o.WarmupSteps, From: o.LR / float64(o.WarmupSteps+1), Then: s}
@@ -150,32 +148,30 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 
 func (o ScheduleConfig) check(name string) error {
 	of := "optim: " + name + " schedule"
-	refuse := func(field string, value any, remedy string, args ...any) error {
-		return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
-	}
-	switch {
-	case !(o.LR > 0) || !isSize(o.LR):
-		return refuse("LR", o.LR, "want a finite number above 0")
-	case name != "step" && o.StepSize != 0:
-		return refuse("StepSize", o.StepSize, "want it left out; it is for the step schedule")
-	case name != "step" && o.Gamma != 0:
-		return refuse("Gamma", o.Gamma, "want it left out; it is for the step schedule")
-	case name != "cosine" && o.MinLR != 0:
-		return refuse("MinLR", o.MinLR, "want it left out; it is for the cosine schedule")
-	case !isSize(o.MinLR) || o.MinLR > o.LR:
-		return refuse("MinLR", o.MinLR, "want a number from 0 to LR, %v", o.LR)
-	}
-	err := cmp.Or(arg.AtLeast(of, "WarmupSteps", o.WarmupSteps, 0),
-		arg.AtLeast(of, "TotalSteps", o.TotalSteps, 0), arg.AtLeast(of, "StepSize", o.StepSize,
-			0), arg.Finite(of, "Gamma", o.Gamma))
-	switch {
-	case err != nil:
-		return err
-	case name == "cosine" && o.TotalSteps <= o.WarmupSteps:
-		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up", o.WarmupSteps)
-	case name == "step" && o.StepSize == 0 && o.TotalSteps <= o.WarmupSteps:
-		return refuse("TotalSteps", o.TotalSteps, "want more than the %d of the warm-up, or a StepSize",
-			o.WarmupSteps)
+	after := o.TotalSteps > o.WarmupSteps
+	for _, s := range []struct {
+		field string
+		value any
+		valid bool
+		want  string
+	}{
+		{"LR", o.LR, o.LR > 0 && isSize(o.LR), "want a finite number above 0"},
+		{"StepSize", o.StepSize, name == "step" || o.StepSize == 0,
+			"want it left out; it is for the step schedule"},
+		{"Gamma", o.Gamma, name == "step" || o.Gamma == 0, "want it left out; it is for the step schedule"},
+		{"MinLR", o.MinLR, name == "cosine" || o.MinLR == 0, "want it left out; it is for the cosine " +
+			"schedule"},
+		{"MinLR", o.MinLR, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR"},
+		{"WarmupSteps", o.WarmupSteps, o.WarmupSteps >= 0, "want at least 0"},
+		{"StepSize", o.StepSize, o.StepSize >= 0, "want at least 0"},
+		{"Gamma", o.Gamma, isSize(o.Gamma), "want a finite number that is not negative"},
+		{"TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (after || name != "cosine" && (name != "step" ||
+			o.StepSize > 0)),
+			"want more than those of the warm-up, or a StepSize of a step schedule"},
+	} {
+		if !s.valid {
+			return &ConfigError{Of: of, Field: s.field, Value: s.value, Remedy: s.want}
+		}
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package optim
 
-import "penstock.example/torch"
+import (
+	"cmp"
+
+	"penstock.example/torch"
+)
 
 // SGD is stochastic gradient descent as torch.optim.SGD:
 //
@@ -16,7 +20,7 @@ func SGD(o Config) (Optimizer, error) {
 	if err := o.check("sgd", "Momentum", "Dampening", "Nesterov"); err != nil {
 		return nil, err
 	}
-	return newOptimizer(o, orElse(o.LR, 1e-3), func(o Config) rule { return &sgd{o} }), nil
+	return newOptimizer(o, cmp.Or(o.LR, 1e-3), func(o Config) rule { return &sgd{o} }), nil
 }
 
 type sgd struct{ Config }

@@ -114,83 +114,17 @@ func TestStepSkipsWhatHasNoGradient(t *testing.T) {
 	}
 }
 
-// State is charged to the device of the step, to the byte, and a step needs no more than its
-// temporaries beyond that, of one parameter at a time; and a few bytes for the numbers that
-// libtorch makes tensors of.
-func TestMemory(t *testing.T) {
-	const device, size, largest, numbers = 3, 4 * elements, 4 * 100_003, 64
-	for _, row := range rules {
-		t.Run(row.title, func(t *testing.T) {
-			torchtest.Check(t)
-			d := torch.CPU(device)
-			c := torch.NewCtx(torch.Options{Device: d, Threads: 1})
-			defer c.Close()
-			model := newModel(t, torch.CPU(0))
-			opt := newOptimizer(t, row.name, row.config)
-			setGrads(c, model, 0)
-			start := d.Memory().Live
-			for step := range 3 {
-				d.ResetPeak()
-				before := d.Memory().Live
-				opt.Step(c, model)
-				m := d.Memory()
-				if got, want := m.Live-start, row.slots*size; got != want {
-					t.Fatalf("step %d: the state takes %d bytes, want %d", step, got, want)
-				}
-				if extra, most := m.Peak-max(before, m.Live), row.temporaries*largest+numbers; extra > most {
-					t.Errorf("step %d: temporaries take %d bytes, want at most %d", step, extra, most)
-				}
-			}
-			opt.Close()
-			opt.Close()
-			if got := d.Memory().Live; got != start {
-				t.Errorf("%d bytes are live after Close", got-start)
-			}
-		})
-	}
-}
-
-// An update that finds no memory is an *Error of the operator; what it had taken is given back, and
-// the optimizer works when there is room again.
-func TestStepOutOfMemory(t *testing.T) {
-	torchtest.Check(t)
-	d := torch.CPU(4)
-	c := torch.NewCtx(torch.Options{Device: d, Threads: 1})
-	defer c.Close()
-	model := newModel(t, torch.CPU(0))
-	opt := newOptimizer(t, "adam", optim.Config{})
-	setGrads(c, model, 0)
-	// Room for exp_avg of the largest parameter but not for exp_avg_sq.
-	d.SetLimit(d.Memory().Live + 600_000)
-	err := torch.Try(func() { opt.Step(c, model) })
-	d.SetLimit(0)
-	if !errors.Is(err, torch.ErrOutOfMemory) {
-		t.Fatalf("got %v", err)
-	}
-	c.Close()
-	if n := opt.Steps()["c.weight"]; n != 0 {
-		t.Errorf("c.weight counts %d steps", n)
-	}
-	for _, s := range opt.State() {
-		if strings.HasSuffix(s.Name, "c.weight") {
-			t.Errorf("there is %s", s.Name)
-		}
-	}
-	opt.Step(c, model)
-	if n := opt.Steps()["c.weight"]; n != 1 {
-		t.Errorf("c.weight counts %d steps after another one", n)
-	}
-}
-
 func TestStateIsSortedAndNamed(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := newModel(t, torch.CPU(0))
 	want := map[string]string{
-		"sgd":     "momentum.a.bias momentum.a.weight momentum.b.bias momentum.b.weight momentum.c.weight",
-		"rmsprop": "grad_avg.b.bias grad_avg.b.weight momentum.b.bias momentum.b.weight square_avg.b.bias square_avg.b.weight",
-		"adamw":   "exp_avg.b.bias exp_avg.b.weight exp_avg_sq.b.bias exp_avg_sq.b.weight",
+		"sgd": "momentum.a.bias momentum.a.weight momentum.b.bias momentum.b.weight momentum.c.weight",
+		"rmsprop": "grad_avg.b.bias grad_avg.b.weight momentum.b.bias momentum.b.weight " +
+			"square_avg.b.bias square_avg.b.weight",
+		"adamw": "exp_avg.b.bias exp_avg.b.weight exp_avg_sq.b.bias exp_avg_sq.b.weight",
 	}
-	for name, config := range map[string]optim.Config{"sgd": {Momentum: 0.9}, "rmsprop": {Momentum: 0.9, Centered: true}, "adamw": {}} {
+	for name, config := range map[string]optim.Config{"sgd": {Momentum: 0.9}, "rmsprop": {Momentum: 0.9,
+		Centered: true}, "adamw": {}} {
 		opt := newOptimizer(t, name, config)
 		setGrads(c, model, 0)
 		if name != "sgd" {
@@ -293,7 +227,8 @@ func TestApplyThatBreaks(t *testing.T) {
 					t.Errorf("broken at %d, first update %v: %s is of the wrong step", at, first, name)
 				}
 				if n := state(opt)["steps of "+name]; n != counted {
-					t.Errorf("broken at %d, first update %v: %s counts %q updates, want %q", at, first, name, n, counted)
+					t.Errorf("broken at %d, first update %v: %s counts %q updates, want %q", at, first,
+						name, n, counted)
 				}
 			}
 			if first {
@@ -381,16 +316,20 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				if now := d.Memory().Live; now != live {
-					t.Fatalf("step %d, %d bytes available: a refused update leaves %d bytes", step, limit-live, now-live)
+					t.Fatalf("step %d, %d bytes available: a refused update leaves %d bytes", step,
+						limit-live, now-live)
 				}
 				if after := all(refused); !maps.Equal(after, before) {
-					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step, limit-live)
+					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step,
+						limit-live)
 				}
 				// so that this allocation is let through and the next may not be
 				limit = e.Live + e.Requested + slack
 			}
-			if took, most := limit-live, need.State+need.Scratch; took > most+slack || took < most && (step > 0 || !slices.Contains(without, true)) {
-				t.Fatalf("step %d: an update needed %d bytes, up to %d of them not, and was to need %d", step, took, slack, most)
+			if took, most := limit-live, need.State+need.Scratch; took > most+slack || took < most &&
+				(step > 0 || !slices.Contains(without, true)) {
+				t.Fatalf("step %d: an update needed %d bytes, up to %d of them not, and was to need %d",
+					step, took, slack, most)
 			}
 			if !maps.Equal(all(refused), all(plain)) {
 				t.Fatalf("step %d: other bits than a run that was never refused", step)

@@ -1,8 +1,6 @@
 package optim
 
 import (
-	"fmt"
-
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -17,11 +15,8 @@ import (
 // context stays open, and nobody else updates its parameters or drops their gradients.
 type Update interface {
 	// Apply updates the parameters that had a gradient in Prepare, by the gradients and the rate
-	// that there are now. It is called once.
-	//
-	// It panics before anything has changed if the optimizer was closed, or state or gradients were
-	// replaced since Prepare. It does not fail for lack of memory. If an operator fails for another
-	// reason, earlier parameters are updated and counted, later ones are unchanged, and the
+	// that there are now. It is called once. It does not fail for lack of memory. If an operator fails
+	// for another reason, earlier parameters are updated and counted, later ones are unchanged, and the
 	// parameter itself is not counted and may be half updated.
 	Apply()
 	// Drop frees what Prepare allocated and Apply did not turn into state. It is idempotent and the
@@ -81,10 +76,13 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 				u.idle = append(u.idle, p.Name)
 				continue
 			}
-			u.parts = append(u.parts, part{p, known, known})
+			m := known
 			if known.fresh() {
-				u.parts[len(u.parts)-1].memory = &memory{}
-				u.parts[len(u.parts)-1].memory.allocate(c, t, len(o.rule.slots()))
+				m = &memory{slots: []*torch.Tensor{}}
+			}
+			u.parts = append(u.parts, part{p, known, m})
+			for len(m.slots) < len(o.rule.slots()) {
+				m.slots = append(m.slots, c.Keep(c.ZerosLike(t)))
 			}
 			rule, _ := o.ruleOf(p.Name)
 			scratch = max(scratch, int64(rule.temporaries())*p.Bytes())
@@ -97,16 +95,7 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 	return u
 }
 
-// allocate makes the slots of a parameter.
-func (m *memory) allocate(c *torch.Ctx, p *torch.Tensor, slots int) {
-	m.slots = make([]*torch.Tensor, 0, slots)
-	for range slots {
-		m.slots = append(m.slots, c.Keep(c.ZerosLike(p)))
-	}
-}
-
 func (u *prepared) Apply() {
-	u.check()
 	lr := u.o.LR()
 	u.c.NoGrad(func() {
 		u.c.Unlimited(func() {
@@ -117,20 +106,6 @@ func (u *prepared) Apply() {
 	})
 	for _, name := range u.idle {
 		u.o.remember(name, nil)
-	}
-}
-
-// check panics if parameters have changed since Prepare.
-func (u *prepared) check() {
-	for _, p := range u.parts {
-		switch now := u.o.known(p.Name); {
-		case now != p.known:
-			panic(fmt.Sprintf("optim: Apply: the state of %q was replaced since Prepare, by Load or another update; prepare the update again",
-				p.Name))
-		case !p.Tensor().HasGrad():
-			panic(fmt.Sprintf("optim: Apply: the gradient of %q was dropped since Prepare; drop gradients after the update",
-				p.Name))
-		}
 	}
 }
 

@@ -20,64 +20,45 @@ func TestDamagedFiles(t *testing.T) {
 		file []byte
 		want string
 	}{
-		{[]byte{1, 2, 3}, "the file has 3 bytes"},
-		{[]byte("PK\x03\x04\x00\x00\x08\x08rest"), "it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it"},
+		{[]byte{1, 2, 3}, "reading the header's length: unexpected EOF"},
+		{[]byte("PK\x03\x04\x00\x00\x08\x08rest"), "it is a file of PyTorch; want the state_dict that it holds"},
 		{[]byte("\x80\x02\x8a\nl\xfc\x9cFrest"), "it is a file of PyTorch; want"},
-		{[]byte("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "18446744073709551615"},
-		{[]byte("\x01\xe1\xf5\x05\x00\x00\x00\x00{}"), "length is 100000001"},
-		{raw(`{"w":`, "")[:10], "length is 5, the file has 2 bytes left"},
+		{[]byte("\xff\xff\xff\xff\xff\xff\xff\xff{}"), "length is 18446744073709551615; want at most 100000000"},
+		{raw(`{"w":`, "")[:10], "length is 5; want at most 100000000, and no more than the 2 bytes that follow"},
 		{raw("", ""), "unexpected EOF"},
-		{raw("[]", ""), "want an object"},
-		{raw(`{"w":}`, ""), "byte 13: the header is not what the format demands"},
+		{raw("[]", ""), "unmarshal JSON array"},
 		{raw(`{}{}`, ""), "after top-level value"},
-		{raw("{}\x00\x00", ""), "after top-level value"},
 		{raw("{\"\xff\":0}", ""), "invalid UTF-8"},
 		{raw(`{"w":{`+u8+`"data_offsets":[0,1]},"\u0077":{`+u8+`"data_offsets":[0,1]}}`, "x"), `duplicate object member name "w"`},
 		{raw(`{"__metadata__":{"a":"1","a":"1"}}`, ""), `duplicate object member name "a"`},
-		{entry(u8 + `"shape":[1],"data_offsets":[0,1]`), `duplicate object member name "shape" within "/w"`},
-		{raw(`{"__metadata__":{"a":1}}`, ""), `JSON number into Go string within "/__metadata__/a"`},
-		{raw(`{"w":[1]}`, ""), `within "/w"`},
-		{entry(u8 + `"stride":[1],"data_offsets":[0,1]`), `unknown object member name "stride" within "/w"`},
+		{entry(u8 + `"shape":[1],"data_offsets":[0,1]`), `duplicate object member name "shape"`},
+		{raw(`{"__metadata__":{"a":1}}`, ""), `JSON number into Go string`},
+		{raw(`{"w":[1]}`, ""), `unmarshal JSON array`},
+		{entry(u8 + `"stride":[1],"data_offsets":[0,1]`), `unknown object member name "stride"`},
 		{entry(`"DTYPE":"U8","shape":[1],"data_offsets":[0,1]`), `unknown object member name "DTYPE"`},
 		{entry(`"shape":[1],"data_offsets":[0,1]`), `tensor "w": want dtype, shape and two data_offsets`},
 		{entry(`"dtype":"U8","shape":null,"data_offsets":[0,1]`), "want dtype, shape and two data_offsets"},
 		{entry(`"dtype":"F4","shape":[1],"data_offsets":[0,1]`), `unknown dtype "F4"`},
 		{entry(`"dtype":"U8","shape":[-1],"data_offsets":[0,1]`), "dimension 0 of shape [-1] is negative"},
-		{entry(`"dtype":"U8","shape":[1.0],"data_offsets":[0,1]`), `1.0 into Go int64 within "/w/shape/0"`},
-		{entry(`"dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,1]`), "value out of range"},
+		{entry(`"dtype":"U8","shape":[1.0],"data_offsets":[0,1]`), `1.0 into Go int64`},
 		{entry(`"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]`), "overflows"},
 		{entry(u8 + `"data_offsets":[0,1,2]`), "two data_offsets"},
-		{entry(u8 + `"data_offsets":[1,0]`), "[1 0] end before they begin"},
-		{entry(`"dtype":"F32","shape":[2,3],"data_offsets":[0,20]`), "shape [2 3] of F32 takes 24 bytes, data_offsets [0 20] hold 20"},
-		{entry(`"dtype":"U8","shape":[4],"data_offsets":[0,4]`), `byte 61: tensor "w": data_offsets [0 4] end beyond the 1 bytes of data in the file: it is truncated`},
-		{raw(`{}`, "x"), "1 bytes follow the data's start"},
-		{raw(`{"v":{`+u8+`"data_offsets":[0,1]},"w":{`+u8+`"data_offsets":[2,3]}}`, "xyz"), `gap of 1 bytes after tensor "v", expected begin 1`},
-		{raw(`{"v":{`+u8+`"data_offsets":[0,1]},"w":{`+u8+`"data_offsets":[0,1]}}`, "x"), `overlap tensor "v"`},
+		{entry(u8 + `"data_offsets":[1,0]`), "shape [1] of U8 takes 1 bytes, not data_offsets [1 0]"},
+		{entry(`"dtype":"F32","shape":[2,3],"data_offsets":[0,20]`), "shape [2 3] of F32 takes 24 bytes, not data_offsets [0 20]"},
+		{entry(`"dtype":"U8","shape":[4],"data_offsets":[0,4]`), `tensor "w": data_offsets [0 4]; want them from 0 on, and at most the 1 bytes of data in the file`},
+		{raw(`{}`, "x"), "1 bytes follow the last tensor"},
+		{raw(`{"v":{`+u8+`"data_offsets":[0,1]},"w":{`+u8+`"data_offsets":[2,3]}}`, "xyz"), `data_offsets [2 3]; want them from 1 on`},
+		{raw(`{"v":{`+u8+`"data_offsets":[0,1]},"w":{`+u8+`"data_offsets":[0,1]}}`, "x"), `data_offsets [0 1]; want them from 1 on`},
 	} {
-		_, err := parse(row.file)
-		var format *safetensors.FormatError
-		if !errors.As(err, &format) || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%q: %v, want a FormatError with %q", row.file, err, row.want)
+		path := filepath.Join(t.TempDir(), "w.safetensors")
+		must.Do(t, os.WriteFile(path, row.file, 0o644))
+		_, err := safetensors.Open(path)
+		if err == nil || !strings.HasPrefix(err.Error(), "safetensors: "+path+": ") || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%q: %v, want %q", row.file, err, row.want)
 		}
 	}
-}
-
-func TestDamagedBool(t *testing.T) {
-	file, err := parse(raw(`{"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}`, "\x01\x02"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = file.Read("m")
-	const want = `safetensors: byte 63: tensor "m": element 1 of BOOL is the byte 2, expected 0 or 1`
-	if err == nil || err.Error() != want {
-		t.Errorf("error %v, want %v", err, want)
-	}
-}
-
-func TestErrorNamesThePath(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "w.safetensors")
-	must.Do(t, os.WriteFile(path, raw("[]", ""), 0o644))
-	if _, err := safetensors.Open(path); err == nil || !strings.HasPrefix(err.Error(), "safetensors: "+path+": byte 8: ") {
+	file := must.Get(parse(raw(`{"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}`, "\x01\x02")))(t)
+	if _, err := file.Read("m"); err == nil || !strings.Contains(err.Error(), `tensor "m": bytes 63 to 65: element 1 of BOOL is the byte 2, expected 0 or 1`) {
 		t.Error(err)
 	}
 }
@@ -89,44 +70,4 @@ func TestFileThatShrinks(t *testing.T) {
 	if _, err := file.Read("a.mask"); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "a.mask") {
 		t.Errorf("error %v, want an unexpected EOF for a.mask", err)
 	}
-}
-
-// FuzzNewFile: no input makes the reader panic or accept a file that does not come out the same when it is written again
-// and read again. That no header makes it allocate more than the file holds is seen in the fuzzer's own memory.
-func FuzzNewFile(f *testing.F) {
-	f.Add(raw(smallHeader, smallData))
-	f.Add(raw(`{"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}}`, strings.Repeat("\x00", 24)))
-	f.Add(raw(`{"w":{"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]}}`, "x"))
-	f.Add([]byte("\x00\xe1\xf5\x05\x00\x00\x00\x00{}"))
-	f.Fuzz(func(t *testing.T, file []byte) {
-		read, err := parse(file)
-		if err != nil {
-			return
-		}
-		var tensors []safetensors.Tensor
-		size := 0
-		for _, header := range read.Tensors() {
-			tensor, err := read.Read(header.Name)
-			if err != nil {
-				return // a damaged BOOL
-			}
-			tensors = append(tensors, tensor)
-			size += len(tensor.Data)
-		}
-		if size > len(file) {
-			t.Fatalf("%d bytes of tensors in a file of %d", size, len(file))
-		}
-		var first, second bytes.Buffer
-		if err := safetensors.Write(&first, tensors, read.Metadata()); err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
-		}
-		again, err := parse(first.Bytes())
-		if err != nil {
-			t.Fatalf("what was written cannot be read: %v", err)
-		}
-		must.Do(t, safetensors.Write(&second, tensors, again.Metadata()))
-		if !bytes.Equal(first.Bytes(), second.Bytes()) {
-			t.Fatal("written twice, the file differs")
-		}
-	})
 }

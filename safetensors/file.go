@@ -11,6 +11,9 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"penstock.example/internal/disk"
 )
 
@@ -25,6 +28,12 @@ type File struct {
 	metadata map[string]string
 }
 
+// span is a tensor's place in the data, in bytes from the data's start.
+type span struct {
+	Tensor
+	begin, end int64
+}
+
 // Open reads the header of the regular file at path and checks that the tensors it names fill the file
 // exactly. The caller closes the File.
 func Open(path string) (*File, error) {
@@ -35,96 +44,108 @@ func Open(path string) (*File, error) {
 	info, err := source.Stat()
 	var file *File
 	if err == nil {
-		file, err = NewFile(source, info.Size())
+		file, err = newFile(source, info.Size())
 	}
 	if err != nil {
 		source.Close() // it was only read
-		if format := (*FormatError)(nil); errors.As(err, &format) {
-			format.Path = path
-		}
-		return nil, err
+		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	file.path, file.closer = path, source
 	return file, nil
 }
 
-// NewFile is Open for a file of size bytes that is reached through source. Close does not close source.
-func NewFile(source io.ReaderAt, size int64) (*File, error) {
+// newFile is Open for a file of size bytes that is reached through source.
+func newFile(source io.ReaderAt, size int64) (*File, error) {
 	header, err := readHeader(source, size)
 	if err != nil {
 		return nil, err
 	}
-	spans, metadata, err := parseHeader(header)
-	if err != nil {
-		return nil, err
+	file := &File{source: source, data: lengthSize + int64(len(header))}
+	if file.spans, file.metadata, err = parseHeader(header); err != nil {
+		return nil, fmt.Errorf("the header: %w", err)
 	}
-	file := &File{source: source, data: lengthSize + int64(len(header)), spans: spans, metadata: metadata}
-	if err := checkTiling(spans, file.data, size-file.data); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.Name, b.Name) })
-	return file, nil
+	return file, checkTiling(file.spans, size-file.data)
 }
 
 // readHeader reads the header without its length. Nothing is allocated that the file has no bytes for.
 func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
-	fail := func(problem string, args ...any) ([]byte, error) {
-		return nil, &FormatError{Problem: fmt.Sprintf(problem, args...)}
-	}
-	if size < lengthSize {
-		return fail("the file has %d bytes, expected at least the %d of the header's length", size, lengthSize)
-	}
 	var prefix [lengthSize]byte
 	if err := readAt(source, prefix[:], 0); err != nil {
-		return nil, fmt.Errorf("safetensors: reading the header's length: %w", err)
+		return nil, fmt.Errorf("reading the header's length: %w", err)
 	}
 	length, left := binary.LittleEndian.Uint64(prefix[:]), uint64(size-lengthSize)
-	// A file of torch.save is a zip, or before 1.6 a pickle of version 2 to 5.
-	zip, pickle := bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")), prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5
-	switch {
-	case length > min(MaxHeader, left) && (zip || pickle):
-		return fail("it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it")
-	case length > MaxHeader:
-		return fail("the header's length is %d (bytes % x), expected at most %d: this may be another kind of file",
-			length, prefix, MaxHeader)
-	case length > left:
-		return fail("the header's length is %d, the file has %d bytes left: it is truncated, or another kind of file",
-			length, left)
+	if length > min(maxHeader, left) {
+		// A file of torch.save is a zip, or before 1.6 a pickle of version 2 to 5.
+		if bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")) || prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 {
+			return nil, errors.New("it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it")
+		}
+		return nil, fmt.Errorf("the header's length is %d; want at most %d, and no more than the %d bytes that follow: it is truncated, or another kind of file",
+			length, maxHeader, left)
 	}
 	header := make([]byte, length)
 	if err := readAt(source, header, lengthSize); err != nil {
-		return nil, fmt.Errorf("safetensors: reading the header: %w", err)
+		return nil, fmt.Errorf("reading the header: %w", err)
 	}
 	return header, nil
 }
 
-// checkTiling returns an error unless the spans cover the data, size bytes from start, each byte once.
-func checkTiling(spans []span, start, size int64) error {
+// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader refuses
+// what would hide damage or an attack: a name twice, unknown names, names in another case, and bytes that
+// are not UTF-8.
+func parseHeader(header []byte) (spans []span, metadata map[string]string, err error) {
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(bytes.TrimRight(header, " "), &members); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		var e struct {
+			DType   *DType  `json:"dtype"`
+			Shape   []int64 `json:"shape"`
+			Offsets []int64 `json:"data_offsets"`
+		}
+		if name == metadataKey {
+			err = json.Unmarshal(members[name], &metadata)
+		} else {
+			err = json.Unmarshal(members[name], &e, json.RejectUnknownMembers(true))
+		}
+		var size int64
+		switch {
+		case err != nil:
+		case name == metadataKey:
+			continue
+		case e.DType == nil || e.Shape == nil || len(e.Offsets) != 2:
+			err = errors.New("want dtype, shape and two data_offsets")
+		default:
+			s := span{Tensor{Name: name, DType: *e.DType, Shape: e.Shape}, e.Offsets[0], e.Offsets[1]}
+			if size, err = s.Size(); err == nil && (s.begin < 0 || size != s.end-s.begin) {
+				err = fmt.Errorf("shape %v of %s takes %d bytes, not data_offsets [%d %d]", s.Shape, s.DType,
+					size, s.begin, s.end)
+			}
+			spans = append(spans, s)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
+		}
+	}
+	return spans, metadata, nil
+}
+
+// checkTiling returns an error unless the spans cover the size bytes of data, each byte once.
+func checkTiling(spans []span, size int64) error {
 	spans = slices.Clone(spans)
 	slices.SortFunc(spans, func(a, b span) int {
-		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})
-	covered, last := int64(0), "the data's start"
+	covered := int64(0)
 	for _, s := range spans {
-		fail := func(format string, args ...any) error {
-			return &FormatError{Tensor: s.Name, Offset: start + min(s.begin, size),
-				Problem: fmt.Sprintf(format, args...)}
+		if s.begin != covered || s.end > size {
+			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d bytes of data in the file: it is truncated, or damaged",
+				s.Name, s.begin, s.end, covered, size)
 		}
-		switch {
-		case s.begin < covered:
-			return fail("data_offsets [%d %d] overlap %s, expected begin %d", s.begin, s.end, last, covered)
-		case s.begin > covered:
-			return fail("data_offsets [%d %d] leave a gap of %d bytes after %s, expected begin %d",
-				s.begin, s.end, s.begin-covered, last, covered)
-		case s.end > size:
-			return fail("data_offsets [%d %d] end beyond the %d bytes of data in the file: it is truncated",
-				s.begin, s.end, size)
-		}
-		covered, last = s.end, fmt.Sprintf("tensor %q", s.Name)
+		covered = s.end
 	}
 	if covered < size {
-		return &FormatError{Offset: start + covered,
-			Problem: fmt.Sprintf("%d bytes follow %s, expected the end of the file", size-covered, last)}
+		return fmt.Errorf("%d bytes follow the last tensor; want the end of the file", size-covered)
 	}
 	return nil
 }
@@ -151,13 +172,13 @@ func (f *File) Read(name string) (Tensor, error) {
 	}
 	s := f.spans[i]
 	data := make([]byte, s.end-s.begin)
-	if err := readAt(f.source, data, f.data+s.begin); err != nil {
-		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %q: reading bytes %d to %d: %w",
-			f.path, name, f.data+s.begin, f.data+s.end, err)
+	err := readAt(f.source, data, f.data+s.begin)
+	if err == nil {
+		err = s.checkData(data)
 	}
-	if err := s.checkData(data); err != nil {
-		return Tensor{}, &FormatError{Path: f.path, Tensor: name, Offset: f.data + s.begin,
-			Problem: err.Error()}
+	if err != nil {
+		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %q: bytes %d to %d: %w", f.path, name,
+			f.data+s.begin, f.data+s.end, err)
 	}
 	t := s.Tensor
 	t.Shape, t.Data = slices.Clone(s.Shape), data
@@ -182,24 +203,4 @@ func readAt(source io.ReaderAt, buffer []byte, offset int64) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// FormatError is a file that is not what the format demands. Other failures of reading, such as a
-// disk's, are returned as they come.
-type FormatError struct {
-	Path    string // the file's, if it was opened by one
-	Tensor  string // the tensor concerned, if one is
-	Offset  int64  // the place in the file, in bytes from its start
-	Problem string // what was found and what was expected
-}
-
-func (e *FormatError) Error() string {
-	where := fmt.Sprintf("byte %d: ", e.Offset)
-	if e.Path != "" {
-		where = e.Path + ": " + where
-	}
-	if e.Tensor != "" {
-		where += fmt.Sprintf("tensor %q: ", e.Tensor)
-	}
-	return "safetensors: " + where + e.Problem
 }

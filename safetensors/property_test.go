@@ -85,30 +85,3 @@ func TestRoundTrip(t *testing.T) {
 		}
 	})
 }
-
-// TestEveryTensorIsAligned: at any mix of dtypes a tensor's place in the file is a multiple of its element's size, so
-// that a reader can map the file and use it in place.
-func TestEveryTensorIsAligned(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		tensors := drawTensors(t)
-		counter := &counter{}
-		for i := range tensors {
-			data, width := tensors[i].Data, tensors[i].DType.Size()
-			tensors[i].Data, tensors[i].Load = nil, func(write func([]byte) error) error {
-				if counter.n%width != 0 {
-					t.Fatalf("an element of %d bytes at byte %d", width, counter.n)
-				}
-				return write(data)
-			}
-		}
-		must.Do(t, safetensors.Write(counter, tensors, nil))
-	})
-}
-
-// counter counts what is written to it.
-type counter struct{ n int64 }
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.n += int64(len(p))
-	return len(p), nil
-}

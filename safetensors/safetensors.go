@@ -9,9 +9,8 @@
 //
 // (https://github.com/huggingface/safetensors, README, "Format".)
 //
-// The reader is strict. A file that is damaged, ambiguous or merely unusual is refused with a
-// *FormatError that says where, what was expected and what was found; a lying header cannot make the
-// reader allocate more than the file's own size. The writer's output depends on its arguments alone,
+// The reader is strict. A file that is damaged, ambiguous or merely unusual is refused; a lying header
+// cannot make the reader allocate more than the file's own size. The writer's output depends on its arguments alone,
 // not on their order.
 package safetensors
 
@@ -24,12 +23,9 @@ import (
 
 // Limits and fixed places of the format.
 const (
-	// MaxHeader is the largest header in bytes, as in the reference implementation: a bound on what a reader
-	// has to parse before it can trust anything.
-	MaxHeader = 100_000_000
-
-	lengthSize  = 8 // bytes of the header's length
-	alignment   = 8 // of the data's start in the file
+	maxHeader   = 100_000_000 // bytes, as in the reference implementation
+	lengthSize  = 8           // bytes of the header's length
+	alignment   = 8           // of the data's start in the file
 	metadataKey = "__metadata__"
 )
 
@@ -50,20 +46,10 @@ const (
 	Bool DType = "BOOL" // a byte each, 0 or 1
 )
 
+var sizes = map[DType]int64{F64: 8, I64: 8, F32: 4, I32: 4, F16: 2, BF16: 2, I16: 2, I8: 1, U8: 1, Bool: 1}
+
 // Size returns the bytes of one element, and 0 for a dtype that is none of the above.
-func (d DType) Size() int64 {
-	switch d {
-	case F64, I64:
-		return 8
-	case F32, I32:
-		return 4
-	case F16, BF16, I16:
-		return 2
-	case I8, U8, Bool:
-		return 1
-	}
-	return 0
-}
+func (d DType) Size() int64 { return sizes[d] }
 
 // Tensor is a named array. A tensor to be written has either Data or Load.
 type Tensor struct {

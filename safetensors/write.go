@@ -108,13 +108,14 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	}
 	head, err := json.Marshal(entries, json.Deterministic(true))
 	if err == nil && len(metadata) > 0 {
-		var first, rest []byte
-		if first, err = json.Marshal(metadata, json.Deterministic(true)); len(entries) > 0 {
-			rest = append([]byte(","), head[1:]...)
+		var first []byte
+		first, err = json.Marshal(map[string]any{metadataKey: metadata}, json.Deterministic(true))
+		if len(entries) > 0 { // {first} and {rest} are {first,rest}
+			first[len(first)-1], head = ',', head[1:]
+			head = append(first, head...)
 		} else {
-			rest = head[1:]
+			head = first
 		}
-		head = slices.Concat([]byte(`{"`+metadataKey+`":`), first, rest)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the header: %w", err)
@@ -122,9 +123,9 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	for len(head)%alignment != 0 {
 		head = append(head, ' ')
 	}
-	if len(head) > MaxHeader {
+	if len(head) > maxHeader {
 		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter names or less metadata",
-			len(head), MaxHeader)
+			len(head), maxHeader)
 	}
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
 }

@@ -1,19 +1,15 @@
 package tokenizer
 
 import (
+	"cmp"
 	"container/heap"
-	"fmt"
-	"strconv"
 )
 
 // model is a vocabulary and its merges.
 type model struct {
-	vocabulary   map[string]int32
-	merges       map[[2]int32]merge
-	unknown      int32 // the token for characters that are not in the vocabulary; -1 is none
-	fuseUnknown  bool  // one token for several unknown characters in a row
-	byteFallback bool  // they become their bytes, as tokens <0x00> to <0xFF>, where these are there
-	wordsFirst   bool  // a piece that is a token is that token, whatever the merges
+	vocabulary map[string]int32
+	merges     map[[2]int32]merge
+	wordsFirst bool // a piece that is a token is that token, whatever the merges
 }
 
 // merge says what two tokens become, and when: lower ranks are merged first.
@@ -27,47 +23,14 @@ func (m *model) encode(piece string) (ids []int32, lacking rune) {
 	if id, ok := m.vocabulary[piece]; ok && m.wordsFirst {
 		return []int32{id}, -1
 	}
-	unknownBefore := false
 	for _, r := range piece {
 		id, ok := m.vocabulary[string(r)]
-		var bytes []int32
-		if !ok && m.byteFallback {
-			bytes = m.bytes(string(r))
-		}
-		switch {
-		case ok:
-			ids = append(ids, id)
-		case bytes != nil:
-			ids = append(ids, bytes...)
-		case m.unknown < 0:
+		if !ok {
 			return nil, r
-		case !m.fuseUnknown || !unknownBefore:
-			ids = append(ids, m.unknown)
 		}
-		unknownBefore = !ok && bytes == nil
+		ids = append(ids, id)
 	}
 	return m.merge(ids), -1
-}
-
-// bytes returns the tokens of the bytes of a character, nil if one is not in the vocabulary.
-func (m *model) bytes(char string) (out []int32) {
-	for i := range len(char) {
-		id, ok := m.vocabulary[fmt.Sprintf("<0x%02X>", char[i])]
-		if !ok {
-			return nil
-		}
-		out = append(out, id)
-	}
-	return out
-}
-
-// fallbackByte is the byte that a token such as <0x0A> stands for.
-func fallbackByte(token string) (b byte, ok bool) {
-	if len(token) != len("<0x00>") || token[:3] != "<0x" || token[5] != '>' {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(token[3:5], 16, 8)
-	return byte(n), err == nil
 }
 
 // merge merges pairs until no pair has a merge: each time the pair of the lowest rank, and of equal
@@ -126,12 +89,10 @@ type pair struct {
 
 type pairHeap []pair
 
-func (h pairHeap) Len() int { return len(h) }
-func (h pairHeap) Less(i, j int) bool {
-	return h[i].rank < h[j].rank || h[i].rank == h[j].rank && h[i].at < h[j].at
-}
-func (h pairHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *pairHeap) Push(x any)   { *h = append(*h, x.(pair)) }
+func (h pairHeap) Len() int           { return len(h) }
+func (h pairHeap) Less(i, j int) bool { return cmp.Or(h[i].rank-h[j].rank, h[i].at-h[j].at) < 0 }
+func (h pairHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *pairHeap) Push(x any)        { *h = append(*h, x.(pair)) }
 func (h *pairHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]

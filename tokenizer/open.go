@@ -64,11 +64,12 @@ func Files(path string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
 	}
+	exists := func(path string) error { _, err := os.Stat(path); return err }
+	if !info.IsDir() && filepath.Base(path) != vocabularyFile {
+		return []string{path}, nil
+	}
 	directory := path
 	if !info.IsDir() {
-		if filepath.Base(path) != vocabularyFile {
-			return []string{path}, nil
-		}
 		directory = filepath.Dir(path)
 	} else if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
 		return []string{whole}, nil
@@ -78,9 +79,4 @@ func Files(path string) ([]string, error) {
 		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
 	}
 	return files, nil
-}
-
-func exists(path string) error {
-	_, err := os.Stat(path)
-	return err
 }

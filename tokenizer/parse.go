@@ -31,11 +31,8 @@ type file struct {
 	Model        struct {
 		Type         string           `json:"type"`
 		Dropout      float64          `json:"dropout"`
-		UnknownToken string           `json:"unk_token"`
 		Prefix       string           `json:"continuing_subword_prefix"`
 		Suffix       string           `json:"end_of_word_suffix"`
-		FuseUnknown  bool             `json:"fuse_unk"`
-		ByteFallback bool             `json:"byte_fallback"`
 		IgnoreMerges bool             `json:"ignore_merges"`
 		Vocab        map[string]int32 `json:"vocab"`
 		Merges       []tokens         `json:"merges"`
@@ -69,26 +66,15 @@ func parse(content []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("model.type is %q; want BPE: %s", m.Type, otherTokenizersAdvice)
 	case len(m.Vocab) == 0:
 		return nil, errors.New("model.vocab has no tokens; want a tokenizer.json of byte-pair encoding: this may be another kind of file")
-	case m.Dropout != 0:
-		return nil, fmt.Errorf("model.dropout is %g; want 0 or null: the same text has the same tokens here", m.Dropout)
-	case m.Prefix != "" || m.Suffix != "":
-		return nil, fmt.Errorf("model.continuing_subword_prefix is %q and end_of_word_suffix %q; want neither", m.Prefix, m.Suffix)
+	case m.Dropout != 0 || m.Prefix != "" || m.Suffix != "":
+		return nil, fmt.Errorf("model has the dropout %g, continuing_subword_prefix %q and end_of_word_suffix %q; want none of them", m.Dropout, m.Prefix, m.Suffix)
 	}
-	t := &Tokenizer{added: map[string]int32{}}
+	t := &Tokenizer{added: map[string]int32{}, model: model{vocabulary: m.Vocab, wordsFirst: m.IgnoreMerges}}
 	for _, a := range f.AddedTokens {
 		if a.SingleWord || a.LStrip || a.RStrip {
 			return nil, fmt.Errorf("added token %q has single_word, lstrip or rstrip; want none: it would take other text than its own", a.Content)
 		}
 		t.added[a.Content] = a.ID
-	}
-	t.model = model{vocabulary: m.Vocab, unknown: -1, fuseUnknown: m.FuseUnknown,
-		byteFallback: m.ByteFallback, wordsFirst: m.IgnoreMerges}
-	if m.UnknownToken != "" {
-		id, ok := m.Vocab[m.UnknownToken]
-		if !ok {
-			return nil, fmt.Errorf("model.unk_token is %q; want a token of model.vocab", m.UnknownToken)
-		}
-		t.model.unknown = id
 	}
 	if err := t.normalise(f.Normalizer); err != nil {
 		return nil, err
@@ -101,7 +87,7 @@ func parse(content []byte) (*Tokenizer, error) {
 
 // gpt2 is a tokenizer of a vocab.json and a merges.txt.
 func gpt2(v map[string]int32, merges []tokens) (*Tokenizer, error) {
-	t := &Tokenizer{added: map[string]int32{}, byteLevel: true, model: model{vocabulary: v, unknown: -1}}
+	t := &Tokenizer{added: map[string]int32{}, byteLevel: true, model: model{vocabulary: v}}
 	const end = "<|endoftext|>"
 	if id, ok := v[end]; ok {
 		t.added[end] = id
@@ -166,22 +152,16 @@ func (t *Tokenizer) split(s *step) error {
 			pattern = `\p{N}`
 		}
 	case "Split":
-		switch {
-		case s.Pattern.Regex != nil:
+		if s.Pattern.Regex != nil {
 			pattern = *s.Pattern.Regex
-		case s.Pattern.String != nil:
+		} else if s.Pattern.String != nil {
 			pattern = regexp.QuoteMeta(*s.Pattern.String)
 		}
-		if pattern == "" {
-			return errors.New("pre_tokenizer has a Split without a pattern; want a Regex or a String")
-		}
-		switch {
-		case s.Behavior == "Isolated":
-		case s.Behavior == "Removed":
+		if s.Behavior == "Removed" {
 			matches, gaps = s.Invert, !s.Invert
-		default:
-			return fmt.Errorf("pre_tokenizer has a Split with the behavior %q; want Isolated or Removed",
-				s.Behavior)
+		}
+		if pattern == "" || s.Behavior != "Isolated" && s.Behavior != "Removed" {
+			return fmt.Errorf("pre_tokenizer has a Split by %q with the behavior %q; want a Regex or a String, and Isolated or Removed", pattern, s.Behavior)
 		}
 	default:
 		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s",
@@ -253,18 +233,17 @@ type tokens [2]string
 
 func (p *tokens) UnmarshalJSON(content []byte) error {
 	var both []string
-	var text string
-	if json.Unmarshal(content, &text) == nil {
+	if content[0] == '"' {
+		var text string
+		if err := json.Unmarshal(content, &text); err != nil {
+			return err
+		}
 		both = strings.Split(text, " ")
-	} else if json.Unmarshal(content, &both) != nil {
-		both = nil
+	} else if err := json.Unmarshal(content, &both); err != nil {
+		return err
 	}
-	return p.set(both, string(content))
-}
-
-func (p *tokens) set(both []string, text string) error {
 	if len(both) != 2 || both[0] == "" || both[1] == "" {
-		return fmt.Errorf("the merge %.60s; want two tokens with a space between", text)
+		return fmt.Errorf("the merge %.60q; want two tokens with a space between", both)
 	}
 	*p = tokens(both)
 	return nil
@@ -279,11 +258,11 @@ func parseMerges(content []byte) (all []tokens, err error) {
 		if line == "" || number == 1 && strings.HasPrefix(line, "#version") {
 			continue
 		}
-		var p tokens
-		if err := p.set(strings.Split(line, " "), fmt.Sprintf("%q", line)); err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
+		left, right, _ := strings.Cut(line, " ")
+		if left == "" || right == "" || strings.Contains(right, " ") {
+			return nil, fmt.Errorf("line %d: the merge %q; want two tokens with a space between", number, line)
 		}
-		all = append(all, p)
+		all = append(all, tokens{left, right})
 	}
 	return all, nil
 }
@@ -294,12 +273,12 @@ func unmarshal(content []byte, v any) error {
 	var syntax *jsontext.SyntacticError
 	var wrong *json.SemanticError
 	offset := int64(0)
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &syntax):
+	}
+	if errors.As(err, &syntax) {
 		offset = syntax.ByteOffset
-	case errors.As(err, &wrong):
+	} else if errors.As(err, &wrong) {
 		offset = wrong.ByteOffset
 	}
 	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+

@@ -33,8 +33,8 @@ type Tokenizer struct {
 func (t *Tokenizer) Len() int { return len(t.tokens) }
 
 // Encode returns the numbers of the text's tokens. It adds no special tokens.
-// The error says the line and the column, from 1, of a byte that is not UTF-8, or of a character that
-// the vocabulary lacks, where there is no token for the unknown.
+// The error says the line and the column, from 1, of a byte that is not UTF-8, or of a piece with a
+// character that the vocabulary lacks: a token for the unknown is not used.
 func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 	err = t.EncodeParts(text, func(part []int32, _ int) error {
 		ids = append(ids, part...)
@@ -75,8 +75,8 @@ func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) e
 	return yield(e.ids, len(whole))
 }
 
-// Decode returns the text of tokens. It equals the encoded text, except for unknown
-// characters, normalisation, and a space in front. The end of a text that was cut
+// Decode returns the text of tokens. It equals the encoded text, except for
+// normalisation, and a space in front. The end of a text that was cut
 // between tokens may be a part of a character. The error names a number that is no token's.
 func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	var out bytes.Buffer
@@ -87,9 +87,7 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 		}
 		token := t.tokens[id]
 		_, added := t.added[token]
-		if b, ok := fallbackByte(token); ok && t.model.byteFallback && !added {
-			out.WriteByte(b)
-		} else if t.byteLevel && !added {
+		if t.byteLevel && !added {
 			out.Write(fromByteLevel(token))
 		} else {
 			out.WriteString(token)
@@ -135,7 +133,8 @@ func (e *encoder) segment(whole string, from, to int) error {
 			}
 			var lacking rune
 			if ids, lacking = e.model.encode(word); lacking >= 0 {
-				return e.unknown(whole[:from]+text[space:max(space, at)], lacking)
+				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; want a text without it, or a tokenizer that was made for such text",
+					place(whole[:from]+text[space:max(space, at)]), piece, lacking, lacking)
 			}
 			if len(e.known) < mostKnown {
 				e.known[piece] = ids
@@ -158,16 +157,6 @@ func (e *encoder) pieces(text string, at int, splits []split, yield func(piece s
 	return splits[0].each(text, func(piece string, offset int) error {
 		return e.pieces(piece, at+offset, splits[1:], yield)
 	})
-}
-
-// unknown is the error about a character of the piece that follows the text before.
-func (e *encoder) unknown(before string, r rune) error {
-	what := fmt.Sprintf("%q (%U) is", r, r)
-	if e.byteLevel {
-		what = fmt.Sprintf("byte 0x%02x, as %q, is", byteOf[r], r)
-	}
-	return fmt.Errorf("tokenizer: %s: in the piece that begins here, %s not in the vocabulary, and there is no token for the unknown; want a text without it, or a tokenizer that was made for such text",
-		place(before), what)
 }
 
 // place says where a text ends.

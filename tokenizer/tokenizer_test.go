@@ -105,14 +105,11 @@ func TestVariants(t *testing.T) {
 		text   string
 		want   []int32
 	}{
-		// a=0 b=1 c=2 ab=3 bc=4 abc=5 ?=6 <0xC3>=7 <0xA9>=8 Ġ=9; merges bc, ab, ab c
+		// a=0 b=1 c=2 ab=3 bc=4 abc=5 é=6 Ġ=9; merges bc, ab, ab c
 		"earliest merge first":  {nil, "abc", []int32{0, 4}},
 		"leftmost of equals":    {nil, "ababb", []int32{3, 3, 1}},
 		"words first":           {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
-		"unknown":               {map[string]any{"unk_token": "?"}, "axxb", []int32{0, 6, 6, 1}},
-		"unknown ones fused":    {map[string]any{"unk_token": "?", "fuse_unk": true}, "axxbx", []int32{0, 6, 1, 6}},
-		"bytes of unknown ones": {map[string]any{"byte_fallback": true, "unk_token": "?"}, "aéxb", []int32{0, 7, 8, 6, 1}},
-		"composed":              {map[string]any{"normalizer": map[string]any{"type": "NFC"}, "byte_fallback": true}, "ae\u0301", []int32{0, 7, 8}},
+		"composed":              {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301", []int32{0, 6}},
 		"space in front":        {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab", []int32{9, 3}},
 		"no second space":       {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, " ab", []int32{9, 3}},
 		"split by a string":     {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "b"}, "behavior": "Isolated"}}, "abc", []int32{0, 1, 2}},
@@ -133,7 +130,7 @@ func TestVariants(t *testing.T) {
 // small is a tokenizer.json of few tokens, with changes to it or its model.
 func small(change map[string]any) []byte {
 	model := map[string]any{"type": "BPE",
-		"vocab":  map[string]int{"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "?": 6, "<0xC3>": 7, "<0xA9>": 8, "Ġ": 9},
+		"vocab":  map[string]int{"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "é": 6, "Ġ": 9},
 		"merges": []string{"b c", "a b", "ab c"},
 	}
 	file := map[string]any{"model": model}
@@ -163,26 +160,18 @@ func TestRefuses(t *testing.T) {
 		"no JSON":          {[]byte("{\n\n?"), "line 3: "},
 		"another file":     {[]byte(`{"architectures": ["GPT2LMHeadModel"]}`), "model.vocab has no tokens; want a tokenizer.json of byte-pair encoding"},
 		"WordPiece":        {small(change{"type": "WordPiece"}), `model.type is "WordPiece"; want BPE`},
-		"dropout":          {small(change{"dropout": 0.1}), "model.dropout is 0.1; want 0 or null"},
-		"suffix":           {small(change{"end_of_word_suffix": "</w>"}), `end_of_word_suffix "</w>"; want neither`},
+		"dropout":          {small(change{"dropout": 0.1}), "model has the dropout 0.1"},
 		"vocabulary":       {small(change{"vocab": 1}), `within "/model/vocab"`},
-		"number":           {small(change{"vocab": change{"a": "x"}}), `within "/model/vocab/a"`},
 		"empty token":      {small(change{"vocab": change{"": 1}}), `token "" is in the vocabulary; want no empty one`},
 		"negative":         {small(change{"vocab": change{"a": -1}}), `token "a" is -1; want a number from 0 to 1048575`},
-		"great":            {small(change{"vocab": change{"a": 1 << 20}}), `token "a" is 1048576; want a number from 0 to 1048575`},
 		"token twice":      {[]byte(`{"model": {"vocab": {"a": 0, "a": 1}}}`), `duplicate object member name "a" within "/model/vocab"`},
 		"number twice":     {small(change{"vocab": change{"a": 3, "b": 3}}), `tokens "a" and "b" are both 3; want a number for each`},
-		"merge of three":   {small(change{"merges": []string{"a b c"}}), `the merge "a b c"; want two tokens with a space between`},
-		"merge of one":     {small(change{"merges": [][]string{{"a"}}}), `the merge ["a"]; want two tokens`},
-		"merge of numbers": {small(change{"merges": []int{1}}), `the merge 1; want two tokens`},
+		"merge of three":   {small(change{"merges": []string{"a b c"}}), `the merge ["a" "b" "c"]; want two tokens with a space between`},
 		"merge of unknown": {small(change{"merges": []string{"b c", "x b"}}), `merge 2, of "x" and "b": "x" is not in the vocabulary`},
 		"merge to unknown": {small(change{"merges": []string{"c c"}}), `merge 1, of "c" and "c": "cc" is not in the vocabulary; want the merges that were learned with it`},
-		"unknown token":    {small(change{"unk_token": "[UNK]"}), `model.unk_token is "[UNK]"; want a token of model.vocab`},
 		"normalizer":       {small(change{"normalizer": change{"type": "Lowercase"}}), "normalizer is Lowercase; want none, or one of NFC"},
 		"pre-tokenizer":    {small(change{"pre_tokenizer": change{"type": "Metaspace"}}), "pre_tokenizer is Metaspace; want ByteLevel, Split, Digits, or a Sequence of them"},
 		"pattern":          {small(change{"pre_tokenizer": change{"type": "Split", "pattern": change{"Regex": "("}, "behavior": "Isolated"}}), `the pattern "("`},
-		"no pattern":       {small(change{"pre_tokenizer": change{"type": "Split", "behavior": "Isolated"}}), "a Split without a pattern"},
-		"behavior":         {small(change{"pre_tokenizer": change{"type": "Split", "pattern": change{"String": "a"}, "behavior": "Contiguous"}}), `behavior "Contiguous"; want Isolated or Removed`},
 		"after ByteLevel":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "ByteLevel"}, {"type": "Digits"}}}}), "Digits after ByteLevel; want ByteLevel last"},
 		"space in pieces":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "Digits"}, {"type": "ByteLevel"}}}}), "want add_prefix_space false"},
 		"stripping":        {small(added(change{"id": 10, "content": "<m>", "lstrip": true})), `added token "<m>" has single_word, lstrip or rstrip; want none`},
@@ -229,16 +218,11 @@ func TestRefusesText(t *testing.T) {
 	tok := open(t, path)
 	for text, want := range map[string]string{
 		"ab\ncab\xff":  "tokenizer: line 2, column 4: byte 0xff is not UTF-8; want text in UTF-8",
-		"x":            `line 1, column 1: in the piece that begins here, 'x' (U+0078) is not in the vocabulary`,
-		"ab<m>c\x00":   `line 1, column 6: in the piece that begins here, '\x00' (U+0000)`,
-		"ab<m>ab<m>\n": `line 1, column 11: in the piece that begins here, '\n'`,
+		"ab<m>c\x00": `line 1, column 6: in the piece "c\x00", '\x00' (U+0000) is not in the vocabulary; want a text without it`,
 	} {
 		_, err := tok.Encode([]byte(text))
 		wantError(t, err, want)
 	}
-	write(t, path, small(map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}))
-	_, err := open(t, path).Encode([]byte("ab abé"))
-	wantError(t, err, `line 1, column 3: in the piece that begins here, byte 0xc3, as 'Ã', is not in the vocabulary, and there is no token for the unknown; want a text without it`)
 	for _, ids := range [][]int32{{0, -1}, {0, 11}} {
 		_, err := tok.Decode(ids)
 		wantError(t, err, "tokenizer: token 2 of 2 is ", "want the number of a token, from 0 to 10: it may be of another tokenizer")

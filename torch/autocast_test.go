@@ -29,7 +29,10 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 	"linear": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
 		return c.Linear(arg("x"), arg("weight"), arg("bias"))
 	},
-	"matmul": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.Matmul(arg("x"), arg("y")) },
+	"matmul": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.Matmul(arg("x"),
+			arg("y"))
+	},
 	"conv2d": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
 		return c.Conv2d(arg("x"), arg("weight"), arg("bias"), []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
 	},
@@ -42,7 +45,10 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 	"embedding": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
 		return c.Embedding(arg("weight"), arg("indices"), -1)
 	},
-	"gelu":    func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.GELU(arg("x"), "none") },
+	"gelu": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.GELU(arg("x"),
+			"none")
+	},
 	"softmax": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.Softmax(arg("x"), -1) },
 	"cross_entropy": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
 		return c.CrossEntropy(arg("x"), arg("target"), nil, torch.ReduceMean, -100, 0)
@@ -72,7 +78,8 @@ func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 			recorded := map[string]*torch.Tensor{}
 			for _, s := range file.Tensors() {
 				stored := must.Get(file.Read(s.Name))(t)
-				dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.BF16: torch.BFloat16, safetensors.I64: torch.Int64}[s.DType]
+				dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32,
+					safetensors.BF16: torch.BFloat16, safetensors.I64: torch.Int64}[s.DType]
 				recorded[s.Name] = torch.FromBytes(c, stored.Data, dtype, stored.Shape)
 				if strings.HasPrefix(s.Name, "arg.") && dtype.IsFloat() {
 					recorded[s.Name].SetRequiresGrad(true)
@@ -81,7 +88,8 @@ func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 			compare := func(name string, got *torch.Tensor) {
 				t.Helper()
 				want := recorded[name]
-				if got.String() != want.String() && c.Device().Kind == torch.KindCPU { // for GPUs libtorch has other types for some
+				// for GPUs libtorch has other types for some
+				if got.String() != want.String() && c.Device().Kind == torch.KindCPU {
 					t.Errorf("%s: got %v, want %v", name, got, want)
 					return
 				}
@@ -89,7 +97,8 @@ func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 					t.Errorf("%s: differs by %.3g where the largest is %.3g", name, difference, largest)
 				}
 			}
-			y := autocastOperators[row.Operator](c, func(name string) *torch.Tensor { return recorded["arg."+name] })
+			y := autocastOperators[row.Operator](c,
+				func(name string) *torch.Tensor { return recorded["arg."+name] })
 			compare("output", y)
 			grad := recorded["grad_output"]
 			if grad != nil {
@@ -113,7 +122,8 @@ func TestAutocastGivesWhatPyTorchGives(t *testing.T) {
 
 // differ is the largest difference of two tensors, and the largest magnitude in the second.
 func differ(c *torch.Ctx, got, want *torch.Tensor) (difference, largest float64) {
-	a, b := torch.Values[float64](c.To(c.Detach(got), torch.Float64)), torch.Values[float64](c.To(c.Detach(want), torch.Float64))
+	a, b := torch.Values[float64](c.To(c.Detach(got), torch.Float64)),
+		torch.Values[float64](c.To(c.Detach(want), torch.Float64))
 	for i := range b {
 		d := math.Abs(a[i] - b[i])
 		if d != d {
@@ -160,7 +170,8 @@ func TestAutocastBelongsToTheContext(t *testing.T) {
 	if c.Autocast() != torch.AutocastOff || dtype() != torch.Float32 {
 		t.Errorf("by default: %v, %v", c.Autocast(), dtype())
 	}
-	if was := c.SetAutocast(torch.AutocastBFloat16); was != torch.AutocastOff || c.Autocast() != torch.AutocastBFloat16 || dtype() != torch.BFloat16 {
+	if was := c.SetAutocast(torch.AutocastBFloat16); was != torch.AutocastOff ||
+		c.Autocast() != torch.AutocastBFloat16 || dtype() != torch.BFloat16 {
 		t.Errorf("on: was %v, is %v, %v", was, c.Autocast(), dtype())
 	}
 	other := torch.NewCtx(torch.Options{Device: c.Device()})
@@ -197,7 +208,8 @@ func TestAutocastLeavesBackwardAlone(t *testing.T) {
 
 // Files from when bfloat16 was the only type are read, and written alike.
 func TestAutocastAsText(t *testing.T) {
-	for want, text := range map[torch.Autocast]string{torch.AutocastOff: `false`, torch.AutocastBFloat16: `true`, torch.AutocastFloat16: `"float16"`} {
+	for want, text := range map[torch.Autocast]string{torch.AutocastOff: `false`,
+		torch.AutocastBFloat16: `true`, torch.AutocastFloat16: `"float16"`} {
 		got, err := json.Marshal(want)
 		if err != nil || string(got) != text {
 			t.Errorf("%v as JSON is %s, %v", want, got, err)

@@ -62,8 +62,6 @@ func (c *Ctx) ended(err *shim.Error) {
 type Prepared struct {
 	c      *Ctx
 	handle uint64
-	first  *Prepared // the part that runs before it; see Split
-	ran    bool
 }
 
 // PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
@@ -71,11 +69,11 @@ type Prepared struct {
 func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
 	handle, err := shim.PrepareBackward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]))
 	c.check("backward", err, outputs...)
-	return c.prepared(handle, nil)
+	return c.prepared(handle)
 }
 
-func (c *Ctx) prepared(handle uint64, first *Prepared) *Prepared {
-	p := &Prepared{c: c, handle: handle, first: first}
+func (c *Ctx) prepared(handle uint64) *Prepared {
+	p := &Prepared{c: c, handle: handle}
 	remember(p)
 	return p
 }
@@ -94,25 +92,23 @@ func (c *Ctx) prepared(handle uint64, first *Prepared) *Prepared {
 // p the result holds each product's saved tensors and its gradient, and nothing else of the
 // graph. Freeing the result leaves those weights without their gradients.
 func (p *Prepared) Split(first ...*Tensor) *Prepared {
-	if p.handle == 0 || p.first != nil {
-		panic("torch: Split of a backward that was run, freed or split before")
-	}
+	p.mustBeThere()
 	handle, err := shim.SplitBackward(&p.c.mode, p.handle, handlesOf(first))
 	p.c.check("backward", err, first...)
-	return p.c.prepared(handle, p)
+	return p.c.prepared(handle)
 }
 
 // Run runs the backward on the context that prepared it, and frees the graph. It blocks and fails
 // as Ctx.Backward does.
 func (p *Prepared) Run() {
-	if p.handle == 0 {
-		panic("torch: a prepared backward is run twice, or after it was freed")
-	}
-	if p.first != nil && !p.first.ran {
-		panic("torch: the second part of a backward is run, and the first part did not run, or failed")
-	}
+	p.mustBeThere()
 	p.c.ended(shim.RunBackward(&p.c.mode, p.release()))
-	p.ran = true
+}
+
+func (p *Prepared) mustBeThere() {
+	if p.handle == 0 {
+		panic("torch: use of a backward that was run or freed")
+	}
 }
 
 // Free drops a backward that was not run. It is idempotent.

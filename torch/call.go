@@ -219,7 +219,8 @@ func (c *Ctx) Call(name, overload string, args ...any) []any {
 	e := c.op(name)
 	for i, a := range args {
 		if !e.any(a) {
-			panic(&Error{Op: name, Device: c.device, Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
+			panic(&Error{Op: name, Device: c.device, Message: fmt.Sprintf("argument %d: a %T cannot be "+
+				"passed", i, a)})
 		}
 	}
 	writes.Add(1)

@@ -79,7 +79,8 @@ func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
 	for i, t := range in {
 		if t != nil && t.Changes() != changes[i] {
 			panic(&Error{Op: "checkpoint", Args: Describe(in), Device: c.device,
-				Message: fmt.Sprintf("the function overwrote input %d, which it needs again in backward; let it work on a clone", i)})
+				Message: fmt.Sprintf("the function overwrote input %d, which it needs again in "+
+					"backward; let it work on a clone", i)})
 		}
 	}
 	return out
@@ -141,7 +142,8 @@ func (k *checkpoint) setAside(c *Ctx) (restore func()) {
 func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (outputs, grads []*Tensor) {
 	if len(out) != len(handles) {
 		panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
-			Message: fmt.Sprintf("the function returned %d tensors, but %d when it first ran; it must compute the same again",
+			Message: fmt.Sprintf("the function returned %d tensors, but %d when it first ran; it must "+
+				"compute the same again",
 				len(out), len(handles))})
 	}
 	for i, h := range handles {
@@ -152,7 +154,8 @@ func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (output
 		handles[i] = 0
 		if was, is := grad.String(), out[i].String(); was != is {
 			panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
-				Message: fmt.Sprintf("output %d was %v when the function first ran, and is %v; it must compute the same again", i, was, is)})
+				Message: fmt.Sprintf("output %d was %v when the function first ran, and is %v; it must "+
+					"compute the same again", i, was, is)})
 		}
 		outputs, grads = append(outputs, out[i]), append(grads, grad)
 	}

@@ -59,23 +59,30 @@ func TestCheckpointIsTransparent(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	const rows, width, longest = 3, 4, 8
 	x := leaf(t, c, rows, width)
-	var weights, biases tensors // one for each place: a checkpoint adds its share to a gradient at once, which groups the sum of several uses in another way
+	// one for each place: a checkpoint adds its share to a gradient at once, which groups the sum of
+	// several uses in another way
+	var weights, biases tensors
 	for range longest {
 		weights, biases = append(weights, leaf(t, c, width, width)), append(biases, leaf(t, c, width))
 	}
 	operators := []func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor{
-		func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor { return c.Linear(x, weights[i], biases[i]) },
+		func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor {
+			return c.Linear(x, weights[i],
+				biases[i])
+		},
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.GELU(x, "none") },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Dropout(x, 0.3) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Softmax(c.Mul(x, x), -1) },
-		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { // its input's gradient comes in two layouts
+		// its input's gradient comes in two layouts
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor {
 			return c.Add(x, c.Transpose(c.Contiguous(c.Transpose(x, 0, 1)), 0, 1))
 		},
 	}
 	rapid.Check(t, func(r *rapid.T) {
 		chain := rapid.SliceOfN(rapid.IntRange(0, len(operators)-1), 1, longest).Draw(r, "operators")
-		cut := rapid.SliceOfN(rapid.IntRange(0, 3), len(chain), len(chain)).Draw(r, "nested checkpoints begun before each operator")
+		cut := rapid.SliceOfN(rapid.IntRange(0, 3), len(chain), len(chain)).Draw(r,
+			"nested checkpoints begun before each operator")
 		autocast := rapid.Bool().Draw(r, "autocast")
 		seed := rapid.Uint64().Draw(r, "seed")
 
@@ -93,7 +100,10 @@ func TestCheckpointIsTransparent(t *testing.T) {
 					return x
 				}
 				if checkpoints && depth < cut[i] {
-					return c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{from(c, i, depth+1, in[0])} }, tensors{x}, true)[0]
+					return c.Checkpoint(func(c *torch.Ctx, in tensors) tensors {
+						return tensors{from(c, i,
+							depth+1, in[0])}
+					}, tensors{x}, true)[0]
 				}
 				return from(c, i+1, 0, operators[chain[i]](c, i, x))
 			}
@@ -110,34 +120,6 @@ func TestCheckpointIsTransparent(t *testing.T) {
 			r.Fatalf("without (-) and with (+) checkpoints:\n%s", difference)
 		}
 	})
-}
-
-// Between forward and backward a checkpoint holds its inputs and outputs, to the byte; after
-// backward nothing but gradients.
-func TestCheckpointHoldsInputsAndOutputs(t *testing.T) {
-	c := checkpointed(t, torch.Options{Device: torchtest.Device(2)})
-	live := func() int64 { return torchtest.Device(2).Memory().Live }
-	const rows, width = 64, 256
-	x, w := leaf(t, c, rows, width), leaf(t, c, width, width)
-	start := live()
-	layers := func(c *torch.Ctx, in tensors) tensors {
-		h := in[0]
-		for range 4 {
-			h = c.Tanh(c.Linear(h, w, nil))
-		}
-		return tensors{h, c.Argmax(h, 1)}
-	}
-	out := c.Checkpoint(layers, tensors{x}, true)
-	if got, want := live()-start, int64(rows*width*4+rows*8); got != want {
-		t.Errorf("%d bytes are live after forward, want the outputs' %d", got, want)
-	}
-	c.Backward(tensors{out[0]}, tensors{c.OnesLike(out[0])}, false)
-	c.Close()
-	x.SetGradOf(nil)
-	w.SetGradOf(nil)
-	if got := live() - start; got != 0 {
-		t.Errorf("%d bytes are live after backward, without gradients", got)
-	}
 }
 
 // Outputs without a gradient may come anywhere: an output before the one that has it must not shift
@@ -163,7 +145,8 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 		}
 	}
 	out := c.Checkpoint(f, tensors{x, nil, indices, y}, false)
-	if len(out) != 7 || out[2] != nil || !same(torch.Values[bool](out[1]), []bool{true, true, true}) || out[1].RequiresGrad() || out[5].DType() != torch.Int64 {
+	if len(out) != 7 || out[2] != nil || !same(torch.Values[bool](out[1]), []bool{true, true, true}) ||
+		out[1].RequiresGrad() || out[5].DType() != torch.Int64 {
 		t.Fatalf("got %v", out)
 	}
 	for _, row := range []struct {
@@ -201,40 +184,11 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 	y.SetGradOf(nil)
 }
 
-func TestCheckpointWithoutAGraph(t *testing.T) {
-	c := checkpointed(t, torch.Options{})
-	x, w := c.Ones(torch.Float32, 2, 2), leaf(t, c, 2, 2)
-	runs := 0
-	f := func(c *torch.Ctx, in tensors) tensors {
-		runs++
-		return tensors{c.Mm(in[0], w)}
-	}
-	if y := c.Checkpoint(f, tensors{x}, true)[0]; !y.RequiresGrad() {
-		t.Error("trained: the output needs no gradient")
-	} else {
-		c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
-		if got := gradOf(c, w); runs != 2 || !same(got, []float32{2, 2, 2, 2}) {
-			t.Errorf("trained: %d runs, gradient %v", runs, got)
-		}
-	}
-	runs = 0
-	if y := c.Checkpoint(f, tensors{x}, false)[0]; runs != 1 || y.IsLeaf() {
-		t.Error("no input needs a gradient: f did not run in the caller's graph")
-	}
-	c.NoGrad(func() {
-		if y := c.Checkpoint(f, tensors{w}, true)[0]; y.RequiresGrad() {
-			t.Error("grad off: the output needs a gradient")
-		}
-	})
-	if out := c.Checkpoint(func(*torch.Ctx, tensors) tensors { return nil }, tensors{w}, true); len(out) != 0 {
-		t.Errorf("a function without outputs gave %v", out)
-	}
-}
-
 func TestCheckpointGoesBackTwice(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x := leaf(t, c, 2)
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 3)} }, tensors{x}, false)
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 3)} },
+		tensors{x}, false)
 	back := func(keep bool) error {
 		return torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, keep) })
 	}
@@ -242,7 +196,8 @@ func TestCheckpointGoesBackTwice(t *testing.T) {
 	if got := gradOf(c, x); !same(got, []float32{6, 6}) {
 		t.Errorf("two backwards give %v", got)
 	}
-	if err := back(false); err == nil || !strings.Contains(err.Error(), "CheckpointBackward: Trying to backward through the graph a second time") {
+	if err := back(false); err == nil || !strings.Contains(err.Error(),
+		"CheckpointBackward: Trying to backward through the graph a second time") {
 		t.Errorf("the third backward, without its graph: %v", err)
 	}
 }
@@ -298,7 +253,8 @@ func TestCheckpointIsForgottenWithItsGraph(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x := leaf(t, c, 2)
 	before := shim.Checkpoints()
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{x}, false)
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
+		tensors{x}, false)
 	z := c.Tanh(y[0])
 	y[0].Free()
 	if got := shim.Checkpoints() - before; got != 1 {
@@ -315,13 +271,15 @@ func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {
 	x := leaf(t, c, 2)
 	h := c.MulScalar(x, 2)
 	err := torch.Try(func() {
-		c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.ReLU_(in[0])} }, tensors{h}, false)
+		c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.ReLU_(in[0])} },
+			tensors{h}, false)
 	})
 	if err == nil || !strings.Contains(err.Error(), "overwrote input 0") {
 		t.Errorf("by the function: %v", err)
 	}
 	h = c.MulScalar(x, 2)
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{h}, false)
+	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
+		tensors{h}, false)
 	c.AddScalar_(h, 1)
 	err = torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
 	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
@@ -339,9 +297,12 @@ func TestCheckpointThatComputesSomethingElse(t *testing.T) {
 		f    func(c *torch.Ctx, x *torch.Tensor) tensors
 		want string
 	}{
-		"fewer outputs": {func(c *torch.Ctx, x *torch.Tensor) tensors { return nil }, "returned 0 tensors, but 1 when it first ran"},
-		"nil":           {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{nil} }, "output 0 was float32[2] when the function first ran, and is none"},
-		"another shape": {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{c.Sum(x)} }, "output 0 was float32[2] when the function first ran, and is float32[]"},
+		"fewer outputs": {func(c *torch.Ctx, x *torch.Tensor) tensors { return nil },
+			"returned 0 tensors, but 1 when it first ran"},
+		"nil": {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{nil} },
+			"output 0 was float32[2] when the function first ran, and is none"},
+		"another shape": {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{c.Sum(x)} },
+			"output 0 was float32[2] when the function first ran, and is float32[]"},
 	} {
 		y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors {
 			if c.Grad() {
@@ -366,9 +327,13 @@ func TestCheckpointFailures(t *testing.T) {
 			fail func(c *torch.Ctx)
 			want func(ended any) bool
 		}{
-			"an *Error":    {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
-			"another type": {func(*torch.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
-			"an operator": {func(c *torch.Ctx) { c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3)) }, func(p any) bool {
+			"an *Error": {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
+			"another type": {func(*torch.Ctx) { panic(key{3}) },
+				func(p any) bool { return p == any(key{3}) }},
+			"an operator": {func(c *torch.Ctx) {
+				c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32,
+					2, 3))
+			}, func(p any) bool {
 				e, ok := p.(*torch.Error)
 				return ok && e.Op == "aten::mm" && cmp.Equal(e.Args, []string{"float32[2,3]", "float32[2,3]"})
 			}},
@@ -413,7 +378,10 @@ func TestCheckpointFailures(t *testing.T) {
 					t.Errorf("sequence %d, recorded in [%d,%d)", e.Sequence, before, after)
 				}
 				c.Device().SetLimit(0)
-				y = c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 2)} }), tensors{x}, false)
+				y = c.Checkpoint(deep(depth-1, func(c *torch.Ctx,
+					in tensors) tensors {
+					return tensors{c.MulScalar(in[0], 2)}
+				}), tensors{x}, false)
 				c.Backward(y, tensors{grad}, false)
 				if got := gradOf(c, x); got == nil || got[0] != 2 {
 					t.Errorf("the next backward gives %v", got)
@@ -421,34 +389,6 @@ func TestCheckpointFailures(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Goexit (FailNow, in tests) ends the goroutine that called Backward, and passes through no frame
-// of C++ on its way.
-func TestCheckpointGoexit(t *testing.T) {
-	c := checkpointed(t, torch.Options{})
-	x := leaf(t, c, 2)
-	for _, depth := range []int{1, 3} {
-		returned := true
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			y := c.Checkpoint(deep(depth-1, func(c *torch.Ctx, in tensors) tensors {
-				if c.Grad() {
-					runtime.Goexit()
-				}
-				return tensors{c.Tanh(in[0])}
-			}), tensors{x}, false)
-			returned = false
-			c.Backward(y, tensors{c.OnesLike(y[0])}, false)
-			returned = true
-		})
-		wg.Wait()
-		if returned {
-			t.Errorf("%d deep: Backward returned", depth)
-		}
-	}
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} }, tensors{x}, false)
-	c.Backward(y, tensors{c.OnesLike(y[0])}, false)
 }
 
 // doubling is a node that stands for two outputs, 2x and 3x, and does what during says.
@@ -484,7 +424,8 @@ func (d *doubling) Forget() { d.forgotten++ }
 func (d *doubling) attach(c *torch.Ctx, inputs ...*torch.Tensor) []*torch.Tensor {
 	var outputs []*torch.Tensor
 	c.NoGrad(func() {
-		outputs = []*torch.Tensor{c.MulScalar(inputs[0], 2), c.MulScalar(inputs[0], 3), nil, c.Argmax(inputs[0], 0)}
+		outputs = []*torch.Tensor{c.MulScalar(inputs[0], 2), c.MulScalar(inputs[0], 3), nil,
+			c.Argmax(inputs[0], 0)}
 	})
 	return c.Attach(inputs, outputs, d)
 }
@@ -510,7 +451,8 @@ func TestAttach(t *testing.T) {
 		t.Errorf("the gradient through both as well is %v, want 8", got)
 	}
 	first, second := d.arrivals[0], d.arrivals[1]
-	if first.Last || !second.Last || first.Grads[0] != nil || first.Grads[1] == nil || second.Grads[0] == nil || !first.Wanted[0] || first.Wanted[1] || first.Wanted[2] || d.forgotten != 1 {
+	if first.Last || !second.Last || first.Grads[0] != nil || first.Grads[1] == nil ||
+		second.Grads[0] == nil || !first.Wanted[0] || first.Wanted[1] || first.Wanted[2] || d.forgotten != 1 {
 		t.Errorf("arrivals are %+v, forgotten %d times", d.arrivals, d.forgotten)
 	}
 	if err := torch.Try(func() { start(0, false) }); err == nil || d.forgotten != 1 || len(d.arrivals) != 2 {
@@ -587,17 +529,4 @@ func TestAttachedBackwardFails(t *testing.T) {
 			t.Errorf("%s: forgotten %d times, want 1", name, d.forgotten)
 		}
 	}
-}
-
-func TestRaisePeak(t *testing.T) {
-	torchtest.Check(t)
-	d := torch.CPU(3)
-	d.ResetPeak()
-	live := d.Memory().Live
-	d.RaisePeak(live + 100)
-	d.RaisePeak(live + 50)
-	if got := d.Memory().Peak; got != live+100 {
-		t.Errorf("the peak is %d, want %d", got, live+100)
-	}
-	d.ResetPeak()
 }

@@ -45,17 +45,12 @@ type Ctx struct {
 	out  [24]uint64
 }
 
-// ConfigError is a setting that is refused.
-type ConfigError = arg.ConfigError
-
-// NewCtx returns an open context. The caller must Close it. It panics with an *Error of a
-// *ConfigError if Options.Threads is not from 0 to MaxThreads.
+// NewCtx returns an open context. The caller must Close it. It panics with an *Error if
+// Options.Threads is not from 0 to MaxThreads.
 func NewCtx(o Options) *Ctx {
-	if err := arg.Between("torch", "Threads", o.Threads, 0, MaxThreads); err != nil {
-		panic(&Error{Op: "NewCtx", Device: o.Device, Err: err})
-	}
 	c := &Ctx{device: o.Device, seed: o.Seed, mode: shim.CPUMode()}
-	c.mode.Account, c.mode.Threads = int32(o.Device.account()), int32(o.Threads)
+	c.mode.Account = int32(o.Device.account())
+	c.SetThreads(o.Threads)
 	if o.Device.Kind != KindCPU {
 		c.mode.DeviceType, c.mode.DeviceIndex = int32(o.Device.Kind), int32(o.Device.Index)
 		setNumerics(nil)

@@ -45,7 +45,8 @@ func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	}
 	if dtype.Size() == 0 || want != int64(len(data)) {
 		panic(&Error{Op: "from", Device: c.device,
-			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want, len(data))})
+			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want,
+				len(data))})
 	}
 	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
 	c.check("from", err)

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
@@ -73,7 +72,8 @@ func TestTakenFollowsTheAccount(t *testing.T) {
 	reused := false
 	churn(t, d, most, 4000, func() {
 		m := d.Memory()
-		if bound := (m.Peak + m.Peak/(32<<10)*page) / 64 * 65; m.Taken > bound { // blocks of less than 32 KiB are not rounded to pages
+		// blocks of less than 32 KiB are not rounded to pages
+		if bound := (m.Peak + m.Peak/(32<<10)*page) / 64 * 65; m.Taken > bound {
 			t.Fatalf("%+v: more than %d is taken", m, bound)
 		}
 		if m.Taken < m.Live+m.Cached {
@@ -226,28 +226,6 @@ func TestKernelsInUse(t *testing.T) {
 	}
 }
 
-func TestSlowKernels(t *testing.T) {
-	for _, tt := range []struct {
-		kernels torch.Kernels
-		want    []string // in the sentence; none is no sentence
-	}{
-		{torch.Kernels{Library: "BLAS", Name: "SkylakeX", By: "penstock"}, nil},
-		{torch.Kernels{Library: "BLAS", Name: "Haswell", By: "OPENBLAS_CORETYPE=Haswell", Best: "SkylakeX"},
-			[]string{"BLAS computes with Haswell kernels", "OPENBLAS_CORETYPE=Haswell", "SkylakeX"}},
-		{torch.Kernels{Library: "BLAS", Name: "Prescott", By: "OpenBLAS", Best: "SkylakeX"}, []string{"Prescott kernels, chosen by OpenBLAS", "SkylakeX"}},
-	} {
-		got := tt.kernels.Slow()
-		if tt.want == nil && got != "" {
-			t.Errorf("%+v: %s", tt.kernels, got)
-		}
-		for _, want := range tt.want {
-			if !strings.Contains(got, want) {
-				t.Errorf("%+v: no %q in %s", tt.kernels, want, got)
-			}
-		}
-	}
-}
-
 // Bits and float32 are promised of a CUDA device from its first context on, whatever computes there, unless
 // something else was asked for before.
 func TestHowGPUsCompute(t *testing.T) {
@@ -269,8 +247,11 @@ func TestHowGPUsCompute(t *testing.T) {
 		for range 2 {
 			torch.NewCtx(torch.Options{Device: torch.CUDA(0)}).Close()
 		}
-		if got := shim.GPUNumerics(); got != tt.want || torch.Deterministic() != (tt.want&shim.Deterministic != 0) || torch.TF32() != (tt.want&tf32 != 0) {
-			t.Errorf("%s: libtorch has %b, want %b; Deterministic %v, TF32 %v", tt.name, got, tt.want, torch.Deterministic(), torch.TF32())
+		if got := shim.GPUNumerics(); got != tt.want ||
+			torch.Deterministic() != (tt.want&shim.Deterministic != 0) ||
+			torch.TF32() != (tt.want&tf32 != 0) {
+			t.Errorf("%s: libtorch has %b, want %b; Deterministic %v, TF32 %v", tt.name, got, tt.want,
+				torch.Deterministic(), torch.TF32())
 		}
 	}
 	torch.ForgetNumerics()
@@ -280,18 +261,22 @@ func TestHowGPUsCompute(t *testing.T) {
 	}
 }
 
-// What libtorch reads of the environment once is set before it does, in a build with CUDA, and what the user has
+// What libtorch reads of the environment once is set before it does, in a build with CUDA, and what the
+// user has
 // set stays.
 func TestWhatLibtorchReadsOfTheEnvironment(t *testing.T) {
-	const workspaces, config, other, child = "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PENSTOCK_TEST_ENVIRONMENT"
+	const workspaces, config, other, child = "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF",
+		"PYTORCH_ALLOC_CONF", "PENSTOCK_TEST_ENVIRONMENT"
 	read := func() string {
-		return fmt.Sprint(shim.Environment(workspaces), " ", shim.Environment(config), " ", shim.Environment(other))
+		return fmt.Sprint(shim.Environment(workspaces), " ", shim.Environment(config), " ",
+			shim.Environment(other))
 	}
 	if os.Getenv(child) != "" {
 		fmt.Println(child, read())
 		os.Exit(0)
 	}
-	want := map[string]string{"": "  ", workspaces + "=:16:8": ":16:8  ", config + "=backend:native": " backend:native ", other + "=backend:native": "  backend:native"}
+	want := map[string]string{"": "  ", workspaces + "=:16:8": ":16:8  ", config +
+		"=backend:native": " backend:native ", other + "=backend:native": "  backend:native"}
 	if cuda, _ := torch.CUDABuild(); cuda != "" {
 		want = map[string]string{
 			"":                         ":4096:8 expandable_segments:True ",
@@ -315,14 +300,6 @@ func TestWhatLibtorchReadsOfTheEnvironment(t *testing.T) {
 		if err != nil || string(out) != child+" "+want+"\n" {
 			t.Errorf("with %q: got %q, %v; want %q", variable, out, err, want)
 		}
-	}
-}
-
-// The libraries that decide a GPU's bits have names in a build with CUDA.
-func TestCUDALibraries(t *testing.T) {
-	cuda, _ := torch.CUDABuild()
-	if text := torch.CUDALibraries(); (text != "") != (cuda != "") || text != "" && !strings.HasPrefix(text, "cuBLAS ") {
-		t.Errorf("CUDA %q, libraries %q", cuda, text)
 	}
 }
 
@@ -362,21 +339,6 @@ func TestThreadTag(t *testing.T) {
 	}
 }
 
-// TestThreadTime: computing counts, sleeping does not.
-func TestThreadTime(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := torch.ThreadTime()
-	for sum := 0; torch.ThreadTime()-before < 5*time.Millisecond; sum++ { // it would never end if the clock stood still
-	}
-	const asleep = 100 * time.Millisecond
-	before = torch.ThreadTime()
-	time.Sleep(asleep)
-	if took := torch.ThreadTime() - before; took < 0 || took > asleep/4 {
-		t.Errorf("%v asleep took %v of the processor", asleep, took)
-	}
-}
-
 // The pieces of a tensor are its bytes, none is larger than a MiB, and all are whole elements.
 func TestPieces(t *testing.T) {
 	torchtest.Check(t)
@@ -384,7 +346,9 @@ func TestPieces(t *testing.T) {
 	defer c.Close()
 	large := c.Randn(7, 100_003)
 	for name, x := range map[string]*torch.Tensor{
-		"large": large, "not contiguous": c.Transpose(large, 0, 1), "with a gradient": c.Share(large).SetRequiresGrad(true), "no elements": c.Zeros(torch.Float32, 0, 3), "a number": c.Zeros(torch.Float64),
+		"large": large, "not contiguous": c.Transpose(large, 0, 1),
+		"with a gradient": c.Share(large).SetRequiresGrad(true), "no elements": c.Zeros(torch.Float32,
+			0, 3), "a number": c.Zeros(torch.Float64),
 		"bytes": c.Ones(torch.Uint8, 3<<20+1), "one piece": c.Ones(torch.Float32, 1<<18),
 	} {
 		var all []byte

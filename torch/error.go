@@ -34,7 +34,8 @@ func (e *MemoryError) Error() string {
 		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)",
 			e.Device, e.Live, e.Requested)
 	}
-	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit, e.Live, e.Requested)
+	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit,
+		e.Live, e.Requested)
 }
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.

@@ -44,7 +44,8 @@ func TestHollow(t *testing.T) {
 		t.Errorf("%d bytes, want %d", got, before)
 	}
 	c.Fill_(two[0], 2)
-	if got := torch.Values[float32](c.Cat([]*torch.Tensor{two[0], two[1]}, 0)); got[0] != 2 || got[2*n-1] != 2 || got[2*n] != 0 || got[4*n-1] != 0 {
+	if got := torch.Values[float32](c.Cat([]*torch.Tensor{two[0], two[1]}, 0)); got[0] != 2 ||
+		got[2*n-1] != 2 || got[2*n] != 0 || got[4*n-1] != 0 {
 		t.Errorf("%v, %v, %v, %v; want 2, 2, 0, 0", got[0], got[2*n-1], got[2*n], got[4*n-1])
 	}
 	if got := torch.Values[float32](y); got[0] != 1 {

@@ -18,7 +18,6 @@ import (
 type NCCL struct {
 	mu    sync.RWMutex // held for reading by calls that communicators must outlive
 	comms []shim.NCCL
-	of    []Device // by communicator
 	stop  atomic.Int32
 	ended bool // guarded by mu
 }
@@ -37,7 +36,7 @@ var ErrNCCLClosed = errors.New("torch: the NCCL communicators were closed")
 // ID makes what both ends of a communicator know it by. It fails in a build without NCCL.
 func (n *NCCL) ID() ([]byte, error) {
 	id, err := shim.NewNCCLID()
-	return id[:], ncclFailed(err)
+	return id[:], err
 }
 
 // Open joins the other end, for a device of this process, that sends or receives. It blocks until
@@ -47,18 +46,9 @@ func (n *NCCL) Open(id []byte, d Device, sends bool) (over int, err error) {
 	if err := d.Usable(); err != nil {
 		return 0, fmt.Errorf("torch: NCCL: %w", err)
 	}
-	var unique shim.NCCLID
-	if len(id) != len(unique) {
-		return 0, fmt.Errorf("torch: NCCL: an id of %d bytes; want one of NCCL.ID", len(id))
-	}
-	copy(unique[:], id)
-	rank := 1
-	if sends {
-		rank = 0
-	}
-	comm, failed := shim.OpenNCCL(&unique, rank, d.Index, &n.stop)
-	if failed != nil {
-		return 0, ncclFailed(failed)
+	comm, err := shim.OpenNCCL((*shim.NCCLID)(id), int(1-flag(sends)), d.Index, &n.stop)
+	if err != nil {
+		return 0, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +56,7 @@ func (n *NCCL) Open(id []byte, d Device, sends bool) (over int, err error) {
 		shim.AbortNCCL([]shim.NCCL{comm})
 		return 0, ErrNCCLClosed
 	}
-	n.comms, n.of = append(n.comms, comm), append(n.of, d)
+	n.comms = append(n.comms, comm)
 	return len(n.comms) - 1, nil
 }
 
@@ -83,19 +73,10 @@ func (n *NCCL) Transfer(moves []Move) error {
 	var tensors []shim.Handle
 	var streams []int64
 	for _, m := range moves {
-		if m.Over < 0 || m.Over >= len(n.comms) {
-			return fmt.Errorf("torch: NCCL: there is no communicator %d; want one of 0 to %d", m.Over,
-				len(n.comms)-1)
-		}
-		own, ok := m.On.(Stream)
-		if !ok || own.device != n.of[m.Over] {
-			return fmt.Errorf("torch: NCCL: a move on stream %v over communicator %d; want a stream of %v",
-				m.On, m.Over, n.of[m.Over])
-		}
-		comms, tensors, streams = append(comms, n.comms[m.Over]), append(tensors,
-			m.Tensor.given("transfer")), append(streams, own.id)
+		comms, tensors = append(comms, n.comms[m.Over]), append(tensors, m.Tensor.Handle())
+		streams = append(streams, m.On.(Stream).id)
 	}
-	return ncclFailed(shim.TransferNCCL(comms, tensors, streams, &n.stop))
+	return shim.TransferNCCL(comms, tensors, streams, &n.stop)
 }
 
 // Err is a failure since a transfer was queued, such as a broken connection, or nil. NCCL does not
@@ -114,7 +95,7 @@ func (n *NCCL) Err() error {
 	}
 	for _, c := range n.comms {
 		if err := shim.NCCLError(c); err != nil {
-			return ncclFailed(err)
+			return err
 		}
 	}
 	return nil
@@ -138,7 +119,7 @@ func (n *NCCL) end(f func([]shim.NCCL)) {
 	if !n.ended {
 		f(n.comms)
 	}
-	n.ended, n.comms, n.of = true, nil, nil
+	n.ended, n.comms = true, nil
 }
 
 // GPU is what tells a CUDA device from all others, of any machine; "" for a CPU, and in a build
@@ -147,16 +128,6 @@ func (d Device) GPU() string {
 	if d.Kind != KindCUDA || d.Usable() != nil || shim.NCCLVersion() == 0 {
 		return ""
 	}
-	id, err := shim.GPUID(d.Index)
-	if err != nil {
-		return ""
-	}
+	id, _ := shim.GPUID(d.Index) // "" where it fails
 	return id
-}
-
-func ncclFailed(err *shim.Error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("torch: %s", err.Message)
 }

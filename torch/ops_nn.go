@@ -28,7 +28,8 @@ func (c *Ctx) Conv2d(input, weight, bias *Tensor, stride, padding, dilation []in
 }
 
 // PlainConv2d is libtorch's own Conv2d, for weights as those of PlainLinear.
-func (c *Ctx) PlainConv2d(input, weight, bias *Tensor, stride, padding, dilation []int64, groups int64) *Tensor {
+func (c *Ctx) PlainConv2d(input, weight, bias *Tensor, stride, padding, dilation []int64,
+	groups int64) *Tensor {
 	return c.conv("aten::conv2d", input, weight, bias, stride, padding, dilation).i(groups).one()
 }
 
@@ -55,7 +56,8 @@ func (c *Ctx) conv(op string, input, weight, bias *Tensor, sizes ...[]int64) *en
 
 // BatchNorm is over dimension 1. With training set it normalises by the batch and, if mean and variance
 // are not nil, moves them in place.
-func (c *Ctx) BatchNorm(input, weight, bias, mean, variance *Tensor, training bool, momentum, eps float64) *Tensor {
+func (c *Ctx) BatchNorm(input, weight, bias, mean, variance *Tensor, training bool, momentum,
+	eps float64) *Tensor {
 	e := c.op("aten::batch_norm").t(input).t(weight).t(bias).t(mean).t(variance)
 	return e.b(training).f(momentum).f(eps).b(true).one()
 }
@@ -119,7 +121,8 @@ func (c *Ctx) UpsampleBilinear2d(a *Tensor, size []int64, scale []float64, align
 }
 
 // CrossEntropy is of logits [N, C, ...] and int64 classes [N, ...]; weight [C] may be nil.
-func (c *Ctx) CrossEntropy(logits, target, weight *Tensor, r Reduction, ignoreIndex int64, smoothing float64) *Tensor {
+func (c *Ctx) CrossEntropy(logits, target, weight *Tensor, r Reduction, ignoreIndex int64,
+	smoothing float64) *Tensor {
 	e := c.op("aten::cross_entropy_loss").t(logits).t(target).t(weight)
 	return e.i(int64(r)).i(ignoreIndex).f(smoothing).one()
 }

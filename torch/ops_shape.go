@@ -154,6 +154,13 @@ func (c *Ctx) border(t *Tensor, given bool) int {
 	return is
 }
 
+// InMemoryOrder returns a view of one dimension of a dense tensor ([Dense]), in the order of addresses.
+func (c *Ctx) InMemoryOrder(t *Tensor) *Tensor {
+	h, err := shim.Memory(t.Handle())
+	c.check("in_memory_order", err, t)
+	return c.own(h)
+}
+
 // Reshape takes -1 for one size. No sizes make a number of a tensor of one element.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {
 	return c.op("aten::reshape").t(a).is(list(shape)).one()

@@ -24,7 +24,8 @@ type ProcessMemory struct {
 func ReadProcessMemory() ProcessMemory {
 	text, _ := os.ReadFile("/proc/self/status")
 	now, peak := number(text, "VmRSS:"), number(text, "VmHWM:")
-	return ProcessMemory{now << 10, max(now, peak) << 10} // the system counts in batches, and not both at once
+	// the system counts in batches, and not both at once
+	return ProcessMemory{now << 10, max(now, peak) << 10}
 }
 
 // number is that after a word that begins a line, or 0.

@@ -48,43 +48,50 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 		for _, bias := range []bool{true, false} {
 			for _, size := range sizes {
 				out, in, rows := size.out, size.in, size.rows
-				t.Run(fmt.Sprintf("%v/bias=%v/%d,%d/rows=%v", dtype, bias, out, in, rows), func(t *testing.T) {
-					c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
-					draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(dtype, shape...), 0, 1) }
-					ours := linearArguments{weight: draw(out, in)}
-					if bias {
-						ours.bias = draw(out)
-					}
-					theirs := ours.copied(c)
-					ours.train()
-					theirs.train()
-					var where uintptr
-					for i := range microBatches {
-						x, g := draw(append(rows[:len(rows):len(rows)], in)...), draw(append(rows[:len(rows):len(rows)], out)...)
-						a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
-						y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
-						if size.same && string(torch.Bytes(y)) != string(torch.Bytes(z)) {
-							t.Errorf("micro-batch %d: other outputs", i)
+				t.Run(fmt.Sprintf("%v/bias=%v/%d,%d/rows=%v", dtype, bias, out, in, rows),
+					func(t *testing.T) {
+						c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
+						draw := func(shape ...int64) *torch.Tensor {
+							return c.Normal_(c.Empty(dtype,
+								shape...), 0, 1)
 						}
-						alike(t, fmt.Sprintf("micro-batch %d, output", i), y, z)
-						c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
-						c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
-						near(t, c, fmt.Sprintf("micro-batch %d, input", i), a, b)
-						near(t, c, fmt.Sprintf("micro-batch %d, weight", i), ours.weight, theirs.weight)
+						ours := linearArguments{weight: draw(out, in)}
 						if bias {
-							near(t, c, fmt.Sprintf("micro-batch %d, bias", i), ours.bias, theirs.bias)
+							ours.bias = draw(out)
 						}
-						memory, _ := c.GradOf(ours.weight).Storage()
-						if i > 0 && memory != where {
-							t.Errorf("micro-batch %d: the gradient of the weight was not added to where it lay", i)
+						theirs := ours.copied(c)
+						ours.train()
+						theirs.train()
+						var where uintptr
+						for i := range microBatches {
+							x, g := draw(append(rows[:len(rows):len(rows)], in)...),
+								draw(append(rows[:len(rows):len(rows)], out)...)
+							a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
+							y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight,
+								theirs.bias)
+							if size.same && string(torch.Bytes(y)) != string(torch.Bytes(z)) {
+								t.Errorf("micro-batch %d: other outputs", i)
+							}
+							alike(t, fmt.Sprintf("micro-batch %d, output", i), y, z)
+							c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
+							c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
+							near(t, c, fmt.Sprintf("micro-batch %d, input", i), a, b)
+							near(t, c, fmt.Sprintf("micro-batch %d, weight", i), ours.weight, theirs.weight)
+							if bias {
+								near(t, c, fmt.Sprintf("micro-batch %d, bias", i), ours.bias, theirs.bias)
+							}
+							memory, _ := c.GradOf(ours.weight).Storage()
+							if i > 0 && memory != where {
+								t.Errorf("micro-batch %d: the gradient of the weight was not added to "+
+									"where it lay", i)
+							}
+							where = memory
+							a.SetGradOf(nil)
+							b.SetGradOf(nil)
 						}
-						where = memory
-						a.SetGradOf(nil)
-						b.SetGradOf(nil)
-					}
-					ours.drop()
-					theirs.drop()
-				})
+						ours.drop()
+						theirs.drop()
+					})
 			}
 		}
 	}
@@ -123,7 +130,8 @@ func TestPlainProductsAreAtens(t *testing.T) {
 			}
 		}
 		for i, got := range results[0] {
-			what := fmt.Sprintf("%v, bias %v: %s", of, bias, []string{"output", "gradient of a", "gradient of b", "gradient of the bias"}[i])
+			what := fmt.Sprintf("%v, bias %v: %s", of, bias, []string{"output", "gradient of a",
+				"gradient of b", "gradient of the bias"}[i])
 			if want := results[1][i]; !slices.Equal(got.Shape(), want.Shape()) {
 				t.Errorf("%s: got shape %v, want %v", what, got.Shape(), want.Shape())
 				continue
@@ -150,7 +158,8 @@ func TestPlainProductsAreAtens(t *testing.T) {
 	}
 }
 
-// On a CPU the bits of a batch times a weight depend neither on how the batch and the gradient lie, which a cut of the
+// On a CPU the bits of a batch times a weight depend neither on how the batch and the gradient lie,
+// which a cut of the
 // model may change, nor on whether gradients are recorded: a stage that recomputes runs its forward without
 // them first.
 func TestProductsOfBatches(t *testing.T) {
@@ -169,8 +178,12 @@ func TestProductsOfBatches(t *testing.T) {
 	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		for _, shape := range [][]int64{{4, 6}, {40, 96}, {1, 2, 6, 6}, {3, 5, 6}, {2, 40, 96}, {5, 1, 96}} {
 			for _, out := range []int64{1, 6, 96} {
-				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3, Autocast: autocast})
-				draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3,
+					Autocast: autocast})
+				draw := func(shape ...int64) *torch.Tensor {
+					return c.Normal_(c.Empty(torch.Float32,
+						shape...), 0, 1)
+				}
 				last := len(shape) - 1
 				x, dy := draw(shape...), draw(append(shape[:last:last], out)...)
 				if autocast != torch.AutocastOff {
@@ -186,7 +199,10 @@ func TestProductsOfBatches(t *testing.T) {
 					},
 				}
 				if last > 1 {
-					products["matmul"] = func(x *torch.Tensor) *torch.Tensor { return c.Matmul(x, c.Transpose(w, 0, 1)) }
+					products["matmul"] = func(x *torch.Tensor) *torch.Tensor {
+						return c.Matmul(x,
+							c.Transpose(w, 0, 1))
+					}
 				}
 				for name, product := range products {
 					run := func(x, dy *torch.Tensor) (results []string) {
@@ -207,13 +223,16 @@ func TestProductsOfBatches(t *testing.T) {
 					}
 					want := run(x, dy)
 					if want[0] != want[1] {
-						t.Errorf("autocast %v, %s of %v to %d: other bits with gradients than without", autocast, name, shape, out)
+						t.Errorf("autocast %v, %s of %v to %d: other bits with gradients than without",
+							autocast, name, shape, out)
 					}
 					for of, lay := range layouts {
 						for dyOf, layDy := range layouts {
 							got := run(lay(c, x, int64(last)), layDy(c, dy, int64(last)))
-							if at := slices.Index([]bool{got[0] == want[0], got[1] == want[1], slices.Equal(got[2:], want[2:])}, false); at >= 0 {
-								t.Errorf("autocast %v, %s of %v to %d, input %s, gradient %s: other %s", autocast, name, shape, out, of, dyOf,
+							if at := slices.Index([]bool{got[0] == want[0], got[1] == want[1],
+								slices.Equal(got[2:], want[2:])}, false); at >= 0 {
+								t.Errorf("autocast %v, %s of %v to %d, input %s, gradient %s: other %s",
+									autocast, name, shape, out, of, dyOf,
 									[]string{"outputs without gradients", "outputs", "gradients"}[at])
 							}
 						}
@@ -221,51 +240,6 @@ func TestProductsOfBatches(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// On a CPU the bits of a product do not depend on how its operands lie in memory, which a cut of the model
-// may change.
-func TestLinearsBitsDoNotDependOnLayouts(t *testing.T) {
-	for _, size := range [][3]int64{{32, 96, 130}, {64, 96, 130}, {128, 96, 130}} {
-		rows, out, in := size[0], size[1], size[2]
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Grad: true, Threads: 1, Seed: 3})
-			draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
-			transposed := func(x *torch.Tensor) *torch.Tensor {
-				return c.Transpose(c.Reshape(c.Transpose(x, 0, 1), x.Size(1), x.Size(0)), 0, 1)
-			}
-			w, x, dy := draw(out, in), draw(rows, in), draw(rows, out)
-			wide := draw(rows, out+3)
-			c.Copy_(c.Narrow(wide, 1, 2, out), dy)
-			run := func(w, x, dy *torch.Tensor) (results []string) {
-				weight, input := c.Detach(w).SetRequiresGrad(true), c.Detach(x).SetRequiresGrad(true)
-				defer weight.SetGradOf(nil)
-				defer input.SetGradOf(nil)
-				for range 2 {
-					y := c.Linear(input, weight, nil)
-					c.Backward([]*torch.Tensor{y}, []*torch.Tensor{dy}, false)
-					results = append(results, string(torch.Bytes(y)))
-				}
-				for _, g := range []*torch.Tensor{c.GradOf(weight), c.GradOf(input)} {
-					results = append(results, string(torch.Bytes(c.Reshape(c.Clone(g), g.Size(0), g.Size(1)))))
-				}
-				return results
-			}
-			want := run(w, x, dy)
-			for _, other := range []struct {
-				name     string
-				w, x, dy *torch.Tensor
-			}{
-				{"input transposed", w, transposed(x), dy},
-				{"gradient transposed", w, x, transposed(dy)},
-				{"gradient a part of a wider one", w, x, c.Narrow(wide, 1, 2, out)},
-			} {
-				if got := run(other.w, other.x, other.dy); !slices.Equal(got, want) {
-					t.Errorf("%s: other bits", other.name)
-				}
-			}
-		})
 	}
 }
 
@@ -317,7 +291,8 @@ func within(t *testing.T, what string, a, b *torch.Tensor, most float64) {
 	}
 	for i := range want {
 		if off := math.Abs(got[i] - want[i]); !(off <= most*largest) || len(got) != len(want) {
-			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i], len(want))
+			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i],
+				len(want))
 		}
 	}
 }
@@ -333,11 +308,13 @@ func numbers(t *torch.Tensor) []float64 {
 	return out
 }
 
-// Products are cut into parts for several threads. Together they are all of the product, whatever its sizes, and
+// Products are cut into parts for several threads. Together they are all of the product, whatever its
+// sizes, and
 // however its operands lie: sums of whole numbers have no rounding.
 func TestProductsInParts(t *testing.T) {
 	for _, dtype := range []torch.DType{torch.Float32, torch.Float64} {
-		for _, size := range [][3]int64{{1, 1, 1}, {100, 130, 90}, {257, 300, 129}, {2000, 3, 400}, {3, 2000, 400}, {17, 65, 5000}, {640, 640, 32}, {512, 16, 1024}} {
+		for _, size := range [][3]int64{{1, 1, 1}, {100, 130, 90}, {257, 300, 129}, {2000, 3, 400}, {3,
+			2000, 400}, {17, 65, 5000}, {640, 640, 32}, {512, 16, 1024}} {
 			m, n, k := size[0], size[1], size[2]
 			var want, added []byte
 			for _, threads := range []int{1, 2, 5} {
@@ -392,7 +369,8 @@ func transposed(c *torch.Ctx, a *torch.Tensor) *torch.Tensor {
 	return c.Transpose(c.Clone(c.Transpose(a, 0, 1)), 0, 1)
 }
 
-// A product is computed by as many threads as its context has, and by the caller alone where that is one. All operators share one pool of threads: with a pool for
+// A product is computed by as many threads as its context has, and by the caller alone where that is
+// one. All operators share one pool of threads: with a pool for
 // each library, threads would wait for work on cores that others need.
 func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 	runtime.LockOSThread()
@@ -405,8 +383,11 @@ func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 		for name, product := range map[string]func(){
 			"a linear layer's": func() { c.Linear(x, x, nil) },
 			"the BLAS's":       func() { c.Mm(x, x) },
-			"a convolution's":  func() { c.PlainConv2d(images, kernel, nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1) },
-			"softmax's":        func() { c.Softmax(x, 1) },
+			"a convolution's": func() {
+				c.PlainConv2d(images, kernel, nil, []int64{1, 1}, []int64{1, 1},
+					[]int64{1, 1}, 1)
+			},
+			"softmax's": func() { c.Softmax(x, 1) },
 		} {
 			product()
 			before, own := threadTimes(t), torch.ThreadTime()
@@ -424,7 +405,8 @@ func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
 				pool[helper] = true
 			}
 			if shared := most > caller/5; shared != (threads > 1) {
-				t.Errorf("%s product with %d threads: the caller took %d ns, and another thread at most %d", name, threads, caller, most)
+				t.Errorf("%s product with %d threads: the caller took %d ns, and another thread at "+
+					"most %d", name, threads, caller, most)
 			}
 		}
 		if len(pool) != threads-1 {
@@ -456,7 +438,8 @@ func threadTimes(t *testing.T) map[string]int64 {
 // compared with float64, over two micro-batches.
 func TestProductsOfFewRows(t *testing.T) {
 	const least = 1 << 18 // multiply-adds, below which the BLAS computes
-	sizes := [][3]int64{{128, 40, 70}, {129, 40, 70}, {90, 33, 1100}, {100, 17, 200}, {8, 64, 2100}, {33, 1100, 20}, {64, 7, 4099}, {2, 4099, 50}, {128, 3, 1030}}
+	sizes := [][3]int64{{128, 40, 70}, {129, 40, 70}, {90, 33, 1100}, {100, 17, 200}, {8, 64, 2100}, {33,
+		1100, 20}, {64, 7, 4099}, {2, 4099, 50}, {128, 3, 1030}}
 	for rows := int64(1); rows <= 70; rows++ {
 		in := []int64{1030, 517, 131, 67, 48, 144}[rows%6]
 		sizes = append(sizes, [3]int64{rows, least/(rows*in) + 1, in})
@@ -465,7 +448,10 @@ func TestProductsOfFewRows(t *testing.T) {
 		rows, out, in := size[0], size[1], size[2]
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: uint64(i)})
-			draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+			draw := func(shape ...int64) *torch.Tensor {
+				return c.Normal_(c.Empty(torch.Float32,
+					shape...), 0, 1)
+			}
 			ours := linearArguments{weight: draw(out, in)}
 			if i%3 != 0 {
 				ours.bias = draw(out)
@@ -507,7 +493,10 @@ func TestProductsOfFewRowsKeepNaN(t *testing.T) {
 	for _, rows := range []int64{5, 32, 61} {
 		const out, in = 259, 301
 		c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
-		draw := func(shape ...int64) *torch.Tensor { return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1) }
+		draw := func(shape ...int64) *torch.Tensor {
+			return c.Normal_(c.Empty(torch.Float32, shape...), 0,
+				1)
+		}
 		put := func(x *torch.Tensor, i, j int64, v float64) {
 			c.Fill_(c.Narrow(c.Narrow(x, 0, i, 1), 1, j, 1), v)
 		}
@@ -517,8 +506,12 @@ func TestProductsOfFewRowsKeepNaN(t *testing.T) {
 		put(x, rows-1, 7, math.NaN())
 		put(x, 2, in-1, math.Inf(-1))
 		put(dy, rows-1, out-1, math.NaN())
-		run := func(dtype torch.DType, linear func(x, w, b *torch.Tensor) *torch.Tensor) (results [][]float64) {
-			leaf := func(x *torch.Tensor) *torch.Tensor { return c.Clone(c.Detach(c.To(x, dtype))).SetRequiresGrad(true) }
+		run := func(dtype torch.DType, linear func(x, w,
+			b *torch.Tensor) *torch.Tensor) (results [][]float64) {
+			leaf := func(x *torch.Tensor) *torch.Tensor {
+				return c.Clone(c.Detach(c.To(x,
+					dtype))).SetRequiresGrad(true)
+			}
 			a, b := leaf(x), leaf(w)
 			y := linear(a, b, nil)
 			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.To(dy, dtype)}, false)
@@ -530,8 +523,10 @@ func TestProductsOfFewRowsKeepNaN(t *testing.T) {
 		got, want := run(torch.Float32, c.Linear), run(torch.Float64, c.PlainLinear)
 		for i := range want {
 			for j, v := range want[i] {
-				if g := got[i][j]; math.IsNaN(g) != math.IsNaN(v) || math.IsInf(g, 1) != math.IsInf(v, 1) || math.IsInf(g, -1) != math.IsInf(v, -1) {
-					t.Fatalf("%d rows, %s: element %d is %v, want %v", rows, []string{"output", "input's gradient", "weight's gradient"}[i], j, g, v)
+				if g := got[i][j]; math.IsNaN(g) != math.IsNaN(v) || math.IsInf(g, 1) != math.IsInf(v,
+					1) || math.IsInf(g, -1) != math.IsInf(v, -1) {
+					t.Fatalf("%d rows, %s: element %d is %v, want %v", rows, []string{"output",
+						"input's gradient", "weight's gradient"}[i], j, g, v)
 				}
 			}
 		}
@@ -560,17 +555,20 @@ func TestConvolutionOfFewPositions(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			torchtest.Check(t)
 			c := torchtest.New(t, torch.Options{Seed: 3, Threads: 1})
-			x, w, b := c.Randn(row.images, row.in, row.height, row.width), c.Randn(row.out, row.in/row.group, row.kernel, row.kernel), c.Randn(row.out)
+			x, w, b := c.Randn(row.images, row.in, row.height, row.width), c.Randn(row.out,
+				row.in/row.group, row.kernel, row.kernel), c.Randn(row.out)
 			if strings.Contains(row.name, "lie otherwise") {
 				x, w = c.Transpose(x, 2, 3), c.Transpose(w, 2, 3)
 			}
 			square := func(n int64) []int64 { return []int64{n, n} }
 			for wanted := range 8 {
 				ours := func(x, w, b *torch.Tensor) *torch.Tensor {
-					return c.Conv2d(x, w, b, square(row.stride), square(row.padding), square(row.dilation), row.group)
+					return c.Conv2d(x, w, b, square(row.stride), square(row.padding),
+						square(row.dilation), row.group)
 				}
 				aten := func(x, w, b *torch.Tensor) *torch.Tensor {
-					return c.PlainConv2d(x, w, b, square(row.stride), square(row.padding), square(row.dilation), row.group)
+					return c.PlainConv2d(x, w, b, square(row.stride), square(row.padding),
+						square(row.dilation), row.group)
 				}
 				var results [][][]float32
 				for _, conv := range []func(x, w, b *torch.Tensor) *torch.Tensor{ours, aten} {
@@ -623,7 +621,8 @@ func nodeOf(t *testing.T, c *torch.Ctx, y *torch.Tensor) string {
 	return e.Op
 }
 
-// The products are what computes a convolution of few positions where Penstock or oneDNN has kernels for them, whatever
+// The products are what computes a convolution of few positions where Penstock or oneDNN has kernels
+// for them, whatever
 // the number of threads and however tensors lie, but not under autocast.
 func TestConvolutionOfFewPositionsIsAProduct(t *testing.T) {
 	if by := torch.LinearBy(2*4*4, 96, 64*3*3); by == "BLAS" {
@@ -663,7 +662,8 @@ func TestConvolutionOfFewPositionsIsAProduct(t *testing.T) {
 			if y.DType() != plain.DType() {
 				t.Errorf("it is of %v; want %v", y.DType(), plain.DType())
 			}
-			if err := sameSums(torch.Values[float32](c.To(y, torch.Float32)), torch.Values[float32](c.To(plain, torch.Float32))); err != nil {
+			if err := sameSums(torch.Values[float32](c.To(y, torch.Float32)),
+				torch.Values[float32](c.To(plain, torch.Float32))); err != nil {
 				t.Error(err)
 			}
 			if node := nodeOf(t, c, y); strings.Contains(node, "Conv2dBackward") != row.ours {

@@ -161,7 +161,8 @@ func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
 	defer func() { c.mode = was }()
 	if on, ok := s.(gpuStream); ok {
 		own, m := on.gpu(), &c.mode
-		if own.device.Kind == c.device.Kind && own.device != c.device { // libtorch copies on the other GPU's stream
+		// libtorch copies on the other GPU's stream
+		if own.device.Kind == c.device.Kind && own.device != c.device {
 			m.PeerIndex, m.PeerStream = int32(own.device.Index), own.id
 		} else {
 			m.DeviceType, m.DeviceIndex, m.Stream = int32(own.device.Kind), int32(own.device.Index), own.id

@@ -26,8 +26,10 @@ func TestCopyInTwoParts(t *testing.T) {
 	}
 	x := torch.From(from, values, 4, 3, 5)
 	for name, a := range map[string]*torch.Tensor{
-		"dense": x, "transposed": from.Transpose(x, 0, 2), "narrow": from.Narrow(x, 1, 1, 2), "expanded": from.Expand(from.Narrow(x, 1, 0, 1), 4, 7, 5),
-		"transposed part": from.Transpose(from.Narrow(x, 2, 1, 3), 0, 1), "number": from.Mean(x), "nothing": from.Narrow(x, 0, 0, 0),
+		"dense": x, "transposed": from.Transpose(x, 0, 2), "narrow": from.Narrow(x, 1, 1, 2),
+		"expanded":        from.Expand(from.Narrow(x, 1, 0, 1), 4, 7, 5),
+		"transposed part": from.Transpose(from.Narrow(x, 2, 1, 3), 0, 1), "number": from.Mean(x),
+		"nothing": from.Narrow(x, 0, 0, 0),
 	} {
 		want := to.CopyHere(a)
 		one := to.Device().Memory().Live
@@ -36,8 +38,10 @@ func TestCopyInTwoParts(t *testing.T) {
 			t.Errorf("%s: a copy takes %d bytes, its memory %d", name, one, two)
 		}
 		to.CopyOn(stream.Host{}, got, a)
-		if !slices.Equal(torch.Values[float32](got), torch.Values[float32](want)) || strides(to, got) != strides(to, want) {
-			t.Errorf("%s: got %v with strides %s, want %v with %s", name, got, strides(to, got), want, strides(to, want))
+		if !slices.Equal(torch.Values[float32](got), torch.Values[float32](want)) || strides(to,
+			got) != strides(to, want) {
+			t.Errorf("%s: got %v with strides %s, want %v with %s", name, got, strides(to, got), want,
+				strides(to, want))
 		}
 		to.Close()
 	}
@@ -149,7 +153,8 @@ func ncclEnds(t *testing.T) (ends [2]*ncclEnd) {
 	var both sync.WaitGroup
 	for i := range ends {
 		d := torch.CUDA(i)
-		ends[i] = &ncclEnd{NCCL: &torch.NCCL{}, c: torchtest.New(t, torch.Options{Device: d}), streams: [2]stream.Stream{d.NewStream(), d.NewStream()}}
+		ends[i] = &ncclEnd{NCCL: &torch.NCCL{}, c: torchtest.New(t, torch.Options{Device: d}),
+			streams: [2]stream.Stream{d.NewStream(), d.NewStream()}}
 		ends[i].c.SetStream(ends[i].streams[0])
 	}
 	for from := range ends {
@@ -186,34 +191,14 @@ func both(ends [2]*ncclEnd, f func(i int, e *ncclEnd)) {
 	all.Wait()
 }
 
-// What is queued on a communicator arrives in the order in which it was sent, although nothing has a tag.
-func TestNCCLKeepsTheOrder(t *testing.T) {
-	ends := ncclEnds(t)
-	both(ends, func(i int, e *ncclEnd) {
-		for k := range 3 {
-			x := torch.From(e.c, []float32{float32(k), float32(10 * k)})
-			if i == 1 {
-				e.c.Fill_(x, -1)
-			}
-			e.c.Synchronize()
-			if err := e.Transfer([]torch.Move{e.move(i, x)}); err != nil {
-				t.Error(err)
-			}
-			e.finish()
-			if got := torch.Values[float32](x); !slices.Equal(got, []float32{float32(k), float32(10 * k)}) {
-				t.Errorf("message %d is %v", k, got)
-			}
-		}
-	})
-}
-
 // Two processes that both send 8 MiB and receive as much wait for nobody: queued in one group, and one
 // after the other on the streams of the two directions.
 func TestNCCLInBothDirections(t *testing.T) {
 	for _, grouped := range []bool{true, false} {
 		ends := ncclEnds(t)
 		both(ends, func(i int, e *ncclEnd) {
-			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)), e.c.Zeros(torch.Float32, 2<<20)
+			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)),
+				e.c.Zeros(torch.Float32, 2<<20)
 			e.c.Synchronize()
 			moves := [][]torch.Move{{e.move(0, own)}, {e.move(1, other)}}
 			if grouped {
@@ -226,7 +211,8 @@ func TestNCCLInBothDirections(t *testing.T) {
 				}
 			}
 			e.finish()
-			if v := torch.Values[float32](other); slices.Min(v) != float32(2-i) || slices.Max(v) != float32(2-i) {
+			if v := torch.Values[float32](other); slices.Min(v) != float32(2-i) ||
+				slices.Max(v) != float32(2-i) {
 				t.Errorf("GPU %d received %v to %v, want %d", i, slices.Min(v), slices.Max(v), 2-i)
 			}
 		})
@@ -248,7 +234,8 @@ func TestNCCLAbort(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("a process has joined nobody")
 	}
-	for name, sent := range map[string]int64{"nothing is sent": 0, "more is sent": 2 << 20, "less is sent": 1} {
+	for name, sent := range map[string]int64{"nothing is sent": 0, "more is sent": 2 << 20,
+		"less is sent": 1} {
 		ends := ncclEnds(t)
 		both(ends, func(i int, e *ncclEnd) {
 			x := e.c.Zeros(torch.Float32, 1<<20)

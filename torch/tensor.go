@@ -38,7 +38,8 @@ func (t *Tensor) Handle() shim.Handle { return t.given("handle") }
 // given is t's handle for what needs a tensor: nil panics with an *Error.
 func (t *Tensor) given(what string) shim.Handle {
 	if t == nil {
-		panic(&Error{Op: what, Args: Describe([]*Tensor{t}), Message: "the tensor is nil: a gradient or a skip " +
+		panic(&Error{Op: what, Args: Describe([]*Tensor{t}), Message: "the tensor is nil: a gradient " +
+			"or a skip " +
 			"connection that is absent, or a tensor that was never made"})
 	}
 	return t.handle()

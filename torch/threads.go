@@ -41,10 +41,6 @@ func Version() string { return shim.Version() }
 // Library is the file of libtorch that this process has loaded, or "".
 func Library() string { return shim.Library() }
 
-// FMAPeak measures one core's rate of fused multiply-adds, in float32 operations per second, as a
-// bound on the rate of matrix products. It is 0 if unknown. It takes a fraction of a second.
-func FMAPeak() float64 { return shim.FMAPeak() }
-
 // ThreadTime returns the processor time that the calling thread has used so far, in user and system
 // mode (clock_gettime with CLOCK_THREAD_CPUTIME_ID). Time in which the thread waits does not count,
 // nor does the work of other threads. Only differences between calls on one thread are meaningful:

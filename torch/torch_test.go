@@ -20,12 +20,15 @@ func TestSlicesRoundTrip(t *testing.T) {
 			t.Errorf("%s did not come back as it went in", name)
 		}
 	}
-	check("float32", same(torch.Values[float32](torch.From(c, []float32{1, -2.5, float32(math.Inf(1))})), []float32{1, -2.5, float32(math.Inf(1))}))
-	check("float64", same(torch.Values[float64](torch.From(c, []float64{math.Pi, -0.0})), []float64{math.Pi, -0.0}))
+	check("float32", same(torch.Values[float32](torch.From(c, []float32{1, -2.5, float32(math.Inf(1))})),
+		[]float32{1, -2.5, float32(math.Inf(1))}))
+	check("float64", same(torch.Values[float64](torch.From(c, []float64{math.Pi, -0.0})),
+		[]float64{math.Pi, -0.0}))
 	check("int64", same(torch.Values[int64](torch.From(c, []int64{1 << 60, -5})), []int64{1 << 60, -5}))
 	check("int32", same(torch.Values[int32](torch.From(c, []int32{1 << 30, -5})), []int32{1 << 30, -5}))
 	check("uint8", same(torch.Values[uint8](torch.From(c, []uint8{0, 255})), []uint8{0, 255}))
-	check("bool", same(torch.Values[bool](torch.From(c, []bool{true, false, true})), []bool{true, false, true}))
+	check("bool", same(torch.Values[bool](torch.From(c, []bool{true, false, true})), []bool{true, false,
+		true}))
 	check("empty", len(torch.Values[float32](torch.From(c, []float32{}, 0, 3))) == 0)
 	check("scalar", torch.Item[float32](torch.Scalar(c, float32(7))) == 7)
 	view := c.Transpose(torch.From(c, []int64{1, 2, 3, 4, 5, 6}, 2, 3), 0, 1)
@@ -52,7 +55,9 @@ func TestErrorNamesOperatorAndShapes(t *testing.T) {
 	if !errors.As(err, &e) {
 		t.Fatalf("got %v, want a *torch.Error", err)
 	}
-	const operator, text = "aten::mm(float32[8,16], float32[32,16]): ", "mat1 and mat2 shapes cannot be multiplied (8x16 and 32x16)" // libtorch 2.15 has "mm: " between them
+	// libtorch 2.15 has "mm: " between them
+	const operator, text = "aten::mm(float32[8,16], float32[32,16]): ",
+		"mat1 and mat2 shapes cannot be multiplied (8x16 and 32x16)"
 	if got := err.Error(); !strings.HasPrefix(got, operator) || !strings.HasSuffix(got, text) {
 		t.Errorf("got  %s\nwant %s%s", got, operator, text)
 	}
@@ -66,7 +71,10 @@ func TestErrorInBackwardNamesNodeAndOperator(t *testing.T) {
 	before := torch.Sequence()
 	y = c.Tanh(y)
 	after := torch.Sequence()
-	err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Zeros(torch.Int64, 4, 4)}, false) })
+	err := torch.Try(func() {
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Zeros(torch.Int64, 4, 4)},
+			false)
+	})
 	if err == nil {
 		t.Skip("libtorch accepted the gradient")
 	}
@@ -100,7 +108,8 @@ func TestCallFillsDefaultsAndCoerces(t *testing.T) {
 		{"alpha is filled in", "aten::add", "Tensor", []any{x, x}, []float32{0, 2, 4, 6}},
 		{"an int where a float is wanted", "aten::elu", "", []any{x, 2}, []float32{0, 1, 2, 3}},
 		{"one int for int[2]", "aten::avg_pool2d", "", []any{c.Reshape(x, 1, 1, 2, 2), 2}, []float32{1.5}},
-		{"a list of tensors", "aten::cat", "", []any{[]*torch.Tensor{x, x}, 1}, []float32{0, 1, 0, 1, 2, 3, 2, 3}},
+		{"a list of tensors", "aten::cat", "", []any{[]*torch.Tensor{x, x}, 1}, []float32{0, 1, 0, 1, 2,
+			3, 2, 3}},
 		{"a string", "aten::gelu", "", []any{c.Zeros(torch.Float32, 1), "tanh"}, []float32{0}},
 	} {
 		got := torch.Values[float32](c.Call(row.name, row.over, row.args...)[0].(*torch.Tensor))
@@ -112,11 +121,18 @@ func TestCallFillsDefaultsAndCoerces(t *testing.T) {
 		reason, want string
 		f            func()
 	}{
-		{"missing argument", "missing argument 1 (other) of aten::add.Tensor(", func() { c.Call("aten::add", "Tensor", x) }},
-		{"wrong kind", "argument 1 (dim) wants int, got str", func() { c.Call("aten::unsqueeze", "", x, "no") }},
+		{"missing argument", "missing argument 1 (other) of aten::add.Tensor(",
+			func() { c.Call("aten::add", "Tensor", x) }},
+		{"wrong kind", "argument 1 (dim) wants int, got str", func() {
+			c.Call("aten::unsqueeze", "", x,
+				"no")
+		}},
 		{"too many", "too many arguments for aten::relu(", func() { c.Call("aten::relu", "", x, 1) }},
 		{"unknown operator", "has no operator aten::nonsense", func() { c.Call("aten::nonsense", "") }},
-		{"a Go type that cannot cross", "a chan int cannot be passed", func() { c.Call("aten::relu", "", make(chan int)) }},
+		{"a Go type that cannot cross", "a chan int cannot be passed", func() {
+			c.Call("aten::relu", "",
+				make(chan int))
+		}},
 	} {
 		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got %v, want %q in it", row.reason, err, row.want)
@@ -169,7 +185,8 @@ func TestLimitRefusesAndNothingIsLost(t *testing.T) {
 	if *m != (torch.MemoryError{Device: d, Limit: 2048, Live: live, Requested: 256 * 256 * 4}) {
 		t.Errorf("got %+v", *m)
 	}
-	if want := "out of memory on " + d.String() + ": limit 2048 bytes, live 1024, requested 262144"; !strings.Contains(err.Error(), want) {
+	if want := "out of memory on " + d.String() + ": limit 2048 bytes, live 1024, requested " +
+		"262144"; !strings.Contains(err.Error(), want) {
 		t.Errorf("got %q, want %q in it", err, want)
 	}
 	c.AddScalar_(a, 1)          // the process goes on
@@ -194,7 +211,8 @@ func TestConvolutionBytesAreTheSameOnEveryRun(t *testing.T) {
 		if run == 0 {
 			first = m
 		} else if m.Peak != first.Peak || m.Live != first.Live {
-			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live, first.Peak)
+			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live,
+				first.Peak)
 		}
 	}
 	if first.Peak <= first.Live && d.Kind == torch.KindCPU || first.Live == 0 {
@@ -213,7 +231,8 @@ func TestRefusedAllocationLeavesThePeak(t *testing.T) {
 	if err := torch.Try(func() { c.Empty(torch.Float32, 1<<50) }); !errors.Is(err, torch.ErrOutOfMemory) {
 		t.Errorf("got %v", err)
 	}
-	if after := d.Memory(); after.Live != before.Live || after.Peak != before.Peak { // what was kept for reuse is given back
+	// what was kept for reuse is given back
+	if after := d.Memory(); after.Live != before.Live || after.Peak != before.Peak {
 		t.Errorf("%+v, before %+v", after, before)
 	}
 	if own := d.OwnPeak(); own != before.Live {
@@ -356,7 +375,8 @@ func TestParseDevice(t *testing.T) {
 		err  bool
 	}{
 		{"cpu", torch.CPU(0), false}, {"cpu:7", torch.CPU(7), false}, {"cuda:1", torch.CUDA(1), false},
-		{"gpu:0", torch.Device{}, true}, {"cpu:-1", torch.Device{}, true}, {"cpu:x", torch.Device{}, true}, {"cpu:5000", torch.Device{}, true},
+		{"gpu:0", torch.Device{}, true}, {"cpu:-1", torch.Device{}, true}, {"cpu:x", torch.Device{},
+			true}, {"cpu:5000", torch.Device{}, true},
 	} {
 		got, err := torch.ParseDevice(row.in)
 		if (err != nil) != row.err || err == nil && got != row.want {

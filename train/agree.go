@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"penstock.example/group"
@@ -18,77 +16,52 @@ type Fact struct {
 	Name, Value string
 }
 
-// DisagreementError is a difference between the processes of a run.
+// DisagreementError lists the facts for which ranks have other values than rank 0, such as
+// "rank 2 has --seed 7, rank 0 has 8".
 type DisagreementError struct {
-	Differences []Difference
+	Differences []string
 }
 
-// Difference is a fact for which ranks have different values.
-type Difference struct {
-	Name   string
-	Values []string // by rank; "" where a rank has none
-}
-
-// Error names each fact, the values, and the ranks that have them.
 func (e *DisagreementError) Error() string {
-	var parts []string
-	for _, d := range e.Differences {
-		parts = append(parts, d.String())
-	}
-	return "train: the processes do not run the same training: " + strings.Join(parts, "; ") +
+	return "train: the processes do not run the same training: " + strings.Join(e.Differences, "; ") +
 		"; start all with the same program, command line and data"
-}
-
-// String is such as "rank 2 has --seed 7, ranks 0, 1 and 3 have 8". The values that fewest have come
-// first.
-func (d Difference) String() string {
-	having := map[string][]int{}
-	for rank, v := range d.Values {
-		having[v] = append(having[v], rank)
-	}
-	values := slices.SortedFunc(maps.Keys(having), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(having[a]), len(having[b])), cmp.Compare(having[a][0], having[b][0]))
-	})
-	var parts []string
-	name := d.Name + " "
-	for _, v := range values {
-		verb := " have "
-		if len(having[v]) == 1 {
-			verb = " has "
-		}
-		parts = append(parts, arg.Numbered("rank", having[v])+verb+name+cmp.Or(v, "none"))
-		name = ""
-	}
-	return strings.Join(parts, ", ")
 }
 
 // Agree returns nil if all members of a group have the same facts, and a *DisagreementError on every
 // member otherwise. All members call it, in the order of their other calls of Gather. It blocks
 // until they have. Names are distinct.
 func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
-	all, err := group.Meet(ctx, g, "facts of the run", facts, nil)
+	lists, err := group.Meet(ctx, g, "facts of the run", facts, nil)
 	if err != nil {
 		return fmt.Errorf("train: comparing the processes: %w", err)
 	}
-	return disagreement(all)
-}
-
-// disagreement compares the facts of all ranks.
-func disagreement(all [][]Fact) error {
 	var names []string
-	values := map[string][]string{}
-	for rank, facts := range all {
+	values := map[string][]string{} // by rank; "" where a rank has none
+	for rank, facts := range lists {
 		for _, f := range facts {
 			if values[f.Name] == nil {
-				names, values[f.Name] = append(names, f.Name), make([]string, len(all))
+				names, values[f.Name] = append(names, f.Name), make([]string, len(lists))
 			}
 			values[f.Name][rank] = f.Value
 		}
 	}
 	e := &DisagreementError{}
 	for _, name := range names {
-		if len(slices.Compact(slices.Clone(values[name]))) > 1 {
-			e.Differences = append(e.Differences, Difference{name, values[name]})
+		all := values[name]
+		others := map[string][]int{}
+		for rank, v := range all {
+			others[v] = append(others[v], rank)
+		}
+		for rank, v := range all {
+			if v == all[0] || others[v][0] != rank {
+				continue
+			}
+			verb := "have"
+			if len(others[v]) == 1 {
+				verb = "has"
+			}
+			e.Differences = append(e.Differences, fmt.Sprintf("%s %s %s %s, rank 0 has %s",
+				arg.Numbered("rank", others[v]), verb, name, cmp.Or(v, "none"), cmp.Or(all[0], "none")))
 		}
 	}
 	if e.Differences == nil {

@@ -1,7 +1,6 @@
 package train_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,21 +8,17 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/must"
-	"penstock.example/internal/proctest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -256,25 +251,6 @@ func TestHashInAGroup(t *testing.T) {
 			return err
 		})
 	})
-	// A parameter that is nowhere is an error on every member, and so is another model.
-	for what, all := range map[string][]member{
-		"exists in no process": newMembers(t, "", 2, 3, func(rank, param int) bool { return param == rank }),
-		"want the same model": func() []member {
-			all := newMembers(t, "", 2, 3, func(rank, param int) bool { return true })
-			all[1].model.Add("more", nn.NewLinear(1, 1))
-			return all
-		}(),
-	} {
-		for rank, err := range each(all, func(_ int, m member) error {
-			defer m.free()
-			_, err := train.ParamsSHA256In(m.group, m.model)
-			return err
-		}) {
-			if err == nil || !strings.Contains(err.Error(), what) {
-				t.Errorf("rank %d: %v; want %q", rank, err, what)
-			}
-		}
-	}
 }
 
 // third gives the parameters to three members in turn.
@@ -494,126 +470,6 @@ func TestRestoreFailsOnAllMembers(t *testing.T) {
 	}
 }
 
-// saveTogether, "RANK SIZE ADDRESS DIR" in the environment, makes this test binary a process of a
-// group that saves until one of them is killed.
-const saveTogether = "PENSTOCK_TEST_SAVE_TOGETHER"
-
-// togetherSaver saves one step after the other, and says so after each.
-func togetherSaver(text string) error {
-	cfg := group.Config{Silence: silence}
-	var dir string
-	if _, err := fmt.Sscan(text, &cfg.Rank, &cfg.Size, &cfg.Address, &dir); err != nil {
-		return err
-	}
-	g, err := group.Join(context.Background(), cfg)
-	if err != nil {
-		return err
-	}
-	m := newMembers(stopper{}, dir, 1, 1, func(_, param int) bool { return param%cfg.Size == cfg.Rank })[0]
-	m.group = g
-	if err := errors.Join(m.loadState(1), m.store().Prepare()); err != nil {
-		return err
-	}
-	for step := int64(1); ; step++ {
-		if err := m.save(step); err != nil {
-			return err
-		}
-		fmt.Println(step)
-	}
-}
-
-// stopper ends a process in place of a test.
-type stopper struct{}
-
-func (stopper) Helper() {}
-
-func (stopper) Fatal(what ...any) { fmt.Println(what...); os.Exit(1) }
-
-// TestProcessKilledWhileSaving kills one of three processes at an odd moment of their saving. The
-// others end, and there is a complete checkpoint: the last that all have said to have saved, or the
-// one after. Others, with other parameters, go on from it.
-func TestProcessKilledWhileSaving(t *testing.T) {
-	check(t)
-	dir, victim := t.TempDir(), rand.IntN(3)
-	said := killOne(t, dir, 3, victim, time.Duration(rand.IntN(20000))*time.Microsecond)
-	onAll(t, newMembers(t, dir, 3, 2, func(rank, param int) bool { return (param+1)%3 == rank }), func(_ int, m member) error {
-		release, err := m.store().Lock()
-		if err != nil {
-			return err
-		}
-		defer release()
-		step, err := m.restore()
-		if err == nil && step != said && step != said+1 {
-			err = fmt.Errorf("rank %d killed after step %d: step %d is restored", victim, said, step)
-		}
-		return errors.Join(err, m.same(1))
-	})
-	if left := leftovers(t, dir); len(left) > 0 {
-		t.Errorf("%q is left", left)
-	}
-}
-
-// silence is longer than a machine that is busy with other tests keeps a member from its heartbeats.
-const silence = 2 * time.Minute
-
-// killOne runs n processes, kills one some time after all have saved step 2, and
-// returns the last step that one of them says to have saved.
-func killOne(t *testing.T, dir string, n, victim int, after time.Duration) (said int64) {
-	t.Helper()
-	address := proctest.Address(t)
-	var processes []*exec.Cmd
-	lines := make(chan string, 1<<16)
-	ended := make(chan error, n)
-	for rank := range n {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s %s", saveTogether, rank, n, address, dir))
-		cmd.Stderr = os.Stderr
-		out := must.Get(cmd.StdoutPipe())(t)
-		must.Do(t, cmd.Start())
-		defer cmd.Process.Kill()
-		proctest.Watch(t, cmd, proctest.Limit)
-		processes = append(processes, cmd)
-		go func() {
-			s := bufio.NewScanner(out)
-			for s.Scan() {
-				lines <- s.Text()
-			}
-			ended <- cmd.Wait()
-		}()
-	}
-	var told []string
-	for saved, killed, left := 0, false, n; left > 0; {
-		select {
-		case line := <-lines:
-			step, err := strconv.ParseInt(line, 10, 64)
-			if err != nil {
-				told = append(told, line)
-				break
-			}
-			said = max(said, step)
-			if step == 2 {
-				saved++
-			}
-			if saved == n && !killed {
-				killed = true
-				time.AfterFunc(after, func() { processes[victim].Process.Kill() })
-			}
-		case err := <-ended:
-			left--
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || !killed {
-				t.Fatalf("a process ended with %v: %q", err, told)
-			}
-		}
-	}
-	for len(lines) > 0 {
-		if step, err := strconv.ParseInt(strings.TrimSpace(<-lines), 10, 64); err == nil {
-			said = max(said, step)
-		}
-	}
-	return said
-}
-
 // tied is network with a weight that layers of several stages use.
 func tied() *nn.Sequential {
 	square := nn.NewLinear(12, 12)
@@ -718,50 +574,6 @@ func inProcesses(n int, f func(g *group.Group) error) []error {
 	return errs
 }
 
-// A training run, its losses, norms, accuracy and weights, is the same in any number of
-// processes, and each of them knows all of it but the weights.
-func TestProcessesTrainTheSame(t *testing.T) {
-	check(t)
-	_, testing := dataset(t)
-	var want string
-	for _, n := range []int{1, 2, 3} {
-		said := make([]string, n)
-		for rank, err := range inProcesses(n, func(g *group.Group) error {
-			s, closer := newRig(t, setup{balance: []int{2, 3, 3}, optimizer: "adam", config: optim.Config{LR: 0.01}, group: g})
-			defer closer()
-			s.Steps, s.ClipNorm = 6, 0.3
-			var b strings.Builder
-			s.OnStep = []train.Hook{func(i train.StepInfo) error {
-				_, err := fmt.Fprintln(&b, i.Step, i.Epoch, i.Loss, i.GradNorm)
-				return err
-			}}
-			if _, err := s.Run(context.Background()); err != nil {
-				return err
-			}
-			e, err := train.Evaluate(context.Background(), s.Pipe, testing, train.EvaluateConfig{Batch: 7})
-			if err != nil {
-				return err
-			}
-			hash, err := train.ParamsSHA256In(g, s.model)
-			fmt.Fprintln(&b, *e.Accuracy, hash)
-			said[g.Rank()] = b.String()
-			return err
-		}) {
-			if err != nil {
-				t.Fatalf("rank %d of %d: %v", rank, n, err)
-			}
-		}
-		for rank, got := range said {
-			if want == "" {
-				want = got
-			}
-			if got != want {
-				t.Errorf("rank %d of %d saw\n%swant\n%s", rank, n, got, want)
-			}
-		}
-	}
-}
-
 // When the context of one process ends, all end after the same step.
 func TestInterruptOfOneProcess(t *testing.T) {
 	check(t)
@@ -820,24 +632,6 @@ func TestFailureOfOneProcess(t *testing.T) {
 	}
 }
 
-// agree has each member of a group state its facts, and returns what each was told.
-func agree(t *testing.T, facts ...[]train.Fact) []error {
-	t.Helper()
-	members := group.Local(len(facts))
-	errs := make([]error, len(facts))
-	var wg sync.WaitGroup
-	for rank, g := range members {
-		wg.Go(func() { errs[rank] = train.Agree(t.Context(), g, facts[rank]) })
-	}
-	wg.Wait()
-	for _, g := range members {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	return errs
-}
-
 func TestAgree(t *testing.T) {
 	facts := func(pairs ...string) (out []train.Fact) {
 		for i := 0; i < len(pairs); i += 2 {
@@ -850,26 +644,26 @@ func TestAgree(t *testing.T) {
 		facts [][]train.Fact
 		want  string // "" is agreement
 	}{
-		{[][]train.Fact{same}, ""},
 		{[][]train.Fact{same, same, same}, ""},
-		{[][]train.Fact{nil, nil}, ""},
-		{[][]train.Fact{same, same, facts("--model", "mlp", "--seed", "7"), same}, "rank 2 has --seed 7, ranks 0, 1 and 3 have 8"},
-		{[][]train.Fact{same, facts("--model", "gpt", "--seed", "8")}, "rank 0 has --model mlp, rank 1 has gpt"},
 		{[][]train.Fact{same, same, facts("--seed", "8", "--model", "gpt"), facts("--model", "gpt", "--seed", "9")},
-			"ranks 0 and 1 have --model mlp, ranks 2 and 3 have gpt; rank 3 has --seed 9, ranks 0, 1 and 2 have 8"},
-		{[][]train.Fact{same, facts("--model", "mlp")}, "rank 0 has --seed 8, rank 1 has none"},
-		{[][]train.Fact{facts("--model", "mlp"), same}, "rank 0 has --seed none, rank 1 has 8"},
-		{[][]train.Fact{facts("a", "1"), facts("a", "2"), facts("a", "1"), facts("a", "3")}, "rank 1 has a 2, rank 3 has 3, ranks 0 and 2 have 1"},
+			"ranks 2 and 3 have --model gpt, rank 0 has mlp; rank 3 has --seed 9, rank 0 has 8"},
+		{[][]train.Fact{same, facts("--model", "mlp")}, "rank 1 has --seed none, rank 0 has 8"},
+		{[][]train.Fact{facts("--model", "mlp"), same}, "rank 1 has --seed 8, rank 0 has none"},
 	} {
-		for rank, err := range agree(t, row.facts...) {
-			var e *train.DisagreementError
-			switch {
-			case row.want == "" && err != nil:
-				t.Errorf("%v: rank %d: %v", row.facts, rank, err)
-			case row.want == "":
-			case !errors.As(err, &e) || !strings.Contains(err.Error(), "the same training: "+row.want+"; start all with the same program"):
-				t.Errorf("%v: rank %d: got  %v\nwant %s", row.facts, rank, err, row.want)
-			}
+		members := group.Local(len(row.facts))
+		var all sync.WaitGroup
+		for rank, g := range members {
+			all.Go(func() {
+				err := train.Agree(t.Context(), g, row.facts[rank])
+				var e *train.DisagreementError
+				if row.want == "" && err != nil || row.want != "" && (!errors.As(err, &e) || !strings.Contains(err.Error(), "the same training: "+row.want+"; start")) {
+					t.Errorf("%v: rank %d: got  %v\nwant %s", row.facts, rank, err, row.want)
+				}
+			})
+		}
+		all.Wait()
+		for _, g := range members {
+			must.Do(t, g.Close())
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -150,18 +150,6 @@ func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// checkScaler returns an error if the Scaler is in no state to go on from.
-func (l *Loop) checkScaler() error {
-	if l.Scaler == nil {
-		return nil
-	}
-	if err := l.Scaler.Validate(); err != nil {
-		return &ConfigError{Of: "train", Field: "Scaler", Value: l.Scaler.Scale, Problem: err.Error(),
-			Remedy: "want the zero Scaler, or that of a checkpoint"}
-	}
-	return nil
-}
-
 // Progress is where the run stands, for Store.Save. After a failed step it is before that step's
 // batches. Do not call it during a step.
 func (l *Loop) Progress() Progress {
@@ -215,7 +203,7 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist
 // only within a step.
 func (l *Loop) Run(ctx context.Context) (Result, error) {
-	if err := cmp.Or(l.checkScaler(), l.checkLastBatch()); err != nil {
+	if err := l.Check(); err != nil {
 		return Result{Step: l.Step}, err
 	}
 	g := l.Pipe.Config().Group
@@ -388,25 +376,26 @@ func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (r
 	return result, Computing, err
 }
 
-// EndsEpoch reports whether a run that has taken batch batches of an epoch, counted from 0, takes the
-// epoch's last batch before Steps or Epochs end it. An epoch has batches batches.
-func (l *Loop) EndsEpoch(epoch, batch, batches int) bool {
-	if batch >= batches { // its end is still to come
-		epoch, batch = epoch+1, 0
+// Check returns an error if Run would take no step: the Scaler is in no state to go on from, or the run comes
+// to an epoch's last batch, and that has fewer rows than there are replicas.
+func (l *Loop) Check() error {
+	if l.Scaler != nil {
+		if err := l.Scaler.Validate(); err != nil {
+			return fmt.Errorf("train: the Scaler: %w; want the zero one, or a checkpoint's", err)
+		}
 	}
-	each := max(l.Accumulate, 1)
-	updates := int64((batches - batch + each - 1) / each)
-	return (l.Epochs == 0 || epoch < l.Epochs) && (l.Steps == 0 || updates <= l.Steps-l.Step)
-}
-
-// checkLastBatch returns an error if the run comes to an epoch's last batch, and that has fewer rows
-// than there are replicas.
-func (l *Loop) checkLastBatch() error {
-	rows, at := l.Loader.LastBatch(), l.position()
-	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.stopped() ||
-		!l.EndsEpoch(at.Epoch, at.Batch, l.Loader.Batches()) {
+	at, batches, each := l.position(), l.Loader.Batches(), max(l.Accumulate, 1)
+	if at.Batch >= batches { // its end is still to come
+		at.Epoch, at.Batch = at.Epoch+1, 0
+	}
+	updates := int64((batches - at.Batch + each - 1) / each)
+	rows := l.Loader.LastBatch()
+	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.stopped() || l.Epochs > 0 && at.Epoch >= l.Epochs ||
+		l.Steps > 0 && updates > l.Steps-l.Step {
 		return nil
 	}
-	return fmt.Errorf("train: an epoch's last batch has %d rows for %d replicas; want another batch size, or LoaderConfig.DropLast",
-		rows, l.Pipe.Config().Replicas)
+	replicas := l.Pipe.Config().Replicas
+	return &arg.ConfigError{Of: "train", Field: "Replicas", Value: replicas,
+		Problem: fmt.Sprintf("an epoch's last batch has %d rows", rows),
+		Remedy:  fmt.Sprintf("want %d, or another batch size", rows)}
 }

@@ -46,8 +46,8 @@ func TestBalanceByTime(t *testing.T) {
 	clock := &fakeClock{}
 	taking := func(d time.Duration) nn.Layer { return &slow{clock: clock, time: d} }
 	model := nn.NewSequential(taking(0), taking(0), taking(20*time.Millisecond), taking(0), taking(20*time.Millisecond))
-	config := train.BalanceConfig{Stages: 2, Batch: 8, Chunks: 2, Checkpoint: pipe.Always, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
-	cut := must.Get(train.BalanceByTime(context.Background(), model, set, config))(t)
+	config := train.MeasureConfig{Batch: 8, Chunks: 2, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
+	cut := must.Get(train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Always, pipe.Always}, config))(t)
 	counts, times := cut.Counts, cut.Times
 	// The fast layer between the slow ones may go to either side.
 	if counts[0]+counts[1] != 5 || counts[0] != 3 && counts[0] != 4 {
@@ -61,16 +61,11 @@ func TestBalanceByTime(t *testing.T) {
 	if times[1].Activations <= 0 {
 		t.Errorf("the second stage receives nothing: %+v", times[1])
 	}
-	config.Checkpoint = "never,always"
-	if cut, err := train.BalanceByTime(context.Background(), model, set, config); err != nil || cut.Times[0].Recomputation != 0 || cut.Times[1].Recomputation != cut.Times[1].Forward {
+	if cut, err := train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Never, pipe.Always}, config); err != nil || cut.Times[0].Recomputation != 0 || cut.Times[1].Recomputation != cut.Times[1].Forward {
 		t.Errorf("policies of their own: %+v, %v", cut, err)
 	}
-	for _, change := range []func(c *train.BalanceConfig){
-		func(c *train.BalanceConfig) { c.Stages = 6 }, func(c *train.BalanceConfig) { c.Batch = 0 }, func(c *train.BalanceConfig) { c.Chunks = -1 },
-	} {
-		wrong := config
-		change(&wrong)
-		if cut, err := train.BalanceByTime(context.Background(), model, set, wrong); err == nil {
+	for _, wrong := range []train.MeasureConfig{{}, {Batch: 1, Chunks: -1}} {
+		if cut, err := train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Always}, wrong); err == nil {
 			t.Errorf("%+v gives %+v", wrong, cut)
 		}
 	}
@@ -96,7 +91,7 @@ func TestMeasuredOnce(t *testing.T) {
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs}, nn.NewTanh(), nn.NewLinear(8, 3))
 		defer nn.Free(model)
 		loss := nn.CrossEntropy()
-		cut := must.Get(train.BalanceByTime(context.Background(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Checkpoint: pipe.Optimal, Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
+		cut := must.Get(train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Optimal, pipe.Optimal}, train.MeasureConfig{Batch: 6, Chunks: 3, Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
 		config := pipe.Config{Balance: cut.Counts, Chunks: 3, Checkpoint: pipe.Optimal}
 		if known {
 			config.Profile = &cut.Profile
@@ -133,7 +128,7 @@ func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
 		for rank, g := range members {
 			wg.Go(func() {
 				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
-				cuts[rank], errs[rank] = train.BalanceByTime(t.Context(), model, set, train.BalanceConfig{Stages: 2, Batch: 6, Chunks: 3, Group: g,
+				cuts[rank], errs[rank] = train.BalanceByTime(t.Context(), model, set, []pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6, Chunks: 3, Group: g,
 					Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
 			})
 		}
@@ -149,7 +144,7 @@ func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
 	if errs[0] != nil || errs[1] != nil || runs[0] == 0 || runs[1] != 0 {
 		t.Fatalf("%v; a layer ran %d times", errs, runs)
 	}
-	if !slices.Equal(cuts[0].Counts, cuts[1].Counts) || cuts[0].Times[0] != cuts[1].Times[0] || cuts[0].Times[1] != cuts[1].Times[1] || cuts[0].Timing != cuts[1].Timing {
+	if !slices.Equal(cuts[0].Counts, cuts[1].Counts) || cuts[0].Times[0] != cuts[1].Times[0] || cuts[0].Times[1] != cuts[1].Times[1] {
 		t.Errorf("rank 0 has %+v, rank 1 %+v", cuts[0], cuts[1])
 	}
 	torch.CPU(device).SetLimit(100)
@@ -199,7 +194,7 @@ func TestThreadsByTime(t *testing.T) {
 		runs := 0
 		layer := &byThreads{clock: &fakeClock{}, times: tt.times, runs: &runs}
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
-		got := must.Get(train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: layer.clock.read}}))(t)
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, tt.most, train.MeasureConfig{Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: layer.clock.read}}))(t)
 		if got.N != tt.n || got.Tried != tt.tried || got.Faster < tt.faster*0.95 || got.Faster > tt.faster*1.05 || runs > 0 != tt.something {
 			t.Errorf("at most %d threads, %v: got %+v, want %d; %d runs", tt.most, tt.times, got, tt.n, runs)
 		}
@@ -234,45 +229,11 @@ func TestTimeOfThreads(t *testing.T) {
 			layers = append(layers, &byThreads{clock: clock, times: tt.times, runs: &runs})
 		}
 		model := nn.NewSequential(layers...)
-		got := must.Get(train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: tt.most, Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}}))(t)
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, tt.most, train.MeasureConfig{Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}}))(t)
 		if got.N != tt.n || clock.now > tt.longer {
 			t.Errorf("%s: %+v after %v; want %d within %v", tt.name, got, clock.now, tt.n, tt.longer)
 		}
 		nn.Free(model)
-	}
-}
-
-// In a group rank 0 measures, and all have its number. Nothing of the model changes.
-func TestThreadsOfAGroup(t *testing.T) {
-	check(t)
-	set, _ := dataset(t)
-	members := group.Local(2)
-	var runs [2]int
-	var got [2]train.Threads
-	var wg sync.WaitGroup
-	for rank, g := range members {
-		wg.Go(func() {
-			layer := &byThreads{clock: &fakeClock{}, times: map[int]time.Duration{1: time.Second, 2: time.Second / 2}, runs: &runs[rank]}
-			model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
-			var err error
-			if got[rank], err = train.ThreadsByTime(t.Context(), model, set, train.ThreadsConfig{Most: 2, Batch: 8, Group: g, Profile: profile.Config{Clock: layer.clock.read, Device: torch.CPU(5)}}); err != nil {
-				t.Error(err)
-			}
-			for _, p := range nn.State(model) {
-				if p.Exists() {
-					t.Errorf("rank %d: %s exists", rank, p.Name)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, g := range members {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	if runs[0] == 0 || runs[1] != 0 || got[0] != got[1] || got[0].N != 2 {
-		t.Errorf("%v runs, %+v", runs, got)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -94,9 +93,8 @@ type planning struct {
 // micro-batches, threads, and recomputation. The step of the plan is then planned as training plans it,
 // so that its peaks are known to the byte; bytes that it lacks are taken from the limits, and the search
 // is repeated. make makes the model, without weights. It blocks until it is done, and fails with
-// ctx.Err(). If no plan fits the error is a *plan.MemoryError with limits that will do, or an
-// *arg.ConfigError of Limit if parameters alone take too much; other wrong settings are an
-// *arg.ConfigError, too.
+// ctx.Err(). If no plan fits the error is a *plan.MemoryError with limits that will do. Wrong settings are an
+// *arg.ConfigError.
 func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info,
 	c PlanConfig) (*ModelPlan, error) {
 	p := &planning{PlanConfig: c, make: make, samples: samples, profiles: map[[2]int]*profile.Profile{}}
@@ -125,28 +123,7 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	if err := p.measure(ctx); err != nil {
 		return nil, err
 	}
-	p.out.Wishes = p.Wishes
-	all, machine, wishes := p.out.Profile, p.Machine, p.Wishes
-	err = p.search(ctx)
-	var short *plan.MemoryError
-	if errors.As(err, &short) && !p.Predicts && (len(all.Measured) > 1 || len(wishes.Schedules) != 1) {
-		// The step of the best may not fit where the smallest step does.
-		first := err
-		fewest := func(a, b plan.Costs) int { return cmp.Or(a.Rows-b.Rows, a.Threads-b.Threads) }
-		p.out.Profile.Measured = []plan.Costs{slices.MinFunc(all.Measured, fewest)}
-		if len(wishes.Schedules) == 0 || slices.Contains(wishes.Schedules, "1f1b") {
-			wishes.Schedules = []string{"1f1b"}
-		}
-		p.Machine, p.Wishes, p.spared = machine, wishes, 0
-		if err = p.search(ctx); err != nil {
-			return nil, first
-		}
-		p.Note("planned with " + strings.Join(wishes.Schedules, ", ") +
-			" and the fewest rows alone, as nothing faster fits")
-		p.out.LowerBound, p.out.Proved = 0, false // the other plans were not searched
-		p.out.Best.LowerBound, p.out.Best.Proved = 0, false
-	}
-	if err != nil {
+	if err := p.search(ctx); err != nil {
 		return nil, err
 	}
 	p.out.Machine, p.out.Wishes = p.Machine, p.Wishes
@@ -169,47 +146,32 @@ func machineOf(list []PlanDevice, threads int, links []plan.Link) plan.Machine {
 	return m
 }
 
-// checkState refuses limits that parameters, gradients and the optimizer's state exceed, whatever is
-// planned, before anything is measured.
+// checkState refuses limits that parameters, gradients and the optimizer's state exceed, before anything is
+// measured.
 func (p *planning) checkState() error {
-	var all, most int64
-	layer := ""
-	for _, l := range p.model.Layers() {
-		bytes := int64(0)
-		for _, s := range nn.State(l.Layer) {
-			if bytes += s.Bytes(); s.Trainable() {
-				bytes += int64(1+p.Slots) * s.Bytes()
+	bytes := func(m nn.Module) (n int64) {
+		for _, s := range nn.State(m) { // a parameter that layers share counts once
+			if n += s.Bytes(); s.Trainable() {
+				n += int64(1+p.Slots) * s.Bytes()
 			}
 		}
-		if bytes > most {
-			most, layer = bytes, l.Name
-		}
-	}
-	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
-		if all += s.Bytes(); s.Trainable() {
-			all += int64(1+p.Slots) * s.Bytes()
-		}
+		return n
 	}
 	one := p.Machine.Largest(p.Wishes.Limit)
-	devices := p.Stages
-	if devices == 0 {
-		devices = p.Machine.Parts(slices.Min(p.Threads))
+	devices := int64(cmp.Or(p.Stages, p.Machine.Parts(slices.Min(p.Threads))))
+	what, takes, who, has := "", bytes(p.model), "all devices together", one*devices
+	for _, l := range p.model.Layers() {
+		if n := bytes(l.Layer); n > one {
+			what, takes, who, has = fmt.Sprintf(" of layer %q", l.Name), n, "a device", one
+			break
+		}
 	}
-	refuse := func(what string, takes int64, who string, has int64, more string) error {
-		return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits" + more,
-			Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may "+
-				"have %s", what,
-				arg.Size(takes), who, arg.Size(has))}
+	if one == 0 || takes <= has {
+		return nil
 	}
-	switch {
-	case one == 0:
-	case most > one:
-		return refuse(fmt.Sprintf(" of layer %q", layer), most, "a device", one, "; more devices will not do")
-	case all > one*int64(devices):
-		return refuse("", all, "all devices together", one*int64(devices), fmt.Sprintf(", or %d devices",
-			(all+one-1)/one))
-	}
-	return nil
+	return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits",
+		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may have %s",
+			what, arg.Size(takes), who, arg.Size(has))}
 }
 
 // measure measures the model for each number of micro-batches and of threads, on a device of each kind.
@@ -289,27 +251,18 @@ func (p *planning) measure(ctx context.Context) error {
 // measureOn measures the model on a device, with micro-batches of a number of rows.
 func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile,
 	error) {
-	c := torch.NewCtx(torch.Options{Device: on, Seed: p.Pipe.Seed})
-	defer c.Close()
 	config := profile.Config{
 		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
 		Seed:     p.Pipe.Seed,
 		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true, FirstOnly: true,
-		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Loss: p.Loss, Devices: p.AtWork,
+		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
 	}
 	if threads == 1 { // of several threads the time of day counts
 		config.Clock = p.Clock
 	}
-	var sample *torch.Tensor
-	if err := torch.Try(func() {
-		sample = RandomInput(c, p.samples, rows)
-		config.Target = []*torch.Tensor{RandomTarget(c, p.samples, rows, p.Pipe.Seed)}
-	}); err != nil {
-		return profile.Profile{}, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w", rows,
-			err)
-	}
-	return profile.Measure(ctx, p.model, config, sample)
+	return Measure(ctx, p.model, MadeUp(p.samples, rows, p.Pipe.Seed), MeasureConfig{Batch: rows, Profile: config,
+		Loss: p.Loss})
 }
 
 // search finds the best plan whose step fits.
@@ -321,11 +274,16 @@ func (p *planning) search(ctx context.Context) error {
 			return err
 		}
 		if r.Best == nil && r.Short != nil {
-			return p.withSpared(r.Short)
+			for i := range r.Short.Stages { // the shortages refer to the given limits
+				r.Short.Stages[i].Least += p.spared
+				r.Short.Stages[i].Limit += p.spared
+			}
+			return r.Short
 		}
-		p.out.Result = *r
-		if r.Best == nil {
-			return p.noSchedule()
+		if p.out.Result = *r; r.Best == nil {
+			first := r.Schedules[0]
+			return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule,
+				Remedy: "no schedule can be planned: " + first.Lost}
 		}
 		searched := *r.Best
 		if p.out.Searched = &searched; p.Predicts {
@@ -358,23 +316,6 @@ func (p *planning) search(ctx context.Context) error {
 		}
 		return nil
 	}
-}
-
-// withSpared adds the spared bytes to the shortages of a search, so that they refer to the given limits.
-func (p *planning) withSpared(short *plan.MemoryError) error {
-	out := &plan.MemoryError{Stages: slices.Clone(short.Stages)}
-	for i := range out.Stages {
-		out.Stages[i].Least += p.spared
-		out.Stages[i].Limit += p.spared
-	}
-	return out
-}
-
-// noSchedule says why no schedule can be planned, whatever the limits.
-func (p *planning) noSchedule() error {
-	first := p.out.Schedules[0]
-	return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule,
-		Remedy: "no schedule can be planned: " + first.Lost}
 }
 
 // spare takes bytes from every limit, unless one would be used up. It reports whether it did.
@@ -438,27 +379,11 @@ func (p *planning) fits(ctx context.Context, best *plan.Candidate) (err error) {
 	}
 	defer nn.Free(model)
 	defer opened.Close()
-	first := torch.NewCtx(torch.Options{Device: config.Devices[0]})
-	defer first.Close()
-	last := torch.NewCtx(torch.Options{Device: config.Devices[len(config.Devices)-1]})
-	defer last.Close()
-	var batch pipe.Batch
-	if err := torch.Try(func() {
-		batch.Input = pipe.Rows(RandomInput(first, p.samples, p.Batch))
-		batch.Target = pipe.Rows(RandomTarget(last, p.samples, p.Batch, p.Pipe.Seed))
-	}); err != nil {
+	loop := Loop{Pipe: opened, Optimizer: config.Optimizer, Loss: p.Loss}
+	if err := loop.PlanMemory(ctx, MadeUp(p.samples, p.Batch, p.Pipe.Seed), p.Batch); err != nil {
 		return err
 	}
-	made, err := opened.PlanFor(ctx, batch, p.Loss)
-	var short *plan.MemoryError
-	if err != nil && !errors.As(err, &short) {
-		return err
-	}
-	first.Close()
-	last.Close() // updates come after the batch
-	if short = short.WithUpdates((&Loop{Pipe: opened, Optimizer: config.Optimizer}).Updates()); short != nil {
-		return short
-	}
+	made := opened.Plan()
 	for w := range best.Devices {
 		best.Peaks[w] = made.Devices[w].Peak
 	}
@@ -473,30 +398,4 @@ func (p *planning) fits(ctx context.Context, best *plan.Candidate) (err error) {
 	}
 	best.Planned = made
 	return nil
-}
-
-// RandomInput makes up an input of a number of samples.
-func RandomInput(c *torch.Ctx, samples data.Info, rows int) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, samples.Input.Shape...)
-	if samples.Input.Kind != data.Int64 {
-		return c.Randn(shape...)
-	}
-	tokens := make([]int64, rows*samples.Input.Size())
-	for i := range tokens {
-		tokens[i] = int64(i % samples.Classes)
-	}
-	return torch.From(c, tokens, shape...)
-}
-
-// RandomTarget makes up targets: a class for each image, pixel or token, or the numbers of regression.
-func RandomTarget(c *torch.Ctx, samples data.Info, rows int, seed uint64) *torch.Tensor {
-	shape := append([]int64{int64(rows)}, samples.Target.Shape...)
-	if samples.Target.Kind == data.Float32 {
-		return c.Randn(shape...)
-	}
-	list, r := make([]int64, rows*samples.Target.Size()), rand.New(rand.NewPCG(seed, 0))
-	for i := range list {
-		list[i] = r.Int64N(int64(samples.Classes))
-	}
-	return torch.From(c, list, shape...)
 }

@@ -201,10 +201,6 @@ func owners(g *group.Group, params []nn.NamedParam) ([]int, error) {
 	for i, n := range params {
 		ranks[i] = -1
 		for rank := len(all) - 1; rank >= 0; rank-- {
-			if len(all[rank]) != len(params) {
-				return nil, fmt.Errorf("the model has %d parameters and buffers on rank %d and %d on rank %d; want the same model on every rank",
-					len(params), rankOf(g), len(all[rank]), rank)
-			}
 			if all[rank][i] {
 				ranks[i] = rank
 			}

@@ -169,39 +169,10 @@ func readState(path string) (state, error) {
 	if err == nil && !bytes.Equal(again, content) {
 		err = errors.New("its content does not have the hash that it says")
 	}
-	if err == nil {
-		err = s.complete()
-	}
 	if err != nil {
 		return state{}, &DamagedError{path, fmt.Errorf(stateFile+": %w", err)}
 	}
 	return s, nil
-}
-
-// complete returns an error unless the index can be that of a checkpoint.
-func (s state) complete() error {
-	for _, kind := range []string{modelKind, optimizerKind} {
-		if len(s.of(kind)) == 0 {
-			return fmt.Errorf("%s is not listed", shardName(kind, 0, 1))
-		}
-	}
-	seen := map[[2]string]bool{}
-	for _, name := range s.names() {
-		kind := kindOf(name)
-		if kind == "" {
-			return fmt.Errorf("a file %q is listed, which no checkpoint has", name)
-		}
-		for tensor := range s.Files[name].Tensors {
-			if seen[[2]string{kind, tensor}] {
-				return fmt.Errorf("tensor %q is in two files", tensor)
-			}
-			seen[[2]string{kind, tensor}] = true
-		}
-	}
-	if s.Step < 0 {
-		return errors.New("the step is negative")
-	}
-	return nil
 }
 
 // check returns an error unless the file at path matches its entry.

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -54,12 +52,5 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 	}
 	if step := found.Best.Step.Seconds(); step < 2 || step > 3 || !slices.Equal(found.Best.Devices, []string{"process 0/0", "process 0/1", "process 1"}) {
 		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second", step, found.Best.Devices)
-	}
-}
-
-// One process that plans itself says nothing of links. TestProcessesPlanThemselves has several.
-func TestAProcessHasNoLinks(t *testing.T) {
-	if got := must(t, with(inAuto, "--steps", "1", "--chunks", "4")...); strings.Contains(got.stderr, "from process to process") {
-		t.Errorf("of one process:\n%s", fmt.Sprint(got.stderr))
 	}
 }

@@ -95,11 +95,14 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
 	}
 	o.world = planWorld{Processes: max(o.member.Size, 1), Limit: o.limit, Schedule: o.schedule}
-	for name, n := range map[string]struct{ to, from *int }{"stages": {&o.world.Stages, &o.stages},
-		"chunks": {&o.world.Chunks, &o.config.Chunks}, "threads": {&o.world.Threads, &o.config.Threads}} {
-		if s.Changed(name) {
-			*n.to = *n.from
-		}
+	if s.Changed("stages") {
+		o.world.Stages = o.stages
+	}
+	if s.Changed("chunks") {
+		o.world.Chunks = o.config.Chunks
+	}
+	if s.Changed("threads") {
+		o.world.Threads = o.config.Threads
 	}
 	if given == nil {
 		return nil
@@ -165,11 +168,8 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	own := j.runOptions
-	next.args, next.listener, next.member, next.within, next.read = own.args, own.listener, own.member,
-		own.within, own.read
-	next.common, next.decide, next.world, next.effective = own.common, own.decide, own.world, own.effective
-	next.config.Group, next.config.Replicas = own.config.Group, own.config.Replicas
+	next.startup, next.world = j.startup, j.world
+	next.config.Group, next.config.Replicas = j.config.Group, j.config.Replicas
 	j.runOptions = next
 	j.recipe.Chunks, j.recipe.Threads, j.recipe.Plan = j.config.Chunks, j.config.Threads, string(kept)
 	return nil

@@ -60,7 +60,7 @@ parameters, gradients, the optimizer's state, and activations.`,
 	f.register(s, 1)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (result, error) {
 		if (f.costs != nil) == (f.modelName != "") {
-			return result{}, badUsage("want --costs N,N,... to cut, or --model NAME to measure: one of the two")
+			return result{}, badUsage("want one of --costs N,N,... and --model NAME")
 		}
 		if err := need(cmd, "stages"); err != nil {
 			return result{}, err
@@ -107,8 +107,8 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 		return r, err
 	}
 	if layers := len(m.model.Layers()); f.stages > layers {
-		return r, badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages, f.modelName,
-			layers)
+		return r, badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages,
+			f.modelName, layers)
 	}
 	policies, err := f.checkpoint.Stages(f.stages)
 	if err != nil {

@@ -29,31 +29,37 @@ import (
 // the disk.
 type runOptions struct {
 	trainFlags
+	startup
+	program string            // that the file of --schedule holds
+	policy  []pipe.Checkpoint // by stage
+	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
+	sideBySide int
+	// For --plan auto: the circumstances of the plan, and --devices.
+	world planWorld
+	named []torch.Device
+}
+
+// startup is how and where a run was started.
+type startup struct {
 	args      []string // the whole command line
 	effective []byte   // the flags as a file
+	flags     *pflag.FlagSet
+	getenv    func(string) string
 	// listener is the address of --dashboard, nil without it and in other processes than the first.
 	listener net.Listener
-	getenv   func(string) string
 	member   group.Config // the place of this process, or of a replica in it, in the group
 	grouped  bool         // the group has several members
 	here     int          // of them in this process
 	within   *group.Group // the group, where all of it is in this process
 	read     func() (datasets, error)
-	common   []train.Fact      // what its members must have in common
-	program  string            // that the file of --schedule holds
-	policy   []pipe.Checkpoint // by stage
-	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
-	sideBySide int
-	// For --plan auto: the circumstances of the plan, --devices, and the options after planning.
-	world  planWorld
-	named  []torch.Device // of --devices
-	decide func(searchLine) (runOptions, error)
+	common   []train.Fact                         // what its members must have in common
+	decide   func(searchLine) (runOptions, error) // gives the options by the plan of --plan auto
 }
 
 // check checks flags against each other and against the environment. Its errors are usage errors of one
 // line with the flag, its value and a remedy.
 func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
-	o := runOptions{trainFlags: f, getenv: getenv}
+	o := runOptions{trainFlags: f, startup: startup{getenv: getenv, flags: s}}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
 		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices,
@@ -137,10 +143,6 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	case s.Changed("balance"):
 	case o.stages > all:
 		return badUsage("%s: %s has %d layers; want at most as many stages", asked, o.modelName, all)
-	case !s.Changed("devices") && o.stages/o.virtual > torch.MaxCPU:
-		return badUsage("%s: there are %d CPU devices; want fewer stages, or --devices that name one more "+
-			"than once",
-			asked, torch.MaxCPU)
 	default: // any cut: that by time is still to be found
 		cut.Balance = append(slices.Repeat([]int{1}, o.stages-1), all-o.stages+1)
 		if o.stages == 1 {

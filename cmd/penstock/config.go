@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"regexp"
@@ -48,13 +47,9 @@ func readConfig(cmd *cobra.Command) error {
 	if file == "" {
 		return nil
 	}
-	text, err := openInput(cmd, file)
+	text, err := readInput(cmd, file)
 	if err != nil {
-		var at *fs.PathError
-		if errors.As(err, &at) {
-			err = at.Err
-		}
-		return wrongInput(fmt.Errorf("--config %s: %w", file, err))
+		return badUsage("--config %w", err)
 	}
 	var settings map[string]any
 	_, err = toml.Decode(string(text), &settings)

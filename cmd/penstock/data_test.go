@@ -184,7 +184,7 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 	if done.Steps != 3 { // 400 tokens are 50 samples, 45 to train with
 		t.Errorf("%d steps", done.Steps)
 	}
-	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage, "c.csv: line 2: 2 values; want 3, as in the first line")
+	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage, "c.csv: record on line 2: wrong number of fields; want as many values as in the first line")
 	refuses(t, line("mlp", "npy", "c.npy", ""), exitUsage, "name a directory with x.npy and y.npy")
 	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification")
 }

@@ -106,7 +106,11 @@ func inFlags(s *pflag.FlagSet, err error) error {
 		problem := strings.TrimPrefix(message(errors.New(e.Problem)), flag.Value.String()+": ")
 		advice = problem + "; " + e.Remedy
 	}
-	return badUsage("--%s %s: %s", flag.Name, flag.Value, advice)
+	text := flag.Name
+	if flag.Changed {
+		text += " " + flag.Value.String()
+	}
+	return badUsage("--%s: %s", text, advice)
 }
 
 // libraryRemedy is what errors of the library advise.

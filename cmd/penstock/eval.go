@@ -133,8 +133,10 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 // runData returns the options of the run's data, in which flags of the command line come first.
 func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
 	from, flags := trainingFlags()
-	changed := cmd.Flags().Changed
-	if !changed("data") {
+	for _, name := range append([]string{"data"}, dataOnly...) {
+		*from.Flags().Lookup(name) = *cmd.Flags().Lookup(name) // they share the value
+	}
+	if !cmd.Flags().Changed("data") {
 		err := t.readFlags(from)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
@@ -144,19 +146,7 @@ func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error)
 			return nil, err
 		}
 	}
-	d, typed := &flags.dataFlags, f.dataFlags
-	if changed("data") {
-		d.dataName = typed.dataName
-	}
-	if changed("data-dir") {
-		d.dataDir = typed.dataDir
-	}
-	if changed("data-set") {
-		d.dataSettings = typed.dataSettings
-	}
-	if changed("window") {
-		d.window = typed.window
-	}
+	flags.dataFlags = f.dataFlags
 	p := &runOptions{trainFlags: *flags}
 	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
 	return p, p.modelFlags.check(cmd.Flags())
@@ -179,8 +169,7 @@ func fitsTrained(is data.Info, was *data.Info) error {
 		return out + " for " + string(i.Task())
 	}
 	if text(is) != text(*was) {
-		return fmt.Errorf("the data have %s, and the model was trained with %s; want data like those of the run",
-			text(is), text(*was))
+		return fmt.Errorf("the data have %s, and the model was trained with %s", text(is), text(*was))
 	}
 	return nil
 }
@@ -281,7 +270,8 @@ func (f *predictFlags) openTokenizer(t *trained) (err error) {
 	}
 	if path == "" {
 		from, flags := trainingFlags()
-		if err := t.readFlags(from); errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
+		err := t.readFlags(from)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
 			return nil
 		}
 		var o data.Options

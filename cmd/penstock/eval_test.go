@@ -193,7 +193,7 @@ func TestPredictPictures(t *testing.T) {
 	} {
 		refuses(t, with([]string{"predict"}, row.args...), row.code, row.part)
 	}
-	refuses(t, []string{"eval", out}, exitUsage, "has 1 directories")
+	refuses(t, []string{"eval", out}, exitUsage, `classes ["dark"]; want at least two`)
 	other := folderOf(t)
 	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
 		t.Fatal(err)

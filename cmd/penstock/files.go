@@ -23,17 +23,17 @@ func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 // names it.
 func readInput(cmd *cobra.Command, path string) ([]byte, error) {
 	text, err := openInput(cmd, path)
-	if err == nil {
-		return text, nil
-	}
 	var at *fs.PathError
 	if errors.As(err, &at) {
 		err = at.Err
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, badUsage("%s: no such file", path)
+		err = errors.New("no such file")
 	}
-	return nil, badUsage("%s: %w", inputName(path), err)
+	if err != nil {
+		return nil, badUsage("%s: %w", inputName(path), err)
+	}
+	return text, nil
 }
 
 // inputName is what errors call an input.

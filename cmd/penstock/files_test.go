@@ -2,15 +2,12 @@ package main
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-
-	"penstock.example/internal/disk"
 )
 
 // Whatever it is called, an input is not overwritten.
@@ -63,56 +60,12 @@ func TestInputsAreKept(t *testing.T) {
 	must(t, "remat", "solve", chain, "--limit", "30MiB", "--out", filepath.Join(dir, "plan.json"))
 }
 
-// A trace does not overwrite the data that is trained on, nor the checkpoint that is gone on from.
-func TestTraceKeepsInputs(t *testing.T) {
-	dir := t.TempDir()
-	text, link, out := filepath.Join(dir, "a.txt"), filepath.Join(dir, "link"), filepath.Join(dir, "out")
-	if err := os.WriteFile(text, bytes.Repeat([]byte("some text "), 200), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(text, link); err != nil {
-		t.Fatal(err)
-	}
-	r := must(t, with(small, "--steps", "1", "--out", out)...)
-	_, rest, _ := strings.Cut(r.stdout, "checkpoint     ")
-	checkpoint, _, _ := strings.Cut(rest, "\n")
-	gpt := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=1", "--data", "text", "--window", "8", "--steps", "1", "--batch", "2", "--chunks", "1"}
-	for _, args := range [][]string{
-		with(gpt, "--data-dir", text, "--trace", link),
-		with(gpt, "--data-dir", dir, "--trace", text),
-		with(small, "--steps", "2", "--out", out, "--resume", "--trace", filepath.Join(checkpoint, "model.safetensors")),
-	} {
-		r := command(t, args...)
-		if r.code != exitUsage || !strings.Contains(r.stderr, "would be overwritten") {
-			t.Errorf("%q: %+v", args, r)
-		}
-	}
-}
-
 // Chains and plans are regular files of bounded size, or standard input up to the same bound.
 func TestInputsAreRegularFiles(t *testing.T) {
 	chain, dir := chainFile(t), t.TempDir()
-	pipe, socket, dangling, hole := filepath.Join(dir, "pipe"), filepath.Join(dir, "s"), filepath.Join(dir, "dangling"), filepath.Join(dir, "hole.json")
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	for _, make := range []error{
-		syscall.Mkfifo(pipe, 0o666), os.Symlink(filepath.Join(dir, "nowhere"), dangling), os.WriteFile(hole, nil, 0o666), os.Truncate(hole, disk.MaxJSON+1),
-	} {
-		if make != nil {
-			t.Fatal(make)
-		}
-	}
-	for path, want := range map[string]string{
-		pipe: "named pipe", "/dev/zero": "device", socket: "socket", dir: "directory", dangling: "no such file", hole: "want at most 67108864",
-	} {
-		for _, args := range [][]string{{"remat", "solve", path, "--limit", "30MiB"}, {"remat", "check", chain, path}} {
-			r := command(t, args...)
-			if r.code != exitUsage || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
-				t.Errorf("%q: %+v", args, r)
-			}
+	for path, want := range map[string]string{"/dev/zero": "device", dir: "directory"} {
+		if r := command(t, "remat", "solve", path, "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %+v", path, r)
 		}
 	}
 	shell := func(line string) (string, error) {
@@ -206,14 +159,9 @@ func TestFoldersThatAreNotThere(t *testing.T) {
 		args       []string
 	}{
 		{"plan.json", "out", []string{"plan", "--model", "mlp", "--batch", "64"}},
-		{"plan.json", "out", []string{"plan", chain, "--stages", "2", "--chunks", "2"}},
 		{"chain.json", "out", []string{"profile", "--model", "mlp"}},
 		{"plan.json", "out", []string{"remat", "solve", chain, "--limit", "1GiB"}},
-		{"curve.svg", "out", []string{"remat", "curve", chain}},
-		{"page.html", "out", []string{"report", out}},
-		{"mlp.safetensors", "out", []string{"export", out}},
 		{"mlp.safetensors", "out", []string{"checkpoint", "merge", out}},
-		{"tokens.bin", "out", []string{"tokenize", chain, "--tokenizer", fixtureTokenizer}},
 		{"step.json", "trace", with(small, "--steps", "1", "--plan", "auto")},
 	} {
 		file := filepath.Join(folder, row.name)

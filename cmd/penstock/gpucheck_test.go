@@ -8,11 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"penstock.example/torch"
 )
 
 // gpuChecker is scripts/gpu-check with a kit whose programs are lines of a shell.
@@ -141,53 +138,5 @@ func TestGPUCheckSeesWhatIsWrong(t *testing.T) {
 		"segment: TestTwo", "an operator is wrong", "| speed | passed |", "| limits | FAILED |", "one row  2.00", "| overhead | passed |")
 	if took := time.Since(begun); took > 40*time.Second {
 		t.Errorf("it took %v", took)
-	}
-}
-
-// A run that is ended keeps what it had, and ends its programs.
-func TestGPUCheckIsEnded(t *testing.T) {
-	t.Parallel()
-	kit := goodKit()
-	kit["pipe.test"] = `[[ $1 == -test.list ]] || { echo "it began"; sleep 60; }`
-	c := newGPUChecker(t, kit, "--cpu", "--only", "train,first")
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	log := filepath.Join(filepath.Dir(c.out), "root/out/gpu-check.work/logs/test-first.log")
-	for text, wait := "", 0; !strings.Contains(text, "it began") && wait < 300; wait++ {
-		time.Sleep(100 * time.Millisecond)
-		content, _ := os.ReadFile(log) // it is there when the step begins
-		text = string(content)
-	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Wait() // likewise
-	c.want(t, 1, "ended by SIGTERM", "| kit | passed |", "| first | cut off |")
-	if _, err := os.Stat(filepath.Join(c.out, "logs.tar.gz")); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestGPUCheckRefuses(t *testing.T) {
-	rows := []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--cpu", "--only", "train,walk"}, "there is no step walk; want some of kit, first"},
-		{[]string{"now"}, "unrecognized arguments: now"},
-	}
-	if torch.CUDADevices() == 0 {
-		rows = append(rows, struct {
-			args []string
-			want string
-		}{nil, "there is no GPU here"})
-	}
-	for _, row := range rows {
-		c := newGPUChecker(t, goodKit(), row.args...)
-		_ = c.Run() // likewise
-		if c.ProcessState.ExitCode() != 2 || !strings.Contains(c.said.String(), row.want) {
-			t.Errorf("%v: exit code %d:\n%s", row.args, c.ProcessState.ExitCode(), c.said.String())
-		}
 	}
 }

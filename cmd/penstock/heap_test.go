@@ -1,7 +1,6 @@
 package main
 
 import (
-	"runtime/debug"
 	"testing"
 )
 
@@ -14,28 +13,4 @@ func TestGarbageIsBounded(t *testing.T) {
 			t.Errorf("a heap of %d: %d percent, want %d", tt.heap, got, tt.want)
 		}
 	}
-}
-
-// What a run sets for itself does not outlive it, and what the user has set stays.
-func TestGarbageIsTheUsersChoice(t *testing.T) {
-	was := debug.SetGCPercent(77)
-	defer debug.SetGCPercent(was)
-	ballast := make([]byte, 64<<20)
-	current := func() int { n := debug.SetGCPercent(-1); debug.SetGCPercent(n); return n }
-	for _, tt := range []struct {
-		variable string
-		user     bool
-	}{{"", false}, {"77", true}} {
-		t.Setenv("GOGC", tt.variable)
-		t.Setenv("GOMEMLIMIT", "")
-		restore := limitGarbage()
-		if got := current(); (got == 77) != tt.user || got > 77 {
-			t.Errorf("GOGC=%s: %d percent during a run", tt.variable, got)
-		}
-		restore()
-		if got := current(); got != 77 {
-			t.Errorf("GOGC=%s: %d percent after a run", tt.variable, got)
-		}
-	}
-	clear(ballast)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,6 @@ type job struct {
 	page           *report.Run  // of the recorded step; nil before it
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes of the group end here, and nobody waits
-	hookError      error        // of a hook that ended the run
 	timingWarned   bool         // that measured times are uncertain
 	unlock         func() error // releases --out; nil without it
 }
@@ -52,13 +52,14 @@ type job struct {
 // that takes memory and time. The caller closes the job.
 func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
 	j := &job{runOptions: o}
+	_, missing := os.Stat(o.out)
 	_, live := terminalWidth(stderr)
 	for _, open := range []struct {
 		doing string // shown on a terminal as soon as it takes long
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
 		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
-		{"", j.openStore}, {"", j.checkLastBatch}, {"", j.matchInit}, {"", j.openTrace},
+		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
 		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads}, {"", j.tellChanges},
 		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
 		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
@@ -74,7 +75,10 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		}()
 		if err != nil {
 			j.failGroup(err)
-			err = errors.Join(withRemedy(overLimit(err)), j.close())
+			err = errors.Join(withRemedy(overLimit(inFlags(j.flags, err))), j.close())
+			if missing != nil && j.out != "" {
+				os.Remove(j.out) // if nothing is in it
+			}
 			return nil, err
 		}
 	}
@@ -211,27 +215,6 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// checkLastBatch refuses a run that comes to an epoch's last batch, if that has fewer rows than there
-// are replicas: it would end there, after all the epoch's other steps.
-func (j *job) checkLastBatch(context.Context, io.Writer) error {
-	samples := j.training.Len()
-	rest := samples % j.batch
-	if rest == 0 || rest >= j.replicas {
-		return nil
-	}
-	run := j.loop // at the step of the checkpoint
-	run.Steps, run.Epochs, run.Accumulate = j.steps, j.epochs, j.accumulate
-	epoch, batch := 0, 0
-	if j.from != nil {
-		epoch, batch = j.from.Position.Epoch, j.from.Position.Batch
-	}
-	if !run.EndsEpoch(epoch, batch, (samples+j.batch-1)/j.batch) {
-		return nil
-	}
-	return badUsage("--batch %d: an epoch's last batch has %d of the %d samples, for --replicas %d; want "+
-		"--replicas %[2]d, or another --batch in a new run", j.batch, rest, samples, j.replicas)
-}
-
 // tellChanges prints how a run differs from its flags, because of the data or of other flags, and from
 // the run
 // that saved the checkpoint.
@@ -283,23 +266,17 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
-	config := train.BalanceConfig{
-		Group: j.group, Stages: j.stages, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
-		Checkpoint: j.config.Checkpoint,
-		Loss:       trainingLoss(j.training.Info().Task()),
-		Profile: profile.Config{Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-			Devices: j.devicesOfEach(), Threads: j.config.Threads, Seed: j.config.Seed,
-			Autocast: j.config.Autocast, Clock: clock,
-			// the limit that would do can only be said when the cut is known
-			LiftLimit: slices.Contains(j.policy, pipe.Optimal)},
-	}
-	cut, err := train.BalanceByTime(ctx, j.model, j.training, config)
+	cut, err := train.BalanceByTime(ctx, j.model, j.training, j.policy, j.measuring(profile.Config{
+		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
+		Devices: j.devicesOfEach(), Threads: j.config.Threads,
+		// the limit that would do can only be said when the cut is known
+		LiftLimit: slices.Contains(j.policy, pipe.Optimal)}))
 	if err != nil {
 		return err
 	}
 	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
-	j.timingWarned = warnOfTiming(stderr, cut.Timing)
+	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, ms(t.Total()))
@@ -307,6 +284,13 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
 		numbers(cut.Counts), strings.Join(each, ", "))
 	return nil
+}
+
+// measuring describes the run to what measures its layers.
+func (j *job) measuring(c profile.Config) train.MeasureConfig {
+	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
+	return train.MeasureConfig{Group: j.group, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Profile: c,
+		Loss: trainingLoss(j.training.Info().Task())}
 }
 
 // rowsOfEach returns how many rows of a batch each replica has.
@@ -383,5 +367,5 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 			return err
 		}
 	}
-	return nil
+	return l.Check()
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
-	"penstock.example/plan"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,
@@ -26,33 +25,6 @@ func told(t *testing.T, r ran) int64 {
 		t.Fatal(err)
 	}
 	return least
-}
-
-// What is planned is said in the singular where there is one.
-func TestPlannedCounts(t *testing.T) {
-	for _, tt := range []struct {
-		microBatches, units int
-		again               string
-		want                string
-	}{
-		{1, 1, "K0 L S0 B0", "of 1 micro-batch in 1 unit, 1 forward is run again"},
-		{2, 1, "K0 L S0 B0", "of 2 micro-batches in 1 unit, 2 forwards are run again"},
-		{1, 2, "K0 F1 L S0 S1 B1 B0", "of 1 micro-batch in 2 units, 2 forwards are run again"},
-	} {
-		program := "program whole stages=1 micro-batches=1\nworker 0: 0F0 0R0 0B0\n"
-		if tt.microBatches == 2 {
-			program = "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 0R0 0B0 0R1 0B1\n"
-		}
-		units := strings.TrimSuffix(strings.Repeat("1,", tt.units), ",")
-		p, err := plan.Parse(fmt.Sprintf("device cpu:0 limit=100 time=30 once=20\nstage 0 device=cpu:0 layers=%d policy=optimal units=%s\n  0-%d times=10/10/10 %s\n%s",
-			tt.units, units, tt.microBatches-1, tt.again, strings.TrimSpace(program)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := planned(p, 0); !strings.Contains(got, tt.want) {
-			t.Errorf("%s, want %s", got, tt.want)
-		}
-	}
 }
 
 // TestLeastLimit: a limit that is too low is refused with one number for all devices, whichever

@@ -60,7 +60,7 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err e
 		if err == nil {
 			err = failed
 		}
-		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to rank %d", first, first+1), mine, err)
+		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to the next", first), mine, err)
 		if err != nil {
 			return slowest, err
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -12,7 +10,6 @@ import (
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/profile"
-	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -92,29 +89,13 @@ func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
-	measured, err := m.measureOn(cmd.Context(), rows, config)
+	measured, err := train.Measure(cmd.Context(), m.model, train.MadeUp(m.samples, rows, config.Seed),
+		train.MeasureConfig{Batch: rows, Profile: config, Loss: config.Loss})
 	show.end()
 	if err == nil {
 		warnOfTiming(cmd.ErrOrStderr(), measured.Timing)
 	}
 	return measured, err
-}
-
-func (m measuredModel) measureOn(ctx context.Context, rows int, config profile.Config) (out profile.Profile,
-	err error) {
-	c := torch.NewCtx(torch.Options{Device: config.Device, Seed: config.Seed})
-	defer c.Close()
-	var sample *torch.Tensor
-	if err := torch.Try(func() {
-		sample = train.RandomInput(c, m.samples, rows)
-		if config.Loss != nil {
-			config.Target = []*torch.Tensor{train.RandomTarget(c, m.samples, rows, config.Seed)}
-		}
-	}); err != nil {
-		return out, fmt.Errorf("not enough memory for a micro-batch of %d samples: %w; use a smaller --batch",
-			rows, err)
-	}
-	return profile.Measure(ctx, m.model, config, sample)
 }
 
 // auxiliaryWeight is the weight of the losses of auxiliary classifiers.

@@ -97,13 +97,8 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 // timeThreads returns the number of threads that is fastest, and writes it down.
 func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int, error) {
 	device := j.config.Devices[0]
-	t, err := train.ThreadsByTime(ctx, j.model, j.training, train.ThreadsConfig{
-		Group: j.group, Most: most, Batch: j.rowsOfEach(), Chunks: j.config.Chunks,
-		Loss: trainingLoss(j.training.Info().Task()),
-		Profile: profile.Config{Device: device, Peer: device, Seed: j.config.Seed,
-			Autocast: j.config.Autocast,
-			Clock:    clock},
-	})
+	t, err := train.ThreadsByTime(ctx, j.model, j.training, most,
+		j.measuring(profile.Config{Device: device, Peer: device}))
 	if err != nil {
 		return 0, err
 	}

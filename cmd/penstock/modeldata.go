@@ -179,14 +179,11 @@ func (f *modelFlags) fitText(o *models.Options, settings map[string]any, info da
 // misfit is the usage error of a model that has refused the data's options.
 func (f *modelFlags) misfit(err error) error {
 	hint := ""
-	var refused *models.ConfigError
-	if errors.As(err, &refused) && refused.Field == "Size" && data.Set(f.dataName, &data.Options{},
-		[]string{"size=1"}) == nil {
-		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size",
-			f.info.Defaults.Size)
+	var e *models.ConfigError
+	if errors.As(err, &e) && e.Field == "Size" && data.Set(f.dataName, &data.Options{}, []string{"size=1"}) == nil {
+		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", f.info.Defaults.Size)
 	}
-	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err),
-		hint)
+	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err), hint)
 }
 
 // ofModel is the message of the refusal of a model's options, which are named as --set names them. Other
@@ -208,13 +205,12 @@ func refused(name string, e *data.ConfigError) string {
 // is no refusal of one stays as it is.
 func ofData(err error) error {
 	var e *data.ConfigError
-	if !errors.As(err, &e) {
-		return err
+	if errors.As(err, &e) {
+		name := strings.ToLower(e.Field)
+		set := []string{fmt.Sprintf("%s=%v", name, e.Value)}
+		if data.Set(strings.TrimPrefix(e.Of, "data: "), &data.Options{}, set) == nil {
+			return badUsage("--data-set %s", refused(name, e))
+		}
 	}
-	set, found := strings.CutPrefix(e.Of, "data: ")
-	name := strings.ToLower(e.Field)
-	if !found || data.Set(set, &data.Options{}, []string{fmt.Sprintf("%s=%v", name, e.Value)}) != nil {
-		return err
-	}
-	return badUsage("--data-set %s", refused(name, e))
+	return err
 }

@@ -15,18 +15,6 @@ import (
 	"penstock.example/train"
 )
 
-// outcome is the result of a complete run.
-type outcome struct {
-	steps      int64
-	test       score
-	safeLimit  []int64 // bytes, by device; nil if none is known, as when no step was left to take
-	memory     torch.ProcessMemory
-	reserved   []torch.Memory // by device; nil without GPUs
-	sha256     string
-	checkpoint string // "" without --out
-	trace      string // "" without --trace
-}
-
 // Lines of JSON keep their fields.
 
 type stepLine struct {
@@ -52,6 +40,8 @@ type doneLine struct {
 	// By device, for GPUs: bytes that libtorch's allocator has reserved, and the bytes lost to fragmentation.
 	ReservedBytes      []int64 `json:"reserved_bytes,omitempty"`
 	FragmentationBytes []int64 `json:"fragmentation_bytes,omitempty"`
+
+	checkpoint, trace string // "" without --out and without --trace
 }
 
 // validationLine is a line after the last step of an epoch or of the run, with --validate.
@@ -65,21 +55,6 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-// durations collects how long steps took.
-type durations []time.Duration
-
-func (d *durations) add(t time.Duration) { *d = append(*d, t) }
-
-// median returns milliseconds, and false without steps.
-func (d durations) median() (ms float64, ok bool) {
-	if len(d) == 0 {
-		return 0, false
-	}
-	sorted := slices.Sorted(slices.Values(d))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]).Seconds() / 2 * 1000, true
-}
-
 // reporter shows the progress of a run on stderr, as a bar on a terminal and as a line now and then
 // elsewhere, and
 // the outcome on stdout. With --format json each step, each validation and the outcome are a line on stdout.
@@ -89,85 +64,50 @@ type reporter struct {
 	title          string        // "resnet20 on fashion-mnist"
 	devices        []torch.Device
 	names          []string // of devices
-	taken, last    int64    // the number of steps before the run, and of its last step
+	last           int64    // the number of the run's last step
 
-	bar     *progressbar.ProgressBar // nil without a terminal
-	width   func() int               // of the terminal, which may change
-	waiting func()                   // stops the clock of the first step; nil without one
-	apart   counters                 // of evaluations without a bar
-	shown   time.Time                // when progress was shown last
+	bar     *progressbar.ProgressBar         // nil without a terminal
+	width   func() int                       // of the terminal, which may change
+	apart   func(what string, done, all int) // shows evaluations without a bar
+	shown   time.Time                        // when progress was shown last
 	samples int
 	peaks   highest
-	durations
+	took    []time.Duration // by step
 }
 
 func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 	r := &reporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
-		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), taken: j.loop.Step, last: j.last}
-	width, live := terminalWidth(stderr)
+		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), last: j.last}
+	_, live := terminalWidth(stderr)
 	if j.format == "json" {
 		r.lines = json.NewEncoder(stdout)
-	} else if live && r.taken < r.last {
-		r.bar = newBar(stderr, width, r.last-r.taken)
+	} else if live && j.loop.Step < r.last {
+		r.bar = newBar(stderr, r.last-j.loop.Step)
 		r.width = func() int { width, _ := terminalWidth(stderr); return width }
+		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // which may take long
 	}
-	if live || r.lines == nil {
-		r.apart = counters{w: stderr, unit: "samples"}
+	if r.apart = func(string, int, int) {}; live || r.lines == nil {
+		r.apart = successive(stderr, "samples")
 	}
 	return r
 }
 
-// narrow is the width below which a bar is short and shows no times.
-const narrow = 72
-
-func newBar(w io.Writer, width int, steps int64) *progressbar.ProgressBar {
-	wide := width >= narrow
-	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(barCells(width)),
-		progressbar.OptionSetPredictTime(wide), progressbar.OptionSetElapsedTime(wide),
+func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(barCells),
 		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
 		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
 }
 
-func barCells(width int) int {
-	if width < narrow {
-		return 5
-	}
-	return 20
-}
+const barCells = 15
 
 // describe shows a text next to the bar, as far as it fits the terminal. Wider rows would wrap.
 func (r *reporter) describe(text string) {
-	width := r.width()
-	room := width - barCells(width) - len(" 100% ||    ")
-	if width >= narrow {
-		room -= len(" [59m59s:59m59s]")
-	}
+	room := r.width() - barCells - len(" 100% ||  [59m59s:59m59s]  ")
 	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
 
-// begin shows a bar, and the time of the first step, which may take long as it also measures and plans.
-func (r *reporter) begin() {
-	if r.bar == nil {
-		return
-	}
-	began := time.Now()
-	tell := func(now time.Time) {
-		r.describe(fmt.Sprintf("step %d of %d for %.0f s", r.taken+1, r.last, now.Sub(began).Seconds()))
-	}
-	tell(began)
-	r.waiting = repeat(tickEvery, tell)
-}
-
-func (r *reporter) begun() {
-	if r.waiting != nil {
-		r.waiting()
-	}
-}
-
 func (r *reporter) step(s train.StepInfo) error {
-	r.begun()
-	r.add(s.Duration)
+	r.took = append(r.took, s.Duration)
 	r.samples += s.Samples
 	r.peaks.add(s)
 	if r.lines != nil {
@@ -196,12 +136,11 @@ func (r *reporter) step(s train.StepInfo) error {
 func (r *reporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
 
 func (r *reporter) evaluating(what string, done, all int) {
-	r.begun()
 	if r.running() {
 		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
 		return
 	}
-	r.apart.at(what, done, all)
+	r.apart(what, done, all)
 }
 
 func (r *reporter) validated(v train.ValidationInfo) error {
@@ -236,7 +175,6 @@ func validationText(r train.ValidationInfo) string {
 }
 
 func (r *reporter) endSteps() {
-	r.begun()
 	if r.running() { // a run that ended early goes on below the bar
 		_ = r.bar.Exit() // which ends the line; an error of stderr has nowhere to be told
 		r.bar = nil
@@ -263,58 +201,47 @@ func plainNumber(x float64, digits int) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// doneJSON writes the outcome as a line.
-func (r *reporter) doneJSON(o outcome) error {
-	line := doneLine{
-		Done: true, Steps: o.steps, TestAccuracy: o.test.accuracy, TestMSE: o.test.mse, ParamsSHA256: o.sha256, SafeLimitBytes: o.safeLimit,
-		ResidentBytes: o.memory.Resident, PeakResidentBytes: o.memory.Peak,
+func (r *reporter) done(o doneLine) error {
+	if n := len(r.took); n > 0 {
+		sorted := slices.Sorted(slices.Values(r.took))
+		o.StepMedian = new((sorted[(n-1)/2] + sorted[n/2]).Seconds() / 2 * 1000)
 	}
-	for _, m := range o.reserved {
-		line.ReservedBytes = append(line.ReservedBytes, m.Taken)
-		line.FragmentationBytes = append(line.FragmentationBytes, m.Fragmentation())
-	}
-	if m, ok := r.median(); ok {
-		line.StepMedian = &m
-	}
-	return r.lines.Encode(line)
-}
-
-func (r *reporter) done(o outcome) error {
 	if r.lines != nil {
-		return r.doneJSON(o)
+		return r.lines.Encode(o)
 	}
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-15s"+format+"\n", append([]any{name}, args...)...)
 	}
-	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.steps)
-	if o.test.mse != nil {
-		line("test error", "%.4g (mean squared)", *o.test.mse)
+	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.Steps)
+	if o.TestMSE != nil {
+		line("test error", "%.4g (mean squared)", *o.TestMSE)
 	} else {
-		line("test accuracy", "%.2f %%", 100**o.test.accuracy)
+		line("test accuracy", "%.2f %%", 100**o.TestAccuracy)
 	}
-	if ms, ok := r.median(); ok {
+	if o.StepMedian != nil {
 		var total time.Duration
-		for _, d := range r.durations {
+		for _, d := range r.took {
 			total += d
 		}
 		line("speed", "%.0f samples/s, %s ms a step (median)", float64(r.samples)/total.Seconds(),
-			plainNumber(ms, 4))
+			plainNumber(*o.StepMedian, 4))
 		line("peak memory", "%s", r.memory(r.peaks))
 	}
-	if o.safeLimit != nil {
-		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead", slices.Max(o.safeLimit))
+	if o.SafeLimitBytes != nil {
+		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead", slices.Max(o.SafeLimitBytes))
 	}
-	for i, m := range o.reserved {
-		if m.Taken > 0 {
-			line("reserved", "%s %s, of which %s are lost to fragmentation", r.names[i], formatBytes(m.Taken),
-				formatBytes(m.Fragmentation()))
+	for i, n := range o.ReservedBytes {
+		if n > 0 {
+			line("reserved", "%s %s, of which %s are lost to fragmentation", r.names[i], formatBytes(n),
+				formatBytes(o.FragmentationBytes[i]))
 		}
 	}
-	if o.memory.Peak > 0 {
-		line("process", "%s resident, at most %s", formatBytes(o.memory.Resident), formatBytes(o.memory.Peak))
+	if o.PeakResidentBytes > 0 {
+		line("process", "%s resident, at most %s", formatBytes(o.ResidentBytes),
+			formatBytes(o.PeakResidentBytes))
 	}
-	line("params sha256", "%s", o.sha256)
+	line("params sha256", "%s", o.ParamsSHA256)
 	if o.checkpoint != "" {
 		line("checkpoint", "%s", o.checkpoint)
 	}

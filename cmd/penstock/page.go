@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,7 +17,6 @@ import (
 )
 
 func newReport() *cobra.Command {
-	var out string
 	cmd := &cobra.Command{
 		Use:   "report DIR|PLAN --out FILE.html",
 		Short: "Write a page about a run or a plan, to look at in a browser",
@@ -30,37 +30,26 @@ train --dashboard shows the same page live.`,
 		Example: `  penstock report out/run --out report.html
   penstock report plan.json --out plan.html`,
 		Args: filesNamed("DIR, or PLAN,"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := need(cmd, "out"); err != nil {
-				return err
-			}
-			if err := checkOut(cmd, out, args[0]); err != nil {
-				return err
-			}
-			page, what, err := readPage(cmd, args[0])
-			if err != nil {
-				return err
-			}
-			for _, c := range page.Run.Chains {
-				points, err := rematCurve(cmd.Context(), c.Chain)
-				if err != nil {
-					return err
-				}
-				page.Curves = append(page.Curves, report.NewCurve(c.Stage, c.Chain, points, page.Run.Plan))
-			}
-			var text bytes.Buffer
-			if err := report.Write(&text, page); err != nil {
-				return err
-			}
-			if err := writeOut(cmd, out, text.Bytes()); err != nil || standardOutput(cmd, out) != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s in %s\n", page.Run.Title, what, out)
-			return err
-		},
 	}
-	path(cmd.Flags(), &out, "out", "`FILE` to write, of HTML")
-	return cmd
+	return fileVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
+		err error) {
+		page, what, err := readPage(cmd, args[0])
+		if err != nil {
+			return r, err
+		}
+		for _, c := range page.Run.Chains {
+			points, err := rematCurve(cmd.Context(), c.Chain)
+			if err != nil {
+				return r, err
+			}
+			page.Curves = append(page.Curves, report.NewCurve(c.Stage, c.Chain, points, page.Run.Plan))
+		}
+		var text bytes.Buffer
+		err = report.Write(&text, page)
+		return result{file: text.Bytes(), text: func(w io.Writer) {
+			fmt.Fprintf(w, "%s: %s\n", page.Run.Title, what)
+		}}, err
+	})
 }
 
 // readPage reads the files of a run, or a plan. A run without a recorded step has its numbers.

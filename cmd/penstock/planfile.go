@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,34 +36,33 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	return f.take(cmd.Flags(), line)
 }
 
-// take sets flags from a plan. A flag with another value is a usage error. --plan auto has made its plan
-// from the flags of keptByAuto.
+// take sets flags from a plan. A flag with another value is a usage error, but for data and for what
+// --plan auto has planned by.
 func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
-	for _, p := range line.flags() {
-		flag := s.Lookup(p.name)
-		has := cmp.Or(p.value, p.usual)
-		var err error
+	flags := line.flags()
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		flag, has := s.Lookup(name), flags[name]
+		is, self := strings.Trim(flag.Value.String(), "[]"), f.planned == auto
 		switch {
-		case !flag.Changed && p.value == "", flag.Changed && p.optional:
+		case !flag.Changed && has == "", flag.Changed && is == has,
+			flag.Changed && (name == "data" || slices.Contains(dataOnly, name) || self && slices.Contains(keptByAuto, name)):
 			continue
-		case !flag.Changed && flag.Value.Type() == repeatedType && p.name == "train-only": // a name each time
-			for name := range strings.SplitSeq(p.value, ",") {
-				err = errors.Join(err, s.Set(p.name, name))
-			}
-		case !flag.Changed, p.name == "devices" && f.planned == auto: // which may have them in another order
-			err = s.Set(p.name, p.value)
-		case f.planned == auto && slices.Contains(keptByAuto, p.name), f.says(s, p.name) == has:
-			continue
-		default:
+		case flag.Changed && !(self && name == "devices"): // which may have them in another order
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
-				p.name, f.says(s, p.name), f.planned, cmp.Or(has, "none"))
+				name, is, f.planned, cmp.Or(has, "none"))
 		}
-		if err != nil {
-			var wrong *pflag.InvalidValueError
-			if errors.As(err, &wrong) {
-				err = wrong.Unwrap()
+		values := []string{has}
+		if flag.Value.Type() == repeatedType {
+			values = strings.Split(has, ",")
+		}
+		for _, v := range values {
+			if err := s.Set(name, v); err != nil {
+				var wrong *pflag.InvalidValueError
+				if errors.As(err, &wrong) {
+					err = wrong.Unwrap()
+				}
+				return badUsage("--plan %s: %s is %s; %v", f.planned, name, v, err)
 			}
-			return badUsage("--plan %s: %s is %s; %v", f.planned, p.name, p.value, err)
 		}
 	}
 	if f.bytes = nil; line.Bytes != nil {
@@ -74,62 +74,28 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 	return nil
 }
 
-// says is the value of a flag, as a plan writes it.
-func (f *trainFlags) says(s *pflag.FlagSet, name string) string {
-	switch name {
-	case "memory-limit":
-		return fmt.Sprint(f.limit)
-	case "devices":
-		return deviceNames(f.config.Devices)
-	case "momentum":
-		return fmt.Sprint(f.update.Momentum)
-	}
-	return strings.Trim(s.Lookup(name).Value.String(), "[]")
-}
-
-// planFlag is a flag with its value in a plan, and its default where the plan has none.
-type planFlag struct {
-	name, value, usual string
-	optional           bool // another value may be given
-}
-
-// flags are what penstock train is to have of a plan. The order is that in which they are compared.
-func (l searchLine) flags() (list []planFlag) {
-	says := func(name string, value any) {
-		list = append(list, planFlag{name: name,
-			value: fmt.Sprint(value)})
-	}
+// flags are what penstock train is to have of a plan; "" is the flag left out.
+func (l searchLine) flags() map[string]string {
 	virtual := max(l.Virtual, 1)
-	says("model", l.Model)
-	says("set", strings.Join(l.Settings, ","))
-	says("batch", l.Batch)
-	says("optimizer", l.Optimizer)
-	says("balance", numbers(l.Balance))
-	says("stages", len(l.Balance)/virtual)
-	says("schedule", l.Schedule)
-	says("virtual", virtual)
-	says("chunks", l.Chunks)
-	says("threads", max(l.Threads, 1))
-	says("autocast", l.Autocast)
-	says("train-only", strings.Join(l.TrainOnly, ","))
-	limit, momentum := "", ""
-	if l.Limit > 0 {
-		limit = fmt.Sprint(l.Limit)
+	text := func(x any) string { return strings.Trim(fmt.Sprint(x), "[]") }
+	out := map[string]string{
+		"model": l.Model, "set": strings.Join(l.Settings, ","), "batch": text(l.Batch), "optimizer": l.Optimizer,
+		"balance": numbers(l.Balance), "stages": text(len(l.Balance) / virtual), "schedule": l.Schedule,
+		"virtual": text(virtual), "chunks": text(l.Chunks), "threads": text(max(l.Threads, 1)),
+		"autocast": text(l.Autocast), "train-only": strings.Join(l.TrainOnly, ","), "checkpoint": string(pipe.Optimal),
+		"memory-limit": strings.TrimPrefix(text(l.Limit), "0"), "momentum": text(usualMomentum(l.Optimizer)),
 	}
 	if l.Momentum != nil {
-		momentum = fmt.Sprint(*l.Momentum)
+		out["momentum"] = text(*l.Momentum)
 	}
-	says("memory-limit", limit)
-	list = append(list, planFlag{name: "momentum", value: momentum,
-		usual: fmt.Sprint(usualMomentum(l.Optimizer))})
-	says("checkpoint", pipe.Optimal)
 	if named := l.named(); named != nil {
-		says("devices", deviceNames(named))
+		out["devices"] = deviceNames(named)
 	}
-	if l.Input != nil && l.Input.Name != "" {
-		list = append(list, l.Input.flags()...)
+	if in := l.Input; in != nil && in.Name != "" {
+		out["data"], out["data-dir"], out["data-set"] = in.Name, in.Dir, strings.Join(in.Settings, ",")
+		out["window"] = strings.TrimPrefix(text(in.Window), "0")
 	}
-	return list
+	return out
 }
 
 // named returns the devices of a plan for named devices of this machine.
@@ -170,33 +136,16 @@ func describeData(f dataFlags, info data.Info) *dataLine {
 	return l
 }
 
-// flags are what penstock train is to have of the data where it has no --data of its own.
-func (l dataLine) flags() []planFlag {
-	window := ""
-	if l.Window > 0 {
-		window = fmt.Sprint(l.Window)
-	}
-	return []planFlag{{"data", l.Name, "", true}, {"data-dir", l.Dir, "", true},
-		{"data-set", strings.Join(l.Settings, ","), "", true}, {"window", window, "", true}}
-}
-
-// String is the data in words.
-func (l dataLine) String() string {
-	of := "classes"
-	if l.Task == string(data.Regression) {
-		of = "numbers to predict"
-	}
-	return fmt.Sprintf("%v of %s and %d %s", l.Shape, l.DType, l.Outputs, of)
-}
-
 // checkPlanned refuses other data than the plan in the file was made for.
 func (j *job) checkPlanned(info data.Info) error {
-	was, now := j.plannedFor, describeData(j.dataFlags, info)
-	if was == nil || was.String() == now.String() && was.Task == now.Task {
-		return nil
+	words := func(l *dataLine) string {
+		return fmt.Sprintf("%v of %s and %d outputs for %s", l.Shape, l.DType, l.Outputs, l.Task)
 	}
-	return badUsage("--plan %s: it was made for inputs %v, and --data %s has %v; want a plan made with "+
-		"the same --data", j.planned, was, j.dataName, now)
+	if was, now := j.plannedFor, describeData(j.dataFlags, info); was != nil && words(was) != words(now) {
+		return badUsage("--plan %s: it was made for inputs %s, and --data %s has %s; want a plan made with "+
+			"the same --data", j.planned, words(was), j.dataName, words(now))
+	}
+	return nil
 }
 
 // parsePlan reads the plan of a model. Errors name the field and a remedy.
@@ -216,24 +165,18 @@ func parsePlan(text []byte) (line searchLine, err error) {
 // check refuses a plan that makes no sense, with the field that is wrong. What its flags refuse is left to them.
 func (l searchLine) check() error {
 	virtual, named := max(l.Virtual, 1), l.named()
-	for _, rule := range []struct {
-		ok    bool
-		field string
-		value any
-		want  string
-	}{
-		{l.Model != "", "model", "missing", "want a plan of penstock plan --model; the layers of a chain are " +
-			"not those of a model"},
-		{l.Replicas <= 1, "replicas", l.Replicas, "want a plan of one pipeline"},
-		{len(l.Balance) > 0 && len(l.Balance)%virtual == 0, "balance", l.Balance,
-			fmt.Sprintf("want layers of %d stages on each device", virtual)},
-		{named == nil || len(l.Devices)*virtual == len(l.Balance) && distinct(named) == len(named),
-			"devices", l.Devices, "want each device once, as many as the balance has"},
-		{l.Bytes == nil || len(l.Bytes) == len(named), "bytes", l.Bytes, "want one for each of devices"},
-	} {
-		if !rule.ok {
-			return fmt.Errorf("%s is %v; %s", rule.field, rule.value, rule.want)
-		}
+	switch {
+	case l.Model == "":
+		return errors.New("model is missing; want a plan of penstock plan --model; the layers of a chain are " +
+			"not those of a model")
+	case l.Replicas > 1:
+		return fmt.Errorf("replicas is %d; want a plan of one pipeline", l.Replicas)
+	case len(l.Balance) == 0 || len(l.Balance)%virtual != 0:
+		return fmt.Errorf("balance is %v; want layers of %d stages on each device", l.Balance, virtual)
+	case named != nil && (len(l.Devices)*virtual != len(l.Balance) || distinct(named) != len(named)):
+		return fmt.Errorf("devices is %v; want each device once, as many as the balance has", l.Devices)
+	case l.Bytes != nil && len(l.Bytes) != len(named):
+		return fmt.Errorf("bytes is %v; want one for each of devices", l.Bytes)
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -33,11 +32,6 @@ type datasets struct{ training, test data.Dataset }
 // heartbeats is how often a process says that it is alive in the time of --silence.
 const heartbeats = 5
 
-// torchrunVariables say which process this one is.
-var torchrunVariables = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-	"MASTER_PORT",
-	"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}
-
 // config is the place of this process in its group, by flags and environment.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, err error) {
 	byHand := s.Changed("rank") || s.Changed("processes")
@@ -51,28 +45,29 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 		return cfg, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the "+
 			"others reach", f.processes)
 	}
-	instead := map[string]string{}
+	found := byHand
 	if byHand {
-		for _, name := range torchrunVariables {
-			instead[name] = ""
-		}
-		instead["RANK"], instead["WORLD_SIZE"] = strconv.Itoa(f.rank), strconv.Itoa(f.processes)
+		cfg = group.Config{Rank: f.rank, Size: f.processes, Address: f.rendezvous, Token: getenv(token)}
+	} else {
+		cfg, found, err = group.FromEnvironment(func(name string) string {
+			if host, port, err := net.SplitHostPort(f.rendezvous); err == nil {
+				switch name {
+				case "MASTER_ADDR":
+					return host
+				case "MASTER_PORT":
+					return port
+				case "TORCHELASTIC_USE_AGENT_STORE": // it is at another address
+					return ""
+				}
+			}
+			return getenv(name)
+		})
 	}
-	if f.rendezvous != "" {
-		instead["MASTER_ADDR"], instead["MASTER_PORT"], _ = net.SplitHostPort(f.rendezvous)
-		instead["TORCHELASTIC_USE_AGENT_STORE"] = "" // it is at another address
-	}
-	cfg, found, err := group.FromEnvironment(func(name string) string {
-		if text, ok := instead[name]; ok {
-			return text
-		}
-		return getenv(name)
-	})
 	var refused *group.ConfigError
 	if errors.As(err, &refused) {
 		return cfg, badUsage("environment variable %s", message(err))
 	}
-	if err == nil && !found && f.rendezvous != "" && !byHand {
+	if err == nil && !found && f.rendezvous != "" {
 		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
 			f.rendezvous)
 	}
@@ -87,26 +82,18 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 		return err
 	}
 	processes := max(o.member.Size, 1)
-	even := o.replicas%processes == 0 || processes%o.replicas == 0
-	switch {
-	case !even && processes >= o.replicas:
-		return badUsage("--replicas %d: %d processes cannot be shared out evenly; want a number of "+
-			"processes "+
-			"that it divides",
-			o.replicas, processes)
-	case !even:
-		return badUsage("--replicas %d: %d processes cannot share them out evenly; want a multiple of %[2]d",
-			o.replicas, processes)
-	case o.batch < o.replicas:
+	if o.batch < o.replicas {
 		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each",
-			o.replicas,
-			o.batch)
+			o.replicas, o.batch)
 	}
-	if o.here = max(o.replicas/processes, 1); o.here > 1 {
+	if o.here = 1; o.replicas%processes == 0 {
+		o.here = o.replicas / processes
+	}
+	if o.here > 1 {
 		o.member.Rank, o.member.Size = o.here*o.member.Rank, o.replicas
 	}
 	if o.grouped = o.member.Size > 1; o.grouped && !s.Changed("stages") && !s.Changed("balance") {
-		o.stages = o.member.Size / o.replicas
+		o.stages = o.pipelineProcesses()
 	}
 	return nil
 }
@@ -324,11 +311,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err
 	}
-	var each []string
-	for _, d := range differ.Differences {
-		each = append(each, d.String())
-	}
 	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n",
-		strings.Join(each, "; "))
+		strings.Join(differ.Differences, "; "))
 	return nil
 }

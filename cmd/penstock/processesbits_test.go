@@ -51,7 +51,6 @@ func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
 	gpt := []string{"train", "--model", "gpt", "--set", "depth=2,width=16,heads=2,dropout=0.1", "--data", "text", "--data-dir", text, "--window", "16",
 		"--batch", "14", "--chunks", "3", "--epochs", "1", "--test-every", "3", "--clip-norm", "0.5", "--optimizer", "adamw"} // 34 layers
 	resnet := []string{"train", "--model", "resnet20", "--data", "synthetic", "--batch", "24", "--chunks", "3", "--steps", "2", "--deferred-batch-norm", "--autocast"} // 11 layers
-	mlp := with(small, "--chunks", "3", "--epochs", "1", "--batch", "100")                                                                                             // 6 layers
 	for _, row := range []struct {
 		name string
 		one  []string   // what one process is given
@@ -63,13 +62,8 @@ func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
 			{"8", "--balance", "3,4,5,4,4,5,4,5", "--schedule", "1f1b", "--checkpoint", "always"},
 		}},
 		{"resnet20", resnet, [][]string{{"3", "--balance", "2,2,2,2,2,1", "--stages", "3", "--virtual", "2", "--schedule", "bfs"}}},
-		{"mlp", mlp, [][]string{{"4", "--balance", "1,2,2,1", "--schedule", "zb-h2", "--checkpoint", "never"}}},
-		{"mlp in replicas", with(mlp, "--replicas", "2"), [][]string{{"8", "--balance", "1,2,2,1"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if row.name == "mlp" || row.name == "mlp in replicas" { // TestReplicas has such
-				full(t)
-			}
 			if !draws.Full {
 				row.many = row.many[:1]
 			}

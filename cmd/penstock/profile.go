@@ -32,7 +32,11 @@ type measureFlags struct {
 // register adds the flags of every verb that measures. threads is the default of --threads.
 func (f *measureFlags) register(s *pflag.FlagSet, threads int) {
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
-	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
+	usage := "`N` threads of each device"
+	if threads == 0 {
+		usage += " (default: as many as there are cores for)"
+	}
+	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, usage)
 	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts "+
 		"(default 5, or fewer where they take long)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that are measured with")
@@ -86,8 +90,7 @@ do. For a plan for one device alone, give --devices 1.`,
 			}
 			c := measured.Chains[0]
 			if len(c.Layers) == 0 {
-				return r, fmt.Errorf("--model %s: nothing in it is trained, so there is nothing to keep for a "+
-					"backward", m.name)
+				return r, fmt.Errorf("--model %s: nothing in it is trained", m.name)
 			}
 			of := &c.Chain
 			of.Model, of.Rows, of.Threads = strings.Join(append([]string{m.name}, f.settings...), " "), batch,
@@ -109,10 +112,11 @@ do. For a plan for one device alone, give --devices 1.`,
 					fmt.Fprintf(w, "%s is joined with the one before (%s)\n", j.Layer, j.Reason)
 				}
 				if c.Prologue > 0 {
-					fmt.Fprintf(w, "the first %d units have no backward, and are not in the chain; they need %s\n",
+					fmt.Fprintf(w, "the first %d units, which need %s, have no backward and are left out\n",
 						c.Prologue, formatBytes(c.ProloguePeak))
 				}
-				fmt.Fprintf(w, "\nloss\t%s, and %s for a moment\n", micros(c.Loss.Backward), formatBytes(c.Loss.Tmp))
+				fmt.Fprintf(w, "\nloss\t%s, and %s for a moment\n", micros(c.Loss.Backward),
+					formatBytes(c.Loss.Tmp))
 				fmt.Fprintf(w, "step\t%s if nothing is computed again\n", micros(c.Once()))
 				showLimits(w, c.Chain, least, plain.Peak)
 				fmt.Fprintf(w, "state\t%s of parameters and buffers, which limits of a chain do not count\n",

@@ -136,31 +136,24 @@ func repeat(every time.Duration, f func(now time.Time)) (stop func()) {
 	})
 }
 
-// counters shows tasks one after the other, such as evaluations. Without a writer it shows nothing.
-type counters struct {
-	w    io.Writer
-	unit string
-	now  *progress // nil between tasks
-}
-
-// at shows that so many are done.
-func (c *counters) at(what string, done, all int) {
-	if c.w == nil {
-		return
-	}
-	if c.now == nil {
-		c.now = newCounter(c.w, what, c.unit)
-	}
-	if c.now.at(done, all); done == all {
-		c.now.end()
-		c.now = nil
+// successive shows tasks one after the other, such as evaluations: how much is done of what.
+func successive(w io.Writer, unit string) func(what string, done, all int) {
+	var now *progress // nil between tasks
+	return func(what string, done, all int) {
+		if now == nil {
+			now = newCounter(w, what, unit)
+		}
+		if now.at(done, all); done == all {
+			now.end()
+			now = nil
+		}
 	}
 }
 
 // showText shows how much of a text has become tokens.
 func showText(w io.Writer) func(done, all int) {
-	c := counters{w: w, unit: "bytes"}
-	return func(done, all int) { c.at("encoding text", done, all) }
+	show := successive(w, "bytes")
+	return func(done, all int) { show("encoding text", done, all) }
 }
 
 // usualWidth is the width of a terminal of unknown size, and of output elsewhere.

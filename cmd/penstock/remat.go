@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -213,7 +212,8 @@ more steps the best plan does in the same time.`,
 			return r, err
 		}
 		curve, err := solver.Curve(cmd.Context(), c, solver.Options{})
-		lines, once, none := []comparedLine{}, max(c.Once(), 1e-9), int64(0)
+		over := func(us float64) float64 { return part(us-c.Once(), c.Once()) / 100 }
+		lines, none := []comparedLine{}, int64(0)
 		for _, b := range usual {
 			best := solver.Point{Peak: b.Peak, Time: b.Time}
 			for _, p := range curve {
@@ -221,8 +221,8 @@ more steps the best plan does in the same time.`,
 					best = p
 				}
 			}
-			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time, b.Time/once - 1,
-				best.Peak, best.Time, best.Time/once - 1, b.Time/max(best.Time, 1e-9) - 1})
+			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time, over(b.Time),
+				best.Peak, best.Time, over(best.Time), part(b.Time-best.Time, best.Time) / 100})
 			if b.Strategy == "none" {
 				none = b.Peak
 			}
@@ -234,9 +234,10 @@ more steps the best plan does in the same time.`,
 				if l.Parts > 0 {
 					name = fmt.Sprint(name, " ", l.Parts)
 				}
-				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))),
-					micros(l.Time), percent(l.Overhead, 1), micros(l.OptimumTime),
-					percent(l.OptimumOverhead, 1), percent(l.Gain, 1))
+				row(w, name, formatBytes(l.Peak),
+					fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))), micros(l.Time),
+					percent(l.Overhead, 1), micros(l.OptimumTime), percent(l.OptimumOverhead, 1),
+					percent(l.Gain, 1))
 			}
 		}}, err
 	})
@@ -256,7 +257,6 @@ type comparedLine struct {
 }
 
 func newRematCurve() *cobra.Command {
-	var out string
 	cmd := &cobra.Command{
 		Use:   "curve CHAIN --out FILE.svg",
 		Short: "Draw the time of the best plans over memory",
@@ -264,39 +264,28 @@ func newRematCurve() *cobra.Command {
 strategies take (see penstock remat compare), up to 120 % longer.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := readChain(cmd, args[0], "out")
-			if err != nil {
-				return err
-			}
-			if filepath.Ext(out) != ".svg" {
-				return badUsage("--out %q: want a name that ends in .svg", out)
-			}
-			if err := checkOut(cmd, out, args[0]); err != nil {
-				return err
-			}
-			points, err := rematCurve(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			usual, err := remat.Baselines(c)
-			if err != nil {
-				return err
-			}
-			svg, err := drawCurve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
-			if err != nil {
-				return err
-			}
-			if err := writeOut(cmd, out, svg); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d plans from %s to %s, drawn in %s\n", len(points),
-				formatBytes(points[0].Peak), formatBytes(points[len(points)-1].Peak), out)
-			return err
-		},
 	}
-	path(cmd.Flags(), &out, "out", "`FILE` to draw to, such as curve.svg")
-	return cmd
+	return fileVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result,
+		err error) {
+		c, err := readChain(cmd, args[0])
+		if err != nil {
+			return r, err
+		}
+		points, err := rematCurve(cmd.Context(), c)
+		if err != nil {
+			return r, err
+		}
+		usual, err := remat.Baselines(c)
+		if err != nil {
+			return r, err
+		}
+		r.file, err = drawCurve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
+		r.text = func(w io.Writer) {
+			fmt.Fprintf(w, "%d plans from %s to %s\n", len(points), formatBytes(points[0].Peak),
+				formatBytes(points[len(points)-1].Peak))
+		}
+		return r, err
+	})
 }
 
 // rematCurve returns the best plans, by ascending peak: at least one, of plain training.
@@ -331,8 +320,8 @@ the plan is complete, and that its peak and time are as it says. If not, the exi
 			if err := remat.CheckPlan(c, p); err != nil {
 				return fmt.Errorf("the plan does not hold: %s", message(err))
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the plan holds: %d operations, peak %s (%d bytes), time %s\n",
-				len(p.Ops), formatBytes(p.Peak), p.Peak, micros(p.Time))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the plan holds: %d operations, peak %s, time %s\n",
+				len(p.Ops), formatBytes(p.Peak), micros(p.Time))
 			return err
 		},
 	}

@@ -30,7 +30,7 @@ var strategyMarks = []struct {
 // drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each, since a
 // plan is the best under every limit from its peak to that of the next.
 func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
-	const highest = 120 // per cent: what takes longer does not press the rest to the ground
+	const highest = 120 // per cent: what takes longer is left out
 	last := points[len(points)-1]
 	unit, name := 1.0, "bytes"
 	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -74,7 +74,8 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat
 		p.Add(scatter)
 		p.Legend.Add(m.strategy, scatter)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = max(0, 2*left-right), right, -top/40, 1.06*top // Add has widened them
+	// Add has widened the axes
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = max(0, 2*left-right), right, -top/40, 1.06*top
 	canvas := vgsvg.New(10*vg.Inch, 5*vg.Inch)
 	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(8), vg.Points(8), -vg.Points(8)))
 	var svg bytes.Buffer

@@ -3,11 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -42,10 +38,8 @@ func TestTextReport(t *testing.T) {
 	if stderr.String() != want {
 		t.Errorf("got\n%swant\n%s", &stderr, want)
 	}
-	o := outcome{
-		steps: 9, test: score{accuracy: new(0.875)}, safeLimit: []int64{1 << 20, 3 << 20},
-		memory: torch.ProcessMemory{Resident: 300 << 20, Peak: 400 << 20}, sha256: "abc", checkpoint: "out/step-000009",
-	}
+	o := doneLine{Steps: 9, TestAccuracy: new(0.875), SafeLimitBytes: []int64{1 << 20, 3 << 20},
+		ResidentBytes: 300 << 20, PeakResidentBytes: 400 << 20, ParamsSHA256: "abc", checkpoint: "out/step-000009"}
 	if err := r.done(o); err != nil {
 		t.Fatal(err)
 	}
@@ -63,28 +57,24 @@ checkpoint     out/step-000009
 	}
 }
 
-// A bar is there before the first step, which may take long. No row is wider than the terminal.
+// No row of a bar is wider than the terminal.
 func TestBarFits(t *testing.T) {
-	for width, want := range map[int]string{
-		80: "step 8 of 9 for 0 s", 30: "step 8 of 9", 200: "9/9  loss 1.5000  500 samples/s  cpu:4 1.0 MiB  cpu:5 3.0 MiB", 10: "100% |",
-	} {
-		var stderr bytes.Buffer
-		r := textReport(nil, &stderr)
-		r.taken, r.bar, r.width = 7, newBar(&stderr, width, 2), func() int { return width }
-		r.begin()
-		for n := int64(8); n <= 9; n++ {
-			if err := r.step(step(n)); err != nil {
-				t.Fatal(err)
-			}
+	const width = 80
+	var stderr bytes.Buffer
+	r := textReport(nil, &stderr)
+	r.bar, r.width = newBar(&stderr, 2), func() int { return width }
+	for n := int64(8); n <= 9; n++ {
+		if err := r.step(step(n)); err != nil {
+			t.Fatal(err)
 		}
-		r.endSteps()
-		if !strings.Contains(stderr.String(), want) || !strings.HasSuffix(stderr.String(), "\n") {
-			t.Errorf("width %d: no %q, or no end of the line, in %q", width, want, &stderr)
-		}
-		for row := range strings.FieldsFuncSeq(stderr.String(), func(c rune) bool { return c == '\r' || c == '\n' }) {
-			if n := utf8.RuneCountInString(row); n > max(width, 17) { // a bar alone takes 17
-				t.Errorf("width %d: a row of %d: %q", width, n, row)
-			}
+	}
+	r.endSteps()
+	if !strings.Contains(stderr.String(), "9/9  loss 1.5") || !strings.HasSuffix(stderr.String(), "\n") {
+		t.Errorf("no loss, or no end of the line, in %q", &stderr)
+	}
+	for row := range strings.FieldsFuncSeq(stderr.String(), func(c rune) bool { return c == '\r' || c == '\n' }) {
+		if n := utf8.RuneCountInString(row); n > width {
+			t.Errorf("a row of %d: %q", n, row)
 		}
 	}
 }
@@ -103,47 +93,6 @@ func TestToldWhileOpening(t *testing.T) {
 	}
 }
 
-func TestTerminalWidth(t *testing.T) {
-	file, err := os.Create(t.TempDir() + "/file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	for _, w := range []io.Writer{file, null, &bytes.Buffer{}} {
-		if width, ok := terminalWidth(w); ok || width != 80 {
-			t.Errorf("%v: %d, %t; it is no terminal", w, width, ok)
-		}
-	}
-}
-
-func TestVersionOf(t *testing.T) {
-	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}, {Key: "vcs.modified", Value: "false"}}
-	dirty := []debug.BuildSetting{commit[0], {Key: "vcs.modified", Value: "true"}}
-	for _, tt := range []struct {
-		version  string
-		settings []debug.BuildSetting
-		given    string
-		want     string
-	}{
-		{"(devel)", nil, "", "(devel)"},
-		{"(devel)", nil, "fedcba9876543210fedcba9876543210fedcba98", "(devel) fedcba987654"},
-		{"(devel)", commit, "", "(devel) 0123456789ab"},
-		{"(devel)", dirty, "", "(devel) 0123456789ab+dirty"},
-		{"", commit, "", "unknown 0123456789ab"},
-		{"v1.2.3", commit, "", "v1.2.3 0123456789ab"},
-		{"v0.0.0-20260102030405-0123456789ab+dirty", dirty, "", "v0.0.0-20260102030405-0123456789ab+dirty"},
-	} {
-		if got := versionOf(&debug.BuildInfo{Main: debug.Module{Version: tt.version}, Settings: tt.settings}, tt.given); got != tt.want {
-			t.Errorf("got %q, want %q", got, tt.want)
-		}
-	}
-}
-
 func TestShellQuoted(t *testing.T) {
 	for want, words := range map[string][]string{
 		`penstock train --out a/b.c --balance 5,6`: {"penstock", "train", "--out", "a/b.c", "--balance", "5,6"},
@@ -155,45 +104,15 @@ func TestShellQuoted(t *testing.T) {
 	}
 }
 
-// TestJSONReportOfEvaluations: on a terminal an evaluation is seen while it runs; elsewhere nothing is said of it
-// but its line.
+// A validation is a line of its own.
 func TestJSONReportOfEvaluations(t *testing.T) {
-	var stdout, stderr bytes.Buffer
+	var stdout bytes.Buffer
 	r := &reporter{lines: json.NewEncoder(&stdout)}
-	if r.evaluating("validating", 0, 10); r.apart.now != nil {
-		t.Error("what is no terminal has a counter")
-	}
-	r.apart = counters{w: &stderr, unit: "samples"}
-	r.evaluating("validating", 0, 10)
-	r.apart.now.live, r.apart.now.next = true, time.Time{}
-	r.evaluating("validating", 4, 10)
-	r.evaluating("validating", 10, 10)
-	if want := "\r\x1b[Kvalidating for 0 s: 4 of 10 samples\r\x1b[K"; r.apart.now != nil || stderr.String() != want || stdout.Len() > 0 {
-		t.Errorf("%q, %q", &stderr, &stdout)
-	}
 	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7, Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
 		t.Fatal(err)
 	}
 	if want := `{"epoch":1,"step":7,"validation_loss":0.5,"validation_accuracy":0.25,"best":true}` + "\n"; stdout.String() != want {
 		t.Errorf("%s, want %s", &stdout, want)
-	}
-}
-
-// What an allocator of a GPU has reserved, and what of it is lost, is said of GPUs alone.
-func TestReserved(t *testing.T) {
-	if got := reservedOn([]torch.Device{torch.CPU(0), torch.CPU(1)}); got != nil {
-		t.Errorf("of CPUs: %v", got)
-	}
-	var stdout, lines bytes.Buffer
-	o := outcome{test: score{accuracy: new(0.5)}, reserved: []torch.Memory{{}, {Live: 5 << 20, Cached: 2 << 20, Taken: 8 << 20}}}
-	if err := errors.Join(textReport(&stdout, nil).done(o), (&reporter{lines: json.NewEncoder(&lines)}).done(o)); err != nil {
-		t.Fatal(err)
-	}
-	if text := stdout.String(); !strings.Contains(text, "reserved       cpu:5 8.0 MiB, of which 1.0 MiB are lost to fragmentation\n") || strings.Count(text, "reserved") != 1 {
-		t.Errorf("got\n%s", text)
-	}
-	if text := lines.String(); !strings.Contains(text, `"reserved_bytes":[0,8388608],"fragmentation_bytes":[0,1048576]`) {
-		t.Errorf("got %s", text)
 	}
 }
 

@@ -17,52 +17,45 @@ import (
 func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
 
 // openStore opens --out: it finds the checkpoint to resume, and checks that more can be written.
-func (j *job) openStore(context.Context, io.Writer) error {
+func (j *job) openStore(context.Context, io.Writer) (err error) {
 	if j.out == "" {
 		return nil
 	}
-	if j.resume {
-		err := j.openCheckpoint()
-		if errors.Is(err, train.ErrNoCheckpoint) {
-			err = wrongInput(err)
+	store := j.store()
+	if !j.resume || j.group != nil { // some processes of a group may have to make the directory
+		if err := store.Prepare(); err != nil {
+			return wrongInput(err)
 		}
-		return err
 	}
-	if err := j.store().Prepare(); err != nil {
-		return wrongInput(err)
-	}
-	if j.autoresume || j.member.Restart > 0 { // by a launcher, with the command line of the start
-		if err := j.openCheckpoint(); !errors.Is(err, train.ErrNoCheckpoint) {
+	// It is locked before anything is read: another run might remove the checkpoint.
+	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
+		j.unlock, err = store.Lock()
+		if errors.Is(err, train.ErrLocked) {
+			return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if err := j.lock(); err != nil {
-		return err
+	if j.resume || j.autoresume || j.member.Restart > 0 { // by a launcher, with the command line of the start
+		err := j.openCheckpoint()
+		switch none := errors.Is(err, train.ErrNoCheckpoint); {
+		case none && j.resume:
+			return wrongInput(err)
+		case !none:
+			return err
+		}
 	}
-	steps, err := j.store().Steps()
+	steps, err := store.Steps()
 	if err == nil && len(steps) > 0 {
 		err = badUsage("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or "+
-			"choose another --out",
-			j.out, steps[len(steps)-1])
+			"choose another --out", j.out, steps[len(steps)-1])
 	}
 	return err
 }
 
 // openCheckpoint opens the checkpoint to resume.
 func (j *job) openCheckpoint() error {
-	// Locked before anything is read: another run might remove the checkpoint. Without a directory
-	// Latest returns
-	// the error. Some processes of a group may have to create it.
-	if j.group != nil {
-		if err := j.store().Prepare(); err != nil {
-			return err
-		}
-	}
-	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
-		if err := j.lock(); err != nil {
-			return err
-		}
-	}
 	from, err := j.store().Latest()
 	var damaged *train.DamagedError
 	if errors.As(err, &damaged) {
@@ -80,18 +73,6 @@ func (j *job) openCheckpoint() error {
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
 	return j.store().Prepare()
-}
-
-// lock keeps other runs out of --out until the job is closed.
-func (j *job) lock() (err error) {
-	if j.unlock != nil {
-		return nil
-	}
-	j.unlock, err = j.store().Lock()
-	if errors.Is(err, train.ErrLocked) {
-		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
-	}
-	return err
 }
 
 // save saves the run in --out and returns the path of the checkpoint; "" without --out.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
@@ -233,23 +232,6 @@ func TestSignal(t *testing.T) {
 		if got, want := sha(t, with(small, "--steps", total, "--out", out, "--resume")...), sha(t, with(small, "--steps", total)...); got != want {
 			t.Errorf("%v after step %d: the resumed run has other weights", signal, steps)
 		}
-	}
-}
-
-// TestSecondSignal: whoever does not want to wait for the step signals twice.
-func TestSecondSignal(t *testing.T) {
-	t.Setenv(endless, "1")
-	cmd, _, stderr := start(t, with(small, "--format", "json")...)
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	for proctest.Runs(cmd.Process.Pid) && !strings.Contains(stderr.String(), "Ctrl-C again") {
-		time.Sleep(time.Millisecond)
-	}
-	interruptAgain(t, cmd)
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() || !strings.Contains(stderr.String(), "Ctrl-C again") {
-		t.Errorf("%v, stderr:\n%s", err, stderr)
 	}
 }
 

@@ -188,34 +188,6 @@ func TestModesOfARunAreTransparent(t *testing.T) {
 	}
 }
 
-func TestTrainEnds(t *testing.T) {
-	tests := []struct {
-		args []string
-		want int64
-	}{
-		{[]string{"--epochs", "2", "--batch", "300"}, 8}, // 1024 samples: 3 batches of 300 and one of 124
-		{[]string{"--batch", "512"}, 2},
-		{[]string{"--steps", "3"}, 3},
-		{[]string{"--steps", "9", "--epochs", "1"}, 8},
-		{[]string{"--steps", "9"}, 9},
-	}
-	for _, tt := range tests {
-		if _, done := lines(t, must(t, with(with(small, "--format", "json"), tt.args...)...).stdout); done.Steps != tt.want {
-			t.Errorf("%q: %d steps, want %d", tt.args, done.Steps, tt.want)
-		}
-	}
-}
-
-// TestDivergence: a loss that is no number ends the run with its step and a remedy.
-func TestDivergence(t *testing.T) {
-	r := command(t, with(small, "--steps", "50", "--lr", "1e30")...)
-	for _, want := range []string{"step ", "not a finite number", "--lr", "--clip-norm"} {
-		if r.code != exitFailed || r.stdout != "" || !strings.Contains(r.stderr, want) {
-			t.Errorf("exit code %d, stdout %q, no %q in stderr:\n%s", r.code, r.stdout, want, r.stderr)
-		}
-	}
-}
-
 func TestTrainText(t *testing.T) {
 	dir := t.TempDir()
 	text := dir + "/text.txt"
@@ -232,6 +204,23 @@ func TestTrainText(t *testing.T) {
 	for _, want := range []string{"by measured time", "step 1/2  loss ", "step 2/2  loss ", "worker 1  "} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
+		}
+	}
+}
+
+// Batches of a step are one batch of all their rows and micro-batches, in any number of
+// stages and processes. A step counts as one wherever steps are counted. An epoch has 1,024 samples.
+func TestAccumulate(t *testing.T) {
+	whole := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "256", "--chunks", "8", "--steps", "4",
+		"--lr-schedule", "cosine", "--warmup", "1", "--clip-norm", "0.5", "--optimizer", "adam"}
+	parts := with(whole, "--batch", "64", "--chunks", "2", "--accumulate", "4", "--format", "json")
+	want := sha(t, whole...)
+	for _, args := range [][]string{
+		parts, with(parts, "--balance", "2,4", "--schedule", "1f1b", "--checkpoint", "always"),
+		launched(2, with(parts, "--balance", "2,1,3")...), with(parts, "--stages", "2", "--checkpoint", "optimal", "--memory-limit", "1GiB"),
+	} {
+		if steps, done := lines(t, mustTrain(t, args...).stdout); len(steps) != 4 || done.Steps != 4 || done.ParamsSHA256 != want {
+			t.Errorf("%q: %d steps, %+v; want the weights %s", args, len(steps), done, want)
 		}
 	}
 }

@@ -270,21 +270,16 @@ are those of the chain, without recomputation and without the optimizer's state.
 		if err != nil {
 			return r, err
 		}
-		var chain *remat.Chain
-		if profile != "" {
-			if cmd.Flags().Changed("times") {
-				return r, badUsage("--times and --profile: want one of them")
-			}
-			c, err := readChain(cmd, profile)
-			if err != nil {
+		var chain remat.Chain
+		switch {
+		case profile != "" && cmd.Flags().Changed("times"):
+			return r, badUsage("--times and --profile: want one of them")
+		case profile != "":
+			if chain, err = readChain(cmd, profile); err != nil {
 				return r, err
 			}
-			if chain = &c; shape.devices > len(c.Layers) {
-				return r, badUsage("--stages %d: the chain has %d layers; want at most as many",
-					shape.devices, len(c.Layers))
-			}
 		}
-		var lines []comparedSchedule
+		lines := []comparedSchedule{}
 		for _, of := range schedule.Schedules() {
 			virtual := of.Usual()
 			if of.Virtual == 0 {
@@ -292,14 +287,14 @@ are those of the chain, without recomputation and without the optimizer's state.
 			}
 			line := comparedSchedule{Schedule: of.Name, Virtual: virtual}
 			switch {
-			case chain == nil:
+			case profile == "":
 				err = shape.compare(&line, of, links)
 			case shape.devices*virtual > len(chain.Layers):
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name,
 					len(chain.Layers))
 				continue
 			default:
-				err = shape.compareOn(cmd.Context(), &line, of, links, *chain)
+				err = shape.compareOn(cmd.Context(), &line, of, links, chain)
 			}
 			if err != nil {
 				return r, err
@@ -310,14 +305,17 @@ are those of the chain, without recomputation and without the optimizer's state.
 			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most(), b.most()))
 		})
 		return result{line: lines, text: func(w io.Writer) {
-			title, unit := "HELD AT MOST", func(x float64) string { return fmt.Sprintf("%.6g", x) }
-			held := func(x float64) string { return fmt.Sprintf("%.4g", x) }
-			if chain != nil {
-				title, unit, held = "HIGHEST PEAK", micros, func(x float64) string { return formatBytes(int64(x)) }
+			title := "HELD AT MOST"
+			if profile != "" {
+				title = "HIGHEST PEAK"
 			}
 			row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
 			for _, l := range lines {
-				row(w, l.Schedule, l.Virtual, unit(l.Makespan), fmt.Sprintf("%.1f %%", 100*l.Bubble), held(l.most()))
+				step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most())
+				if profile != "" {
+					step, held = micros(l.Makespan), formatBytes(int64(l.most()))
+				}
+				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
 			}
 		}}, nil
 	})

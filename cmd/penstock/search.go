@@ -46,24 +46,26 @@ func newPlan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan CHAIN|--model NAME [flags]",
 		Short: "Find the fastest way to train a model within devices' memory",
-		Long: `Find the schedule, the layers of each stage, the number of micro-batches and the
-recomputations with which a training step is fastest, and no device holds more than its
-limit. No plan of those that are searched is faster than the bound that is printed.
+		Long: `Find the fastest training step that keeps every device within its memory limit: the
+schedule, the layers of each stage, the number of micro-batches, and what is recomputed.
+No plan that is searched is faster than the bound that is printed.
 
 With --model the model is measured on this machine, for up to 16 micro-batches, on all
-cores or on --devices. A GPU may hold what it has free. --out is for penstock train --plan.
+cores or on --devices. A GPU may hold what it has free. penstock train --plan takes the
+file of --out.
 
-CHAIN is a file of penstock profile, for devices that are not here. With --chunks its
+CHAIN is a file of penstock profile. It is for devices that are not here. With --chunks its
 costs are those of a micro-batch; with --batch they grow with the rows of a micro-batch.
-A file of --machine describes the devices, and links by two names, such as gpu0 and gpu1:
+--machine describes devices and links; "from" and "to" limit a link to two devices, such
+as gpu0 and gpu1:
 
   {"version":1,
   "devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
-A speed of 2 is twice that of the measured device. If no plan keeps the limits the exit
-code is 2, and the least limits are printed.`,
-		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --memory-limit 10MiB --out plan.json
+A device of speed 2 takes half the time of the measured one. If no plan keeps the limits
+the exit code is 2, and the least limits are printed.`,
+		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --out plan.json
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
   penstock plan chain.json --machine machine.json --batch 64`,
@@ -128,8 +130,8 @@ func (f *searchFlags) register(s *pflag.FlagSet) {
 	f.of.register(s, 0)
 	f.numerics.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
-	s.Var(&value{read: f.readDevices}, "devices", "`P|LIST` as --stages; or, with --model, names of devices of "+
-		"this machine, such as cuda:0,cuda:1, on which it is measured")
+	s.Var(&value{read: f.readDevices}, "devices", "`P|LIST` as --stages; or names of devices of this "+
+		"machine, such as cuda:0,cuda:1, on which --model is measured")
 	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch")
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+
@@ -189,15 +191,15 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		want   string
 	}{
 		{model && len(args) > 0, "CHAIN and --model: want one of the two"},
-		{model && (f.batch == 0 || f.replicas != nil), "--model: want --batch N with it, the rows of a step, " +
-			"and no --replicas"},
+		{model && (f.batch == 0 || f.replicas != nil), "--model: want --batch N with it, the rows of a " +
+			"step, and no --replicas"},
 		{machine && (linked || f.devices != nil), "--machine has devices and links; want --latency and " +
 			"--bandwidth left out, and no names of --devices"},
 		{!machine && linked && f.stages == 0, "--latency and --bandwidth: want --devices P with them"},
 		{!model && f.devices != nil, "--devices: a chain is of no device; want how many there are"},
-		{!model && f.chunks == 0 && f.batch == 0, "want --chunks M, how many micro-batches of the chain there " +
-			"are, or --batch N, to have their number chosen"},
-		{!model && !machine && f.stages == 0, "want --stages P, how many devices there are, or --machine FILE"},
+		{!model && f.chunks == 0 && f.batch == 0, "want --chunks M, the number of micro-batches, or " +
+			"--batch N, to have it chosen"},
+		{!model && !machine && f.stages == 0, "want --stages P, the number of devices, or --machine FILE"},
 	} {
 		if rule.broken {
 			return badUsage("%s", rule.want)

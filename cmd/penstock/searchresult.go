@@ -26,7 +26,7 @@ type searchLine struct {
 	Virtual    int      `json:"virtual,omitempty"`   // stages of each device, if more than 1
 	Replicas   int      `json:"replicas,omitempty"`  // if more than 1
 	Threads    int      `json:"threads,omitempty"`   // of each device, if more than 1
-	Devices    []string `json:"devices,omitempty"`   // of a machine; those of this one that were named are those of the run
+	Devices    []string `json:"devices,omitempty"`   // of a machine, or named ones of this one
 	Elsewhere  bool     `json:"elsewhere,omitempty"` // the devices are those of a machine's file
 	// Of a model that was measured, for penstock train.
 	Model     string         `json:"model,omitempty"`
@@ -195,8 +195,8 @@ func (p *foundPlan) showExplanation(w io.Writer, e *plan.Explanation) {
 	if n := b.Limits[e.Fullest]; n > 0 {
 		limit = " of " + formatBytes(n)
 	}
-	fmt.Fprintf(w, "\ntime\t%s is busy for %.1f %% of the step; of that %s\n", b.Devices[e.Slowest], 100*e.Busy,
-		shares(e.Slow))
+	fmt.Fprintf(w, "\ntime\t%s is busy for %.1f %% of the step; of that %s\n", b.Devices[e.Slowest],
+		100*e.Busy, shares(e.Slow))
 	fmt.Fprintf(w, "memory\t%s holds %s%s; of what its layers hold %s\n", b.Devices[e.Fullest],
 		formatBytes(b.Peaks[e.Fullest]), limit, shares(e.Full))
 	for _, g := range e.Gains {

@@ -66,12 +66,12 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 			if err != nil {
 				return wrongInput(err)
 			}
-			progress := counters{w: cmd.ErrOrStderr(), unit: "bytes"}
+			show := successive(cmd.ErrOrStderr(), "bytes")
 			err = t.EncodeParts(text, func(ids []int32, done int) error {
 				if err := cmd.Context().Err(); err != nil {
 					return err
 				}
-				progress.at(name, done, len(text))
+				show(name, done, len(text))
 				count += len(ids)
 				var bytes []byte
 				for _, id := range ids {
@@ -96,7 +96,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %d\nto train: --data tokens --data-dir %s --data-set %s\n",
-		out, counted(count, "token"), t.Len(), shellQuoted([]string{out}), options)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s of %d\nto train: --data tokens --data-dir %s --data-set %s\n",
+		counted(count, "token"), t.Len(), shellQuoted([]string{out}), options)
 	return err
 }

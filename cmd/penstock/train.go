@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -172,39 +173,18 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	return nil
 }
 
-// takeSteps trains. In a group an error of a hook ends the run as a signal does: all processes finish
-// the step
-// and save.
+// takeSteps trains.
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	together := func(hook train.Hook) train.Hook {
-		if j.group == nil {
-			return hook
-		}
-		return func(s train.StepInfo) error {
-			if err := hook(s); err != nil {
-				stop(err)
-			}
-			return nil
-		}
-	}
 	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{together(j.measures.step), together(j.show.step), peaks},
-		j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.measures.step, j.show.step, peaks}, j.loop.OnStep...)
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
 	if j.within == nil || j.member.Rank == 0 {
 		defer limitGarbage()()
 	}
-	j.show.begin()
 	defer j.show.endSteps()
-	result, err := j.loop.Run(ctx)
-	if cause := context.Cause(ctx); result.Interrupted && !errors.Is(cause, ctx.Err()) {
-		j.hookError = withRemedy(cause)
-	}
-	return result, err
+	return j.loop.Run(ctx)
 }
 
 // finish tests the trained model and reports the outcome.
@@ -223,23 +203,27 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	return j.show.done(outcome{step, tested, j.peaks.safeLimit(j.pipe), torch.ReadProcessMemory(),
-		reservedOn(j.pipe.Devices()),
-		sum, saved, j.traceFile})
+	process := torch.ReadProcessMemory()
+	out := doneLine{Done: true, Steps: step, TestAccuracy: tested.accuracy, TestMSE: tested.mse, ParamsSHA256: sum,
+		SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
+		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile}
+	out.reserve(j.pipe.Devices())
+	return j.show.done(out)
 }
 
-// reservedOn returns the allocators' memory of GPUs; nil without a GPU.
-func reservedOn(devices []torch.Device) (list []torch.Memory) {
-	for i, d := range devices {
-		if d.Kind == torch.KindCPU {
-			continue
-		}
-		if list == nil {
-			list = make([]torch.Memory, len(devices))
-		}
-		list[i] = d.Memory()
+// reserve says what the allocators of GPUs have taken; nothing without a GPU.
+func (o *doneLine) reserve(devices []torch.Device) {
+	if !slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU }) {
+		return
 	}
-	return list
+	for _, d := range devices {
+		m := torch.Memory{}
+		if d.Kind != torch.KindCPU {
+			m = d.Memory()
+		}
+		o.ReservedBytes = append(o.ReservedBytes, m.Taken)
+		o.FragmentationBytes = append(o.FragmentationBytes, m.Fragmentation())
+	}
 }
 
 // failedError is an error that ended a run which could take steps.
@@ -254,14 +238,9 @@ func (e *failedError) Unwrap() error { return e.err }
 
 var errInterrupted = errors.New("interrupted")
 
-// interruption is the error of a run that a signal, or a hook of one of its processes, ended.
+// interruption is the error of a run that a signal ended.
 func (j *job) interruption(step int64, saved string) error {
-	switch {
-	case j.hookError != nil && saved == "":
-		return &failedError{err: j.hookError}
-	case j.hookError != nil:
-		return &failedError{j.hookError, fmt.Sprintf("\nstep %d is saved in %s", step, saved), true}
-	case saved == "":
+	if saved == "" {
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
 	}
 	return &failedError{err: fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved),
@@ -272,8 +251,7 @@ func (j *job) interruption(step int64, saved string) error {
 // diverged, or that a step left half done, is not saved: the last checkpoint is then the one to go
 // on from. The same holds if saving itself failed.
 func (j *job) saveAfterFailure(failure error) error {
-	noMemory := errors.Is(failure, torch.ErrOutOfMemory)
-	diverged := errors.Is(failure, train.ErrDiverged)
+	noMemory, diverged := errors.Is(failure, torch.ErrOutOfMemory), errors.Is(failure, train.ErrDiverged)
 	failure = withRemedy(failure)
 	// With the same flags it would fail again.
 	f := &failedError{err: failure, resumable: j.out != "" && !noMemory && !diverged}
@@ -284,26 +262,24 @@ func (j *job) saveAfterFailure(failure error) error {
 	if noMemory {
 		advice = "; change the flags as said and add --resume to go on from there"
 	}
-	var within *train.StepError
-	inStep := errors.As(failure, &within)
-	lost := diverged || inStep && within.Half() ||
-		// what fails outside of a step fails in one process
-		j.group != nil && (j.group.Err() != nil || !inStep)
+	var step *train.StepError
+	inStep := errors.As(failure, &step)
+	lost := diverged || inStep && step.Half() ||
+		j.group != nil && (j.group.Err() != nil || !inStep) // what fails outside of a step fails in one process
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
-			f.saved, j.endedWithPeers = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path,
-				advice), true
+			f.saved = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice)
+			j.endedWithPeers = true
 			return f
 		}
 		f.err = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	steps, err := j.store().Steps()
-	if err != nil || len(steps) == 0 {
+	if steps, err := j.store().Steps(); err == nil && len(steps) > 0 {
+		f.saved = fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, steps[len(steps)-1], advice)
+	} else {
 		f.saved, f.resumable = "\nthere is no checkpoint in "+j.out, false
-		return f
 	}
-	f.saved = fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, steps[len(steps)-1], advice)
 	return f
 }
 

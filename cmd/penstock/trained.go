@@ -108,9 +108,6 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 	switch {
 	case stages > len(all):
 		return badUsage("--stages %d: the model has %d layers; want at most as many stages", stages, len(all))
-	case stages > torch.MaxCPU && config.Devices == nil:
-		return badUsage("--stages %d: there are %d CPU devices; want fewer stages, or --devices", stages,
-			torch.MaxCPU)
 	case config.Balance != nil && len(config.Balance) != stages:
 		return badUsage("--balance %s with --stages %d: want a number for each stage",
 			numbers(config.Balance), stages)

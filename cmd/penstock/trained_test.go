@@ -98,53 +98,6 @@ func TestValidate(t *testing.T) {
 		`data.settings.validation is "0.25" there and "0.5" here; resume with the --validate of then`)
 }
 
-// A run that --steps ends is validated there: as one of --epochs is at the end of an epoch, and within
-// one as well, so that there is a best checkpoint. A resumed run writes each validation once.
-func TestValidateAtTheEnd(t *testing.T) {
-	dir := t.TempDir()
-	run := func(name string, more ...string) ran {
-		t.Helper()
-		return must(t, with(with(small, "--data-set", "train=64,test=64", "--validate", "0.1", "--batch", "32", "--format", "json", "--out", filepath.Join(dir, name)), more...)...)
-	}
-	validations := func(name string) []metrics.Test {
-		t.Helper()
-		h, err := metrics.Read(filepath.Join(dir, name, metrics.FileName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h.Validations
-	}
-	byEpochs, bySteps := run("epochs", "--epochs", "1"), run("steps", "--steps", "2")
-	if sumOf(t, byEpochs) != sumOf(t, bySteps) {
-		t.Error("other weights")
-	}
-	want, got := validations("epochs"), validations("steps")
-	if len(want) != 1 || len(got) != 1 || got[0].Step != 2 || *got[0].TestLoss != *want[0].TestLoss {
-		t.Errorf("--steps 2 was validated %+v; want %+v", got, want)
-	}
-	if e := evaluated(t, filepath.Join(dir, "steps"), "--best", "--part", "validation"); e.Step != 2 {
-		t.Errorf("the best is step %d; want 2", e.Step)
-	}
-
-	partial := run("partial", "--steps", "1")
-	if !strings.Contains(partial.stdout, `"partial":true`) {
-		t.Error(partial.stdout)
-	}
-	if e := evaluated(t, filepath.Join(dir, "partial"), "--best", "--part", "validation"); e.Step != 1 {
-		t.Errorf("the best is step %d; want 1", e.Step)
-	}
-	for _, steps := range []string{"1", "2", "2", "4"} {
-		run("partial", "--steps", steps, "--resume")
-	}
-	var steps []int64
-	for _, v := range validations("partial") {
-		steps = append(steps, v.Step)
-	}
-	if fmt.Sprint(steps) != "[1 2 4]" {
-		t.Errorf("validated after steps %v; want each once", steps)
-	}
-}
-
 // sumOf is the hash of the weights at the end of a run.
 func sumOf(t *testing.T, r ran) string {
 	t.Helper()

@@ -16,7 +16,6 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/models"
-	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
@@ -24,16 +23,17 @@ import (
 type value struct {
 	text  string
 	read  func(text string) error
-	words []string // the only ones; nil is any text
-	path  bool     // it names a file or a directory
+	show  func() string // what was read, in one form; nil is its text
+	words []string      // the only ones; nil is any text
+	path  bool          // it names a file or a directory
 }
 
 func (v *value) String() string { return v.text }
 func (v *value) Type() string   { return "" }
 func (v *value) Set(text string) error {
 	err := v.read(text)
-	if err == nil {
-		v.text = text
+	if v.text = text; err == nil && v.show != nil {
+		v.text = v.show()
 	}
 	return err
 }
@@ -63,7 +63,7 @@ func count[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise T, usa
 
 // amount is a flag of a number from 0 to below an end, which may be infinite.
 func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage string) {
-	s.Var(&value{text: "0", read: func(text string) error {
+	s.Var(&value{text: "0", show: func() string { return fmt.Sprint(*to) }, read: func(text string) error {
 		x, err := strconv.ParseFloat(text, 64)
 		switch {
 		case err == nil && x >= 0 && x < end:
@@ -115,7 +115,7 @@ func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...
 
 // size is a flag of a number of bytes above 0.
 func size(s *pflag.FlagSet, to *int64, name, usage string) {
-	s.Var(&value{read: func(text string) (err error) {
+	s.Var(&value{show: func() string { return fmt.Sprint(*to) }, read: func(text string) (err error) {
 		if *to, err = arg.ParseBytes(text); err == nil && *to < 1 {
 			err = errors.New("want more than 0 bytes, such as 700MiB")
 		}
@@ -135,7 +135,10 @@ func path(s *pflag.FlagSet, to *string, name, usage string) {
 
 // list is a flag of elements with commas between.
 func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word string) (T, error)) {
-	s.Var(&value{read: func(text string) error {
+	show := func() string {
+		return strings.ReplaceAll(strings.Trim(fmt.Sprint(*to), "[]"), " ", ",")
+	}
+	s.Var(&value{show: show, read: func(text string) error {
 		*to = nil
 		words := strings.Split(text, ",")
 		for i, word := range words {
@@ -163,10 +166,7 @@ const repeatedType = "stringArray"
 // layers reads the number of layers of a stage.
 func layers(word string) (int, error) {
 	n, err := strconv.Atoi(word)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, errors.New("out of range; want numbers of layers, such as 5,6")
-	case err != nil:
+	if err != nil {
 		return 0, errors.New("want numbers of layers, such as 5,6")
 	}
 	return n, nil
@@ -201,20 +201,13 @@ func (f gpuFlags) apply() {
 func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
 		torch.AutocastFloat16.String()}
-	v := &value{text: words[0], words: words}
-	v.read = func(text string) (err error) {
-		switch text {
-		case "true":
-			text = words[1]
-		case "false":
-			text = words[0]
-		}
-		if *to, err = torch.ParseAutocast(text); err != nil {
+	s.Var(&value{text: words[0], words: words, read: func(text string) (err error) {
+		bare := map[string]string{"true": words[1], "false": words[0]}[text] // of files of flags
+		if *to, err = torch.ParseAutocast(cmp.Or(bare, text)); err != nil {
 			return errors.New(arg.OneOf(text, words))
 		}
 		return nil
-	}
-	s.Var(v, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
+	}}, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
 	s.Lookup("autocast").NoOptDefVal = words[1]
 }
 
@@ -245,58 +238,24 @@ func flagError(cmd *cobra.Command, err error) error {
 
 // quoted is a flag's value as it was typed, in quotes if it is a word.
 func quoted(text string) string {
-	if _, err := strconv.ParseFloat(text, 64); err == nil || strings.ContainsAny(text, ",:") ||
-		text != "" && strings.Trim(text, "0123456789.+-eE") == "" {
-		return text
+	if _, err := strconv.ParseFloat(text, 64); err != nil && !strings.ContainsAny(text, ",:") {
+		return strconv.Quote(text)
 	}
-	return strconv.Quote(text)
+	return text
 }
 
-// completeValues lets shells complete the values of all flags, and arguments that are names.
+// completeValues lets shells complete flags that are one of some words, and names of models. Of files shells
+// complete the names.
 func completeValues(cmd *cobra.Command) {
-	const only = cobra.ShellCompDirectiveNoFileComp
-	var complete cobra.CompletionFunc
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		v, ok := f.Value.(*value)
-		switch {
-		case f.Name == "schedule":
-			complete = cobra.FixedCompletions(scheduleNames(), cobra.ShellCompDirectiveDefault) // or a file
-		case f.Name == "plan":
-			complete = cobra.FixedCompletions([]string{auto}, cobra.ShellCompDirectiveDefault) // or a file
-		case f.Name == "checkpoint":
-			complete = cobra.FixedCompletions([]string{string(pipe.Never), string(pipe.ExceptLast),
-				string(pipe.Always),
-				string(pipe.Optimal)}, only)
-		case f.Name == "set":
-			complete = modelSettings
-		case !ok || v.path:
-			return // the shell completes files
-		default:
-			complete = cobra.FixedCompletions(v.words, only)
+		if v, ok := f.Value.(*value); ok && !v.path { // the only error is a second registration
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
 		}
-		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // the only error is a second registration
 	})
 	if cmd.Name() == "models" {
-		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), only)
+		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp)
 	}
 	for _, child := range cmd.Commands() {
 		completeValues(child)
 	}
-}
-
-// modelSettings completes the options of the model that the command line names.
-func modelSettings(cmd *cobra.Command, args []string, _ string) (all []string, _ cobra.ShellCompDirective) {
-	name := ""
-	if flag := cmd.Flags().Lookup("model"); flag != nil {
-		name = flag.Value.String()
-	} else if len(args) > 0 {
-		name = args[0]
-	}
-	settings, err := models.Settings(name, models.Options{})
-	if err == nil { // an unknown model has no options
-		for _, s := range settings {
-			all = append(all, s.Name+"=")
-		}
-	}
-	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }

@@ -20,36 +20,54 @@ type result struct {
 
 // resultVerb adds to a command the function that finds its result, --format, and --out unless its usage is
 // empty.
-func resultVerb(cmd *cobra.Command, outUsage string,
-	find func(cmd *cobra.Command, args []string) (result, error)) *cobra.Command {
+func resultVerb(cmd *cobra.Command, outUsage string, find finder) *cobra.Command {
 	var format, out string
 	cmd.Flags().SortFlags = false
 	if outUsage != "" {
 		path(cmd.Flags(), &out, "out", outUsage)
 	}
 	formatFlag(cmd.Flags(), &format)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return find.run(cmd, args, out, format) }
+	return cmd
+}
+
+// fileVerb adds to a command the function that finds its result, and --out, which it needs.
+func fileVerb(cmd *cobra.Command, outUsage string, find finder) *cobra.Command {
+	var out string
+	path(cmd.Flags(), &out, "out", outUsage)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if out != "" {
-			if err := checkOut(cmd, out, args...); err != nil {
-				return err
-			}
-		}
-		r, err := find(cmd, args)
-		if err != nil {
+		if err := need(cmd, "out"); err != nil {
 			return err
 		}
-		if out != "" {
-			if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
-				return err
-			}
-		}
-		if text, ok := r.line.([]byte); ok && format == "json" {
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
-		}
-		return printResult(cmd, format, r.line, r.text)
+		return find.run(cmd, args, out, "text")
 	}
 	return cmd
+}
+
+// finder is a function that finds the result of a verb.
+type finder func(cmd *cobra.Command, args []string) (result, error)
+
+// run writes the result to out, if it is not empty, and prints it unless out is a stream.
+func (find finder) run(cmd *cobra.Command, args []string, out, format string) error {
+	if out != "" {
+		if err := checkOut(cmd, out, args...); err != nil {
+			return err
+		}
+	}
+	r, err := find(cmd, args)
+	if err != nil {
+		return err
+	}
+	if out != "" {
+		if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
+			return err
+		}
+	}
+	if text, ok := r.line.([]byte); ok && format == "json" {
+		_, err = cmd.OutOrStdout().Write(text)
+		return err
+	}
+	return printResult(cmd, format, r.line, r.text)
 }
 
 // filesNamed refuses anything but one argument for each of these names.

@@ -29,9 +29,6 @@ func newVersion() *cobra.Command {
 				for _, k := range kernelsInUse() {
 					row(w, k.Library, describeKernels(k))
 				}
-				// what computes linear layers of few and of many rows
-				fmt.Fprintf(w, "products\t32 rows by %s, 256 rows by %s\n", torch.LinearBy(32, 1024, 1024),
-					torch.LinearBy(256, 1024, 1024))
 				row(w, "CUDA", describeCUDA())
 				row(w, "devices", devices)
 				row(w, "Go", runtime.Version())
@@ -68,36 +65,14 @@ func describeKernels(k torch.Kernels) string {
 	return text
 }
 
-// ownVersion is the version of this program.
+// commit is the commit of sources without a repository; the build sets it with -ldflags.
+var commit string
+
+// ownVersion is the version of this program: of its module, which go build makes of its commit, or the commit.
 func ownVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
-	return versionOf(info, commit)
-}
-
-// commit is the commit of sources in a bundle, without a repository; the build sets it with -ldflags.
-var commit string
-
-// versionOf is the module's version and the commit that it was built from: by go build, or else the
-// given one. With -buildvcs=false, go build finds none.
-func versionOf(info *debug.BuildInfo, commit string) string {
-	const short = 12 // characters of a commit, as in Go's pseudo-versions
-	version, revision, modified := cmp.Or(info.Main.Version, "unknown"), commit, ""
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			revision = s.Value
-		case "vcs.modified":
-			if s.Value == "true" {
-				modified = "+dirty"
-			}
-		}
-	}
-	revision = revision[:min(len(revision), short)]
-	if revision == "" || strings.Contains(version, revision) {
-		return version
-	}
-	return version + " " + revision + modified
+	return strings.TrimSpace(cmp.Or(info.Main.Version, "unknown") + " " + commit[:min(len(commit), 12)])
 }

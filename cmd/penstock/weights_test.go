@@ -123,7 +123,7 @@ func TestInitRefuses(t *testing.T) {
 		{[]string{"--init", file, "--init-rename", "a=b", "--init-skip", "fc.bais"}, exitDone, []string{"loaded 6 of 6; rules that match no name: a=b, fc.bais"}},
 		{[]string{"--init", torch}, exitUsage, []string{torch, "it is a file of PyTorch; want", "safetensors.torch.save_file("}},
 		{[]string{"--init", filepath.Dir(text)}, exitUsage, []string{filepath.Dir(text) + ": not a regular file but a directory"}},
-		{[]string{"--init", prefixed}, exitUsage, []string{"penstock: --init " + prefixed + " is not of this model", `names in the file have "module" before them`, "--init-rename"}},
+		{[]string{"--init", prefixed}, exitUsage, []string{"penstock: --init " + prefixed + " is not of this model", "not in the file", "--init-rename"}},
 		{[]string{"--init", headless}, exitUsage, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
 		{[]string{"--init", text}, exitUsage, []string{"--init: ", text + ": "}},
 		{[]string{"--init", text + "x"}, exitUsage, []string{text + "x: no such file"}},

@@ -30,29 +30,28 @@ func (e *ConfigError) Error() string {
 	return s + ": " + e.Problem + "; " + e.Remedy
 }
 
-// Between refuses a value that is below least or above most.
-func Between[T cmp.Ordered](of, field string, value, least, most T) error {
-	if value >= least && value <= most {
+// refuse is a ConfigError unless ok.
+func refuse(ok bool, of, field string, value any, remedy string, args ...any) error {
+	if ok {
 		return nil
 	}
-	return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf("want %v to %v", least, most)}
+	return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
+}
+
+// Between refuses a value that is below least or above most.
+func Between[T cmp.Ordered](of, field string, value, least, most T) error {
+	return refuse(value >= least && value <= most, of, field, value, "want %v to %v", least, most)
 }
 
 // AtLeast refuses a value that is below least.
 func AtLeast[T cmp.Ordered](of, field string, value, least T) error {
-	if value >= least {
-		return nil
-	}
-	return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf("want at least %v", least)}
+	return refuse(value >= least, of, field, value, "want at least %v", least)
 }
 
 // Finite refuses a number that is negative, infinite or NaN.
 func Finite(of, field string, value float64) error {
-	if value >= 0 && !math.IsInf(value, 0) {
-		return nil
-	}
-	return &ConfigError{Of: of, Field: field, Value: value,
-		Remedy: "want a finite number that is not negative"}
+	return refuse(value >= 0 && !math.IsInf(value, 0), of, field, value,
+		"want a finite number that is not negative")
 }
 
 // Balance checks that every stage has layers and that they are all of the model's.
@@ -65,9 +64,6 @@ func Balance(of string, counts []int, layers int) error {
 		}
 		left -= n
 	}
-	if left == 0 {
-		return nil
-	}
-	return &ConfigError{Of: of, Field: "Balance", Value: counts,
-		Remedy: fmt.Sprintf("want at least 1 layer in each stage and the %d layers in all", layers)}
+	return refuse(left == 0, of, "Balance", counts,
+		"want at least 1 layer in each stage and the %d layers in all", layers)
 }

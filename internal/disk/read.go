@@ -1,3 +1,6 @@
+// Package disk opens files for reading and writes them safely. It only accepts regular files:
+// reading a named pipe, a device or a socket could block for ever or never end. Files that are read
+// whole have a bounded size. Files that are written are either complete or untouched.
 package disk
 
 import (
@@ -16,25 +19,25 @@ const MaxJSON = 64 << 20
 // ErrNotRegular is what opening anything but a regular file returns.
 var ErrNotRegular = errors.New("not a regular file")
 
-// Open opens the regular file at path for reading; links are followed. It never blocks. A named
-// pipe, a device, a socket or a directory is refused before it is opened, and again after, as the
-// file may have been replaced in between. The error is an *fs.PathError, with ErrNotRegular for
-// these. The caller closes the file.
-func Open(path string) (*os.File, error) {
-	before, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := regular(path, before); err != nil {
-		return nil, err
-	}
-	// Without O_NONBLOCK, opening a named pipe waits for its writer.
-	return openRegular(path, os.O_RDONLY)
+// Open opens the regular file at path for reading; links are followed. It never blocks. The error is an
+// *fs.PathError, with ErrNotRegular for a named pipe, a device, a socket or a directory. The caller closes
+// the file.
+func Open(path string) (*os.File, error) { return openRegular(path, os.O_RDONLY) }
+
+// OpenAppend is Open for reading and for writing at the end of a file, which is made if there is none.
+func OpenAppend(path string) (*os.File, error) {
+	return openRegular(path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
 }
 
-// openRegular opens a file and closes it again unless it is regular. Its mode follows the umask if
-// it is made.
+// openRegular refuses anything but a regular file before it is opened, and again after, as the file may
+// have been replaced in between. Its mode follows the umask if it is made.
 func openRegular(path string, flags int) (*os.File, error) {
+	if before, err := os.Stat(path); err == nil {
+		if err := regular(path, before); err != nil {
+			return nil, err
+		}
+	}
+	// Without O_NONBLOCK, opening a named pipe waits for its writer.
 	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o666)
 	if err != nil {
 		return nil, err
@@ -59,14 +62,13 @@ func Read(path string, most int64) ([]byte, error) {
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	var content []byte
+	if err == nil && info.Size() > most {
+		err = fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", info.Size(), most)
 	}
-	if size := info.Size(); size > most {
-		err := fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", size, most)
-		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	if err == nil {
+		content, err = ReadStream(f, most) // the size may have changed, and files of /proc do not tell theirs
 	}
-	content, err := ReadStream(f, most) // the size may have changed, and files of /proc do not tell theirs
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
@@ -87,23 +89,18 @@ func ReadStream(r io.Reader, most int64) ([]byte, error) {
 
 // regular returns an error unless the file is regular.
 func regular(path string, info fs.FileInfo) error {
-	if info.Mode().IsRegular() {
+	kind := "file of another kind"
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
 		return nil
-	}
-	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("%w but a %s", ErrNotRegular,
-		kind(info.Mode()))}
-}
-
-func kind(mode fs.FileMode) string {
-	switch {
 	case mode.IsDir():
-		return "directory"
+		kind = "directory"
 	case mode&fs.ModeNamedPipe != 0:
-		return "named pipe"
+		kind = "named pipe"
 	case mode&fs.ModeSocket != 0:
-		return "socket"
+		kind = "socket"
 	case mode&fs.ModeDevice != 0:
-		return "device"
+		kind = "device"
 	}
-	return "file of another kind"
+	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("%w but a %s", ErrNotRegular, kind)}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/must"
 )
 
 // odd makes one of everything that is no regular file, by what it is called in errors.
@@ -40,8 +41,8 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 		if !errors.Is(err, disk.ErrNotRegular) || !errors.As(err, &at) || at.Path != path || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: error %v, want ErrNotRegular with the path and what is there", what, err)
 		}
-		if _, err := disk.Read(path, 10); !errors.Is(err, disk.ErrNotRegular) {
-			t.Errorf("%s: Read gives error %v", what, err)
+		if _, err := disk.OpenAppend(path); !errors.Is(err, disk.ErrNotRegular) {
+			t.Errorf("%s: OpenAppend gives error %v", what, err)
 		}
 	}
 	dir := t.TempDir()
@@ -88,16 +89,15 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestReadStream(t *testing.T) {
-	if got, err := disk.ReadStream(strings.NewReader("abc"), 3); err != nil || string(got) != "abc" {
-		t.Errorf("%q, %v", got, err)
-	}
-	zeros, err := os.Open("/dev/zero")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer zeros.Close()
-	if _, err := disk.ReadStream(zeros, 1000); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
-		t.Errorf("without an end: error %v", err)
+// A file is made or gone on with.
+func TestOpenAppend(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	for _, want := range []string{"one ", "one one "} {
+		f := must.Get(disk.OpenAppend(path))(t)
+		_, err := f.WriteString("one ")
+		must.Do(t, errors.Join(err, f.Close()))
+		if got, err := os.ReadFile(path); err != nil || string(got) != want {
+			t.Errorf("the file has %q, %v, want %q", got, err, want)
+		}
 	}
 }

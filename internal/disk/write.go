@@ -28,16 +28,33 @@ func Write(path string, content func(io.Writer) error) error {
 		return err
 	}
 	if device {
-		return writeDevice(path, content)
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(buffered(f, content), f.Close())
 	}
 	temporary, err := createBeside(path)
 	if err != nil {
 		return err
 	}
-	if err := fillAndRename(temporary, path, content); err != nil {
+	if err = buffered(temporary, content); err == nil {
+		err = temporary.Sync()
+	}
+	if closed := temporary.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(temporary.Name()))
 	}
-	if err := syncDirectory(filepath.Dir(path)); err != nil {
+	directory, err := os.Open(filepath.Dir(path))
+	if err == nil {
+		err = errors.Join(directory.Sync(), directory.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("it is written but may not survive a loss of power: %w", err)
 	}
 	return nil
@@ -76,15 +93,6 @@ func writable(path string) (device bool, err error) {
 	return false, regular(path, info)
 }
 
-func writeDevice(path string, content func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	err = buffered(f, content)
-	return errors.Join(err, f.Close())
-}
-
 // createBeside creates a new file next to path. os.CreateTemp does not serve: its files can only be
 // read by their owner. Errors are of path, as nobody has asked for the new file.
 func createBeside(path string) (*os.File, error) {
@@ -102,22 +110,6 @@ func createBeside(path string) (*os.File, error) {
 	}
 }
 
-// fillAndRename closes the file whatever happens.
-func fillAndRename(file *os.File, path string, content func(io.Writer) error) error {
-	err := buffered(file, content)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err != nil {
-		file.Close() // the first error is the one to report
-		return err
-	}
-	if err := file.Close(); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), path)
-}
-
 // buffered writes through a buffer: many a model has thousands of tensors of a few hundred bytes.
 func buffered(file *os.File, content func(io.Writer) error) error {
 	w := bufio.NewWriterSize(file, 1<<20)
@@ -125,16 +117,4 @@ func buffered(file *os.File, content func(io.Writer) error) error {
 		return err
 	}
 	return w.Flush()
-}
-
-func syncDirectory(directory string) error {
-	d, err := os.Open(directory)
-	if err != nil {
-		return err
-	}
-	if err := d.Sync(); err != nil {
-		d.Close()
-		return err
-	}
-	return d.Close()
 }

@@ -20,10 +20,11 @@ import (
 // references that the function may take over, leaving 0; InputGrads is filled with references that are
 // given away.
 type Recomputation struct {
-	Sequence   uint64   // of the checkpoint's node
-	Last       bool     // the graph is not kept: there will be no other
-	Wanted     []bool   // by input: a gradient is wanted
-	Inputs     []Handle // outside of the graph, requiring a gradient where one is wanted; 0 where they are not held
+	Sequence uint64 // of the checkpoint's node
+	Last     bool   // the graph is not kept: there will be no other
+	Wanted   []bool // by input: a gradient is wanted
+	// outside of the graph, requiring a gradient where one is wanted; 0 where they are not held
+	Inputs     []Handle
 	Grads      []Handle // of the outputs; 0 where none came
 	InputGrads []Handle
 }
@@ -39,8 +40,9 @@ type recorded struct {
 }
 
 var (
-	checkpoints    sync.Map // int64 -> *recorded
-	failures       sync.Map // int64 -> any: what a recomputation has failed with, until the backward's error is read
+	checkpoints sync.Map // int64 -> *recorded
+	// int64 -> any: what a recomputation has failed with, until the backward's error is read
+	failures       sync.Map
 	lastCheckpoint atomic.Int64
 	register       = sync.OnceFunc(func() {
 		C.ps_checkpoint_register((C.ps_recompute)(C.penstockRecompute), (C.ps_forget)(C.penstockForget))

@@ -10,14 +10,17 @@ import (
 	"penstock.example/torch"
 )
 
-// Left alone, libtorch's engine takes threads of its own for what nests deeper than 60. Callbacks must work from there, and what ends a function must come out all the same.
-// Those threads let go of a graph some time after backward has returned, so this test waits for that where others would find a leak.
+// Left alone, libtorch's engine takes threads of its own for what nests deeper than 60. Callbacks must
+// work from there, and what ends a function must come out all the same.
+// Those threads let go of a graph some time after backward has returned, so this test waits for that
+// where others would find a leak.
 func TestRecomputationsOnThreadsOfTheEngine(t *testing.T) {
 	was := shim.SetHopEvery(1000)
 	t.Cleanup(func() { shim.SetHopEvery(was) })
 	before := shim.Checkpoints()
 	for _, depth := range []int{70, 130} {
-		for name, fail := range map[string]func(){"nothing": nil, "panic": func() { panic("panic") }, "Goexit": runtime.Goexit} {
+		for name, fail := range map[string]func(){"nothing": nil, "panic": func() { panic("panic") },
+			"Goexit": runtime.Goexit} {
 			c := torch.NewCtx(torch.Options{Grad: true, Threads: 1})
 			x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
 			f := func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
@@ -28,7 +31,10 @@ func TestRecomputationsOnThreadsOfTheEngine(t *testing.T) {
 			}
 			for range depth {
 				inner := f
-				f = func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor { return c.Checkpoint(inner, in, false) }
+				f = func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
+					return c.Checkpoint(inner,
+						in, false)
+				}
 			}
 			y := f(c, []*torch.Tensor{x})[0]
 			var ended any = "Goexit"

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// cgo compiles all C++ of a package when any of its files changes. So package shim has none, and package native, which has all, has no Go that would change.
+// cgo compiles all C++ of a package when any of its files changes. So package shim has none, and
+// package native, which has all, has no Go that would change.
 func TestAChangeInGoCompilesNoCpp(t *testing.T) {
 	face, err := build.ImportDir(".", 0)
 	if err != nil {
@@ -37,7 +38,8 @@ func TestAChangeInGoCompilesNoCpp(t *testing.T) {
 	}
 }
 
-// Files in the folders of package native are compiled by the units of the same names, and only they. A unit that forgot one would link all the same if nothing called it.
+// Files in the folders of package native are compiled by the units of the same names, and only they. A
+// unit that forgot one would link all the same if nothing called it.
 func TestUnitsIncludeTheirFolders(t *testing.T) {
 	units, err := filepath.Glob("native/*.cpp")
 	if err != nil || len(units) != 2 {

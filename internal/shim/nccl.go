@@ -17,28 +17,28 @@ type NCCLID = [C.PS_NCCL_ID]byte
 type NCCL uintptr
 
 // NewNCCLID makes an id, for one communicator.
-func NewNCCLID() (id NCCLID, err *Error) {
-	err = taken(C.ps_nccl_id((*C.uint8_t)(unsafe.Pointer(&id[0]))))
+func NewNCCLID() (id NCCLID, err error) {
+	err = failure(C.ps_nccl_id((*C.uint8_t)(unsafe.Pointer(&id[0]))))
 	return id, err
 }
 
 // OpenNCCL blocks until both processes have opened the communicator, or stop is not 0. The sender has rank 0.
-func OpenNCCL(id *NCCLID, rank, device int, stop *atomic.Int32) (c NCCL, err *Error) {
+func OpenNCCL(id *NCCLID, rank, device int, stop *atomic.Int32) (c NCCL, err error) {
 	var out C.ps_nccl
-	err = taken(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device),
+	err = failure(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device),
 		word(stop), &out))
 	return NCCL(out), err
 }
 
 // TransferNCCL queues transfers of tensors' memory on streams, all in one group. The rank in a
 // communicator says its direction. It ends early when stop is not 0.
-func TransferNCCL(comms []NCCL, tensors []Handle, streams []int64, stop *atomic.Int32) *Error {
-	return taken(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)),
+func TransferNCCL(comms []NCCL, tensors []Handle, streams []int64, stop *atomic.Int32) error {
+	return failure(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)),
 		(*C.int64_t)(words(streams)), C.int32_t(len(comms)), word(stop)))
 }
 
 // NCCLError is what has failed on a communicator meanwhile, or nil.
-func NCCLError(c NCCL) *Error { return taken(C.ps_nccl_error(C.ps_nccl(c))) }
+func NCCLError(c NCCL) error { return failure(C.ps_nccl_error(C.ps_nccl(c))) }
 
 // AbortNCCL ends what was queued, and frees the communicators.
 func AbortNCCL(comms []NCCL) { C.ps_nccl_abort((*C.ps_nccl)(words(comms)), C.int32_t(len(comms))) }
@@ -49,9 +49,9 @@ func CloseNCCL(comms []NCCL, stop *atomic.Int32) {
 }
 
 // GPUID is what no other GPU has, of any machine.
-func GPUID(device int) (id string, err *Error) {
+func GPUID(device int) (id string, err error) {
 	var out [33]C.char
-	err = taken(C.ps_gpu_uuid(C.int32_t(device), &out[0]))
+	err = failure(C.ps_gpu_uuid(C.int32_t(device), &out[0]))
 	return C.GoString(&out[0]), err
 }
 

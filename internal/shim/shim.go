@@ -67,12 +67,13 @@ const (
 
 // Error is what libtorch threw.
 type Error struct {
-	Kind                   int
-	Message                string
-	Node, Op               string // backward only: the autograd node and the operator that were running
-	Sequence               uint64 // backward only: the node's autograd sequence number
-	Ended                  any    // backward only: what a recomputation panicked with, or Goexit; nil if none failed
-	Account                int    // out of memory only, as the next three
+	Kind     int
+	Message  string
+	Node, Op string // backward only: the autograd node and the operator that were running
+	Sequence uint64 // backward only: the node's autograd sequence number
+	// backward only: what a recomputation panicked with, or Goexit; nil if none failed
+	Ended                  any
+	Account                int // out of memory only, as the next three
 	Limit, Live, Requested int64
 }
 
@@ -414,10 +415,6 @@ func OneDNNISA() int { return int(C.ps_onednn_isa()) }
 
 // BetterOneDNNISA is the least that they should use on this processor, or 0 if they do.
 func BetterOneDNNISA() int { return int(C.ps_onednn_better_isa()) }
-
-// FMAPeak is one core's rate of multiply-adds in float operations per second; 0 is unknown. It takes a
-// fraction of a second.
-func FMAPeak() float64 { return float64(C.ps_fma_peak()) }
 
 // UseBLASCore changes OpenBLAS's kernels. It must come before any BLAS call.
 func UseBLASCore(core string) *Error {

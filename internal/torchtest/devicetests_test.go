@@ -2,18 +2,18 @@ package torchtest_test
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"go/types"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"penstock.example/internal/must"
 )
 
 var update = flag.Bool("update", false, "write the list of tests anew")
@@ -29,98 +29,58 @@ func TestListOfDeviceTests(t *testing.T) {
 	const list = "devicetests.txt"
 	var want bytes.Buffer
 	for _, p := range packages {
-		tests, err := deviceTests(filepath.Join("..", "..", p))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(tests) == 0 {
-			t.Errorf("%s has none", p)
-		}
-		for _, name := range tests {
+		for _, name := range deviceTests(t, filepath.Join("..", "..", p)) {
 			fmt.Fprintln(&want, p, name)
 		}
 	}
 	if *update {
-		if err := os.WriteFile(list, want.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(list, want.Bytes(), 0o644))
 	}
 	if have, err := os.ReadFile(list); err != nil || !bytes.Equal(have, want.Bytes()) {
-		t.Errorf("%s is not what the tests are now (%v); go test ./internal/torchtest -update writes it", list, err)
+		t.Errorf("%s is not what the tests are now (%v); go test ./internal/torchtest -update writes it",
+			list, err)
 	}
 }
 
-// deviceTests lists the tests of a package that reach a function of torchtest which gives devices,
-// by way of what the package's test files declare.
-func deviceTests(dir string) (tests []string, err error) {
-	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		return nil, err
+// deviceTests lists the tests of a package that reach, by the names of functions that its tests
+// declare, a call of torchtest that gives a device.
+func deviceTests(t *testing.T, dir string) (tests []string) {
+	uses, reach := map[string][]string{}, map[string]bool{}
+	declared := func(name string, in ast.Node) {
+		ast.Inspect(in, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				reach[name] = reach[name] || givesDevice(n)
+			case *ast.Ident:
+				uses[name] = append(uses[name], n.Name)
+			}
+			return true
+		})
 	}
-	fset := token.NewFileSet()
-	byPackage := map[string][]*ast.File{}
-	for _, name := range names {
-		f, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, err
+	for _, name := range must.Get(filepath.Glob(filepath.Join(dir, "*_test.go")))(t) {
+		f := must.Get(parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution))(t)
+		for _, d := range f.Decls {
+			if d, ok := d.(*ast.FuncDecl); ok {
+				declared(d.Name.Name, d.Body)
+			}
 		}
-		byPackage[f.Name.Name] = append(byPackage[f.Name.Name], f)
 	}
-	for _, files := range byPackage {
-		info := types.Info{Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{}}
-		config := types.Config{Importer: nothing{}, Error: func(error) {}} // what is imported is not known, and not needed
-		_, _ = config.Check(dir, fset, files, &info)
-		uses, reach := map[types.Object][]types.Object{}, map[types.Object]bool{}
-		declared := func(name *ast.Ident, in ast.Node) {
-			from := info.Defs[name]
-			ast.Inspect(in, func(n ast.Node) bool {
-				switch n := n.(type) {
-				case *ast.CallExpr:
-					reach[from] = reach[from] || givesDevice(n)
-				case *ast.Ident:
-					uses[from] = append(uses[from], info.Uses[n])
-				}
-				return true
-			})
-		}
-		for _, f := range files {
-			for _, d := range f.Decls {
-				switch d := d.(type) {
-				case *ast.FuncDecl:
-					declared(d.Name, d)
-				case *ast.GenDecl:
-					for _, s := range d.Specs {
-						if s, ok := s.(*ast.ValueSpec); ok {
-							for _, name := range s.Names {
-								declared(name, s)
-							}
-						}
-					}
-				}
+	for changed := true; changed; {
+		changed = false
+		for from, list := range uses {
+			if !reach[from] && slices.ContainsFunc(list, func(name string) bool { return reach[name] }) {
+				reach[from], changed = true, true
 			}
 		}
-		for changed := true; changed; {
-			changed = false
-			for from, list := range uses {
-				if !reach[from] && slices.ContainsFunc(list, func(o types.Object) bool { return reach[o] }) {
-					reach[from], changed = true, true
-				}
-			}
-		}
-		for o := range reach {
-			if reach[o] && strings.HasPrefix(o.Name(), "Test") && o.Name() != "TestMain" {
-				tests = append(tests, o.Name())
-			}
+	}
+	for name := range reach {
+		if reach[name] && strings.HasPrefix(name, "Test") && name != "TestMain" {
+			tests = append(tests, name)
 		}
 	}
 	slices.Sort(tests)
-	return tests, nil
+	return tests
 }
-
-// nothing imports no package.
-type nothing struct{}
-
-func (nothing) Import(path string) (*types.Package, error) { return nil, errors.New("not imported") }
 
 // givesDevice says whether a call is one of torchtest that gives a device, or a context on one: New
 // does where its options name none.

@@ -1,0 +1,6 @@
+package safetensors
+
+var (
+	NewFile   = newFile
+	MaxHeader = maxHeader
+)
