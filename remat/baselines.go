@@ -54,8 +54,8 @@ func Sequential(layers, segments int) ([]Op, error) {
 	return w, nil
 }
 
-// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000). It stores so
-// many inputs at a time, x(0) among them, and runs each forward with gradients just before its
+// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000). It stores a
+// number of inputs at a time, x(0) among them, and runs each forward with gradients just before its
 // backward. Of all such plans it runs the fewest forwards without gradients, whatever layers cost.
 func Revolve(layers, checkpoints int) ([]Op, error) {
 	if checkpoints < 1 || checkpoints > layers {
@@ -126,8 +126,8 @@ func (w *sequence) revolve(first, end, checkpoints int, loss bool) {
 	w.revolve(first, at, checkpoints, false)
 }
 
-// revolveForwards is the least number of forwards without gradients that layers take with so many
-// checkpoints. With r of them for a layer at most, C(checkpoints+r, r) layers can be done.
+// revolveForwards is the least number of forwards without gradients for a number of checkpoints.
+// With at most r of them for a layer, C(checkpoints+r, r) layers can be done.
 func revolveForwards(layers, checkpoints int) int {
 	r, reach := 0, 1
 	for reach < layers {

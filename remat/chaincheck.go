@@ -21,15 +21,15 @@ const (
 	maxCount = 1 << 30 // of rows, of threads, and of devices
 )
 
-// ChainError says what is wrong with a chain, and where.
+// ChainError is a fault of a chain.
 type ChainError struct {
 	Path   string // as in a file of the chain, such as layers[3].output_bytes
-	Reason string // what it is, and what is wanted
+	Reason string
 }
 
 func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s", e.Path, e.Reason) }
 
-// Check returns a [*ChainError] unless the chain makes sense. It has layers, whose names can be
+// Check returns a [*ChainError] unless the chain makes sense. It has layers, and their names can be
 // shown. Sizes and times are finite and not negative, and all together at most 2^60 bytes and 1e18
 // microseconds. Saved includes Output. Carries lie within the chain and within the blocks that they
 // are parts of. Deferred is known of all layers, or of none.
@@ -156,8 +156,8 @@ func (c Chain) madeGradient(i int) int64 {
 	return c.Layers[i-1].Gradient
 }
 
-// checkCarries checks one of the lists of carries. Inputs are made by layer From, gradients are
-// those of x(To).
+// checkCarries checks one of the lists of carries. made is the bytes made by a layer: for inputs by
+// layer From, for gradients by layer To.
 func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
 	sums := map[int]int64{}
 	for i, k := range carries {

@@ -8,7 +8,7 @@ import (
 )
 
 // chainFile is the file of a chain. Times are in microseconds, sizes in bytes. Fields with omitzero
-// may be left out. Defaults: forwards without gradients cost as much as those with, gradients are as
+// may be left out. Defaults: forwards without gradients cost the same as with them, gradients are as
 // large as outputs, and the rest is 0 or unknown. If one layer has deferred, layers without it defer
 // nothing.
 type chainFile struct {

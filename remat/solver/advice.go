@@ -10,10 +10,10 @@ type adviser interface {
 }
 
 // write adds a plan of (i, l, m) to p; m must be at least the least of (i, l). At every interval it
-// makes the choice that the adviser finds cheapest for the bytes that are really left, among those
-// that the bounds say can be finished. So the plan stays within m whatever the adviser says, and
-// bytes lost by rounding at one interval serve the next. With an achievable grid the plan costs at
-// most what the grid says of (i, l, m).
+// makes the choice that the adviser finds cheapest for the bytes that are really left. It only
+// chooses where the bounds say that the rest can be finished. So the plan stays within m whatever
+// the adviser says, and bytes lost by rounding at one interval serve the next. With an achievable
+// grid the plan costs at most the grid's time of (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)
@@ -67,9 +67,8 @@ func (sparing) at(int, int, int64) float64 { return 0 }
 
 func (sparing) nograd(i, j int) float64 { return float64(j - i) }
 
-// guide advises by a grid. With guesses it also has a time where the grid has none although there are
-// enough bytes: a bit more than the time of the first slot that has one. A grid that leaves out what
-// cannot be part of a better plan advises without.
+// guide advises by a grid. If the grid has no time although the bytes suffice, guide guesses: a bit
+// more than the time of the first slot with a time. A narrowed grid advises without guesses.
 type guide struct {
 	*grid
 	guesses bool

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// fill computes all rows, those of short intervals first: the row of (i, l) needs those within it,
-// and rows of one length need nothing of each other. It returns ctx.Err() when ctx ends first.
+// fill computes all rows, of short intervals first: the row of (i, l) needs the rows within it, and rows
+// of one length are independent. It returns ctx.Err() when ctx ends first.
 func (g *grid) fill(ctx context.Context) error {
 	g.makeRows()
 	for length := range g.b.w {
@@ -60,7 +60,7 @@ func (g *grid) fillRow(i, l int) {
 		for end > start && r.v[end-1-r.lo] <= cost {
 			end--
 		}
-		// From the slot of (i, l, m) to that of (j, l, m - a(i, j)) there are moves slots.
+		// moves counts the slots between (i, l, m) and (j, l, m - a(i, j)).
 		r.split(start, end, &g.rows[j*w+l], int(g.moves[i*w+j]), &g.rows[i*w+j-1], cost)
 	}
 	r.close()
@@ -106,7 +106,7 @@ func (r *row) split(start, end int, right *row, move int, left *row, cost float3
 	}
 }
 
-// follow improves the slots of r from s on by those of next.
+// follow improves the slots of r from s on by the slots of next.
 func (r *row) follow(s int, next *row) {
 	s = max(s, r.lo, next.lo)
 	if within := min(next.hi(), r.hi()); s < within {

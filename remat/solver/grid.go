@@ -7,8 +7,8 @@ import (
 )
 
 // grid is Opt(i, l, m) for all intervals of layers and bytes m up to most, at every unit bytes. The
-// times of an achievable grid are never below the optimum: there is a plan for every finite time.
-// Those of an optimistic one are never above it: no plan is faster.
+// times of an achievable grid are never below the optimum: every finite time has a plan. The times of an
+// optimistic grid are never above it: no plan is faster.
 //
 // Sizes are not rounded. The row of (i, l) has the bytes at which
 //
@@ -48,7 +48,7 @@ type row struct {
 
 func (r *row) hi() int { return r.lo + r.n }
 
-// empty says that there is nothing in the row but infinite times.
+// empty reports whether all times of the row are infinite.
 func (r *row) empty() bool { return r.n == 0 && r.tail == infinite }
 
 // slotAbove is the first slot of (i, l) with m bytes or more.
@@ -160,7 +160,7 @@ func (g *grid) move(i, j int) int {
 }
 
 // price fills cost. In an achievable grid, which guides plans, a layer that takes no time costs a
-// ten-millionth of what others take, so that it is not computed again for nothing.
+// ten-millionth of all layers, so that it is not computed again for nothing.
 func (g *grid) price() {
 	n := g.t.n
 	g.cost = make([]float64, n+1)
@@ -175,7 +175,7 @@ func (g *grid) price() {
 	}
 }
 
-// unitFor is a unit that divides bytes into about so many slots. It is a multiple of the grain, so
+// unitFor is a unit that divides bytes into a number of slots. It is a multiple of the grain, so
 // that more sizes fall on slots.
 func (t *terms) unitFor(bytes int64, slots int) int64 {
 	return t.multiple(int64(ceilDiv(bytes, int64(slots))))
@@ -200,9 +200,9 @@ func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) 
 // down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }
 
-// narrow excludes from g, which is not filled yet, what no plan with a time below cost can pass,
-// because the interval alone costs more in an optimistic grid by. What is excluded counts as
-// infinite, so where a time of g is above cost, cost is the bound. cost is in units of scale.
+// narrow excludes plans that take as long as cost, in units of scale, from g, which is not filled
+// yet. by is an optimistic grid: a slot is excluded if its interval alone costs more there. An
+// excluded slot counts as infinite. So if a time of g is above cost, cost is the bound.
 func (g *grid) narrow(by *grid, cost float32) {
 	w := g.b.w
 	g.worth = cost

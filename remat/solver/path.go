@@ -5,8 +5,8 @@ import (
 )
 
 // path is a plan that is being written: its operations in order, with their costs. It uses the
-// arithmetic of the recurrence on bytes and adds up what is resident, so its peak is exact,
-// whatever has guided the choices.
+// arithmetic of the recurrence on bytes and adds up the resident bytes. So its peak is exact
+// whatever guides the choices.
 type path struct {
 	t   *terms
 	ops []remat.Op
@@ -25,7 +25,7 @@ type path struct {
 
 func newPath(t *terms) *path { return &path{t: t, ops: make([]remat.Op, 0, 4*t.n+1)} }
 
-// do writes an operation; bytes are its own, beside the resident ones.
+// do writes an operation; bytes are its own, in addition to the resident bytes.
 func (p *path) do(o remat.Op, bytes int64) {
 	most := p.t.chain.Input + p.resident + bytes
 	if most > p.peak {
@@ -60,7 +60,7 @@ func (p *path) save(i, l int) {
 	p.resident += layer.Saved
 }
 
-// backward writes the backward of layer i, which save(i, l) has saved. That of the loss is part of
+// backward writes the backward of layer i, which save(i, l) has saved. The loss has its backward in
 // its operation.
 func (p *path) backward(i int) {
 	if i == p.t.n {
@@ -72,8 +72,7 @@ func (p *path) backward(i int) {
 	p.resident += layer.WeightGradient - layer.Saved
 }
 
-// compute writes the forwards without gradients from x(i) to x(j), both of which stay. y(l+1) is
-// there.
+// compute writes the forwards without gradients from x(i) to x(j), and keeps both. y(l+1) is held.
 func (p *path) compute(i, j, l int) {
 	kind, before := remat.ForwardKeep, int64(0)
 	for k := i; k < j; k++ {

@@ -36,7 +36,7 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 				}
 			}
 			if optimistic {
-				// Where g leaves out what is no better than the best plan, that plan is the bound.
+				// If g leaves out all plans that are no better than the best one, that is the bound.
 				bound = max(bound, min(best.extra, g.microseconds(g.at(0, t.n, m))*(1-g.slack())))
 				last = g
 			}
@@ -58,8 +58,8 @@ const (
 	// firstCoarser is the number of slots of Options that make one slot of the first grids, which
 	// take a small part of the time.
 	firstCoarser = 8
-	// mostFiner bounds how much finer the next grid is, as the errors of the last one predict only
-	// so much.
+	// mostFiner bounds how much finer the next grid is, as the errors of the last one are no sure
+	// prediction.
 	mostFiner = 16
 	// mostTable is about the most bytes that a grid may take.
 	mostTable = 128 << 20

@@ -28,16 +28,15 @@ func (o Options) withDefaults() Options {
 	return Options{cmp.Or(o.Steps, 32<<20), cmp.Or(o.Slots, 500), cmp.Or(o.Gap, 0.001)}
 }
 
-// Solve finds the plan of least time whose peak is at most limit. A limit counts all bytes of the
+// Solve finds the plan of least time with a peak of at most limit. A limit counts all bytes of the
 // chain, its input too; 0 is none.
 //
 // Up to some 60 layers, where Options.Steps suffice, the plan is the fastest; of the fastest plans
 // it has the fewest recomputations, and of those the least peak. Up to 250 layers tables are
 // refined until the plan is within Options.Gap of the bound. Layers of longer chains are joined
-// until there are 250, and plan.LowerBound is the time of running everything once. In any case the
+// to 250, and plan.LowerBound is the time of running everything once. In any case the
 // peak never exceeds the limit, and no plan is faster than Plan.LowerBound. If no plan stays under
-// the limit, which is no error, the result is not feasible and its Peak is the least limit that has
-// one.
+// the limit, the result is not feasible and its Peak is the least limit with a plan.
 //
 // Plans are persistent: an input that is kept stays until its backward (see terms.go). Solve returns
 // an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
@@ -59,8 +58,8 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 	return p.plan(limit, t.once+bound), nil
 }
 
-// solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once,
-// or, if there is none under the limit, nil and the least limit that has one.
+// solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once.
+// If no plan stays under the limit it returns nil and the least limit with a plan.
 func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64, err error) {
 	p = newPath(t)
 	if p.all(0, t.n); limit == 0 || limit >= p.peak {
@@ -102,9 +101,9 @@ func (p *path) better(q *path) bool {
 		cmp.Compare(p.peak, q.peak)) < 0
 }
 
-// Least is a plan of the least peak that there is, exactly, and the first operation at that peak,
-// as an index into its Ops: what must shrink for less to be enough. Its limit is its peak; it does
-// not try to be fast, as [Solve] does at that limit. The error is a [*remat.ChainError].
+// Least is a plan of the least possible peak, and the index of its first operation at that peak.
+// Its limit is its peak. It does not try to be fast, as [Solve] does at that limit. The error is a
+// [*remat.ChainError].
 func Least(c remat.Chain) (p remat.Plan, peakOp int, err error) {
 	if err := c.Check(); err != nil {
 		return remat.Plan{}, 0, err
@@ -117,7 +116,7 @@ func Least(c remat.Chain) (p remat.Plan, peakOp int, err error) {
 	return w.plan(w.peak, t.once), w.peakOp, nil
 }
 
-// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a
+// ExplainLeast returns the least limit of a chain and the operation that sets it. The error is a
 // [*remat.ChainError].
 func ExplainLeast(c remat.Chain) (remat.LeastLimit, error) {
 	p, at, err := Least(c)

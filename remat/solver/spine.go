@@ -9,20 +9,18 @@ type available struct {
 	forward, held, backward int64
 }
 
-// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have bytes
-// of their own, and what is held between the two is limited as well. m is what is left of backward.
+// spine is Opt(i, L, m) with different bytes before the loss and from it on, and a limit of the bytes
+// held between the two. m is the rest of backward.
 //
-// Of the recurrence only the intervals that end with the loss, which are those begun before it, are
-// affected:
+// It differs from the recurrence only in intervals that end with the loss, which begin before it:
 //
-//	save i          as before, but of saving(i, L) the forward's moment compares with forward
-//	keep up to j    as before, but sweep(i, j) compares with forward; what comes back to x(i) does so
-//	                after the loss, and costs what it does in the whole chain
-//	keep up to x(L) as before, but x(L) leaves the stage, and is not held
-//	loss            in addition held must suffice: m >= backward - held where x(L) is a part of X(L)
+//	save i          the forward's moment in saving(i, L) compares with forward
+//	keep up to j    sweep(i, j) compares with forward; the return to x(i) comes after the loss
+//	keep up to x(L) x(L) leaves the stage, and is not held
+//	loss            m >= backward - held if x(L) is a part of X(L)
 //
-// x(L) alone counts during its own micro-batch's loss where the loss is on the stage, as it
-// does in a chain without a pipeline.
+// If the loss is on the stage, x(L) alone counts during its own micro-batch's loss, as in a chain
+// without a pipeline.
 type spine struct {
 	t *terms
 	b *bounds

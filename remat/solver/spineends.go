@@ -71,8 +71,8 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 	return e
 }
 
-// end is the time of (i, L, m) in units of the grid's scale, or a guess where the row has none although
-// there are enough bytes.
+// end is the time of (i, L, m) in units of the grid's scale. If the row has no time although the
+// bytes suffice, it is a guess.
 func (e *spineRows) end(i int, m int64) float64 {
 	v := float32(0)
 	switch {

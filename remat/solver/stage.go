@@ -66,7 +66,7 @@ const workings = 12
 
 // Curve returns plans that no other of them beats in bytes and time, by ascending time: the first
 // recomputes nothing. For each of several distances between Held and Backward it has all plans of
-// the front, or about so many if most is not 0.
+// the front, or about most of them if that is not 0.
 func (s *Stage) Curve(most int) []MicroBatch {
 	p := newPath(s.t)
 	p.all(0, s.t.n)
