@@ -65,18 +65,23 @@ func (l Layer) Later() float64 { return cmp.Or(l.BackwardLater, l.Backward) }
 
 // Loss is the costs of the loss, forward and backward.
 type Loss struct {
-	Backward float64
-	Tmp      int64 // most bytes beside those before and y(L)
+	Backward float64 `json:"backward_us"`
+	Tmp      int64   `json:"tmp_bytes"` // most bytes beside those before and y(L)
 }
 
 // Deferred describes a backward in two parts: the first makes the gradients that others wait for,
 // the second the gradients of parameters. It is the memory that the first part leaves to the
 // second.
 type Deferred struct {
-	Bytes                                  int64   // memory of its own
-	Input, Output, Gradient, InputGradient bool    // and all or parts of x(i), x(i+1), y(i+1) and y(i)
-	Share                                  float64 // of the time of both parts that the second takes, from 0 to 1
-	Longer                                 float64 // microseconds that both take more than a whole backward
+	Bytes int64 `json:"bytes,omitzero"` // memory of its own
+	// Whether it holds all or parts of x(i), x(i+1), y(i+1) and y(i).
+	Input         bool `json:"input,omitzero"`
+	Output        bool `json:"output,omitzero"`
+	Gradient      bool `json:"gradient,omitzero"`
+	InputGradient bool `json:"input_gradient,omitzero"`
+
+	Share  float64 `json:"share,omitzero"`     // of the time of both parts that the second takes, from 0 to 1
+	Longer float64 `json:"longer_us,omitzero"` // microseconds that both take more than a whole backward
 }
 
 // Second is how long the second part of the backward of layer i takes, where backwards are in two
@@ -103,6 +108,7 @@ func (c Chain) InParts() Chain {
 
 // Carry is memory that the inputs, or the gradients, of several layers share.
 type Carry struct {
-	From, To int
-	Bytes    int64
+	From  int   `json:"from"`
+	To    int   `json:"to"`
+	Bytes int64 `json:"bytes"`
 }

@@ -13,11 +13,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes and MaxTime are bounds of a chain. Under them no sum that a plan needs, however often
+// MaxBytes and maxTime are bounds of a chain. Under them no sum that a plan needs, however often
 // its layers run, leaves int64 or loses the meaning of a float64.
 const (
 	MaxBytes = 1 << 60 // of all sizes together
-	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
+	maxTime  = 1e18    // microseconds of all times together: 30,000 years
 	maxCount = 1 << 30 // of rows, of threads, and of devices
 )
 
@@ -124,9 +124,9 @@ func (s *chainSums) bytes(path string, fields ...any) {
 func (s *chainSums) times(path string, fields ...any) {
 	for k := 0; k < len(fields); k += 2 {
 		t := fields[k+1].(float64)
-		if !(t >= 0 && t <= MaxTime-s.us) { // also for NaN
+		if !(t >= 0 && t <= maxTime-s.us) { // also for NaN
 			s.fail(fmt.Sprint(path, fields[k]), "%v; want a finite number, 0 or more, and at most %v microseconds in the "+
-				"whole chain", t, float64(MaxTime))
+				"whole chain", t, float64(maxTime))
 			continue
 		}
 		s.us += t
