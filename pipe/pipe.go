@@ -379,10 +379,10 @@ func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	devices := p.Devices()
 	for _, i := range p.mine {
 		d := devices[i]
-		first, unplaced, layers := -1, int64(0), 0
+		first, unplaced := -1, int64(0)
 		for at, s := range p.stages {
 			if s.worker == i {
-				unplaced, layers = unplaced+p.Unplaced(at), layers+len(s.Layers)
+				unplaced += p.Unplaced(at)
 				if first < 0 {
 					first = at
 				}
@@ -390,7 +390,7 @@ func (p *Pipe) unplaceable() (short []plan.Shortage) {
 		}
 		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
 			short = append(short, plan.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
-				Least: m.Live + unplaced, SetBy: "parameters and buffers alone", Layers: layers})
+				Least: m.Live + unplaced, SetBy: "parameters and buffers alone"})
 		}
 	}
 	return short
