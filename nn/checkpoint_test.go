@@ -521,49 +521,6 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 	}
 }
 
-func TestCheckpointedHasTheNamesOfTheLayer(t *testing.T) {
-	build := func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential().Add("stem", wrap(nn.NewLinear(2, 2))).Add("body",
-			nn.NewSequential(wrap(nn.NewSequential().Add("norm", nn.NewBatchNorm1d(2,
-				nn.BatchNormConfig{})).Add("skip", stashing("a"))))).Add("head", wrap(popping("a")))
-	}
-	want, got := build(bare), build(nn.Checkpointed)
-	for what, of := range map[string]func(nn.Module) []nn.NamedParam{"state": nn.State,
-		"parameters": nn.Params, "buffers": nn.Buffers} {
-		if names(of(got)) != names(of(want)) || len(of(got)) == 0 {
-			t.Errorf("%s: got %q, want %q", what, names(of(got)), names(of(want)))
-		}
-	}
-	var layers []string
-	for _, l := range got.Layers() {
-		layers = append(layers, l.Name)
-	}
-	if s := strings.Join(layers, " "); s != "stem body.0 head" {
-		t.Errorf("the layers are %s", s)
-	}
-	if s := names(got.Layers()[1].State()); s != "body.0.norm.weight body.0.norm.bias "+
-		"body.0.norm.running_mean body.0.norm.running_var body.0.norm.num_batches_tracked" {
-		t.Errorf("the state of the second is %s", s)
-	}
-	routes, err := got.SkipRoutes()
-	if err != nil || len(routes) != 1 || routes[0].Stash != 1 || !slices.Equal(routes[0].Pops, []int{2}) {
-		t.Errorf("routes %v, %v", routes, err)
-	}
-	if err := nn.VerifySkips(nn.NewSequential(nn.Checkpointed(chain(stashing("a"))))); err == nil ||
-		!strings.Contains(err.Error(), `"0.0" stashes "a", which no layer pops`) {
-		t.Errorf("a skip that is never popped: %v", err)
-	}
-	if f, ok := nn.Checkpointed(nn.NewReLUInPlace()).(nn.InPlace); !ok || f.OverwritesInput() {
-		t.Error("a wrapped layer says that it overwrites its input")
-	}
-	shared := nn.NewTanh()
-	nn.NewSequential().Add("taken", nn.Checkpointed(shared))
-	if got := recovered(func() { nn.NewSequential(shared) }); !strings.Contains(got,
-		`module "taken" is already part of another module`) {
-		t.Errorf("in two places: %q", got)
-	}
-}
-
 // Nobody outside of a function that is run again knows its skips.
 func TestCheckpointTakesNoSkips(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})

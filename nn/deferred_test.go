@@ -148,46 +148,6 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 	}
 }
 
-// Gathering must not hold the input's graph: what is live is a mean and a sum of squares for each
-// channel, in float64, and nothing after Commit or Free.
-func TestDeferredHoldsItsMomentsAndNothingElse(t *testing.T) {
-	const moments = 2 * 8 * channels
-	for _, commit := range []bool{true, false} {
-		a := newAccount(t, true)
-		model := nn.NewSequential(batchNorm(a.Ctx, 4, nn.BatchNormConfig{}), batchNorm(a.Ctx, 4,
-			nn.BatchNormConfig{}))
-		before, d := names(nn.State(model)), nn.NewDeferred()
-		a.start()
-		for i := range 3 {
-			mark := a.Mark()
-			x := a.Normal_(a.Empty(torch.Float32, 4, channels, 2, 2), 1, 2).SetRequiresGrad(true)
-			model.Forward(nn.NewCtx(a.Ctx, nn.Config{Training: true, MicroBatch: i, MicroBatches: 3,
-				Deferred: d}), x)
-			a.Release(mark)
-			if a.used() != 2*moments {
-				t.Errorf("after micro-batch %d %d bytes are live, want %d", i, a.used(), 2*moments)
-			}
-		}
-		if commit {
-			d.Commit(nn.NewCtx(a.Ctx, nn.Config{Training: true}))
-		} else {
-			d.Free()
-		}
-		if a.used() != 0 {
-			t.Errorf("%d bytes are left", a.used())
-		}
-		for _, p := range nn.Buffers(model) {
-			if p.Tensor().RequiresGrad() || !p.Tensor().IsLeaf() {
-				t.Errorf("%s is part of a graph", p.Name)
-			}
-		}
-		if got := names(nn.State(model)); got != before {
-			t.Errorf("the model's state is now %s", got)
-		}
-		nn.Free(model)
-	}
-}
-
 // A mini-batch that fails is as if it had not been.
 func TestDeferredForgetsAFailedMiniBatch(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})

@@ -44,30 +44,6 @@ func TestDropoutDropsInTrainingOnly(t *testing.T) {
 	}
 }
 
-func TestInPlaceLayersSaySo(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	n := nn.NewCtx(c, nn.Config{})
-	for _, row := range []struct {
-		reason string
-		layer  nn.Layer
-		want   bool
-	}{
-		{"ReLU", nn.NewReLU(), false},
-		{"ReLU in place", nn.NewReLUInPlace(), true},
-		{"a Sequential that begins with it", nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh()), true},
-		{"a Sequential that begins with something else", nn.NewSequential(nn.NewTanh(),
-			nn.NewReLUInPlace()), false},
-		{"nothing", nn.NewSequential(), false},
-	} {
-		x := torch.From(c, []float32{-1, 1})
-		row.layer.Forward(n, x)
-		changed := !slices.Equal(torch.Values[float32](x), []float32{-1, 1})
-		if says := row.layer.(nn.InPlace).OverwritesInput(); says != row.want || changed != row.want {
-			t.Errorf("%s: says %v and does %v, want %v", row.reason, says, changed, row.want)
-		}
-	}
-}
-
 // losesTheGPU says whether an error is one that a kernel of a GPU finds, after which nothing else runs on it.
 func losesTheGPU(c *torch.Ctx, text string) bool {
 	return c.Device().Kind == torch.KindCUDA && strings.Contains(text, "out of bounds")

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"penstock.example/torch"
 )
 
@@ -96,22 +98,12 @@ func Shared(m Module) []NamedParam {
 
 // Params lists the trainable parameters of m, as State does.
 func Params(m Module) []NamedParam {
-	return filter(State(m), func(p NamedParam) bool { return p.Trainable() })
+	return slices.DeleteFunc(State(m), func(p NamedParam) bool { return !p.Trainable() })
 }
 
 // Buffers lists the buffers of m, as State does.
 func Buffers(m Module) []NamedParam {
-	return filter(State(m), func(p NamedParam) bool { return p.buffer })
-}
-
-func filter(in []NamedParam, keep func(NamedParam) bool) []NamedParam {
-	var out []NamedParam
-	for _, p := range in {
-		if keep(p) {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(State(m), func(p NamedParam) bool { return !p.buffer })
 }
 
 func walk(m Module, prefix string, visit func(name string, p *Param)) {

@@ -40,34 +40,6 @@ func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
 	}
 }
 
-func TestSquaredNormsAreExact(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	model := newModel(t, torch.CPU(0))
-	setGrads(c, model, 0, "b.bias")
-	mark := c.Mark()
-	got := optim.SquaredNorms(c, model)
-	if c.Mark() != mark {
-		t.Error("temporaries are left in the context")
-	}
-	if len(got) != 4 {
-		t.Fatalf("got %v, want all but b.bias", got)
-	}
-	for _, n := range got {
-		for _, p := range model {
-			if p.Name != n.Name {
-				continue
-			}
-			var want float64
-			for _, v := range torch.Values[float32](c.GradOf(p.Tensor())) {
-				want += float64(v) * float64(v)
-			}
-			if math.Abs(n.Squared-want) > 1e-12*want {
-				t.Errorf("%s: got %v, want %v", n.Name, n.Squared, want)
-			}
-		}
-	}
-}
-
 func TestClipFactor(t *testing.T) {
 	for _, row := range []struct {
 		norm, most, want float64

@@ -152,6 +152,9 @@ func TestPrepareThenDropOrApply(t *testing.T) {
 			defer c.Close()
 			model, plain := newModel(t, d), newModel(t, d)
 			opt, other := newOptimizer(t, row.name, row.config), newOptimizer(t, row.name, row.config)
+			if n, err := optim.Slots(row.name, row.config); err != nil || int64(n) != row.slots {
+				t.Errorf("%d slots, %v, want %d", n, err, row.slots)
+			}
 			for step := range 3 {
 				setGrads(c, model, step)
 				before, kept, live := values(model), state(opt), d.Memory().Live

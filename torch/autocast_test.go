@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/safetensors"
@@ -184,25 +182,6 @@ func TestAutocastBelongsToTheContext(t *testing.T) {
 	}
 	if was := c.SetAutocast(torch.AutocastOff); was != torch.AutocastBFloat16 || dtype() != torch.Float32 {
 		t.Errorf("off, after a failure under autocast: was %v, %v", was, dtype())
-	}
-}
-
-// The graph says what is lowered: a backward of a graph recorded without autocast is the same on a
-// context with it.
-func TestAutocastLeavesBackwardAlone(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
-	var gradients [2][]float32
-	for i, to := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
-		y := c.Mm(x, w)
-		c.SetAutocast(to)
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-		c.SetAutocast(torch.AutocastOff)
-		gradients[i] = gradOf(c, x)
-		w.SetGradOf(nil)
-	}
-	if difference := cmp.Diff(gradients[0], gradients[1]); difference != "" {
-		t.Errorf("without (-) and with (+) autocast:\n%s", difference)
 	}
 }
 

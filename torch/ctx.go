@@ -64,11 +64,12 @@ func NewCtx(o Options) *Ctx {
 // Close frees every tensor that the context still owns. The context can be used again afterwards.
 func (c *Ctx) Close() { c.Release(0) }
 
-// Device returns the device that the context's tensors are made on and charged to.
-func (c *Ctx) Device() Device { return c.device }
-
-// Threads returns the intra-op threads of every call; 0 leaves the OS thread's own number.
-func (c *Ctx) Threads() int { return int(c.mode.Threads) }
+// Device is where the context's tensors are made and charged to. Threads, Grad and Autocast are as in
+// Options.
+func (c *Ctx) Device() Device     { return c.device }
+func (c *Ctx) Threads() int       { return int(c.mode.Threads) }
+func (c *Ctx) Grad() bool         { return c.mode.Grad != 0 }
+func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 
 // SetThreads sets the intra-op threads of every call from now on, and returns the old number. It panics as
 // NewCtx does.
@@ -80,9 +81,6 @@ func (c *Ctx) SetThreads(n int) (was int) {
 	return was
 }
 
-// Grad says whether operators record the graph.
-func (c *Ctx) Grad() bool { return c.mode.Grad != 0 }
-
 // SetGrad sets whether operators record the graph, and returns the old setting.
 func (c *Ctx) SetGrad(on bool) (was bool) {
 	was, c.mode.Grad = c.Grad(), flag(on)
@@ -91,8 +89,7 @@ func (c *Ctx) SetGrad(on bool) (was bool) {
 
 // NoGrad runs f without recording the graph.
 func (c *Ctx) NoGrad(f func()) {
-	was := c.SetGrad(false)
-	defer c.SetGrad(was)
+	defer c.SetGrad(c.SetGrad(false))
 	f()
 }
 
@@ -100,9 +97,8 @@ func (c *Ctx) NoGrad(f func()) {
 // for work whose memory was allocated before and that must not fail halfway, for the few bytes of
 // tensors that libtorch makes of numbers.
 func (c *Ctx) Unlimited(f func()) {
-	was := c.mode.Account
+	defer func(was int32) { c.mode.Account = was }(c.mode.Account)
 	c.mode.Account = 0
-	defer func() { c.mode.Account = was }()
 	f()
 }
 
@@ -116,9 +112,6 @@ func (c *Ctx) PrepareProducts() {
 	}
 	c.check("prepare products", shim.PrepareProducts(&c.mode))
 }
-
-// Autocast says whether operators run under autocast; see Options.
-func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 
 // SetAutocast switches autocast and returns the old setting. Backward is not affected: its casts
 // are in the graph.

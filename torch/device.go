@@ -51,10 +51,8 @@ type Device struct {
 // MaxCPU is the number of CPU devices a process can have.
 const MaxCPU = shim.CPUAccounts - 1
 
-// CPU returns the i-th CPU device, 0 <= i < MaxCPU.
-func CPU(i int) Device { return Device{KindCPU, i} }
-
-// CUDA returns the i-th CUDA device.
+// CPU returns the i-th CPU device, 0 <= i < MaxCPU, and CUDA the i-th CUDA device.
+func CPU(i int) Device  { return Device{KindCPU, i} }
 func CUDA(i int) Device { return Device{KindCUDA, i} }
 
 // ParseDevice reads "cpu", "cpu:1" or "cuda:0".
@@ -186,7 +184,7 @@ func (m Memory) Fragmentation() int64 { return max(m.Taken-m.Live-m.Cached, 0) }
 // Memory reads the account.
 func (d Device) Memory() Memory {
 	a := shim.GetAccount(d.account())
-	return Memory{Live: a.Live, Peak: a.Peak, Limit: a.Limit, Cached: a.Cached, Taken: a.Taken}
+	return Memory{a.Live, a.Peak, a.Limit, a.Cached, a.Taken}
 }
 
 // SetLimit limits the live bytes; 0 removes the limit. An allocation beyond it fails with

@@ -1,19 +1,13 @@
 package torch_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
-	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -369,70 +363,6 @@ func transposed(c *torch.Ctx, a *torch.Tensor) *torch.Tensor {
 	return c.Transpose(c.Clone(c.Transpose(a, 0, 1)), 0, 1)
 }
 
-// A product is computed by as many threads as its context has, and by the caller alone where that is
-// one. All operators share one pool of threads: with a pool for
-// each library, threads would wait for work on cores that others need.
-func TestProductsTakeTheThreadsOfTheirContext(t *testing.T) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	for _, threads := range []int{1, 2} {
-		c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: threads})
-		x, images := c.Ones(torch.Float32, 1200, 1200), c.Ones(torch.Float32, 16, 16, 64, 64)
-		kernel := c.Ones(torch.Float32, 16, 16, 3, 3)
-		pool := map[string]bool{}
-		for name, product := range map[string]func(){
-			"a linear layer's": func() { c.Linear(x, x, nil) },
-			"the BLAS's":       func() { c.Mm(x, x) },
-			"a convolution's": func() {
-				c.PlainConv2d(images, kernel, nil, []int64{1, 1}, []int64{1, 1},
-					[]int64{1, 1}, 1)
-			},
-			"softmax's": func() { c.Softmax(x, 1) },
-		} {
-			product()
-			before, own := threadTimes(t), torch.ThreadTime()
-			for range 10 {
-				product()
-			}
-			caller := (torch.ThreadTime() - own).Nanoseconds()
-			helper, most := "", int64(0) // the other thread that worked most
-			for id, now := range threadTimes(t) {
-				if id != fmt.Sprint(syscall.Gettid()) && now-before[id] > most {
-					helper, most = id, now-before[id]
-				}
-			}
-			if threads > 1 {
-				pool[helper] = true
-			}
-			if shared := most > caller/5; shared != (threads > 1) {
-				t.Errorf("%s product with %d threads: the caller took %d ns, and another thread at "+
-					"most %d", name, threads, caller, most)
-			}
-		}
-		if len(pool) != threads-1 {
-			t.Errorf("operators with %d threads had %d others; want one pool", threads, len(pool))
-		}
-	}
-}
-
-// threadTimes is the processor time in nanoseconds of each thread of this process.
-func threadTimes(t *testing.T) map[string]int64 {
-	files := must.Get(filepath.Glob("/proc/self/task/*/schedstat"))(t)
-	times := map[string]int64{}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			continue // it has ended
-		}
-		var on int64
-		if _, err := fmt.Sscan(string(text), &on); err != nil {
-			t.Fatal(err)
-		}
-		times[filepath.Base(filepath.Dir(f))] = on
-	}
-	return times
-}
-
 // Products of few rows and a weight are computed by kernels of our own where the core has AVX-512.
 // Here they leave remainders of rows, of columns and of terms. They and the gradient of the weight are
 // compared with float64, over two micro-batches.
@@ -602,72 +532,6 @@ func TestConvolutionOfFewPositions(t *testing.T) {
 						t.Errorf("gradients wanted %03b, result %d: %v", wanted, i, err)
 					}
 				}
-			}
-		})
-	}
-}
-
-// nodeOf is the name of the node that made y, which is y's in the error of a backward that gets no memory.
-func nodeOf(t *testing.T, c *torch.Ctx, y *torch.Tensor) string {
-	t.Helper()
-	ones := c.OnesLike(y)
-	c.Device().SetLimit(c.Device().Memory().Live + 16)
-	err := torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{ones}, false) })
-	c.Device().SetLimit(0)
-	var e *torch.Error
-	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) {
-		t.Fatalf("backward without memory: %v", err)
-	}
-	return e.Op
-}
-
-// The products are what computes a convolution of few positions where Penstock or oneDNN has kernels
-// for them, whatever
-// the number of threads and however tensors lie, but not under autocast.
-func TestConvolutionOfFewPositionsIsAProduct(t *testing.T) {
-	if by := torch.LinearBy(2*4*4, 96, 64*3*3); by == "BLAS" {
-		t.Skip("products are the BLAS's here")
-	}
-	for _, row := range []struct {
-		name                string
-		threads             int
-		size                int64
-		transposed, lowered bool
-		ours                bool
-	}{
-		{"few positions", 1, 4, false, false, true},
-		{"two threads", 2, 4, false, false, true},
-		{"tensors that lie otherwise", 1, 4, true, false, true},
-		{"many positions", 1, 8, false, false, false},
-		{"autocast", 1, 4, false, true, false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			options := torch.Options{Device: torch.CPU(1), Seed: 3, Threads: row.threads}
-			if row.lowered {
-				options.Autocast = torch.AutocastBFloat16
-			}
-			torchtest.Check(t)
-			c := torch.NewCtx(options)
-			defer c.Close()
-			x, w := c.Randn(2, 64, row.size, row.size), c.Randn(96, 64, 3, 3)
-			if row.transposed {
-				x, w = c.Transpose(x, 2, 3), c.Transpose(w, 2, 3)
-			}
-			one := []int64{1, 1}
-			plain := c.PlainConv2d(x, w, nil, one, one, one, 1)
-			w.SetRequiresGrad(true)
-			c.SetGrad(true)
-			y := c.Conv2d(x, w, nil, one, one, one, 1)
-			c.SetGrad(false)
-			if y.DType() != plain.DType() {
-				t.Errorf("it is of %v; want %v", y.DType(), plain.DType())
-			}
-			if err := sameSums(torch.Values[float32](c.To(y, torch.Float32)),
-				torch.Values[float32](c.To(plain, torch.Float32))); err != nil {
-				t.Error(err)
-			}
-			if node := nodeOf(t, c, y); strings.Contains(node, "Conv2dBackward") != row.ours {
-				t.Errorf("its node is %q; want that of products: %v", node, row.ours)
 			}
 		})
 	}

@@ -87,29 +87,20 @@ func (t *Tensor) Shape() []int64 { return shim.Describe(t.given("shape")).Shape 
 // Size is the length of one dimension; negative ones count from the end.
 func (t *Tensor) Size(dim int) int64 {
 	s := t.Shape()
-	if dim < 0 {
-		dim += len(s)
-	}
-	if dim < 0 || dim >= len(s) {
+	if dim < -len(s) || dim >= len(s) {
 		panic(&Error{Op: "size", Args: []string{t.String()},
 			Message: fmt.Sprintf("dimension %d of a tensor with %d", dim, len(s))})
 	}
-	return s[dim]
+	return s[(dim+len(s))%len(s)]
 }
 
-// Dims is the number of dimensions.
-func (t *Tensor) Dims() int { return shim.Dims(t.given("dims")) }
-
-// Numel is the number of elements.
+// Numel is the number of elements, Dims that of dimensions.
 func (t *Tensor) Numel() int64 { return shim.Numel(t.given("numel")) }
-
-// SameShape says whether both tensors have the same sizes.
+func (t *Tensor) Dims() int    { return shim.Dims(t.given("dims")) }
+func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
 func (t *Tensor) SameShape(as *Tensor) bool {
 	return shim.SameShape(t.given("shape"), as.given("shape"))
 }
-
-// DType is the type of the elements.
-func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
 
 // On reports whether operators of a context on d can use the tensor: it is on that GPU, or in the memory
 // of the CPU, which all CPU devices share.

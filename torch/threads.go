@@ -17,9 +17,9 @@ const MaxThreads = 256
 // PinThread binds the calling OS thread to cores. The caller has locked its goroutine to the
 // thread. It returns an error if the system refuses.
 func PinThread(cores []int) error {
-	list := make([]int32, len(cores))
-	for i, c := range cores {
-		list[i] = int32(c)
+	var list []int32
+	for _, c := range cores {
+		list = append(list, int32(c))
 	}
 	if err := shim.PinThread(list); err != nil {
 		return fmt.Errorf("torch: cores %v: %s", cores, err.Message)

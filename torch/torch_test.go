@@ -390,8 +390,8 @@ func ExampleTry() {
 	defer c.Close()
 	a := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
 	fmt.Println(torch.Values[float32](c.Mm(a, a)))
-	fmt.Println(torch.Try(func() { c.Add(a, c.Ones(torch.Float32, 2, 3)) }))
+	fmt.Println(torch.Try(func() { c.Mm(a, c.Ones(torch.Float32, 3, 2)) }))
 	// Output:
 	// [7 10 15 22]
-	// aten::add.Tensor(float32[2,2], float32[2,3]): The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 1
+	// aten::mm(float32[2,2], float32[3,2]): mat1 and mat2 shapes cannot be multiplied (2x2 and 3x2)
 }

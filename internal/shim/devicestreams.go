@@ -8,14 +8,12 @@ import "C"
 // Event is a point in the work of a stream. Its owner frees it.
 type Event uintptr
 
-// OpenStream gives a stream of a device out of libtorch's pool.
 func OpenStream(deviceType, device int) (stream int64, err *Error) {
 	var out C.int64_t
 	err = taken(C.ps_stream_open(C.int32_t(deviceType), C.int32_t(device), &out))
 	return int64(out), err
 }
 
-// RecordEvent makes an event that is done when all work queued on a stream so far is.
 func RecordEvent(deviceType, device int, stream int64, timed bool) (e Event, err *Error) {
 	var out C.ps_event
 	err = taken(C.ps_event_record(C.int32_t(deviceType), C.int32_t(device), C.int64_t(stream),
@@ -23,20 +21,16 @@ func RecordEvent(deviceType, device int, stream int64, timed bool) (e Event, err
 	return Event(out), err
 }
 
-// WaitEvent makes what is queued on a stream from now on begin after an event. It does not block.
 func WaitEvent(e Event, deviceType, device int, stream int64) *Error {
 	return taken(C.ps_event_wait(C.ps_event(e), C.int32_t(deviceType), C.int32_t(device), C.int64_t(stream)))
 }
 
-// SynchronizeEvent blocks until an event is done.
 func SynchronizeEvent(e Event) *Error { return taken(C.ps_event_synchronize(C.ps_event(e))) }
 
-// EventSeconds is the time between two timed events that are done.
 func EventSeconds(from, to Event) (seconds float64, err *Error) {
 	var out C.double
 	err = taken(C.ps_event_seconds(C.ps_event(from), C.ps_event(to), &out))
 	return float64(out), err
 }
 
-// FreeEvent frees an event. What waits for it goes on to wait.
 func FreeEvent(e Event) { C.ps_event_free(C.ps_event(e)) }

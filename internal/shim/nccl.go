@@ -16,13 +16,11 @@ type NCCLID = [C.PS_NCCL_ID]byte
 // NCCL is a communicator of two processes, for what one of them sends.
 type NCCL uintptr
 
-// NewNCCLID makes an id, for one communicator.
 func NewNCCLID() (id NCCLID, err error) {
 	err = failure(C.ps_nccl_id((*C.uint8_t)(unsafe.Pointer(&id[0]))))
 	return id, err
 }
 
-// OpenNCCL blocks until both processes have opened the communicator, or stop is not 0. The sender has rank 0.
 func OpenNCCL(id *NCCLID, rank, device int, stop *atomic.Int32) (c NCCL, err error) {
 	var out C.ps_nccl
 	err = failure(C.ps_nccl_open((*C.uint8_t)(unsafe.Pointer(&id[0])), C.int32_t(rank), C.int32_t(device),
@@ -30,25 +28,18 @@ func OpenNCCL(id *NCCLID, rank, device int, stop *atomic.Int32) (c NCCL, err err
 	return NCCL(out), err
 }
 
-// TransferNCCL queues transfers of tensors' memory on streams, all in one group. The rank in a
-// communicator says its direction. It ends early when stop is not 0.
 func TransferNCCL(comms []NCCL, tensors []Handle, streams []int64, stop *atomic.Int32) error {
 	return failure(C.ps_nccl_transfer((*C.ps_nccl)(words(comms)), (*C.ps_tensor)(words(tensors)),
 		(*C.int64_t)(words(streams)), C.int32_t(len(comms)), word(stop)))
 }
 
-// NCCLError is what has failed on a communicator meanwhile, or nil.
 func NCCLError(c NCCL) error { return failure(C.ps_nccl_error(C.ps_nccl(c))) }
-
-// AbortNCCL ends what was queued, and frees the communicators.
 func AbortNCCL(comms []NCCL) { C.ps_nccl_abort((*C.ps_nccl)(words(comms)), C.int32_t(len(comms))) }
 
-// CloseNCCL frees communicators when what was queued is done, or stop is not 0.
 func CloseNCCL(comms []NCCL, stop *atomic.Int32) {
 	C.ps_nccl_close((*C.ps_nccl)(words(comms)), C.int32_t(len(comms)), word(stop))
 }
 
-// GPUID is what no other GPU has, of any machine.
 func GPUID(device int) (id string, err error) {
 	var out [33]C.char
 	err = failure(C.ps_gpu_uuid(C.int32_t(device), &out[0]))

@@ -1,9 +1,9 @@
 // Package shim is the only cgo in Penstock: a thin Go face on the plain C headers of package native,
 // which is the C++ over libtorch.
 //
-// It has no opinions. Handles are raw words, every function returns its error in the same call, and
-// what a call runs under is an argument (Mode). Ownership, errors people read and typed operators are
-// package torch's.
+// Functions and constants are those of native/shim.h, which says what they do. Handles are raw words,
+// every function returns its error in the same call, and what a call runs under is an argument (Mode).
+// Ownership, errors people read and typed operators are package torch's.
 //
 // cgo links each package by itself, which leaves native's functions unresolved here. A binary is linked
 // with native's flags last, so that there it is an error.
@@ -58,12 +58,8 @@ const (
 	GPUAccounts = C.PS_ACCOUNTS - C.PS_GPU_ACCOUNT
 )
 
-// Kinds of Error.
-const (
-	Failed      = C.PS_FAILED
-	OutOfMemory = C.PS_OUT_OF_MEMORY
-	BadArgument = C.PS_BAD_ARGUMENT
-)
+// OutOfMemory is the kind of an Error with an account.
+const OutOfMemory = C.PS_OUT_OF_MEMORY
 
 // Error is what libtorch threw.
 type Error struct {
@@ -91,44 +87,28 @@ func taken(e *C.ps_error) *Error {
 	}
 }
 
-func mode(m *Mode) *C.ps_mode { return (*C.ps_mode)(unsafe.Pointer(m)) }
-
-func tensor(h Handle) C.ps_tensor { return C.ps_tensor(h) }
-
+func mode(m *Mode) *C.ps_mode           { return (*C.ps_mode)(unsafe.Pointer(m)) }
+func tensor(h Handle) C.ps_tensor       { return C.ps_tensor(h) }
 func words[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+func Version() string                   { return C.GoString(C.ps_version()) }
+func Devices(deviceType int) int        { return int(C.ps_devices(C.int32_t(deviceType))) }
 
-// Version is the version of the libtorch the shim was compiled against.
-func Version() string { return C.GoString(C.ps_version()) }
-
-// Devices is how many devices of a type (c10::DeviceType) the linked libtorch can run on. Of the CPU it is 1.
-func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
-
-// GPUModel is a GPU's name, as its driver has it. It takes nothing of the GPU.
 func GPUModel(index int) (name string, err *Error) {
 	var text [256]C.char
 	err = taken(C.ps_gpu_model(C.int32_t(index), &text[0], C.int32_t(len(text))))
 	return C.GoString(&text[0]), err
 }
 
-// UnusedOfGPU is the bytes of a GPU that nobody has taken, when the calling thread has taken what
-// products need.
 func UnusedOfGPU(index int) (bytes int64, err *Error) {
 	var out C.int64_t
 	err = taken(C.ps_gpu_unused(C.int32_t(index), &out))
 	return int64(out), err
 }
 
-// RefuseGPUWaits has libtorch's operators fail that wait for a GPU, of all threads, or no longer.
 func RefuseGPUWaits(on bool) { C.ps_gpu_refuse_waits(boolean(on)) }
-
-// CUDAVersion is the version of CUDA that this build was compiled with, such as 12040, or 0 if it is without.
-func CUDAVersion() int { return int(C.ps_cuda_version()) }
-
-// NCCLVersion is the version of NCCL that is linked, such as 22203, or 0.
-func NCCLVersion() int { return int(C.ps_nccl_version()) }
-
-// GPULibraries is such as "cuBLAS 13.1.0, cuDNN 9.19.0", or "" without CUDA.
-func GPULibraries() string { return C.GoString(C.ps_gpu_libraries()) }
+func CUDAVersion() int       { return int(C.ps_cuda_version()) }
+func NCCLVersion() int       { return int(C.ps_nccl_version()) }
+func GPULibraries() string   { return C.GoString(C.ps_gpu_libraries()) }
 
 // Environment is a variable as libtorch reads it, with what the shim has set, or "".
 func Environment(name string) string {
@@ -137,7 +117,6 @@ func Environment(name string) string {
 	return C.GoString(C.ps_environment(c))
 }
 
-// Find looks an operator up by name ("aten::add") and overload ("Tensor", or "" for the default one).
 func Find(name, overload string) (op Op, schema string, err *Error) {
 	cname, coverload := C.CString(name), C.CString(overload)
 	defer C.free(unsafe.Pointer(cname))
@@ -158,17 +137,13 @@ func Call(op Op, m *Mode, args []uint64, out []uint64) *Error {
 		(*C.uint64_t)(words(out)), C.int32_t(len(out))))
 }
 
-// TakeList fetches the n handles of a tensor-list result and frees its array.
 func TakeList(list uint64, n int) []Handle {
 	out := make([]Handle, n)
 	C.ps_take_list(C.uint64_t(list), C.int32_t(n), (*C.ps_tensor)(words(out)))
 	return out
 }
 
-// Retain adds a reference.
-func Retain(h Handle) { C.ps_retain(tensor(h)) }
-
-// Release drops a reference.
+func Retain(h Handle)  { C.ps_retain(tensor(h)) }
 func Release(h Handle) { C.ps_release(tensor(h)) }
 
 // Description is what a tensor says of itself.
@@ -180,7 +155,6 @@ type Description struct {
 	Shape                          []int64
 }
 
-// Describe reads a tensor's description.
 func Describe(h Handle) Description {
 	var out [C.PS_DESCRIPTION]int64
 	C.ps_describe(tensor(h), (*C.int64_t)(unsafe.Pointer(&out[0])))
@@ -192,16 +166,9 @@ func Describe(h Handle) Description {
 	}
 }
 
-// DType is a tensor's c10::ScalarType.
-func DType(h Handle) int { return int(C.ps_dtype(tensor(h))) }
-
-// Dims is how many dimensions a tensor has.
-func Dims(h Handle) int { return int(C.ps_dims(tensor(h))) }
-
-// Numel is how many elements a tensor has.
-func Numel(h Handle) int64 { return int64(C.ps_numel(tensor(h))) }
-
-// SameShape says whether two tensors have the same sizes.
+func DType(h Handle) int         { return int(C.ps_dtype(tensor(h))) }
+func Dims(h Handle) int          { return int(C.ps_dims(tensor(h))) }
+func Numel(h Handle) int64       { return int64(C.ps_numel(tensor(h))) }
 func SameShape(a, b Handle) bool { return C.ps_same_shape(tensor(a), tensor(b)) != 0 }
 
 // What Border says of a tensor.
@@ -211,40 +178,25 @@ const (
 	Foreign = C.PS_FOREIGN
 )
 
-// Border says what a tensor is as it goes on to another layer. If Dense, a gradient that comes back to it is
-// made dense too. If it was given, and its maker does not expect that, it is Foreign.
 func Border(h Handle, given bool) (int, *Error) {
 	var is C.int32_t
 	err := taken(C.ps_border(tensor(h), boolean(given), &is))
 	return int(is), err
 }
 
-// Storage is the identity of a tensor's storage, and its bytes.
 func Storage(h Handle) (id uintptr, bytes int64) {
 	var n C.int64_t
 	id = uintptr(C.ps_storage(tensor(h), &n))
 	return id, int64(n)
 }
 
-// RequiresGrad says whether autograd follows a tensor.
-func RequiresGrad(h Handle) bool { return C.ps_requires_grad(tensor(h)) != 0 }
-
-// Changes is how often the memory behind a tensor was changed in place.
-func Changes(h Handle) int64 { return int64(C.ps_changes(tensor(h))) }
-
-// HoldStorage is the identity of a tensor's storage, which no other gets until DropStorage.
-func HoldStorage(h Handle) uintptr { return uintptr(C.ps_storage_hold(tensor(h))) }
-
-// DropStorage gives an identity back.
-func DropStorage(id uintptr) { C.ps_storage_drop(C.uint64_t(id)) }
-
-// Hollow frees the memory of tensors, each a handle of its own, that nobody else uses.
-func Hollow(list []Handle) { C.ps_hollow((*C.ps_tensor)(words(list)), C.int32_t(len(list))) }
-
-// Refill gives a tensor whose memory was freed zeros.
+func RequiresGrad(h Handle) bool      { return C.ps_requires_grad(tensor(h)) != 0 }
+func Changes(h Handle) int64          { return int64(C.ps_changes(tensor(h))) }
+func HoldStorage(h Handle) uintptr    { return uintptr(C.ps_storage_hold(tensor(h))) }
+func DropStorage(id uintptr)          { C.ps_storage_drop(C.uint64_t(id)) }
+func Hollow(list []Handle)            { C.ps_hollow((*C.ps_tensor)(words(list)), C.int32_t(len(list))) }
 func Refill(m *Mode, h Handle) *Error { return taken(C.ps_refill(mode(m), tensor(h))) }
 
-// FromBytes makes a tensor from row-major data, which is copied.
 func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
 	var out C.ps_tensor
 	e := C.ps_from_bytes(mode(m), words(data), C.int64_t(len(data)), C.int32_t(dtype),
@@ -252,38 +204,27 @@ func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) 
 	return Handle(out), taken(e)
 }
 
-// ToBytes copies a tensor's elements, row-major, into data.
 func ToBytes(m *Mode, h Handle, data []byte) *Error {
 	return taken(C.ps_to_bytes(mode(m), tensor(h), words(data), C.int64_t(len(data))))
 }
 
-// CopyFromBytes overwrites a tensor's elements, row-major.
 func CopyFromBytes(m *Mode, h Handle, data []byte) *Error {
 	return taken(C.ps_copy_from_bytes(mode(m), tensor(h), words(data), C.int64_t(len(data))))
 }
 
-// SetRequiresGrad marks a leaf.
 func SetRequiresGrad(h Handle, on bool) *Error {
 	return taken(C.ps_set_requires_grad(tensor(h), boolean(on)))
 }
 
-// Grad returns a new reference to a tensor's gradient, or 0.
-func Grad(h Handle) Handle { return Handle(C.ps_grad(tensor(h))) }
-
-// TakeGrad moves a tensor's gradient out, or returns 0 if it has none.
-func TakeGrad(h Handle) Handle { return Handle(C.ps_take_grad(tensor(h))) }
-
-// SetGrad replaces a tensor's gradient; 0 drops it.
+func Grad(h Handle) Handle          { return Handle(C.ps_grad(tensor(h))) }
+func TakeGrad(h Handle) Handle      { return Handle(C.ps_take_grad(tensor(h))) }
 func SetGrad(h, grad Handle) *Error { return taken(C.ps_set_grad(tensor(h), tensor(grad))) }
 
-// Backward runs the graph behind outputs from the given gradients (0 = ones for a scalar) and adds into
-// the leaves' gradients.
 func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
 	return taken(C.ps_backward(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)),
 		C.int32_t(len(outputs)), boolean(keepGraph)))
 }
 
-// PrepareBackward makes a backward that holds the gradients, none 0, and the graph, and not the outputs.
 func PrepareBackward(m *Mode, outputs, grads []Handle) (prepared uint64, err *Error) {
 	var out C.uint64_t
 	err = taken(C.ps_backward_prepare(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)),
@@ -291,13 +232,10 @@ func PrepareBackward(m *Mode, outputs, grads []Handle) (prepared uint64, err *Er
 	return uint64(out), err
 }
 
-// RunBackward runs a prepared backward, once. It frees it, also when it fails.
 func RunBackward(m *Mode, prepared uint64) *Error {
 	return taken(C.ps_backward_run(mode(m), C.uint64_t(prepared)))
 }
 
-// SplitBackward takes gradients of weights out of a prepared backward, for a second one that is run
-// after it. Those of gates and of the leaves that are given stay.
 func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err *Error) {
 	var out C.uint64_t
 	err = taken(C.ps_backward_split(mode(m), C.uint64_t(prepared), (*C.ps_tensor)(words(first)),
@@ -305,17 +243,13 @@ func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err 
 	return uint64(out), err
 }
 
-// DropBackward frees a prepared backward that is not run.
 func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
-
-// Sequence is the calling thread's next autograd sequence number.
-func Sequence() uint64 { return uint64(C.ps_sequence()) }
+func Sequence() uint64             { return uint64(C.ps_sequence()) }
 
 // Account is the state of a memory account, in bytes. Requested is what all of the process has asked
 // libtorch's allocator for a GPU for, and not freed, and 0 elsewhere.
 type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
-// GetAccount reads an account.
 func GetAccount(i int) Account {
 	var a C.ps_account
 	C.ps_account_get(C.int32_t(i), &a)
@@ -323,36 +257,23 @@ func GetAccount(i int) Account {
 		int64(a.requested)}
 }
 
-// SetLimit limits an account; 0 removes the limit.
-func SetLimit(i int, bytes int64) { C.ps_account_limit(C.int32_t(i), C.int64_t(bytes)) }
-
-// ResetPeak lowers an account's peak to what is live.
-func ResetPeak(i int) { C.ps_account_reset_peak(C.int32_t(i)) }
-
-// RaisePeak raises an account's peak to at least so many bytes.
+func SetLimit(i int, bytes int64)  { C.ps_account_limit(C.int32_t(i), C.int64_t(bytes)) }
+func ResetPeak(i int)              { C.ps_account_reset_peak(C.int32_t(i)) }
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
 
-// Lend says that a tensor's block waits for another device's worker. It returns the loan and its bytes,
-// or 0 if the block is not the account's.
 func Lend(account int, h Handle) (loan uint64, bytes int64) {
 	var n C.int64_t
 	loan = uint64(C.ps_account_lend(C.int32_t(account), C.ps_tensor(h), &n))
 	return loan, int64(n)
 }
 
-// EndLoan says that a block waits no more, if it was not freed.
 func EndLoan(account int, loan uint64) { C.ps_account_end_loan(C.int32_t(account), C.uint64_t(loan)) }
+func OwnPeak(account int) int64        { return int64(C.ps_account_own(C.int32_t(account))) }
 
-// OwnPeak is the most bytes that were live at a time, lent ones aside, since it was asked last.
-func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
-
-// SetGPUNumerics sets whether GPUs compute the same bits each time, and whether they may multiply and
-// convolve float32 in TF32. It must come before the first product.
 func SetGPUNumerics(deterministic, tf32 bool) {
 	C.ps_gpu_numerics(boolean(deterministic), boolean(tf32))
 }
 
-// GPUNumerics is how GPUs compute, as libtorch has it: bits of those below.
 func GPUNumerics() int { return int(C.ps_gpu_numerics_in_force()) }
 
 // What GPUNumerics tells.
@@ -362,61 +283,31 @@ const (
 	TF32Products     = C.PS_TF32_PRODUCTS
 )
 
-// PrepareProducts takes what products of the calling thread on the mode's stream of a GPU keep, on no
-// account.
 func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
+func Trim(i int)                     { C.ps_account_trim(C.int32_t(i)) }
+func TrimHeap()                      { C.ps_heap_trim() }
 
-// Trim gives an account's cached blocks back to the system.
-func Trim(i int) { C.ps_account_trim(C.int32_t(i)) }
-
-// TrimHeap gives back to the system what malloc keeps free.
-func TrimHeap() { C.ps_heap_trim() }
-
-// PinThread binds the calling OS thread to a set of cores.
 func PinThread(cpus []int32) *Error {
 	return taken(C.ps_pin_thread((*C.int32_t)(words(cpus)), C.int32_t(len(cpus))))
 }
 
-// TagThread marks the calling OS thread with a number. A thread that a recomputation moves to takes
-// over the number.
-func TagThread(tag int64) { C.ps_tag_thread(C.int64_t(tag)) }
-
-// ThreadTag is the number that the calling OS thread is marked with; 0 is none.
-func ThreadTag() int64 { return int64(C.ps_thread_tag()) }
-
-// Library is the file of libtorch that this process has loaded, or "".
-func Library() string { return C.GoString(C.ps_library()) }
-
-// BLASVersion is such as "OpenBLAS 0.3.21" or "MKL 2024.2", or "".
-func BLASVersion() string { return C.GoString(C.ps_blas_version()) }
-
-// OneDNNVersion is such as "3.13.3", or "".
+func TagThread(tag int64)   { C.ps_tag_thread(C.int64_t(tag)) }
+func ThreadTag() int64      { return int64(C.ps_thread_tag()) }
+func Library() string       { return C.GoString(C.ps_library()) }
+func BLASVersion() string   { return C.GoString(C.ps_blas_version()) }
 func OneDNNVersion() string { return C.GoString(C.ps_onednn_version()) }
 
-// LinearBy names what computes a linear layer of so many rows: "Penstock", "oneDNN" or "BLAS".
 func LinearBy(rows, out, in int) string {
 	return C.GoString(C.ps_linear_by(C.int64_t(rows), C.int64_t(out), C.int64_t(in)))
 }
 
-// BLASCore names the BLAS kernels in use, or "".
-func BLASCore() string { return C.GoString(C.ps_blas_core()) }
-
-// BetterBLASCore names the kernels that this processor should use instead, or "".
-func BetterBLASCore() string { return C.GoString(C.ps_blas_better_core()) }
-
-// ATenKernels names the instruction set that ATen's own kernels use, or "".
-func ATenKernels() string { return C.GoString(C.ps_aten_kernels()) }
-
-// BetterATenKernels names the instruction set that they should use on this processor, or "".
+func BLASCore() string          { return C.GoString(C.ps_blas_core()) }
+func BetterBLASCore() string    { return C.GoString(C.ps_blas_better_core()) }
+func ATenKernels() string       { return C.GoString(C.ps_aten_kernels()) }
 func BetterATenKernels() string { return C.GoString(C.ps_aten_better_kernels()) }
+func OneDNNISA() int            { return int(C.ps_onednn_isa()) }
+func BetterOneDNNISA() int      { return int(C.ps_onednn_better_isa()) }
 
-// OneDNNISA is the dnnl_cpu_isa_t that oneDNN's kernels use at most, or -1.
-func OneDNNISA() int { return int(C.ps_onednn_isa()) }
-
-// BetterOneDNNISA is the least that they should use on this processor, or 0 if they do.
-func BetterOneDNNISA() int { return int(C.ps_onednn_better_isa()) }
-
-// UseBLASCore changes OpenBLAS's kernels. It must come before any BLAS call.
 func UseBLASCore(core string) *Error {
 	c := C.CString(core)
 	defer C.free(unsafe.Pointer(c))
