@@ -12,17 +12,16 @@
 //		...
 //	}
 //
-// The module is a layer: it goes wherever the model could, with any loss and any loop. Behind it is
-// a pipe of one stage and one micro-batch with the policy optimal. The first batch measures the
-// model's layers and makes a plan, and later batches of the same shapes follow it. Outputs,
-// gradients, running statistics and dropped elements are those of the model alone, to the bit.
+// The module is a layer and takes the place of the model, with any loss and any loop. It runs a pipe of
+// one stage and one micro-batch with the policy optimal. The first batch measures the model's layers and
+// makes a plan. Later batches of the same shapes follow the plan. Outputs, gradients, running statistics
+// and dropped elements are those of the model alone, to the bit.
 //
-// The limit is on every byte that the device's account counts: parameters, gradients, the
-// optimizer's state, buffers, activations, workspaces, the batch, and whatever else is live. The plan
-// keeps free what comes later: gradients, the optimizer's state, and the loss. What the loss takes is
-// measured in the first step, which assumes four times the output. [Module.Predicted] is a bound on
-// the peak of a step if nothing else runs on the device. A step that cannot stay under the limit
-// fails before it begins, with a [planner.MemoryError] that says which limit would do.
+// The limit is on every byte that the device's account counts. The plan leaves bytes for gradients, the
+// optimizer's state and the loss. The first step assumes that the loss takes four times the output, and
+// measures it. [Module.Predicted] is a bound on the peak of a step if nothing else runs on the device. A
+// step that cannot stay under the limit fails before it begins, with a [plan.MemoryError] that has the
+// least limit.
 //
 // The model must be an nn.Sequential on a CPU device.
 package autoremat

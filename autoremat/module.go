@@ -19,15 +19,12 @@ import (
 // Config configures a [Module]. The zero value limits the module to the memory that is free when it
 // first trains, and assumes no optimizer.
 type Config struct {
-	// Limit is the most bytes that may be live on the device.
-	//
-	// 0 takes the limit that the device's account has when the module first trains. If it has none,
-	// the limit is what is live plus what is available (torch.AvailableMemory, by the machine and by
-	// the process's cgroups), less a reserve of a tenth, but at least 64 MiB, for what the account
-	// does not count and for other programs.
+	// Limit is the most bytes that may be live on the device. 0 takes the limit of the device's account
+	// when the module first trains. Without one, it takes the live bytes and nine tenths of the available
+	// ones (torch.AvailableMemory).
 	Limit int64
-	// Optimizer is the one that will update the model. The bytes of its state that are not allocated
-	// yet are kept free, and its update is part of the prediction. It stays the caller's. Nil is none.
+	// Optimizer will update the model. The plan leaves the bytes that its state and its update take. It
+	// stays the caller's. Nil is none.
 	Optimizer optim.Optimizer
 }
 
@@ -38,43 +35,41 @@ type ConfigError = arg.ConfigError
 var ErrClosed = errors.New("the module is closed")
 
 // Module is a model that trains under a limit of bytes. It is an nn.Layer of one tensor or of a
-// tuple, with the names and parameters of the model, and may be a layer of another model. Where no
-// gradients are recorded, as in evaluation, and where nothing wants a gradient, it only runs the
-// model.
+// tuple, with the names and parameters of the model, and may be a layer of another model. In evaluation,
+// and if nothing needs a gradient, it only runs the model.
 //
 // Forwards may overlap, each with its own nn.Ctx, and take turns on the module's worker. No forward
-// may begin while a backward adds to the model's gradients on another goroutine, as it reads which
-// gradients are present. All other methods are safe for concurrent use.
+// may begin while a backward adds to the model's gradients on another goroutine. All other methods are
+// safe for concurrent use.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between steps.
 // The next forward measures anew.
 //
-// The model's parameters must exist before it trains. A layer that works in place on the module's
-// input is given a copy. Where a parameter is also used outside of the model, its gradient sums the
-// model's uses first, as with nn.Checkpointed.
+// The model's parameters must exist before it trains. If a parameter is also used outside of the model,
+// its gradient sums the model's uses first, as with nn.Checkpointed.
 //
-// A forward or backward that fails restores the model's buffers, such as running statistics, to
-// what they were when it began. A forward that has returned has changed them, whether or not its
-// backward succeeds.
+// A forward or backward that fails restores the model's buffers, such as running statistics, to the
+// values from before the call.
 type Module struct {
 	nn.Layer // the model
 
 	model  *nn.Sequential
 	config Config
 
-	mu     sync.Mutex
-	closed bool
-	limit  accountLimit
-	pipes  map[workers]*pipe.Pipe
-	plan   *plan.Plan // of the latest forward
+	mu      sync.Mutex
+	closed  bool
+	device  torch.Device
+	release func() // ends the limit of the device's account; nil before the first forward
+	pipes   map[settings]*pipe.Pipe
+	plan    *plan.Plan // of the latest forward
 
 	lossMu   sync.Mutex
-	loss     map[string]int64 // bytes that the loss takes beside the output, by kind of batch
+	loss     map[string]int64 // bytes of the loss without the output, by kind of batch
 	observed *node            // measures the loss of the latest forward
 }
 
-// workers is what the worker of a pipe is like.
-type workers struct {
+// settings of a context are those of its pipe's worker.
+type settings struct {
 	threads  int
 	autocast torch.Autocast
 }
@@ -83,7 +78,8 @@ type workers struct {
 // and must outlive the module.
 func New(model *nn.Sequential, config Config) (*Module, error) {
 	if config.Limit < 0 {
-		return nil, &ConfigError{Of: "autoremat", Field: "Limit", Value: config.Limit, Remedy: "want a number of bytes, or 0 for what is free"}
+		return nil, &ConfigError{Of: "autoremat", Field: "Limit", Value: config.Limit,
+			Remedy: "want a number of bytes, or 0 for what is free"}
 	}
 	if len(model.Layers()) == 0 {
 		return nil, errors.New("autoremat: the model has no layers")
@@ -91,7 +87,8 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 	if _, err := model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("autoremat: a module has both ends of its skip connections: %w", err)
 	}
-	return &Module{Layer: model, model: model, config: config, pipes: map[workers]*pipe.Pipe{}, loss: map[string]int64{}}, nil
+	return &Module{Layer: model, model: model, config: config, pipes: map[settings]*pipe.Pipe{},
+		loss: map[string]int64{}}, nil
 }
 
 // Forward runs the model on one tensor, as a layer does. The result belongs to c. It fails as
@@ -105,10 +102,8 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return ys[0]
 }
 
-// ForwardTuple runs the model on a tuple. The results belong to c.
-//
-// It panics as the model's layers do, and with a *torch.Error where no plan can be made. Its Err is
-// then a *plan.MemoryError, a *profile.Error, or says what else is wrong.
+// ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers do, and
+// with a *torch.Error if there is no plan, for example because of a *plan.MemoryError.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	switch {
@@ -132,7 +127,7 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 	if err != nil {
 		return nil, err
 	}
-	device, before := m.limit.device, m.limit.device.Memory()
+	device, before := m.device, m.device.Memory()
 	b.LossBytes = m.lossBytes(kind)
 	made, err := p.PlanFor(context.Background(), *b, nil)
 	device.ResetPeak()
@@ -158,25 +153,25 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 // module is its only stage.
 type memoryError struct{ *plan.MemoryError }
 
-// Error says what the limit should be.
+// Error has the least limit.
 func (e memoryError) Error() string {
 	s := e.Stages[0]
-	return fmt.Sprintf("autoremat: a step needs %d bytes on %s, set by %s, and may have %d; use a limit of at least %d bytes, or smaller batches",
-		s.Least, s.Device, s.SetBy, s.Limit, s.Least)
+	return fmt.Sprintf("autoremat: a step needs %d bytes on %s, set by %s, and may have %d; use a limit of at least "+
+		"%d bytes, or smaller batches", s.Least, s.Device, s.SetBy, s.Limit, s.Least)
 }
 
 func (e memoryError) Unwrap() error        { return e.MemoryError }
 func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
 
-// pipeFor returns the pipe whose worker is as the context is.
+// pipeFor is the pipe with the settings of a context.
 func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	if m.closed {
 		return nil, fmt.Errorf("autoremat: %w", ErrClosed)
 	}
-	if err := m.limit.bind(c.Device(), m.config.Limit); err != nil {
+	if err := m.bind(c.Device()); err != nil {
 		return nil, err
 	}
-	like := workers{c.Threads(), c.Autocast()}
+	like := settings{c.Threads(), c.Autocast()}
 	if p := m.pipes[like]; p != nil {
 		return p, nil
 	}
@@ -185,7 +180,8 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 			return nil, fmt.Errorf("autoremat: the parameter %q does not exist; call nn.Materialise before", p.Name)
 		}
 	}
-	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal, Threads: like.threads, Autocast: like.autocast}
+	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal, Threads: like.threads,
+		Autocast: like.autocast}
 	if m.config.Optimizer != nil {
 		config.Optimizer = updater{m.config.Optimizer}
 	}
@@ -196,12 +192,11 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	return p, err
 }
 
-// updater is an optimizer whose update is a part of the step. It may know parameters by longer names,
-// as those of a model that is a part of another one.
+// updater is an optimizer that counts the bytes of its update as state. If the model is a part of another
+// one, the optimizer knows parameters by longer names.
 type updater struct{ optim.Optimizer }
 
-// Need is that of the parameters under the names that the optimizer knows. All of it counts as state,
-// which is kept free during the step.
+// Need finds the optimizer's names of the parameters.
 func (o updater) Need(params []nn.NamedParam) optim.Need {
 	params, steps := slices.Clone(params), o.Steps()
 	for i, p := range params {
@@ -222,8 +217,9 @@ func (m *Module) SetLimit(limit int64) error {
 	if limit <= 0 {
 		return fmt.Errorf("autoremat: a limit of %d bytes; want more", limit)
 	}
-	if m.config.Limit = limit; m.limit.release != nil {
-		m.limit.enforce(limit)
+	if m.config.Limit = limit; m.release != nil {
+		m.release()
+		m.release = m.device.Restrict(limit)
 	}
 	return nil
 }
@@ -235,8 +231,8 @@ func (m *Module) Plan() *plan.Plan {
 	return m.plan
 }
 
-// Predicted is a bound on the live bytes of the device during the step whose forward ran last. The
-// step ends with backward, or with the update where the optimizer is known.
+// Predicted is a bound on the live bytes of the device during the step of the latest forward, up to the
+// update if Config has the optimizer, or else up to the backward.
 func (m *Module) Predicted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -255,10 +251,12 @@ func (m *Module) Close() {
 	for _, p := range m.pipes {
 		_ = p.Close() // a layer that closes the module it is in has that fail
 	}
-	m.limit.lift()
-	m.closed = true
+	if m.release != nil {
+		m.release()
+	}
+	m.release, m.closed = nil, true
 }
 
-// Atomic wraps s as one layer, which is kept or recomputed as a whole. Names and parameters are
-// those of s, and s stays the caller's.
+// Atomic makes one layer of s, to be kept or recomputed as a whole. It has the names and parameters of s,
+// which stays the caller's.
 func Atomic(s *nn.Sequential) nn.Layer { return nn.Tuple(s, s.ForwardTuple) }

@@ -1,7 +1,6 @@
 package autoremat_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
@@ -129,16 +128,6 @@ type tight struct {
 	m *autoremat.Module
 }
 
-// wraps are modules that keep everything, and ones that keep as little as can be.
-func wraps(t *testing.T) map[string]func(*torch.Ctx, *nn.Sequential) wrapped {
-	loose := under(t, 1<<30, nil)
-	return map[string]func(*torch.Ctx, *nn.Sequential) wrapped{"loose": loose, "tight": func(c *torch.Ctx, m *nn.Sequential) wrapped {
-		w := loose(c, m)
-		w.layer = tight{w.m, w.m}
-		return w
-	}}
-}
-
 func (p tight) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return p.ForwardTuple(c, []*torch.Tensor{x})[0]
 }
@@ -166,69 +155,6 @@ func (p tight) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) 
 	return ys
 }
 
-// Layers in front that are not trained are run once.
-func TestFrozenLayersInFront(t *testing.T) {
-	torchtest.Check(t)
-	q := tower()
-	q.name, q.optimizer = "frozen", sgd
-	build := q.model
-	runs := 0
-	q.model = func() *nn.Sequential {
-		front := nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			if c.Training && !c.Recomputing {
-				runs++
-			}
-			return c.Tanh(x)
-		}))
-		for _, p := range nn.Params(front) {
-			p.Freeze()
-		}
-		return nn.NewSequential(front, build())
-	}
-	want := q.run(t, 3, plain, nil, nil)
-	limit := q.least(t)
-	runs = 0
-	got := q.run(t, 3, under(t, limit, nil), func(int, wrapped) { device.ResetPeak() }, func(step int, w wrapped) {
-		if peak := device.Memory().Peak; peak > w.m.Predicted() || peak > limit {
-			t.Errorf("step %d: the peak is %d, predicted were %d of %d", step, peak, w.m.Predicted(), limit)
-		}
-	})
-	if d := want.differs(got); d != "" || runs > 3+8 { // measuring runs it as well
-		t.Errorf("%s differs; the units in front run %d times", d, runs)
-	}
-}
-
-// Parts of the model may be frozen, and set to evaluation, between steps: the next step is planned
-// anew, and takes no more than is predicted.
-func TestModesBetweenSteps(t *testing.T) {
-	torchtest.Check(t)
-	q := tower()
-	q.name, q.optimizer = "thawing", sgd
-	build := q.model
-	var model *nn.Sequential
-	q.model = func() *nn.Sequential { model = build(); return model }
-	set := func(step int, _ wrapped) {
-		switch step {
-		case 0:
-			nn.Freeze(model.Slice(0, 12))
-			nn.Eval(model.Slice(0, 12))
-		case 1:
-			nn.Unfreeze(model)
-			nn.Train(model)
-		}
-	}
-	want := q.run(t, 3, plain, nil, set)
-	got := q.run(t, 3, under(t, q.least(t)*5/4, nil), func(int, wrapped) { device.ResetPeak() }, func(step int, w wrapped) {
-		if peak := device.Memory().Peak; peak > w.m.Predicted() {
-			t.Errorf("step %d: the peak is %d, predicted were %d", step, peak, w.m.Predicted())
-		}
-		set(step, w)
-	})
-	if d := want.differs(got); d != "" {
-		t.Errorf("%s differs", d)
-	}
-}
-
 // What is atomic is one layer to the plan, whatever it is made of, and has the names of its parts.
 func TestAtomic(t *testing.T) {
 	inner := func() *nn.Sequential {
@@ -243,62 +169,6 @@ func TestAtomic(t *testing.T) {
 	atomic := nn.NewSequential(autoremat.Atomic(inner()))
 	if a, b := names(nn.NewSequential(inner())), names(atomic); len(atomic.Layers()) != 1 || !slices.Equal(a, b) {
 		t.Errorf("names are %v, and %v in an atomic layer", a, b)
-	}
-}
-
-// TestGraphsThatAreKept: two losses go back through one graph. What was saved before the loss is
-// used twice, and what is recomputed is recomputed twice.
-func TestGraphsThatAreKept(t *testing.T) {
-	torchtest.Check(t)
-	q := tower()
-	q.retain, q.batches, q.inputGrad = true, 2, true
-	want := q.run(t, 2, plain, nil, nil)
-	for name, wrap := range wraps(t) {
-		if d := want.differs(q.run(t, 2, wrap, nil, nil)); d != "" {
-			t.Errorf("%s: %s differs", name, d)
-		}
-	}
-}
-
-// Where the input is computed in front of the module, what computes it gets the gradient that it gets from the
-// model alone: with the gaps that a Cat leaves, from which libtorch computes that of SiLU to other last
-// bits, or dense where it comes through a border between layers.
-func TestOperatorsInFrontGetTheModelsGradient(t *testing.T) {
-	torchtest.Check(t)
-	interleaved := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		x = c.Reshape(x, 16, 37, 1)
-		return c.Reshape(c.Cat([]*torch.Tensor{x, c.Detach(c.Tanh(x))}, 2), 16, 74)
-	}
-	same := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
-	for _, layers := range [][]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{{interleaved}, {same, interleaved}} {
-		q := problem{
-			model: func() *nn.Sequential {
-				var out []nn.Layer
-				for _, f := range layers {
-					out = append(out, layer(f))
-				}
-				return nn.NewSequential(append(out, nn.NewLinear(74, 5))...)
-			},
-			input: []int64{16, 37}, target: classes(16, 5), loss: nn.CrossEntropy(), inputGrad: true,
-		}
-		gradient := func(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped) (of []byte) {
-			q.with(wrap, func(c *torch.Ctx, w wrapped) {
-				x, y := q.x(c, 0).SetRequiresGrad(true), q.target(c, 0)
-				c.SetGrad(true)
-				n := nn.NewCtx(c, nn.Config{Training: true, Seed: 5})
-				loss := nn.RunLoss(n, q.loss, []*torch.Tensor{w.layer.Forward(n, c.SiLU(x))}, []*torch.Tensor{y})
-				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-				of = torch.Bytes(c.GradOf(x))
-			})
-			return of
-		}
-		want := gradient(plain)
-		for name, wrap := range wraps(t) {
-			if !bytes.Equal(gradient(wrap), want) {
-				t.Errorf("%d layers in front, %s: the gradient differs", len(layers), name)
-			}
-		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// kindOf names a kind of batches, whose loss takes the same bytes.
+// kindOf names a kind of batches. Losses of one kind take the same bytes.
 func kindOf(c *nn.Ctx, xs []*torch.Tensor) string {
 	return strings.Join(torch.Describe(xs), ", ") + c.Autocast().String()
 }
@@ -124,9 +124,9 @@ func (n *node) Backward(c *torch.Ctx, a *torch.Arrival) {
 	}
 }
 
-// setAside removes the gradients of parameters that are also used outside. The function that it
-// returns moves the gradients that came meanwhile to the node's inputs, where the graph sums them,
-// and puts the old ones back.
+// setAside removes the gradients of parameters that are also used outside. After a backward the function
+// that it returns moves the new gradients to the node's inputs, where the graph sums them, and puts the
+// old ones back.
 func (n *node) setAside(c *torch.Ctx) func(a *torch.Arrival) {
 	before := make([]*torch.Tensor, len(n.shared))
 	for i, t := range n.shared {
@@ -152,35 +152,34 @@ func (n *node) Forget() {
 	n.inputs = nil
 }
 
-// The first forward of each kind of batch measures its loss: the most bytes that are live, until its
-// backward comes, beside those when it returned.
-
-// observe begins such a measurement after a forward, and ends the one that goes on.
+// observe begins to measure the loss of a node, unless its kind is measured, and ends an earlier
+// measurement. A loss takes the bytes of the peak between forward and backward, less the live ones after
+// forward.
 func (m *Module) observe(n *node) {
 	m.lossMu.Lock()
 	defer m.lossMu.Unlock()
 	if o := m.observed; o != nil {
-		m.limit.device.RaisePeak(o.loss.Peak)
+		m.device.RaisePeak(o.loss.Peak)
 	}
 	m.observed = nil
 	if n != nil && m.loss[n.kind] == 0 {
-		n.loss, m.observed = m.limit.device.Memory(), n
-		m.limit.device.ResetPeak()
+		n.loss, m.observed = m.device.Memory(), n
+		m.device.ResetPeak()
 	}
 }
 
-// measureLoss ends the measurement with the result, if it is that of the node.
+// measureLoss ends the measurement of a node's loss, at its backward.
 func (m *Module) measureLoss(n *node) {
 	m.lossMu.Lock()
 	defer m.lossMu.Unlock()
 	if m.observed == n {
-		m.loss[n.kind] = max(m.limit.device.Memory().Peak-n.loss.Live, 1)
-		m.limit.device.RaisePeak(n.loss.Peak)
+		m.loss[n.kind] = max(m.device.Memory().Peak-n.loss.Live, 1)
+		m.device.RaisePeak(n.loss.Peak)
 		m.observed = nil
 	}
 }
 
-// lossBytes is what the loss of a kind of batches takes, or 0 if it was not measured.
+// lossBytes is the bytes of the loss of a kind of batches, or 0 if it was not measured.
 func (m *Module) lossBytes(kind string) int64 {
 	m.lossMu.Lock()
 	defer m.lossMu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
-	"penstock.example/plan"
 	"penstock.example/torch"
 )
 
@@ -75,20 +74,6 @@ func (b *fixture) step(x *torch.Tensor) error {
 	return b.back(y)
 }
 
-// Each shape has a plan of its own, made when it first comes.
-func TestShapesHavePlansOfTheirOwn(t *testing.T) {
-	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
-	var predicted []int64
-	for _, rows := range []int64{16, 16, 64, 64, 16} {
-		must.Do(t, b.step(b.normal(rows, 20)))
-		b.Close()
-		predicted = append(predicted, b.m.Predicted())
-	}
-	if predicted[2] <= predicted[1] || predicted[3] <= predicted[1] || predicted[4] != predicted[1] {
-		t.Errorf("16, 16, 64, 64 and 16 rows take %v bytes", predicted)
-	}
-}
-
 // TestEvaluationIsTheModel: where no gradients are recorded the module only runs the model: it
 // measures nothing and keeps nothing.
 func TestEvaluationIsTheModel(t *testing.T) {
@@ -117,23 +102,6 @@ func TestEvaluationIsTheModel(t *testing.T) {
 	}
 }
 
-// A graph that is dropped takes with it what was kept.
-func TestDroppedGraphs(t *testing.T) {
-	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
-	x := b.normal(16, 20)
-	must.Do(t, b.step(x))
-	mark, live := b.Mark(), device.Memory().Live
-	y := b.m.Forward(b.ctx(), x)
-	if device.Memory().Live == live {
-		t.Error("nothing is kept")
-	}
-	b.Sum(y)
-	b.Release(mark)
-	if got := device.Memory().Live; got != live {
-		t.Errorf("%d bytes more are live", got-live)
-	}
-}
-
 // After the module is closed the device is as it was, and training is refused.
 func TestClose(t *testing.T) {
 	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
@@ -151,63 +119,5 @@ func TestClose(t *testing.T) {
 	}
 	if err := b.step(x); !errors.Is(err, autoremat.ErrClosed) {
 		t.Errorf("training gives %v", err)
-	}
-}
-
-// TestCloseInAnyOrder: modules of one device may be closed in any order. The limit of one that was
-// closed first once came back, for good, with the other's Close.
-func TestCloseInAnyOrder(t *testing.T) {
-	b := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 30})
-	must.Do(t, b.step(b.normal(16, 20)))
-	other := newFixture(t, mlp().model(), autoremat.Config{Limit: 1 << 29})
-	must.Do(t, other.step(other.normal(16, 20)))
-	b.m.Close()
-	if got := device.Memory().Limit; got != 1<<29 {
-		t.Errorf("the limit is %d while one module is open", got)
-	}
-	other.m.Close()
-	if got := device.Memory().Limit; got != 0 {
-		t.Errorf("the limit is %d afterwards", got)
-	}
-}
-
-// TestMeasuringTakesMoreThanTheLimit: measuring may take more than the account's own limit, and
-// more than the plan that is then found. This once failed as a layer that was out of memory. Now
-// the module measures without that limit, and restores it afterwards.
-func TestMeasuringTakesMoreThanTheLimit(t *testing.T) {
-	b := newFixture(t, tower().model(), autoremat.Config{})
-	defer device.SetLimit(0)
-	x := b.normal(256, 32)
-	own := device.Memory().Live + 100
-	device.SetLimit(own)
-	err := b.step(x)
-	var short *plan.MemoryError
-	if !errors.As(err, &short) || short.Stages[0].Limit != own || short.Least() <= own {
-		t.Fatalf("with %d bytes: %v", own, err)
-	}
-	if got := device.Memory().Limit; got != own {
-		t.Errorf("the limit is %d afterwards, was %d", got, own)
-	}
-	b.m.Close()
-	device.SetLimit(short.Least())
-	m := must.Get(autoremat.New(b.model, autoremat.Config{}))(t)
-	defer m.Close()
-	b.m = m
-	if err := b.step(x); err != nil {
-		t.Errorf("with the %d bytes that would do: %v", short.Least(), err)
-	}
-}
-
-// TestInPlacePrologue: layers of the prologue leave the caller's input unchanged, even if they
-// declare to overwrite it.
-func TestInPlacePrologue(t *testing.T) {
-	b := newFixture(t, nn.NewSequential(nn.NewReLUInPlace(), nn.NewTanh(), nn.NewLinear(20, 5)), autoremat.Config{Limit: 1 << 30})
-	x := b.normal(16, 20)
-	before := string(torch.Bytes(x))
-	for range 2 {
-		must.Do(t, b.step(x))
-	}
-	if string(torch.Bytes(x)) != before {
-		t.Error("the input was overwritten")
 	}
 }

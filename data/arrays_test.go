@@ -132,7 +132,7 @@ func TestFromSlicesRefuses(t *testing.T) {
 		"all targets are 0; want at least two classes":                      errorOf(data.FromSlices(numbers, pair, []int{0, 0})),
 		"target 1 has class -1; want 0 to 1":                                errorOf(data.FromSlices(numbers, pair, []int{1, -1})),
 		"targets int64 [2]; want a class for each input, or for each pixel": errorOf(data.FromSlices(numbers, pair, []int{0, 1, 0, 1})),
-		"inputs are int64 [2] and targets int64 [1]; want tokens [t]":        errorOf(data.FromSlices([]int{1, 2, 3, 4}, pair, []int{0, 1})),
+		"inputs are int64 [2] and targets int64 [1]; want tokens [t]":       errorOf(data.FromSlices([]int{1, 2, 3, 4}, pair, []int{0, 1})),
 		"inputs: number 1 of sample 1 is NaN; want finite numbers":          errorOf(data.FromSlices([]float32{1, 2, 3, nan}, pair, []int{0, 1})),
 	} {
 		wantError(t, err, "data: slices: ", want)

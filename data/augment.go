@@ -8,7 +8,7 @@ import (
 // Augment changes training images at random, the same way for the same seed, epoch and sample. The
 // zero value changes nothing.
 type Augment struct {
-	// Crop moves an image by up to so many pixels either way and each direction, all moves equally
+	// Crop moves an image by 0 to Crop pixels either way and in each direction, all moves equally
 	// likely: a crop of the image's own size from the image with a black margin of that width.
 	Crop int
 

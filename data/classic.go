@@ -31,7 +31,7 @@ var mnistParts = [2][]string{
 // files.
 //
 // CIFAR-10 is its binary version (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes have the
-// deviation 0.2023, 0.1994, 0.2010: the mean of the images' own deviations, which is something else.
+// deviation 0.2023, 0.1994, 0.2010: the mean of the deviations within images.
 var (
 	mnist = classic{
 		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",

@@ -1,7 +1,7 @@
 package data
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/csv"
 	"errors"
@@ -39,7 +39,7 @@ type CSV struct {
 	Standardise bool
 }
 
-// openCSV reads tables. Classes are those of the samples to train with.
+// openCSV reads tables. The samples to train with give the classes.
 func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
 	if c.Task != "" && c.Task != Classification && c.Task != Regression {
@@ -95,16 +95,11 @@ type table struct {
 // readTable reads a table, with the columns in the order of trainedOn's if both have names. Its errors name
 // the line.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
-	file, err := disk.Open(path)
+	content, err := disk.Read(path, MaxText)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // only read
-	buffered := bufio.NewReaderSize(file, 1<<16)
-	if mark, err := buffered.Peek(3); err == nil && string(mark) == "\ufeff" {
-		buffered.Discard(3) // it is there
-	}
-	reader := csv.NewReader(buffered)
+	reader := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
 	reader.Comma, reader.ReuseRecord, reader.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
 	t := &table{}
 	var order []int // where the columns are, the target last
@@ -164,63 +159,47 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// columnOrder is where the inputs' columns are, and last the target's, by the first line. They are in
-// the order of the file, or of the columns that a model was trained on if both have names.
+// columnOrder returns the places of the inputs' columns, and last the target's, by the first line. They are
+// in the order of the file, or of the columns that a model was trained on if both have names.
 func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
+	if len(first) < 2 {
+		return nil, errors.New("one column; want one for the target and at least one for numbers: a file with columns, or another separator")
+	}
+	target := len(first) - 1
+	if c.Target != "" {
+		n, err := strconv.Atoi(c.Target)
+		if i := slices.Index(first, c.Target); header && i >= 0 {
+			target = i
+		} else if target = n - 1; err != nil || n < 1 || n > len(first) {
+			return nil, fmt.Errorf("no column %q; want a name in the header, or a number from 1 to %d", c.Target,
+				len(first))
+		}
+	}
 	place := map[string]int{}
 	for i, name := range first {
 		if _, twice := place[name]; header && twice {
 			return nil, fmt.Errorf("the header has the column %q twice; want each name once", name)
 		}
-		place[name] = i
+		if place[name] = i; i != target {
+			order = append(order, i)
+		}
 	}
-	target, err := c.target(first, header)
-	if err != nil {
-		return nil, err
-	}
+	order = append(order, target)
 	if !header || trainedOn == nil || trainedOn.Columns == nil {
-		for i := range first {
-			if i != target {
-				order = append(order, i)
-			}
-		}
-		return append(order, target), nil
+		return order, nil
 	}
-	names := trainedOn.Columns
-	if wanted := names[len(names)-1]; slices.Contains(first, c.Target) && c.Target != wanted {
-		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one",
-			c.Target, wanted)
-	}
-	for _, name := range names {
-		i, ok := place[name]
-		if !ok || len(names) != len(first) {
+	for i, name := range trainedOn.Columns {
+		at, ok := place[name]
+		if !ok || len(trainedOn.Columns) != len(first) {
 			return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the same, in any order",
-				strings.Join(first, ", "), strings.Join(names, ", "))
+				strings.Join(first, ", "), strings.Join(trainedOn.Columns, ", "))
 		}
-		order = append(order, i)
+		order[i] = at
+	}
+	if name := first[order[len(order)-1]]; c.Target != "" && header && name != c.Target && slices.Contains(first, c.Target) {
+		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one", c.Target, name)
 	}
 	return order, nil
-}
-
-// target is the target's column, by the first line.
-func (c CSV) target(first []string, header bool) (int, error) {
-	if len(first) < 2 {
-		return 0, errors.New("one column; want one for the target and at least one for numbers: a file with columns, or another separator")
-	}
-	if c.Target == "" {
-		return len(first) - 1, nil
-	}
-	names := "a target"
-	if header {
-		if i := slices.Index(first, c.Target); i >= 0 {
-			return i, nil
-		}
-		names += " of " + strings.Join(first, ", ")
-	}
-	if n, err := strconv.Atoi(c.Target); err == nil && n >= 1 && n <= len(first) {
-		return n - 1, nil
-	}
-	return 0, fmt.Errorf("no column %q; want %s, or a number from 1 to %d", c.Target, names, len(first))
 }
 
 // task returns the task and the names of the classes, sorted by value if all are whole numbers, and as text

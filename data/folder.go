@@ -85,8 +85,8 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// folderFiles lists the pictures of DIR/train/CLASS and then those of DIR/val/CLASS or DIR/test/CLASS, or
-// those of DIR/CLASS, in the order of classes and names. A class need not be in the part to test with.
+// folderFiles lists pictures in the order of classes and names: DIR/train/CLASS, then DIR/val/CLASS or
+// DIR/test/CLASS, or else DIR/CLASS. A class need not be in the part to test with.
 func folderFiles(directory string) (paths []string, err error) {
 	isDirectory := func(path string) bool {
 		info, err := os.Stat(path)

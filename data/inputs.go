@@ -25,8 +25,8 @@ type Inputs struct {
 type input struct {
 	path   string
 	row    int
-	length int   // of tokens; 0 of other inputs
-	array  Array // of one row; without numbers for a picture
+	tokens []int64
+	floats []float32
 }
 
 // NewInputs finds the inputs in files for a model that was trained on samples such as info describes
@@ -39,9 +39,9 @@ type input struct {
 //	           they are, or standardised with Info.Mean and Info.Std; of tokens the last of a row
 //
 // Tokens that are fewer than a sample has are filled up with zeros, which a model that looks only back
-// does not see; Length says how many there are. Text and arrays are read before NewInputs returns. Of
-// a picture only the head is read; Fill returns the error of one that is damaged further on. An error
-// names the file, what is there and what is wanted.
+// does not see; Length counts them. Text and arrays are read before NewInputs returns. Of
+// a picture only the head is decoded; Fill returns the error of a picture that is damaged further on. Errors
+// name the file.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
 	x, err := newInputs(info, t, paths)
 	return x, named("inputs", err)
@@ -148,13 +148,14 @@ func (x *Inputs) addArray(path string, a Array) error {
 	}
 	size := x.info.Input.Size()
 	for row := range rows {
-		one := Array{Kind: a.Kind}
+		floats := make([]float32, size)
 		if a.Kind == Uint8 {
-			one.Uint8 = a.Uint8[row*size:][:size]
+			writeBytes(floats, a.Uint8[row*size:][:size], x.tables)
 		} else {
-			one.Float32 = a.Float32[row*size:][:size]
+			copy(floats, a.Float32[row*size:])
+			x.info.normaliseSample(floats)
 		}
-		x.inputs = append(x.inputs, input{path: path, row: row, array: one})
+		x.inputs = append(x.inputs, input{path: path, row: row, floats: floats})
 	}
 	return nil
 }
@@ -185,8 +186,7 @@ func (x *Inputs) addTokens(path string, row int, tokens []int64) error {
 		}
 	}
 	tokens = tokens[max(len(tokens)-x.info.Input.Size(), 0):]
-	x.inputs = append(x.inputs, input{path: path, row: row, length: len(tokens),
-		array: Array{Kind: Int64, Int64: tokens}})
+	x.inputs = append(x.inputs, input{path: path, row: row, tokens: tokens})
 	return nil
 }
 
@@ -197,7 +197,7 @@ func (x *Inputs) Source(index int) (path string, row int) {
 
 // Length returns how many tokens an input has, which are the first of its sample, or 0 where it is not
 // made of tokens.
-func (x *Inputs) Length(index int) int { return x.inputs[index].length }
+func (x *Inputs) Length(index int) int { return len(x.inputs[index].tokens) }
 
 // Len implements Dataset.
 func (x *Inputs) Len() int { return len(x.inputs) }
@@ -215,20 +215,15 @@ func (x *Inputs) Fill(batch *Batch, indices []int) error {
 	size := x.info.Input.Size()
 	return inParallel(len(indices), func(row int) error {
 		in := x.inputs[indices[row]]
-		if x.info.Input.Kind == Int64 {
-			to := batch.Input.Int64[row*size:][:size]
-			clear(to[copy(to, in.array.Int64):])
-			return nil
-		}
-		to := batch.Input.Float32[row*size:][:size]
 		switch {
-		case in.array.Float32 != nil:
-			copy(to, in.array.Float32)
-			x.info.normaliseSample(to)
-		case in.array.Uint8 != nil:
-			writeBytes(to, in.array.Uint8, x.tables)
+		case in.tokens != nil:
+			to := batch.Input.Int64[row*size:][:size]
+			clear(to[copy(to, in.tokens):])
+		case in.floats != nil:
+			copy(batch.Input.Float32[row*size:], in.floats)
 		default:
-			return named("inputs", fillPicture(to, in.path, x.info.Input.Shape, nil, x.tables))
+			return named("inputs", fillPicture(batch.Input.Float32[row*size:][:size], in.path,
+				x.info.Input.Shape, nil, x.tables))
 		}
 		return nil
 	})

@@ -9,7 +9,7 @@ import (
 
 // Split divides a data set: the given share of its samples, drawn by seed and at least one, is for
 // testing, and the others are to train with. Both keep the set's order. A share of 0 is 0.1. It returns an
-// error if share is not between 0 and 1 or there are fewer than two samples.
+// error if share is not between 0 and 1 or the set has fewer than two samples.
 func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err error) {
 	train, test, err = split(set, share, seed, false)
 	return train, test, named(set.Info().Name, err)

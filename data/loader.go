@@ -37,7 +37,7 @@ type LoaderConfig struct {
 	Augment  Augment // of images
 
 	// Prefetch is how many batches are prepared ahead in the background. 0 means none: Next
-	// prepares a batch itself. It does not change what is delivered.
+	// prepares a batch itself. It changes no batch.
 	Prefetch int
 
 	// Start is where to begin.
@@ -102,7 +102,7 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 
 // Next returns the next batch. The caller owns it. After the last batch of
 // each epoch it returns io.EOF once, and then goes on with the next epoch. A Position that was
-// taken before that io.EOF leads to it again, so that what a caller does at the end of an epoch is
+// taken before that io.EOF leads to it again, so that a caller's work at the end of an epoch is
 // neither lost nor done twice when a run is resumed.
 //
 // Next blocks until the batch is prepared. If ctx is done it returns ctx's error and loses nothing:

@@ -80,38 +80,6 @@ func deliver(t *testing.T, set data.Dataset, c data.LoaderConfig, n int) []data.
 	return batches
 }
 
-func ExampleLoader() {
-	set, err := data.NewText([]byte("abcdefghijkl"), 2)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: 3, Prefetch: 1})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer loader.Close()
-	for epoch := range 2 {
-		for {
-			batch, err := loader.Next(context.Background())
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				fmt.Println(err)
-				return
-			}
-			fmt.Println("epoch", epoch, "rows", batch.Rows, "next", loader.Position())
-		}
-	}
-	// Output:
-	// epoch 0 rows 3 next {0 1}
-	// epoch 0 rows 1 next {0 2}
-	// epoch 1 rows 3 next {1 1}
-	// epoch 1 rows 1 next {1 2}
-}
-
 // TestEpochs walks through two epochs call by call.
 func TestEpochs(t *testing.T) {
 	tests := []struct {

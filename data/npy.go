@@ -12,7 +12,7 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// maxArray is the most bytes of a file of numbers, which is read whole.
+// maxArray is the most bytes of a file of numbers. The file is read whole.
 const maxArray = 1 << 40
 
 // npyMagic is how a file of NumPy begins.
@@ -183,7 +183,7 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	}
 	if o.Classes == 0 && o.TrainedOn != nil {
 		o.Classes = o.TrainedOn.Classes
-	} else if o.Classes == 0 { // those of both parts
+	} else if o.Classes == 0 { // the classes of both parts
 		for _, a := range arrays {
 			o.Classes = max(o.Classes, classesOf(a.Int64))
 		}

@@ -19,7 +19,7 @@ import (
 // Options adjust what Open returns. The zero value is each set's usual form.
 type Options struct {
 	// Mean and Std replace the numbers by which images are normalised, one per channel, pixels
-	// being in [0, 1]. Nil keeps those of the set's training images, and ImageNet's for images. Sets
+	// being in [0, 1]. Nil keeps the set's own, and ImageNet's for images. Sets
 	// that are not read from images ignore them.
 	Mean, Std []float32
 
@@ -78,7 +78,7 @@ func (o Options) normal(mean, std []float32) ([]float32, []float32) {
 	return mean, std
 }
 
-// asTrained fills in what the options leave open: as TrainedOn says, or the window.
+// asTrained completes options by TrainedOn, and by the usual window.
 func (o Options) asTrained() Options {
 	o.Window = cmp.Or(o.Window, 128)
 	t := o.TrainedOn
@@ -96,7 +96,7 @@ type set struct {
 	want     string                              // what its path is; "" is no path
 	usual    string                              // the path that "" is
 	settings func(o *Options) []setting.Setting  // for Set
-	files    func(path string) ([]string, error) // those that open reads
+	files    func(path string) ([]string, error) // the files for open
 	open     func(files []string, o Options) (train, test Dataset, err error)
 }
 
@@ -136,7 +136,7 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	               they may be; rows of numbers are images of one pixel, [k 1 1]
 //	csv            a file, or a directory with train.csv and test.csv, or val.csv: see CSV
 //	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin, or test.bin
-//	text           a file, or a directory whose .txt files are taken in the order of their names; as bytes, or as tokens of
+//	text           a file, or a directory of .txt files, in the order of their names; as bytes, or as tokens of
 //	               Options.Tokenizer, which does not merge over the end of a file
 //	synthetic      no file: directory is ignored
 //
@@ -272,8 +272,8 @@ func visible(directory string, which func(fs.FileInfo) bool) (paths []string, er
 	return paths, nil
 }
 
-// trainAndTest returns the sets of a path's one or two parts, and holds samples out if there is no part to
-// test with.
+// trainAndTest returns the sets of a path's one or two parts, and holds samples out if the path has
+// no part to test with.
 func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err error) {
 	if len(sets) == 1 {
 		return split(sets[0], o.Holdout, o.Seed, true)

@@ -53,7 +53,7 @@ func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][25
 }
 
 // resize takes the crop of a picture, on black where it is transparent, and makes it as large as
-// to: each pixel is the mean of those that it covers, weighted by a triangle (bilinear, with
+// to: each pixel is the mean of the pixels under it, weighted by a triangle (bilinear, with
 // antialiasing). A crop that has the size is copied.
 func resize(to *image.RGBA, picture image.Image, p *crop) {
 	b := picture.Bounds()

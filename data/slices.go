@@ -31,14 +31,10 @@ func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, e
 	}
 	x.Shape = append([]int64{n}, shape...)
 	y.Shape = []int64{n}
-	switch each := int64(len(targets)) / n; {
-	case y.Kind == Float32:
-		y.Shape = append(y.Shape, each)
-	case x.Kind == Int64:
-		y.Shape = append(y.Shape, each)
-	case each > 1 && len(shape) == 3:
+	each := int64(len(targets)) / n
+	if y.Kind == Int64 && x.Kind != Int64 && each > 1 && len(shape) == 3 {
 		y.Shape = append(y.Shape, each/shape[2], shape[2])
-	case each > 1:
+	} else if each > 1 || y.Kind == Float32 || x.Kind == Int64 {
 		y.Shape = append(y.Shape, each)
 	}
 	return NewArrays("slices", 0, x, y)

@@ -13,7 +13,7 @@ import (
 //   - Classification: an image is its class's pattern plus as much noise, each uniform in [-1, 1).
 //   - Segmentation: an image is a rectangle of one class on a background of another. A pixel is its
 //     class's colour plus as much noise.
-//   - NextToken: each of Classes tokens has one that follows it three times out of four, and
+//   - NextToken: each of Classes tokens has a usual next token, three times out of four, and
 //     otherwise any.
 type Synthetic struct {
 	Task    Task // "" means Classification

@@ -34,44 +34,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextSplit: the samples to train and to test with, one after the other, are the text but for
-// less than a sample.
-func TestTextSplit(t *testing.T) {
-	directory := t.TempDir()
-	rapid.Check(t, func(r *rapid.T) {
-		window := rapid.IntRange(1, 9).Draw(r, "window")
-		content := rapid.SliceOfN(rapid.Byte(), 2*(window+1), 300).Draw(r, "content")
-		holdout := rapid.Float64Range(0.01, 0.99).Draw(r, "holdout")
-		path := filepath.Join(directory, "text")
-		writeFile(t, path, content)
-
-		train, test, err := data.Open("text", path, data.Options{Window: window, Holdout: holdout})
-		if err != nil {
-			r.Fatal(err)
-		}
-		var all []byte
-		for _, set := range []data.Dataset{train, test} {
-			if set.Len() < 1 {
-				r.Fatalf("%d samples to train and %d to test", train.Len(), test.Len())
-			}
-			for i := range set.Len() {
-				batch := fill(t, set, i)
-				all = append(all, byte(batch.Input.Int64[0]))
-				for _, target := range batch.Target.Int64 {
-					all = append(all, byte(target))
-				}
-			}
-		}
-		if !bytes.HasPrefix(content, all) || len(content)-len(all) > window {
-			r.Fatalf("the samples hold %q of %q", all, content)
-		}
-		samples := float64(train.Len() + test.Len())
-		if share := float64(test.Len()) / samples; math.Abs(share-holdout) > 1/samples {
-			r.Fatalf("%d of %v samples are held out, want a share of %v", test.Len(), samples, holdout)
-		}
-	})
-}
-
 const fixture = "../tokenizer/testdata"
 
 // With a tokenizer a text is its tokens, each file's by itself.
@@ -230,44 +192,6 @@ func TestOpenCSV(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Numbers and classes that are written are read, in any column order, whatever is held out.
-func TestCSVKeepsNumbers(t *testing.T) {
-	directory := t.TempDir()
-	rapid.Check(t, func(r *rapid.T) {
-		rows, columns := rapid.IntRange(3, 12).Draw(r, "rows"), rapid.IntRange(1, 4).Draw(r, "columns")
-		target := rapid.IntRange(0, columns).Draw(r, "target")
-		var lines, want []string
-		for i := range rows {
-			var words []string
-			for range columns {
-				words = append(words, fmt.Sprint(rapid.Float32Range(-1e30, 1e30).Draw(r, "x")))
-			}
-			class := i % 2
-			want = append(want, fmt.Sprint(words, class))
-			lines = append(lines, strings.Join(slices.Insert(words, target, []string{"no", "yes"}[class]), ","))
-		}
-		path := filepath.Join(directory, "a.csv")
-		writeFile(t, path, []byte(strings.Join(lines, "\n")))
-		train, test, err := data.Open("csv", path, data.Options{Holdout: rapid.Float64Range(0.01, 0.99).Draw(r, "holdout"), Seed: rapid.Uint64().Draw(r, "seed"),
-			CSV: data.CSV{Target: fmt.Sprint(target + 1)}})
-		if err != nil {
-			r.Fatal(err)
-		}
-		var got []string
-		for _, set := range []data.Dataset{train, test} {
-			for i := range set.Len() {
-				b := fill(t, set, i)
-				got = append(got, fmt.Sprint(b.Input.Float32, b.Target.Int64[0]))
-			}
-		}
-		slices.Sort(got)
-		slices.Sort(want)
-		if !slices.Equal(got, want) {
-			r.Fatalf("%v, want %v", got, want)
-		}
-	})
 }
 
 func TestCSVStandardises(t *testing.T) {

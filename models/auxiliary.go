@@ -60,8 +60,8 @@ func googleAuxiliary(in, classes int64, skip string, noDropout bool) *auxiliary 
 	return a
 }
 
-// outputs makes the network's tuple: its own logits, and in training those of its auxiliary
-// classifiers.
+// outputs makes the network's tuple: its own logits, and in training the logits of its
+// auxiliary classifiers.
 type outputs struct {
 	nn.Base
 	auxiliaries []string

@@ -7,8 +7,10 @@ type filter struct {
 	name     string // a dot in it is for torchvision's names
 	out      int64
 	size     nn.Pair
-	stride   int64 // 0 is 1
-	unpadded bool  // else padded so that stride 1 keeps the size of the image
+	stride   int64    // 0 is 1
+	unpadded bool     // else padded so that stride 1 keeps the size of the image
+	beside   bool     // see path
+	pool     nn.Layer // in place of the filter; nil is none
 }
 
 // conv is a filter of stride 1 that keeps the size.
@@ -58,8 +60,8 @@ func (s *inceptionNet) filters(filters ...filter) {
 	}
 }
 
-func (s *inceptionNet) mixed(name string, arms ...arm) {
-	l := newMixed(s.channels, arms...)
+func (s *inceptionNet) mixed(name string, branches ...[]filter) {
+	l := newMixed(s.channels, branches...)
 	s.Add(name, l)
 	s.channels = l.out
 }

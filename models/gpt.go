@@ -39,9 +39,9 @@ func gpt(o Options) (*nn.Sequential, error) {
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
 }
 
-// gptInit starts weights as OpenAI's code does: normal with standard deviation 0.02, those that end a
-// residual path, by the ends of their names, divided by the square root of the number of paths; biases at
-// zero.
+// gptInit starts weights as OpenAI's code does: normal with standard deviation 0.02, biases at
+// zero. The deviation is divided by the square root of the number of residual paths for weights that end
+// such a path; ends are the ends of their names.
 func gptInit(s *nn.Sequential, depth int, ends ...string) *nn.Sequential {
 	const std = 0.02
 	for _, p := range nn.Params(s) {

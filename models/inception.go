@@ -24,16 +24,16 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 			"want at least %d with Aux, as the auxiliary classifier needs 17x17 pixels where it reads", least)
 	}
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
-	pool := func(name string) {
+	halves := func(name string) {
 		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
 	}
 	s.filters(halve("Conv2d_1a_3x3", 32),
 		filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3",
 			64, 3, 3))
-	pool("maxpool1")
+	halves("maxpool1")
 	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), filter{name: "Conv2d_4a_3x3", out: 192, size: nn.Square(3),
 		unpadded: true})
-	pool("maxpool2")
+	halves("maxpool2")
 	s.mixed("Mixed_5b", inceptionA(32)...)
 	s.mixed("Mixed_5c", inceptionA(64)...)
 	s.mixed("Mixed_5d", inceptionA(64)...)
@@ -61,54 +61,53 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 // The blocks, as torchvision names them: A to 35x35 pixels at the default size, C to 17x17 and E to
 // 8x8, each side by side with a pool; B and D lead from one size to the next.
 
-func inceptionA(pool int64) []arm {
-	return []arm{
+func inceptionA(projected int64) [][]filter {
+	return [][]filter{
 		path(conv("branch1x1", 64, 1, 1)),
 		path(conv("branch5x5_1", 48, 1, 1), conv("branch5x5_2", 64, 5, 5)),
 		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3),
 			conv("branch3x3dbl_3", 96, 3, 3)),
-		pooled(surroundings(), conv("branch_pool", pool, 1, 1)),
+		path(pool(surroundings()), conv("branch_pool", projected, 1, 1)),
 	}
 }
 
-func inceptionB() []arm {
-	return []arm{
+func inceptionB() [][]filter {
+	return [][]filter{
 		path(halve("branch3x3", 384)),
 		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), halve("branch3x3dbl_3", 96)),
-		pooled(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)})),
+		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))),
 	}
 }
 
-func inceptionC(middle int64) []arm {
-	return []arm{
+func inceptionC(middle int64) [][]filter {
+	return [][]filter{
 		path(conv("branch1x1", 192, 1, 1)),
 		path(conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7),
 			conv("branch7x7_3", 192, 7, 1)),
 		path(conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1),
 			conv("branch7x7dbl_3", middle, 1, 7),
 			conv("branch7x7dbl_4", middle, 7, 1), conv("branch7x7dbl_5", 192, 1, 7)),
-		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
+		path(pool(surroundings()), conv("branch_pool", 192, 1, 1)),
 	}
 }
 
-func inceptionD() []arm {
-	return []arm{
+func inceptionD() [][]filter {
+	return [][]filter{
 		path(conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)),
 		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7),
 			conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
-		pooled(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)})),
+		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))),
 	}
 }
 
-func inceptionE() []arm {
-	return []arm{
+func inceptionE() [][]filter {
+	return [][]filter{
 		path(conv("branch1x1", 320, 1, 1)),
-		path(conv("branch3x3_1", 384, 1, 1)).fork(conv("branch3x3_2a", 384, 1, 3),
-			conv("branch3x3_2b", 384, 3, 1)),
-		path(conv("branch3x3dbl_1", 448, 1, 1),
-			conv("branch3x3dbl_2", 384, 3, 3)).fork(conv("branch3x3dbl_3a", 384, 1,
-			3), conv("branch3x3dbl_3b", 384, 3, 1)),
-		pooled(surroundings(), conv("branch_pool", 192, 1, 1)),
+		path(conv("branch3x3_1", 384, 1, 1), beside(conv("branch3x3_2a", 384, 1, 3)),
+			beside(conv("branch3x3_2b", 384, 3, 1))),
+		path(conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3),
+			beside(conv("branch3x3dbl_3a", 384, 1, 3)), beside(conv("branch3x3dbl_3b", 384, 3, 1))),
+		path(pool(surroundings()), conv("branch_pool", 192, 1, 1)),
 	}
 }
 

@@ -24,60 +24,46 @@ type mixed struct {
 // branch is layers, then perhaps several in parallel on their output.
 type branch struct{ path, ends []nn.Layer }
 
-// arm describes a branch.
-type arm struct {
-	pool nn.Layer // the first layer, or nil
-	path []filter
-	ends []filter // side by side
-}
+// path is a branch of filters one after the other, and at its end perhaps some beside each other.
+func path(filters ...filter) []filter { return filters }
 
-// path is filters one after the other.
-func path(filters ...filter) arm { return arm{path: filters} }
+// pool is a pool in a branch.
+func pool(l nn.Layer) filter { return filter{pool: l} }
 
-// pooled is a pool, and filters if any.
-func pooled(pool nn.Layer, filters ...filter) arm { return arm{pool: pool, path: filters} }
-
-// fork ends the arm in filters that each read its output.
-func (a arm) fork(ends ...filter) arm {
-	a.ends = ends
-	return a
+// beside is a filter that reads the output of the path, as its neighbours do.
+func beside(f filter) filter {
+	f.beside = true
+	return f
 }
 
 // newMixed makes a block for an input of in channels.
-func newMixed(in int64, arms ...arm) *mixed {
+func newMixed(in int64, branches ...[]filter) *mixed {
 	l := &mixed{relu: true}
-	for _, a := range arms {
-		l.relu = l.relu && len(a.path) > 0
+	for _, filters := range branches {
+		l.relu = l.relu && filters[len(filters)-1].pool == nil
 	}
-	for i, a := range arms {
+	for i, filters := range branches {
 		var b branch
 		channels := in
-		if a.pool != nil {
-			l.Child("pool"+strconv.Itoa(i), a.pool)
-			b.path = append(b.path, a.pool)
-		}
-		for k, f := range a.path {
-			last := k == len(a.path)-1 && a.ends == nil
-			b.path = append(b.path, l.filter(f, channels, !last || !l.relu))
-			channels = f.out
-		}
-		if a.ends == nil {
-			l.out += channels
-		}
-		for _, f := range a.ends {
-			b.ends = append(b.ends, l.filter(f, channels, !l.relu))
-			l.out += f.out
+		for k, f := range filters {
+			final := k == len(filters)-1 || f.beside
+			layer, name, out := f.pool, "pool"+strconv.Itoa(i), channels
+			if layer == nil {
+				layer, name, out = f.unit(channels, !final || !l.relu), f.name, f.out
+			}
+			l.Child(name, layer)
+			if f.beside {
+				b.ends = append(b.ends, layer)
+			} else {
+				b.path, channels = append(b.path, layer), out
+			}
+			if final {
+				l.out += out
+			}
 		}
 		l.branches = append(l.branches, b)
 	}
 	return l
-}
-
-// filter declares a child.
-func (l *mixed) filter(f filter, in int64, relu bool) nn.Layer {
-	u := f.unit(in, relu)
-	l.Child(f.name, u)
-	return u
 }
 
 // Forward is aten::cat of the branches' outputs, and aten::relu_.

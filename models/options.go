@@ -25,7 +25,7 @@ type Options struct {
 	// and of the 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that
 	// a layer of a densenet adds [growth]; the filters of amoebanetd [D].
 	Width int
-	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of those of each
+	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of the blocks of each
 	// group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
 	Depth        int
 	Convolutions int     // unet [B]: in each level
@@ -44,7 +44,7 @@ type alias struct{ name, field string }
 // number is a whole number among the options.
 type number struct {
 	field string
-	most  int // what is greater is a slip; the products of these fit an int64
+	most  int // a greater one is a slip; the products of these fit an int64
 	value *int
 }
 
@@ -104,8 +104,8 @@ type Setting struct {
 	Value any // an int, for aux 0 or 1; a float64 for dropout
 }
 
-// Settings lists every option of a model as New would take o, those that have a name of the model's
-// own first. It returns New's errors, except about options that depend on each other and
+// Settings lists every option of a model as New would take o, the model's own names
+// first. It returns New's errors, except about options that depend on each other and
 // images that are too small.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
@@ -130,7 +130,7 @@ func Settings(name string, o Options) ([]Setting, error) {
 }
 
 // SettingName is the name by which Set and Settings of a model know a field of Options, such as "C" of
-// unet for Width; "" if there is no such model, or it has no such option.
+// unet for Width; "" if no such model exists, or it has no such option.
 func SettingName(name, field string) string {
 	m, err := find(name)
 	if err != nil {

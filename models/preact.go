@@ -6,8 +6,8 @@ import (
 )
 
 // preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity
-// Mappings in Deep Residual Networks", table 4): three groups of 111 bottlenecks whose norms and
-// ReLUs come before the convolutions. It is the longest chain that papers on rematerialisation
+// Mappings in Deep Residual Networks", table 4): three groups of 111 bottlenecks with norms and
+// ReLUs before the convolutions. It is the longest chain that papers on rematerialisation
 // measure (Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains"), and is here as
 // they have it: groups are four times as wide as the first paper's, and a shortcut that changes the
 // shape has a norm of its own and no ReLU. The stem keeps the size of the image, so a sample of

@@ -56,8 +56,8 @@ func block(in, stride int64, steps ...residualStep) *nn.Sequential {
 	return s
 }
 
-// add adds the block's input, or a projection of it, to x in place: what comes before is a
-// BatchNorm, which does not need its output.
+// add adds the block's input, or a projection of it, to x in place: the BatchNorm before it
+// does not need its output.
 type add struct {
 	nn.Base
 	projection []nn.Layer

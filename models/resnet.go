@@ -7,11 +7,11 @@ import (
 	"penstock.example/nn"
 )
 
-// resNets are the residual networks for ImageNet with torchvision's names and parameters: those of
+// resNets are the residual networks for ImageNet with torchvision's names and parameters:
 // He et al. 2015 ("Deep Residual Learning", table 1), the 200 layers of He et al. 2016 ("Identity
 // Mappings", section 4) with the blocks of 2015, ResNeXt (Xie et al. 2017, "Aggregated Residual
-// Transformations") whose 3x3 convolutions are in groups, and wide ones (Zagoruyko and Komodakis
-// 2016) whose 3x3 convolutions have twice the channels. They end in an average, so images may be
+// Transformations") with 3x3 convolutions in groups, and wide ones (Zagoruyko and Komodakis
+// 2016) with twice the channels in 3x3 convolutions. They end in an average, so images may be
 // small: 32x32 is 1x1 in the last group. Blocks are chains of layers, which a balance may cut
 // anywhere: resnet101 has 370.
 var resNets = []model{

@@ -7,8 +7,8 @@ import (
 	"penstock.example/torch"
 )
 
-// unets has the U-Net (Ronneberger et al. 2015) with which pipelines are compared: that of
-// torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"), whose two numbers are called B and C.
+// unets has the U-Net (Ronneberger et al. 2015) of
+// torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"). Its two numbers are called B and C.
 var unets = []model{{
 	Info: Info{
 		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)",

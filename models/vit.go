@@ -26,7 +26,7 @@ func viT(name string, patch, depth, width, heads int) model {
 
 // buildViT makes conv_proj, class_token, encoder, token, heads. Blocks are chains of layers, which a
 // balance may cut anywhere. Images have one size, which the positions are for. Weights start as
-// torchvision's; what those of the head are is zero.
+// torchvision's; the weights of the head start at zero.
 func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	if o.Size%patch != 0 {
 		return nil, refuse(name, "Size", o.Size, "want a multiple of %d, the size of a patch", patch)

@@ -68,55 +68,41 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 
 // countRows is the number of rows of the values that are split, which a stage reads. All must have the
 // same. In whole batches there need not be any, which is one row.
-func countRows(what string, list []Value, whole bool, which string, stage *Stage) (int64, error) {
-	rows, first := int64(-1), 0
+func countRows(what string, list []Value, whole bool, stage *Stage) (int64, error) {
+	rows := int64(-1)
 	for i, v := range list {
-		refuse := func(format string, args ...any) (int64, error) {
-			return 0, fmt.Errorf("pipe: %s %d %s", what, i, fmt.Sprintf(format, args...))
-		}
-		t := v.Tensor
+		problem, t := "", v.Tensor
 		switch {
 		case t == nil:
-			return refuse("is nil; want a tensor")
+			problem = "is nil; want a tensor"
 		case t.Freed():
-			return refuse("was freed; keep the batch's tensors until the call returns")
+			problem = "was freed; keep the batch's tensors until the call returns"
 		case !t.IsLeaf():
-			return refuse("hangs on a graph, which one backward for each micro-batch cannot go through; detach it, " +
-				"and go on from its gradient")
+			problem = "hangs on a graph, which one backward for each micro-batch cannot go through; detach it, " +
+				"and go on from its gradient"
 		case t.Kind() != stage.Device.Kind:
-			return refuse("is on %v and the %s stage on %v; make it there", t.Kind(), which, stage.Device)
+			problem = fmt.Sprintf("is on %v and its stage on %v; make it there", t.Kind(), stage.Device)
 		case v.Whole:
-			continue
+		case len(t.Shape()) == 0:
+			problem = fmt.Sprintf("is %v, which has no rows to split into micro-batches; give every row its value, "+
+				"or give it as pipe.NoChunk", t)
+		case rows >= 0 && rows != t.Size(0):
+			problem = fmt.Sprintf("has %d rows and another one %d; all must have the same, except what is given as "+
+				"pipe.NoChunk", t.Size(0), rows)
+		default:
+			rows = t.Size(0)
 		}
-		shape := t.Shape()
-		switch {
-		case len(shape) == 0:
-			return refuse("is %v, which has no rows to split into micro-batches; give every row its value, or give it "+
-				"as pipe.NoChunk", t)
-		case rows < 0:
-			rows, first = shape[0], i
-		case rows != shape[0]:
-			return 0, fmt.Errorf("pipe: %s %d has %d rows and %s %d has %d; all must have the same, except what is given "+
-				"as pipe.NoChunk", what, first, rows, what, i, shape[0])
+		if problem != "" {
+			return 0, fmt.Errorf("pipe: %s %d %s", what, i, problem)
 		}
 	}
 	if rows < 0 && whole {
 		return 1, nil
 	}
 	if rows < 0 {
-		return 0, fmt.Errorf("pipe: no %s has rows to split into micro-batches; at least one must be given as pipe.Rows", what)
+		return 0, fmt.Errorf("pipe: the batch has no %s with rows; set at least one, as pipe.Rows(x)", what)
 	}
 	return rows, nil
-}
-
-func (b Batch) checkPlace(rows int64) error {
-	switch {
-	case b.TotalRows != 0 && b.TotalRows < rows:
-		return fmt.Errorf("pipe: the batch has %d rows, and TotalRows is %d; want at least as many, or 0", rows, b.TotalRows)
-	case b.FirstMicroBatch < 0:
-		return fmt.Errorf("pipe: FirstMicroBatch is %d; want the number of micro-batches before the batch, or 0", b.FirstMicroBatch)
-	}
-	return nil
 }
 
 // part is a micro-batch's part of a value: a view of its rows, or the whole.

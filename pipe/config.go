@@ -20,9 +20,8 @@ import (
 type Config struct {
 	// Balance is the number of the model's flattened layers in each stage. Nil is one stage.
 	Balance []int
-	// Devices gives each stage its device, in the process that has the stage (Ranks). More than stages
-	// are ignored. Stages on one device share its worker. Devices of one name in two processes are two
-	// devices. Nil is cpu:0, cpu:1, ..., which goes on from replica to replica.
+	// Devices gives each stage its device, in the process that has the stage (Ranks). Stages on one
+	// device share its worker. Nil is cpu:0, cpu:1, ..., which goes on from replica to replica.
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
@@ -30,34 +29,29 @@ type Config struct {
 	// ExceptLast.
 	Checkpoint Checkpoint
 	// Budget is for the policy Optimal: the most bytes that the device of each stage may hold,
-	// everything counted, or one number for all. While the pipe is open it limits the device. Of stages
-	// on one device the lowest counts. Nil or 0 is the device's own limit (torch.Device.SetLimit).
-	// Without a limit nothing is recomputed.
+	// everything counted, or one number for all. While the pipe is open it limits the device. Nil or 0 is
+	// the device's own limit (torch.Device.SetLimit). Without a limit nothing is recomputed.
 	Budget []int64
 	// Optimizer is the optimizer that will update the model. The policy Optimal leaves memory for
 	// the state that it has not allocated yet. It belongs to the caller. Nil is none.
 	Optimizer optim.Optimizer
 	// Plan is an earlier plan, which the pipe runs as it is. Balance, Checkpoint, Budget and Schedule
-	// are those of the plan and must be left out. Devices are the plan's, unless others are given, of
-	// which as many stages share each. With Replicas its program gets their sums, which must fit in its
-	// limits. Chunks is its number of micro-batches, or fewer if given. A batch with fewer micro-batches
-	// runs the part of the plan for them. The limits of its stages hold as a Budget. Nil lets the pipe
-	// plan.
+	// are those of the plan and must be left out. Devices are the plan's, unless others are given. With
+	// Replicas its program gets their sums, which must fit in its limits. A batch with fewer
+	// micro-batches runs the part of the plan for them. Nil lets the pipe plan.
 	Plan *plan.Plan
 	// Profile is for the policy Optimal: a measurement of the model with the same loss and rows of a
-	// micro-batch. Its layers and times are not measured again. Nil is none.
+	// micro-batch, which is not repeated. Nil is none.
 	Profile *profile.Profile
-	// Schedule makes the programs that the workers run, such as schedule.OneFOneB, or
-	// schedule.Fixed of a program. Nil is schedule.GPipe. Any program runs that schedule.Check
-	// passes. Forward and Backward need one whose workers end their forwards before their first
-	// backward (schedule.Program.Apart), such as GPipe's.
+	// Schedule makes the programs that the workers run, such as schedule.OneFOneB, or schedule.Fixed of
+	// a program that schedule.Check passes. Nil is schedule.GPipe. Forward and Backward need one whose
+	// workers end their forwards before their first backward (schedule.Program.Apart), such as GPipe's.
 	Schedule schedule.Generator
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by
 	// the mean and the unbiased variance of all its rows, instead of once for each micro-batch; see
 	// nn.Deferred. The model is not converted.
 	DeferredBatchNorm bool
 	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options.
-	// Parameters, their gradients and their optimizers stay as they are.
 	Autocast torch.Autocast
 	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of
 	// cores: sums depend on the thread count.
@@ -73,9 +67,9 @@ type Config struct {
 	// DefaultRanks.
 	Ranks []int
 	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and a
-	// step sums the gradients over the replicas. Replica 0 is the first members of the group, and so on;
-	// Ranks count from the first member of a replica. Replicas in one process (group.Local) have a model
-	// each, and devices of different names. 0 is 1.
+	// step sums the gradients over the replicas. Replica 0 is the first members of the group; Ranks count
+	// from the first member of a replica. Replicas in one process have models and devices of their own.
+	// 0 is 1.
 	Replicas int
 	// Record makes every Step and Infer return a timeline.
 	Record bool
@@ -123,32 +117,32 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
-	if cfg.Plan != nil {
-		if err := cfg.takePlan(); err != nil {
-			return cfg, err
-		}
-	}
-	if cfg.Balance == nil {
-		cfg.Balance = []int{len(layers)}
-	}
-	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
 	for _, check := range []func() error{
-		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
+		cfg.takePlan,
+		func() error {
+			if cfg.Balance == nil {
+				cfg.Balance = []int{len(layers)}
+			}
+			return arg.Balance("pipe", cfg.Balance, len(layers))
+		},
 		cfg.checkReplicas,
 		cfg.checkDevices,
 		cfg.checkRanks,
-		cfg.checkAvailable,
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
 		cfg.checkBudget,
 		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, torch.MaxThreads) },
+		func() error {
+			cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
+			cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
+			return cfg.checkSchedule()
+		},
 	} {
 		if err := check(); err != nil {
 			return cfg, err
 		}
 	}
-	cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
-	return cfg, cfg.checkSchedule()
+	return cfg, nil
 }
 
 // checkSchedule has the schedule make a program, which must run.
@@ -164,6 +158,13 @@ func (cfg *Config) checkSchedule() error {
 		}})
 	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
 	switch {
+	case cfg.Plan != nil:
+		for w, actions := range cfg.Plan.Program.Workers {
+			if slices.ContainsFunc(actions, func(a schedule.Action) bool { return worker[a.Stage] != w }) {
+				return cfg.refusePlan(fmt.Sprintf("its worker %d has stages of other devices", w),
+					"want one worker for each device, numbered in the order of stages")
+			}
+		}
 	case !given:
 	case err != nil:
 		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other stages, devices or chunks")
@@ -225,8 +226,24 @@ func (cfg *Config) checkDevices() error {
 	return nil
 }
 
-// checkAvailable checks that this process can use the devices of its stages.
-func (cfg *Config) checkAvailable() error {
+// checkRanks checks Ranks, fills in their default, and checks that this process can use the devices of
+// its stages.
+func (cfg *Config) checkRanks() error {
+	stages, size := len(cfg.Balance), 1
+	if cfg.Group == nil && cfg.Ranks != nil {
+		return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
+	}
+	if cfg.Group != nil {
+		replicas, _ := cfg.replicas()
+		if size = cfg.Group.Size() / replicas; cfg.Ranks == nil {
+			cfg.Ranks = DefaultRanks(cfg.Devices, size)
+		}
+		distinct := slices.Compact(slices.Sorted(slices.Values(cfg.Ranks)))
+		if len(cfg.Ranks) != stages || len(distinct) != size || distinct[0] != 0 || distinct[size-1] != size-1 {
+			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("a replica has %d stages and %d processes", stages, size),
+				fmt.Sprintf("want a rank from 0 to %d for each stage, and a stage for each rank", size-1))
+		}
+	}
 	for i, d := range cfg.Devices {
 		if err := d.Usable(); err != nil && cfg.here(i) {
 			return refuse("Devices", cfg.Devices, err.Error(), "want cpu:0, cpu:1, ...")
@@ -235,37 +252,9 @@ func (cfg *Config) checkAvailable() error {
 	return nil
 }
 
-// checkRanks checks Ranks, and fills in their default.
-func (cfg *Config) checkRanks() error {
-	stages := len(cfg.Balance)
-	if cfg.Group == nil {
-		if cfg.Ranks != nil {
-			return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
-		}
-		return nil
-	}
-	replicas, _ := cfg.replicas()
-	size := cfg.Group.Size() / replicas
-	if cfg.Ranks == nil {
-		if stages < size {
-			return refuse("Group", unquoted(fmt.Sprintf("of %d processes", cfg.Group.Size())),
-				fmt.Sprintf("%d stages in each of %d replicas leave some without one", stages, replicas),
-				"want as many stages as a replica has processes, or more")
-		}
-		cfg.Ranks = DefaultRanks(cfg.Devices, size)
-	}
-	distinct := slices.Compact(slices.Sorted(slices.Values(cfg.Ranks)))
-	if len(cfg.Ranks) != stages || len(distinct) != size || distinct[0] != 0 || distinct[size-1] != size-1 {
-		return refuse("Ranks", cfg.Ranks, fmt.Sprintf("%d stages are on ranks 0 to %d", stages, size-1),
-			"want a rank for each stage, and a stage for each rank")
-	}
-	return nil
-}
-
 // Checkpoint is a policy of recomputation. It says for which micro-batches a stage keeps only its
 // input in forward and recomputes the rest before backward. It is one policy for all stages, or a
-// list with one for each, such as "always,never". The command's --checkpoint takes the same text.
-// The zero value is ExceptLast.
+// list with one for each, such as "always,never". The zero value is ExceptLast.
 type Checkpoint string
 
 const (
@@ -298,8 +287,7 @@ func (k Checkpoint) String() string {
 	return string(k)
 }
 
-// Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError if a word is no
-// policy, or a list has another length.
+// Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 	var out []Checkpoint
 	for _, word := range strings.Split(k.String(), ",") {
@@ -362,6 +350,9 @@ func (cfg *Config) refusePlan(problem, remedy string) error {
 // takePlan takes over the settings of the plan.
 func (cfg *Config) takePlan() error {
 	plan := cfg.Plan
+	if plan == nil {
+		return nil
+	}
 	if err := plan.Check(); err != nil {
 		return cfg.refusePlan(err.Error(), "want one that plan.Solve or plan.Parse returned, unchanged")
 	}

@@ -3,11 +3,8 @@ package pipe_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +14,6 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
-	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -85,61 +81,6 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 	}
 }
 
-// Float16 activations once lost the gradients of all stages before, because only three types were
-// known to carry gradients.
-func TestHalfPrecisionActivationsCarryGradients(t *testing.T) {
-	torchtest.Check(t)
-	const float16 = torch.DType(5)
-	to := func(d torch.DType) nn.Layer {
-		return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.To(x, d) })
-	}
-	model := nn.NewSequential(nn.NewLinear(3, 3), to(float16), to(torch.Float32), nn.NewLinear(3, 3))
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	if _, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, q := range nn.Params(model) {
-		if !q.Tensor().HasGrad() {
-			t.Errorf("%s has no gradient", q.Name)
-		}
-	}
-}
-
-// A layer that overwrites its input may come after layers that pass theirs through, at any
-// balance, in training and in evaluation.
-func TestInPlaceBehindPassThrough(t *testing.T) {
-	torchtest.Check(t)
-	for _, first := range []func() nn.Layer{
-		func() nn.Layer { return nn.NewDropout(0.5) }, func() nn.Layer { return nn.NewIdentity() }, func() nn.Layer { return nn.NewFlatten(1, -1) },
-	} {
-		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
-			model := nn.NewSequential(nn.NewLinear(3, 3), first(), nn.NewReLUInPlace(), nn.NewLinear(3, 3))
-			p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
-			c := torch.NewCtx(torch.Options{})
-			x := normal(2, 3)(c, 0)
-			before := torch.Bytes(x)
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)},
-				squares{}); err != nil {
-				t.Errorf("%v: %v", balance, err)
-			}
-			y, err := eval(p, context.Background(), x)
-			if err != nil {
-				t.Errorf("%v: %v", balance, err)
-			}
-			y.Free()
-			if !bytes.Equal(torch.Bytes(x), before) {
-				t.Errorf("%v: the batch was overwritten", balance)
-			}
-			p.Close()
-			c.Close()
-			nn.Free(model)
-		}
-	}
-}
-
 type constant struct {
 	nn.Base
 	w *nn.Param
@@ -161,43 +102,6 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 			pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// A backward that fails half way leaves work in the engine's queue, with its tensors. They once
-// stayed on the account until the worker's next backward.
-func TestFailedBackwardHoldsNothing(t *testing.T) {
-	torchtest.Check(t)
-	d := torch.CPU(5)
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBasicBlock(8, 16, 2),
-		nn.NewBasicBlock(16, 32, 2))
-	p := started(t, model, pipe.Config{Devices: []torch.Device{d}, Checkpoint: pipe.Never})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	x := normal(4, 3, 17, 17)(c, 0)
-	step := func() error {
-		_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
-		nn.ZeroGrads(model)
-		return err
-	}
-	base := d.Memory().Live
-	d.ResetPeak()
-	must.Do(t, step())
-	failures := 0
-	for limit, peak := base+1, d.Memory().Peak; limit < peak; limit += 1777 {
-		d.SetLimit(limit)
-		err := step()
-		d.SetLimit(0)
-		var e *pipe.Error
-		if errors.As(err, &e) && e.Direction == schedule.Backward {
-			failures++
-		}
-		if got := d.Memory().Live; got != base {
-			t.Errorf("limit %d: %d bytes more are live: %v", limit, got-base, err)
-		}
-	}
-	if failures == 0 {
-		t.Error("no limit made a backward fail")
 	}
 }
 
@@ -225,31 +129,6 @@ func TestCloseWaitsForRuns(t *testing.T) {
 	p.Close()
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestInputMustBeALeaf(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(3, 2), nn.NewTanh())
-	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{Grad: true, Threads: 1})
-	defer c.Close()
-	leaf := normal(4, 3)(c, 0).SetRequiresGrad(true)
-	defer leaf.SetGradOf(nil)
-	if _, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(c.Tanh(leaf)),
-			Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err == nil || !strings.Contains(err.Error(), "detach it") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(leaf), Target: pipe.Rows(normal(4, 2)(c, 1))}, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	c.SetGrad(false)
-	for i, g := range torch.Values[float32](c.GradOf(leaf)) {
-		if g == 0 {
-			t.Errorf("element %d of the input's gradient is zero: a micro-batch is missing", i)
-		}
 	}
 }
 
@@ -354,55 +233,6 @@ func (m *randomNet) gap(k int) {
 	}
 }
 
-// Tensors and gradients with gaps in their memory, between layers that libtorch computes otherwise then,
-// give the bits of the plain loop behind every cut.
-func TestGapsGiveTheSameBitsBehindEveryCut(t *testing.T) {
-	torchtest.Check(t)
-	for k := gapped; k < kindCount; k++ {
-		for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
-			q := problem{
-				model: func() *nn.Sequential { return randomModel([]int{5, k}, unwrapped) }, rows: 3, steps: 1,
-				loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3), autocast: autocast,
-			}
-			want := q.plain(1, 1)
-			layers := len(q.model().Layers())
-			for cut := 1; cut < layers; cut++ {
-				if d := want.differs(q.piped(t, pipe.Config{Balance: []int{cut, layers - cut}, Chunks: 1, Seed: 1, Autocast: autocast})); d != "" {
-					t.Errorf("gap %d, layer %d, autocast %v, cut at %d: %s differs from the plain loop", (k-gapped)/sensitiveCount, (k-gapped)%sensitiveCount, autocast, cut, d)
-				}
-			}
-		}
-	}
-}
-
-// A gradient that is expanded and has gaps joins others of the same tensor: the layout of their sum, and so
-// the bits of what comes before, is the same with a cut between its uses.
-func TestAnExpandedGradientWithGapsJoinsOthers(t *testing.T) {
-	torchtest.Check(t)
-	q := problem{
-		model: func() *nn.Sequential {
-			return nn.NewSequential(nn.NewLinear(6, 6), nn.NewSiLU(),
-				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-					return []*torch.Tensor{xs[0], c.SiLU(c.Contiguous(c.Transpose(xs[0], 1, 2)))}
-				}),
-				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-					both := c.Cat([]*torch.Tensor{xs[0], c.Detach(c.Narrow(xs[0], 2, 0, 4))}, 2)
-					return []*torch.Tensor{c.Add(c.Narrow(c.SumDim(both, []int64{1}, true), 2, 0, 6), c.Reshape(xs[1], -1, 4, 6))}
-				}),
-				nn.NewFlatten(1, -1), nn.NewLinear(24, 3))
-		},
-		rows: 3, steps: 1, loss: nn.CrossEntropy(), input: normal(3, 4, 6), target: classes(3, 3),
-	}
-	for seed := range uint64(5) {
-		want := q.plain(1, seed)
-		for cut := 1; cut < 6; cut++ {
-			if d := want.differs(q.piped(t, pipe.Config{Balance: []int{cut, 6 - cut}, Chunks: 1, Seed: seed})); d != "" {
-				t.Errorf("seed %d, cut at %d: %s differs from the plain loop", seed, cut, d)
-			}
-		}
-	}
-}
-
 // wrappedNet is six flattened layers of every kind, three of them wrapped: with dropout and batch
 // norm, one wrapper in another, and skips into one and out of one.
 func wrappedNet(wrap func(nn.Layer) nn.Layer) *nn.Sequential {
@@ -461,73 +291,6 @@ func buried(s *saboteur) *nn.Sequential {
 	deep := nn.Checkpointed(nn.NewSequential(nn.NewTanh()).Add("it", s))
 	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh()).Add("wrapped",
 		nn.Checkpointed(nn.NewSequential(nn.NewLinear(8, 8)).Add("deep", deep))).Add("head", nn.NewLinear(8, 3))
-}
-
-// A batch is cut into as many micro-batches as were asked for or as it has rows, and the policy
-// counts on the real number: with fewer rows than chunks except_last still spares one.
-func TestRealNumberOfMicroBatches(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(3, 3), nn.NewTanh(), nn.NewLinear(3, 2))
-	defer nn.Free(model)
-	for _, row := range []struct {
-		rows         int64
-		chunks       int
-		microBatches int
-		recomputed   map[pipe.Checkpoint]int // by each stage
-	}{
-		{2, 2, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
-		// torch.chunk: 3 of 4, all of them recomputed
-		{5, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}},
-		{7, 4, 4, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 4, pipe.ExceptLast: 3}},
-		{2, 4, 2, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 2, pipe.ExceptLast: 1}},
-		{1, 4, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
-		{1, 1, 1, map[pipe.Checkpoint]int{pipe.Never: 0, pipe.Always: 1, pipe.ExceptLast: 0}},
-	} {
-		for _, policy := range policies {
-			p := must.Get(pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: row.chunks, Checkpoint: policy, Record: true}))(t)
-			c := torch.NewCtx(torch.Options{})
-			b := pipe.Batch{Input: pipe.Rows(normal(row.rows, 3)(c, 0)), Target: pipe.Rows(normal(row.rows, 2)(c, 1))}
-			result, err := p.Step(context.Background(), b, nn.MSE().Sum())
-			if err != nil {
-				t.Fatalf("%d rows: %v", row.rows, err)
-			}
-			count := map[string]int{}
-			for _, e := range result.Timeline.Events {
-				count[fmt.Sprint(e.Action.Kind, e.Action.Stage)]++
-			}
-			for stage := range 2 {
-				for kind, want := range map[schedule.Kind]int{schedule.Forward: row.microBatches,
-					schedule.Recompute: row.recomputed[policy], schedule.Backward: row.microBatches} {
-					if got := count[fmt.Sprint(kind, stage)]; got != want {
-						t.Errorf("%d rows in %d chunks, %v: stage %d did %d of %v, want %d", row.rows, row.chunks,
-							policy, stage, got, kind, want)
-					}
-				}
-			}
-			infer := must.Get(p.Infer(context.Background(), b))(t)
-			run := must.Get(p.Forward(context.Background(), b))(t)
-			for _, got := range []int{result.MicroBatches, infer.MicroBatches, run.MicroBatches()} {
-				if got != row.microBatches {
-					t.Errorf("%d rows in %d chunks: %d micro-batches, want %d", row.rows, row.chunks, got, row.microBatches)
-				}
-			}
-			for _, e := range infer.Timeline.Events {
-				if k := e.Action.Kind; k != schedule.Forward && k != schedule.SendActivation && k != schedule.ReceiveActivation {
-					t.Errorf("inference did %v", e.Action)
-				}
-			}
-			for _, y := range []*torch.Tensor{infer.Output[0], run.Output()[0]} {
-				if want := []int64{row.rows, 2}; !reflect.DeepEqual(y.Shape(), want) {
-					t.Errorf("output %v, want %v", y, want)
-				}
-			}
-			infer.Output[0].Free()
-			run.Close()
-			c.Close()
-			p.Close()
-			nn.ZeroGrads(model)
-		}
-	}
 }
 
 // note is what a layer sees of the run.
@@ -614,72 +377,5 @@ func TestRecomputationDropsTheSame(t *testing.T) {
 			t.Errorf("%v: %d of 200 elements were dropped, about 127 are expected", policy, zeros)
 		}
 		x.SetGradOf(nil)
-	}
-}
-
-// Which stages of a step exchange something is known by what is received: neighbours always, and
-// beyond them the ends of a skip. One within a stage adds none, and one to the next stage goes with
-// the activation.
-func TestWhichTransfersSkipsMake(t *testing.T) {
-	torchtest.Check(t)
-	plain := func() nn.Layer { return nn.NewTanh() }
-	stash := func(name string, space nn.Namespace) nn.Layer {
-		l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash(name, x); return c.Tanh(x) })
-		l.Stashes(name)
-		l.Isolate(space)
-		return l
-	}
-	pop := func(name string, space nn.Namespace) nn.Layer {
-		l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mul(x, c.Pop(name)) })
-		l.Pops(name)
-		l.Isolate(space)
-		return l
-	}
-	all, one, two := nn.Namespace{}, nn.NewNamespace(), nn.NewNamespace()
-	for _, row := range []struct {
-		reason  string
-		layers  []nn.Layer
-		balance []int
-		want    []string
-	}{
-		{"no skip", []nn.Layer{plain(), plain(), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
-		{"within a stage", []nn.Layer{stash("foo", all), pop("foo", all), plain(), plain()}, []int{2, 1, 1},
-			[]string{"0>1", "1>2"}},
-		{"to the next stage", []nn.Layer{stash("foo", all), pop("foo", all), plain()}, []int{1, 1, 1}, []string{"0>1", "1>2"}},
-		{"to the next", []nn.Layer{stash("foo", all), plain(), pop("foo", all)}, []int{1, 1, 1},
-			[]string{"0>1", "0>2", "1>2"}},
-		{"two from different stages to one",
-			[]nn.Layer{stash("foo", all), stash("bar", all), plain(), pop("bar", all), pop("foo", all)}, []int{1, 1,
-				1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
-		{"of one name in two namespaces", []nn.Layer{stash("foo", one), stash("foo", two), plain(), pop("foo", two),
-			pop("foo", one)}, []int{1, 1, 1, 2}, []string{"0>1", "0>3", "1>2", "1>3", "2>3"}},
-		{"one to two stages", []nn.Layer{stash("foo", all), plain(), pop("foo", all), pop("foo", all)},
-			[]int{1, 1, 1, 1}, []string{"0>1", "0>2", "0>3", "1>2", "2>3"}},
-	} {
-		p := started(t, nn.NewSequential(row.layers...), pipe.Config{Balance: row.balance, Chunks: 2, Record: true})
-		c := torch.NewCtx(torch.Options{})
-		x := normal(2, 3)(c, 0).SetRequiresGrad(true)
-		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, mean{})
-		if err != nil {
-			t.Fatalf("%s: %v", row.reason, err)
-		}
-		var want, got []string // forward, and back
-		for _, edge := range row.want {
-			for i := range 2 {
-				want = append(want, fmt.Sprintf("%sF%d", edge, i), fmt.Sprintf("%c>%cB%d", edge[2], edge[0], i))
-			}
-		}
-		for _, e := range result.Timeline.Events {
-			if e.Action.Kind.Receive() {
-				got = append(got, e.Action.String())
-			}
-		}
-		slices.Sort(want)
-		slices.Sort(got)
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: it received %v, want %v", row.reason, got, want)
-		}
-		x.SetGradOf(nil)
-		c.Close()
 	}
 }

@@ -129,11 +129,7 @@ func (p *Pipe) inOrder() error {
 	if err == nil {
 		return nil
 	}
-	problem := fmt.Sprintf("between GPUs of different processes values have no names: %v", err)
-	const remedy = "want a program that receives in the order in which it sends"
-	if p.cfg.Plan != nil {
-		return p.cfg.refusePlan(problem, remedy)
-	}
-	value := unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks))
-	return refuse("Schedule", value, problem, remedy)
+	return refuse("Schedule", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)),
+		fmt.Sprintf("between GPUs of different processes values have no names: %v", err),
+		"want a program that receives in the order in which it sends")
 }

@@ -16,7 +16,6 @@ import (
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
-	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -156,39 +155,6 @@ func (a *aborted) Abort() {
 	a.once.Do(func() { close(a.done) })
 }
 
-// What made a group fail is the error of a process, and not what that has ended, such as a transfer over
-// communicators that were aborted: also where the process itself has made it fail.
-func TestErrorOfAGroupThatFailedHere(t *testing.T) {
-	torchtest.Check(t)
-	for range 20 {
-		var ways atomic.Int32
-		q := problem{model: func() *nn.Sequential { return tied(true, false) }, loss: nn.CrossEntropy(), input: classes(7, 6), target: classes(7, 6)}
-		fabric := &linktest.Fabric{}
-		_, errs := each(2, func(g *group.Group) (struct{}, error) {
-			comms := &aborted{Communicators: fabric.Communicators(), done: make(chan struct{})}
-			q := q
-			q.reach = func(p *pipe.Pipe, _ *group.Group) {
-				p.SetGPUs(torch.Device.String, func() link.Communicators { return comms },
-					func(torch.Device) stream.Stream { return linktest.NewStream(uint64(ways.Add(1))) })
-			}
-			return struct{}{}, q.on(g, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: cpus(2)}, func(m process) error {
-				m.Hold(func(_, action int) {
-					if action == 1 { // the first send
-						g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "the connection broke"})
-						<-comms.done
-					}
-				})
-				return m.train(context.Background(), 0)
-			})
-		})
-		for rank, err := range errs {
-			if err == nil || !strings.Contains(err.Error(), "the connection broke") {
-				t.Errorf("process %d ended with %v", rank, err)
-			}
-		}
-	}
-}
-
 // startTwo starts two processes with a device each, until the test's end.
 func startTwo(t *testing.T) *crew {
 	t.Helper()
@@ -203,38 +169,6 @@ func startTwo(t *testing.T) *crew {
 		}
 	})
 	return c
-}
-
-// Two processes, each with a device of its own, give the bits of one, with every schedule: on two GPUs
-// by NCCL, elsewhere over Gloo.
-func TestTwoProcessesWithEverySchedule(t *testing.T) {
-	c := startTwo(t)
-	for _, s := range schedule.Schedules() {
-		d := drawn{Kinds: []int{1, 4, 18, 19, 20}, Rows: 8, Short: 5, Chunks: 4, Seed: 7, Checkpoint: pipe.ExceptLast, OnDevices: true}
-		d.Order = order{Name: s.Name, Devices: []int{0, 1, 0, 1}}
-		if s.Virtual == 1 {
-			d.Order.Devices = []int{0, 1}
-		}
-		n, stages := len(d.problem().model().Layers()), len(d.Order.Devices)
-		for i := range stages {
-			d.Order.Balance = append(d.Order.Balance, (i+1)*n/stages-i*n/stages)
-		}
-		want, err := trialOf(t, d)
-		if err != nil { // to and fro
-			d.Order.Devices = []int{0, 1, 1, 0}
-			if want, err = trialOf(t, d); err != nil {
-				t.Errorf("%s: %v", s.Name, err)
-				continue
-			}
-		}
-		got, _, err := c.run(d)
-		if err != nil {
-			t.Fatalf("%s: %v", s.Name, err)
-		}
-		if s := want.differs(got); s != "" {
-			t.Errorf("%s: %s differs from that of one process", d.Order.Name, s)
-		}
-	}
 }
 
 // Two processes, each a replica on a device of its own, sum to the bits of two on one device: on two
@@ -257,18 +191,6 @@ func TestTwoProcessesSumGradients(t *testing.T) {
 			t.Errorf("%s differs between one device and two", s)
 		}
 	}
-}
-
-// trialOf is a run in one process.
-func trialOf(t *testing.T, d drawn) (record, error) {
-	t.Helper()
-	records, errs := each(1, func(g *group.Group) (record, error) {
-		return d.problem().member(g, d.placed(), true)
-	})
-	if errs[0] != nil {
-		return record{}, errs[0]
-	}
-	return merge(records)
 }
 
 // Processes may name their devices alike: that is a device of each. Stages are then shared out in order.
@@ -336,22 +258,6 @@ func TestDevicesOfOneName(t *testing.T) {
 		if err := cfg.Check(model()); err == nil || !strings.Contains(err.Error(), "here cannot use cuda:0") {
 			t.Errorf("got %v", err)
 		}
-	}
-}
-
-// The names in a plan say which rank has a device.
-func TestPlanOfDevicesOfOneName(t *testing.T) {
-	torchtest.Check(t)
-	q := deepProblem()
-	q.steps = 1
-	done := must.Get(q.planned(pipe.Config{Balance: []int{4, 5}, Chunks: 2, Seed: 1}))(t)
-	plan := done.plan
-	plan.Devices[0].Name, plan.Devices[1].Name = "rank:0/cpu:7", "rank:1/cpu:7"
-	cfg := pipe.Config{Plan: plan, Group: group.Local(2)[1]}
-	p := must.Get(pipe.Open(q.model(), cfg))(t)
-	defer p.Close()
-	if got := fmt.Sprint(p.Config().Ranks, p.Config().Devices, p.Stages()[1].Here); got != "[0 1] [cpu:7 cpu:7] true" {
-		t.Errorf("got %s", got)
 	}
 }
 

@@ -3,8 +3,6 @@ package pipe
 import (
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
-	"penstock.example/profile"
-	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -52,23 +50,6 @@ func (cfg Config) Apart(lanes ...int) Config {
 	return cfg
 }
 
-// InferGraph is what workers run in an Infer of so many micro-batches.
-func (p *Pipe) InferGraph(microBatches int) (*schedule.Graph, error) {
-	found, err := p.countsOnlyPlan(microBatches)
-	if err != nil {
-		return nil, err
-	}
-	return found.programs[schedule.ForwardOnly]().Graph, nil
-}
-
-// Measured is what was measured of the stages for one kind of batch.
-func (p *Pipe) Measured() []profile.Chain {
-	for _, chains := range p.plans.chains {
-		return chains
-	}
-	return nil
-}
-
 // SetLink has the stages joined by links that f makes, one for each mini-batch. It gets the worker
 // of each stage.
 func (p *Pipe) SetLink(f func(worker []int) link.Link) {
@@ -80,7 +61,11 @@ func (p *Pipe) SetLink(f func(worker []int) link.Link) {
 }
 
 // SetHardware says what devices are made of.
-func (p *Pipe) SetHardware(of func(torch.Device) string) { p.hardware = of }
+func (p *Pipe) SetHardware(of func(torch.Device) string) {
+	for _, s := range p.stages {
+		s.hardware = of(s.Device)
+	}
+}
 
 // SetGPUs has the devices be GPUs, which communicators that are given reach from other processes. It
 // comes before Place.

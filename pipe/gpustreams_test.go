@@ -3,7 +3,6 @@ package pipe_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -209,98 +208,6 @@ func TestStreamsOfOneDevice(t *testing.T) {
 		}
 		if seed == most {
 			t.Errorf("nothing went wrong in %d steps without the wait %q", most*q.steps, without)
-		}
-	}
-}
-
-// plainOver is plain with the layers of each stage on a device of its own: what goes from one to
-// another is copied.
-func (q problem) plainOver(devices []torch.Device, balance []int, chunks int64, seed uint64) record {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	model := q.model()
-	defer nn.Free(model)
-	b := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
-	defer b.Close()
-	last := len(balance) - 1
-	stages, rest := make([][]nn.NamedLayer, len(balance)), model.Layers()
-	on := make([]*torch.Ctx, len(balance))
-	for s, n := range balance {
-		stages[s], rest = rest[:n], rest[n:]
-		on[s] = torch.NewCtx(torch.Options{Device: devices[s], Threads: 1})
-		defer on[s].Close()
-		for _, l := range stages[s] {
-			nn.Materialise(on[s], l.State(), seed)
-		}
-	}
-	var losses []float64
-	var r record
-	for step := range q.steps {
-		nn.ZeroGrads(model)
-		x, y := onDevice(b, devices[0], q.input(b, step)), onDevice(b, devices[last], q.target(b, step))
-		total, n := 0.0, q.rows/chunks
-		for i := range chunks {
-			in, out := make([]*torch.Tensor, len(balance)), make([]*torch.Tensor, len(balance))
-			var loss *torch.Tensor
-			for s, c := range on {
-				if s == 0 {
-					in[s] = c.Narrow(x, 0, i*n, n)
-				} else {
-					in[s] = c.CopyHere(out[s-1]).SetRequiresGrad(true)
-				}
-				c.SetGrad(true)
-				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(chunks), Seed: torch.Mix(seed, uint64(step))})
-				xs := []*torch.Tensor{in[s]}
-				for _, l := range stages[s] {
-					xs = ctx.RunNamed(l, xs)
-				}
-				if out[s] = xs[0]; s == last {
-					loss = q.loss.Forward(ctx, out[s], c.Narrow(y, 0, i*n, n))
-				}
-				c.SetGrad(false)
-			}
-			weight := float64(n) / float64(q.rows)
-			total += float64(torch.Item[float32](loss)) * weight
-			on[last].Backward([]*torch.Tensor{loss}, []*torch.Tensor{on[last].Fill_(on[last].EmptyLike(loss), weight)}, false)
-			for s := last; s > 0; s-- {
-				g := on[s-1].CopyHere(on[s].GradOf(in[s]))
-				on[s-1].Backward([]*torch.Tensor{out[s-1]}, []*torch.Tensor{g}, false)
-			}
-		}
-		losses = append(losses, total)
-		if step == q.steps-1 {
-			r = snapshot(model, losses, gradient)
-		}
-		for s, c := range on {
-			for _, l := range stages[s] {
-				descend(c, nn.Params(l.Layer))
-			}
-			c.Close()
-		}
-		b.Close()
-	}
-	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
-	for _, s := range nn.State(model) {
-		r.values[s.Name] = after.values[s.Name]
-	}
-	return r
-}
-
-// Stages on devices of several kinds, such as cpu:0 and cuda:0, give the bits of a plain loop with
-// the same layers on each:
-//
-//	PENSTOCK_TEST_DEVICES=cpu:0,cuda:0 go test ./pipe -run StagesOnSeveralDevices
-func TestStagesOnSeveralDevices(t *testing.T) {
-	torchtest.Check(t)
-	q := problem{model: fewPositions, loss: nn.CrossEntropy(), input: normal(12, 3, 16, 16), target: classes(12, 10), rows: 12, steps: 3}
-	for _, balance := range [][]int{{5, 5}, {3, 2, 5}, {3, 2, 3, 2}} {
-		devices := torchtest.Devices(len(balance))
-		want := q.plainOver(devices, balance, 4, 5)
-		for _, policy := range policies {
-			got := q.piped(t, pipe.Config{Balance: balance, Chunks: 4, Checkpoint: policy, Seed: 5})
-			if d := want.differs(got); d != "" {
-				t.Errorf("balance %v on %v, %v: %s differs from the plain loop", balance, devices, policy, d)
-			}
 		}
 	}
 }

@@ -152,6 +152,25 @@ func (q problem) plain(chunks int64, seed uint64) record {
 // plainOn trains without a pipe: a loop over micro-batches, each forward and backward of the whole
 // model.
 func (q problem) plainOn(d torch.Device, chunks int64, seed uint64) record {
+	return q.plainReplicas(d, 1, chunks, seed)
+}
+
+// parts are the sizes of the parts of n rows, longer ones first.
+func parts(n, m int64) (out []int64) {
+	m = min(n, m)
+	for i := range m {
+		out = append(out, n/m)
+		if i < n%m {
+			out[i]++
+		}
+	}
+	return out
+}
+
+// plainReplicas trains without a pipe: for each replica a loop over its micro-batches from gradients
+// of zero, and then the sum of the replicas' gradients in their order. Buffers are those that replica
+// 0 leaves.
+func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint64) record {
 	// autograd orders what is used several times by numbers that it counts on each thread
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -162,38 +181,57 @@ func (q problem) plainOn(d torch.Device, chunks int64, seed uint64) record {
 	model := q.model()
 	defer nn.Free(model)
 	nn.Materialise(c, nn.State(model), seed)
-	m := min(chunks, q.rows)
 	var losses []float64
 	var r record
 	for step := range q.steps {
 		nn.ZeroGrads(model)
 		q.sets(step, model)
 		x, y := onDevice(b, d, q.input(b, step)), onDevice(b, d, q.target(b, step))
-		total, start := 0.0, int64(0)
-		var deferred *nn.Deferred
-		if q.deferred {
-			deferred = nn.NewDeferred()
-		}
-		for i := range m {
-			n := q.rows / m
-			if i < q.rows%m {
-				n++
+		var start, left nn.BufferCopy // what replica 0 leaves
+		start.Take(nn.Buffers(model))
+		sums := map[string]*torch.Tensor{}
+		row, microBatch, total := int64(0), 0, 0.0
+		for k, rows := range parts(q.rows, replicas) {
+			start.Restore()
+			loss := 0.0
+			var deferred *nn.Deferred
+			if q.deferred {
+				deferred = nn.NewDeferred()
 			}
-			weight := 1.0
-			if q.loss.Reduction() == torch.ReduceMean {
-				weight = float64(n) / float64(q.rows)
+			for _, n := range parts(rows, chunks) {
+				weight := 1.0
+				if q.loss.Reduction() == torch.ReduceMean {
+					weight = float64(n) / float64(q.rows)
+				}
+				c.SetGrad(true)
+				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: len(parts(rows, chunks)),
+					Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
+				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
+				loss += float64(torch.Item[float32](l)) * weight
+				c.SetGrad(false)
+				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.EmptyLike(l), weight)}, false)
+				row, microBatch = row+n, microBatch+1
 			}
-			c.SetGrad(true)
-			ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: int(i), MicroBatches: int(m),
-				Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
-			loss := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, start, n)), c.Narrow(y, 0, start, n))
-			total += float64(torch.Item[float32](loss)) * weight
-			c.SetGrad(false)
-			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), weight)}, false)
-			start += n
+			if q.deferred {
+				deferred.Commit(nn.NewCtx(c, nn.Config{}))
+			}
+			total += loss
+			for _, p := range nn.Params(model) {
+				if g := c.GradOf(p.Tensor()); g == nil {
+				} else if sums[p.Name] == nil {
+					sums[p.Name] = g
+				} else {
+					sums[p.Name] = c.Add(sums[p.Name], g)
+				}
+			}
+			nn.ZeroGrads(model)
+			if k == 0 {
+				left.Take(nn.Buffers(model))
+			}
 		}
-		if q.deferred {
-			deferred.Commit(nn.NewCtx(c, nn.Config{}))
+		left.Restore()
+		for _, p := range nn.Params(model) {
+			p.Tensor().SetGradOf(sums[p.Name])
 		}
 		losses = append(losses, total)
 		if step == q.steps-1 {

@@ -16,14 +16,11 @@ import (
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s       s moves 0>2 and 0>3
 //	uses w           .                uses w, w        uses w      gradients of w move 3>2, 2>0
 //
-// A tie sends its gradient to the tie before it, where backward goes on summing from it. Sending
-// every gradient straight to the stage where the parameter lives would be as fast. But it would sum
-// in another order than autograd on an uncut model, which adds one use after the other: the two
-// uses on stage 2 would be summed by themselves first.
+// A tie sends its gradient to the tie before it, where backward goes on summing from it. So gradients are
+// summed one use after the other, as by autograd on an uncut model.
 
 // stageSkip is a skip that leaves the stage that stashes it, or that enters a stage that pops it.
 type stageSkip struct {
-	key   nn.SkipKey
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
 	place int        // index among the stage's skips that are stashed here
 	stash int        // the layer that stashes it
@@ -42,25 +39,23 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 	}
 	for _, r := range routes {
 		home := of(r.Stash)
-		pops := make([]int, len(stages))
-		last := home
+		from := stages[home]
+		source := location{home, len(from.skips)}
+		leaves := stageSkip{stash: r.Stash, from: location{-1, 0}, place: from.leaving}
 		for _, p := range r.Pops {
-			last = of(p)
-			pops[last]++
-		}
-		if last == home {
-			continue
-		}
-		at := stages[home].add(stageSkip{key: r.Key, stash: r.Stash, from: location{-1, 0}, place: stages[home].leaving})
-		stages[home].leaving++
-		source := location{home, at}
-		for s := home + 1; s <= last; s++ {
-			if pops[s] == 0 {
+			at := of(p)
+			to := stages[at]
+			if n := len(leaves.to); at == home {
 				continue
+			} else if n == 0 || leaves.to[n-1].stage != at {
+				leaves.to = append(leaves.to, location{at, len(to.skips)})
+				to.skips = append(to.skips, stageSkip{stash: r.Stash, from: source})
 			}
-			here := location{s, stages[s].add(stageSkip{key: r.Key, stash: r.Stash, from: source, pops: pops[s]})}
-			from := &stages[home].skips[at]
-			from.to = append(from.to, here)
+			to.skips[len(to.skips)-1].pops++
+		}
+		if len(leaves.to) > 0 {
+			from.skips = append(from.skips, leaves)
+			from.leaving++
 		}
 	}
 	last := map[*nn.Param]location{} // the tie on the last stage so far
@@ -74,10 +69,10 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 					continue
 				}
 				here := location{i, len(s.ties)}
-				if known {
-					stages[before.stage].ties[before.index].to = here
-				} else {
+				if !known {
 					before = location{-1, 0}
+				} else {
+					stages[before.stage].ties[before.index].to = here
 				}
 				s.ties = append(s.ties, tie{handles: []*nn.Param{p.Param}, from: before, to: location{-1, 0}})
 				last[p.Owner()] = here
@@ -87,11 +82,6 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 }
 
 func (s stageSkip) received() bool { return s.from.stage >= 0 }
-
-func (s *Stage) add(p stageSkip) int {
-	s.skips = append(s.skips, p)
-	return len(s.skips) - 1
-}
 
 // tie is a parameter that several stages use, on one of them. The parameter lives on the first of
 // the stages; the others have a replica.
@@ -121,17 +111,12 @@ func (p *Pipe) home(t tie) (*Stage, tie) {
 
 // ownReplicas refuses a run where another pipe, made after this one, has put replicas on the layers
 // of the stage where the parameter lives. The gradients would go to the replicas and be lost.
-func (p *Pipe) ownReplicas(b Batch) error {
-	if b.Within != nil { // a layer uses the replicas of the pipe around it
-		return nil
-	}
+func (p *Pipe) ownReplicas() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
-			for _, h := range t.handles {
-				if !t.received() && h.Replica() != nil {
-					return errors.New("pipe: another pipe has the model and has put a parameter that layers share on " +
-						"several stages; Close that one first")
-				}
+			if !t.received() && slices.ContainsFunc(t.handles, func(h *nn.Param) bool { return h.Replica() != nil }) {
+				return errors.New("pipe: another pipe has the model and has put a parameter that layers share on " +
+					"several stages; Close that one first")
 			}
 		}
 	}
@@ -146,18 +131,16 @@ func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 			continue
 		}
 		home, owner := p.home(t)
-		if !home.Here { // the first parcel brings the value
-			param := t.handles[0]
-			replica := c.Zeros(param.DType(), param.Shape()...)
-			t.become(c.Keep(replica).SetRequiresGrad(param.Trainable()))
-			continue
+		var replica *torch.Tensor
+		switch param := t.handles[0]; {
+		case !home.Here: // the first parcel brings the value
+			replica = c.Zeros(param.DType(), param.Shape()...)
+		case home.worker == s.worker:
+			replica = c.Detach(owner.tensor())
+		default:
+			replica = c.CopyHere(owner.tensor())
 		}
-		value := owner.tensor()
-		replica := c.Detach(value)
-		if home.worker != s.worker {
-			replica = c.CopyHere(value)
-		}
-		t.become(c.Keep(replica).SetRequiresGrad(value.RequiresGrad()))
+		t.become(c.Keep(replica).SetRequiresGrad(t.handles[0].Trainable()))
 	}
 	return nil
 }
@@ -174,10 +157,9 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the value that the stage before it has sent, which lies on
-// a device. If that is the stage's own, the replica shares the value's memory. The value may have
-// changed since: an optimizer has stepped, or the parameter was replaced. A replica that is equal is
-// not written, because the graphs of runs between forward and backward have saved it.
+// refresh makes a tie's replica equal to the value that the stage before it has sent from a device. If
+// that is the stage's own, the replica shares the value's memory. A replica that is equal is not written,
+// because the graphs of runs between forward and backward have saved it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from torch.Device) {
 	replica := t.tensor()
 	if from == s.Device && nn.SameMemory(value, replica) {

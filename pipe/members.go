@@ -9,14 +9,10 @@ import (
 	"penstock.example/schedule"
 )
 
-// The stages of a pipe may be in several processes, which are the members of a group. Parcels move
-// between them when the program says so. What all have to know they tell each other when all meet.
-//
-//	process 0   Step: actions of stages 0, 1 ──┐ meet: the loss   Update: norms ─┐ meet   prepare ─┐ meet   apply
-//	process 1   Step: actions of stages 2, 3 ──┘                          norms ─┘        prepare ─┘        apply
-//
-// A failure in the middle of a step is final for the group: messages may be under way, and nobody
-// knows which. Every process ends its call with the error of the one that failed first.
+// The stages of a pipe may be in several processes, the members of a group. Parcels move between them
+// when the program says so. All meet to tell each other the loss, the norms of gradients, and the end of
+// each phase of an update. A failure in the middle of a step is final for the group, since messages may
+// be under way. Every process ends its call with the error of the one that failed first.
 
 // memberReport is the message of a process to all others.
 type memberReport[T any] struct {
@@ -32,7 +28,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	}
 	own := memberReport[T]{mine, map[int]deviceBytes{}}
 	for _, w := range p.mine {
-		own.Devices[w] = deviceBytes{p.devices.of(w).Safe, p.workers[w].device.Memory().Peak}
+		own.Devices[w] = deviceBytes{p.devices.change(w, nil).Safe, p.workers[w].device.Memory().Peak}
 	}
 	all, err := group.Meet(ctx, p.cfg.Group, "pipe: "+what, own, failed)
 	if err != nil {
@@ -46,7 +42,9 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 		}
 		out[rank] = s.Body
 	}
-	p.devices.setPeaks(peaks)
+	for w, bytes := range peaks {
+		p.devices.change(w, func(b *deviceBytes) { b.Peak = bytes })
+	}
 	return out, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -46,37 +45,6 @@ type mean struct{}
 
 func (mean) Forward(c *nn.Ctx, y, _ *torch.Tensor) *torch.Tensor { return c.Mean(y) }
 func (mean) Reduction() torch.Reduction                          { return torch.ReduceMean }
-
-// After each step every device has exactly the bytes it had before, on any number of stages.
-func TestLiveBytesReturnAfterEachStep(t *testing.T) {
-	torchtest.Check(t)
-	for _, balance := range [][]int{{8}, {4, 4}, {2, 2, 4}, {2, 2, 2, 2}} {
-		for _, policy := range policies {
-			model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{}),
-				nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-				nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Pair{1,
-					1}), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
-			p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy}))(t)
-			c := torch.NewCtx(torch.Options{})
-			b := pipe.Batch{Input: pipe.Rows(normal(7, 3, 8, 8)(c, 0)), Target: pipe.Rows(classes(7, 5)(c, 0))}
-			want := ""
-			for range 4 {
-				if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
-					t.Fatal(err)
-				}
-				nn.ZeroGrads(model)
-				if got := liveBytes(4); want != "" && got != want {
-					t.Errorf("%v, %v: live bytes %s, after the first step %s", balance, policy, got, want)
-				} else {
-					want = got
-				}
-			}
-			c.Close()
-			p.Close()
-			nn.Free(model)
-		}
-	}
-}
 
 // A limit is enforced to the byte: the peak of a step is enough, one byte less is not, and the
 // refusal costs nothing but the step.
@@ -221,56 +189,6 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 	}
 	out.plan, out.plans = p.Plan(), p.Plan().Devices
 	return out, nil
-}
-
-// TestOptimalPeakIsAsPlanned: on one stage the account sees what was planned, to the byte, in every
-// step and with any number of micro-batches, from the least budget that works, which a pipe with
-// less says before it trains, to the one with which nothing is recomputed. Weights, gradients and
-// statistics are those of the plain loop.
-func TestOptimalPeakIsAsPlanned(t *testing.T) {
-	problems := planned(t)
-	for _, name := range slices.Sorted(maps.Keys(problems)) {
-		for _, chunks := range draws.Pick([]int{3}, []int{1, 3}) {
-			t.Run(fmt.Sprint(name, " ", chunks), func(t *testing.T) {
-				torchtest.Check(t)
-				q := problems[name]
-				want := q.plain(int64(chunks), 1)
-				config := func(budget int64) pipe.Config {
-					return onDevices(pipe.Config{Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}})
-				}
-				unbound, err := q.planned(config(0))
-				if err != nil {
-					t.Fatal(err)
-				}
-				most := unbound.plans[0].Peak
-				_, err = q.planned(config(unbound.plans[0].Base + 1))
-				var short *plan.MemoryError
-				if !errors.As(err, &short) {
-					t.Fatalf("with %d bytes: %v", unbound.plans[0].Base+1, err)
-				}
-				budgets := []int64{0, (short.Least() + most) / 2, short.Least()}
-				if draws.Full {
-					budgets = append(budgets, most, max(most-1, short.Least()), short.Least()+(most-short.Least())/8)
-				}
-				for _, budget := range budgets {
-					got, err := q.planned(config(budget))
-					if err != nil {
-						t.Errorf("with %d bytes of %d to %d: %v", budget, short.Least(), most, err)
-						continue
-					}
-					if d := want.differs(got.record); d != "" {
-						t.Errorf("with %d bytes of %d to %d: %s differs from the plain loop", budget, short.Least(), most, d)
-					}
-					for step, peak := range got.peaks {
-						if plan := got.plans[0]; peak[0] != plan.Peak || budget > 0 && peak[0] > budget {
-							t.Errorf("with %d bytes of %d to %d, step %d: %d bytes, planned %d", budget,
-								short.Least(), most, step, peak[0], plan.Peak)
-						}
-					}
-				}
-			})
-		}
-	}
 }
 
 // TestOptimalStagesStayWithinTheirBudgets: over several stages what a device holds depends on who
@@ -533,7 +451,7 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		} else if n == 1 {
 			once = measured
 		}
-		return p.Measured(), []float64{r.Loss}
+		return p.Chains(), []float64{r.Loss}
 	}
 	want, loss := run(false, "a", "a", "a")
 	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"), cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),
@@ -560,71 +478,6 @@ type counts struct {
 func (l *counts) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	*l.n++
 	return c.MulScalar(x, 1)
-}
-
-// One micro-batch after the other, a skip of S bytes is where it must be and nowhere else: on its
-// own device until it has been sent, on that of the layer that pops it until it has been popped, on
-// the stages in between never. Layers look at the accounts while they run; the activations are 4
-// bytes for each row.
-func TestSkipIsFreedAfterItsLastUse(t *testing.T) {
-	torchtest.Check(t)
-	const rows, width = 8, 1000
-	const skip, activation = rows * width * 4, rows * 4
-	var base [4]int64
-	seen := map[string][]int64{} // by point: live bytes by device, beyond the base
-	look := func(point string) {
-		var live []int64
-		for i := range base {
-			live = append(live, torch.CPU(i).Memory().Live-base[i])
-		}
-		seen[point] = live
-	}
-	pass := func(point string) nn.Layer {
-		return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { look(point); return c.AddScalar(x, 1) })
-	}
-	model := nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		c.Stash("a", c.MulScalar(x, 2))
-		look("stashed")
-		return c.SumDim(x, []int64{1}, true)
-	}, "a"), pass("on stage 1"), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		look("before the pop")
-		y := c.SumDim(c.Pop("a"), []int64{1}, true)
-		return c.Add(x, y)
-	}, "a"), pass("after it"), pass("on stage 3"))
-	p := started(t, model, pipe.Config{Balance: []int{1, 1, 2, 1}})
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(5)})
-	defer c.Close()
-	x := normal(rows, width)(c, 0)
-	for i := range base {
-		base[i] = torch.CPU(i).Memory().Live
-	}
-	result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
-	result.Output[0].Free()
-	// Receives stand directly before what needs them, those from afar first: 0>2F0 may come as soon
-	// as 0F0 is over, so that stage 1 may run before or after it. Device by device what a layer can
-	// count on is its own stage's share.
-	for _, row := range []struct {
-		point  string
-		device int
-		want   int64
-	}{
-		{"stashed", 0, skip},
-		{"before the pop", 2, skip + activation},
-		{"before the pop", 0, 0},
-		{"before the pop", 1, 0},
-		{"after it", 2, activation}, // its input
-		{"on stage 3", 3, activation},
-		{"on stage 3", 2, 0},
-		{"on stage 3", 1, 0},
-		{"on stage 3", 0, 0},
-	} {
-		if got := seen[row.point][row.device]; got != row.want {
-			t.Errorf("%s: %d bytes on cpu:%d, want %d", row.point, got, row.device, row.want)
-		}
-	}
-	if got := seen["on stage 1"][1]; got != activation {
-		t.Errorf("%d bytes on stage 1, want %d", got, activation)
-	}
 }
 
 // pace delays workers: to each it gives the actions that others must have begun, or be through,
@@ -815,116 +668,12 @@ func TestSafeLimitHolds(t *testing.T) {
 	})
 }
 
-// TestSafeLimitIsExact: where stages do not pass on the memory that they were given, the safe limit
-// is the same whatever run it is taken from, one in which neighbours receive at once, one in
-// which they are late, or any, and it is to the byte what a device holds when they are late.
-func TestSafeLimitIsExact(t *testing.T) {
-	torchtest.Check(t)
-	rapid.Check(t, func(t *rapid.T) {
-		widths := rapid.SliceOfN(rapid.Int64Range(1, 60), 2, 8).Draw(t, "widths")
-		kinds := rapid.SliceOfN(rapid.IntRange(0, 2), len(widths), -1).Draw(t, "kinds")
-		far := rapid.Bool().Draw(t, "far")
-		q := problem{rows: 7, loss: nn.MSE(), input: normal(7, 8), target: normal(7, 8)}
-		q.model = func() *nn.Sequential {
-			model := nn.NewSequential()
-			add := func(l nn.Layer) { model.Add(fmt.Sprint(model.Len()), l) }
-			at := int64(8)
-			for i, w := range widths {
-				add(nn.NewSequential(nn.NewLinear(at, w), []nn.Layer{nn.NewTanh(), nn.NewSigmoid(), nn.NewReLUInPlace()}[kinds[i]]))
-				at = w
-			}
-			add(nn.NewLinear(at, 8))
-			if !far {
-				return model
-			}
-			stash := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { y := c.Tanh(x); c.Stash("far", y); return c.Tanh(y) })
-			stash.Stashes("far")
-			pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mul(x, c.Pop("far")) })
-			pop.Pops("far")
-			return nn.NewSequential(stash).Add("middle", model).Add("pop", pop)
-		}
-		cfg := randomCut(t, len(q.model().Layers()))
-		safe, _, err := q.passes(cfg, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for one, device := range devicesOf(cfg) {
-			for name, hold := range map[string]func(*schedule.Graph, int) func(int, int){"at once": prompt, "late": late} {
-				again, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return hold(g, one) })
-				if err != nil || !slices.Equal(again, safe) {
-					t.Errorf("with neighbours of %v that receive %s, %v are safe, and %v before: %v",
-						device, name, again, safe, err)
-				}
-				if peaks[one] > safe[one] || name == "late" && peaks[one] != safe[one] {
-					t.Errorf("with neighbours of %v that receive %s it takes %d bytes, and %d are safe",
-						device, name, peaks[one], safe[one])
-				}
-			}
-		}
-	})
-}
-
 // wide is a problem of few parameters and many rows, whose first stage of two layers gives more
 // than it is given.
 func wide() problem {
 	const rows = 600
 	return problem{rows: rows, loss: nn.MSE(), input: normal(rows, 4), target: normal(rows, 4), steps: 1,
 		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(), nn.NewLinear(32, 4)) }}
-}
-
-// TestInferStaysWithinABudget: with the policy optimal, a first stage that is ahead of the next
-// does not fill its device with outputs, in an inference as little as in a step: under the least
-// budgets that train, both pass when neighbours are late. What an inference takes is part of the
-// safe limit.
-func TestInferStaysWithinABudget(t *testing.T) {
-	torchtest.Check(t)
-	q := wide()
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(7)})
-	defer c.Close()
-	x, y := q.input(c, 0), q.target(c, 0)
-	for _, policy := range []pipe.Checkpoint{pipe.Optimal, pipe.Always} {
-		for one := range 2 {
-			model := q.model()
-			cfg := pipe.Config{Balance: []int{2, 1}, Chunks: 6, Checkpoint: policy, Seed: 1}
-			if policy == pipe.Optimal {
-				cfg.Budget = []int64{1, 1}
-				p, err := pipe.Open(model, cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = p.PlanFor(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, q.loss)
-				for _, s := range shortages(t, err).Stages {
-					cfg.Budget[s.Stage] = s.Least
-				}
-				p.Close()
-			}
-			for i := range 2 {
-				torch.CPU(i).ResetPeak()
-			}
-			p := must.Get(pipe.New(model, cfg))(t)
-			g := must.Get(p.InferGraph(cfg.Chunks))(t)
-			p.Hold(late(g, one))
-			out, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
-			if err != nil {
-				t.Errorf("%v, late neighbours of %v, with %v bytes: %v", policy, torch.CPU(one), cfg.Budget, err)
-			}
-			torch.FreeAll(out.Output)
-			if safe, peak := p.SafeLimit()[one], torch.CPU(one).Memory().Peak; peak != safe {
-				t.Errorf("%v, late neighbours of %v: it takes %d bytes, and %d are safe", policy, torch.CPU(one), peak, safe)
-			}
-			b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}
-			if _, err := p.PlanFor(context.Background(), b, q.loss); err != nil {
-				t.Fatal(err)
-			}
-			program := must.Get(p.Program(cfg.Chunks))(t)
-			p.Hold(late(program.Graph(), one))
-			if _, err := p.Step(context.Background(), b, q.loss); err != nil {
-				t.Errorf("%v, late neighbours of %v, with %v bytes, a step: %v", policy, torch.CPU(one), cfg.Budget, err)
-			}
-			p.Close()
-			nn.Free(model)
-		}
-	}
 }
 
 // requested is what libtorch's allocator of a GPU says that it was asked for, and 0 for a CPU.

@@ -1,14 +1,12 @@
 package pipe_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"penstock.example/internal/must"
@@ -150,93 +148,6 @@ func TestAutocastIsTransparent(t *testing.T) {
 	}
 }
 
-// observer counts what its layers are given, which they hand on.
-type observer struct {
-	mu   sync.Mutex
-	seen map[string]int
-}
-
-func (o *observer) layer(name string) nn.Layer {
-	return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.seen == nil {
-			o.seen = map[string]int{}
-		}
-		o.seen[fmt.Sprintf("%s: %v, autocast %v, recomputing %v", name, x.DType(), c.Autocast(), c.Recomputing)]++
-		return x
-	})
-}
-
-// What crosses stages is bfloat16, in forward and in a recomputation; parameters and their
-// gradients are float32.
-func TestAutocastLowersWhatCrossesStages(t *testing.T) {
-	torchtest.Check(t)
-	var o observer
-	model := nn.NewSequential(o.layer("input"), nn.NewLinear(4, 8), o.layer("second"), nn.NewTanh(),
-		nn.NewLinear(8, 8), o.layer("third"), nn.NewLinear(8, 3))
-	p := started(t, model, pipe.Config{Balance: []int{2, 3, 2}, Chunks: 3, Checkpoint: pipe.ExceptLast, Autocast: torch.AutocastBFloat16})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	defer nn.ZeroGrads(model)
-	b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
-	if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err != nil {
-		t.Fatal(err)
-	}
-	for name, dtype := range map[string]torch.DType{"input": torch.Float32, "second": torch.BFloat16, "third": torch.BFloat16} {
-		for recomputing, times := range map[bool]int{false: 3, true: 2} {
-			what := fmt.Sprintf("%s: %v, autocast bfloat16, recomputing %v", name, dtype, recomputing)
-			if o.seen[what] != times {
-				t.Errorf("%s: %d times, want %d", what, o.seen[what], times)
-			}
-		}
-	}
-	if len(o.seen) != 6 {
-		t.Errorf("seen %v", o.seen)
-	}
-	for _, s := range nn.Params(model) {
-		if g := c.GradOf(s.Tensor()); s.Tensor().DType() != torch.Float32 || g == nil || g.DType() != torch.Float32 {
-			t.Errorf("%s is %v, its gradient %v", s.Name, s.Tensor(), g)
-		}
-	}
-}
-
-// Infer and Forward run under it as well: the outputs are bfloat16, and those of the plain model.
-func TestAutocastOfInference(t *testing.T) {
-	torchtest.Check(t)
-	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 1, Autocast: torch.AutocastBFloat16})
-	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: torch.AutocastBFloat16})
-	defer c.Close()
-	x := normal(7, 4)(c, 0)
-	for _, training := range []bool{true, false} {
-		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Training: training}))(t)
-		got, start := result.Output[0], int64(0)
-		var want []*torch.Tensor
-		for i, n := range []int64{3, 2, 2} {
-			ctx := nn.NewCtx(c, nn.Config{Training: training, MicroBatch: i, MicroBatches: 3, Seed: torch.Mix(1, 0)})
-			want = append(want, model.Forward(ctx, c.Narrow(x, 0, start, n)))
-			start += n
-		}
-		if got.DType() != torch.BFloat16 || !bytes.Equal(torch.Bytes(got), torch.Bytes(c.Cat(want, 0))) {
-			t.Errorf("training %v: the output, %v, is not the plain model's", training, got)
-		}
-		got.Free()
-	}
-	y, err := eval(p, context.Background(), x)
-	if err != nil || y.DType() != torch.BFloat16 {
-		t.Errorf("Infer: %v, %v", y, err)
-	}
-	y.Free()
-	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
-	defer run.Close()
-	defer nn.ZeroGrads(model)
-	g := c.To(normal(7, 3)(c, 1), run.Output()[0].DType())
-	if err := run.Backward(context.Background(), g); err != nil || !model.Layers()[0].State()[0].Tensor().HasGrad() {
-		t.Errorf("Backward of a run: %v", err)
-	}
-}
-
 // normed has batch norms of every kind, so that each stage of a cut has some.
 func normed() *nn.Sequential {
 	conv := func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
@@ -257,115 +168,6 @@ func TestDeferredBatchNorm(t *testing.T) {
 		q := trial{model: normed, rows: row.rows, steps: 2, deferred: true, inputs: one(normal(row.rows, 2, 3, 3)),
 			targets: one(normal(row.rows, 2, 3, 3)), loss: squares{}}
 		q.check(t, row.chunks)
-	}
-}
-
-// Running statistics move once for each mini-batch, by what its rows have in mean and in unbiased
-// variance, also of very few values and where fewer micro-batches come than were asked for. The
-// numbers are computed in Go. An implementation that divides by N is off by N/(N-1), which is 2 at
-// N = 2.
-func TestDeferredBatchNormStatistics(t *testing.T) {
-	torchtest.Check(t)
-	for _, row := range []struct {
-		rows, length int64 // of the input [rows, 1, length]
-		chunks       int
-		microBatches int
-	}{
-		{2, 1, 1, 1}, {3, 1, 1, 1}, {4, 1, 1, 1}, {4, 1, 2, 2}, // N = 2, 3, 4 values
-		{1, 2, 4, 1}, {2, 2, 2, 2}, {2, 2, 16, 2}, // and with one row for each micro-batch
-		{5, 1, 2, 2}, {5, 2, 4, 4}, {5, 2, 64, 5}, // ragged, and fewer than asked for
-	} {
-		for _, policy := range policies {
-			for _, cumulative := range []bool{false, true} {
-				b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{Cumulative: cumulative})
-				model := nn.NewSequential(nn.NewIdentity(), b, nn.NewTanh())
-				p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: row.chunks, Checkpoint: policy,
-					DeferredBatchNorm: true})
-				c := torch.NewCtx(torch.Options{Threads: 1})
-				mean, variance := 0.0, 1.0
-				for step := range 3 {
-					x := normal(row.rows, 1, row.length)(c, step)
-					result, err := p.Step(context.Background(),
-						pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x), Step: int64(step)}, squares{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					if result.MicroBatches != row.microBatches {
-						t.Errorf("%v: %d micro-batches, want %d", row, result.MicroBatches, row.microBatches)
-					}
-					share := 0.1
-					if cumulative {
-						share = 1 / float64(step+1)
-					}
-					m, v := moments(torch.Values[float32](x))
-					mean, variance = mean+share*(m-mean), variance+share*(v-variance)
-					where := fmt.Sprintf("%v, %v, cumulative %v, step %d", row, policy, cumulative, step)
-					if got := float64(torch.Values[float32](b.RunningMean.Tensor())[0]); math.Abs(got-mean) > 2e-7 {
-						t.Errorf("%s: mean %v, want %v", where, got, mean)
-					}
-					if got := float64(torch.Values[float32](b.RunningVar.Tensor())[0]); math.Abs(got-variance) > 1e-6*variance {
-						t.Errorf("%s: variance %v, want %v", where, got, variance)
-					}
-					if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != int64(step+1) {
-						t.Errorf("%s: %d batches tracked, want %d", where, got, step+1)
-					}
-				}
-				c.Close()
-				p.Close()
-				nn.Free(model)
-			}
-		}
-	}
-}
-
-// moments are the mean and the unbiased variance, by two passes.
-func moments(x []float32) (mean, variance float64) {
-	for _, v := range x {
-		mean += float64(v) / float64(len(x))
-	}
-	for _, v := range x {
-		variance += (float64(v) - mean) * (float64(v) - mean) / float64(len(x)-1)
-	}
-	return mean, variance
-}
-
-// A mini-batch that fails before a stage has seen all its micro-batches moves nothing there, and
-// leaves nothing to the next.
-func TestDeferredBatchNormOfAFailedStep(t *testing.T) {
-	torchtest.Check(t)
-	s := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }}
-	b := nn.NewBatchNorm1d(3, nn.BatchNormConfig{})
-	model := nn.NewSequential(nn.NewLinear(3, 3), s, b)
-	p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: 3, DeferredBatchNorm: true})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	batch := pipe.Batch{Input: pipe.Rows(normal(9, 3)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1))}
-	before := snapshot(b, nil, gradient)
-	for microBatch := range 3 {
-		s.when = func(c *nn.Ctx) bool { return c.MicroBatch == microBatch }
-		for _, run := range []func() error{
-			func() error { _, err := p.Step(context.Background(), batch, squares{}); return err },
-			func() error { _, err := p.Forward(context.Background(), batch); return err },
-			func() error {
-				_, err := p.Infer(context.Background(), inMode(batch, true))
-				return err
-			},
-		} {
-			if err := run(); err == nil {
-				t.Fatal("no failure")
-			}
-			nn.ZeroGrads(model)
-			if d := before.differs(snapshot(b, nil, gradient)); d != "" {
-				t.Errorf("a failure at micro-batch %d moved %s", microBatch, d)
-			}
-		}
-	}
-	s.when = nil
-	if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	if got := torch.Item[int64](b.NumBatchesTracked.Tensor()); got != 1 {
-		t.Errorf("%d batches tracked after the first step that went through", got)
 	}
 }
 
@@ -563,51 +365,4 @@ func lateWeights(c schedule.Config) (*schedule.Program, error) {
 		}
 	}
 	return p, nil
-}
-
-// Between the two parts a stage holds, of each linear layer, the input and the gradient of the
-// output, and the account has it.
-func TestWhatIsHeldForTheWeights(t *testing.T) {
-	torchtest.Check(t)
-	const width, rows, chunks = 32, 64, 4
-	const one = 4 * width * rows / chunks
-	device := torch.CPU(1)
-	model := nn.NewSequential(nn.NewLinear(width, width), nn.NewGELU(), nn.NewLinear(width, width), nn.NewGELU(),
-		nn.NewLinear(width, width))
-	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Chunks: chunks, Checkpoint: pipe.Never, Schedule: lateWeights})
-	c := torch.NewCtx(torch.Options{Device: device})
-	defer c.Close()
-	b := pipe.Batch{Input: pipe.Rows(normal(rows, width)(c, 0)), Target: pipe.Rows(normal(rows, width)(c, 1))}
-	before := device.Memory().Live
-	gradients := int64(2 * 4 * (width*width + width))
-	program := must.Get(p.Program(chunks))(t)
-	graph := program.Graph()
-	var held []int64
-	fetched := make(chan struct{}) // closed when the first stage has taken all gradients
-	p.Hold(func(worker, action int) {
-		switch {
-		case action == graph.First[worker+1] || graph.Actions[action].Kind != schedule.BackwardWeight:
-		case worker == 0 && graph.Actions[action].MicroBatch == 0:
-			close(fetched)
-		case worker == 1:
-			<-fetched
-			held = append(held, device.Memory().Live-before)
-		}
-	})
-	if _, err := p.Step(context.Background(), b, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	for i, got := range held {
-		want := int64(chunks-i) * 4 * one // x and dy of two linears
-		if i > 0 {
-			want += gradients
-		}
-		if got != want {
-			t.Errorf("%d bytes are held for the weights when %d micro-batches are left, want %d", got, chunks-i, want)
-		}
-	}
-	if len(held) != chunks {
-		t.Errorf("%d micro-batches had weights", len(held))
-	}
-	nn.ZeroGrads(model)
 }

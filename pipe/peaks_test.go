@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"penstock.example/group"
 	"penstock.example/internal/draws"
@@ -195,49 +194,6 @@ func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong s
 	return wrong
 }
 
-// A worker receives from another process no earlier than the program says, although it need not see the
-// send there: first a neighbour in its own process has taken what it was sent. In this program the worker
-// of stages 0 and 3 holds the outputs of stage 0 until then:
-//
-//	worker 0   0F0 0F1 0F2   2>3F0 3F0 ...      2>3F0 needs 2F0>3, which needs 0>1F0
-//	worker 1         0>1F0 1F0 1F0>2 ...        late
-//	worker 2, in another process    1>2F0 ...
-func TestMemoryOfNeighboursInOneProcess(t *testing.T) {
-	torchtest.Check(t)
-	q := problem{model: func() *nn.Sequential {
-		return nn.NewSequential(nn.NewTanh(), nn.NewLinear(64, 2), nn.NewLinear(2, 2), nn.NewLinear(2, 3))
-	}, loss: nn.CrossEntropy(), input: normal(24, 64), target: classes(24, 3)}
-	run := func(budget int64) int64 {
-		peaks, errs := each(2, func(g *group.Group) (peak int64, err error) {
-			cfg := pipe.Config{Balance: []int{1, 1, 1, 1}, Chunks: 3, Ranks: []int{0, 0, 1, 0},
-				Devices:    []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(2), torch.CPU(0)},
-				Checkpoint: pipe.PerStage(pipe.Optimal, pipe.Never, pipe.Never, pipe.Optimal), Budget: []int64{budget, 0, 0, budget}}
-			err = q.on(g, cfg, func(m process) error {
-				for step := range 3 { // sizes are known before they come from the second step on
-					if err := m.train(context.Background(), step); err != nil {
-						return err
-					}
-					slow := m.Plan().Program.Graph().First[1]
-					m.Hold(func(_, action int) {
-						if action == slow {
-							time.Sleep(50 * time.Millisecond)
-						}
-					})
-				}
-				peak = m.Plan().Devices[0].Peak
-				return nil
-			})
-			return peak, err
-		})
-		must.Do(t, errors.Join(errs...))
-		return peaks[0]
-	}
-	need := run(1 << 30)
-	if again := run(need); again != need {
-		t.Errorf("a budget of %d has a plan of %d bytes", need, again)
-	}
-}
-
 // TestPeaksOfAllOrders: with the policy optimal the account of every device sees what was planned,
 // to the byte, also where the program alternates between forwards and backwards and where several
 // stages are on one device. Where values may wait on links, it sees that if the others are as late
@@ -341,34 +297,6 @@ func (q problem) latest(t *testing.T, plan *plan.Plan, device int) int64 {
 	return d.Memory().Peak
 }
 
-// What waits for the gradients of weights is in the plan: under schedules with backwards in two
-// parts no device holds more than was planned, which is not more than its budget.
-func TestOptimalWithBackwardsInTwoParts(t *testing.T) {
-	problems := planned(t)
-	for name, balance := range map[string][]int{"gpt": {5, 11, 0}, "mlp": {3, 0}, "resnet20": {3, 4, 0}} {
-		q := problems[name]
-		last, sum := len(balance)-1, 0
-		for _, n := range balance[:last] {
-			sum += n
-		}
-		balance[last] = len(q.model().Layers()) - sum
-		for schedule, generate := range map[string]schedule.Generator{"zb-h2": schedule.ZeroBubbleH2, "late": lateWeights} {
-			if !draws.Full && (name == "resnet20" || name == "gpt" && schedule == "late") {
-				continue
-			}
-			t.Run(fmt.Sprint(name, " ", schedule), func(t *testing.T) {
-				torchtest.Check(t)
-				const chunks = 5
-				want := q.plainOn(torch.CPU(0), chunks, 1)
-				config := func(budget ...int64) pipe.Config {
-					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget, Schedule: generate}
-				}
-				q.staysWithinBudgets(t, want, config, len(balance), 1, 0.3, 0)
-			})
-		}
-	}
-}
-
 // The gradient of the batch's input is in the plan: it is made in the size of the whole batch, for each
 // micro-batch anew, and stays.
 func TestOptimalWithAGradientOfTheInput(t *testing.T) {
@@ -421,160 +349,6 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestSkipOfLayersWithoutBackward: where a skip comes from layers that have no backward, its
-// gradient is dropped where it arrives. The steps keep to the bytes of the plan, also at the least
-// budget.
-func TestSkipOfLayersWithoutBackward(t *testing.T) {
-	torchtest.Check(t)
-	model := func() *nn.Sequential { return randomModel([]int{11, 24, 17}, unwrapped) } // a block after a frozen layer
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(7)})
-	defer c.Close()
-	batch := pipe.Batch{Input: pipe.Rows(normal(3, 2, 6, 6)(c, 0)), Target: pipe.Rows(classes(3, 3)(c, 0))}
-	budget := int64(1)
-	for range 2 {
-		m := model()
-		p, err := pipe.Open(m, pipe.Config{Chunks: 3, Balance: []int{2, len(m.Layers()) - 2},
-			Checkpoint: pipe.PerStage(pipe.Always, pipe.Optimal), Budget: []int64{0, budget}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = p.PlanFor(context.Background(), batch, nn.CrossEntropy())
-		var short *plan.MemoryError
-		if errors.As(err, &short) {
-			budget, err = short.Least(), nil
-		} else if err == nil {
-			if err = p.Place(); err == nil {
-				torch.CPU(1).ResetPeak()
-				_, err = p.Step(context.Background(), batch, nn.CrossEntropy())
-			}
-			if plan, took := p.Plan().Devices[1].Peak, torch.CPU(1).Memory().Peak; took != plan {
-				t.Errorf("a step takes %d bytes, the plan says %d", took, plan)
-			}
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		p.Close()
-		nn.Free(m)
-	}
-}
-
-// TestWhatWaitsIsPlanned: a plan counts a skip that waits for a stage of another policy, and the
-// gradient of an input that a view has handed on. From the least budget on the steps keep to it,
-// however late the others are.
-func TestWhatWaitsIsPlanned(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		layers  []int
-		rows    int64
-		chunks  int
-		device  int   // of the stage that is planned, among those of the plan
-		step    int64 // of the budgets
-		policy  []pipe.Checkpoint
-		devices []torch.Device
-	}{
-		{"a skip", []int{19}, 6, 3, 0, 100, []pipe.Checkpoint{pipe.Optimal, pipe.Always}, []torch.Device{torch.CPU(0), torch.CPU(1)}},
-		{"a gradient", []int{0}, 2, 2, 1, 8, []pipe.Checkpoint{pipe.Never, pipe.Optimal}, []torch.Device{torch.CPU(1), torch.CPU(0)}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			torchtest.Check(t)
-			q := problem{model: func() *nn.Sequential { return randomModel(tt.layers, unwrapped) }, rows: tt.rows, steps: 2,
-				loss: nn.CrossEntropy().Sum(), input: normal(tt.rows, 2, 6, 6), target: classes(tt.rows, 3)}
-			config := func(budget int64) pipe.Config {
-				return pipe.Config{Balance: []int{1, len(q.model().Layers()) - 1}, Chunks: tt.chunks, Seed: 1,
-					Checkpoint: pipe.PerStage(tt.policy...), Devices: tt.devices, Budget: []int64{budget, budget}}
-			}
-			var short *plan.MemoryError
-			planned := 0
-			for budget := int64(3000); planned < 20; budget += tt.step {
-				got, err := q.planned(config(budget))
-				if errors.As(err, &short) { // the least is above
-					continue
-				}
-				if err != nil {
-					t.Fatalf("%d bytes: %v", budget, err)
-				}
-				planned++
-				if peak, plan := q.latest(t, got.plan, tt.device), got.plan.Devices[tt.device].Peak; peak > plan {
-					t.Errorf("%d bytes: a step takes %d, the plan says %d", budget, peak, plan)
-				}
-			}
-		})
-	}
-}
-
-// A stage in which nothing is trained, because it is frozen or has no parameters, and nothing
-// before it either, has no backward, so its chain has no layers: planning it failed with "layers:
-// there are none". It runs once, and its budget is what that takes.
-func TestOptimalStageThatIsNotTrained(t *testing.T) {
-	const rows, chunks = 6, 3
-	for _, row := range []struct {
-		reason  string
-		frozen  int // layers in front
-		balance []int
-	}{
-		{"the first stage, wholly", 4, []int{4, 5}},
-		{"the first stage, and the next in part", 6, []int{4, 5}},
-		{"two stages", 6, []int{3, 3, 3}},
-		{"a stage without parameters", 0, []int{1, 8}},
-		{"all but the last layer", 8, []int{8, 1}},
-		{"everything", 9, []int{4, 5}},
-		{"everything, on one stage", 9, []int{9}},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			torchtest.Check(t)
-			q := problem{
-				model: func() *nn.Sequential {
-					m := nn.NewSequential(nn.NewTanh(), nn.NewLinear(12, 20), nn.NewDropout(0.2),
-						nn.NewLinear(20, 16), nn.NewTanh(), nn.NewLinear(16, 16), nn.NewTanh(), nn.NewLinear(16,
-							16), nn.NewLinear(16, 3))
-					for _, l := range m.Layers()[:row.frozen] {
-						for _, p := range nn.Params(l.Layer) {
-							p.Freeze()
-						}
-					}
-					return m
-				},
-				loss: nn.CrossEntropy(), input: normal(rows, 12), target: classes(rows, 3), rows: rows, steps: 2,
-			}
-			config := func(policy pipe.Checkpoint, budget ...int64) pipe.Config {
-				return pipe.Config{Balance: row.balance, Chunks: chunks, Checkpoint: policy, Seed: 1, Budget: budget}
-			}
-			want := must.Get(q.planned(config(pipe.Never)))(t)
-			unbound := must.Get(q.planned(config(pipe.Optimal)))(t)
-			if d := want.differs(unbound.record); d != "" {
-				t.Errorf("%s differs from the policy never", d)
-			}
-			var least []int64
-			for at, s := range unbound.plans {
-				budget := make([]int64, len(row.balance))
-				budget[at] = s.Base + 1
-				_, err := q.planned(config(pipe.Optimal, budget...))
-				var short *plan.MemoryError
-				if !errors.As(err, &short) || short.Stages[0].Stage != at || short.Least() <= budget[at] {
-					t.Fatalf("stage %d with %d bytes: %v", at, budget[at], err)
-				}
-				least = append(least, short.Least())
-			}
-			got, err := q.planned(config(pipe.Optimal, least...))
-			if err != nil {
-				t.Fatalf("with %v bytes: %v", least, err)
-			}
-			if d := want.differs(got.record); d != "" {
-				t.Errorf("with %v bytes: %s differs from the policy never", least, d)
-			}
-			for step, peaks := range got.peaks {
-				for at, peak := range peaks {
-					if peak > got.plans[at].Peak || got.plans[at].Peak > least[at] {
-						t.Error(fmt.Sprintf("step %d, stage %d with %d bytes: %d bytes, planned %d", step, at,
-							least[at], peak, got.plans[at].Peak))
-					}
-				}
-			}
-		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,17 +20,16 @@ import (
 // nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call on
-// their own pipe that needs the workers, such as Close, fails with ErrNested. One that comes by way of
-// another pipe, or of a goroutine that they start and wait for, is not recognised, and blocks for ever.
+// their own pipe that needs the workers fails with ErrNested. Such a call by way of another pipe or
+// goroutine is not recognised, and blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) while no run
-// goes on. The next run notices, and plans anew.
+// goes on. The next run plans anew.
 //
 // With Config.Group the stages are in several processes. Each process has a Pipe for the same model
 // and configuration, and makes the same calls in the same order with the same arguments. It has the
-// parameters of its own stages, and of the results what belongs to them. Parcels between processes
-// are sent by the program as those between workers are, so all results are the same to the bit. A
-// step that fails in one process fails in all of them, and with it the group.
+// parameters and the results of its own stages. All results are the same to the bit. A step that fails in
+// one process fails in all of them, and with it the group.
 type Pipe struct {
 	cfg          Config
 	model        *nn.Sequential
@@ -64,9 +62,8 @@ type Pipe struct {
 	// unsummed says that each replica has gradients of its own.
 	unsummed atomic.Bool
 	devices  devices
-	hold     func(worker, action int)  // delays workers in tests; see run.work
-	newLink  func() link.Link          // between the stages, for a mini-batch
-	hardware func(torch.Device) string // of a device of this process
+	hold     func(worker, action int) // delays workers in tests; see run.work
+	newLink  func() link.Link         // between the stages, for a mini-batch
 	copies   copyStreams
 	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
@@ -87,12 +84,8 @@ func (p *Pipe) startWorkers() error {
 			cores = p.cfg.Cores[i]
 		}
 		w, err := newWorker(d, p.cfg.Threads, cores, p.tag)
-		if err != nil && cores != nil {
-			return refuse("Cores", p.cfg.Cores, fmt.Sprintf("the worker of %v: %v", d, err),
-				"want cores that the process may run on, or nil")
-		}
 		if err != nil {
-			return fmt.Errorf("pipe: the worker of %v: %w", d, err)
+			return fmt.Errorf("pipe: the worker of %v (Cores %v): %w", d, cores, err)
 		}
 		p.workers[i], p.mine = w, append(p.mine, i)
 	}
@@ -108,8 +101,7 @@ func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 // Config is the configuration with its defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
-// Devices lists the distinct devices of all processes, in the order of their first stage. DeviceHere
-// says which are of this process, and Config.DeviceNames names them.
+// Devices lists the distinct devices of all processes, in the order of their first stage.
 func (p *Pipe) Devices() []torch.Device {
 	_, devices := p.cfg.workers()
 	return devices
@@ -118,9 +110,8 @@ func (p *Pipe) Devices() []torch.Device {
 // DeviceHere reports whether a device of Devices, by index, is of this process.
 func (p *Pipe) DeviceHere(device int) bool { return slices.Contains(p.mine, device) }
 
-// Close waits for the runs that were started, ends the workers and waits for them. A second Close
-// waits too. Any other use after Close fails with ErrClosed. On a worker of the pipe Close fails
-// with ErrNested, and the pipe stays open.
+// Close waits for the runs that were started, and ends the workers. A second Close waits too. Any other
+// use after Close fails with ErrClosed.
 func (p *Pipe) Close() error {
 	if err := p.refuseNested("Close"); err != nil {
 		return err
@@ -147,9 +138,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. A job runs on the
-// goroutine of the worker, with its index. It leaves the worker before it tells anybody that it is done.
-// wait waits for all jobs.
+// start gives every worker of this process its job, within a call that was entered. wait waits for all
+// jobs. A job has left the worker's stream before it says that it is done.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	p.submit.Lock()
 	defer p.submit.Unlock()
@@ -183,20 +173,15 @@ func (p *Pipe) synchronized(job func(worker int, c *torch.Ctx)) func(worker int,
 	}
 }
 
-// busy says whether a worker has a job. If none has, the accounts of the devices show what they
-// hold between runs. A run that starts meanwhile can only add to them.
-func (p *Pipe) busy() bool { return p.jobs.Load() > 0 }
-
 // OnStages runs f once for each stage of this process, on the worker of the stage's device. c makes no
 // graph; its tensors are freed when f returns. OnStages returns when all have returned, with their
 // errors joined. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
-	err := ctx.Err()
-	if err == nil && !p.placed.Load() {
-		err = ErrNotPlaced
-	}
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if !p.placed.Load() {
+		return ErrNotPlaced
 	}
 	leave, err := p.enter("OnStages")
 	if err != nil {
@@ -254,7 +239,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
-		newLink: func() link.Link { return &link.Memory{} }, hardware: hardwareOf}
+		newLink: func() link.Link { return &link.Memory{} }}
 	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
@@ -270,7 +255,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(p.startWorkers(), p.workersOfPlan()); err != nil {
+	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	p.limit()
@@ -288,23 +273,6 @@ func (p *Pipe) connectProcesses() (err error) {
 	}
 	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks, link.Tags{Count: group.MaxTag / 2}); err != nil {
 		return fmt.Errorf("pipe: %w", err)
-	}
-	return nil
-}
-
-// workersOfPlan refuses a given plan whose workers are not the pipe's: one for each device, in the
-// order of stages.
-func (p *Pipe) workersOfPlan() error {
-	if p.cfg.Plan == nil {
-		return nil
-	}
-	for w, actions := range p.cfg.Plan.Program.Workers {
-		for _, a := range actions {
-			if have := p.stages[a.Stage].worker; have != w {
-				return p.cfg.refusePlan(fmt.Sprintf("its worker %d does %v, and stage %d on %v has worker %d", w, a,
-					a.Stage, p.stages[a.Stage].Device, have), "want one worker for each device, numbered in the order of stages")
-			}
-		}
 	}
 	return nil
 }
@@ -346,8 +314,7 @@ func (p *Pipe) Place() error {
 			}
 		}
 	}
-	err = p.onStages(p.placeStage)
-	if err == nil {
+	if err = p.onStages(p.placeStage); err == nil {
 		err = p.onStages(p.replicate)
 	}
 	if _, err = meet(context.Background(), p, "the parameters", 0, err); err == nil {
@@ -376,21 +343,21 @@ func (p *Pipe) unshared() error {
 // unplaceable lists the devices of this process, each by its first stage, that cannot hold the parameters
 // and buffers of their stages.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
-	devices := p.Devices()
 	for _, i := range p.mine {
-		d := devices[i]
-		first, unplaced, layers := -1, int64(0), 0
+		d := p.workers[i].device
+		out := plan.Shortage{Stage: -1, Device: d.String(), Limit: d.Memory().Limit, Least: d.Memory().Live,
+			SetBy: "parameters and buffers alone"}
+		unplaced := int64(0)
 		for at, s := range p.stages {
 			if s.worker == i {
-				unplaced, layers = unplaced+p.Unplaced(at), layers+len(s.Layers)
-				if first < 0 {
-					first = at
+				unplaced += p.Unplaced(at)
+				if out.Stage < 0 {
+					out.Stage = at
 				}
 			}
 		}
-		if m := d.Memory(); m.Limit > 0 && unplaced > 0 && m.Live+unplaced > m.Limit {
-			short = append(short, plan.Shortage{Stage: first, Device: d.String(), Limit: m.Limit,
-				Least: m.Live + unplaced, SetBy: "parameters and buffers alone", Layers: layers})
+		if out.Least += unplaced; out.Limit > 0 && unplaced > 0 && out.Least > out.Limit {
+			short = append(short, out)
 		}
 	}
 	return short
@@ -435,9 +402,6 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 
 // Model is the model that was cut, in whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
-
-// Len is the number of the model's flattened layers, which Config.Balance counts.
-func (p *Pipe) Len() int { return len(p.layers) }
 
 // Layers lists the flattened layers of all stages in order, as they were at Open, with their names in
 // the model.

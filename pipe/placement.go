@@ -9,11 +9,9 @@ import (
 	"penstock.example/torch"
 )
 
-// A device belongs to the process that has its stages. The only GPU of each of two machines is cuda:0
-// twice, and two devices.
-
 // workers numbers the distinct devices, each of which has a worker, in the order of their first
-// stage. It returns the worker of each stage, and the devices.
+// stage. It returns the worker of each stage, and the devices. Devices of one name in two processes are
+// two devices.
 func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	type owned struct {
 		device     torch.Device
@@ -48,22 +46,19 @@ func (cfg Config) Workers() []int {
 // rank:1/cuda:0. Devices and Ranks are as in Workers.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
-	for w, d := range devices {
-		if slices.Index(devices, d) < w { // not the first
-			return cfg.numbered(worker, devices)
-		}
-		names = append(names, d.String())
-	}
-	return names
-}
-
-func (cfg Config) numbered(worker []int, devices []torch.Device) (names []string) {
-	by, number := "rank", cfg.Ranks
+	by, number, again := "rank", cfg.Ranks, false
 	if cfg.lanes != nil {
 		by, number = "lane", cfg.lanes
 	}
 	for w, d := range devices {
-		names = append(names, fmt.Sprintf("%s:%d/%v", by, number[slices.Index(worker, w)], d))
+		again = again || slices.Index(devices, d) < w
+	}
+	for w, d := range devices {
+		name := d.String()
+		if again {
+			name = fmt.Sprintf("%s:%d/%s", by, number[slices.Index(worker, w)], name)
+		}
+		names = append(names, name)
 	}
 	return names
 }
@@ -105,9 +100,8 @@ func (cfg Config) here(stage int) bool {
 	return cfg.rank(stage, replica) == cfg.Group.Rank()
 }
 
-// deviceHere is the device of a stage in this process: its own, or what stands for the device of
-// another process here, such as for a copy of the batch. That is a CPU device of the same name, or
-// one that no stage is on where this process uses the name itself.
+// deviceHere is Stage.Device: for the device of another process a CPU device of the same name, or one that
+// no stage is on where this process uses the name itself.
 func (cfg Config) deviceHere(stage int) torch.Device {
 	device := cfg.Devices[stage]
 	if cfg.here(stage) {

@@ -527,34 +527,6 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 	}
 }
 
-// When a process fails in the middle of a step, all of them end with an error that says where it
-// was, and keep nothing.
-func TestFailureInOneOfSeveralProcesses(t *testing.T) {
-	torchtest.Check(t)
-	for _, direction := range []string{"forward", "backward"} {
-		_, errs := each(3, func(g *group.Group) (struct{}, error) {
-			it := &saboteur{how: func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("boom") }}
-			q := problem{model: func() *nn.Sequential { return buried(it) }, loss: nn.CrossEntropy(), input: normal(7, 4), target: classes(7, 3)}
-			return struct{}{}, q.on(g, pipe.Config{Balance: []int{1, 2, 1}, Chunks: 3, Checkpoint: pipe.Always}, func(m process) error {
-				if err := m.train(context.Background(), 0); err != nil {
-					return fmt.Errorf("the first step: %w", err)
-				}
-				it.when = func(c *nn.Ctx) bool { return c.MicroBatch == 1 && c.Recomputing == (direction == "backward") }
-				return m.train(context.Background(), 1)
-			})
-		})
-		for rank, err := range errs {
-			var failed *group.FailedError
-			switch {
-			case err == nil || !strings.Contains(err.Error(), "boom") || !strings.Contains(err.Error(), "stage 1, micro-batch 1"):
-				t.Errorf("%s, process %d: %v", direction, rank, err)
-			case rank != 1 && (!errors.As(err, &failed) || failed.Rank != 1):
-				t.Errorf("%s, process %d: %v does not name process 1", direction, rank, err)
-			}
-		}
-	}
-}
-
 // mishap is what happens to one process of a pipe in the middle of a step.
 type mishap struct {
 	Kind  string // one of mishaps

@@ -4,21 +4,22 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"penstock.example/group"
 	"penstock.example/internal/link"
+	"penstock.example/internal/stream"
 	"penstock.example/nn"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
-// Replicas of the pipeline train the same model on rows of their own. Each has members of the group
-// of its own, in as many processes as there are, and runs the same program. Where the program says
-// so, after the last backward of a stage, the members that have the stage sum its gradients. They do
-// so one after the other, in the order of replicas, so that the bits do not depend on who is late,
-// and hand the sum back:
+// Replicas of the pipeline train the same model on rows of their own, and run the same program. After the
+// last backward of a stage the members of the group that have the stage sum its gradients, in the order
+// of replicas, so that the bits do not depend on who is late, and hand the sum back:
 //
 //	replica 0   g0 ─────────► ┌─ g0+g1+g2
 //	replica 1   g0+g1 ──────► ◄┘─┐
@@ -147,9 +148,6 @@ func (p *Pipe) planSums() error {
 	}
 	return nil
 }
-
-// Gradients that are summed over the replicas are the same on all of them. Another sum would count them
-// once for each replica. So a run that ends with the sum is followed by one that begins without gradients.
 
 var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and " +
 	"would count once for each; Update, or drop the gradients with nn.ZeroGrads, after each step, or set " +
@@ -286,3 +284,78 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 	}
 	return nil
 }
+
+// A sum over replicas waits for other processes, and its worker may have other stages to go on with.
+// So it has a goroutine, a thread and on a GPU a stream of its own. The sums of a worker follow each
+// other. A sum that is a worker's last action runs on the worker.
+//
+//	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
+//	sums              └─ 1RED ───┘
+
+// sums are the sums that a worker has begun.
+type sums struct {
+	r      *run
+	worker int
+	begun  sync.WaitGroup
+	before chan struct{} // closed when the latest sum has ended
+	events []schedule.Event
+}
+
+// beside reports whether a sum runs while its worker goes on.
+func (g *program) beside(worker, id int) bool {
+	return g.Actions[id].Kind == schedule.Reduce && id+1 < g.First[worker+1]
+}
+
+func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
+	before, ended, ready := s.before, make(chan struct{}), s.ready()
+	s.before = ended
+	s.begun.Go(func() {
+		defer close(ended)
+		defer ready.Free()
+		if before != nil {
+			<-before
+		}
+		if s.r.failed.Load() {
+			return
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		c := torch.NewCtx(torch.Options{Device: d, Threads: threads})
+		defer c.Close()
+		finished := false
+		defer func() {
+			if !finished {
+				s.r.failAt(a, "", cause(recover()))
+			}
+		}()
+		start := time.Since(s.r.begun)
+		if err := s.sum(c, a, ready); err != nil {
+			s.r.failAt(a, "", err)
+		}
+		if s.r.record {
+			end := time.Since(s.r.begun)
+			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: end, Live: d.Memory().Live})
+		}
+		finished = true
+	})
+}
+
+// ready is an event of the worker's stream after all gradients that are queued.
+func (s *sums) ready() stream.Event { return s.r.p.workers[s.worker].stream.Record() }
+
+func (s *sums) sum(c *torch.Ctx, a schedule.Action, ready stream.Event) error {
+	w := s.r.p.workers[s.worker]
+	c.SetStream(w.sums)
+	defer c.SetStream(w.stream)
+	return stream.Beside(stream.Host{}, w.sums, ready, func() error { return s.r.do(c, a) })
+}
+
+// last performs a sum that is the worker's last action.
+func (s *sums) last(c *torch.Ctx, a schedule.Action) error {
+	ready := s.ready()
+	defer ready.Free()
+	return s.sum(c, a, ready)
+}
+
+// wait waits for the sums that were begun.
+func (s *sums) wait() { s.begun.Wait() }

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/linktest"
@@ -25,101 +23,6 @@ import (
 	"penstock.example/torch"
 	"pgregory.net/rapid"
 )
-
-// parts are the sizes of the parts of n rows, longer ones first.
-func parts(n, m int64) (out []int64) {
-	m = min(n, m)
-	for i := range m {
-		out = append(out, n/m)
-		if i < n%m {
-			out[i]++
-		}
-	}
-	return out
-}
-
-// plainReplicas trains without a pipe: for each replica a loop over its micro-batches from gradients
-// of zero, and then the sum of the replicas' gradients in their order. Buffers are those that replica
-// 0 leaves.
-func (q problem) plainReplicas(replicas, chunks int64, seed uint64) record {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	c := torch.NewCtx(torch.Options{Threads: 1, Autocast: q.autocast})
-	defer c.Close()
-	model := q.model()
-	defer nn.Free(model)
-	nn.Materialise(c, nn.State(model), seed)
-	var losses []float64
-	var r record
-	for step := range q.steps {
-		nn.ZeroGrads(model)
-		var buffers [][]byte // that replica 0 leaves
-		var start nn.BufferCopy
-		start.Take(nn.Buffers(model))
-		sums := map[string]*torch.Tensor{}
-		x, y, row, microBatch, total := q.input(c, step), q.target(c, step), int64(0), 0, 0.0
-		for k, rows := range parts(q.rows, replicas) {
-			start.Restore()
-			loss := 0.0
-			var deferred *nn.Deferred
-			if q.deferred {
-				deferred = nn.NewDeferred()
-			}
-			for _, n := range parts(rows, chunks) {
-				weight := 1.0
-				if q.loss.Reduction() == torch.ReduceMean {
-					weight = float64(n) / float64(q.rows)
-				}
-				c.SetGrad(true)
-				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: len(parts(rows, chunks)),
-					Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
-				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
-				loss += float64(torch.Item[float32](l)) * weight
-				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.EmptyLike(l), weight)}, false)
-				row, microBatch = row+n, microBatch+1
-			}
-			if q.deferred {
-				deferred.Commit(nn.NewCtx(c, nn.Config{}))
-			}
-			total += loss
-			for _, p := range nn.Params(model) {
-				if g := c.GradOf(p.Tensor()); g == nil {
-				} else if sums[p.Name] == nil {
-					sums[p.Name] = g
-				} else {
-					sums[p.Name] = c.Add(sums[p.Name], g)
-				}
-			}
-			nn.ZeroGrads(model)
-			if k == 0 {
-				for _, b := range nn.Buffers(model) {
-					buffers = append(buffers, torch.Bytes(b.Tensor()))
-				}
-			}
-		}
-		for i, b := range nn.Buffers(model) {
-			if err := torch.SetBytes(b.Tensor(), buffers[i]); err != nil {
-				panic(err)
-			}
-		}
-		for _, p := range nn.Params(model) {
-			p.Tensor().SetGradOf(sums[p.Name])
-		}
-		losses = append(losses, total)
-		if step == q.steps-1 {
-			r = snapshot(model, losses, gradient)
-		}
-		descend(c, nn.Params(model))
-		c.Close()
-	}
-	for name, value := range snapshot(model, losses, func(nn.NamedParam) []byte { return nil }).values {
-		if value != nil {
-			r.values[name] = value
-		}
-	}
-	return r
-}
 
 // Replicas give the bits of a plain loop over the replicas, however many processes each of them has, and
 // whichever devices reach each other directly.
@@ -181,7 +84,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			}
 			return names[d.Index%len(names)]
 		}, &ways)
-		want := q.plainReplicas(int64(replicas), int64(cfg.Chunks), cfg.Seed)
+		want := q.plainReplicas(torch.CPU(0), int64(replicas), int64(cfg.Chunks), cfg.Seed)
 		records, errs := each(replicas*processes, func(g *group.Group) (record, error) {
 			cfg := cfg
 			cfg.Devices = slices.Clone(cfg.Devices)
@@ -209,33 +112,6 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			t.Fatalf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
 		}
 	})
-}
-
-// Replicas whose backwards end in other orders, as they have other numbers of micro-batches, sum
-// their stages in one order. Otherwise each would wait for the sum that the other does later.
-func TestReplicasWithOtherOrders(t *testing.T) {
-	torchtest.Check(t)
-	orders := map[int]string{
-		1: "program whole stages=2 micro-batches=1\nworker 0: 0F0 0F0>1 0>1F0 1F0 1I0 1B0>0 1>0B0 0I0 0W0 1W0\n",
-		2: "program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0>1F0 1F0 0F1 0F1>1 0>1F1 1F1 " +
-			"1I0 1B0>0 1>0B0 0I0 1I1 1B1>0 1>0B1 0I1 1W0 1W1 0W0 0W1\n",
-	}
-	q := problem{
-		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 3)) }, rows: 3, steps: 2,
-		loss: nn.CrossEntropy(), input: normal(3, 4), target: classes(3, 3),
-	}
-	want := q.plainReplicas(2, 2, 0)
-	records, errs := each(2, func(g *group.Group) (record, error) {
-		return q.member(g, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: pipe.Never, Replicas: 2,
-			Devices:  []torch.Device{torch.CPU(g.Rank()), torch.CPU(g.Rank())},
-			Schedule: func(c schedule.Config) (*schedule.Program, error) { return schedule.Parse(orders[c.MicroBatches]) }}, false)
-	})
-	must.Do(t, errors.Join(errs...))
-	for rank, r := range records {
-		if diff := cmp.Diff(want.losses, r.losses); diff != "" {
-			t.Errorf("process %d:\n%s", rank, diff)
-		}
-	}
 }
 
 // Replicas in one process have devices of their own, each with its account. The default gives them
@@ -273,7 +149,7 @@ func TestSumsGoOnBesideTheirWorker(t *testing.T) {
 	q := problem{model: func() *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
 	}, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
-	want := q.plainReplicas(2, 2, 5)
+	want := q.plainReplicas(torch.CPU(0), 2, 2, 5)
 	through := make(chan struct{})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -474,7 +350,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 	half.input, half.target = normal(half.rows, 12), classes(half.rows, 3)
 	for _, balance := range [][]int{{9}, {4, 5}} {
 		cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}
-		want := q.plainReplicas(2, 3, 1)
+		want := q.plainReplicas(torch.CPU(0), 2, 3, 1)
 		check := func(name string, all []trained, err error) {
 			t.Helper()
 			if err != nil {
@@ -518,32 +394,6 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 		check("the plan of a pipe alone", all, err)
 		if alone.plan.String() != text {
 			t.Errorf("%v: the caller's plan has changed", balance)
-		}
-	}
-}
-
-// A plan of a pipe alone is refused where the sums of replicas do not fit in its limits.
-func TestGivenPlanWithoutRoomForSums(t *testing.T) {
-	torchtest.Check(t)
-	q := problem{model: func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(12, 300), nn.NewTanh(), nn.NewLinear(300, 3))
-	},
-		rows: 4, steps: 1, loss: nn.CrossEntropy(), input: normal(4, 12), target: classes(4, 3)}
-	alone := must.Get(q.planned(pipe.Config{Chunks: 2, Checkpoint: pipe.Optimal, Seed: 1, Devices: []torch.Device{torch.CPU(10)}}))(t)
-	lone := *alone.plan
-	lone.Devices = slices.Clone(lone.Devices)
-	for _, room := range []int64{0, 4 * 12 * 300} {
-		lone.Devices[0].Limit = lone.Devices[0].Peak + room
-		read := must.Get(plan.Parse(lone.String()))(t)
-		for name, given := range map[string]*plan.Plan{"made": &lone, "read": read} {
-			_, err := q.asReplicas(t, pipe.Config{Plan: given, Seed: 1})
-			var refused *pipe.ConfigError
-			switch {
-			case room > 0 && err != nil:
-				t.Errorf("%s, with room: %v", name, err)
-			case room == 0 && (!errors.As(err, &refused) || refused.Field != "Plan" || !strings.Contains(err.Error(), "the sums over replicas take")):
-				t.Errorf("%s, without room: %v", name, err)
-			}
 		}
 	}
 }
@@ -678,45 +528,5 @@ func TestReplicasAccumulate(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// A batch's place in its update is checked, and its micro-batches are counted as they are split.
-func TestPlaceInAnUpdate(t *testing.T) {
-	torchtest.Check(t)
-	p := started(t, withNorm(), pipe.Config{Chunks: 3})
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
-	for want, b := range map[string]pipe.Batch{
-		"the batch has 5 rows, and TotalRows is 4; want at least as many, or 0":          {TotalRows: 4},
-		"the batch has 5 rows, and TotalRows is -1; want":                                {TotalRows: -1},
-		"FirstMicroBatch is -2; want the number of micro-batches before the batch, or 0": {FirstMicroBatch: -2},
-	} {
-		b.Input, b.Target = pipe.Rows(normal(5, 4)(c, 0)), pipe.Rows(classes(5, 3)(c, 0))
-		if _, err := p.Step(context.Background(), b, nn.CrossEntropy()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-	for rows, want := range map[int64]int{0: 0, 1: 1, 2: 2, 3: 3, 30: 3} {
-		if got := p.MicroBatches(rows); got != want {
-			t.Errorf("%d rows are %d micro-batches, want %d", rows, got, want)
-		}
-	}
-	_, errs := each(2, func(g *group.Group) (struct{}, error) {
-		model := withNorm()
-		defer nn.Free(model)
-		p, err := pipe.New(model, pipe.Config{Chunks: 3, Group: g, Replicas: 2})
-		if err != nil {
-			return struct{}{}, err
-		}
-		for rows, want := range map[int64]int{0: 0, 1: 0, 2: 2, 5: 5, 30: 6} {
-			if got := p.MicroBatches(rows); got != want {
-				err = errors.Join(err, fmt.Errorf("%d rows are %d micro-batches of two replicas, want %d", rows, got, want))
-			}
-		}
-		return struct{}{}, errors.Join(err, p.Close())
-	})
-	if err := errors.Join(errs...); err != nil {
-		t.Error(err)
 	}
 }

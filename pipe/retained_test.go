@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -137,35 +136,33 @@ func TestBackwardThatCannotBe(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		do     func(run *pipe.Run) error
-		want   []string
+		want   string
 	}{
-		{"twice", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.Backward(ctx, g) }, []string{closed}},
-		{"retained after the last", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.BackwardRetained(ctx, g) }, []string{closed}},
-		{"after Close", func(run *pipe.Run) error { run.Close(); return run.Backward(ctx, g) }, []string{closed}},
-		{"after a failure", func(run *pipe.Run) error { _ = run.BackwardRetained(cancelled, g); return run.Backward(ctx, g) }, []string{closed}},
+		{"twice", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.Backward(ctx, g) }, closed},
+		{"retained after the last", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.BackwardRetained(ctx, g) }, closed},
+		{"after Close", func(run *pipe.Run) error { run.Close(); return run.Backward(ctx, g) }, closed},
+		{"after a failure", func(run *pipe.Run) error { _ = run.BackwardRetained(cancelled, g); return run.Backward(ctx, g) }, closed},
 		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) },
-			[]string{"the output has no gradient; run a backward of the loss first, or give one"}},
+			"run a backward of the loss first"},
 		{"too many gradients", func(run *pipe.Run) error { return run.Backward(ctx, g, g) },
-			[]string{"2 gradients for 1 outputs; give one for each, nil where there is none"}},
+			"for 1 outputs; give one for each, nil where there is none"},
 		{"another shape", func(run *pipe.Run) error { return run.Backward(ctx, whole(c, 1, 4, 2)) },
-			[]string{"gradient 0 is float32[4,2]", "output 0, float32[4,3]"}},
+			"gradient 0 is float32[4,2] for output 0, float32[4,3] on cpu"},
 		{"integers", func(run *pipe.Run) error { return run.Backward(ctx, c.To(g, torch.Int64)) },
-			[]string{"gradient 0 is int64[4,3]", "output 0, float32[4,3]"}},
+			"gradient 0 is int64[4,3] for"},
 		{"another kind of device", func(run *pipe.Run) error { return run.Backward(ctx, meta(c, 4, 3)) },
-			[]string{"float32[4,3] on meta", "float32[4,3] on cpu"}},
+			"want a floating-point tensor of its shape and kind of device"},
 		{"freed", func(run *pipe.Run) error { f := whole(c, 1, 4, 3); f.Free(); return run.Backward(ctx, f) },
-			[]string{"gradient 0 was freed; keep it until Backward returns"}},
+			"gradient 0 is freed"},
 		{"the weights have changed since", func(run *pipe.Run) error {
 			c.MulScalar_(c.Detach(nn.Params(model)[1].Tensor()), 1)
 			return run.BackwardRetained(ctx, g)
-		}, []string{"pipe: stage 1, micro-batch 0", "backward", "modified by an inplace operation"}},
+		}, "modified by an inplace operation"},
 	} {
 		run := forward()
 		err := row.do(run)
-		for _, want := range row.want {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %v, want %q", row.reason, err, want)
-			}
+		if err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %q", row.reason, err, row.want)
 		}
 		run.Close()
 		nn.ZeroGrads(model)
@@ -412,48 +409,6 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 			c.Close()
 		}
 	}
-}
-
-// An update whose context ends in time changes nothing; misuse is refused.
-func TestUpdateRefusals(t *testing.T) {
-	torchtest.Check(t)
-	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}}), momentum(t)}
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	if _, err := u.p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 4)(c, 1))}, squares{}); err != nil {
-		t.Fatal(err)
-	}
-	before, live := u.all(), liveBytes(3)
-	check := func(what string) {
-		t.Helper()
-		if !maps.Equal(u.all(), before) || liveBytes(3) != live {
-			t.Errorf("%s: something has changed", what)
-		}
-	}
-	for questions := range 4 { // one at the beginning, and one of each worker
-		ctx := &fuse{Context: context.Background()}
-		ctx.left.Store(int64(questions))
-		if err := u.p.Update(ctx, u.o); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled at question %d: %v", questions, err)
-		}
-		check("cancelled")
-	}
-	for _, norm := range []float64{0, -1, math.NaN()} {
-		if _, err := u.p.UpdateClipped(context.Background(), u.o,
-			norm); err == nil || !strings.Contains(err.Error(), "want more than 0") {
-			t.Errorf("clipped to %v: %v", norm, err)
-		}
-	}
-	check("misuse")
-	q := nn.Params(u.p.Model())[2].Tensor()
-	c.NoGrad(func() { c.Fill_(c.GradOf(q), math.Inf(1)) })
-	before = u.all()
-	if norm, err := u.p.UpdateClipped(context.Background(), u.o, 1); !errors.Is(err, optim.ErrNotFinite) || !math.IsInf(norm, 1) {
-		t.Errorf("an infinite gradient: norm %v, %v", norm, err)
-	}
-	check("an infinite gradient")
-	nn.ZeroGrads(u.p.Model())
 }
 
 // Updates take turns with runs of other goroutines; nothing hangs, and each finds the model between

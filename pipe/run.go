@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"penstock.example/nn"
 	"penstock.example/schedule"
@@ -25,13 +24,10 @@ type Result struct {
 // whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
 //
 // On failure, or when ctx ends first, no further action starts, all memory of the run is freed, and
-// the Pipe can be used again. Parameters are not touched. All buffers, running statistics and those
-// of the user's layers, have their values from before the run, to the bit. Gradients that did not
-// exist before are gone. Those that existed are unspecified, because parts of the run may have been
-// added: drop them with nn.ZeroGrads. The error is an *Error if it comes from an action.
-//
-// A training run has the workers to itself until it has ended on all of them, so that each run can
-// be undone by itself. It copies the buffers before it begins, into memory that no account counts.
+// the Pipe can be used again. Parameters are not touched. Buffers, such as running statistics, have their
+// values from before the run, to the bit; the copies are on no account. Gradients that did not exist
+// before are gone. Those that existed are unspecified: drop them with nn.ZeroGrads. The error is an
+// *Error if it comes from an action.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, err error) {
 	leave, err := p.enter("Step")
 	if err != nil {
@@ -62,7 +58,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 
 // plannedRun is a training run with its plan, within a call that was entered. loss is nil for Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
-	r, err := p.newRun(ctx, b, true, true)
+	r, err := p.newRun(b, true, true)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +101,6 @@ type Run struct {
 	closed  bool
 
 	inputGrads []*torch.Tensor // of the inputs of a batch within a layer, until they are taken
-
-	running, closing atomic.Bool // a backward runs; it was closed meanwhile
 }
 
 // Forward runs the training forward over all stages and keeps what backward needs. On failure see
@@ -178,7 +172,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		return err
 	}
 	defer func() {
-		if err = r.p.lost(err); err != nil || !retain || run.closing.Load() {
+		if err = r.p.lost(err); err != nil || !retain {
 			run.Close()
 		}
 	}()
@@ -200,9 +194,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	if err := r.p.checkNoSummedGrads(); err != nil {
 		return err
 	}
-	run.running.Store(true)
 	_, err = r.execute(ctx, r.plan.programs[schedule.BackwardOnly]())
-	run.running.Store(false)
 	if err == nil {
 		run.inputGrads, r.inputGrads = r.inputGrads, nil
 		r.noteGrads()
@@ -217,23 +209,16 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 			grads = append(grads, c.GradOf(t))
 		}
 	}
-	if !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return nil, errors.New("pipe: the output has no gradient; run a backward of the loss first, or give one")
-	}
-	if len(grads) != len(run.outputs) {
-		return nil, fmt.Errorf("pipe: %d gradients for %d outputs; give one for each, nil where there is none",
-			len(grads), len(run.outputs))
+	if len(grads) != len(run.outputs) || !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is none, or run a "+
+			"backward of the loss first", grads, len(run.outputs))
 	}
 	for i, g := range grads {
 		y := run.outputs[i]
-		switch {
-		case g == nil:
-		case g.Freed():
-			return nil, fmt.Errorf("pipe: gradient %d was freed; keep it until Backward returns", i)
-		case !y.DType().IsFloat() || !g.DType().IsFloat() || !slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind():
-			return nil, fmt.Errorf("pipe: gradient %d is %v on %v for output %d, %v on %v; both must be floating-point, "+
-				"of one shape and on one kind of device, and what is not floating-point has nil for a gradient",
-				i, g, g.Kind(), i, y, y.Kind())
+		if g != nil && (g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
+			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind()) {
+			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a floating-point tensor of its "+
+				"shape and kind of device, or nil where the output is not floating-point", i, g, i, y, y.Kind())
 		}
 	}
 	return grads, nil
@@ -248,13 +233,8 @@ func (run *Run) InputGrads() []*torch.Tensor {
 	return out
 }
 
-// Close frees the run's memory. Closing twice is fine. Within the run's own backward, as a layer
-// may call it, it is done when that is over.
+// Close frees the run's memory. Closing twice is fine. A layer must not close the run that it is in.
 func (run *Run) Close() {
-	if run.running.Load() {
-		run.closing.Store(true)
-		return
-	}
 	run.closed = true
 	run.r.free()
 	for _, t := range run.outputs {
@@ -299,7 +279,7 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error)
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
-	r, err := p.newRun(ctx, b, b.Training, false)
+	r, err := p.newRun(b, b.Training, false)
 	if err != nil {
 		return Inference{}, err
 	}

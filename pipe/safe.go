@@ -9,35 +9,27 @@ import (
 	"penstock.example/torch"
 )
 
-// The memory of a device depends on how far stages run ahead. An output, a gradient or a skip that
-// a stage has made for another waits on the device until the other's worker has received it. All
-// else is the same in every run, because a worker performs its actions in one order. So the most
-// that a device can hold is found from any run:
+// The memory of a device depends on how far stages run ahead: values for other stages wait on the device
+// until they are received. All else is the same in every run. So the most bytes of a device are found
+// from any run, as the largest sum over actions of
 //
-//	stage 0   F0 ─┬─ F1 ─┬─ F2 ─┬─ ...     own     most bytes of an action without what waits
-//	              │      │      │
-//	waits         x0 ────x0─────x0 ...     waits   bytes lent (torch.Device.Lend) from the action
-//	                     x1 ────x1 ...             that made them to the first action that cannot
-//	                                               start before they were received
-//	                                               (schedule.Graph.LatestReceives)
-//
-// The peak is the largest sum of own and waits over all actions. It is reached when the others are
-// as late as the program allows.
+//	own     the most bytes of the action without values that wait
+//	waits   the bytes lent (torch.Device.Lend) to values that wait, from the action that makes them to
+//	        the first that cannot start before they were received (schedule.Graph.LatestReceives)
 
-// SafeLimit is the lowest limit in bytes (torch.Device.SetLimit) under which nothing that the pipe
-// has done so far can run out of memory, by device in the order of Devices. It counts every Step,
-// Forward, Backward, Infer, Update and OnStages, one call after the other with the same batches,
-// however far stages run ahead of each other. A measured peak (torch.Device.Memory) can be lower,
-// as a neighbour may receive later the next time.
+// SafeLimit is the lowest limit in bytes (torch.Device.SetLimit) under which all calls so far can be
+// repeated one after the other, by device in the order of Devices. It holds however far stages run ahead of
+// each other. A measured peak (torch.Device.Memory) can be lower, as a neighbour may receive later the
+// next time.
 //
 // The limit may be too high if something else uses the devices, a stage passes on memory that it
-// received, or gradients are summed over replicas while a worker goes on. Otherwise it is exact. With the
-// policy Optimal it is at least the predicted peak. It is 0 for a device whose memory is not counted. Of
-// a device of another process it is as of the end of the last run.
+// received, or gradients are summed over replicas while a worker goes on. With the policy Optimal it is at
+// least the predicted peak. It is 0 for a device whose memory is not counted. Of a device of another
+// process it is as of the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
-		out[i] = p.devices.of(i).Safe
+		out[i] = p.devices.change(i, nil).Safe
 	}
 	return out
 }
@@ -47,7 +39,7 @@ func (p *Pipe) SafeLimit() []int64 {
 func (p *Pipe) Peaks() []int64 {
 	out := make([]int64, len(p.workers))
 	for i, w := range p.workers {
-		if out[i] = p.devices.of(i).Peak; w != nil {
+		if out[i] = p.devices.change(i, nil).Peak; w != nil {
 			out[i] = w.device.Memory().Peak
 		}
 	}
@@ -60,31 +52,27 @@ type deviceBytes struct{ Safe, Peak int64 }
 
 type devices struct {
 	mu sync.Mutex
-	at map[int]deviceBytes
+	at map[int]*deviceBytes
 }
 
+// change changes the bytes of a device by f, unless it is nil, and returns them.
 func (d *devices) change(worker int, f func(*deviceBytes)) deviceBytes {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.at == nil {
-		d.at = map[int]deviceBytes{}
+		d.at = map[int]*deviceBytes{}
 	}
-	b := d.at[worker]
-	f(&b)
-	d.at[worker] = b
-	return b
+	if d.at[worker] == nil {
+		d.at[worker] = &deviceBytes{}
+	}
+	if f != nil {
+		f(d.at[worker])
+	}
+	return *d.at[worker]
 }
-
-func (d *devices) of(worker int) deviceBytes { return d.change(worker, func(*deviceBytes) {}) }
 
 func (d *devices) raise(worker int, bytes int64) {
 	d.change(worker, func(b *deviceBytes) { b.Safe = max(b.Safe, bytes) })
-}
-
-func (d *devices) setPeaks(peaks map[int]int64) {
-	for worker, bytes := range peaks {
-		d.change(worker, func(b *deviceBytes) { b.Peak = bytes })
-	}
 }
 
 // count begins a part of a run in which nothing waits for other devices. Until done is called, all

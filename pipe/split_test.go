@@ -3,8 +3,6 @@ package pipe
 import (
 	"reflect"
 	"testing"
-
-	"pgregory.net/rapid"
 )
 
 func TestSplit(t *testing.T) {
@@ -25,25 +23,4 @@ func TestSplit(t *testing.T) {
 			t.Errorf("%d rows in %d: got %v, want %v", row.n, row.chunks, got, row.want)
 		}
 	}
-}
-
-func TestSplitCoversAllRowsEvenly(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n, chunks := rapid.Int64Range(1, 1000).Draw(t, "rows"), rapid.IntRange(1, 100).Draw(t, "chunks")
-		parts := split(n, chunks)
-		if int64(len(parts)) != min(n, int64(chunks)) {
-			t.Fatalf("%d parts", len(parts))
-		}
-		at, shortest, longest := int64(0), n, int64(0)
-		for _, p := range parts {
-			if p.start != at {
-				t.Fatalf("gap at %d", at)
-			}
-			at += p.length
-			shortest, longest = min(shortest, p.length), max(longest, p.length)
-		}
-		if at != n || longest-shortest > 1 {
-			t.Fatalf("%v", parts)
-		}
-	})
 }

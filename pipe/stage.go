@@ -31,6 +31,7 @@ type Stage struct {
 
 	buffers, trained []nn.NamedParam // that live here
 	before           before          // the latest training run
+	hardware         string          // of the device: see hardwareOf
 }
 
 // before is the state to which a failed training run returns a stage. It belongs to the stage's worker.
@@ -92,6 +93,9 @@ func (p *Pipe) cut() error {
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n], first: first,
 			ownedEarlier: map[*nn.Param]bool{}}
+		if s.Here {
+			s.hardware = hardwareOf(s.Device)
+		}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
@@ -120,24 +124,20 @@ func (p *Pipe) updateStages() error {
 	if p.firstTrained = slices.IndexFunc(p.layers, trains); p.firstTrained < 0 {
 		p.firstTrained = len(p.layers)
 	}
+	var err error
 	for _, s := range p.stages {
-		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, nil
+		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, s.Params()
 		s.trains = slices.ContainsFunc(s.Layers, trains)
 		for _, q := range s.State() {
 			if q.IsBuffer() {
 				s.buffers = append(s.buffers, q)
-			} else if q.Trainable() {
-				s.trained = append(s.trained, q)
 			}
 		}
-		var err error
 		if s.oneUnit, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err
 		}
 	}
-	last := p.stages[len(p.stages)-1]
-	var err error
-	last.oneUnitWithLoss, err = p.segment(last, true, segment.Config{Hold: true})
+	p.last().oneUnitWithLoss, err = p.segment(p.last(), true, segment.Config{Hold: true})
 	return err
 }
 

@@ -1,9 +1,6 @@
 package pipe
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -57,23 +54,25 @@ type run struct {
 }
 
 // newRun checks a batch and splits it. With training unset nothing is recorded for a backward.
-func (p *Pipe) newRun(ctx context.Context, b Batch, training, back bool) (*run, error) {
-	if err := cmp.Or(p.ownReplicas(b), p.updateModes()); err != nil {
+func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
+	if b.Within == nil { // a layer uses the replicas of the pipe around it
+		if err := p.ownReplicas(); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.updateModes(); err != nil {
 		return nil, err
 	}
-	if len(b.Input) == 0 {
-		return nil, errors.New("pipe: the batch has no input; set Input to pipe.Rows(x)")
-	}
-	total, err := countRows("input", b.Input, b.Within != nil, "first", p.stages[0])
-	if err == nil {
-		err = b.checkPlace(total)
-	}
-	if err != nil {
+	total, err := countRows("input", b.Input, b.Within != nil && len(b.Input) > 0, p.stages[0])
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if total == 0 && training {
+	case total == 0 && training:
 		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one",
 			b.Input[0].Tensor)
+	case b.TotalRows != 0 && b.TotalRows < total || b.FirstMicroBatch < 0:
+		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or 0, and no "+
+			"FirstMicroBatch (%d) below 0", total, b.TotalRows, b.FirstMicroBatch)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras()
@@ -149,11 +148,8 @@ func (r *run) bind(stage int, s *segment.Segment) {
 // setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
 func (r *run) setLoss(loss nn.Loss) error {
 	r.loss, r.targets = loss, r.batch.Target
-	if len(r.targets) == 0 {
-		return errors.New("pipe: the batch has no target; set Target to pipe.Rows(y)")
-	}
 	last := r.p.last()
-	total, err := countRows("target", r.targets, false, "last", last)
+	total, err := countRows("target", r.targets, false, last)
 	if err != nil {
 		return err
 	}
@@ -238,14 +234,9 @@ type tieState struct {
 }
 
 func (c *microBatch) init(s *Stage) {
-	if n := len(s.skips); n > 0 {
-		c.skips = make([]skipState, n)
-		for i, p := range s.skips {
-			c.skips[i].grads = make([][]*torch.Tensor, len(p.to))
-		}
-	}
-	if n := len(s.ties); n > 0 {
-		c.ties = make([]tieState, n)
+	c.skips, c.ties = make([]skipState, len(s.skips)), make([]tieState, len(s.ties))
+	for i, p := range s.skips {
+		c.skips[i].grads = make([][]*torch.Tensor, len(p.to))
 	}
 }
 

@@ -195,7 +195,7 @@ var summed = problem{model: func() *nn.Sequential {
 // are those of a loop.
 func TestStreamsOfSums(t *testing.T) {
 	torchtest.Check(t)
-	want := summed.plainReplicas(2, 2, 5)
+	want := summed.plainReplicas(torch.CPU(0), 2, 2, 5)
 	for without := range stream.Reasons + 1 {
 		if without == stream.Given { // of a pipe's workers, not of sums
 			continue
@@ -285,7 +285,7 @@ func TestSumsBetweenGPUsFail(t *testing.T) {
 	for n := range 2 * moves {
 		rows = append(rows, failure{name: fmt.Sprintf("from move %d all are lost, and replica %d gives up", n/2, n%2), drop: opening + n/2 + 1, up: n % 2, want: "deadline"})
 	}
-	want := summed.plainReplicas(2, 2, 5)
+	want := summed.plainReplicas(torch.CPU(0), 2, 2, 5)
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			live, begun := torch.LiveTensors(), time.Now()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"penstock.example/group"
 	"penstock.example/nn"
@@ -47,10 +46,10 @@ func (e *UpdateError) Unwrap() error { return e.Err }
 // Either all stages are updated or none. The first parameter changes when every stage has allocated
 // all that its update takes. On failure, or when ctx ends before that, parameters, gradients and
 // the optimizer's state and counts are the same to the bit, and what was allocated is freed. The
-// update can then be repeated, for example under a higher limit. A failure after the update has
-// begun is an *UpdateError; its Half says if something has changed.
+// update can then be repeated. A failure after the update has begun is an *UpdateError.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
-	return p.update(ctx, "Update", &update{p: p, o: o, factor: func() (float64, error) { return 1, nil }})
+	_, err := p.update(ctx, "Update", o, 1, math.Inf(1))
+	return err
 }
 
 // UpdateClipped is Update with the gradients scaled down so that their norm, over all stages
@@ -58,22 +57,7 @@ func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 // that is infinite or NaN is optim.ErrNotFinite, and nothing has changed. After a failed update the
 // gradients are not scaled.
 func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64, err error) {
-	return p.updateClipped(ctx, "UpdateClipped", o, 1, maxNorm)
-}
-
-// updateClipped is an update with gradients that are divided by a scale, and then clipped.
-func (p *Pipe) updateClipped(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (norm float64, err error) {
-	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
-		return 0, err
-	}
-	u := &update{p: p, o: o, norms: make([][]optim.NamedNorm, len(p.workers))}
-	u.factor = sync.OnceValues(func() (float64, error) {
-		norm = optim.GlobalNorm(u.norms...) / scale
-		clip, err := optim.ClipFactor(norm, maxNorm)
-		return clip / scale, err
-	})
-	err = p.update(ctx, call, u)
-	return norm, err
+	return p.update(ctx, "UpdateClipped", o, 1, maxNorm)
 }
 
 // UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by the
@@ -81,11 +65,12 @@ func (p *Pipe) updateClipped(ctx context.Context, call string, o optim.Optimizer
 // gradient is infinite or NaN, all gradients are dropped, nothing else changes, and updated is false. The
 // scaler then has the scale for the next step, or err is optim.ErrNeverFinite. Other failures leave the
 // scaler as it is, and the update may be repeated.
-func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (norm float64, updated bool, err error) {
+func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (
+	norm float64, updated bool, err error) {
 	if err := s.Validate(); err != nil {
 		return 0, false, err
 	}
-	norm, err = p.updateClipped(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64))
+	norm, err = p.update(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64))
 	switch {
 	case err == nil:
 		return norm, true, s.Done(true)
@@ -98,62 +83,62 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 		}
 		return nil
 	})
-	if err != nil {
-		return norm, false, err
+	if err == nil {
+		err = s.Done(false)
 	}
-	return norm, false, s.Done(false)
+	return norm, false, err
 }
 
-// wireNorm is an optim.NamedNorm as processes tell it each other: JSON has no word for NaN.
-type wireNorm struct {
-	Name    string
-	Squared uint64
-}
-
-// update is an optimizer's update of all stages. Stages that share a device are updated together.
-type update struct {
-	p      *Pipe
-	o      optim.Optimizer
-	norms  [][]optim.NamedNorm     // by worker; nil where gradients are not clipped
-	factor func() (float64, error) // of the gradients, when all norms are known
-}
-
-func (p *Pipe) update(ctx context.Context, call string, u *update) error {
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. Stages that share a
+// device are updated together.
+func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (
+	norm float64, err error) {
+	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
+		return 0, err
+	}
 	leave, err := p.enter(call)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer leave()
 	switch {
 	case !p.placed.Load():
-		return ErrNotPlaced
+		return 0, ErrNotPlaced
 	case p.unsummed.Load():
-		return ErrAccumulating
+		return 0, ErrAccumulating
 	}
-	prepared := make([]optim.Update, len(p.workers))
+	factor, clips := 1.0, !math.IsInf(maxNorm, 1)
+	norms, prepared := make([][]optim.NamedNorm, len(p.workers)), make([]optim.Update, len(p.workers))
 	const begins = 2 // the phase that changes parameters
 	phases := []phase{
 		{func(worker int, c *torch.Ctx) error {
-			if u.norms != nil {
-				u.norms[worker] = optim.SquaredNorms(c, p.paramsOf(worker))
+			if clips {
+				norms[worker] = optim.SquaredNorms(c, p.paramsOf(worker))
 			}
 			return nil
-		}, func(failed error) error { return u.meetNorms(ctx, failed) }},
-		{func(worker int, c *torch.Ctx) error {
-			if _, err := u.factor(); err != nil {
-				return err
+		}, func(failed error) error {
+			if !clips && failed == nil {
+				return nil
 			}
-			prepared[worker] = u.o.Prepare(c, p.paramsOf(worker))
+			all, err := p.meetNorms(ctx, slices.Concat(norms...), failed)
+			if err == nil {
+				norm = optim.GlobalNorm(all) / scale
+				factor, err = optim.ClipFactor(norm, maxNorm)
+				factor /= scale
+			}
+			return err
+		}},
+		{func(worker int, c *torch.Ctx) error {
+			prepared[worker] = o.Prepare(c, p.paramsOf(worker))
 			return ctx.Err()
 		}, func(failed error) error {
 			_, err := meet(ctx, p, "the update", 0, failed)
 			return err
 		}},
 		{func(worker int, c *torch.Ctx) error {
-			factor, err := u.factor()
 			c.Unlimited(func() { optim.Scale(c, p.paramsOf(worker), factor) })
 			prepared[worker].Apply()
-			return err
+			return nil
 		}, nil},
 		{func(worker int, _ *torch.Ctx) error {
 			for _, q := range p.paramsOf(worker) {
@@ -168,37 +153,35 @@ func (p *Pipe) update(ctx context.Context, call string, u *update) error {
 		}
 	})
 	if err == nil || failed < 0 {
-		return p.lost(err)
+		return norm, p.lost(err)
 	}
 	err = &UpdateError{Device: p.Devices()[worker], Half: failed >= begins, Err: err}
 	var other *group.MemberError
 	if failed >= begins || p.cfg.Group != nil && p.cfg.Group.Err() != nil {
-		return p.lost(err)
+		return norm, p.lost(err)
 	} else if errors.As(err, &other) {
-		return other
+		return norm, other
 	}
-	return err // all know
+	return norm, err // all know
 }
 
 // meetNorms gives all processes the norms of all.
-func (u *update) meetNorms(ctx context.Context, failed error) error {
-	if u.norms == nil && failed == nil { // nothing was measured
-		return nil
+func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed error) ([]optim.NamedNorm, error) {
+	mine := map[string]uint64{} // JSON has no word for NaN
+	for _, n := range own {
+		mine[n.Name] = math.Float64bits(n.Squared)
 	}
-	var mine []wireNorm
-	for _, n := range slices.Concat(u.norms...) {
-		mine = append(mine, wireNorm{n.Name, math.Float64bits(n.Squared)})
-	}
-	all, err := meet(ctx, u.p, "the norms of gradients", mine, failed)
+	all, err := meet(ctx, p, "the norms of gradients", mine, failed)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var norms []optim.NamedNorm
-	for _, n := range slices.Concat(ofMine(u.p.cfg, all)...) { // the replicas have the same
-		norms = append(norms, optim.NamedNorm{Name: n.Name, Squared: math.Float64frombits(n.Squared)})
+	var out []optim.NamedNorm
+	for _, part := range ofMine(p.cfg, all) { // the replicas have the same
+		for name, bits := range part {
+			out = append(out, optim.NamedNorm{Name: name, Squared: math.Float64frombits(bits)})
+		}
 	}
-	u.norms = [][]optim.NamedNorm{norms}
-	return nil
+	return out, nil
 }
 
 // paramsOf lists the parameters of a worker's stages.
@@ -242,7 +225,7 @@ func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker in
 			errs[worker] = recovered(c, func() error { return ph.do(worker, c) })
 		}))()
 		others := errors.Join(errs...)
-		if ph.meet != nil && p.cfg.Group != nil {
+		if ph.meet != nil {
 			others = ph.meet(others)
 		}
 		first := slices.IndexFunc(errs, func(err error) bool { return err != nil })

@@ -17,13 +17,8 @@ func ExamplePartition() {
 		fmt.Println(err)
 		return
 	}
-	sums, err := plan.Sums(times, counts)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(counts, sums)
-	// Output: [3 3 1] [8 8 6]
+	fmt.Println(counts)
+	// Output: [3 3 1]
 }
 
 func equal(layers int, cost float64) []float64 {
@@ -80,7 +75,6 @@ func TestPartitionRefuses(t *testing.T) {
 		want  string
 	}{
 		{equal(3, 1), 0, "the number of stages is 0; want 1 to the number of layers, 3"},
-		{equal(3, 1), -2, "the number of stages is -2"},
 		{equal(3, 1), 4, "the number of stages is 4; want 1 to the number of layers, 3"},
 		{nil, 1, "the number of stages is 1; want 1 to the number of layers, 0"},
 		{[]float64{1, math.NaN()}, 1, "the cost of layer 1 is NaN"},
@@ -95,44 +89,29 @@ func TestPartitionRefuses(t *testing.T) {
 	}
 }
 
-func TestSumsRefuses(t *testing.T) {
-	refused := []struct {
-		costs   []float64
-		balance []int
-		want    string
+func TestByTimeAndBySizeRefuse(t *testing.T) {
+	layers := []plan.Layer{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	endless := []plan.Layer{{Forward: math.MaxFloat64, Backward: math.MaxFloat64}}
+	for _, test := range []struct {
+		layers []plan.Layer
+		n      int
+		time   plan.TimeConfig
+		want   string
 	}{
-		{equal(3, 1), []int{2}, "Balance is [2]; want at least 1 layer"},
-		{equal(3, 1), []int{2, 2}, "the 3 layers in all"},
-		{equal(3, 1), []int{1, math.MaxInt}, "the 3 layers in all"},
-		{equal(3, 1), []int{3, 0}, "Balance is [3 0]"},
-		{equal(3, 1), []int{4, -1}, "the 3 layers in all"},
-		{equal(3, 1), []int{-1, 4}, "Balance is [-1 4]"},
-		{[]float64{math.NaN()}, []int{1}, "the cost of layer 0 is NaN"},
-		{equal(2, math.MaxFloat64), []int{2}, "costs of stage 0 of [2] add up to more than a float64 holds"},
-	}
-	for _, test := range refused {
-		_, err := plan.Sums(test.costs, test.balance)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("Sums(%v, %v): error %v, want one with %q", test.costs, test.balance, err, test.want)
+		{layers, 0, plan.TimeConfig{}, "the number of stages is 0; want 1 to the number of layers, 3"},
+		{layers, 4, plan.TimeConfig{}, "the number of stages is 4"},
+		{layers, 3, plan.TimeConfig{Recomputed: []float64{1, 0}}, "Recomputed is [1 0]: 2 for 3 stages"},
+		{endless, 1, plan.TimeConfig{}, "more than a float64 holds"},
+	} {
+		if counts, _, err := plan.ByTime(test.layers, test.n, test.time); err == nil || !strings.Contains(err.Error(), test.want) || counts != nil {
+			t.Errorf("got %v, %v, want an error with %q", counts, err, test.want)
 		}
 	}
-}
-
-// A search over balances must not wait for the partitioner: the largest size in mind takes 15 ms.
-func BenchmarkPartition(b *testing.B) {
-	costs := hashed(10_000)
-	for b.Loop() {
-		if _, err := plan.Partition(costs, 64); err != nil {
-			b.Fatal(err)
-		}
+	held := plan.SizeConfig{Held: make([]plan.Held, 3)}
+	if _, _, err := plan.BySize(layers, 2, held); err == nil || !strings.Contains(err.Error(), "3 for 2 stages") {
+		t.Errorf("got %v", err)
 	}
-}
-
-// hashed returns uneven costs in [0, 1).
-func hashed(layers int) []float64 {
-	costs := make([]float64, layers)
-	for i := range costs {
-		costs[i] = math.Mod(float64(i)*math.Phi, 1)
+	if _, err := plan.Sizes(layers, []int{2, 2}, plan.SizeConfig{}); err == nil {
+		t.Error("a balance of more layers than there are")
 	}
-	return costs
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // What a cut is simulated to take is what package schedule says, and no bound is above it: that of a
-// worker, the same in closed form, and that of all cuts.
+// worker, and that of all cuts.
 func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 	draws.Checks(t, 75, 300)
 	rapid.Check(t, func(t *rapid.T) {
@@ -39,15 +39,11 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
 		}
 		for w := range p.workers {
-			bound := p.bound(w, c, c[1:], times)
-			if bound > took {
-				t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of worker %d", s.Name, v, chunks, c, took, bound, w)
-			}
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
-			if quick := p.closedFormBound(w, c[w], c[w+1]); quick > took {
-				t.Fatalf("%s m=%d %v: %d ns, below the quick bound %d of worker %d", s.Name, chunks, c, took, quick, w)
+			if bound := p.stageBound(w, c[w], c[w+1]); bound > took {
+				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took, bound, w)
 			}
 		}
 	})

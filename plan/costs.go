@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/arg"
 	"penstock.example/remat"
 )
 
@@ -36,27 +38,16 @@ func (p Profile) check() error {
 		return refuse("Measured", 0, "the profile is empty", "want at least one chain")
 	}
 	for i, m := range p.Measured {
-		switch {
-		case m.Rows < 0:
-			return refuse("Measured", m.Rows, "rows", "want 1 or more, or 0 where they do not count")
-		case m.Threads < 0:
-			return refuse("Measured", m.Threads, "threads", "want 1 or more, or 0 for 1")
-		}
-		if err := m.Chain.Check(); err != nil {
+		if err := cmp.Or(arg.AtLeast("plan", "Measured: rows", m.Rows, 0),
+			arg.AtLeast("plan", "Measured: threads", m.Threads, 0), m.Chain.Check()); err != nil {
 			return err
 		}
-		if n := len(m.Chain.Layers); n != p.units() {
-			return refuse("Measured", n, fmt.Sprintf("the layers of chain %d, where the first has %d", i, p.units()), "want chains of one model")
+		n := p.units()
+		if len(m.Chain.Layers) != n || m.Sent != nil && len(m.Sent) != n+1 || m.Held != nil && len(m.Held) != n {
+			return refuse("Measured", i, "the number of the chain", fmt.Sprintf("want chains of one model of %d units", n))
 		}
-		for name, list := range map[string][]int64{"Sent": m.Sent, "Held": m.Held} {
-			want := p.units()
-			if name == "Sent" {
-				want++
-			}
-			if list != nil && (len(list) != want || slices.Min(list) < 0) {
-				return refuse("Measured", list, fmt.Sprintf("%s of chain %d", name, i),
-					fmt.Sprintf("want %d numbers of 0 or more", want))
-			}
+		if slices.ContainsFunc(slices.Concat(m.Sent, m.Held), func(bytes int64) bool { return bytes < 0 }) {
+			return refuse("Measured", i, "the number of the chain", "want 0 bytes or more")
 		}
 		for _, o := range p.Measured[:i] {
 			if o.Rows == m.Rows && o.threads() == m.threads() {

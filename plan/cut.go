@@ -1,226 +1,256 @@
 package plan
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
 
-// cutter finds the best cut of a problem, in whole numbers.
+	"penstock.example/internal/arg"
+)
+
+// Partition returns how many layers each of n stages takes, in order: n counts of at least one, which
+// add up to len(costs). A stage's cost is the sum of its layers' costs. Of all such partitions
+// Partition returns
 //
-// Partition fills stages greedily and relies on the quadrangle inequality. Neither holds where
-// boundaries cost something: a longer stage may be cheaper, and the best last cut may move back as
-// layers are added. But a stage costs at least the sum of its layers. So a bound of the bottleneck
-// limits the length of every stage, and how many stages the layers after a boundary take, from
-// below and from above.
+//  1. one with the least bottleneck,
+//  2. among those, one with the least sum of squared stage costs,
+//  3. among those, the one with the lexicographically greatest counts: the first stage takes as
+//     many layers as it can, then the second, and so on. Fifteen equal layers over eight stages are
+//     2 2 2 2 2 2 2 1.
 //
-// Within these limits dynamic programming over the first layer and the number of stages tries every
-// stage, from the last layer back. The first pass finds the least bottleneck. The second takes it
-// as the bound and finds the least sum of squares.
-type cutter struct {
-	layers, n int
-	terms     []intTerms
-	of        []int // by stage, as in problem
-	skips     []route
-	stashes   [][]int  // by layer: the skips that begin there
-	pops      [][]pop  // by layer: the skips that it pops
-	sums      []uint64 // prefix sums of the layers' least costs
-	bound     uint64
-	rows      []cutRow // by first layer, and one after the last
-}
-
-// pop says that a layer is the k-th that pops a skip.
-type pop struct{ skip, k int }
-
-// cutRow is the part of the table for a first layer: for every number k of stages, from low to high,
-// that the layers from there on may be cut into.
-type cutRow struct {
-	low, high int
-	least     []uint64  // by k-low: the least bottleneck, or unreachable
-	best      []uint128 // by k-low: the least sum of squares
-	next      []int     // by k-low: where the first stage of the best cut ends; 0 if there is no cut
-}
-
-// unreachable is above every bottleneck.
-const unreachable = math.MaxUint64
-
-// cut returns the best n counts.
-func (c *cutter) cut(n int) []int {
-	c.n, c.sums = n, make([]uint64, c.layers+1)
-	low := uint64(0) // a lower bound of the bottleneck
-	for i := range c.layers {
-		cost := uint64(math.MaxUint64)
-		for _, p := range c.terms {
-			cost = min(cost, p.layer[i])
+// Costs are first rounded to multiples of a power of two, so that equal stages are equal: whole
+// numbers are exact while the largest times the number of layers is below 2^50. It takes O(n·L·w)
+// time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap as
+// the answer.
+//
+// Partition returns an error if n is below one or above len(costs), or if a cost is negative,
+// infinite or not a number.
+func Partition(costs []float64, n int) ([]int, error) {
+	layers := make([]Layer, len(costs))
+	for i, cost := range costs {
+		if !(cost >= 0) || math.IsInf(cost, 0) {
+			return nil, arg.Finite("plan", fmt.Sprintf("the cost of layer %d", i), cost)
 		}
-		c.sums[i+1] = c.sums[i] + cost
-		low = max(low, cost)
+		layers[i].Forward = cost
 	}
-	low = max(low, divideUp(c.sums[c.layers], uint64(n)))
-	high, start := uint64(0), 0 // an upper bound
-	for stage, count := range evenest(c.sums, n, leastBottleneck(c.sums, n)) {
-		high = max(high, c.cost(stage, start, start+count))
-		start += count
-	}
-	// A bound slightly too low costs less time than one far too high.
-	for slack := max(low/8, high/64); ; slack *= 2 {
-		c.bound = min(low+slack, high)
-		if bottleneck := c.leastBottleneck(); bottleneck <= c.bound {
-			c.bound = bottleneck
-			return c.evenest()
-		}
+	counts, _, err := ByTime(layers, n, TimeConfig{})
+	return counts, err
+}
+
+// amounts are the parts of a cost, in the order of [StageTime] or [StageSize].
+type amounts [6]float64
+
+func (a *amounts) add(b amounts) {
+	for i := range a {
+		a[i] += b[i]
 	}
 }
 
-// cost returns the cost of a stage from layer start up to but not including end.
-func (c *cutter) cost(stage, start, end int) uint64 {
-	p, t := &c.terms[c.termsOf(stage)], tally{}
-	for last := start; last < end; last++ {
-		c.grow(&t, p, start, last)
+func (a amounts) total() (sum float64) {
+	for _, x := range a {
+		sum += x
 	}
-	return t.inside + t.leaving + p.leave[end-1]
+	return sum
 }
 
-// termsOf returns the index of a stage's terms.
-func (c *cutter) termsOf(stage int) int {
-	if c.of == nil {
-		return 0
-	}
-	return c.of[stage]
+// stageTerms are the costs that a stage adds up.
+type stageTerms struct {
+	layer []amounts // by layer of the stage
+	enter []amounts // by its first layer
+	leave []amounts // by its last layer
+	skips []skipTerms
 }
 
-// tally adds up the cost of a stage, under some terms, while it grows.
-type tally struct {
-	inside  uint64 // its layers, and what enters; it never falls as the stage grows
-	leaving uint64 // skips that it begins and later stages pop
+// skipTerms are the costs that a skip or a tie adds to stages.
+type skipTerms struct {
+	from int
+	to   []int   // in ascending order
+	in   amounts // to each later stage with a layer of to
+	out  amounts // to the stage of from, if a later stage has a layer of to
 }
 
-// grow adds the layer last to a stage that begins at start.
-func (c *cutter) grow(t *tally, p *intTerms, start, last int) {
-	if t.inside += p.layer[last]; last == start {
-		t.inside += p.enter[start]
+func newTerms(layers int) stageTerms {
+	return stageTerms{make([]amounts, layers), make([]amounts, layers), make([]amounts, layers), nil}
+}
+
+// cost returns the cost of a stage with the layers from start up to but not including end.
+func (t *stageTerms) cost(start, end int) amounts {
+	sum := t.enter[start]
+	sum.add(t.leave[end-1])
+	for _, l := range t.layer[start:end] {
+		sum.add(l)
 	}
-	for _, at := range c.pops[last] {
-		l := &c.skips[at.skip]
+	for _, s := range t.skips {
 		switch {
-		case l.from >= start && at.k == len(l.to)-1:
-			t.leaving -= p.out[at.skip]
-		case l.from < start && (at.k == 0 || l.to[at.k-1] < start):
-			t.inside += p.in[at.skip]
+		case s.from < start && slices.ContainsFunc(s.to, func(to int) bool { return start <= to && to < end }):
+			sum.add(s.in)
+		case start <= s.from && s.from < end && s.to[len(s.to)-1] >= end:
+			sum.add(s.out)
 		}
 	}
-	for _, s := range c.stashes[last] {
-		t.leaving += p.out[s]
-	}
+	return sum
 }
 
-// reach returns the range of the number of stages that the layers after a boundary may be cut
-// into, if all stages, before it too, cost at most bound. It is empty, with low > high, if no cut
-// does.
-func (c *cutter) reach(boundary int) (low, high int) {
-	before, after := c.sums[boundary], c.sums[c.layers]-c.sums[boundary]
-	low = max(c.n-boundary, min(1, c.layers-boundary), stagesFor(after, c.bound, c.n))
-	high = min(c.layers-boundary, c.n-stagesFor(before, c.bound, c.n))
-	return low, high
+// cutter finds the best cut in whole numbers, which a float64 holds exactly.
+//
+// A stage costs at least the sum of its layers, so a bound of the bottleneck limits its length. Within
+// it dynamic programming tries every stage, from the last layer back. A first pass finds the least
+// bottleneck; a second takes it as the bound and finds the least sum of squares.
+type cutter struct {
+	layers int
+	stages []*stageTerms
+	unit   int       // costs are multiples of 2^-unit
+	sums   []float64 // of the terms in growth, in units
+	enter  []float64
+	leave  []float64
+	events [][]event // by layer
 }
 
-// stagesFor returns the least number of stages of at most bound that hold a sum of costs; more than
-// n if n do not.
-func stagesFor(sum, bound uint64, n int) int {
-	switch {
-	case sum == 0:
-		return 0
-	case bound == 0:
-		return n + 1
-	}
-	return int(min(divideUp(sum, bound), uint64(n)+1))
+// event changes the cost of a stage that grows by a layer: by in, if the stage begins after layer
+// after and at or before layer from.
+type event struct {
+	after, from int
+	inside      bool // the stage never costs less again
+	by          float64
 }
 
-// divideUp returns a/b, rounded up.
-func divideUp(a, b uint64) uint64 {
-	q := a / b
-	if q*b < a {
-		q++
-	}
-	return q
-}
-
-// eachStage calls visit for every stage, from one boundary to another, that costs at most bound
-// under some terms and can be the first of k stages, low <= k <= high, that all do. Stages come by
-// first layer descending, then by end ascending. fill gets the row of each boundary, with its range,
-// before its first stage is visited. costs are by terms.
-func (c *cutter) eachStage(fill func(r *cutRow),
-	visit func(from, to *cutRow, end, low, high int, costs []uint64)) {
-	c.rows = make([]cutRow, c.layers+1)
-	tallies, costs := make([]tally, len(c.terms)), make([]uint64, len(c.terms))
-	for start := c.layers; start >= 0; start-- {
-		from := &c.rows[start]
-		if from.low, from.high = c.reach(start); from.low > from.high {
-			continue // and no stage ends here
+// take makes the numbers of a stage's terms.
+func (c *cutter) take(t *stageTerms) {
+	round := func(a amounts) (sum float64) {
+		for _, x := range a {
+			sum += math.RoundToEven(math.Ldexp(x, c.unit))
 		}
-		fill(from)
-		clear(tallies)
-		for end := start + 1; end <= c.layers; end++ {
-			inside, least := uint64(math.MaxUint64), uint64(math.MaxUint64)
-			for i := range tallies {
-				p, t := &c.terms[i], &tallies[i]
-				c.grow(t, p, start, end-1)
-				costs[i] = t.inside + t.leaving + p.leave[end-1]
-				inside, least = min(inside, t.inside), min(least, costs[i])
-			}
-			if inside > c.bound { // a longer stage may cross less, and has no less inside
-				break
-			}
-			to := &c.rows[end]
-			low, high := max(from.low, to.low+1), min(from.high, to.high+1)
-			if least <= c.bound && low <= high {
-				visit(from, to, end, low, high, costs)
-			}
+		return sum
+	}
+	c.sums, c.enter, c.leave, c.events = []float64{0}, nil, nil, make([][]event, c.layers)
+	for i := range t.layer {
+		c.sums = append(c.sums, c.sums[i]+round(t.layer[i]))
+		c.enter, c.leave = append(c.enter, round(t.enter[i])), append(c.leave, round(t.leave[i]))
+	}
+	for _, s := range t.skips {
+		in, out, before := round(s.in), round(s.out), s.from
+		for _, to := range s.to {
+			c.events[to] = append(c.events[to], event{before, to, true, in})
+			before = to
 		}
+		c.events[s.from] = append(c.events[s.from], event{-1, s.from, false, out})
+		c.events[before] = append(c.events[before], event{-1, s.from, false, -out})
 	}
 }
 
-// leastBottleneck returns the least bottleneck of n stages, if it is at most bound, and more than
-// bound otherwise.
-func (c *cutter) leastBottleneck() uint64 {
-	c.eachStage(func(r *cutRow) {
-		r.least = make([]uint64, r.high-r.low+1)
-		for k := range r.least {
-			r.least[k] = unreachable
-		}
-		if r == &c.rows[c.layers] {
-			r.least[0] = 0
-		}
-	}, func(from, to *cutRow, _, low, high int, costs []uint64) {
-		for k := low; k <= high; k++ {
-			least := &from.least[k-from.low]
-			*least = min(*least, max(costs[c.termsOf(c.n-k)], to.least[k-1-to.low]))
-		}
-	})
-	if r := &c.rows[0]; r.low <= r.high {
-		return r.least[0]
-	}
-	return unreachable
+// cell is the best cut of the layers from some one on into the last stages.
+type cell struct {
+	value uint128 // the bottleneck, or the sum of squares
+	end   int     // of the first of these stages; 0 if there is no cut
 }
 
-// evenest returns the counts of n stages of cost at most bound, which exist, with the least sum of
-// squares, and among equals the lexicographically greatest.
-func (c *cutter) evenest() []int {
-	c.eachStage(func(r *cutRow) {
-		r.best, r.next = make([]uint128, r.high-r.low+1), make([]int, r.high-r.low+1)
-	}, func(from, to *cutRow, end, low, high int, costs []uint64) {
-		for k := low; k <= high; k++ {
-			cost := costs[c.termsOf(c.n-k)]
-			if cost > c.bound || end < c.layers && to.next[k-1-to.low] == 0 {
-				continue
-			}
-			sum := square(cost).plus(to.best[k-1-to.low])
-			best, next := &from.best[k-from.low], &from.next[k-from.low]
-			if *next == 0 || !best.less(sum) { // ends ascend
-				*best, *next = sum, end
+// pass returns the best cut into stages of at most bound; of no counts if there is none. join makes
+// the value of a cut from the cost of its first stage and the value of the rest.
+func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint128) (counts []int, value uint128) {
+	n := len(c.stages)
+	table := make([][]cell, n+1)
+	table[n] = make([]cell, c.layers+1)
+	table[n][c.layers].end = c.layers
+	for s := n - 1; s >= 0; s-- {
+		if s == n-1 || c.stages[s] != c.stages[s+1] {
+			c.take(c.stages[s])
+		}
+		row := make([]cell, c.layers+1)
+		for start := s; start <= c.layers-(n-s) && (s > 0 || start == 0); start++ {
+			inside, leaving := c.enter[start], 0.0
+			for end := start + 1; end <= c.layers-(n-1-s); end++ {
+				for _, e := range c.events[end-1] {
+					switch {
+					case start <= e.after || start > e.from:
+					case e.inside:
+						inside += e.by
+					default:
+						leaving += e.by
+					}
+				}
+				within := inside + c.sums[end] - c.sums[start]
+				if within > bound { // a longer stage may leave less, and has no less inside
+					break
+				}
+				cost, rest := within+leaving+c.leave[end-1], table[s+1][end]
+				if rest.end == 0 || cost > bound {
+					continue
+				}
+				if v := join(uint64(cost), rest.value); row[start].end == 0 || !row[start].value.less(v) {
+					row[start] = cell{v, end} // ends ascend
+				}
 			}
 		}
-	})
-	counts := make([]int, 0, c.n)
-	for at, k := 0, c.n; k > 0; k-- {
-		end := c.rows[at].next[k-c.rows[at].low]
+		table[s] = row
+	}
+	if table[0][0].end == 0 {
+		return nil, uint128{}
+	}
+	for s, at := 0, 0; s < n; s++ {
+		end := table[s][at].end
 		counts, at = append(counts, end-at), end
 	}
-	return counts
+	return counts, table[0][0].value
 }
+
+// cutLayers cuts layers into stages with these terms, and returns the counts, in the order that Partition
+// promises, and the cost of each stage.
+func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
+	if n := len(stages); n < 1 || n > layers {
+		return nil, nil, refuse("the number of stages", n, "", fmt.Sprintf("want 1 to the number of layers, %d", layers))
+	}
+	largest, count := 0.0, 0
+	for _, t := range stages {
+		for i := range t.layer {
+			for _, a := range []amounts{t.layer[i], t.enter[i], t.leave[i]} {
+				largest, count = max(largest, a.total()), count+1
+			}
+		}
+		for _, s := range t.skips {
+			largest, count = max(largest, s.in.total(), s.out.total()), count+len(s.to)+1
+		}
+	}
+	if math.IsInf(largest, 0) {
+		return nil, nil, fmt.Errorf("plan: the cost of a layer is more than a float64 holds: give it in a larger unit")
+	}
+	_, exponent := math.Frexp(largest)
+	c := &cutter{layers: layers, stages: stages, unit: 52 - bits.Len(uint(count/len(stages))) - exponent}
+	c.take(stages[0])
+	bound := math.Ceil(c.sums[layers] / float64(len(stages)))
+	var bottleneck uint128
+	var counts []int
+	for ; counts == nil; bound += max(1, math.Floor(bound/4)) {
+		counts, bottleneck = c.pass(bound, func(cost uint64, rest uint128) uint128 {
+			return uint128{0, max(cost, rest.low)}
+		})
+	}
+	counts, _ = c.pass(float64(bottleneck.low), func(cost uint64, rest uint128) uint128 {
+		return square(cost).plus(rest)
+	})
+	return counts, costsOf(stages, counts), nil
+}
+
+func costsOf(stages []*stageTerms, counts []int) (costs []amounts) {
+	start := 0
+	for s, n := range counts {
+		costs = append(costs, stages[s].cost(start, start+n))
+		start += n
+	}
+	return costs
+}
+
+// uint128 holds a sum of squares.
+type uint128 struct{ high, low uint64 }
+
+func square(x uint64) uint128 {
+	high, low := bits.Mul64(x, x)
+	return uint128{high, low}
+}
+
+func (a uint128) plus(b uint128) uint128 {
+	low, carry := bits.Add64(a.low, b.low, 0)
+	return uint128{a.high + b.high + carry, low}
+}
+
+func (a uint128) less(b uint128) bool { return a.high < b.high || a.high == b.high && a.low < b.low }

@@ -26,9 +26,6 @@ type Shortage struct {
 	// one of a thousand cases a plan with some bytes less exists.
 	Least int64
 	SetBy string // the cause, such as `layer "conv1"`; "" if it is not one thing
-	// Layers is the number of layers on the device; 0 if it is not known. A device with one layer
-	// cannot be relieved by more stages.
-	Layers int
 }
 
 // Update is the bytes that a device holds while the parameters of its stages are updated.
@@ -71,8 +68,7 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 func (s Shortage) String() string {
 	text := fmt.Sprintf("stage %d on %s needs %s", s.Stage, s.Device, arg.Size(s.Least))
 	if len(s.Others) > 0 {
-		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Others), " ", ", "), "[]")
-		text = fmt.Sprintf("stages %d, %s on %s need %s", s.Stage, list, s.Device, arg.Size(s.Least))
+		text = fmt.Sprintf("%s on %s need %s", arg.Numbered("stage", append([]int{s.Stage}, s.Others...)), s.Device, arg.Size(s.Least))
 	}
 	if s.SetBy != "" {
 		text += fmt.Sprintf(", set by %s,", s.SetBy)
@@ -85,11 +81,6 @@ func (e *MemoryError) Least() int64 {
 	return slices.MaxFunc(e.Stages, func(a, b Shortage) int { return cmp.Compare(a.Least, b.Least) }).Least
 }
 
-// OneLayer says that a device has one layer, so that more stages do not help.
-func (e *MemoryError) OneLayer() bool {
-	return slices.ContainsFunc(e.Stages, func(s Shortage) bool { return s.Layers == 1 })
-}
-
 // Shortages lists the stages as text.
 func (e *MemoryError) Shortages() string {
 	var list []string
@@ -99,11 +90,6 @@ func (e *MemoryError) Shortages() string {
 	return strings.Join(list, "; ")
 }
 
-// Error lists the stages and ends with the remedy.
 func (e *MemoryError) Error() string {
-	more := "more chunks, or more stages"
-	if e.OneLayer() {
-		more = "or more chunks; more stages do not help a device of one layer"
-	}
-	return fmt.Sprintf("pipe: %s; use a limit of at least %s, %s", e.Shortages(), arg.Size(e.Least()), more)
+	return fmt.Sprintf("pipe: %s; use a limit of at least %s, more chunks, or more stages", e.Shortages(), arg.Size(e.Least()))
 }

@@ -12,7 +12,7 @@ import (
 func TestShortagesInWords(t *testing.T) {
 	short := plan.MemoryError{Stages: []plan.Shortage{
 		{Stage: 0, Others: []int{2, 4}, Device: "cpu:0", Limit: 3 << 20, Least: 3415040, SetBy: `layer "fc"`}, {Stage: 1, Device: "cpu:1", Limit: 10, Least: 1023}}}
-	const want = `stages 0, 2, 4 on cpu:0 need 3415040 bytes (3.3 MiB), set by layer "fc", and may have 3145728 bytes (3.0 MiB); stage 1 on cpu:1 needs 1023 bytes and may have 10 bytes`
+	const want = `stages 0, 2 and 4 on cpu:0 need 3415040 bytes (3.3 MiB), set by layer "fc", and may have 3145728 bytes (3.0 MiB); stage 1 on cpu:1 needs 1023 bytes and may have 10 bytes`
 	if got := short.Shortages(); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

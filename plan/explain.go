@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -43,21 +42,14 @@ type Gain struct {
 // and fails with ctx.Err() when ctx ends.
 func Explain(ctx context.Context, profile Profile, machine Machine, wishes Options,
 	plan *Candidate) (*Explanation, error) {
-	if err := profile.check(); err != nil {
-		return nil, err
-	}
 	measured, ok := profile.of(plan.Rows, plan.Threads)
 	if !ok || plan.Planned == nil {
-		return nil, fmt.Errorf("plan: the plan is for %d rows and %d threads, which the profile does not have; want a plan of Search for this profile", plan.Rows, plan.Threads)
+		return nil, fmt.Errorf("plan: the plan is for %d rows and %d threads, which the profile does not have", plan.Rows,
+			plan.Threads)
 	}
 	out := &Explanation{}
+	full := func(w int) float64 { return float64(plan.Peaks[w]) / float64(max(plan.Limits[w], 1)) }
 	for w := range plan.Devices {
-		full := func(w int) float64 {
-			if plan.Limits[w] == 0 {
-				return float64(plan.Peaks[w]) / math.MaxInt64
-			}
-			return float64(plan.Peaks[w]) / float64(plan.Limits[w])
-		}
 		if plan.Busy[w] > plan.Busy[out.Slowest] {
 			out.Slowest = w
 		}
@@ -66,111 +58,90 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 		}
 	}
 	out.Busy = float64(plan.Busy[out.Slowest]) / float64(plan.Step)
-	layers := measured.Chain.Layers
-	shares := func(device int, of func(unit int) float64) (list []Share) {
-		at, sum := 0, 0.0
+	took, held := taken(plan, averaged(measured.Chain, plan.MicroBatches))
+	shares := func(device int, of []float64) (list []Share) {
+		first, sum := 0, 1e-300
 		for s, n := range plan.Balance {
-			for u := at; u < at+n; u++ {
-				if plan.Planned.Stages[s].Device == device {
-					list, sum = append(list, Share{u, layers[u].Name, of(u)}), sum+of(u)
-				}
+			for u := first; u < first+n && plan.Planned.Stages[s].Device == device; u++ {
+				list, sum = append(list, Share{u, measured.Chain.Layers[u].Name, of[u]}), sum+of[u]
 			}
-			at += n
+			first += n
 		}
 		slices.SortStableFunc(list, func(a, b Share) int { return cmp.Compare(b.Part, a.Part) })
 		for i := range list {
-			list[i].Part /= max(sum, 1e-300)
+			list[i].Part /= sum
 		}
 		return list[:min(3, len(list))]
 	}
-	took, held := taken(plan, averaged(measured.Chain, plan.MicroBatches))
-	out.Slow = shares(out.Slowest, func(u int) float64 { return took[u] })
-	out.Full = shares(out.Fullest, func(u int) float64 { return held[u] })
-	for _, more := range []struct {
-		what   string
-		change func(m *Machine, w *Options) bool
-	}{
-		{"one more device", func(m *Machine, w *Options) bool {
-			*m = m.withOneMore()
-			if w.Devices > 0 {
-				w.Devices++
-			}
-			return m.check() == nil // it may have too many threads
-		}},
-		{"10 % more bytes", func(m *Machine, w *Options) bool {
-			limited := w.Limit > 0
-			w.Limit += w.Limit / 10
-			for i := range m.Devices {
-				limited = limited || m.Devices[i].Bytes > 0
-				m.Devices[i].Bytes += m.Devices[i].Bytes / 10
-			}
-			return limited
-		}},
-		{"twice the bandwidth", func(m *Machine, _ *Options) bool {
-			bounded := false
-			for i := range m.Links {
-				bounded = bounded || m.Links[i].Bandwidth > 0
-				m.Links[i].Bandwidth *= 2
-			}
-			return bounded
-		}},
-	} {
-		m, w := Machine{slices.Clone(machine.Devices), slices.Clone(machine.Links)}, wishes
-		if !more.change(&m, &w) {
-			continue
-		}
-		w.Progress = func(schedule string, done, all int) { wishes.report(schedule+", with "+more.what, done, all) }
+	out.Slow, out.Full = shares(out.Slowest, took), shares(out.Fullest, held)
+	again := func(what string, m Machine, w Options) error {
+		w.Progress = func(schedule string, done, all int) { wishes.report(schedule+", with "+what, done, all) }
 		r, err := Search(ctx, profile, m, w)
-		if err != nil {
+		if err == nil {
+			g := Gain{What: what, Step: plan.Step}
+			if r.Best != nil {
+				g.Step = min(g.Step, r.Best.Step)
+			}
+			out.Gains = append(out.Gains, g)
+		}
+		return err
+	}
+	one, w := machine.withOneMore(), wishes
+	if w.Devices > 0 {
+		w.Devices++
+	}
+	if one.check() == nil { // it may have too many threads
+		if err := again("one more device", one, w); err != nil {
 			return nil, err
 		}
-		g := Gain{What: more.what, Step: plan.Step}
-		if r.Best != nil {
-			g.Step = min(g.Step, r.Best.Step)
+	}
+	more, limited := slices.Clone(machine.Devices), wishes.Limit > 0
+	for i := range more {
+		limited = limited || more[i].Bytes > 0
+		more[i].Bytes += more[i].Bytes / 10
+	}
+	if w := wishes; limited {
+		w.Limit += w.Limit / 10
+		if err := again("10 % more bytes", Machine{more, machine.Links}, w); err != nil {
+			return nil, err
 		}
-		out.Gains = append(out.Gains, g)
+	}
+	if slices.ContainsFunc(machine.Links, func(l Link) bool { return l.Bandwidth > 0 }) {
+		links := slices.Clone(machine.Links)
+		for i := range links {
+			links[i].Bandwidth *= 2
+		}
+		if err := again("twice the bandwidth", Machine{machine.Devices, links}, wishes); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
 
-// taken returns, by unit, the microseconds of a step, with recomputations, and the bytes held when
-// most micro-batches of the stage are in flight: weights, their gradients, and the tensors that its
-// forwards save.
+// taken returns, by unit, the microseconds of a step, with recomputations, and the bytes held with all
+// micro-batches in flight: weights, their gradients, and the tensors that its forwards save.
 func taken(plan *Candidate, c remat.Chain) (took, held []float64) {
 	took, held = make([]float64, len(c.Layers)), make([]float64, len(c.Layers))
-	most, now := make([]int, len(plan.Balance)), make([]int, len(plan.Balance)) // by stage: in flight
-	for _, actions := range plan.Planned.Program.Workers {
-		for _, a := range actions {
-			switch a.Kind {
-			case schedule.Forward:
-				now[a.Stage]++
-				most[a.Stage] = max(most[a.Stage], now[a.Stage])
-			case schedule.Backward, schedule.BackwardInput:
-				now[a.Stage]--
-			}
-		}
-	}
 	first := 0
 	for s, n := range plan.Balance {
-		part := float64(most[s]) / float64(plan.MicroBatches)
+		most := schedule.InFlight(plan.Planned.Program, nil)[plan.Planned.Stages[s].Device]
+		part := min(1, float64(most)/float64(plan.MicroBatches))
 		for u := first; u < first+n; u++ {
 			held[u] = 2 * float64(c.Layers[u].WeightGradient)
 		}
 		for _, m := range plan.Planned.Stages[s].MicroBatches {
-			before := true // the loss
-			for _, op := range m.Ops {
+			forward, _, _ := Split(m.Ops)
+			for i, op := range m.Ops {
 				u := first + op.Layer
 				switch op.Kind {
 				case remat.ForwardSave:
-					if took[u] += c.Layers[u].Forward; before {
+					if took[u] += c.Layers[u].Forward; i < len(forward) {
 						held[u] += part * float64(c.Layers[u].Saved)
 					}
 				case remat.Forward, remat.ForwardKeep:
 					took[u] += c.Layers[u].ForwardNoGrad
 				case remat.Backward:
 					took[u] += c.Layers[u].Backward
-				case remat.LossStep:
-					before = false
 				}
 			}
 		}

@@ -45,28 +45,6 @@ func TestExplainGainsWhatASearchFinds(t *testing.T) {
 	}
 }
 
-// More of something never takes longer: the plan that there is needs no more. One unit that takes nearly all of the
-// time gains nothing by another device, and a slow link loses by it.
-func TestMoreIsNeverWorse(t *testing.T) {
-	p := Profile{[]Costs{{Chain: plainChain([]float64{1000, 1, 1}, 1000)}}}
-	m := devices(2, 0)
-	m.Links = []Link{{Latency: 2 * time.Millisecond, Bandwidth: 1e9}}
-	w := Options{MicroBatches: []int{4}, Devices: 2, Schedules: []string{"gpipe"}}
-	best := search(t, p, m, w).Best
-	e, err := Explain(context.Background(), p, m, w, best)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wider, wished := devices(3, 0), w
-	wider.Links, wished.Devices = m.Links, 3
-	if three := search(t, p, wider, wished).Best.Step; three <= best.Step {
-		t.Fatalf("three devices take %v, two %v: this is no case in which one more is worse", three, best.Step)
-	}
-	if g := e.Gains[0]; g.What != "one more device" || g.Step != best.Step {
-		t.Errorf("%+v, want no gain over %v", g, best.Step)
-	}
-}
-
 // A unit that is run again takes more of its device's time, and holds less of its memory.
 func TestExplainCountsWhatIsRecomputed(t *testing.T) {
 	c := plainChain([]float64{100, 100, 100}, 1000)

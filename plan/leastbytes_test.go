@@ -33,11 +33,11 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
 			p.workers[w].bytes = 1
-			planned, err := p.oracle.solve(context.Background(), w, c, c[1:])
+			planned, err := p.planDevice(context.Background(), w, c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			need, least := max(planned.need, 1), p.leastBytes(w, c, c[1:])
+			need, least := max(planned.need, 1), p.leastBytes(w, c)
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
 			}
@@ -45,35 +45,6 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		}
 	})
 	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
-}
-
-// No cut is cannotBeat for a step that is longer than its own.
-func TestHopelessIsTrue(t *testing.T) {
-	draws.Checks(t, 60, 100) // a quarter of them is sharp
-	cuts, sharp := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
-		p := randomSpace(t, 8, 4, 6)
-		c := randomCut(t, p.units, p.stages())
-		took, err := p.evaluate(context.Background(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := &finder{p: p, ctx: context.Background(), rival: none, found: found{step: none}}
-		if took == none {
-			return // it does not fit
-		}
-		if f.cannotBeat(c, took+1) {
-			t.Fatalf("%s m=%d %v takes %d ns, and is cannotBeat for steps below %d", p.schedule.Name, p.m, c, took, took+1)
-		}
-		cuts++
-		if f.cannotBeat(c, took-took/10) {
-			sharp++
-		}
-	})
-	t.Logf("of %d cuts, %d are cannotBeat for a step of a tenth less", cuts, sharp)
-	if sharp == 0 {
-		t.Error("want some")
-	}
 }
 
 // leastOfAll is the least limit of all cuts, which are planned as a whole within a single byte, and how many cuts
@@ -124,5 +95,29 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	}
 	if r := within(told.Short.Least()); r.Best == nil {
 		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m, told.Short.Least())
+	}
+}
+
+// A unit that no device has memory for is found, and what it needs.
+func TestOversized(t *testing.T) {
+	c := plainChain([]float64{10, 10, 10}, 1000)
+	c.Layers[1].WeightGradient = 50_000
+	one, m := Costs{Rows: 4, Chain: c}, devices(2, 0)
+	w := Options{Batch: 16, Limit: 199_000, State: 2, Schedules: []string{"1f1b"}}
+	u, bytes, found := one.Oversized(m, w)
+	if !found || u != 1 || bytes < 4*50_000 {
+		t.Errorf("unit %d needs %d bytes, %v", u, bytes, found)
+	}
+	w.Limit = bytes
+	if u, bytes, found := one.Oversized(m, w); found {
+		t.Errorf("within as many bytes unit %d needs %d", u, bytes)
+	}
+	w.Limit = 0
+	if u, bytes, found := one.Oversized(m, w); found {
+		t.Errorf("without a limit unit %d needs %d", u, bytes)
+	}
+	m.Devices[0].Bytes, m.Devices[1].Bytes = 1000, 2000
+	if _, bytes, found := one.Oversized(m, w); !found || bytes <= 2000 {
+		t.Errorf("on small devices %d bytes, %v", bytes, found)
 	}
 }

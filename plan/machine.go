@@ -64,7 +64,7 @@ func (m Machine) check() error {
 				fmt.Sprintf("want 1 or more, and at most %d of all devices", maxThreads))
 		case d.Speed != 0 && !(d.Speed >= 1/maxSpeed && d.Speed <= maxSpeed):
 			return refuse("Devices", d.Speed, "the speed of "+d.Name,
-				"want "+speeds+", such as 1 for that of the profile")
+				"want 0.000001 to 1000000, such as 1 for that of the profile")
 		}
 		known[d.Name], threads = true, threads+d.threads()
 	}
@@ -128,6 +128,82 @@ func (m Machine) Largest(limit int64) (most int64) {
 	return most
 }
 
+// Parts returns how many stages with a number of threads each the machine has devices for.
+func (m Machine) Parts(threads int) (n int) {
+	for _, d := range m.Devices {
+		n += d.threads() / threads
+	}
+	return n
+}
+
+// workers returns n devices with a number of threads each. If the machine has fewer, devices are
+// shared in equal parts, each by as few stages as possible.
+func (m Machine) workers(threads, n int, limit int64) (list []worker) {
+	most, left := 1, n // of a device
+	for {
+		all := 0
+		for _, d := range m.Devices {
+			all += min(d.threads()/threads, most)
+		}
+		if all >= n {
+			break
+		}
+		most++
+	}
+	for _, d := range m.Devices {
+		parts := min(d.threads()/threads, most, left)
+		left -= parts
+		for k := range parts {
+			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
+			if parts > 1 {
+				one.name = fmt.Sprintf("%s/%d", d.Name, k)
+			}
+			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
+				one.bytes = limit
+			}
+			list = append(list, one)
+		}
+		if left == 0 {
+			break
+		}
+	}
+	return list
+}
+
+// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
+// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
+// wait for it.
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
+	list = slices.Clone(all[:n])
+	worse := func(a, b linkCost) linkCost {
+		a.latency = max(a.latency, b.latency)
+		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
+			a.bandwidth = b.bandwidth
+		}
+		return a
+	}
+	for r := 1; r < replicas; r++ {
+		for k := range n {
+			other, one := all[r*n+k], &list[k]
+			one.speed = min(one.speed, other.speed)
+			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
+				one.bytes = other.bytes
+			}
+			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
+		}
+	}
+	at := map[string]int{}
+	for k, w := range list {
+		at[w.name] = k
+	}
+	return list, func(a, b worker) (h linkCost) {
+		for r := range replicas {
+			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
+		}
+		return h
+	}
+}
+
 // withOneMore returns the machine with one more device like its last one.
 func (m Machine) withOneMore() Machine {
 	d := m.Devices[len(m.Devices)-1]
@@ -144,7 +220,6 @@ const (
 	maxThreads = 1 << 17 // of all devices
 	maxSpeed   = 1e6
 	maxLatency = time.Hour
-	speeds     = "0.000001 to 1000000"
 )
 
 // ParseMachine reads a machine from JSON:
@@ -184,16 +259,11 @@ func ParseMachine(data []byte) (Machine, error) {
 	}
 	var m Machine
 	for i, d := range file.Devices {
-		at := fmt.Sprintf("devices[%d].", i)
-		switch {
+		switch at := fmt.Sprintf("devices[%d].", i); {
 		case d.Count < 0 || d.Count > maxDevices-len(m.Devices):
 			return wrong(at+"count", d.Count, fmt.Sprintf("1 or more, and at most %d devices", maxDevices))
 		case !(d.Bytes >= 1 && d.Bytes < 1<<62) || d.Bytes != math.Trunc(d.Bytes):
 			return wrong(at+"bytes", d.Bytes, "a whole number, 1 or more")
-		case d.Threads < 1:
-			return wrong(at+"threads", d.Threads, "1 or more")
-		case d.Speed == 0:
-			return wrong(at+"speed", d.Speed, speeds)
 		}
 		for k := range max(d.Count, 1) {
 			name := d.Name
@@ -204,15 +274,13 @@ func ParseMachine(data []byte) (Machine, error) {
 		}
 	}
 	for i, l := range file.Links {
-		if at := fmt.Sprintf("links[%d].", i); !(l.Latency >= 0 && l.Latency <= searchMicros(maxLatency)) {
-			return wrong(at+"latency_us", l.Latency, fmt.Sprintf("0 to %.0f", searchMicros(maxLatency)))
-		} else if !(l.Bandwidth > 0) {
-			return wrong(at+"bytes_per_second", l.Bandwidth, "more than 0")
+		if !(math.Abs(l.Latency) <= micros(maxLatency)) {
+			return wrong(fmt.Sprintf("links[%d].latency_us", i), l.Latency, fmt.Sprintf("0 to %.0f", micros(maxLatency)))
 		}
 		m.Links = append(m.Links, Link{l.From, l.To, time.Duration(l.Latency * float64(time.Microsecond)), l.Bandwidth})
 	}
 	return m, m.check()
 }
 
-// searchMicros converts to microseconds.
-func searchMicros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+// micros converts to microseconds.
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -1,14 +1,10 @@
 package plan
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 func TestParseMachine(t *testing.T) {
@@ -35,15 +31,12 @@ func TestParseMachine(t *testing.T) {
 		`{"version":1,"devices":[{"bytes":1,"threads":1,"speed":1}]}`:                                                                       `"name" is missing`,
 		`{"version":1,"devices":[{"name":"","bytes":1,"threads":1,"speed":1}]}`:                                                             `want a name`,
 		`{"version":1,"devices":[{"name":"a","bytes":1.5,"threads":1,"speed":1}]}`:                                                          `devices[0].bytes: 1.5; want a whole number`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":0,"speed":1}]}`:                                                            `devices[0].threads: 0`,
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1000000000,"speed":1}]}`:                                                   `at most 131072`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":0}]}`:                                                            `devices[0].speed: 0`,
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1e300}]}`:                                                        `want 0.000001 to 1000000`,
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1,"count":100000}]}`:                                             `devices[0].count: 100000`,
 		`{"version":1,"devices":[{"name":"a","byte":1}]}`:                                                                                   `devices[0].byte: unknown field`,
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1},{"name":"a","bytes":1,"threads":1,"speed":1}]}`:               `want a name that no other has`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"latency_us":-1,"bytes_per_second":1}]}`:           `links[0].latency_us: -1`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"latency_us":1,"bytes_per_second":0}]}`:            `links[0].bytes_per_second: 0`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"latency_us":-1,"bytes_per_second":1}]}`:           `the latency of link 0`,
 		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"from":"b","latency_us":1,"bytes_per_second":1}]}`: `want names of devices`,
 	} {
 		if _, err := ParseMachine([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -77,10 +70,6 @@ func TestExtremeMachines(t *testing.T) {
 	}
 	many := devices(maxDevices, 0)
 	search(t, Profile{[]Costs{{Chain: c}}}, many, w)
-	c.Layers[0].Forward = 1e16
-	if _, err := Search(context.Background(), Profile{[]Costs{{Chain: c}}}, devices(2, 0), w); err == nil || !strings.Contains(err.Error(), "less than a year") {
-		t.Errorf("a step of centuries: %v", err)
-	}
 }
 
 // A device is shared by as few stages as there have to be, and its bytes are theirs in equal parts.
@@ -105,49 +94,5 @@ func TestDevicesAreSharedByAsFewAsThereAre(t *testing.T) {
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%d stages of %d threads: %+v, want %+v", test.n, test.threads, got, test.want)
 		}
-	}
-	// Nobody takes more threads than there are, and every number of stages that there are threads for has a device.
-	rapid.Check(t, func(t *rapid.T) {
-		m, all, threads := Machine{}, 0, rapid.IntRange(1, 4).Draw(t, "threads")
-		for i := range rapid.IntRange(1, 5).Draw(t, "devices") {
-			d := Device{Name: fmt.Sprint(i), Bytes: int64(rapid.IntRange(100, 200).Draw(t, "bytes")), Threads: rapid.IntRange(1, 9).Draw(t, "of it")}
-			m.Devices, all = append(m.Devices, d), all+d.Threads/threads
-		}
-		if got := m.Parts(threads); got != all {
-			t.Fatalf("%d parts, want %d", got, all)
-		}
-		for n := 1; n <= all; n++ {
-			list, on, held := m.workers(threads, n, 0), map[string]int{}, map[string]int64{}
-			for _, w := range list {
-				on[w.device]++
-				held[w.device] += w.bytes
-			}
-			most := 0
-			for _, d := range m.Devices {
-				if on[d.Name]*threads > d.Threads || held[d.Name] > d.Bytes || on[d.Name] > 0 && held[d.Name] <= d.Bytes-int64(on[d.Name]) {
-					t.Fatalf("%d stages: %d on %+v, with %d bytes", n, on[d.Name], d, held[d.Name])
-				}
-				most = max(most, on[d.Name])
-			}
-			fewer := 0 // that there is a place for if no device has as many
-			for _, d := range m.Devices {
-				fewer += min(d.Threads/threads, most-1)
-			}
-			if len(list) != n || fewer >= n {
-				t.Fatalf("%d stages: %+v", n, list)
-			}
-		}
-	})
-}
-
-// A model that one stage with all of a device's bytes has room for is not refused for the threads of the device.
-func TestThreadsDoNotTakeBytes(t *testing.T) {
-	p := Profile{[]Costs{{Chain: seeded(4, 8)}}}
-	w := Options{MicroBatches: []int{4}, Schedules: []string{"gpipe"}}
-	alone := search(t, p, devices(1, 0), w).Best
-	m := Machine{Devices: []Device{{Name: "cpu", Bytes: alone.Peaks[0], Threads: 8}}}
-	got := search(t, p, m, w).Best
-	if got == nil || got.Step > alone.Step {
-		t.Fatalf("%+v, want one stage of %v or better", got, alone.Step)
 	}
 }

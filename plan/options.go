@@ -2,7 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
+	"penstock.example/internal/arg"
 	"penstock.example/schedule"
 )
 
@@ -21,14 +23,12 @@ type Options struct {
 	Limit int64
 	// State is the size of the optimizer state, in multiples of the weights.
 	State int
-	// Work is how many actions are simulated in a space before the search in it ends without a
-	// proof; 0 is 4,000,000, or a thousand steps if devices have one stage. Plans is how many
-	// devices are planned under limits in a space; 0 is 400. The spaces of a schedule with several
-	// stages on each device have three times Plans in all.
+	// Work is how many actions are simulated in a space before the search in it ends; 0 is 4,000,000,
+	// and at least a thousand steps. Plans is how many devices are planned under limits in a space; 0
+	// is 400. The spaces of a schedule have three times Plans in all.
 	Work, Plans int
 	// Progress is called before each schedule is searched, with its name, and the number of
-	// schedules done and in all. It is called again for each schedule before its least limit is
-	// searched. The goroutine that searches calls it and waits for it. It may be nil.
+	// schedules done and in all. The goroutine that searches calls it and waits for it. It may be nil.
 	Progress func(schedule string, done, all int)
 }
 
@@ -51,43 +51,24 @@ func (w Options) named() (list []schedule.Schedule, err error) {
 }
 
 func (w Options) check() error {
-	for _, f := range []struct {
-		field string
-		value int64
-	}{{"Batch", int64(w.Batch)}, {"Devices", int64(w.Devices)}, {"Limit", w.Limit},
-		{"State", int64(w.State)}, {"Work", int64(w.Work)}, {"Plans", int64(w.Plans)}} {
-		if f.value < 0 {
-			return refuse(f.field, f.value, "", "want 0 or more")
+	for field, value := range map[string]int64{"Batch": int64(w.Batch), "Devices": int64(w.Devices), "Limit": w.Limit,
+		"State": int64(w.State), "Work": int64(w.Work), "Plans": int64(w.Plans)} {
+		if err := arg.AtLeast("plan", field, value, 0); err != nil {
+			return err
 		}
 	}
-	for _, f := range []struct {
-		field string
-		list  []int
-	}{{"MicroBatches", w.MicroBatches}, {"Virtual", w.Virtual}, {"Replicas", w.Replicas}} {
-		for _, n := range f.list {
-			if n < 1 {
-				return refuse(f.field, n, "", "want 1 or more")
+	for field, list := range map[string][]int{"MicroBatches": w.MicroBatches, "Virtual": w.Virtual, "Replicas": w.Replicas} {
+		for _, n := range list {
+			if err := arg.Between("plan", field, n, 1, MostMicroBatches); err != nil {
+				return err
+			}
+			if w.Batch > 0 && w.Batch%n != 0 && field != "Virtual" {
+				return refuse(field, n, "", fmt.Sprintf("want divisors of the %d rows of a step", w.Batch))
 			}
 		}
 	}
-	if w.Batch == 0 && len(w.MicroBatches) == 0 {
-		return refuse("Batch", 0, "", "want the rows of a step, or MicroBatches")
-	}
-	for _, r := range w.Replicas {
-		if w.Batch == 0 && r > 1 {
-			return refuse("Replicas", r, "", "want a Batch with it, which replicas share")
-		}
-		if w.Batch > 0 && w.Batch%r != 0 {
-			return refuse("Replicas", r, "", fmt.Sprintf("want a divisor of the %d rows of a step", w.Batch))
-		}
-	}
-	for _, m := range w.MicroBatches {
-		if m > MostMicroBatches {
-			return refuse("MicroBatches", m, "", fmt.Sprintf("want at most %d", MostMicroBatches))
-		}
-		if w.Batch > 0 && w.Batch%m != 0 {
-			return refuse("MicroBatches", m, "", fmt.Sprintf("want divisors of the %d rows of a step", w.Batch))
-		}
+	if w.Batch == 0 && (len(w.MicroBatches) == 0 || len(w.Replicas) > 0 && slices.Max(w.Replicas) > 1) {
+		return refuse("Batch", 0, "", "want the rows of a step, or MicroBatches without Replicas")
 	}
 	_, err := w.named()
 	return err

@@ -167,8 +167,8 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 	return &out
 }
 
-// predictPeaks computes the peaks of devices with known footprints.
-func (p *Plan) predictPeaks() {
+// replays replays the program on each device with known footprints.
+func (p *Plan) replays(visit func(device int, r *replay)) {
 	var g *schedule.Graph
 	var latest []int
 	for i := range p.Devices {
@@ -179,8 +179,12 @@ func (p *Plan) predictPeaks() {
 			g = p.Program.Graph()
 			latest = g.LatestReceives()
 		}
-		p.Devices[i].Peak = p.Devices[i].Base + p.newReplay(g, latest, i).peak(nil)
+		visit(i, p.newReplay(g, latest, i))
 	}
+}
+
+func (p *Plan) predictPeaks() {
+	p.replays(func(i int, r *replay) { p.Devices[i].Peak = p.Devices[i].Base + r.peak(nil) })
 }
 
 // sized reports whether the footprints of the stages of a device are known.

@@ -66,10 +66,6 @@ func TestSolve(t *testing.T) {
 		if diff := cmp.Diff(found.String(), again.String()); diff != "" {
 			t.Error(diff)
 		}
-		if drawn, err := found.Draw(100); err != nil || !strings.Contains(drawn, "worker 0") || strings.Count(drawn,
-			"\nstage ") != len(p.Stages) {
-			t.Errorf("%v\n%s", err, drawn)
-		}
 		for n := 1; n < p.MicroBatches; n++ {
 			if err := found.Fewer(n).Check(); err != nil {
 				t.Errorf("for %d micro-batches: %v", n, err)
@@ -79,30 +75,6 @@ func TestSolve(t *testing.T) {
 	if short == 0 {
 		t.Error("no problem was short of memory")
 	}
-}
-
-// The times of a plan's actions add up to the time that was solved for.
-func TestTimesAddUp(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := problem(t)
-		found, err := plan.Solve(context.Background(), p)
-		if errors.As(err, new(*plan.MemoryError)) {
-			return
-		}
-		for i, d := range found.Devices {
-			sum := 0.0
-			for _, s := range found.Stages {
-				for _, m := range s.MicroBatches {
-					if s.Device == i {
-						sum += m.Forward + m.Recompute + m.Backward
-					}
-				}
-			}
-			if diff := sum - d.Time; diff > 0.01 || diff < -0.01 { // rounded to nanoseconds
-				t.Errorf("device %d: %g, and its actions take %g", i, d.Time, sum)
-			}
-		}
-	})
 }
 
 // A plan holds in other memory as long as it fits and no more than a hundredth of the limit has
@@ -184,8 +156,8 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		t.Fatal(diff)
 	}
 	for _, tt := range []struct{ from, to, want string }{
-		{"0 S0 L B0\n", "0 K0 L S0 B0\n", "the program lacks 0R0"},
-		{"1 K0 L S0 B0\n", "1 S0 L B0\n", "the program has 0R1"},
+		{"0 S0 L B0\n", "0 K0 L S0 B0\n", "the program has 0R0: false"},
+		{"1 K0 L S0 B0\n", "1 S0 L B0\n", "the program has 0R1: true"},
 		{"1 K0 L S0 B0", "1 K0 L B0", "stage 0: micro-batch 1: "},
 		{"  1 K0 L S0 B0\n", "", "operations of 1 micro-batches"},
 		{"policy=except_last", "policy=sometimes", `policy "sometimes"`},
@@ -197,17 +169,17 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		{"1>0B0 0B0", "0B0 1>0B0", "worker 0"},
 		{"stages=2 micro-batches=2\nworker 0", "stages=3 micro-batches=2\nworker 0", "missing: 2F0 is on no worker"},
 		{"0-1 times", "1-1 times", `line 7: micro-batches "1-1"; want those from 0 on`},
-		{"times=4.5/1/7", "times=4.5/1", "line 7: times=4.5/1; want three numbers"},
+		{"times=4.5/1/7", "times=4.5/1", "line 7: times=4.5/1: want three numbers"},
 		{"times=4.5/1/7", "times=4.5/1/NaN", `"NaN" is no number of microseconds`},
-		{"time=25", "time=-1", "line 2: time=-1: no number"},
+		{"time=25", "time=-1", `line 2: time=-1: "-1" is no number`},
 		{"time=25", "tim=25", `line 2: "tim=25"; want limit`},
-		{"device cpu:0\n", "device cpu:0\ndevice cpu:0\n", "3 devices, and a program for 2 workers"},
-		{"device=cpu:1", "device=cpu:0", "want it for all stages of a device"},
-		{"device=cpu:1", "device=cpu:2", "line 6: device=cpu:2: no line before is of this device"},
-		{"device=cpu:1 ", "", "line 6: stage 1 has no device"},
+		{"device cpu:0\n", "device cpu:0\ndevice cpu:0\n", "2 stages on 3 devices, and a program for 2 stages on 2"},
+		{"device=cpu:1", "device=cpu:0", "want a policy of optimal for all stages of a device"},
+		{"device=cpu:1", "device=cpu:2", `line 6: stage 1 is on device "cpu:2", and no line before`},
+		{"device=cpu:1 ", "", `line 6: stage 1 is on device ""`},
 		{"time=25", "time=25 time=25", "line 2: time is given twice"},
 		{"limit=900", "limit=many", "line 2: limit=many"},
-		{"stage 1", "stage 2", "line 6: stage 2; want stage 1 next"},
+		{"stage 1", "stage 2", "or stage 1, next"},
 		{"S2 B2 B1\n", "S2 B2 X1\n", `"X1"`},
 		{"program whole", "program backward-only", "backward-only"},
 	} {
@@ -248,10 +220,6 @@ worker 0: ` + worker + "\n")
 		}
 		if got := p.Step(); got.Milliseconds() != 30 {
 			t.Errorf("%s: got %v", worker, got)
-		}
-		drawn, err := p.Draw(80)
-		if want := "stage 0 on cpu:0: 1 layers in 1 units, optimal, 0 forwards run again\ncpu:0: 0.0 ms against 0.0 without recomputation, at most 880 bytes of 900\n"; err != nil || !strings.HasSuffix(drawn, want) {
-			t.Errorf("%v\n%s", err, drawn)
 		}
 	}
 }

@@ -180,23 +180,18 @@ type left struct {
 // notePeak notes temporary bytes in addition to live ones.
 func (r *micro) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
 
-func (r *micro) hold(list []*block) {
-	for _, b := range list {
-		if b == nil {
-			continue
-		}
-		if b.holders++; b.holders == 1 {
-			r.live += b.bytes
-		}
-	}
-}
+func (r *micro) hold(list []*block) { r.change(list, 1) }
+func (r *micro) drop(list []*block) { r.change(list, -1) }
 
-func (r *micro) drop(list []*block) {
+func (r *micro) change(list []*block, holders int) {
 	for _, b := range list {
 		if b == nil {
 			continue
 		}
-		if b.holders--; b.holders == 0 {
+		before := b.holders
+		if b.holders += holders; before == 0 {
+			r.live += b.bytes
+		} else if b.holders == 0 {
 			r.live -= b.bytes
 		}
 	}
@@ -248,17 +243,23 @@ func (r *micro) stateOf(a schedule.Action) *inFlight {
 		fp := s.footprint(a.MicroBatch)
 		n := len(fp.Units)
 		m = &inFlight{fp: fp, inputs: make([][]*block, n+1), inGraph: make([]bool, n+1),
-			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1)}
-		if m.kind = remat.Adds; a.MicroBatch == 0 && !s.memory.Gradients {
-			m.kind = remat.Makes
-		}
-		first := schedule.Action{Kind: schedule.BackwardInput, Stage: a.Stage, MicroBatch: a.MicroBatch}
-		if _, split := r.g.IndexOf(first); split {
-			m.kind += remat.MakesLater
-		}
+			saved: make([]*block, n), ran: make([]bool, n), grads: make([][]*block, n+1),
+			kind: r.p.backwardKind(r.g, a.Stage, a.MicroBatch)}
 		r.states[a.Stage] = m
 	}
 	return m
+}
+
+// backwardKind returns how the backward of a micro-batch on a stage makes the gradients of weights.
+func (p *Plan) backwardKind(g *schedule.Graph, stage, microBatch int) remat.BackwardKind {
+	kind := remat.Adds
+	if microBatch == 0 && !p.Stages[stage].memory.Gradients {
+		kind = remat.Makes
+	}
+	if _, split := g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: stage, MicroBatch: microBatch}); split {
+		kind += remat.MakesLater
+	}
+	return kind
 }
 
 func (m *inFlight) backward() *remat.BackwardBytes {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"penstock.example/internal/arg"
-
 	"penstock.example/schedule"
 )
 
@@ -25,10 +24,8 @@ type Candidate struct {
 	Devices      []string // names of the pipeline's devices; with replicas the first one's
 	Balance      []int    // units of each stage
 	Step         time.Duration
-	LowerBound   time.Duration // no plan of the same space takes less
-	Proved       bool          // LowerBound is Step
-	Peaks        []int64       // bytes, by device; nil if it was not asked for
-	Limits       []int64       // bytes, by device; 0 is none
+	Peaks        []int64 // bytes, by device; nil if it was not asked for
+	Limits       []int64 // bytes, by device; 0 is none
 	Busy         []time.Duration
 	Planned      *Plan // program and operations
 	// Timeline is the simulated step, transfers included, with the bytes of the devices.
@@ -52,8 +49,9 @@ type Outcome struct {
 	Schedule   string
 	Plan       *Candidate    // the best found; nil if none fits
 	LowerBound time.Duration // no plan of the schedule takes less
-	Proved     bool          // LowerBound is the plan's Step, or no plan fits
 	Lost       string        // why it is not the best, if not for its step alone
+
+	short *MemoryError // what the lightest cut lacks, if none fits
 }
 
 // Result is the result of a search.
@@ -81,140 +79,39 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 			return nil, err
 		}
 	}
-	if err := bounded(profile, machine, wishes); err != nil {
-		return nil, err
-	}
 	list, err := wishes.named()
 	if err != nil {
 		return nil, err
 	}
-	out := &Result{Schedules: make([]Outcome, len(list))}
-	rival := int64(none)
-	spaces := make([][]*space, len(list)) // of schedules that found no plan
+	out := &Result{Schedules: make([]Outcome, len(list)), LowerBound: none}
+	rival, lightest := int64(none), int64(math.MaxInt64)
 	for done, i := range byInFlight(list) {
 		wishes.report(list[i].Name, done, len(list))
-		one, of, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
+		o, known, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
 		if err != nil {
 			return nil, err
 		}
-		if spaces[i] = of; one.Plan != nil {
-			rival = min(rival, int64(one.Plan.Step))
+		if out.Schedules[i] = o; o.Plan != nil {
+			rival = min(rival, int64(o.Plan.Step))
+		} else if o.short != nil && known.step < lightest {
+			lightest, out.Short = known.step, o.short
 		}
-		out.Schedules[i] = one
-	}
-	if err := out.short(ctx, list, spaces, wishes); err != nil {
-		return nil, err
-	}
-	out.pickBest()
-	return out, nil
-}
-
-// longest is the most time that a step may take: sums of times in nanoseconds then fit an int64.
-const longest = 365 * 24 * time.Hour
-
-// bounded refuses a profile if a step on one of the slowest devices takes longer.
-func bounded(profile Profile, machine Machine, wishes Options) error {
-	slowest, most := 1.0, max(wishes.Batch, 1)
-	for _, d := range machine.Devices {
-		slowest = min(slowest, d.speed())
-	}
-	for _, m := range wishes.MicroBatches {
-		most = max(most, m)
-	}
-	for _, m := range profile.Measured {
-		micros := m.Chain.Loss.Backward
-		for _, l := range m.Chain.Layers {
-			micros += l.Forward + l.ForwardNoGrad + max(l.Backward, l.Later())
-		}
-		if step := micros * float64(most) / slowest; step > searchMicros(longest) {
-			return &arg.ConfigError{Of: "plan", Field: "Measured",
-				Value:   time.Duration(min(micros, searchMicros(math.MaxInt64/2)) * 1000),
-				Problem: fmt.Sprintf("so long takes a micro-batch on a device of speed %g, and a step has up to %d", slowest, most), Remedy: "want steps of less than a year"}
-		}
-	}
-	return nil
-}
-
-// pickBest sets the best plan and the bound. Among plans of the same step the one with the lowest
-// peak is best.
-func (r *Result) pickBest() {
-	fullest := func(p *Candidate) int64 {
-		if len(p.Peaks) == 0 {
-			return 0
-		}
-		return slices.Max(p.Peaks)
 	}
 	at := -1
-	for i, o := range r.Schedules {
-		p := o.Plan
-		if p == nil {
-			continue
-		}
-		if r.Best == nil || p.Step < r.Best.Step || p.Step == r.Best.Step && fullest(p) < fullest(r.Best) {
-			r.Best, at = p, i
+	for i, o := range out.Schedules {
+		out.LowerBound = min(out.LowerBound, o.LowerBound)
+		if p := o.Plan; p != nil && (out.Best == nil || cmp.Or(cmp.Compare(p.Step, out.Best.Step),
+			cmp.Compare(slices.Max(p.Peaks), slices.Max(out.Best.Peaks))) < 0) {
+			out.Best, at = p, i
 		}
 	}
-	if r.Best == nil {
-		return
+	if out.Best == nil {
+		out.LowerBound = 0
+		return out, nil
 	}
-	r.LowerBound = r.Best.Step
-	for _, o := range r.Schedules {
-		if o.Plan != nil || !o.Proved {
-			r.LowerBound = min(r.LowerBound, o.LowerBound)
-		}
-	}
-	r.Schedules[at].Lost = "" // its time without limits is no reason against the best
-	r.Proved = r.LowerBound == r.Best.Step && r.Schedules[at].Proved
-}
-
-// short sets Short if no plan fits: from the lightest cut found in all spaces. It also says what
-// each schedule without a plan lacks.
-func (r *Result) short(ctx context.Context, list []schedule.Schedule, spaces [][]*space,
-	wishes Options) error {
-	some := slices.ContainsFunc(r.Schedules, func(o Outcome) bool { return o.Plan != nil })
-	order, least, lightest := byInFlight(list), int64(none), ""
-	for done, i := range order {
-		o, spaces := &r.Schedules[i], spaces[i]
-		if len(spaces) == 0 {
-			continue // it has a plan, or bytes are not what it lacks
-		}
-		wishes.report(o.Schedule, done, len(order))
-		slices.SortStableFunc(spaces, func(a, b *space) int {
-			return cmp.Or(cmp.Compare(len(b.workers), len(a.workers)), cmp.Compare(b.m, a.m))
-		})
-		if some { // the least limit of one space will do
-			least, spaces = none, spaces[:1]
-		}
-		var lacks *MemoryError
-		for _, p := range spaces {
-			l, err := p.lightest(ctx, least)
-			if err != nil {
-				return err
-			}
-			if l.cut == nil {
-				continue
-			}
-			problem := p.problem(l.cut)
-			problem.First = true // as devices are planned
-			if _, err = Solve(ctx, problem); errors.As(err, &lacks) {
-				least = l.part
-			} else if err != nil {
-				return err
-			}
-		}
-		switch {
-		case lacks != nil:
-			if o.Lost, lightest = "bytes: "+lacks.Shortages(), o.Schedule; !some {
-				r.Short = lacks
-			}
-		case lightest != "":
-			o.Lost = "bytes: no cut was found that needs fewer than " + lightest
-		}
-		if !o.Proved {
-			o.Lost = "no plan was found; " + o.Lost
-		}
-	}
-	return nil
+	out.Short, out.Schedules[at].Lost = nil, "" // its time without limits is no reason against the best
+	out.Proved = out.LowerBound == out.Best.Step
+	return out, nil
 }
 
 // byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
@@ -231,80 +128,73 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 	return order
 }
 
-// mostPlans is how many times Plans a schedule with several stages on each device may plan devices,
-// in all its spaces.
+// mostPlans is how many times Plans a schedule may plan devices, in all its spaces.
 const mostPlans = 3
 
 // searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
-// rival is the step of another schedule's plan. Without a plan it returns the spaces with limits.
+// rival is the step of another schedule's plan.
 func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Options,
-	s schedule.Schedule, rival int64) (Outcome, []*space, error) {
-	out := Outcome{Schedule: s.Name, Proved: true}
+	s schedule.Schedule, rival int64) (Outcome, found, error) {
+	out := Outcome{Schedule: s.Name, LowerBound: none}
 	spaces, why := wishes.spaces(profile, machine, s)
 	if len(spaces) == 0 {
 		out.Lost = why
-		return out, nil, nil
+		return out, found{}, nil
 	}
-	floors := map[*space]int64{}
-	for _, p := range spaces {
-		floors[p] = p.floor()
-	}
-	slices.SortStableFunc(spaces,
-		func(a, b *space) int { return cmp.Compare(a.likely(floors[a]), b.likely(floors[b])) })
+	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(), b.likely()) })
 	var best *space
-	known, bound := found{step: none}, int64(none)
 	var refused error
-	left := mostPlans * wishes.plans()
+	known, bound, left := found{step: none}, int64(none), mostPlans*wishes.plans()
 	for _, p := range spaces {
-		floor := floors[p]
+		floor := p.floor()
 		if floor >= known.step {
 			continue
 		}
 		p.wishes.Plans = min(wishes.plans(), left)
-		if left <= 0 || p.limited && best != nil && floor >= rival {
-			bound, out.Proved = min(bound, floor), false
+		if left <= 0 || p.limited && known.fits() && floor >= rival {
+			bound = min(bound, floor)
 			continue
 		}
-		if err := p.prepare(); err != nil {
-			refused = err
+		if refused = p.prepare(); refused != nil {
 			continue
 		}
-		f, err := p.best(ctx, known.step, rival)
+		f, err := p.best(ctx, min(known.step, none), rival)
 		if err != nil {
-			return out, nil, err
+			return out, found{}, err
 		}
-		if p.limited && p.virtual > 1 {
-			left -= p.oracle.solved
+		if p.limited {
+			left -= p.solved
 		}
 		bound = min(bound, f.bound)
-		out.Proved = out.Proved && f.proved
-		if f.cut != nil {
+		if f.cut != nil && (best == nil || f.step < known.step) {
 			known, best = f, p
 		}
 	}
-	if best == nil {
-		out.LowerBound = time.Duration(min(bound, none))
-		if refused != nil && bound == none {
+	if !known.fits() {
+		out.LowerBound = time.Duration(bound)
+		if out.Lost = "no plan was found"; refused != nil && bound == none {
 			out.Lost = refused.Error()
 		}
-		if out.Lost == "" {
-			out.Lost = "no plan was found"
+		if best != nil {
+			problem := best.problem(known.cut)
+			problem.First = true // as devices are planned
+			if _, err := Solve(ctx, problem); errors.As(err, &out.short) {
+				out.Lost = "bytes: " + out.short.Shortages()
+			} else if err != nil {
+				return out, found{}, err
+			}
 		}
-		return out, slices.DeleteFunc(spaces,
-			func(p *space) bool { return p.program == nil || !p.limited }), nil
+		return out, known, nil
 	}
 	plan, err := best.plan(ctx, known)
 	if err != nil {
-		return out, nil, err
+		return out, found{}, err
 	}
 	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
-	plan.LowerBound = out.LowerBound
-	out.Proved = out.Proved && plan.LowerBound == plan.Step
-	plan.Proved = out.Proved
 	if best.limited {
-		out.Lost, err = best.without(ctx, plan)
+		out.Lost, err = best.without(ctx, known.cut)
 	}
-	return out, nil, err
+	return out, known, err
 }
 
 // plan plans a cut as a whole and simulates its program.
@@ -320,7 +210,7 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
-		times[s] = p.plannedTimes(plan, s, f.cut[s])
+		times[s] = p.plannedTimes(plan, s, f.cut)
 	}
 	out.Planned, out.Links = plan, p.links(f.cut)
 	line, err := out.Links.Simulate(plan.Program, durations(times))
@@ -338,20 +228,10 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	return out, nil
 }
 
-// without says whether a plan is slower because of its limits: which device would exceed its limit
-// most without them, and how long the step would be.
-func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
-	bare := *p
-	bare.limited, bare.order, bare.oracle, bare.work = false, nil, nil, 0
-	bare.wishes.Work = 500_000
-	if err := bare.prepare(); err != nil {
-		return "", err
-	}
-	f, err := bare.best(ctx, int64(plan.Step), none)
-	if err != nil || f.cut == nil {
-		return "", err
-	}
-	problem := bare.problem(f.cut)
+// without says which device would exceed its limit most if nothing of a plan were recomputed, and how
+// long the step would be.
+func (p *space) without(ctx context.Context, c cut) (string, error) {
+	problem := p.problem(c)
 	for w := range problem.Devices {
 		problem.Devices[w].Limit = 0
 	}
@@ -359,9 +239,9 @@ func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	at, most := -1, 0.0
+	at, most := -1, 1.0
 	for w, d := range free.Devices {
-		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > max(most, 1) {
+		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > most {
 			at, most = w, float64(d.Peak)/float64(limit)
 		}
 	}
@@ -369,103 +249,57 @@ func (p *space) without(ctx context.Context, plan *Candidate) (string, error) {
 		return "", nil
 	}
 	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name,
-		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(f.step).Round(time.Microsecond)), nil
+		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(p.plain(c)).Round(time.Microsecond)), nil
 }
 
 // spaces returns the spaces of a schedule, or why it has none.
 func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (list []*space, why string) {
 	why = "no number of micro-batches suits the rows that were measured"
-	replicas := w.Replicas
+	virtual, replicas := w.Virtual, w.Replicas
+	if s.Virtual > 0 {
+		virtual = []int{s.Virtual}
+	} else if virtual == nil {
+		virtual = []int{s.Usual()}
+	}
 	if replicas == nil {
 		replicas = []int{1}
 	}
-	for _, threads := range profile.threads() {
-		parts := machine.Parts(threads)
+	for i, c := range profile.Measured {
+		threads := c.threads()
 		for _, r := range replicas {
-			most := parts / r
-			if most == 0 {
-				why = fmt.Sprintf("%d replicas are wanted, and the machine has %d devices with %d threads", r, parts, threads)
-			}
-			devices := []int{w.Devices}
-			if w.Devices == 0 {
-				devices = nil
-				for n := range min(most, profile.units()) {
-					devices = append(devices, n+1)
-				}
-			}
-			for _, n := range devices {
-				if n > most {
-					why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", n*r, threads, parts)
+			chunks := w.MicroBatches
+			if w.Batch > 0 {
+				m := w.Batch / (r * max(c.Rows, 1))
+				if m*r*c.Rows != w.Batch || m > MostMicroBatches || chunks != nil && !slices.Contains(chunks, m) {
 					continue
 				}
-				more, because := w.onWorkers(profile, machine, s,
-					machine.workers(threads, n*r, w.Limit), threads, n, r)
-				if list = append(list, more...); because != "" {
-					why = because
+				chunks = []int{m}
+			} else if slices.ContainsFunc(profile.Measured[:i], func(o Costs) bool { return o.threads() == threads }) {
+				continue
+			}
+			parts, fewest, most := machine.Parts(threads), w.Devices, w.Devices
+			if w.Devices == 0 {
+				fewest, most = 1, min(machine.Parts(threads)/r, profile.units())
+			}
+			if fewest*r > parts {
+				why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", fewest*r, threads, parts)
+				continue
+			}
+			for n := fewest; n <= most; n++ {
+				workers, link := machine.pipeline(machine.workers(threads, n*r, w.Limit), n, r)
+				for _, v := range virtual {
+					for _, m := range chunks {
+						if p, err := newSpace(w, s, c, v, m, r, workers, link); err == nil {
+							list = append(list, p)
+						} else {
+							why = err.Error()
+						}
+					}
 				}
 			}
 		}
 	}
 	return list, why
-}
-
-// onWorkers returns the spaces of a schedule on the first n workers of each of r replicas, or why
-// it has none.
-func (w Options) onWorkers(profile Profile, machine Machine, s schedule.Schedule, all []worker,
-	threads, n, r int) (list []*space, why string) {
-	virtual := w.Virtual
-	switch {
-	case s.Virtual > 0:
-		virtual = []int{s.Virtual}
-	case virtual == nil:
-		virtual = []int{s.Usual()}
-	}
-	for _, v := range virtual {
-		if n*v > profile.units() {
-			why = fmt.Sprintf("%d stages are more than %d units", n*v, profile.units())
-			continue
-		}
-		for _, m := range w.chunks(r) {
-			measured, ok := profile.of(w.rows(m, r), threads)
-			if !ok {
-				continue
-			}
-			workers, link := machine.pipeline(all, n, r)
-			p, err := newSpace(w, s, measured.Chain, v, m, r, workers, link)
-			if err != nil {
-				why = err.Error()
-				continue
-			}
-			p.measure(measured)
-			list = append(list, p)
-		}
-	}
-	return list, why
-}
-
-// chunks returns the numbers of micro-batches of a replica to try.
-func (w Options) chunks(replicas int) (list []int) {
-	if w.MicroBatches != nil {
-		return w.MicroBatches
-	}
-	for m := 1; m <= min(w.Batch/replicas, MostMicroBatches); m++ {
-		if w.Batch/replicas%m == 0 {
-			list = append(list, m)
-		}
-	}
-	return list
-}
-
-// rows returns the rows of each of m micro-batches of a replica: 0 if any will do, -1 if m does not
-// divide the batch.
-func (w Options) rows(m, replicas int) int {
-	if w.Batch == 0 {
-		return 0
-	}
-	if w.Batch%(m*replicas) != 0 {
-		return -1
-	}
-	return w.Batch / (m * replicas)
 }
 
 // of returns the costs of micro-batches with a number of rows, 0 for any.
@@ -476,90 +310,4 @@ func (p Profile) of(rows, threads int) (Costs, bool) {
 		return Costs{}, false
 	}
 	return p.Measured[at], true
-}
-
-func (p Profile) threads() (list []int) {
-	for _, m := range p.Measured {
-		if !slices.Contains(list, m.threads()) {
-			list = append(list, m.threads())
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// Parts returns how many stages with a number of threads each the machine has devices for.
-func (m Machine) Parts(threads int) (n int) {
-	for _, d := range m.Devices {
-		n += d.threads() / threads
-	}
-	return n
-}
-
-// workers returns n devices with a number of threads each. If the machine has fewer, devices are
-// shared in equal parts, each by as few stages as possible.
-func (m Machine) workers(threads, n int, limit int64) (list []worker) {
-	most, left := 1, n // of a device
-	for {
-		all := 0
-		for _, d := range m.Devices {
-			all += min(d.threads()/threads, most)
-		}
-		if all >= n {
-			break
-		}
-		most++
-	}
-	for _, d := range m.Devices {
-		parts := min(d.threads()/threads, most, left)
-		left -= parts
-		for k := range parts {
-			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
-			if parts > 1 {
-				one.name = fmt.Sprintf("%s/%d", d.Name, k)
-			}
-			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
-				one.bytes = limit
-			}
-			list = append(list, one)
-		}
-		if left == 0 {
-			break
-		}
-	}
-	return list
-}
-
-// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
-// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
-// wait for it.
-func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
-	list = slices.Clone(all[:n])
-	worse := func(a, b linkCost) linkCost {
-		a.latency = max(a.latency, b.latency)
-		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
-			a.bandwidth = b.bandwidth
-		}
-		return a
-	}
-	for r := 1; r < replicas; r++ {
-		for k := range n {
-			other, one := all[r*n+k], &list[k]
-			one.speed = min(one.speed, other.speed)
-			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
-				one.bytes = other.bytes
-			}
-			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
-		}
-	}
-	at := map[string]int{}
-	for k, w := range list {
-		at[w.name] = k
-	}
-	return list, func(a, b worker) (h linkCost) {
-		for r := range replicas {
-			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
-		}
-		return h
-	}
 }

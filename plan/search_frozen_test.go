@@ -32,9 +32,7 @@ func TestFrozenUnits(t *testing.T) {
 		}
 		w := Options{MicroBatches: []int{rapid.IntRange(1, 4).Draw(t, "micro-batches")}, Devices: len(machine.Devices), Schedules: []string{"1f1b"}, Limit: rapid.Int64Range(300, 4000).Draw(t, "limit"),
 			State: rapid.IntRange(0, 1).Draw(t, "state")}
-		p := oneSpace(t, m.Chain, machine, w, "1f1b", 1, w.MicroBatches[0])
-		p.measure(m)
-		p.oracle = newDeviceCache(p)
+		p := oneSpace(t, m.Chain, machine, w, "1f1b", 1, w.MicroBatches[0], m.Sent, m.Held)
 		best := int64(math.MaxInt64)
 		everyCut(units, len(machine.Devices), func(c cut) {
 			problem := p.problem(c)

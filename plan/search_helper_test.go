@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"pgregory.net/rapid"
@@ -59,14 +60,18 @@ func randomMachine(t *rapid.T, devices int) Machine {
 }
 
 // oneSpace is the space of a schedule on a machine.
-func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual, chunks int) *space {
+func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual, chunks int, more ...[]int64) *space {
 	s, err := schedule.Named(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := m.workers(1, m.Parts(1), w.Limit)
+	var sent, held []int64
+	if len(more) > 0 {
+		sent, held = more[0], more[1]
+	}
 	workers, link := m.pipeline(all, len(all), 1)
-	p, err := newSpace(w, s, c, virtual, chunks, 1, workers, link)
+	p, err := newSpace(w, s, Costs{Chain: c, Sent: sent, Held: held}, virtual, chunks, 1, workers, link)
 	if err == nil {
 		err = p.prepare()
 	}
@@ -113,7 +118,7 @@ func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
-		times[s] = p.plannedTimes(plan, s, c[s])
+		times[s] = p.plannedTimes(plan, s, c)
 	}
 	took, _, err := p.links(c).Predict(plan.Program, durations(times))
 	if err != nil {
@@ -128,4 +133,17 @@ func virtuals(s schedule.Schedule) []int {
 		return []int{s.Virtual}
 	}
 	return []int{1, 2, 3}
+}
+
+// seeded is a chain whose costs vary.
+func seeded(seed uint64, units int) remat.Chain {
+	r := rand.New(rand.NewPCG(seed, 7))
+	c := remat.Chain{Input: 20}
+	for i := range units {
+		f := float64(10 + r.IntN(90))
+		l := remat.Layer{Name: fmt.Sprint("u", i), Forward: f, ForwardNoGrad: f, Backward: f * (1 + 2*r.Float64()), Output: int64(10 + r.IntN(90)), WeightGradient: int64(r.IntN(40))}
+		l.Saved, l.Gradient = l.Output+int64(r.IntN(300)), l.Output
+		c.Layers = append(c.Layers, l)
+	}
+	return c
 }

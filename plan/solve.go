@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/arg"
 	"penstock.example/remat"
 	"penstock.example/remat/solver"
 	"penstock.example/schedule"
@@ -52,6 +54,34 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 		return nil, short
 	}
 	return best, nil
+}
+
+func refuse(field string, value any, problem, remedy string) error {
+	return &arg.ConfigError{Of: "plan", Field: field, Value: value, Problem: problem, Remedy: remedy}
+}
+
+// check returns a *arg.ConfigError for a field of the problem that makes no sense.
+func (p Problem) check() error {
+	if err := cmp.Or(arg.AtLeast("plan", "MicroBatches", p.MicroBatches, 1),
+		arg.AtLeast("plan", "the number of Stages", len(p.Stages), 1)); err != nil {
+		return err
+	}
+	for i, s := range p.Stages {
+		switch {
+		case s.Device < 0 || s.Device >= len(p.Devices):
+			return refuse("Stages", s.Device, fmt.Sprintf("the device of stage %d", i),
+				fmt.Sprintf("want an index below %d", len(p.Devices)))
+		case !slices.Contains(Policies, s.Policy):
+			return refuse("Stages", string(s.Policy), fmt.Sprintf("the policy of stage %d", i),
+				fmt.Sprintf("want one of %v", Policies))
+		case slices.ContainsFunc(p.Stages[:i], func(o Stage) bool {
+			return o.Device == s.Device && (o.Policy == Optimal) != (s.Policy == Optimal)
+		}):
+			return refuse("Stages", string(Optimal), "the policy of some stages on "+p.Devices[s.Device].Name+
+				", whose memory is planned as one", "want it for all stages of a device, or for none")
+		}
+	}
+	return nil
 }
 
 func (p Problem) limited() bool {
@@ -178,7 +208,7 @@ func (p Problem) shortage(at int, least int64) Shortage {
 		if s.Device != at {
 			continue
 		}
-		if out.Layers += s.Layers; out.Stage < 0 {
+		if out.Stage < 0 {
 			out.Stage = i
 		} else {
 			out.Others = append(out.Others, i)
@@ -219,39 +249,27 @@ func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 func recomputeLate(p *schedule.Program, stage func(int) bool) {
 	for w, actions := range p.Workers {
 		out := make([]schedule.Action, 0, len(actions))
-		var late []schedule.Action
+		late := map[[2]int]schedule.Action{}
 		for at, a := range actions {
-			if a.Kind == schedule.Recompute && stage(a.Stage) && !only(actions[at+1:], a) {
-				late = append(late, a)
-				continue
+			of := [2]int{a.Stage, a.MicroBatch}
+			switch a.Kind {
+			case schedule.Recompute:
+				next := slices.IndexFunc(actions[at+1:], func(b schedule.Action) bool { return !b.Kind.Transfer() })
+				if b := actions[at+1+next]; stage(a.Stage) && [2]int{b.Stage, b.MicroBatch} != of {
+					late[of] = a
+					continue
+				}
+			case schedule.Backward, schedule.BackwardInput:
+				if again, ok := late[of]; ok {
+					k := len(out)
+					for k > 0 && out[k-1].Kind.Receive() && [2]int{out[k-1].Stage, out[k-1].MicroBatch} == of {
+						k--
+					}
+					out = slices.Insert(out, k, again)
+				}
 			}
 			out = append(out, a)
 		}
-		for _, r := range late {
-			at := slices.IndexFunc(out, func(a schedule.Action) bool { return ends(r, a) })
-			for at > 0 && out[at-1].Kind.Receive() && out[at-1].Stage == r.Stage &&
-				out[at-1].MicroBatch == r.MicroBatch {
-				at--
-			}
-			out = slices.Insert(out, max(at, 0), r)
-		}
 		p.Workers[w] = out
 	}
-}
-
-// only reports whether no computation precedes the backward of a recomputation in a list.
-func only(list []schedule.Action, r schedule.Action) bool {
-	for _, a := range list {
-		if !a.Kind.Transfer() {
-			return ends(r, a)
-		}
-	}
-	return false
-}
-
-// ends reports whether an action is the backward of a recomputed micro-batch, or the first part of
-// it.
-func ends(r, a schedule.Action) bool {
-	return (a.Kind == schedule.Backward || a.Kind == schedule.BackwardInput) &&
-		a.Stage == r.Stage && a.MicroBatch == r.MicroBatch
 }

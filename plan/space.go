@@ -22,13 +22,13 @@ type space struct {
 	replicas int
 	units    int
 	workers  []worker
-	place    []int // by stage: its worker
+	place    []int   // by stage: its worker
+	on       [][]int // by worker: its stages
 	limited  bool
 
 	link []linkCost // by stage: to the next; free on one worker
 	sums []sums
-	fast []int // by stage: the class of the fastest worker up to it
-	slow []int
+	fast []int   // by stage: the class of the fastest worker up to it
 	x, y []int64 // by boundary: bytes of the input there, and of its gradient
 	sent []int64 // by boundary: bytes that a cut there sends forward
 	held []int64 // by unit: frozen bytes; nil is none
@@ -37,11 +37,14 @@ type space struct {
 
 	program    *schedule.Program
 	simulation *schedule.Simulation
-	order      []workerOrder // by worker
-	oracle     *deviceCache  // under limits
-	work       int           // actions that were simulated
+	work       int // actions that were simulated
 
-	bounding bounding
+	// Under limits:
+	kinds  []int                        // of units; see kindsOf
+	cells  map[string]*cachedDevice     // by key
+	runs   map[int]*schedule.Simulation // by capacity of links
+	solved int                          // devices
+	curves Curves
 }
 
 // worker is a device of the machine, or a part of it, in the pipeline.
@@ -86,10 +89,11 @@ func nanos(micros, speed float64) int64 {
 	return int64(math.Round(micros * 1000 / speed))
 }
 
-// newSpace makes the space of a chain on workers, each with virtual stages.
-func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replicas int,
+// newSpace makes the space of a profile's costs on workers, each with virtual stages.
+func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas int,
 	workers []worker, link func(a, b worker) linkCost) (*space, error) {
-	if c = averaged(c, m); s.Split {
+	c := averaged(costs.Chain, m)
+	if s.Split {
 		c = c.InParts()
 	}
 	place, err := s.Workers(len(workers), virtual)
@@ -99,8 +103,8 @@ func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replica
 	if len(place) > len(c.Layers) {
 		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
 	}
-	p := &space{wishes: w, schedule: s, chain: c, virtual: virtual, m: m, replicas: replicas,
-		units: len(c.Layers), workers: slices.Clone(workers), place: place}
+	p := &space{wishes: w, schedule: s, chain: c, rows: costs.Rows, threads: costs.threads(), held: costs.Held,
+		virtual: virtual, m: m, replicas: replicas, units: len(c.Layers), workers: slices.Clone(workers), place: place}
 	speeds := []float64{}
 	for i := range p.workers {
 		at := slices.Index(speeds, p.workers[i].speed)
@@ -119,36 +123,31 @@ func newSpace(w Options, s schedule.Schedule, c remat.Chain, virtual, m, replica
 		}
 		p.link = append(p.link, h)
 	}
-	p.fast, p.slow = make([]int, len(place)), make([]int, len(place))
-	best := func(a, b int) int {
-		if speeds[b] > speeds[a] {
-			return b
+	p.on = make([][]int, len(p.workers))
+	for s, w := range place {
+		p.on[w] = append(p.on[w], s)
+		class := p.workers[w].class
+		if s > 0 && speeds[class] < speeds[p.fast[s-1]] {
+			class = p.fast[s-1]
 		}
-		return a
+		p.fast = append(p.fast, class)
 	}
-	for s := range place {
-		p.fast[s], p.slow[len(place)-1-s] = p.workers[place[s]].class, p.workers[place[len(place)-1-s]].class
-		if s > 0 {
-			p.fast[s] = best(p.fast[s-1], p.fast[s])
-			p.slow[len(place)-1-s] = best(p.slow[len(place)-s], p.slow[len(place)-1-s])
-		}
+	if p.passes(); costs.Sent != nil {
+		p.sent = costs.Sent
 	}
-	p.x, p.y, p.weights = make([]int64, p.units+1), make([]int64, p.units+1), make([]int64, p.units+1)
-	for i := range p.units {
-		part := c.Part(i, i+1)
-		p.weights[i+1] = p.weights[i] + c.Layers[i].WeightGradient
-		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
-	}
-	p.sent = p.x
 	return p, nil
 }
 
-// measure takes over the costs that are not in the chain.
-func (p *space) measure(m Costs) {
-	p.rows, p.threads, p.held = m.Rows, m.threads(), m.Held
-	if m.Sent != nil {
-		p.sent = m.Sent
+// passes sets the bytes at the boundaries of the chain's units.
+func (p *space) passes() {
+	n := len(p.chain.Layers)
+	p.x, p.y, p.weights = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
+	for i := range n {
+		part := p.chain.Part(i, i+1)
+		p.weights[i+1] = p.weights[i] + p.chain.Layers[i].WeightGradient
+		p.x[i], p.y[i+1] = part.Input, part.Layers[0].Gradient
 	}
+	p.sent = p.x
 }
 
 // frozenBytes returns the bytes that units from first up to but not including last hold without a
@@ -167,23 +166,26 @@ func (p *space) frozenBytes(first, last int) (bytes int64) {
 // everything; a recomputation takes no time if nothing is recomputed.
 func (p *space) prepare() error {
 	var err error
-	if p.program, err = p.generate(schedule.Config{Stages: p.stages(), Worker: p.place,
-		MicroBatches: p.m, Recompute: func(int, int) bool { return true }}); err != nil {
+	if p.program, err = p.generate(p.config(0)); err != nil {
 		return err
 	}
 	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
 		return err
 	}
-	for w := range p.workers {
-		p.order = append(p.order, p.newOrder(w))
-	}
 	if p.limited {
-		p.oracle = newDeviceCache(p)
+		p.kinds, p.cells = p.kindsOf(), map[string]*cachedDevice{}
+		p.runs = map[int]*schedule.Simulation{0: p.simulation}
 	}
 	return nil
 }
 
 func (p *space) stages() int { return len(p.place) }
+
+// config is for a program with a recomputation of everything, and links of a capacity.
+func (p *space) config(capacity int) schedule.Config {
+	return schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Capacity: capacity,
+		Recompute: func(int, int) bool { return true }}
+}
 
 // generate makes the program, with reductions if the pipeline has replicas.
 func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
@@ -280,11 +282,13 @@ func (p *space) problem(c cut) Problem {
 // first is its first unit.
 func (p *space) finish(s *Stage, number, first int) {
 	speed := p.workers[p.place[number]].speed
+	whole := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 } // so that sums are exact
 	for i := range s.Costs.Times {
 		t := &s.Costs.Times[i]
-		t.Forward, t.ForwardNoGrad, t.Backward, t.Later = t.Forward/speed, t.ForwardNoGrad/speed, t.Backward/speed, t.Later/speed
+		*t = remat.UnitTimes{Name: t.Name, Forward: whole(t.Forward), ForwardNoGrad: whole(t.ForwardNoGrad),
+			Backward: whole(t.Backward), Later: whole(t.Later)}
 	}
-	s.Costs.Loss /= speed
+	s.Costs.Loss = whole(s.Costs.Loss)
 	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
 	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -31,45 +32,38 @@ import (
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, d := range p.Devices {
-		fmt.Fprintf(&b, "device %s", nameWord(d.Name))
-		write(&b, d.fields())
-		b.WriteByte('\n')
+		fmt.Fprintln(&b, "device "+nameWord(d.Name)+written(d.fields()))
 	}
 	for i, s := range p.Stages {
 		name := strconv.Itoa(s.Device)
 		if s.Device >= 0 && s.Device < len(p.Devices) {
-			name = nameWord(p.Devices[s.Device].Name)
+			name = p.Devices[s.Device].Name
 		}
-		fmt.Fprintf(&b, "stage %d device=%s layers=%d policy=%s", i, name, s.Layers, s.Policy)
-		if s.Units != nil {
-			fmt.Fprintf(&b, " units=%s",
-				strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Units), "[]"), " ", ","))
-		}
-		if s.Prologue > 0 {
-			fmt.Fprintf(&b, " prologue=%d", s.Prologue)
-		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, "stage %d%s\n", i, written(s.fields(&name)))
 		for from := 0; from < len(s.MicroBatches); {
 			m, to := s.MicroBatches[from], from
 			for to+1 < len(s.MicroBatches) && m.equal(s.MicroBatches[to+1]) {
 				to++
 			}
-			words := []string{" ", strconv.Itoa(from)}
+			fmt.Fprintf(&b, "  %d", from)
 			if to > from {
-				words[1] += "-" + strconv.Itoa(to)
+				fmt.Fprintf(&b, "-%d", to)
 			}
-			if m.Forward != 0 || m.Recompute != 0 || m.Backward != 0 {
-				words = append(words, timesPrefix+number(m.Forward)+"/"+number(m.Recompute)+"/"+number(m.Backward))
-			}
+			b.WriteString(written(m.fields()))
 			for _, op := range m.Ops {
-				words = append(words, op.String())
+				b.WriteString(" " + op.String())
 			}
-			b.WriteString(strings.Join(words, " ") + "\n")
+			b.WriteByte('\n')
 			from = to + 1
 		}
 	}
 	b.WriteString(p.Program.String())
 	return b.String()
+}
+
+func (m MicroBatch) equal(o MicroBatch) bool {
+	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute &&
+		m.Backward == o.Backward
 }
 
 // nameWord is a name as one word.
@@ -92,87 +86,104 @@ func parseName(word string) (string, error) {
 	return name, nil
 }
 
-// write writes numbers that are not 0.
-func write(b *strings.Builder, fields []field) {
-	for _, f := range fields {
-		if word := f.format(); word != "0" {
-			fmt.Fprintf(b, " %s=%s", f.name, word)
-		}
-	}
+// field is a word name=value of the text form. It is left out if the value is zero.
+type field struct {
+	name string
+	in   any // a pointer to the value; of several numbers they are joined by / for times, and by , for units
 }
 
-// timesPrefix begins the word for the times of a forward, a recomputation and a backward.
-const timesPrefix = "times="
+func (d *DevicePlan) fields() []field {
+	return []field{{"limit", &d.Limit}, {"base", &d.Base}, {"peak", &d.Peak}, {"time", &d.Time},
+		{"once", &d.Once}, {"bound", new(float64)}, {"spread", &d.Spread}}
+}
 
-func (m MicroBatch) equal(o MicroBatch) bool {
-	return slices.Equal(m.Ops, o.Ops) && m.Forward == o.Forward && m.Recompute == o.Recompute &&
-		m.Backward == o.Backward
+func (s *StagePlan) fields(device *string) []field {
+	return []field{{"device", device}, {"layers", &s.Layers}, {"policy", (*string)(&s.Policy)},
+		{"units", &s.Units}, {"prologue", &s.Prologue}}
+}
+
+func (m *MicroBatch) fields() []field {
+	return []field{{"times", [3]*float64{&m.Forward, &m.Recompute, &m.Backward}}}
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
-// field is a number of a device in the text form.
-type field struct {
-	name string
-	in   *int64
-	time *float64
-}
-
-func (f field) format() string {
-	if f.time != nil {
-		return number(*f.time)
+func written(fields []field) (words string) {
+	for _, f := range fields {
+		word, zero := "", "0"
+		switch in := f.in.(type) {
+		case *int64:
+			word = strconv.FormatInt(*in, 10)
+		case *int:
+			word = strconv.Itoa(*in)
+		case *float64:
+			word = number(*in)
+		case *string:
+			word, zero = nameWord(*in), ""
+		case *[]int:
+			word, zero = strings.ReplaceAll(strings.Trim(fmt.Sprint(*in), "[]"), " ", ","), ""
+		case [3]*float64:
+			word, zero = number(*in[0])+"/"+number(*in[1])+"/"+number(*in[2]), "0/0/0"
+		}
+		if word != zero {
+			words += " " + f.name + "=" + word
+		}
 	}
-	return strconv.FormatInt(*f.in, 10)
+	return words
 }
 
-func (f field) parse(word string) (err error) {
-	if f.time == nil {
-		if *f.in, err = strconv.ParseInt(word, 10, 64); err == nil && (*f.in < 0 || *f.in > remat.MaxBytes) {
+func (f field) read(word string) (err error) {
+	switch in := f.in.(type) {
+	case *int64:
+		if *in, err = strconv.ParseInt(word, 10, 64); err == nil && (*in < 0 || *in > remat.MaxBytes) {
 			err = errors.New("no number of bytes")
 		}
-		return err
-	}
-	if *f.time, err = strconv.ParseFloat(word, 64); err == nil &&
-		!(*f.time >= 0 && *f.time <= math.MaxFloat64) {
-		err = errors.New("no number of microseconds")
+	case *int:
+		*in, err = strconv.Atoi(word)
+	case *float64:
+		if *in, err = strconv.ParseFloat(word, 64); err != nil || !(*in >= 0 && *in <= math.MaxFloat64) {
+			err = fmt.Errorf("%q is no number of microseconds", word)
+		}
+	case *string:
+		*in, err = parseName(word)
+	case *[]int:
+		for part := range strings.SplitSeq(word, ",") {
+			n, bad := strconv.Atoi(part)
+			*in, err = append(*in, n), cmp.Or(err, bad)
+		}
+	case [3]*float64:
+		parts := strings.Split(word, "/")
+		if len(parts) != len(in) {
+			return errors.New("want three numbers of microseconds, as in times=4.5/1.5/7")
+		}
+		for i, part := range parts {
+			err = cmp.Or(err, field{in: in[i]}.read(part))
+		}
 	}
 	return err
 }
 
-// fields lists the numbers of a device. They may be left out.
-func (d *DevicePlan) fields() []field {
-	return []field{
-		{name: "limit", in: &d.Limit}, {name: "base", in: &d.Base}, {name: "peak", in: &d.Peak},
-		{name: "time", time: &d.Time}, {name: "once", time: &d.Once}, {name: "bound", time: new(float64)},
-		{name: "spread", time: &d.Spread},
+// readFields reads words into fields.
+func readFields(fields []field, words []string) error {
+	seen, names := map[string]bool{}, []string(nil)
+	for _, f := range fields {
+		names = append(names, f.name)
 	}
-}
-
-// set reads a word into one of the fields, or returns an error that lists them.
-func set(fields []field, word string) error {
-	name, value, _ := strings.Cut(word, "=")
-	i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
-	if i < 0 {
-		var names []string
-		for _, f := range fields {
-			names = append(names, f.name)
+	for _, word := range words {
+		name, value, _ := strings.Cut(word, "=")
+		i := slices.Index(names, name)
+		switch {
+		case i < 0:
+			return fmt.Errorf("%q; want %s, each with =", word, strings.Join(names, ", "))
+		case seen[name]:
+			return fmt.Errorf("%s is given twice", name)
 		}
-		return fmt.Errorf("%q; want %s, each with =", word, strings.Join(names, ", "))
-	}
-	if err := fields[i].parse(value); err != nil {
-		return fmt.Errorf("%s: %w", word, err)
+		if err := fields[i].read(value); err != nil {
+			return fmt.Errorf("%s: %w", word, err)
+		}
+		seen[name] = true
 	}
 	return nil
-}
-
-// once returns an error for a word with a name that was there before.
-func once(seen map[string]bool, word string) (name, value string, err error) {
-	name, value, _ = strings.Cut(word, "=")
-	if seen[name] {
-		err = fmt.Errorf("%s is given twice", name)
-	}
-	seen[name] = true
-	return name, value, err
 }
 
 // Parse reads the text that [Plan.String] writes, and checks the plan.
@@ -187,97 +198,38 @@ func Parse(text string) (*Plan, error) {
 			}
 			return p, p.Check()
 		}
-		if err := p.parseLine(line); err != nil {
+		if err := p.parseLine(strings.Fields(line)); err != nil {
 			return nil, fmt.Errorf("plan: line %d: %w", at+1, err)
 		}
 	}
 	return nil, fmt.Errorf("plan: line %d: the text ends without a program", len(lines))
 }
 
-func (p *Plan) parseLine(line string) error {
-	words := strings.Fields(line)
+func (p *Plan) parseLine(words []string) (err error) {
 	switch {
 	case len(words) == 0:
 		return nil
-	case words[0] == "device":
-		return p.parseDevice(words[1:])
-	case words[0] == "stage":
-		return p.parseStage(words[1:])
-	case len(p.Stages) == 0:
-		return fmt.Errorf("%q; want a line that begins with stage 0", line)
+	case words[0] == "device" && len(words) > 1:
+		d := DevicePlan{}
+		if d.Name, err = parseName(words[1]); err == nil {
+			err = readFields(d.fields(), words[2:])
+		}
+		p.Devices = append(p.Devices, d)
+		return err
+	case words[0] == "stage" && len(words) > 1 && words[1] == strconv.Itoa(len(p.Stages)):
+		s, name := StagePlan{}, ""
+		if err := readFields(s.fields(&name), words[2:]); err != nil {
+			return err
+		}
+		if s.Device = slices.IndexFunc(p.Devices, func(d DevicePlan) bool { return d.Name == name }); s.Device < 0 {
+			return fmt.Errorf("stage %s is on device %q, and no line before is of this device", words[1], name)
+		}
+		p.Stages = append(p.Stages, s)
+		return nil
+	case len(p.Stages) == 0 || words[0] == "device" || words[0] == "stage":
+		return fmt.Errorf("%q; want a device and its name, or stage %d, next", strings.Join(words, " "), len(p.Stages))
 	}
 	return p.Stages[len(p.Stages)-1].parseOps(words)
-}
-
-func (p *Plan) parseStage(words []string) error {
-	if len(words) == 0 || words[0] != strconv.Itoa(len(p.Stages)) {
-		return fmt.Errorf("stage %s; want stage %d next",
-			strings.Join(words[:min(1, len(words))], ""), len(p.Stages))
-	}
-	s := StagePlan{Device: -1}
-	seen := map[string]bool{}
-	for _, word := range words[1:] {
-		name, value, err := once(seen, word)
-		if err != nil {
-			return err
-		}
-		switch name {
-		case "device":
-			if value, err = parseName(value); err != nil {
-				return err
-			}
-			if s.Device = slices.IndexFunc(p.Devices,
-				func(d DevicePlan) bool { return d.Name == value }); s.Device < 0 {
-				return fmt.Errorf("%s: no line before is of this device", word)
-			}
-		case "layers":
-			s.Layers, err = strconv.Atoi(value)
-		case "policy":
-			s.Policy = Policy(value)
-		case "units":
-			for part := range strings.SplitSeq(value, ",") {
-				n, bad := strconv.Atoi(part)
-				if bad != nil {
-					return fmt.Errorf("units=%s: %w", value, bad)
-				}
-				s.Units = append(s.Units, n)
-			}
-		case "prologue":
-			s.Prologue, err = strconv.Atoi(value)
-		default:
-			return fmt.Errorf("%q; want device, layers, policy, units, prologue, each with =", word)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", word, err)
-		}
-	}
-	if s.Device < 0 {
-		return fmt.Errorf("stage %d has no device; want device= and the name of one", len(p.Stages))
-	}
-	p.Stages = append(p.Stages, s)
-	return nil
-}
-
-func (p *Plan) parseDevice(words []string) error {
-	if len(words) == 0 {
-		return errors.New("a device without a name")
-	}
-	name, err := parseName(words[0])
-	if err != nil {
-		return err
-	}
-	d := DevicePlan{Name: name}
-	seen := map[string]bool{}
-	for _, word := range words[1:] {
-		if _, _, err := once(seen, word); err != nil {
-			return err
-		}
-		if err := set(d.fields(), word); err != nil {
-			return err
-		}
-	}
-	p.Devices = append(p.Devices, d)
-	return nil
 }
 
 // maxMicroBatches is the most micro-batches that a line of operations may stand for.
@@ -295,9 +247,8 @@ func (s *StagePlan) parseOps(words []string) error {
 			len(s.MicroBatches))
 	}
 	var m MicroBatch
-	words = words[1:]
-	if len(words) > 0 && strings.HasPrefix(words[0], timesPrefix) {
-		if m, err = parseTimes(words[0]); err != nil {
+	if words = words[1:]; len(words) > 0 && strings.Contains(words[0], "=") {
+		if err := readFields(m.fields(), words[:1]); err != nil {
 			return err
 		}
 		words = words[1:]
@@ -309,19 +260,4 @@ func (s *StagePlan) parseOps(words []string) error {
 		s.MicroBatches = append(s.MicroBatches, m)
 	}
 	return nil
-}
-
-func parseTimes(word string) (m MicroBatch, err error) {
-	parts := strings.Split(strings.TrimPrefix(word, timesPrefix), "/")
-	into := []*float64{&m.Forward, &m.Recompute, &m.Backward}
-	if len(parts) != len(into) {
-		return m, fmt.Errorf("%s; want three numbers of microseconds, as in times=4.5/1.5/7", word)
-	}
-	for i, part := range parts {
-		if *into[i], err = strconv.ParseFloat(part, 64); err != nil || !(*into[i] >= 0) ||
-			math.IsInf(*into[i], 0) {
-			return m, fmt.Errorf("%s: %q is no number of microseconds", word, part)
-		}
-	}
-	return m, nil
 }

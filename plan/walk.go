@@ -20,9 +20,8 @@ type Curves struct{ known map[string]*curve }
 
 // curve is the plans of one micro-batch on a stage, from everything kept down.
 type curve struct {
-	points   []solver.MicroBatch
-	plans    []MicroBatch // by point
-	measured bool         // the points have the bytes of a replay
+	points []solver.MicroBatch
+	plans  []MicroBatch // by point
 }
 
 // curveKey is the same for stages and micro-batches with the same curve.
@@ -60,43 +59,6 @@ type item struct {
 	again, backward   int // the first and the last action of its backward
 }
 
-// measureCurve gives the points of an item's curve the bytes of a replay, and drops points that others
-// beat. The bytes of all are too high by the same number.
-func (w *walker) measureCurve(it *item) {
-	c := it.curve
-	points, plans := c.points[:0], c.plans[:0]
-	for k, p := range c.points {
-		w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[k]
-		p.Forward, p.Held, p.Backward = w.replay.own(it)
-		if !slices.ContainsFunc(points, func(o solver.MicroBatch) bool { return o.Beats(&p) }) {
-			points, plans = append(points, p), append(plans, c.plans[k])
-		}
-	}
-	c.points, c.plans, c.measured = points, plans, true
-	w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[0]
-}
-
-// own returns the bytes of an item's micro-batch during its forward, before its backward, and
-// during that.
-func (r *replay) own(it *item) (forward, held, backward int64) {
-	live := int64(0)
-	bytes := r.bytesOf(it.microBatch)
-	for k := range it.backward + 1 {
-		if k == it.again {
-			held = live
-		}
-		live += bytes.before[k]
-		switch peak := live + bytes.peak[k]; {
-		case k == it.forward:
-			forward = peak
-		case k >= it.again:
-			backward = max(backward, peak)
-		}
-		live += bytes.after[k]
-	}
-	return forward, held, backward
-}
-
 // state is a plan of a device: a point of the curve of each item.
 type state struct {
 	points []int
@@ -108,21 +70,19 @@ type state struct {
 // step is the one that costs least time for the bytes that it saves where the device holds most.
 // Nothing depends on the limit, so a larger limit only stops the walk earlier.
 type walker struct {
-	out       *Plan
-	items     []item
-	replay    *replay
-	bytes     []int64   // by action: the peak
-	weight    []float64 // by action: how much bytes count there
-	sum       []float64 // of the weights of actions before one
-	sharpness float64
-	peak      int64
-	time      float64
-	states    []state
+	out    *Plan
+	items  []item
+	replay *replay
+	bytes  []int64   // by action: the peak
+	weight []float64 // by action: how much bytes count there
+	sum    []float64 // of the weights of actions before one
+	peak   int64
+	time   float64
+	states []state
 }
 
-// The weight of bytes falls with their distance from the peak, as a part of it, the faster the
-// sharper. A walk that finds no further step continues with sharper weights.
-const sharpness, mostSharp = 60, 1e5
+// sharpness is how fast the weight of bytes falls with their distance from the peak, as a part of it.
+const sharpness = 60
 
 func (w *walker) measure() {
 	k := 0
@@ -131,7 +91,7 @@ func (w *walker) measure() {
 		k++
 	})
 	for k, b := range w.bytes {
-		w.weight[k] = math.Exp(w.sharpness * float64(b-w.peak) / float64(max(w.peak, 1)))
+		w.weight[k] = math.Exp(sharpness * float64(b-w.peak) / float64(max(w.peak, 1)))
 		w.sum[k+1] = w.sum[k] + w.weight[k]
 	}
 }
@@ -168,17 +128,13 @@ func (w *walker) down(ctx context.Context, enough int64) error {
 		}
 		i, point := w.cheapest()
 		if i < 0 {
-			if w.sharpness *= 4; w.sharpness > mostSharp {
-				return nil
-			}
-			w.measure()
-			continue
+			return nil
 		}
 		w.set(i, point)
 		if w.peak >= least {
 			continue
 		}
-		w.raise(w.peak, false)
+		w.raise(w.peak)
 		w.save()
 		w.relieve(least)
 		least = w.peak
@@ -216,13 +172,11 @@ func (w *walker) relieve(above int64) {
 	peak := w.peak
 	for rung := math.Ceil(math.Log2(float64(peak)) * rungs); ; rung++ {
 		limit := min(int64(math.Exp2(rung/rungs)), above-1)
-		for _, down := range []bool{false, true} {
-			if w.raise(limit, down) {
-				w.save()
-				for i, point := range points {
-					if w.items[i].at != point {
-						w.set(i, point)
-					}
+		if w.raise(limit) {
+			w.save()
+			for i, point := range points {
+				if w.items[i].at != point {
+					w.set(i, point)
 				}
 			}
 		}
@@ -236,12 +190,8 @@ func (w *walker) relieve(above int64) {
 const rungs = 128
 
 // raise gives items faster points where the peak stays within a limit. It reports whether it could.
-func (w *walker) raise(limit int64, down bool) (raised bool) {
-	for n := range w.items {
-		i := n
-		if down {
-			i = len(w.items) - 1 - n
-		}
+func (w *walker) raise(limit int64) (raised bool) {
+	for i := range w.items {
 		it := &w.items[i]
 		now := it.curve.points[it.at]
 		if now.Time == 0 {
@@ -323,20 +273,36 @@ func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 	if len(short.Stages) > 0 {
 		return nil, 0, short, nil
 	}
-	var best []int
-	var shortest time.Duration
-	err = f.descend(out, walks, func(states []int, fullest float64, step func() time.Duration) bool {
-		if fullest > 1 {
-			return true
-		}
-		everything := !slices.ContainsFunc(states, func(k int) bool { return k > 0 })
-		if took := step(); best == nil || took < shortest {
-			best, shortest = slices.Clone(states), took
-		}
-		return !f.First && !everything
-	})
+	// All devices go down together, next the one whose peak is the greatest part of its limit.
+	simulation, err := schedule.NewSimulation(out.Program)
 	if err != nil {
-		return nil, 0, nil, err
+		return nil, 0, nil, fmt.Errorf("plan: %w", err)
+	}
+	durations, _ := out.durations()
+	states, best, shortest := make([]int, len(walks)), []int(nil), time.Duration(0)
+	for {
+		next, most, fullest := -1, 0.0, 0.0
+		for i, w := range walks {
+			if d := &out.Devices[i]; w != nil && d.Limit > 0 {
+				share := float64(w.states[states[i]].peak+d.Base) / float64(d.Limit)
+				if fullest = max(fullest, share); share > most && states[i]+1 < len(w.states) {
+					next, most = i, share
+				}
+			}
+		}
+		if fullest <= 1 {
+			if took := simulation.Run(durations, f.Links, nil); best == nil || took < shortest {
+				best, shortest = slices.Clone(states), took
+			}
+			if f.First || slices.Max(states) == 0 {
+				break
+			}
+		}
+		if next < 0 {
+			break
+		}
+		states[next]++
+		walks[next].apply(states[next])
 	}
 	for at, w := range walks {
 		if w != nil {
@@ -385,36 +351,6 @@ func (f *fitting) walks(ctx context.Context, program *schedule.Program) (*Plan, 
 	return out, walks, nil
 }
 
-// descend goes down the walks of all devices together, next the device whose peak is the greatest
-// part of its limit. It calls visit with the states that devices have, the greatest part, and what
-// a step takes; if visit returns false it stops.
-func (f *fitting) descend(out *Plan, walks []*walker,
-	visit func(states []int, fullest float64, step func() time.Duration) bool) error {
-	simulation, err := schedule.NewSimulation(out.Program)
-	if err != nil {
-		return fmt.Errorf("plan: %w", err)
-	}
-	durations, _ := out.durations()
-	step := func() time.Duration { return simulation.Run(durations, f.Links, nil) }
-	at := make([]int, len(walks))
-	for {
-		next, most, fullest := -1, 0.0, 0.0
-		for i, w := range walks {
-			if d := &out.Devices[i]; w != nil && d.Limit > 0 {
-				share := float64(w.states[at[i]].peak+d.Base) / float64(d.Limit)
-				if fullest = max(fullest, share); share > most && at[i]+1 < len(w.states) {
-					next, most = i, share
-				}
-			}
-		}
-		if !visit(at, fullest, step) || next < 0 {
-			return nil
-		}
-		at[next]++
-		walks[next].apply(at[next])
-	}
-}
-
 // deviceTime is the predicted microseconds of a device's actions.
 func (p *Plan) deviceTime(device int) (t float64) {
 	for _, s := range p.Stages {
@@ -438,7 +374,7 @@ func (w *walker) apply(k int) {
 // walk returns the states of a device in the order of a program, by ascending time and descending
 // peak; nil if its memory is not planned.
 func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph, latest []int) (*walker, error) {
-	w := &walker{out: out, sharpness: sharpness}
+	w := &walker{out: out}
 	limit := f.Devices[at].Limit
 	if err := f.items(ctx, w, at, graph, true); err != nil || w.items == nil {
 		return nil, err
@@ -449,11 +385,6 @@ func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.G
 	}
 	if err := f.items(ctx, w, at, graph, false); err != nil {
 		return nil, err
-	}
-	for i := range w.items {
-		if it := &w.items[i]; !it.curve.measured {
-			w.measureCurve(it)
-		}
 	}
 	enough := int64(0)
 	if f.First {
@@ -497,15 +428,8 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 		local := map[remat.BackwardKind]*curve{}
 		for m := range f.MicroBatches {
 			it := item{stage: i, microBatch: m, forward: place(schedule.Forward, i, m), again: place(schedule.Recompute, i, m)}
-			kind := remat.Adds
-			if m == 0 && !s.Memory.Gradients {
-				kind = remat.Makes
-			}
-			if it.backward = place(schedule.BackwardInput, i, m); it.backward >= 0 {
-				kind += remat.MakesLater
-			} else {
-				it.backward = place(schedule.Backward, i, m)
-			}
+			kind := w.out.backwardKind(graph, i, m)
+			it.backward = max(place(schedule.BackwardInput, i, m), place(schedule.Backward, i, m))
 			if it.again < 0 {
 				it.again = it.backward
 			}

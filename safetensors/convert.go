@@ -83,8 +83,8 @@ func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 	}[d]
 }
 
-// appendShort appends a number of 16 bits, rounded to nearest even: a sign, so many bits of exponent, and
-// of fraction (IEEE 754-2019, section 3.4).
+// appendShort appends a number of 16 bits, rounded to nearest even: a sign, exponentBits bits of exponent,
+// and fractionBits of fraction (IEEE 754-2019, section 3.4).
 func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, bool) {
 	bias, one := 1<<(exponentBits-1)-1, 1<<fractionBits
 	infinite := uint16(1<<exponentBits-1) << fractionBits
@@ -95,9 +95,9 @@ func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, 
 	case math.IsInf(v, 0), e > bias+1:
 		bits = infinite
 	case v == 0:
-	case e <= 1-bias: // subnormal; what is rounded up to the least normal number has its bits
+	case e <= 1-bias: // subnormal; rounding up to the least normal number gives its bits
 		bits = uint16(math.RoundToEven(math.Ldexp(f, e+bias-1+fractionBits)))
-	default: // what is rounded up to the next exponent has its bits
+	default: // rounding up to the next exponent gives its bits
 		bits = uint16((e-1+bias)<<fractionBits) + uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+
 			1)))-one)
 	}

@@ -163,8 +163,8 @@ func (f *File) Tensors() []Tensor {
 // Metadata returns a copy of the file's metadata, nil if it has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
-// Read reads one tensor, with its data in a slice of its own. It returns an error if there is no tensor
-// of this name or the data cannot be read.
+// Read reads one tensor, with its data in a slice of its own. It returns an error if no tensor has
+// this name or the data cannot be read.
 func (f *File) Read(name string) (Tensor, error) {
 	i, found := sort.Find(len(f.spans), func(i int) int { return cmp.Compare(name, f.spans[i].Name) })
 	if !found {

@@ -1,5 +1,5 @@
 // Package safetensors reads and writes the safetensors file format: named arrays of numbers with a JSON
-// header. It knows sizes and bytes; what a tensor means, and libtorch, are someone else's.
+// header. It knows sizes and bytes, and nothing of libtorch.
 //
 // A file is
 //

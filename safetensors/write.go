@@ -14,13 +14,13 @@ import (
 
 // Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:
 //
-//   - the header has __metadata__ first if there is any, its keys sorted, then the tensors sorted by name; it is padded
+//   - the header has __metadata__ first, its keys sorted, then the tensors sorted by name; it is padded
 //     with spaces so that the data starts at a multiple of 8;
 //   - the data has the widest dtypes first and is sorted by name within a width, so that every tensor is aligned to its
 //     own elements and a reader may use it in place.
 //
-// Names, dtypes, shapes and the sizes of Data are checked before anything is written; what a Load
-// returns is checked when its turn comes, and an error then, or one from w, leaves w with a part of a
+// Names, dtypes, shapes and the sizes of Data are checked before anything is written. The
+// pieces of a Load are checked as they come. An error then, or an error of w, leaves w with a part of a
 // file. WriteFile does not.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if err := write(w, tensors, metadata); err != nil {
@@ -85,7 +85,7 @@ type entry struct {
 	Offsets [2]int64 `json:"data_offsets"`
 }
 
-// header returns the length, the header and its padding for tensors whose data follows in the order given.
+// header returns the length, the header and its padding for tensors with their data in this order.
 func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	entries := make(map[string]entry, len(tensors))
 	end := int64(0)
@@ -131,8 +131,8 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 }
 
 // WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure
-// or a loss of power too, finds either the new file complete or what was there before. After an error
-// nothing is left beside it; a crash may leave a temporary file, as path followed by a number and
+// or a loss of power too, finds either the new file complete or the old one. After an error
+// no other file is left; a crash may leave a temporary file, as path followed by a number and
 // ".tmp".
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
 	if err := disk.Write(path, func(w io.Writer) error { return write(w, tensors, metadata) }); err != nil {

@@ -1,17 +1,13 @@
 package segment
 
-import (
-	"fmt"
+import "penstock.example/torch"
 
-	"penstock.example/torch"
-)
-
-// backward computes the gradients of a unit's input from those of its output, and adds to the
-// gradients of its parameters, or defers that.
+// backward computes the gradients of a unit's input. It adds to the gradients of its parameters, or defers
+// that.
 func (e *Execution) backward(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	if !g.made {
-		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d goes back and has no graph", at)})
+		e.refuse(c, "unit %d goes back and has no graph", at)
 	}
 	begin := c.Mark()
 	e.running = g.ran
@@ -51,7 +47,7 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 }
 
 // consume goes backward through a unit's graph and frees the output, its gradients and the graph as
-// it goes. In a unit of several layers that saves the memory of what lies between the last two.
+// it goes.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.at[at].graph, &e.at[at+1].grads
 	prepared := c.PrepareBackward(roots, starts)
@@ -129,7 +125,7 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	}
 }
 
-// taken moves a gradient out of where backward left it.
+// taken moves a gradient out of a mailbox.
 func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	if box == nil {
 		return nil

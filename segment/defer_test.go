@@ -1,7 +1,6 @@
 package segment_test
 
 import (
-	"errors"
 	"runtime"
 	"testing"
 
@@ -144,55 +143,6 @@ func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
 			t.Errorf("units %v, %s: %d bytes are live after all", tt.units, tt.ops, got)
 		}
 		e.Free()
-	}
-}
-
-// Wherever memory runs out in the second part, the execution says which forward it goes through, and
-// frees everything.
-func TestDeferredWeightsFail(t *testing.T) {
-	device := torchtest.Device(1)
-	failed := 0
-	for room := int64(0); ; room += 64 {
-		done := false
-		t.Run("", func(t *testing.T) {
-			c := torchtest.New(t, torch.Options{Device: device, Seed: 3, Threads: 1})
-			m := nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 8))
-			nn.Materialise(c, nn.State(m), 1)
-			defer nn.Free(m)
-			e := begin(whole(t, m, 2, 1), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
-			defer e.Free()
-			e.Defer = true
-			for _, op := range []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.ForwardSave, Layer: 1}, {Kind: remat.LossStep}} {
-				e.Do(c, op)
-			}
-			e.GiveGrads(2, []*torch.Tensor{c.Keep(c.Ones(torch.Float32, 6, 8))}, nil)
-			e.Do(c, remat.Op{Kind: remat.Backward, Layer: 1})
-			e.Do(c, remat.Op{Kind: remat.Backward})
-			defer device.SetLimit(0)
-			device.SetLimit(device.Memory().Live + room + 1)
-			var oom *torch.Error
-			switch err := torch.Try(func() { e.Weights(c) }); {
-			case err == nil:
-				done = true
-			case !errors.Is(err, torch.ErrOutOfMemory) || !errors.As(err, &oom):
-				t.Errorf("with %d bytes: %v", room, err)
-			default:
-				failed++
-				want := "2"
-				if nn.Params(m)[2].Tensor().HasGrad() {
-					want = "0"
-				}
-				if layer := nn.LayerOf(e.Running().Spans(), oom.Sequence); layer != want {
-					t.Errorf("with %d bytes: the layer is %q, want %q", room, layer, want)
-				}
-			}
-		})
-		if done || t.Failed() {
-			break
-		}
-	}
-	if failed < 3 {
-		t.Errorf("memory ran out %d times", failed)
 	}
 }
 

@@ -21,9 +21,8 @@ type Run struct {
 	Skips *nn.SkipStore
 }
 
-// Execution is the state of one micro-batch in a segment: what is held between operations. It owns
-// its tensors, which are kept (torch.Ctx.Keep). It belongs to the goroutine that calls its methods.
-// The zero Execution is ready after Begin.
+// Execution is what one micro-batch holds in a segment between operations. It owns its tensors, which
+// are kept (torch.Ctx.Keep). One goroutine uses it. The zero Execution is ready after Begin.
 type Execution struct {
 	s       *Segment
 	context NewContext
@@ -32,23 +31,22 @@ type Execution struct {
 	store   nn.SkipStore // of the unit that runs
 	before  []int64      // memory of watched.before
 
-	// Retain says that another backward will follow the one that runs. What was made before the
-	// loss step stays, and the operations after it can be repeated.
+	// Retain keeps tensors that were made before the loss step, for another backward. The operations after
+	// the loss step can be repeated.
 	Retain bool
-	// Defer makes backwards compute the gradients of the input, and leave those of weights for
-	// Weights where that saves work now (torch.Prepared.Split). Gradients of ties are not left: they
-	// go on to the unit before. A backward after which another follows (Retain) leaves nothing.
+	// Defer makes backwards compute the gradients of the input. Weights computes the others, if that
+	// saves work in the backward (torch.Prepared.Split). Gradients of ties are not deferred, since the
+	// unit before needs them. With Retain nothing is deferred.
 	Defer bool
-	// Final says that no backward will follow at all. The input of a unit is freed as soon as its
-	// first layer has used it.
+	// Final says that there is no backward. The input of a unit is freed after its first layer.
 	Final bool
 
-	later   []later // what backwards have deferred, in their order
+	later   []later // deferred parts of backwards, in their order
 	after   bool    // the loss step is over
-	running *nn.Ctx // the forward that runs, or the one whose graph a backward goes through; for errors
+	running *nn.Ctx // for errors: see Running
 }
 
-// step is what is held at a boundary between units, and of the unit after it.
+// step is the state of a boundary, and of the unit after it.
 type step struct {
 	state state
 	graph graph
@@ -63,14 +61,14 @@ type state struct {
 	lent       bool // as Arrival.Lent
 	xs         []*torch.Tensor
 	skips      []*torch.Tensor // by place at the boundary; nil where one is absent
-	wants      []bool          // by element of xs: whether its gradient is wanted; nil where the execution has to find out
+	wants      []bool          // by element of xs: its gradient is wanted; nil if the execution decides
 	wantsSkips []bool          // by place
 }
 
-// graph is what a forward with gradients leaves.
+// graph is the result of a forward with gradients.
 type graph struct {
 	made, early bool
-	mail        []*torch.Tensor   // by element of the input: where backward leaves its gradient; nil where none is wanted
+	mail        []*torch.Tensor   // by element of the input: the mailbox of its gradient; nil if not wanted
 	skipMail    [][]*torch.Tensor // by popped skip, by pop
 	out         []*torch.Tensor
 	stashed     []*torch.Tensor // by stashed skip
@@ -89,8 +87,7 @@ type grads struct {
 	skips [][]*torch.Tensor // by place at the boundary, by pop from there on
 }
 
-// Begin makes an execution, which holds nothing, ready for a segment, whose units run in the
-// contexts that context makes.
+// Begin makes an execution that holds nothing ready for a segment. context makes the contexts of units.
 func (e *Execution) Begin(s *Segment, context NewContext) {
 	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1), store: e.store, before: e.before}
 	if len(s.ties) > 0 {
@@ -119,7 +116,7 @@ func (e *Execution) Units() int { return len(e.s.units) }
 // calls Do computes it.
 func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	if op.Kind != remat.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
-		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("operation %v: there are %d units", op, len(e.s.units))})
+		e.refuse(c, "operation %v: there are %d units", op, len(e.s.units))
 	}
 	switch op.Kind {
 	case remat.Forward, remat.ForwardKeep:
@@ -136,34 +133,36 @@ func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	}
 }
 
-// alone reports whether the input of a unit is by itself, and no part of what the graph of the unit
-// before has given.
+// refuse panics because the operations of a plan do not fit together.
+func (e *Execution) refuse(c *torch.Ctx, format string, args ...any) {
+	panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
+}
+
+// alone reports whether the input of a unit shares nothing with the graph of the unit before.
 func (e *Execution) alone(unit int) bool { return unit == 0 || !e.at[unit-1].graph.made }
 
 // stays reports whether something is kept for further backwards; early says that it was made before
 // the loss step.
 func (e *Execution) stays(early bool) bool { return e.Retain && early }
 
-// Arrival is the input of a unit: a tuple, and by place at the boundary before the unit (of the
-// first: Segment.Enters) one handle of each skip, nil where it is absent. Wants and WantsSkips say
-// whose gradients are wanted.
+// Arrival is the input of a unit: a tuple, and the skips by place at the boundary before the unit, nil
+// where one is absent. Wants and WantsSkips say whose gradients are wanted.
 type Arrival struct {
 	Tensors, Skips    []*torch.Tensor
 	Wants, WantsSkips []bool
-	// Lent says that somebody else uses the memory of Tensors and must find it as it was. It is not
-	// overwritten, even where the execution does not need it again.
-	Lent bool
+	Lent              bool // somebody else uses the memory of Tensors, which must not be overwritten
 }
 
 // Send gives the execution the input of a unit, usually of the first. The execution owns the
 // tensors from now on.
 func (e *Execution) Send(unit int, a Arrival) {
-	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants, wantsSkips: a.WantsSkips}
+	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants,
+		wantsSkips: a.WantsSkips}
 }
 
-// Output is the output of the segment, and the skips that it stashes for later layers, by
-// Segment.Leaves. The execution owns them. saved says that the last unit was run with gradients:
-// the tensors then have their graph, and of the skips those are there that this unit has stashed.
+// Output is the output of the segment, and by place at its last boundary the skips that it stashes for
+// later layers. The execution owns them. saved says that the last unit was run with gradients: the
+// tensors then have their graph, and other skips than this unit's are nil.
 func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(e.s.units)
 	if e.at[last-1].graph.made {
@@ -173,8 +172,7 @@ func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	return e.at[last].state.xs, e.at[last].state.skips, false
 }
 
-// Again says that a unit has run before, in another execution: its layers are told that this is a
-// repetition.
+// Again tells a unit's layers that they have run before, in another execution.
 func (e *Execution) Again(unit int) { e.at[unit].ran = true }
 
 // Saved is the output of a unit that was run with gradients, with its graph, and the skips that the
@@ -206,24 +204,22 @@ func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
 	return xs, skips
 }
 
-// GiveGrads gives the execution the gradients of the input of a unit, nil where there is none, and
-// by place at the boundary the gradients of a skip's pops from there on, in the order of the pops.
-// The execution owns them from now on. For the number of units they are the gradients of Output, by
-// Segment.Leaves.
+// GiveGrads gives the execution the gradients of the input of a unit. xs are by element, nil where absent.
+// skips are by place at the boundary, and then by later pop. For the number of units they are the
+// gradients of Output. The execution owns them from now on.
 func (e *Execution) GiveGrads(unit int, xs []*torch.Tensor, skips [][]*torch.Tensor) {
 	e.at[unit].grads = grads{xs, skips}
 }
 
-// TakeGrads moves the gradients of the input of a unit out of the execution. For unit 0 they are
-// those of the segment's input, by Segment.Enters.
+// TakeGrads moves the gradients of the input of a unit out of the execution.
 func (e *Execution) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Tensor) {
 	g := e.at[unit].grads
 	e.at[unit].grads = grads{}
 	return g.xs, g.skips
 }
 
-// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from the units after the one
-// that goes backward next, or from layers after the segment. The execution owns it.
+// GiveTie gives the execution the gradient of a tie (by Segment.Ties) from later units or from layers after
+// the segment. The execution owns it.
 func (e *Execution) GiveTie(i int, grad *torch.Tensor) { e.ties[i] = grad }
 
 // TakeTie moves the gradient of a tie so far, where earlier units use the parameter too, out of the
@@ -234,20 +230,15 @@ func (e *Execution) TakeTie(i int) *torch.Tensor {
 	return t
 }
 
-// Weights adds to the gradients of weights what the backwards so far have deferred, in the order of
-// those backwards. It frees what was held for that. It panics as operators do; after that the
-// execution can only be freed.
+// Weights computes the gradients of weights that backwards have deferred, in order, and frees their graphs.
+// It panics as operators do; after that the execution can only be freed.
 func (e *Execution) Weights(c *torch.Ctx) {
-	c.SetGrad(false)
-	for i, l := range e.later {
-		e.running = l.ran
-		l.backward.Run()
-		e.later[i] = later{}
+	for len(e.later) > 0 {
+		e.Weight(c)
 	}
-	e.later, e.running = e.later[:0], nil
 }
 
-// Deferred is how many backwards have deferred something that Weights and Weight have not done yet.
+// Deferred is the number of backwards that Weights has work of.
 func (e *Execution) Deferred() int { return len(e.later) }
 
 // Weight does what Weights does for the first of the backwards alone.
@@ -260,8 +251,8 @@ func (e *Execution) Weight(c *torch.Ctx) {
 	}
 }
 
-// Running is the context of the forward that runs, or has panicked, or of the one whose graph a
-// backward goes through; nil if none.
+// Running is the context of the forward that runs or has panicked; in a backward, of the forward that made
+// the graph; nil if nothing runs.
 func (e *Execution) Running() *nn.Ctx { return e.running }
 
 // Free frees everything that the execution holds.

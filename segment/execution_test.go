@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -145,65 +144,6 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestLossIsAUnit: the loss, as a layer of its own or at the end of a unit, is kept and repeated like any other, and gives the bits of a loss that is computed after the model.
-func TestLossIsAUnit(t *testing.T) {
-	torchtest.Check(t)
-	run := func(units []int, text string) map[string]string {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		c := torch.NewCtx(torch.Options{Device: torchtest.Device(0), Threads: 1, Seed: 3})
-		defer c.Close()
-		m := network()
-		nn.Materialise(c, nn.State(m), 1)
-		defer nn.Free(m)
-		x := c.Normal_(c.Empty(torch.Float32, 6, 8), 0, 1)
-		cfg := nn.Config{Training: true, Seed: 5, Loss: nn.MSE(), Target: []*torch.Tensor{c.Ones(torch.Float32, 6, 8)}}
-		if units == nil {
-			c.SetGrad(true)
-			n := nn.NewCtx(c, cfg)
-			y := nn.RunLoss(n, cfg.Loss, []*torch.Tensor{m.Forward(n, x)}, cfg.Target)
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{nil}, false)
-			return trained(m, y)
-		}
-		routes := must.Get(m.SkipRoutes())(t)
-		layers := append(m.Layers(), nn.LossLayer())
-		s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
-		e := begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
-			cfg := cfg
-			cfg.Checkpointing, cfg.Recomputing, cfg.Spans, cfg.Skips = run.More, run.Again, run.Graph, run.Skips
-			return nn.NewCtx(c, cfg)
-		}, c.Keep(x))
-		defer e.Free()
-		ops := must.Get(remat.ParseOps(text))(t)
-		var loss *torch.Tensor
-		for _, op := range ops {
-			e.Do(c, op)
-			if op.Kind == remat.LossStep {
-				ys, _, saved := e.Output()
-				if !saved {
-					ys, _ = e.Take(s.Units())
-					defer ys[0].Free()
-				}
-				loss = c.Clone(c.Detach(ys[0]))
-				e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(loss))}, nil)
-			}
-		}
-		return trained(m, loss)
-	}
-	want := run(nil, "")
-	for _, tt := range []struct {
-		units []int
-		ops   string
-	}{
-		{[]int{15}, "S0 L B0"}, {[]int{15}, "K0 L S0 B0"},
-		{[]int{4, 10, 1}, "S0 S1 S2 L B2 B1 B0"}, {[]int{4, 10, 1}, "K0 F1 F2 L S0 S1 S2 B2 B1 B0"}, {[]int{4, 10, 1}, "K0 F1 K2 L S2 B2 K0 S1 B1 S0 B0"},
-	} {
-		if diff := cmp.Diff(want, run(tt.units, tt.ops)); diff != "" {
-			t.Errorf("units %v, %s: %s", tt.units, tt.ops, diff)
-		}
-	}
-}
-
 // TestBoundaries: which skips and ties lie at each boundary, and what a unit does to them.
 func TestBoundaries(t *testing.T) {
 	m := network() // stash a is layer 1 and its pops 8 and 11; stash b is 4, its pop 9; the weight is that of layers 0, 3 and 12
@@ -257,25 +197,12 @@ func TestSkipsWithoutAGradient(t *testing.T) {
 	torch.FreeAll(slices.Concat(append(skips, xs)...))
 }
 
-// TestPartOfAModel: skips enter and leave a segment by their keys.
-func TestPartOfAModel(t *testing.T) {
-	m := network()
-	routes := must.Get(m.SkipRoutes())(t)
-	s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: 3, Last: 9, Units: []int{3, 3}}))(t)
-	a, b := nn.SkipKey{Name: "a"}, nn.SkipKey{Name: "b"}
-	if s.Enters(a) != 0 || s.Enters(b) != -1 || s.Leaves(b) != 0 || s.Leaves(a) != -1 {
-		t.Errorf("a enters at %d and leaves at %d, b at %d and %d", s.Enters(a), s.Leaves(a), s.Enters(b), s.Leaves(b))
-	}
-}
-
 func TestNewRefuses(t *testing.T) {
 	layers := network().Layers()
 	for _, tt := range []struct {
 		cfg  segment.Config
 		want string
 	}{
-		{segment.Config{Layers: layers}, "a segment has at least one"},
-		{segment.Config{Layers: layers, Last: 99}, "of 14"},
 		{segment.Config{Layers: layers, Last: 14, Units: []int{14, 0}}, "unit 1 has 0 layers"},
 		{segment.Config{Layers: layers, Last: 14, Units: []int{13}}, "have 13 layers, the segment 14"},
 	} {

@@ -21,7 +21,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 
 	in := s.xs
 	if !s.held {
-		panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf("unit %d is run and has no input: it was dropped, or not yet made", at)})
+		e.refuse(c, "unit %d is run and has no input: it was dropped, or not yet made", at)
 	}
 	g := graph{made: save, early: !e.after, ran: n}
 	done := false
@@ -76,10 +76,9 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool)
 	return trained && x.DType().IsFloat()
 }
 
-// gate hangs xs, the input of a unit, on gates, which leave the gradients that are wanted in mailboxes. A
-// tensor that stands there twice stays one. Whether a gradient is wanted is known for certain only when
-// the graph of the unit before is made, which may come later: it is assumed if anything there is
-// trained. A gradient that is not wanted after all goes no further.
+// gate hangs xs, the input of a unit, on gates. They leave gradients that are wanted in mailboxes. A
+// tensor that is in the tuple twice stays one. Until the graph of the unit before is made, a gradient is
+// assumed to be wanted if layers there are trained. Unwanted gradients are dropped later.
 func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	s := &e.at[at].state
 	g.mail = make([]*torch.Tensor, len(xs))
@@ -130,16 +129,16 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 	}
 }
 
-// watched is what a unit's layers must leave as it is: elements of its input, and skips.
+// watched has the tensors that a unit's layers must not overwrite: its input, and skips.
 type watched struct {
 	e      *Execution
 	at     int
 	inputs []*torch.Tensor
-	before []int64 // how often each of them had been changed, then each skip that is popped
-	writes int64   // torch.Writes when they were last looked at
+	before []int64 // torch.Tensor.Changes of each input, then of each skip that is popped
+	writes int64   // torch.Writes at the last look
 }
 
-// watch begins to watch in and the skips that a unit pops.
+// watch notes the state of in and of the skips that a unit pops.
 func (e *Execution) watch(at int, in []*torch.Tensor) watched {
 	s, w := &e.at[at].state, watched{e: e, at: at, inputs: in, writes: torch.Writes()}
 	w.before = e.before[:0]
@@ -189,8 +188,8 @@ func (w *watched) refuse(c *torch.Ctx, layer string, x *torch.Tensor, what, reme
 		Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; %s", layer, what, remedy)})
 }
 
-// leave keeps the output of a unit: as the roots of a backward if there is a graph, and in any case
-// as the input of the next unit.
+// leave keeps the output of a unit as the input of the next one. With a graph it is also the roots of a
+// backward.
 func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
 	u, last := &e.s.units[at], at == len(e.s.units)-1
 	skips := make([]*torch.Tensor, len(e.s.boundaries[at+1]))
@@ -223,7 +222,7 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	}
 	next := &e.at[at+1].state
 	if g.made && e.at[at].graph.made || next.held && !e.Retain {
-		panic(&torch.Error{Op: "plan", Device: n.Device(), Message: fmt.Sprintf("unit %d computes what is still there", at)})
+		e.refuse(n.Ctx, "unit %d computes what is still there", at)
 	}
 	if done = true; g.made {
 		g.out = keep(n.Ctx, xs)
@@ -248,8 +247,7 @@ func shared(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Share(t)
 }
 
-// detached returns the same tensors without their graph, kept. A tensor that stands there twice
-// stays one.
+// detached is a list of tensors without their graph, kept. A tensor that is there twice stays one.
 func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {
@@ -262,8 +260,8 @@ func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-// keep moves tensors out of the context. A tensor that the context does not own, because a layer
-// returned its input or a parameter, is shared, so that every list is freed by itself.
+// keep moves tensors out of the context. If a layer has returned its input or a parameter, which the
+// context does not own, that is shared. So every list is freed by itself.
 func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {

@@ -1,16 +1,14 @@
 // Package segment runs a part of a model by the operations of a rematerialisation plan (package
-// remat): forward without gradients, forward with gradients, backward, one unit of layers at a
-// time, in the order of the plan. It is the one interpreter of all checkpoint policies: a pipe's
-// stage that keeps everything, or nothing but its input, is a segment of one unit.
+// remat). An operation is a forward or a backward of one unit of layers. All checkpoint policies are
+// such plans: a stage that keeps everything, or its input alone, is a segment of one unit.
 //
 // The autograd graph is cut around every unit. The inputs of a unit hang on gates, whose mailboxes
-// get the gradients. What a unit needs and gives (tensors, skip connections, gradients) belongs to
-// the [Execution] between operations, so its bytes come and go exactly when the plan says.
+// get the gradients. Between operations an [Execution] owns the tensors, skip connections and gradients
+// that pass from unit to unit. So bytes come and go exactly when the plan says.
 //
-// Results do not depend on the cuts, to the bit. What goes between layers, forward and back, is dense,
-// cut or not, and gradients that are expanded stay so. The gradients of a skip connection are summed
-// pop by pop, latest first. The gradient of a parameter that several units use goes from the last of
-// them to the first.
+// Results do not depend on the cuts, to the bit. Values and gradients between layers are dense, with or
+// without a cut. The gradients of a skip connection are summed pop by pop, latest first. The gradient of
+// a parameter that several units use goes from the last of them to the first.
 package segment
 
 import (
@@ -40,17 +38,13 @@ type Config struct {
 	First, Last int             // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
-	// InputGrad says that a gradient of the model's input is wanted. A unit whose input's graph is
-	// still to be made assumes that its gradient is wanted if a layer before it is trained; this is
-	// one more reason to assume it.
+	// InputGrad says that a gradient of the model's input is wanted.
 	InputGrad bool
-	// Hold lets a backward hold its unit's output, and the output's gradients, to its end. That
-	// saves some microseconds in each backward, and takes the memory of what lies between the
-	// unit's last layers. It also lets a segment of one unit free its input after a forward with
-	// gradients, unless the graph needs it: no plan counts on what is held.
+	// Hold lets a backward hold its unit's output and the output's gradients to its end, which saves
+	// some microseconds. A segment of one unit then frees its input after a forward with gradients. Plans
+	// do not predict these bytes.
 	Hold bool
-	// Overwrite lets layers overwrite the input of their unit, as they may within a unit: nothing
-	// is to be computed from it again. Skips are kept.
+	// Overwrite lets layers overwrite the input of their unit, from which nothing is computed again.
 	Overwrite bool
 }
 
@@ -88,9 +82,6 @@ type stashed struct {
 
 // New cuts a segment. It returns an error if units and layers do not fit together.
 func New(cfg Config) (*Segment, error) {
-	if cfg.First < 0 || cfg.Last > len(cfg.Layers) || cfg.First >= cfg.Last {
-		return nil, fmt.Errorf("segment: layers %d to %d of %d; a segment has at least one", cfg.First, cfg.Last, len(cfg.Layers))
-	}
 	counts := cfg.Units
 	if counts == nil {
 		counts = []int{cfg.Last - cfg.First}
@@ -220,16 +211,4 @@ func (s *Segment) Crossing(unit int) []int {
 		out[i] = len(c.pops)
 	}
 	return out
-}
-
-// Enters is the place of a skip at the boundary before the first unit; -1 if the segment does not
-// pop it.
-func (s *Segment) Enters(key nn.SkipKey) int { return place(s.boundaries[0], key) }
-
-// Leaves is the place of a skip at the boundary after the last unit; -1 if the segment does not
-// stash it for later layers.
-func (s *Segment) Leaves(key nn.SkipKey) int { return place(s.boundaries[len(s.units)], key) }
-
-func place(list []crossing, key nn.SkipKey) int {
-	return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })
 }

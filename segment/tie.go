@@ -7,10 +7,10 @@ import (
 	"penstock.example/torch"
 )
 
-// tie is a parameter that several layers of the model use, at least one of them in the segment. The
-// gradients of its uses are summed as autograd sums them in one graph, latest use first: the
-// backward of a unit starts from the sum of the units after it. Only the first unit that uses the
-// parameter adds to the gradient of earlier micro-batches.
+// tie is a parameter that several layers of the model use, at least one of them in the segment. Its
+// gradients are summed latest use first, as autograd sums them in one graph. So the backward of a unit
+// starts from the sum of the units after it, and only the first of them adds to the gradient of earlier
+// micro-batches.
 type tie struct {
 	handle      *nn.Param // of the first use
 	first, last int       // of the units that use it
@@ -71,9 +71,9 @@ func (s *Segment) tied(unit int) (list []*torch.Tensor) {
 
 func nothing() {}
 
-// aside takes the gradient of earlier micro-batches away from the ties that an earlier unit uses
-// too, for the time of a backward. restore moves the gradient that has come meanwhile into the
-// execution, and puts the earlier one back; calling it again does nothing.
+// aside takes the gradient of earlier micro-batches away from ties that an earlier unit uses too.
+// restore moves the gradient of the backward into the execution, and puts the earlier one back. A second
+// call of restore does nothing.
 func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
 	if len(e.s.units[at].ties) == 0 {
 		return nothing

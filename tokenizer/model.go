@@ -34,8 +34,8 @@ func (m *model) encode(piece string) (ids []int32, lacking rune) {
 }
 
 // merge merges pairs until no pair has a merge: each time the pair of the lowest rank, and of equal
-// ones the first. It changes ids. A heap has the pairs that there are and some that there were, so
-// that n tokens take n·log(n), also in a piece of a million letters.
+// ones the first. It changes ids. A heap has the current pairs and some former ones, so that n
+// tokens take n·log(n), also in a piece of a million letters.
 func (m *model) merge(ids []int32) []int32 {
 	next, previous := make([]int, len(ids)), make([]int, len(ids))
 	var pairs pairHeap

@@ -16,11 +16,11 @@ const (
 	mergesFile     = "merges.txt"
 )
 
-// Open reads a tokenizer from path: a tokenizer.json, whatever its name, or a vocab.json with a
-// merges.txt beside it, or a directory with the one or the others. A vocab.json is taken as GPT-2's:
-// its pattern, its byte alphabet, and <|endoftext|> as a token of its own where it is there.
+// Open reads a tokenizer from path: a tokenizer.json, whatever its name, or a vocab.json next to
+// a merges.txt, or a directory with the one or the others. A vocab.json is taken as GPT-2's:
+// its pattern, its byte alphabet, and <|endoftext|> as an added token if the vocabulary has it.
 //
-// The error names the file and what is wrong in it, by line, token or merge; it is fs.ErrNotExist if
+// The error names the file and the line, token or merge; it is fs.ErrNotExist if
 // a file is missing.
 func Open(path string) (*Tokenizer, error) {
 	files, err := Files(path)

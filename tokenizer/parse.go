@@ -16,8 +16,8 @@ import (
 )
 
 // file is a tokenizer.json, as far as it decides what text becomes. Its post-processor puts tokens
-// around a text, its truncation and padding are for batches, and its decoder is the inverse of what
-// is read here: none of them matters.
+// around a text, its truncation and padding are for batches, and its decoder is the inverse of these
+// steps: none of them matters.
 type file struct {
 	AddedTokens []struct {
 		ID         int32  `json:"id"`
@@ -218,7 +218,7 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 		for token := range t.added {
 			quoted = append(quoted, token)
 		}
-		// the longest of those that begin at the same place
+		// the longest of several that begin at the same place
 		slices.SortFunc(quoted, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 		for i, token := range quoted {
 			quoted[i] = regexp.QuoteMeta(token)
@@ -249,7 +249,7 @@ func (p *tokens) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
-// parseMerges reads a merge of each line, after one that may begin with #version.
+// parseMerges reads a merge of each line, after a first line that may begin with #version.
 func parseMerges(content []byte) (all []tokens, err error) {
 	number := 0
 	for line := range strings.Lines(string(content)) {

@@ -10,8 +10,8 @@ import (
 // gpt2Pattern is what GPT-2 splits text by; contractions, words, numbers, the rest, and spaces.
 const gpt2Pattern = `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// split cuts a text where a pattern matches. Go's own regexp cannot look ahead, which these patterns
-// do so that of several spaces the last goes with the word that follows.
+// split cuts a text where a pattern matches. Go's own regexp cannot look ahead. These patterns
+// do, to give the last of several spaces to the next word.
 type split struct {
 	pattern       *regexp2.Regexp
 	matches, gaps bool // which of the two become pieces

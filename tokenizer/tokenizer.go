@@ -25,7 +25,7 @@ type Tokenizer struct {
 	splits     []split
 	byteLevel  bool // bytes become characters of the byte alphabet
 	model      model
-	tokens     []string // by number; "" where there is none
+	tokens     []string // by number; "" for a number without a token
 }
 
 // Len is one more than the greatest number of a token: the rows that a model's embedding needs, and

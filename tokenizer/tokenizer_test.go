@@ -106,15 +106,15 @@ func TestVariants(t *testing.T) {
 		want   []int32
 	}{
 		// a=0 b=1 c=2 ab=3 bc=4 abc=5 é=6 Ġ=9; merges bc, ab, ab c
-		"earliest merge first":  {nil, "abc", []int32{0, 4}},
-		"leftmost of equals":    {nil, "ababb", []int32{3, 3, 1}},
-		"words first":           {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
-		"composed":              {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301", []int32{0, 6}},
-		"space in front":        {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab", []int32{9, 3}},
-		"no second space":       {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, " ab", []int32{9, 3}},
-		"split by a string":     {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "b"}, "behavior": "Isolated"}}, "abc", []int32{0, 1, 2}},
-		"matches removed":       {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Removed"}}, "axb", []int32{0, 1}},
-		"only matches":          {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "[abc]"}, "behavior": "Removed", "invert": true}}, "axb c", []int32{0, 1, 2}},
+		"earliest merge first": {nil, "abc", []int32{0, 4}},
+		"leftmost of equals":   {nil, "ababb", []int32{3, 3, 1}},
+		"words first":          {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
+		"composed":             {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301", []int32{0, 6}},
+		"space in front":       {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab", []int32{9, 3}},
+		"no second space":      {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, " ab", []int32{9, 3}},
+		"split by a string":    {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "b"}, "behavior": "Isolated"}}, "abc", []int32{0, 1, 2}},
+		"matches removed":      {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Removed"}}, "axb", []int32{0, 1}},
+		"only matches":         {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "[abc]"}, "behavior": "Removed", "invert": true}}, "axb c", []int32{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "t.json")
@@ -217,8 +217,8 @@ func TestRefusesText(t *testing.T) {
 	write(t, path, small(map[string]any{"added_tokens": []map[string]any{{"id": 10, "content": "<m>"}}}))
 	tok := open(t, path)
 	for text, want := range map[string]string{
-		"ab\ncab\xff":  "tokenizer: line 2, column 4: byte 0xff is not UTF-8; want text in UTF-8",
-		"ab<m>c\x00": `line 1, column 6: in the piece "c\x00", '\x00' (U+0000) is not in the vocabulary; want a text without it`,
+		"ab\ncab\xff": "tokenizer: line 2, column 4: byte 0xff is not UTF-8; want text in UTF-8",
+		"ab<m>c\x00":  `line 1, column 6: in the piece "c\x00", '\x00' (U+0000) is not in the vocabulary; want a text without it`,
 	} {
 		_, err := tok.Encode([]byte(text))
 		wantError(t, err, want)

@@ -70,14 +70,7 @@ func (c *Checkpoint) Contents() Contents {
 }
 
 // Damage checks every byte of the files against their hashes. It returns an error for each damaged file.
-func (c *Checkpoint) Damage() (damage []error) {
-	for _, name := range c.state.names() {
-		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			damage = append(damage, err)
-		}
-	}
-	return damage
-}
+func (c *Checkpoint) Damage() []error { return c.damageOf(c.state.names()) }
 
 // Merge calls write once with all parameters and buffers of the model, such as to write one file of
 // them by safetensors.WriteFile. Their elements are read while they are written, one tensor at a

@@ -310,7 +310,7 @@ func (p *planning) search(ctx context.Context) error {
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {
-					o.LowerBound, o.Proved = min(o.LowerBound, step), false
+					o.LowerBound = min(o.LowerBound, step)
 				}
 			}
 		}

@@ -62,12 +62,13 @@ func (s Store) Latest() (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problem error
+	var mine []string
 	for i, name := range c.state.names() {
 		if i%sizeOf(s.Group) == rankOf(s.Group) {
-			problem = cmp.Or(problem, c.state.Files[name].check(filepath.Join(c.Path, name)))
+			mine = append(mine, name)
 		}
 	}
+	problem := cmp.Or(c.damageOf(mine)...)
 	err = group.Agree(ctx, s.Group, "train: files checked", problem)
 	if another := (*group.MemberError)(nil); problem != nil || errors.As(err, &another) {
 		err = &DamagedError{c.Path, err}
@@ -181,12 +182,20 @@ func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
 
 // checkModel returns a *DamagedError unless the model's files are as they were written.
 func (c *Checkpoint) checkModel() error {
-	for _, name := range c.state.of(modelKind) {
-		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			return &DamagedError{c.Path, err}
-		}
+	if damage := c.damageOf(c.state.of(modelKind)); damage != nil {
+		return &DamagedError{c.Path, damage[0]}
 	}
 	return nil
+}
+
+// damageOf checks every byte of files.
+func (c *Checkpoint) damageOf(names []string) (damage []error) {
+	for _, name := range names {
+		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
+			damage = append(damage, err)
+		}
+	}
+	return damage
 }
 
 // restore restores the model, and the optimizer unless it is nil.

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,13 +42,12 @@ func shardName(kind string, rank, ranks int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
 }
 
-var shardNames = regexp.MustCompile(`^(` + modelKind + `|` + optimizerKind +
-	`)(-\d{5,}-of-\d{5,})?\.safetensors$`)
-
 // kindOf is the kind of the file of this name, or "" if no checkpoint has one.
 func kindOf(name string) string {
-	if found := shardNames.FindStringSubmatch(name); found != nil {
-		return found[1]
+	for _, kind := range []string{modelKind, optimizerKind} {
+		if name == kind+".safetensors" || strings.HasPrefix(name, kind+"-") {
+			return kind
+		}
 	}
 	return ""
 }

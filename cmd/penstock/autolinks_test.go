@@ -46,7 +46,8 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
 	show := newPlanProgress(io.Discard, "planning")
 	defer show.end()
-	found, err := f.planModel(t.Context(), show, m, planRequest{machine: w.machine([]int{1}, plan.Link{Latency: 1e9}), threads: []int{1}})
+	f.threads, f.on = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
+	found, err := f.planModel(t.Context(), show, m)
 	if err != nil {
 		t.Fatal(err)
 	}

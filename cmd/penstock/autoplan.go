@@ -57,7 +57,7 @@ const auto = "auto"
 // decidedByAuto are the flags that --plan auto decides. keptByAuto are flags that it plans by if they
 // are given.
 var (
-	decidedByAuto = []string{"balance", "virtual", "checkpoint"}
+	decidedByAuto = []string{"balance", "virtual", "checkpoint", "replicas"}
 	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
 		"memory-limit", "chunks",
 		"threads", "schedule"}
@@ -70,26 +70,21 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 		return nil
 	}
 	given := o.config.Devices
+	for _, name := range decidedByAuto {
+		if s.Changed(name) {
+			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name,
+				s.Lookup(name).Value)
+		}
+	}
 	switch {
-	case s.Changed("replicas"):
-		return badUsage("--replicas %d: --plan auto plans one pipeline; want one of the two left out",
-			o.replicas)
 	case o.allThreads:
 		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the " +
 			"two left out")
 	case given != nil && o.grouped:
 		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
 			"out, or one process, or a plan of penstock plan", deviceNames(given))
-	case given != nil && s.Changed("stages") && o.stages != len(given):
-		return badUsage("--stages %d and --devices %s: --plan auto has each device once; want --stages left "+
-			"out, or %d",
-			o.stages, deviceNames(given), len(given))
-	}
-	for _, name := range decidedByAuto {
-		if s.Changed(name) {
-			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name,
-				s.Lookup(name).Value)
-		}
+	case given != nil && s.Changed("stages"):
+		return badUsage("--stages %d: --devices says how many there are; want it left out", o.stages)
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
@@ -199,10 +194,7 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 		Name  string
 		Cores int
 	}
-	name, err := os.Hostname()
-	if err != nil {
-		name = fmt.Sprint("rank ", j.member.Rank)
-	}
+	name, _ := os.Hostname() // processes without one count as of one machine
 	own := host{name, runtime.NumCPU()}
 	if j.group == nil {
 		return own.Cores, nil
@@ -254,10 +246,12 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	err error) {
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
-		devices: j.named, chunks: w.Chunks,
-		trainOnly: j.weights.trainOnly,
+		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
+		deferredBatchNorm: j.config.DeferredBatchNorm, atWork: w.busyDevices(runtime.NumCPU()),
 		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
 			threads: w.Threads, seed: j.config.Seed}}
+	f.threads = f.modelThreads(w.Cores * w.Processes)
+	f.on = w.machine(f.threads, between)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
@@ -267,10 +261,7 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	}
 	show := newPlanProgress(stderr, "planning")
 	defer show.end()
-	threads := f.modelThreads(w.Cores * w.Processes)
-	found, err := f.planModel(ctx, show, m, planRequest{update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, machine: w.machine(threads, between),
-		threads: threads, atWork: w.busyDevices(runtime.NumCPU())})
+	found, err := f.planModel(ctx, show, m)
 	if err != nil {
 		return line, err
 	}

@@ -93,9 +93,12 @@ func (f *balanceFlags) cutCosts() (r result, err error) {
 	if err != nil {
 		return r, badUsage("--costs: %s", message(err))
 	}
-	sums, err := plan.Sums(f.costs, counts)
-	if err != nil {
-		return r, badUsage("--costs: %s", message(err))
+	sums, at := make([]float64, len(counts)), 0
+	for s, n := range counts {
+		for range n {
+			sums[s] += f.costs[at]
+			at++
+		}
 	}
 	return balanceResult(counts, sums, nil, ""), nil
 }

@@ -323,19 +323,11 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	case err != nil:
 		return refuse("%s", message(err))
 	}
-	devices, n := len(program.Workers), len(o.config.Balance)
-	switch {
-	case o.virtual > 0:
-		return badUsage("--virtual %d: the program in --schedule %s says where stages are; leave one of the "+
-			"two out",
-			o.virtual, o.schedule)
-	case s.Changed("stages") && o.stages != devices:
-		return badUsage("--stages %d: the program in --schedule %s is for %d devices; want --stages %[3]d, "+
-			"or leave it out",
-			o.stages, o.schedule, devices)
-	case s.Changed("balance") && n != program.Stages:
-		return badUsage("--balance %s: it has %d stages, and the program in --schedule %s has %d",
-			numbers(o.config.Balance), n, o.schedule, program.Stages)
+	devices := len(program.Workers)
+	if n := len(o.config.Balance); o.virtual > 0 || s.Changed("stages") && o.stages != devices ||
+		s.Changed("balance") && n != program.Stages {
+		return refuse("the program is for %d stages on %d devices; want --virtual left out, and --stages and "+
+			"--balance left out or for these", program.Stages, devices)
 	}
 	o.program, o.stages, o.virtual = program.String(), program.Stages, max(program.Stages/devices, 1)
 	if !s.Changed("chunks") {

@@ -200,7 +200,7 @@ func planned(p *plan.Plan, device int) string {
 	if stages == nil {
 		return ""
 	}
-	d, name, are := p.Devices[device], "stage ", "are"
+	d, name := p.Devices[device], "stage "
 	if len(stages) > 1 {
 		name = "stages "
 	}
@@ -211,10 +211,6 @@ func planned(p *plan.Plan, device int) string {
 	if again == 0 {
 		return text + ", nothing recomputed"
 	}
-	if again == 1 {
-		are = "is"
-	}
-	return fmt.Sprintf("%s; of %s in %s, %s %s run again: %.1f %% more time", text, counted(p.MicroBatches(),
-		"micro-batch"),
-		counted(units, "unit"), counted(again, "forward"), are, 100*max(d.Time-d.Once, 0)/d.Once)
+	return fmt.Sprintf("%s; of %s in %s, %s run again: %.1f %% more time", text, counted(p.MicroBatches(),
+		"micro-batch"), counted(units, "unit"), counted(again, "forward"), 100*max(d.Time-d.Once, 0)/d.Once)
 }

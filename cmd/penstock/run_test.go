@@ -201,7 +201,7 @@ func TestTrainText(t *testing.T) {
 			t.Errorf("stdout lacks %q:\n%s", want, r.stdout)
 		}
 	}
-	for _, want := range []string{"by measured time", "step 1/2  loss ", "step 2/2  loss ", "worker 1  "} {
+	for _, want := range []string{"by measured time", "step 1/2  loss ", "step 2/2  loss ", "step 2, recorded in "} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
 		}

@@ -39,6 +39,13 @@ type searchFlags struct {
 	numerics              gpuFlags
 	trainOnly             []string // layers; nil is all
 	linkFlags
+
+	// What a run or penstock plan makes of its flags.
+	update            optim.Config
+	deferredBatchNorm bool
+	on                plan.Machine // not where devices are named
+	threads           []int        // of a device, to choose from
+	atWork            int          // devices of this machine that work at once
 }
 
 func newPlan() *cobra.Command {
@@ -211,11 +218,9 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 // foundPlan is the fastest plan of a model or a chain.
 type foundPlan struct {
 	*train.ModelPlan
-	title     string // of the model, or of the chain's file
-	flags     *searchFlags
-	model     *measuredModel // nil where only a chain is known
-	momentum  float64
-	elsewhere bool // the devices are not here
+	title string // of the model, or of the chain's file
+	flags *searchFlags
+	model *measuredModel // nil where only a chain is known
 }
 
 // plan finds the fastest plan.
@@ -244,16 +249,16 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 		return nil, err
 	}
 	cores := runtime.NumCPU()
-	r := planRequest{machine: machine, threads: f.modelThreads(cores), atWork: cmp.Or(f.stages, cores)}
-	r.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
+	f.on, f.threads, f.atWork = machine, f.modelThreads(cores), cmp.Or(f.stages, cores)
+	f.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
 	switch {
 	case f.machine != "" || f.devices != nil:
 	case f.latency > 0 || f.bandwidth > 0:
-		r.machine = linkedMachine("cpu/", f.stages, slices.Max(r.threads), f.link())
+		f.on = linkedMachine("cpu/", f.stages, slices.Max(f.threads), f.link())
 	default:
-		r.machine = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
+		f.on = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
 	}
-	return f.planModel(cmd.Context(), show, m, r)
+	return f.planModel(cmd.Context(), show, m)
 }
 
 func (f *searchFlags) link() plan.Link {
@@ -303,33 +308,22 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	return list
 }
 
-// planRequest is the part of a request for a plan that is not in flags.
-type planRequest struct {
-	update            optim.Config
-	deferredBatchNorm bool
-	machine           plan.Machine // not where devices are named
-	threads           []int        // of a device, to choose from
-	atWork            int          // devices of this machine that work at once
-}
-
 // planModel measures a model, and finds the fastest plan for it.
-func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel,
-	r planRequest) (*foundPlan, error) {
+func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
 	const mostChunks, plansOfADevice = 16, 30
-	found := &foundPlan{title: m.name, flags: f, model: &m, momentum: r.update.Momentum,
-		elsewhere: f.machine != ""}
-	r.update.LR = 1 // which takes no memory
-	slots, err := optim.Slots(f.of.optimizer, r.update)
+	found := &foundPlan{title: m.name, flags: f, model: &m}
+	f.update.LR = 1 // which takes no memory
+	slots, err := optim.Slots(f.of.optimizer, f.update)
 	if err != nil {
 		return nil, badUsage("--optimizer %s: %s", f.of.optimizer, message(err))
 	}
 	c := train.PlanConfig{
-		Batch: f.batch, Threads: r.threads, Stages: f.stages, Machine: r.machine, Predicts: found.elsewhere,
+		Batch: f.batch, Threads: f.threads, Stages: f.stages, Machine: f.on, Predicts: f.machine != "",
 		Wishes: plan.Options{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit,
 			Plans: plansOfADevice, Progress: show.searching},
-		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: r.deferredBatchNorm},
-		Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: r.atWork, Clock: clock,
-		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, r.update) },
+		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: f.deferredBatchNorm},
+		Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: f.atWork, Clock: clock,
+		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, f.update) },
 		Note:      show.line,
 		Measuring: func(what string) func(int, int) {
 			return func(done, of int) {
@@ -432,5 +426,5 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine plan.Ma
 			r.Schedules[0].Lost)
 	}
 	p.Result, p.Searched = *r, r.Best
-	return &foundPlan{ModelPlan: p, title: chainTitle(c, file), flags: f, elsewhere: f.machine != ""}, nil
+	return &foundPlan{ModelPlan: p, title: chainTitle(c, file), flags: f}, nil
 }

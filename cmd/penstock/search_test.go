@@ -106,12 +106,12 @@ func TestPlanRefuses(t *testing.T) {
 		"--chunks 3 --stages 2 --batch 8": "--chunks 3: want divisors of the 8 rows",
 		"--chunks 4 --stages 2 --schedule gpipe,2f2b": `--schedule gpipe,2f2b: "2f2b", element 1: did you mean 1f1b?`,
 		"--chunks 4 --stages 2 --memory-limit 1MiB":   "no plan keeps the limits: stage 0 on device 0 needs",
-		"--chunks 1000000 --stages 2":                 "--chunks 1000000: want at most 16384",
+		"--chunks 1000000 --stages 2":                 "--chunks 1000000: want 1 to 16384",
 		"--chunks 4 --machine none.json":              "--machine none.json: no such file",
 		"--chunks 4 --stages 2 --machine " + machine:  "2 devices with 1 threads are wanted, and the machine has 1",
 		"--chunks 4 --stages 2 --latency 2h":          "at most 1h",
 		"--chunks 4 --stages 2 --optimizer adamw":     "--optimizer is for a model that is measured",
-		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want a divisor of the 8 rows",
+		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want divisors of the 8 rows",
 		"--batch 8 --model mlp --stages 2":            "want one of the two",
 	} {
 		refuses(t, with([]string{"plan", chainFile(t), "--out", out}, strings.Fields(line)...), exitUsage, want)

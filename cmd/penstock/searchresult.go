@@ -57,7 +57,7 @@ func (p *foundPlan) line() searchLine {
 		LowerBound: us(p.LowerBound), Peak: b.Peaks, Proved: p.Proved, Virtual: unlessOne(b.Virtual),
 		Replicas: unlessOne(b.Replicas), Threads: unlessOne(b.Threads)}
 	if b.Devices[0] != "device 0" {
-		line.Devices, line.Elsewhere = b.Devices, p.elsewhere
+		line.Devices, line.Elsewhere = b.Devices, p.flags.machine != ""
 	}
 	if p.model == nil {
 		return line
@@ -70,8 +70,8 @@ func (p *foundPlan) line() searchLine {
 	if f.devices != nil && slices.ContainsFunc(b.Limits, func(n int64) bool { return n != f.limit }) {
 		line.Bytes, line.Limit = b.Limits, 0
 	}
-	if p.momentum != usualMomentum(f.of.optimizer) {
-		line.Momentum = &p.momentum
+	if f.update.Momentum != usualMomentum(f.of.optimizer) {
+		line.Momentum = &f.update.Momentum
 	}
 	return line
 }

@@ -61,7 +61,7 @@ func (t *stepTrace) hook(p *pipe.Pipe, done int64) train.Hook {
 	}
 }
 
-// finish draws the recorded step and writes the file. A run that was too short to record says so.
+// finish writes the recorded step to the file. A run that was too short to record says so.
 func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 	if t.file == "" {
 		return nil
@@ -70,9 +70,7 @@ func (t *stepTrace) finish(p *pipe.Pipe, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "no step was recorded, %s is not written\n", t.file)
 		return nil
 	}
-	width, _ := terminalWidth(stderr)
-	fmt.Fprintf(stderr, "step %d, F forward, R recomputation, B backward:\n%s", t.step,
-		t.timeline.GridWidth(width))
+	fmt.Fprintf(stderr, "step %d, recorded in %s\n", t.step, t.file)
 	var workers []string
 	for i, name := range p.Config().DeviceNames() {
 		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))

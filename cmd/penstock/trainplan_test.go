@@ -220,7 +220,7 @@ func TestAutoRefuses(t *testing.T) {
 	}{
 		{[]string{"--balance", "3,3"}, "--balance 3,3: --plan auto decides it"},
 		{[]string{"--checkpoint", "always"}, "--checkpoint always: --plan auto decides it"},
-		{[]string{"--replicas", "2"}, "--replicas 2: --plan auto plans one pipeline"},
+		{[]string{"--replicas", "2"}, "--replicas 2: --plan auto decides it"},
 		{[]string{"--schedule", "auto"}, "--schedule auto with --plan auto"},
 		{[]string{"--chunks", "7"}, "--chunks 7: want a divisor of the 64 rows"},
 		{[]string{"--memory-limit", "20KiB"}, "--memory-limit 20480: parameters, gradients and the optimizer's state"},

@@ -74,8 +74,7 @@ func (find finder) run(cmd *cobra.Command, args []string, out, format string) er
 func filesNamed(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > len(names) {
-			return badUsage("unexpected argument %q for %q; see %[2]s --help", args[len(names)],
-				cmd.CommandPath())
+			return noArguments(cmd, args[len(names):])
 		}
 		return atLeast(names...)(cmd, args)
 	}

@@ -7,14 +7,14 @@ import (
 	"math"
 )
 
-// ConfigError is a setting that is refused. Packages whose settings it is about have it under their
-// own name, such as pipe.ConfigError.
+// ConfigError is a setting that is refused. Packages with settings have it under a name of their own,
+// such as pipe.ConfigError.
 type ConfigError struct {
-	Of      string // what is configured: a package, or something in it, such as "optim: sgd"
+	Of      string // the owner of the setting: a package, or something in it, such as "optim: sgd"
 	Field   string // of the configuration
 	Value   any
-	Problem string // what is wrong with the value, where the remedy does not say it
-	Remedy  string // what to give instead
+	Problem string // the mistake in the value, if the remedy does not say it
+	Remedy  string // the value to give instead
 }
 
 // Error names the field, the value and the remedy.

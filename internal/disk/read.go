@@ -24,7 +24,7 @@ var ErrNotRegular = errors.New("not a regular file")
 // the file.
 func Open(path string) (*os.File, error) { return openRegular(path, os.O_RDONLY) }
 
-// OpenAppend is Open for reading and for writing at the end of a file, which is made if there is none.
+// OpenAppend opens a file for reading and for writing at its end. It makes the file if it is missing.
 func OpenAppend(path string) (*os.File, error) {
 	return openRegular(path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
 }

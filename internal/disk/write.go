@@ -12,7 +12,7 @@ import (
 )
 
 // Write writes the file at path as a whole or not at all. Whoever opens path later, also after a
-// failure or a loss of power, finds either the complete new file or what was there before. The
+// failure or a loss of power, finds either the complete new file or the old one. The
 // directory must exist, and the file's mode follows the umask.
 //
 // It makes a temporary file in the same directory, forces it to disk, renames it to path, and
@@ -60,7 +60,7 @@ func Write(path string, content func(io.Writer) error) error {
 	return nil
 }
 
-// Probe finds out whether Write can write a file at path, before there is anything to write.
+// Probe returns the error with which Write would fail at path before it calls content.
 func Probe(path string) error {
 	if device, err := writable(path); device || err != nil {
 		return err
@@ -72,8 +72,7 @@ func Probe(path string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// writable returns an error unless there is a regular file at path, or a character device, or
-// nothing.
+// writable returns an error if path is neither free nor a regular file nor a character device.
 func writable(path string) (device bool, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Mode()&fs.ModeCharDevice != 0 {

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
-
 	"penstock.example/remat/solver"
 )
 
@@ -68,34 +68,29 @@ func TestChains(t *testing.T) {
 		}
 		c := chain(seed)
 		lowest, _, err := solver.Least(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := solver.Greatest(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
+		all := must.Get(solver.Greatest(c))(t)
 		if *update && limit == 0 {
 			limit = lowest.Peak + (all-lowest.Peak)*int64(seed%10)/10
 		}
-		p, err := solver.Solve(context.Background(), c, limit, solver.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !p.Feasible || p.Peak > limit {
-			t.Errorf("chain %d: a peak of %d bytes (feasible: %v) under the limit %d", seed, p.Peak, p.Feasible, limit)
-		}
-		if err := remat.CheckPlan(c, p); err != nil {
-			t.Errorf("chain %d: %v", seed, err)
-		}
-		const rounding = 1e-9 // times are sums in floating point
-		if time > 0 && p.Time > time*(1+rounding) {
-			t.Errorf("chain %d: %v us under the limit %d, was %v", seed, p.Time, limit, time)
-		}
+		p := solve(t, c, limit, time)
 		if !*update && (lowest.Peak != least || all != greatest) {
 			t.Errorf("chain %d: takes %d to %d bytes, want %d to %d", seed, lowest.Peak, all, least, greatest)
 		}
 		out = append(out, fmt.Sprintf("%d %d %d %d %d %.17g", seed, lowest.Peak, all, limit, p.Peak, p.Time))
 	}
 	write(t, table, out)
+}
+
+// solve returns the plan of a chain under a limit. It fails the test if the plan is above the limit, or
+// slower than it was; a time of 0 is not known.
+func solve(t *testing.T, c remat.Chain, limit int64, was float64) remat.Plan {
+	t.Helper()
+	p := must.Get(solver.Solve(context.Background(), c, limit, solver.Options{}))(t)
+	const rounding = 1e-9 // times are sums in floating point
+	if err := remat.CheckPlan(c, p); err != nil || !p.Feasible || p.Peak > limit || was > 0 && p.Time > was*(1+rounding) {
+		t.Errorf("%v us and a peak of %d bytes (feasible: %v) under the limit %d, was %v us; %v", p.Time, p.Peak,
+			p.Feasible, limit, was, err)
+	}
+	return p
 }

@@ -1,7 +1,6 @@
 package pins_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/remat/planfile"
 	"penstock.example/remat/solver"
@@ -60,28 +60,12 @@ func TestModels(t *testing.T) {
 			if known && !*update && (lowest > least || all > greatest) {
 				t.Errorf("takes %d to %d bytes, was %d to %d", lowest, all, least, greatest)
 			}
-			saved, err := os.ReadFile(filepath.Join("testdata/models", name+".json"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := planfile.ParseChain(saved)
-			if err != nil {
-				t.Fatal(err)
-			}
+			saved := must.Get(os.ReadFile(filepath.Join("testdata/models", name+".json")))(t)
+			c := must.Get(planfile.ParseChain(saved))(t)
 			low, high := bounds(t, saved)
 			for i, share := range shares {
 				limit := low + int64(share*float64(high-low))
-				p, err := solver.Solve(context.Background(), c, limit, solver.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !p.Feasible || p.Peak > limit {
-					t.Errorf("a peak of %d bytes (feasible: %v) under the limit %d", p.Peak, p.Feasible, limit)
-				}
-				const rounding = 1e-9 // times are sums in floating point
-				if times[i] > 0 && p.Time > times[i]*(1+rounding) {
-					t.Errorf("%v us under the limit %d, was %v", p.Time, limit, times[i])
-				}
+				p := solve(t, c, limit, times[i])
 				times[i] = p.Time
 			}
 			out = append(out, fmt.Sprintf("%s %d %d %.17g %.17g %.17g %s", name, lowest, all, times[0], times[1], times[2], strings.Join(flags, " ")))
@@ -93,17 +77,8 @@ func TestModels(t *testing.T) {
 // bounds returns the least limit of a chain and its peak without recomputation, in bytes.
 func bounds(t *testing.T, file []byte) (least, greatest int64) {
 	t.Helper()
-	c, err := planfile.ParseChain(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(planfile.ParseChain(file))(t)
 	p, _, err := solver.Least(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	greatest, err = solver.Greatest(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p.Peak, greatest
+	must.Do(t, err)
+	return p.Peak, must.Get(solver.Greatest(c))(t)
 }

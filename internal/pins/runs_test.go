@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/torch"
 )
@@ -113,9 +114,7 @@ func TestRuns(t *testing.T) {
 	dir := t.TempDir()
 	usual, fixed := proctest.NewRunner(t, build(t)), proctest.NewRunner(t, build(t), kernels...)
 	text := filepath.Join(dir, "text.txt")
-	if err := os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads it there. ", 400)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads it there. ", 400)), 0o644))
 	mark, known := fixedKernels(t)
 	if !known && !*update {
 		t.Log("only weights within groups are compared")
@@ -179,10 +178,7 @@ var fixedFingerprint = sync.OnceValues(func() ([]byte, error) {
 // whether it is the fingerprint of the tables.
 func fixedKernels(t *testing.T) (mark string, known bool) {
 	t.Helper()
-	found, err := fixedFingerprint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must.Get(fixedFingerprint())(t)
 	of := table
 	if isLater() {
 		of = laterTable
@@ -202,15 +198,12 @@ func build(t *testing.T) (binary string) {
 	if _, err := os.Stat(binary); err == nil {
 		return binary
 	}
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && slices.Contains([]string{".go", ".cpp", ".h", ".hpp"}, filepath.Ext(path)) {
 			_, err = os.Stat(path)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if out, err := exec.Command("go", "test", "-c", "-o", binary, "penstock.example/cmd/penstock").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -239,11 +232,7 @@ func weights(t *testing.T, runner *proctest.Runner, flags []string) string {
 // read returns the lines of a table without comments and empty lines.
 func read(t *testing.T, table string) (lines []string) {
 	t.Helper()
-	data, err := os.ReadFile(table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(string(must.Get(os.ReadFile(table))(t))) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			lines = append(lines, line)
 		}
@@ -257,18 +246,12 @@ func write(t *testing.T, table string, lines []string) {
 	if !*update || t.Failed() {
 		return
 	}
-	old, err := os.ReadFile(table)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var head strings.Builder
-	for line := range strings.Lines(string(old)) {
+	for line := range strings.Lines(string(must.Get(os.ReadFile(table))(t))) {
 		if line[0] != '#' {
 			break
 		}
 		head.WriteString(line)
 	}
-	if err := os.WriteFile(table, []byte(head.String()+strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(table, []byte(head.String()+strings.Join(lines, "\n")+"\n"), 0o644))
 }

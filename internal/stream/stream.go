@@ -1,17 +1,15 @@
-// Package stream keeps the order of work that devices do later than the host says.
+// Package stream orders the work of GPU streams by events.
 //
-// A GPU does what is queued on a stream in order, some time after it was queued. Two streams know
-// nothing of each other but by events: an event is recorded on one, and another waits for it. The
-// host goes on meanwhile. So an action of a pipeline is done when its event is, and not when the
-// call that has queued it returns.
+// A GPU does the work of a stream in order, some time after the host has queued it. Streams are ordered
+// among each other by events alone: one stream records an event, and another waits for it. The host does
+// not wait. So an action of a pipeline ends with its event, and not when the call returns.
 //
-// Memory belongs to the stream that it was allocated for. The allocator gives a block that the host
-// has freed to the next allocation for the same stream at once: whatever is queued there comes after
-// all that was queued before. A stream that reads or writes memory of another one has to be waited
-// for before the block is freed, and before it is used.
+// Memory belongs to the stream that it was allocated for. The allocator reuses a freed block for the
+// next allocation of the same stream at once, since the work of a stream is in order. If another stream
+// uses the block, the owner has to wait for that stream before the block is freed.
 //
-// The functions here are all the places where streams wait. Each wait has its Reason, by which tests
-// leave it out.
+// Streams wait in the functions of this package alone. Each wait has a Reason, by which tests leave it
+// out.
 package stream
 
 // Reason says why a stream waits.
@@ -19,39 +17,35 @@ type Reason int
 
 // The reasons.
 const (
-	Given    Reason = iota // what the caller of a run gives it is there before the run begins
-	Produced               // a value is there before it is copied, or sent
-	Vacant                 // all that used the memory of a copy or receive before has ended before it is written
-	Arrived                // a copy or receive has ended before it is used
-	Copied                 // a copy or send has ended before the memory of what it has read is used again
-	Ended                  // all work of a run has ended before its caller goes on
-	Reasons                // how many there are
+	Given    Reason = iota // before a run begins: its caller has made the batch
+	Produced               // before a copy or send: the value is made
+	Vacant                 // before a copy or receive: its memory is no longer used
+	Arrived                // before a value is used: its copy or receive has ended
+	Copied                 // before memory is reused: the copy or send from it has ended
+	Ended                  // before the caller goes on: the run has ended
+	Reasons                // the number of reasons
 )
 
 func (r Reason) String() string {
 	return [...]string{"given", "produced", "vacant", "arrived", "copied", "ended"}[r]
 }
 
-// Event is a point in the work of a stream. It is done when all work queued there before it is.
+// Event is a point in the work of a stream. It is done when all work queued before it is done.
 type Event interface {
-	// Synchronize blocks until the event is done.
-	Synchronize()
-	// Free frees the event. Streams that wait for it go on to wait.
-	Free()
+	Synchronize() // blocks until the event is done
+	Free()        // streams that wait for the event still do
 }
 
 // Stream is a queue of work, of a GPU or of the host. Methods may be called on any goroutine. They
 // panic as operators do if the device has failed.
 type Stream interface {
-	// Record returns an event, which the caller frees.
+	// Record returns an event after all work so far. The caller frees it.
 	Record() Event
-	// Wait makes work that is queued from now on begin when the event is done. It blocks on the host
-	// alone.
+	// Wait orders later work of the stream after the event. It blocks on Host alone.
 	Wait(e Event, why Reason)
 }
 
-// Host is the stream of the CPU, whose work is done when the call returns. It costs nothing where
-// there is no other stream.
+// Host is the stream of the CPU, whose work is done when the call returns.
 type Host struct{}
 
 // Record returns an event that is done.
@@ -65,7 +59,7 @@ type done struct{}
 func (done) Synchronize() {}
 func (done) Free()        {}
 
-// after makes what is queued on s from now on begin when what is queued on before so far has ended.
+// after orders later work of s after the work of before so far.
 func after(s, before Stream, why Reason) {
 	if s == before {
 		return
@@ -75,16 +69,16 @@ func after(s, before Stream, why Reason) {
 	s.Wait(e, why)
 }
 
-// Begin makes the work of a run on a worker's stream begin after what its caller has queued so far.
+// Begin orders the work of a run on a worker's stream after the work of the run's caller.
 func Begin(worker, caller Stream) { after(worker, caller, Given) }
 
-// End blocks the host until all work on a stream has ended. Copies that the stream has not
-// waited for are not among it: see Route.
+// End blocks the host until all work of a stream has ended. Copies are on a stream of their own: see
+// Route.
 func End(host, s Stream) { after(host, s, Ended) }
 
-// Beside queues work on a stream beside a worker's. It begins at ready, an event of the worker's, and
-// has ended when Beside returns, also with an error. So what the worker's host queues when it knows
-// of that comes after the work, and what it queues meanwhile waits for nothing of it.
+// Beside queues work on a stream other than the worker's, and blocks until the work has ended, also with
+// an error. The work begins at ready, an event of the worker's stream. Work that the worker queues
+// meanwhile does not wait.
 //
 //	worker  ── B ─ ready ─────────────── B ── ...
 //	beside          └─ produced ─ work ─┐
@@ -95,27 +89,27 @@ func Beside(host, beside Stream, ready Event, work func() error) error {
 	return work()
 }
 
-// Route is the streams of moves from one worker to another: that of the worker that sends, one for
-// copies in this direction alone, and that of the worker that receives.
+// Route is the streams of moves from one worker to another: the sender's, one for copies in this
+// direction, and the receiver's.
 type Route struct{ From, Copies, To Stream }
 
-// Move copies values, and frees them where they were. ready is an event of From at which they are
-// there. allocate takes the memory for the copies, which belongs to To. copy queues the copies on
-// Copies. free frees the values, whose memory belongs to From.
+// Move copies values to another worker and frees the originals. ready is an event of From when they are
+// made. allocate takes the memory for the copies, which belongs to To. copy queues the copies on
+// Copies. free frees the originals, whose memory belongs to From.
 //
 //	From    ── F ─ ready ─────────────────────────┬─ copied ─ free ──
 //	Copies          └── produced ┬ vacant ─ copy ─┤
 //	To      ── allocate ─────────┘                └─ arrived ── F ───
 //
-// The host waits for nothing, so that the bytes of both devices change when they do on CPUs. From
-// waits before free: its work of later is held up if it comes that far before the copy has ended,
-// but memory is never kept for how long a copy takes, as record_stream would.
+// The host does not wait, so the bytes of both devices change as on CPUs. From waits before free, so
+// later work of From may be late. In return the time of a copy does not add to the bytes, as it does with
+// PyTorch's record_stream.
 //
-// Vacant is recorded after allocate. Another host that frees memory of To in between has queued its
-// wait (Copied) on To before that, so that the event comes after the wait.
+// Vacant is recorded after allocate. If another host frees memory of To in between, its wait (Copied) is
+// on To before the event.
 //
-// If allocate panics, nothing was queued and nothing is freed. If copy panics, the values are freed
-// after what it has queued.
+// If allocate panics, nothing was queued and nothing is freed. If copy panics, the originals are freed
+// after the copies that were queued.
 func (r Route) Move(ready Event, allocate, copy, free func()) {
 	allocate()
 	r.Copies.Wait(ready, Produced)
@@ -126,47 +120,45 @@ func (r Route) Move(ready Event, allocate, copy, free func()) {
 	after(r.To, r.Copies, Arrived)
 }
 
-// Way is the streams of moves in one direction between a device and one of another process: that of
-// the work that makes or uses the values, Own, and one for moves this way alone. The other process has its end, and its queue. A
-// move begins when both ends have come to it.
+// Way is the streams of moves in one direction between a device and one of another process. Own is the
+// stream of the work that makes or uses the values. The other process has such streams too. A move begins
+// when both processes have come to it.
 //
 //	Own     ── F ─ ready ────────── B ──┬─ copied ─ free ──          ── room ─ F ────── arrived ── F ──
 //	Copies          └─ produced ─ send ─┘                                └─ vacant ─ receive ─┘
 type Way struct{ Own, Copies Stream }
 
-// Send queues sends of values that are there at ready, an event of Own. At the event that it returns,
-// also with an error, they have left.
+// Send queues sends of values. ready is an event of Own when they are made. left, which is set also with
+// an error, is the end of the sends.
 func (w Way) Send(ready Event, send func() error) (left Event, err error) {
 	w.Copies.Wait(ready, Produced)
 	err = send()
 	return w.Copies.Record(), err
 }
 
-// Free frees values, whose memory belongs to Own, when they have left. The host does not wait: the
-// work of Own is held up if it comes that far before.
+// Free frees values after their sends. Own waits, and the host does not.
 func (w Way) Free(left Event, free func()) {
 	w.Own.Wait(left, Copied)
 	left.Free()
 	free()
 }
 
-// Finish frees values at the end of a run. The host waits until they have left: they may share memory
-// with what the caller of the run has given it, and may change when that goes on.
+// Finish frees values at the end of a run, after their sends. The host waits, since the caller of the run
+// may then overwrite memory that values share.
 func (w Way) Finish(host Stream, left Event, free func()) {
 	host.Wait(left, Ended)
 	left.Free()
 	free()
 }
 
-// Room takes memory of Own for what will be received, and returns an event at which nothing uses it
-// any more. Receives into it then wait for no later work of Own, and go on beside it.
+// Room takes memory of Own for receives. vacant is the end of its earlier use. Receives wait for that
+// event, and not for later work of Own.
 func (w Way) Room(allocate func()) (vacant Event) {
 	allocate()
 	return w.Own.Record()
 }
 
-// Receive queues receives into a room. What is queued on Own afterwards begins when they have ended,
-// also with an error.
+// Receive queues receives into a room. Later work of Own waits for them, also after an error.
 func (w Way) Receive(vacant Event, receive func() error) error {
 	w.Copies.Wait(vacant, Vacant)
 	defer after(w.Own, w.Copies, Arrived)

@@ -373,27 +373,6 @@ func TestMoveThatFails(t *testing.T) {
 	}
 }
 
-// On a CPU nothing is queued, and nothing waits.
-func TestHost(t *testing.T) {
-	var did []string
-	note := func(s string) func() { return func() { did = append(did, s) } }
-	h := stream.Host{}
-	stream.Begin(h, h)
-	stream.Route{From: h, Copies: h, To: h}.Move(h.Record(), note("allocate"), note("copy"), note("free"))
-	stream.End(h, h)
-	if want := []string{"allocate", "copy", "free"}; !slices.Equal(did, want) {
-		t.Errorf("it did %v, want %v", did, want)
-	}
-	g := newGPUs(1, stream.Reasons)
-	s := g.stream("gpu")
-	ended := false
-	s.do(func() { ended = true })
-	stream.End(h, s)
-	if !ended {
-		t.Error("the host went on before the work of the stream had ended")
-	}
-}
-
 // between is what joins a worker to one of another process in one direction: what was queued at its
 // two ends. Values have no names: the first that is sent is the first that is received.
 type between struct {

@@ -14,11 +14,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Error is what is wrong with a text.
+// Error is a mistake in a text.
 type Error struct {
 	Path   string // of the field, such as layers[3].name; "" is the text as a whole
-	Line   int    // of what is no JSON, from 1; 0 where the path says enough
-	Reason string // what it is, and what is wanted
+	Line   int    // of a text that is no JSON, from 1; 0 if the path says enough
+	Reason string // the value found, and the value wanted
 }
 
 func (e *Error) Error() string {
@@ -82,7 +82,7 @@ func pathOf(at jsontext.Pointer) (path string) {
 	return path
 }
 
-// wanted is what a field of a type holds.
+// wanted describes the values of a type.
 func wanted(t reflect.Type) string {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

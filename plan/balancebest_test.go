@@ -232,28 +232,8 @@ func TestBySizeIsBest(t *testing.T) {
 		}
 		for stage, size := range sizes(layers, counts, config) {
 			if float64(got[stage].Total()) != size {
-				t.Fatalf("stage %d of %v holds %v, it is said to hold %v (%+v)", stage, counts, size, got[stage].Total(), got[stage])
+				t.Fatalf("stage %d of %v: %+v, want %v in all", stage, counts, got[stage], size)
 			}
-		}
-	})
-}
-
-// TestByTimeIsPartition: without transfers and recomputation a stage costs the sum of its layers.
-func TestByTimeIsPartition(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		costs := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 1000), func(i int) float64 { return float64(i) / 8 }), 1, 300).Draw(t, "costs")
-		n := rapid.IntRange(1, len(costs)).Draw(t, "n")
-		want, err := plan.Partition(costs, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		layers := make([]plan.Layer, len(costs))
-		for i, cost := range costs {
-			layers[i].Backward = cost
-		}
-		got, _, err := plan.ByTime(layers, n, plan.TimeConfig{})
-		if err != nil || !slices.Equal(got, want) {
-			t.Fatalf("ByTime gives %v, %v, Partition %v", got, err, want)
 		}
 	})
 }
@@ -281,19 +261,24 @@ func TestManyPops(t *testing.T) {
 	}
 }
 
-// BenchmarkByTime is a chain with transfers as dear as an eighth of a layer and a skip from every
-// tenth layer.
-func BenchmarkByTime(b *testing.B) {
-	layers, skips := make([]plan.Layer, 10_000), []plan.LayerSkip{}
-	for i, cost := range hashed(len(layers)) {
-		layers[i] = plan.Layer{Forward: cost / 3, Backward: 2 * cost / 3, Output: int64(1 + i%7), Gradient: int64(1 + i%7)}
-		if i%10 == 0 && i+25 < len(layers) {
-			skips = append(skips, plan.LayerSkip{From: i, To: []int{i + 25}, Bytes: 3, Gradient: 3})
-		}
+// Layers whose parameters grow while their activations shrink: where they are cut is decided by
+// what is held of each, and the optimizer's state turns it over.
+func TestBySizeWeighsParametersAgainstActivations(t *testing.T) {
+	var layers []plan.Layer
+	for i := range int64(6) {
+		layers = append(layers, plan.Layer{Parameters: 1 + i, Trainable: 1 + i, Saved: 10 * (6 - i)})
 	}
-	for b.Loop() {
-		if _, _, err := plan.ByTime(layers, 64, plan.TimeConfig{Recomputed: []float64{0.875}, SecondsPerByte: 1.0 / 32, Skips: skips}); err != nil {
-			b.Fatal(err)
+	for _, test := range []struct {
+		reason string
+		config plan.SizeConfig
+		want   []int
+	}{
+		{"activations weigh more", plan.SizeConfig{}, []int{2, 4}},
+		{"with an optimizer of much state parameters do", plan.SizeConfig{State: 100}, []int{4, 2}},
+	} {
+		got, sizes, err := plan.BySize(layers, 2, test.config)
+		if err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, %v, %v, want %v", test.reason, got, sizes, err, test.want)
 		}
 	}
 }

@@ -1,0 +1,269 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"penstock.example/internal/arg"
+)
+
+// Layer is the measured costs of a layer for one micro-batch. Fields that the caller does not need
+// may be zero: cutting by time without transfers needs no bytes.
+type Layer struct {
+	Name     string  // full dotted name, for messages
+	Forward  float64 // seconds
+	Backward float64 // seconds
+
+	// Output is the bytes of the activation that crosses a cut after the layer. Gradient is the
+	// bytes of its gradient, which comes back; it is 0 where nothing before the cut is trained.
+	Output, Gradient int64
+	// Saved is the bytes held from forward to backward if the layer is neither first nor last in
+	// its stage, without its input: the tensors that it saves, and its output if it or the next
+	// layer saves that.
+	Saved int64
+	// Enter is the additional bytes held if the layer begins a stage: its input as far as the graph
+	// saves it, or the copy in its place if the layer overwrites it. For the model's first layer
+	// only the copy counts, as the input is held anyway.
+	Enter int64
+	// Leave is the additional bytes held if the layer ends a stage: its output, if nothing in the
+	// graph saves that.
+	Leave int64
+
+	Parameters int64 // bytes, frozen ones included
+	Trainable  int64 // bytes of the parameters that are trained
+	Buffers    int64 // bytes
+}
+
+// LayerSkip is a tensor that one layer stashes and later layers pop. It is copied once to each later
+// stage that pops it.
+type LayerSkip struct {
+	From int   // the layer that stashes
+	To   []int // the layers that pop, in ascending order, all after From
+
+	Bytes    int64 // bytes for a micro-batch
+	Gradient int64 // bytes of its gradient from each such stage; 0 if nothing before is trained
+	Enter    int64 // bytes of it that the graph of a later stage saves
+	Leave    int64 // bytes held for later stages that the graph of From's stage does not save
+}
+
+// LayerTie is a parameter that several layers use, such as an embedding that is also the network's head.
+// It counts among the parameters of its first layer only.
+//
+// Every other stage that uses it has a copy of the value. With every micro-batch its gradient is
+// summed from stage to stage: each stage that uses the parameter sends the sum to the one before it
+// that does.
+type LayerTie struct {
+	From int   // the first layer that uses it
+	To   []int // the others, in ascending order
+
+	Bytes    int64
+	Gradient int64 // bytes; 0 if the parameter is frozen
+}
+
+// TimeConfig says how a stage's time adds up. The zero value is no recomputation, and transfers
+// that take no time.
+type TimeConfig struct {
+	// Recomputed is the share of micro-batches, 0 to 1, that are recomputed, and so run forward
+	// twice: by stage, or one for all. None is 0.
+	Recomputed []float64
+	// SecondsPerByte is the time of a transfer between two stages.
+	SecondsPerByte float64
+	// Skips are the model's skip connections, Ties its shared parameters.
+	Skips []LayerSkip
+	Ties  []LayerTie
+}
+
+// StageTime is how long a stage's worker is busy with one micro-batch, in seconds.
+type StageTime struct {
+	Forward, Backward float64
+	Recomputation     float64 // Forward times the share of micro-batches that are recomputed
+	Activations       float64 // receiving the stage's input and the skips that it pops
+	Gradients         float64 // receiving its output's, and sending those of the skips that it pops
+}
+
+// Total returns the stage's cost, in seconds.
+func (t StageTime) Total() float64 {
+	return t.Forward + t.Backward + t.Recomputation + t.Activations + t.Gradients
+}
+
+// ByTime returns how many layers each of n stages takes so that the slowest stage is fastest, and
+// the time of each stage for a micro-batch. It is exact, with the order and the effort of
+// [Partition]. Transfers count:
+//
+//   - a stage receives the activation before it, the gradient of its output, and once each skip from
+//     an earlier stage that one of its layers pops,
+//   - it sends the gradient of each such skip back,
+//   - it receives the gradient of each parameter that it shares with a later stage, from the next
+//     stage that uses it.
+//
+// The values of shared parameters cross once for each batch, not for each micro-batch, and do not
+// count. It returns an error for a number of stages that the layers do not have.
+func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error) {
+	stages, err := termsOf("Recomputed", n, config.Recomputed, func(share float64) stageTerms {
+		return config.terms(layers, share)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	counts, costs, err := cutLayers(len(layers), stages)
+	var times []StageTime
+	for _, c := range costs {
+		times = append(times, StageTime{c[0], c[1], c[2], c[3], c[4]})
+	}
+	return counts, times, err
+}
+
+// termsOf returns the terms of each of n stages. Stages with the same setting share them. One
+// setting is for all stages, and none stands for the zero value.
+func termsOf[T comparable](field string, n int, settings []T, terms func(T) stageTerms) (list []*stageTerms, err error) {
+	if len(settings) == 0 {
+		settings = make([]T, 1)
+	}
+	if len(settings) > 1 && len(settings) != n {
+		return nil, refuse(field, settings, fmt.Sprintf("%d for %d stages", len(settings), n),
+			"want one for each stage, one for all, or none")
+	}
+	known := map[T]*stageTerms{}
+	for s := range n {
+		setting := settings[min(s, len(settings)-1)]
+		if known[setting] == nil {
+			t := terms(setting)
+			known[setting] = &t
+		}
+		list = append(list, known[setting])
+	}
+	return list, nil
+}
+
+// terms returns the terms of a stage that recomputes a share of its micro-batches. A tie's gradient
+// goes from each use to the one before, and crosses a boundary where these two are on different
+// stages.
+func (c TimeConfig) terms(layers []Layer, share float64) stageTerms {
+	t, transfer := newTerms(len(layers)), func(bytes int64) float64 { return c.SecondsPerByte * float64(bytes) }
+	for i, l := range layers {
+		t.layer[i] = amounts{l.Forward, l.Backward, share * l.Forward}
+		if i+1 < len(layers) {
+			t.enter[i+1], t.leave[i] = amounts{3: transfer(l.Output)}, amounts{4: transfer(l.Gradient)}
+		}
+	}
+	for _, s := range c.Skips {
+		t.skips = append(t.skips, skipTerms{from: s.From, to: s.To, in: amounts{3: transfer(s.Bytes), 4: transfer(s.Gradient)}})
+	}
+	for _, tie := range c.Ties {
+		from := tie.From
+		for _, to := range tie.To {
+			t.skips = append(t.skips, skipTerms{from: from, to: []int{to}, out: amounts{4: transfer(tie.Gradient)}})
+			from = to
+		}
+	}
+	return t
+}
+
+// Held is how many micro-batches a stage holds at its fullest.
+type Held struct {
+	// Graphs is the number of micro-batches with all tensors that their backward needs: the whole
+	// batch if none is recomputed, one if all are. 0 stands for 1.
+	Graphs int
+	// Inputs is the number of further micro-batches, with their input alone. In GPipe these are all
+	// others.
+	Inputs int
+}
+
+// SizeConfig says how a stage's bytes add up. The zero value is one micro-batch, and an optimizer
+// without state.
+type SizeConfig struct {
+	// Held is how many micro-batches a stage holds: by stage, or one for all. None is a single
+	// graph.
+	Held []Held
+	// State is the bytes of the optimizer's state, in multiples of the trainable parameters: 0 for
+	// plain SGD, 1 with momentum, 2 for Adam.
+	State float64
+	// Input is the bytes of the model's input for one micro-batch. The first stage holds the input
+	// of every micro-batch in Held.
+	Input int64
+	// Skips are the model's skip connections, Ties its shared parameters.
+	Skips []LayerSkip
+	Ties  []LayerTie
+}
+
+// StageSize is the bytes of a stage at its fullest. It leaves out temporary memory: workspaces of
+// operators, gradients of activations during a backward, and activations on their way to the next
+// stage. It also leaves out the tensors that the loss keeps beyond the model's output.
+type StageSize struct {
+	Parameters, Gradients, State, Buffers int64
+
+	Saved  int64 // activations that backward needs, for all graphs
+	Inputs int64 // received activations and skips not used yet; the model's input
+}
+
+// Total returns the stage's cost, in bytes.
+func (s StageSize) Total() int64 {
+	return s.Parameters + s.Gradients + s.State + s.Buffers + s.Saved + s.Inputs
+}
+
+// BySize returns how many layers each of n stages takes so that the largest stage is smallest, and
+// the size of each stage. Its order among equals, effort and errors are those of [ByTime]. A stage
+// holds
+//
+//   - its parameters, their gradients, the optimizer's state for them, and its buffers; also a copy
+//     of each parameter that an earlier stage has,
+//   - for each graph the activations that its layers save for backward, its input, or a copy if its
+//     first layer overwrites it, its output, and skips that enter or leave it,
+//   - for each further input the activation before it, and the skips from earlier stages that its
+//     layers pop. The first stage holds the model's input instead, of all micro-batches.
+func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error) {
+	stages, err := config.stages(layers, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	counts, costs, err := cutLayers(len(layers), stages)
+	return counts, sizesOf(costs), err
+}
+
+// Sizes returns the size of each stage of a balance; see [BySize]. It returns an error if the counts
+// do not add up to the layers.
+func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error) {
+	if err := arg.Balance("plan", counts, len(layers)); err != nil {
+		return nil, err
+	}
+	stages, err := config.stages(layers, len(counts))
+	if err != nil {
+		return nil, err
+	}
+	return sizesOf(costsOf(stages, counts)), nil
+}
+
+func sizesOf(costs []amounts) (sizes []StageSize) {
+	for _, c := range costs {
+		sizes = append(sizes, StageSize{int64(c[0]), int64(c[1]), int64(c[2]), int64(c[3]), int64(c[4]), int64(c[5])})
+	}
+	return sizes
+}
+
+func (c SizeConfig) stages(layers []Layer, n int) ([]*stageTerms, error) {
+	return termsOf("Held", n, c.Held, func(h Held) stageTerms { return c.terms(layers, h) })
+}
+
+// terms returns the terms of a stage that holds h.
+func (c SizeConfig) terms(layers []Layer, h Held) stageTerms {
+	graphs, inputs := float64(max(h.Graphs, 1)), float64(h.Inputs)
+	t := newTerms(len(layers))
+	for i, l := range layers {
+		t.layer[i] = amounts{float64(l.Parameters), float64(l.Trainable),
+			math.Round(c.State * float64(l.Trainable)), float64(l.Buffers), graphs * float64(l.Saved)}
+		t.enter[i] = amounts{4: graphs * float64(l.Enter), 5: (graphs + inputs) * float64(c.Input)}
+		if i > 0 {
+			t.enter[i][5] = inputs * float64(layers[i-1].Output)
+		}
+		t.leave[i] = amounts{4: graphs * float64(l.Leave)}
+	}
+	for _, s := range c.Skips {
+		t.skips = append(t.skips, skipTerms{s.From, s.To,
+			amounts{4: graphs * float64(s.Enter), 5: inputs * float64(s.Bytes)},
+			amounts{4: graphs * float64(s.Leave)}})
+	}
+	for _, tie := range c.Ties {
+		t.skips = append(t.skips, skipTerms{from: tie.From, to: tie.To, in: amounts{float64(tie.Bytes)}})
+	}
+	return t
+}
