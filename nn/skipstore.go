@@ -166,27 +166,29 @@ func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.T
 	}
 	out := slices.Clone(xs)
 	for i, x := range xs {
-		if s.awaits(x) || s.guards(x) {
+		if s.needs(x) {
 			out[i] = c.Clone(x)
 		}
 	}
 	return out
 }
 
-// awaits reports whether a later pop gives memory of x.
-func (s *SkipStore) awaits(x *torch.Tensor) bool {
-	in := func(h *heldSkip) bool { return h.t != nil && SameMemory(x, h.t) }
+// needs reports whether a later pop gives memory of x, or it is guarded.
+func (s *SkipStore) needs(x *torch.Tensor) bool {
+	same := func(t *torch.Tensor) bool { return t != nil && !t.Freed() && SameMemory(x, t) }
 	for _, h := range s.held {
-		if in(h) {
+		if same(h.t) {
 			return true
 		}
 	}
 	for _, list := range s.given {
-		if slices.ContainsFunc(list, in) {
+		if slices.ContainsFunc(list, func(h *heldSkip) bool { return same(h.t) }) {
 			return true
 		}
 	}
-	return false
+	memory, _ := x.Storage()
+	return slices.Contains(s.memory, memory) ||
+		slices.ContainsFunc(s.guarded, func(list []*torch.Tensor) bool { return slices.ContainsFunc(list, same) })
 }
 
 // Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers
@@ -206,18 +208,6 @@ func (s *SkipStore) guard(xs []*torch.Tensor) {
 			s.memory = append(s.memory, memory)
 		}
 	}
-}
-
-func (s *SkipStore) guards(x *torch.Tensor) bool {
-	memory, _ := x.Storage()
-	for _, list := range s.guarded {
-		for _, g := range list {
-			if g != nil && !g.Freed() && SameMemory(x, g) {
-				return true
-			}
-		}
-	}
-	return slices.Contains(s.memory, memory)
 }
 
 // SameMemory reports whether two tensors are views of the same memory.

@@ -233,59 +233,6 @@ func (m *randomNet) gap(k int) {
 	}
 }
 
-// wrappedNet is six flattened layers of every kind, three of them wrapped: with dropout and batch
-// norm, one wrapper in another, and skips into one and out of one.
-func wrappedNet(wrap func(nn.Layer) nn.Layer) *nn.Sequential {
-	stash, pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("far", x); return x }),
-		layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("far")) })
-	stash.Stashes("far")
-	pop.Pops("far")
-	return nn.NewSequential().
-		Add("stem", wrap(nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))).
-		Add("one", grouped{wrap(nn.NewSequential(nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(), stash, nn.NewDropout(0.3)))}).
-		Add("two", grouped{wrap(nn.NewSequential(nn.NewReLUInPlace(), grouped{wrap(nn.NewBasicBlock(4, 4, 1))}, pop))}).
-		Add("pool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		Add("flat", nn.NewFlatten(1, -1)).
-		Add("head", nn.NewLinear(4, 3))
-}
-
-// grouped is a layer that a pipe does not flatten, so that a model has the same layers with wrappers
-// and without.
-type grouped struct{ nn.Layer }
-
-func (l grouped) OverwritesInput() bool {
-	f, ok := l.Layer.(nn.InPlace)
-	return ok && f.OverwritesInput()
-}
-
-func wrappedProblem(wrap func(nn.Layer) nn.Layer) problem {
-	return problem{
-		model: func() *nn.Sequential { return wrappedNet(wrap) }, rows: 7, steps: 2,
-		loss: nn.CrossEntropy(), input: normal(7, 2, 6, 6), target: classes(7, 3),
-	}
-}
-
-// A pipeline of layers that recompute by themselves is the plain model without wrappers, for every
-// policy: a stage that recomputes recomputes those too.
-func TestCheckpointedLayersInAPipe(t *testing.T) {
-	torchtest.Check(t)
-	for _, deferred := range []bool{false, true} {
-		plain, wrapped := wrappedProblem(unwrapped), wrappedProblem(nn.Checkpointed)
-		plain.deferred = deferred
-		want := plain.plain(3, 5)
-		for _, balance := range [][]int{{6}, {2, 4}, {1, 1, 4}, {1, 2, 2, 1}} {
-			for _, policy := range policies {
-				got := wrapped.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5,
-					DeferredBatchNorm: deferred})
-				if d := want.differs(got); d != "" {
-					t.Errorf("balance %v, %v, deferred %v: %s differs from the plain loop without wrappers",
-						balance, policy, deferred, d)
-				}
-			}
-		}
-	}
-}
-
 // buried is a model in whose second stage, in a wrapper in a wrapper, is the saboteur.
 func buried(s *saboteur) *nn.Sequential {
 	deep := nn.Checkpointed(nn.NewSequential(nn.NewTanh()).Add("it", s))
@@ -345,37 +292,5 @@ func TestLayersSeeTheRun(t *testing.T) {
 		p.Close()
 		c.Close()
 		nn.ZeroGrads(model)
-	}
-}
-
-// A recomputation drops what the forward dropped: where the output of a hundred dropouts is not
-// zero, and only there, the input has a gradient.
-func TestRecomputationDropsTheSame(t *testing.T) {
-	torchtest.Check(t)
-	for _, policy := range policies {
-		model := nn.NewSequential()
-		for i := range 100 {
-			model.Add(fmt.Sprint(i), nn.NewDropout(0.01))
-		}
-		p := started(t, model, pipe.Config{Balance: []int{33, 33, 34}, Chunks: 3, Checkpoint: policy, Seed: 2})
-		c := torch.NewCtx(torch.Options{})
-		defer c.Close()
-		x := c.Ones(torch.Float32, 10, 20).SetRequiresGrad(true)
-		run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
-		y := torch.Values[float32](run.Output()[0])
-		must.Do(t, run.Backward(context.Background(), c.Ones(torch.Float32, 10, 20)))
-		zeros := 0
-		for i, g := range torch.Values[float32](c.GradOf(x)) {
-			if (g == 0) != (y[i] == 0) {
-				t.Fatalf("%v: element %d of the output is %v and its gradient %v", policy, i, y[i], g)
-			}
-			if g == 0 {
-				zeros++
-			}
-		}
-		if zeros < 60 || zeros > 190 {
-			t.Errorf("%v: %d of 200 elements were dropped, about 127 are expected", policy, zeros)
-		}
-		x.SetGradOf(nil)
 	}
 }

@@ -155,44 +155,6 @@ func (a *aborted) Abort() {
 	a.once.Do(func() { close(a.done) })
 }
 
-// startTwo starts two processes with a device each, until the test's end.
-func startTwo(t *testing.T) *crew {
-	t.Helper()
-	if torchtest.Device(0) == torchtest.Device(1) {
-		t.Skip("this needs two devices in PENSTOCK_TEST_DEVICES")
-	}
-	torchtest.Check(t)
-	c := start(t, 2)
-	t.Cleanup(func() {
-		if err := c.end(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
-// Two processes, each a replica on a device of its own, sum to the bits of two on one device: on two
-// GPUs by NCCL, and on one over Gloo.
-func TestTwoProcessesSumGradients(t *testing.T) {
-	c := startTwo(t)
-	d := drawn{Kinds: []int{1, 4, 18, 19, 20}, Rows: 8, Short: 5, Chunks: 2, Seed: 7, Checkpoint: pipe.ExceptLast, OnDevices: true}
-	n := len(d.problem().model().Layers())
-	d.Order = order{Name: "gpipe", Balance: []int{n / 2, n - n/2}, Devices: []int{0, 0}}
-	var first record
-	for _, d.Replicas = range [][]int{{0, 0}, {0, 1}} {
-		got, _, err := c.run(d)
-		if err != nil {
-			t.Fatalf("on devices %v: %v", d.Replicas, err)
-		}
-		if first.values == nil {
-			first = got
-		}
-		if s := first.differs(got); s != "" {
-			t.Errorf("%s differs between one device and two", s)
-		}
-	}
-}
-
 // Processes may name their devices alike: that is a device of each. Stages are then shared out in order.
 func TestDevicesOfOneName(t *testing.T) {
 	torchtest.Check(t)

@@ -115,9 +115,6 @@ func (r *run) watch() {
 func (r *run) work(worker int, c *torch.Ctx) {
 	w, g, end := r.p.workers[worker], r.graph, r.graph.First[worker+1]
 	hold := r.p.hold
-	if hold == nil {
-		hold = func(worker, id int) {}
-	}
 	var current schedule.Action
 	finished, ending := false, ""
 	defer c.Close() // before the pass is over for its caller, who may count on the memory

@@ -8,7 +8,11 @@ import (
 
 // Hold sets a function that may delay workers. It is called before each action, with the worker and
 // the id of the action in the graph, and at the end of a worker with the id after its last action.
-func (p *Pipe) Hold(f func(worker, action int)) { p.hold = f }
+func (p *Pipe) Hold(f func(worker, action int)) {
+	if p.hold = f; f == nil {
+		p.hold = func(int, int) {}
+	}
+}
 
 // SetStreams sets the stream of each worker, what its caller queues on, and the streams of copies from
 // one worker to another.

@@ -11,7 +11,6 @@ import (
 
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -81,93 +80,6 @@ func TestPredictedPeaksAfterModesChange(t *testing.T) {
 		if wrong := thawing().predicted(t, onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})); wrong != "" {
 			t.Errorf("%v: %s", balance, wrong)
 		}
-	}
-}
-
-// lowered is a problem with the name of its model.
-type lowered struct {
-	name string
-	problem
-}
-
-func autocastProblems(t *testing.T) []lowered {
-	build := func(name string, o models.Options) func() *nn.Sequential {
-		return func() *nn.Sequential {
-			m := must.Get(models.New(name, o))(t)
-			return m
-		}
-	}
-	const rows, tokens, words = 6, 7, 11
-	text := func(shift int) func(c *torch.Ctx, step int) *torch.Tensor {
-		return func(c *torch.Ctx, step int) *torch.Tensor {
-			return c.Reshape(classes(rows*tokens, words)(c, step+shift), rows, tokens)
-		}
-	}
-	entropy := nn.CrossEntropy()
-	return []lowered{
-		{"resnet20", problem{model: build("resnet20", models.Options{Channels: 1, Width: 4}), loss: entropy,
-			input: normal(rows, 1, 12, 12), target: classes(rows, 10), rows: rows, steps: 2, deferred: true}},
-		{"gpt", problem{model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: tokens, Classes: words, Dropout: 0.1}), loss: entropy, input: text(0), target: text(1), rows: rows, steps: 2}},
-		{"mlp", problem{model: build("mlp", models.Options{Channels: 1, Size: 6, Width: 32, Dropout: 0.2}),
-			loss: entropy, input: normal(rows, 1, 6, 6), target: classes(rows, 10), rows: rows, steps: 3}},
-	}
-}
-
-// evenCuts are balances of 1 to 3 stages.
-func evenCuts(layers int) [][]int {
-	return [][]int{{layers}, {layers / 2, layers - layers/2}, {1, layers - 2, 1}}
-}
-
-// A pipeline under autocast is the plain loop on a context under autocast, bit for bit. That is
-// near the loop in float32, and not the same.
-func TestAutocastIsTransparent(t *testing.T) {
-	for _, q := range autocastProblems(t) {
-		t.Run(q.name, func(t *testing.T) {
-			torchtest.Check(t)
-			precise := q.plain(3, 5)
-			q.autocast = torch.AutocastBFloat16
-			want := q.plain(3, 5)
-			if want.differs(precise) == "" {
-				t.Error("autocast changes nothing")
-			}
-			for i, loss := range want.losses {
-				if d := math.Abs(loss - precise.losses[i]); d > 0.03*precise.losses[i] {
-					t.Errorf("the loss of step %d is %v, in float32 %v", i, loss, precise.losses[i])
-				}
-			}
-			for _, balance := range evenCuts(len(q.model().Layers())) {
-				for _, policy := range policies {
-					cfg := pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 5, Autocast: torch.AutocastBFloat16,
-						DeferredBatchNorm: q.deferred}
-					if d := want.differs(q.piped(t, cfg)); d != "" {
-						t.Errorf("balance %v, %v: %s differs from the plain loop", balance, policy, d)
-					}
-				}
-			}
-		})
-	}
-}
-
-// normed has batch norms of every kind, so that each stage of a cut has some.
-func normed() *nn.Sequential {
-	conv := func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
-	return nn.NewSequential(conv(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{}), conv(),
-		nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
-		nn.NewReLUInPlace(), nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoRunningStats: true}), nn.NewBatchNorm2d(2,
-			nn.BatchNormConfig{NoAffine: true, Momentum: 0.5}))
-}
-
-// Statistics and gradients are the plain loop's, for every balance and policy, with ragged
-// micro-batches and with fewer than were asked for.
-func TestDeferredBatchNorm(t *testing.T) {
-	torchtest.Check(t)
-	for _, row := range []struct {
-		rows   int64
-		chunks int
-	}{{7, 3}, {3, 8}} {
-		q := trial{model: normed, rows: row.rows, steps: 2, deferred: true, inputs: one(normal(row.rows, 2, 3, 3)),
-			targets: one(normal(row.rows, 2, 3, 3)), loss: squares{}}
-		q.check(t, row.chunks)
 	}
 }
 
@@ -260,39 +172,6 @@ func TestScalerSkips(t *testing.T) {
 		t.Error("a scale of 3 is accepted")
 	}
 	nn.ZeroGrads(model)
-}
-
-// Every schedule with backwards in two parts gives the bits of the plain loop: with dropout, batch
-// norm, skips, tied parameters on both sides of a cut, and layers that recompute by themselves.
-func TestBackwardsInTwoPartsAreTransparent(t *testing.T) {
-	torchtest.Check(t)
-	kinds := []int{0, 1, 21, 18, 3, 21, 23, 7, 11, 22, 20, 17, 21}
-	q := problem{
-		model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: 9, steps: 2,
-		loss: nn.CrossEntropy(), input: normal(9, 2, 6, 6), target: classes(9, 3), deferred: true,
-	}
-	plain := q
-	plain.model = func() *nn.Sequential { return randomModel(kinds, unwrapped) }
-	want := plain.plain(5, 7)
-	layers := len(q.model().Layers())
-	for _, s := range schedule.Schedules() {
-		if !s.Split {
-			continue
-		}
-		const count = 3
-		virtual := max(s.Virtual, 1)
-		worker := must.Get(s.Workers(count, virtual))(t)
-		for _, policy := range policies {
-			cfg := pipe.Config{Chunks: 5, Seed: 7, DeferredBatchNorm: true, Checkpoint: policy, Schedule: s.Generate}
-			for i, w := range worker {
-				cfg.Balance = append(cfg.Balance, (i+1)*layers/len(worker)-i*layers/len(worker))
-				cfg.Devices = append(cfg.Devices, torch.CPU(w)) // a V needs as many
-			}
-			if d := want.differs(q.piped(t, cfg)); d != "" {
-				t.Errorf("%s, %v: %s differs from the plain loop", s.Name, policy, d)
-			}
-		}
-	}
 }
 
 // A failure in either part has its coordinates, and the run is undone: nothing is held, and weights

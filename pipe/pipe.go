@@ -239,7 +239,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
-		newLink: func() link.Link { return &link.Memory{} }}
+		newLink: func() link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)

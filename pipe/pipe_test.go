@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -194,41 +193,6 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	}
 }
 
-// A pipe is a list of the model's flattened layers, under the names that they have in the model, on
-// whatever stage.
-func TestPipeIsASequenceOfLayers(t *testing.T) {
-	torchtest.Check(t)
-	model := nn.NewSequential().Add("a", nn.NewLinear(2, 2)).Add("b",
-		nn.NewSequential(nn.NewTanh(), nn.NewLinear(2, 2))).Add("c", nn.NewTanh())
-	for _, balance := range cuts(4, 4) {
-		p := must.Get(pipe.New(model, pipe.Config{Balance: balance}))(t)
-		var names, staged, states []string
-		for _, l := range p.Layers() {
-			names = append(names, l.Name)
-		}
-		for _, s := range p.Stages() {
-			for _, l := range s.Layers {
-				staged = append(staged, l.Name)
-			}
-			for _, q := range s.State() {
-				states = append(states, q.Name)
-			}
-		}
-		want := []string{"a", "b.0", "b.1", "c"}
-		if len(p.Layers()) != 4 || !reflect.DeepEqual(names, want) || !reflect.DeepEqual(staged, want) {
-			t.Errorf("balance %v: %d layers %v, by stage %v, want %v", balance, len(p.Layers()), names, staged, want)
-		}
-		if want := []string{"a.weight", "a.bias", "b.1.weight", "b.1.bias"}; !reflect.DeepEqual(states, want) {
-			t.Errorf("balance %v: parameters %v, want %v", balance, states, want)
-		}
-		if p.Model() != model {
-			t.Error("the pipe's model is another")
-		}
-		p.Close()
-	}
-	nn.Free(model)
-}
-
 // Parameters and buffers are made on the device of their stage and nowhere else, and move when the
 // model is cut anew.
 func TestParametersLiveOnTheirStage(t *testing.T) {
@@ -289,21 +253,6 @@ func TestNoChunk(t *testing.T) {
 			}
 		}
 	}
-	p := started(t, nn.NewSequential(tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[:] })),
-		pipe.Config{Chunks: 3})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	result, err := p.Infer(context.Background(),
-		pipe.Batch{Input: append(pipe.Rows(whole(c, 0, 5, 1)), pipe.NoChunk(torch.From(c, []float32{7, 8}))...)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := torch.Values[float32](result.Output[1]), []float32{7, 8, 7, 8, 7, 8}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	for _, y := range result.Output {
-		y.Free()
-	}
 }
 
 // Values that are no tensors reach every layer on every stage, in recomputations too, each batch's
@@ -337,13 +286,6 @@ func TestExtras(t *testing.T) {
 		}
 		defer result.Output[0].Free()
 		return torch.Bytes(result.Output[0]), nil
-	}
-	one := must.Get(infer(extras...))(t)
-	if other, err := infer(scale.With(0.5), extras[1]); err != nil || reflect.DeepEqual(one, other) {
-		t.Errorf("another extra changes nothing; %v", err)
-	}
-	if again, err := infer(extras...); err != nil || !reflect.DeepEqual(one, again) {
-		t.Errorf("the extra of another run was seen; %v", err)
 	}
 	for _, missing := range [][]nn.Extra{{extras[1]}, {extras[1], nn.NewExtra[float64]("scale").With(1.5)}} { // a key of the same name is another
 		_, err := infer(missing...)

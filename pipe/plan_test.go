@@ -151,42 +151,6 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	}
 }
 
-func TestProgramIsWhatStepRuns(t *testing.T) {
-	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, 0)), Target: pipe.Rows(normal(5, 3)(c, 1))}
-	for _, row := range []struct {
-		reason string
-		config pipe.Config
-	}{
-		{"the default", pipe.Config{Balance: []int{2, 2}, Chunks: 4}},
-		{"stages that share a worker", pipe.Config{
-			Balance: []int{1, 2, 1}, Chunks: 4, Checkpoint: pipe.Always, Devices: []torch.Device{torch.CPU(0),
-				torch.CPU(1), torch.CPU(0)},
-		}},
-		{"a schedule of the user's", pipe.Config{Balance: []int{2, 2}, Chunks: 4, Checkpoint: pipe.Always, Schedule: oneAtATime}},
-	} {
-		row.config.Record = true
-		p := started(t, small(), row.config)
-		result := must.Get(p.Step(context.Background(), batch, squares{}))(t)
-		program := must.Get(p.Program(result.MicroBatches))(t)
-		if err := schedule.Check(program, schedule.Limits{}); err != nil {
-			t.Errorf("%s: %v", row.reason, err)
-		}
-		got := schedule.Program{
-			Stages: program.Stages, MicroBatches: result.MicroBatches, Skips: program.Skips, Capacity: program.Capacity,
-			Workers: make([][]schedule.Action, result.Timeline.Workers),
-		}
-		for _, e := range result.Timeline.Events {
-			got.Workers[e.Worker] = append(got.Workers[e.Worker], e.Action)
-		}
-		if got.String() != program.String() {
-			t.Errorf("%s: the step ran\n%v, want\n%v", row.reason, &got, program)
-		}
-	}
-}
-
 // oneAtATime is GPipe with links on which one value may wait.
 func oneAtATime(c schedule.Config) (*schedule.Program, error) {
 	c.Capacity = 1

@@ -30,30 +30,27 @@ type Stage struct {
 	ties                     []tie
 
 	buffers, trained []nn.NamedParam // that live here
-	before           before          // the latest training run
-	hardware         string          // of the device: see hardwareOf
-}
 
-// before is the state to which a failed training run returns a stage. It belongs to the stage's worker.
-type before struct {
-	buffers   nn.BufferCopy
-	gradients []nn.NamedParam // parameters that had none
+	// The state to which a failed training run returns the stage. It belongs to the stage's worker.
+	before   nn.BufferCopy
+	noGrad   []nn.NamedParam
+	hardware string // of the device: see hardwareOf
 }
 
 // remember notes the state before a training run. Gradients that exist are not copied.
 func (s *Stage) remember() {
-	s.before.buffers.Take(s.buffers)
-	s.before.gradients = s.before.gradients[:0]
+	s.before.Take(s.buffers)
+	s.noGrad = s.noGrad[:0]
 	for _, p := range s.trained {
 		if p.Exists() && !p.Owner().Tensor().HasGrad() {
-			s.before.gradients = append(s.before.gradients, p)
+			s.noGrad = append(s.noGrad, p)
 		}
 	}
 }
 
 func (s *Stage) restore() {
-	s.before.buffers.Restore()
-	for _, p := range s.before.gradients {
+	s.before.Restore()
+	for _, p := range s.noGrad {
 		p.Owner().Tensor().SetGradOf(nil)
 	}
 }

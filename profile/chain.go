@@ -12,7 +12,7 @@ import (
 // of one or more layers of the model.
 type Chain struct {
 	remat.Chain             // backward makes the gradients of parameters
-	Later       remat.Chain // backward adds to them; missing with Config.FirstOnly, as Footprint
+	Later       remat.Chain // backward adds to them
 
 	// Footprint has the bytes, UnitTimes the times of the units.
 	Footprint *remat.Footprint
@@ -102,7 +102,7 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 	f := out.Footprint
 	out.Given, out.Gives = st.values.bytesOf(f.Arrives.Tuple), st.values.bytesOf(f.Leaves.Tuple)
 	var deferred []remat.Deferred
-	kinds, all := w.kinds(), []timed(nil)
+	all := []timed(nil)
 	at := 0
 	for _, u := range w.units[:st.first] {
 		at += len(u.list)
@@ -128,7 +128,7 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		if times[firstPart] == nil { // Config.Known was measured without parts
 			share = u.share
 		}
-		left := u.backs[remat.MakesLater+kinds[len(kinds)-1]].Left
+		left := u.backs[remat.AddsLater].Left
 		deferred = append(deferred, remat.Deferred{Bytes: left, Share: share, Longer: longer})
 	}
 	if !w.Split {
@@ -136,10 +136,7 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 	}
 	loss := out.Loss.Backward
 	out.Chain, out.Timing = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Makes), w.timing(all, s.devices)
-	if out.Deferred = deferred; w.FirstOnly {
-		out.Footprint = nil
-		return
-	}
+	out.Deferred = deferred
 	out.Later = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Adds)
 	out.Later.Deferred = deferred
 }
@@ -167,7 +164,7 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 		out.Units = append(out.Units, u.bytes)
 		out.Commit += u.commit
 	}
-	for _, kind := range w.kinds() {
+	for _, kind := range kinds {
 		g := st.grads[kind].Blocks
 		b := remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops),
 			Leaves: begin.parcel(g.At[0], begin.pops)}
@@ -185,6 +182,10 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	return out
 }
 
+// mostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections
+// are given up first.
+const mostUnits = 400
+
 // cut returns the units of each stage, as numbers of layers, and the layers that are not the first
 // of their unit.
 func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
@@ -197,7 +198,7 @@ func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
 		}
 	}
 	begin()
-	coarsen(reasons, p.routes, max(p.MostUnits-len(p.Balance), 1))
+	coarsen(reasons, p.routes, max(mostUnits-len(p.Balance), 1))
 	begin()
 	first := 0
 	for stage, n := range p.Balance {

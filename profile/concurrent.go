@@ -162,11 +162,10 @@ func (t *team) run(stop func()) error {
 
 // time does the passes of a lane until all lanes have done theirs.
 func (t *team) time(l *lane) error {
-	first, last := t.lanes[0], t.lanes[len(t.lanes)-1]
 	return l.attempt(func() error {
 		for n := (count{Config: &l.Config}); n.more() || t.left.Load() > 0; {
-			if l == first {
-				l.tell((float64(l.from) + float64(last.to-l.from)*n.part()) / float64(len(l.layers)))
+			if l == t.lanes[0] {
+				l.tell(float64(l.from) / float64(len(l.layers)))
 			}
 			ended, into := !n.more(), make([]unitTimes, len(t.times))
 			took, err := l.timedPass(into)
@@ -199,8 +198,9 @@ const (
 // count counts the passes of a window.
 type count struct {
 	*Config
-	warm, counted int
-	spent         time.Duration // in counted passes
+	isWarm  bool // a pass that does not count is over
+	counted int
+	spent   time.Duration // in counted passes
 }
 
 // more reports whether passes remain.
@@ -213,21 +213,11 @@ func (n *count) more() bool {
 
 // add adds a pass and reports whether it counts.
 func (n *count) add(took time.Duration) bool {
-	// The first pass on a GPU is always one, as it loads the kernels.
-	isFirst := n.Warmup == 0 && n.warm == 0 && n.counted == 0
-	if n.warm < n.Warmup || isFirst && (took < longPass || queues(n.Config)) {
-		n.warm++
+	// The first pass on a GPU never counts, as it loads the kernels.
+	if !n.isWarm && n.counted == 0 && (took < longPass || queues(n.Config)) {
+		n.isWarm = true
 		return false
 	}
 	n.counted, n.spent = n.counted+1, n.spent+took
 	return true
-}
-
-// part is about how much of the passes is done.
-func (n *count) part() float64 {
-	usual := usualPasses
-	if n.Repeats > 0 {
-		usual = n.Repeats
-	}
-	return min(1, float64(n.warm+n.counted)/float64(max(n.Warmup, 1)+usual))
 }

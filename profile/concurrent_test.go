@@ -49,7 +49,7 @@ func TestOthersWorkWhileALayerIsTimed(t *testing.T) {
 		return n.MulScalar(x, 2)
 	})
 	// without chains, for which layers run one at a time
-	p := measured(t, nn.NewSequential(first, nn.NewLinear(16, 16), nn.NewLinear(16, 16), last), profile.Config{Devices: 2, Repeats: 4, Warmup: 2}, vectors(c))
+	p := measured(t, nn.NewSequential(first, nn.NewLinear(16, 16), nn.NewLinear(16, 16), last), profile.Config{Devices: 2, Repeats: 5}, vectors(c))
 	if met != meetings {
 		t.Errorf("the first layer waited %d times, want %d", met, meetings)
 	}

@@ -149,10 +149,8 @@ func TestPassesByTheClock(t *testing.T) {
 		{60 * time.Millisecond, profile.Config{}, 4},
 		{200 * time.Millisecond, profile.Config{}, 2},
 		{time.Minute, profile.Config{}, 2},
-		{time.Minute, profile.Config{Warmup: 1}, 1 + 2},
 		{time.Minute, profile.Config{Repeats: 7}, 7},
 		{time.Millisecond, profile.Config{Repeats: 7}, 1 + 7},
-		{time.Minute, profile.Config{Warmup: 2, Repeats: 1}, 2 + 1},
 	} {
 		clock := &fakeClock{}
 		slow := &busy{clock: clock, forward: []time.Duration{test.takes}, backward: []time.Duration{test.takes}}

@@ -35,7 +35,6 @@ type prober struct {
 
 	drops      []func()             // free memory after a unit
 	executions []*segment.Execution // of the unit; failed ones still hold tensors
-	spare      []*segment.Execution // that are over
 	deferred   *nn.Deferred         // statistics that first forwards gather
 
 	copies map[*torch.Tensor]*copied // by value
@@ -101,9 +100,6 @@ func (p *prober) read(do func()) (r reading) {
 // execution begins an execution. dropHeld frees it.
 func (p *prober) execution() *segment.Execution {
 	e := &segment.Execution{}
-	if n := len(p.spare); n > 0 {
-		e, p.spare = p.spare[n-1], p.spare[:n-1]
-	}
 	e.Begin(p.s, p.context)
 	p.executions = append(p.executions, e)
 	return e
@@ -134,7 +130,7 @@ func (p *prober) dropHeld() {
 	for _, e := range p.executions {
 		e.Free()
 	}
-	p.spare, p.executions = append(p.spare, p.executions...), nil
+	p.executions = nil
 	for _, drop := range p.drops {
 		drop()
 	}

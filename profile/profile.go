@@ -52,9 +52,7 @@ type Config struct {
 	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
 	Devices int
 	Threads int // of each operator, at most torch.MaxThreads; 0 is 1
-	// Warmup is the number of passes before the timed ones. 0 is 1, and 0 if passes take long.
-	Warmup int
-	// Repeats is the number of timed passes. The lower quartile counts. 0 is 5, and fewer, at least
+	// Repeats is the number of timed passes, after one that does not count unless passes take long. The lower quartile counts. 0 is 5, and fewer, at least
 	// 2, if passes take long.
 	Repeats  int
 	Seed     uint64
@@ -83,14 +81,10 @@ type Config struct {
 	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
 	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
-	LossUnit  bool
-	InputGrad bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
-	// MostUnits is the most units that a model is cut into. Beyond it cuts inside of skip
-	// connections are given up first. 0 is 400.
-	MostUnits         int
+	LossUnit          bool
+	InputGrad         bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
 	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
 	Split             bool // measure also backwards in two parts
-	FirstOnly         bool // leave out Chain.Later and Chain.Footprint, for a search, in half the time
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
 	// it can (Profile.Beyond). For only a measurement tells the least limit that will do.
 	LiftLimit bool
@@ -254,7 +248,7 @@ func (c *prober) describe(sample []*torch.Tensor) string {
 
 // resolved checks the settings, and fills in defaults.
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {
-	c.Threads, c.MostUnits = cmp.Or(c.Threads, 1), cmp.Or(c.MostUnits, 400)
+	c.Threads = cmp.Or(c.Threads, 1)
 	refuse := func(field string, value any, problem, remedy string) (Config, error) {
 		return c, &ConfigError{Of: "profile", Field: field, Value: value, Problem: problem, Remedy: remedy}
 	}
@@ -286,11 +280,6 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		return c, err
 	case c.Loss != nil && len(c.Target) == 0, c.Loss != nil && c.Fewer != nil && len(c.FewerTarget) == 0:
 		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample, and of Fewer")
-	case c.Workers != nil && len(c.Workers) != len(c.Balance):
-		return refuse("Workers", c.Workers, fmt.Sprintf("%d for %d stages", len(c.Workers), len(c.Balance)),
-			"want one for each stage")
-	case c.Fewer != nil && !slices.ContainsFunc(c.Fewer, hasRows):
-		return refuse("Fewer", torch.Describe(c.Fewer), "it has no rows", "want a sample of fewer rows, or nil")
 	}
 	return c, nil
 }

@@ -109,7 +109,7 @@ func TestProgress(t *testing.T) {
 		t.Errorf("progress %v, want %v", seen, want)
 	}
 	// Times, forwards and backwards: it goes on through all of them, and ends with them.
-	for _, config := range []profile.Config{{Repeats: 1, Balance: []int{40}, Split: true}, {BytesOnly: true, Balance: []int{20, 20}}, {Repeats: 1, Balance: []int{40}, FirstOnly: true, Devices: 2}} {
+	for _, config := range []profile.Config{{Repeats: 1, Balance: []int{40}, Split: true}, {BytesOnly: true, Balance: []int{20, 20}}, {Repeats: 1, Balance: []int{40}, Devices: 2}} {
 		seen = nil
 		config.Progress = func(done, layers int) {
 			if layers != 40 {

@@ -27,12 +27,12 @@ func (w *sweep) split(st *stage, i int, kind remat.BackwardKind) remat.UnitBackw
 		case one != nil && slices.Equal(one.Shape(), t.Shape()) && one.IsContiguous() && t.IsContiguous():
 			t = one
 		case bytes == t.Numel()*t.DType().Size():
-			copies[id] = w.c.Keep(w.c.Clone(t))
+			copies[id] = w.owned(w.c.Keep(w.c.Clone(t))) // the next copy may fail
 			return copies[id]
 		default: // a copy would lie otherwise
 			held[id], lent = true, lent+bytes
 		}
-		return w.c.Keep(w.c.Share(t))
+		return w.owned(w.c.Keep(w.c.Share(t)))
 	}
 	in := w.held[i]
 	e.Send(i, w.arrival(i, input{mapped(in.xs, own), mapped(in.skips, own)}))

@@ -134,13 +134,8 @@ func (w *sweep) free() {
 	}
 }
 
-// kinds lists the kinds of whole backwards that are measured.
-func (w *sweep) kinds() []remat.BackwardKind {
-	if w.FirstOnly {
-		return []remat.BackwardKind{remat.Makes}
-	}
-	return []remat.BackwardKind{remat.Makes, remat.Adds}
-}
+// kinds are the whole backwards.
+var kinds = []remat.BackwardKind{remat.Makes, remat.Adds}
 
 // areApart says whether two stages are on different devices, between which everything is copied.
 func (w *sweep) areApart(a, b int) bool { return w.Workers == nil || w.Workers[a] != w.Workers[b] }
@@ -296,7 +291,7 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 
 // giveOnes gives the model's output gradients. They lie like ones.
 func (w *sweep) giveOnes(ys []*torch.Tensor) {
-	for _, kind := range w.kinds() {
+	for _, kind := range kinds {
 		xs := make([]*torch.Tensor, len(ys))
 		w.back[kind].GiveGrads(len(w.units), xs, nil)
 		for k, y := range ys {
@@ -311,7 +306,7 @@ func (w *sweep) giveOnes(ys []*torch.Tensor) {
 // backwards measures the backwards of all units.
 func (w *sweep) backwards() error {
 	for number, st := range slices.Backward(w.stages) {
-		for _, kind := range w.kinds() {
+		for _, kind := range kinds {
 			list := w.gradients(kind, st.last).list(w.elements(st, st.last))
 			st.grads[kind].note(st.last-st.first, nil, list)
 		}
@@ -379,7 +374,7 @@ func (w *sweep) inputOf(from, unit int) error {
 func (w *sweep) backward(st *stage, i int) error {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
 	err := w.attempt(i, func() {
-		for _, kind := range w.kinds() {
+		for _, kind := range kinds {
 			w.c.Refill(w.gradients(kind, i+1).all())
 			w.backwardOf(st, i, kind)
 			torch.Hollow(w.gradients(kind, i).all())
@@ -443,7 +438,7 @@ func (w *sweep) hold(t *torch.Tensor) uintptr {
 // input.
 func (w *sweep) depart(st *stage, number int) {
 	n := w.elements(st, st.first)
-	for _, kind := range w.kinds() {
+	for _, kind := range kinds {
 		g := w.takeGradients(kind, st.first)
 		w.c.Refill(g.all())
 		if w.areApart(number-1, number) {

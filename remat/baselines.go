@@ -2,7 +2,6 @@ package remat
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -55,8 +54,8 @@ func Sequential(layers, segments int) ([]Op, error) {
 	return w, nil
 }
 
-// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000). It stores so
-// many inputs at a time, x(0) among them, and runs each forward with gradients just before its
+// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000). It stores a
+// number of inputs at a time, x(0) among them, and runs each forward with gradients just before its
 // backward. Of all such plans it runs the fewest forwards without gradients, whatever layers cost.
 func Revolve(layers, checkpoints int) ([]Op, error) {
 	if checkpoints < 1 || checkpoints > layers {
@@ -127,8 +126,8 @@ func (w *sequence) revolve(first, end, checkpoints int, loss bool) {
 	w.revolve(first, at, checkpoints, false)
 }
 
-// revolveForwards is the least number of forwards without gradients that layers take with so many
-// checkpoints. With r of them for a layer at most, C(checkpoints+r, r) layers can be done.
+// revolveForwards is the least number of forwards without gradients for a number of checkpoints.
+// With at most r of them for a layer, C(checkpoints+r, r) layers can be done.
 func revolveForwards(layers, checkpoints int) int {
 	r, reach := 0, 1
 	for reach < layers {
@@ -194,35 +193,5 @@ func Baselines(c Chain) ([]Baseline, error) {
 	slices.SortStableFunc(out, func(a, b Baseline) int {
 		return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Time, b.Time))
 	})
-	return out, nil
-}
-
-// Compared is a baseline, and the best plan under a limit of the same peak.
-type Compared struct {
-	Baseline
-	Optimum Plan
-	// Gain is how much more the optimum does in the same time, as a part: 0.2 is six steps where
-	// the baseline does five.
-	Gain float64
-}
-
-// Compare sets baselines beside the plans that solve finds at their peaks, as package solver has
-// them. It is an error if solve finds none, since the baseline is one.
-func Compare(ctx context.Context, baselines []Baseline, solve func(ctx context.Context, limit int64) (Plan, error)) ([]Compared, error) {
-	var out []Compared
-	for _, b := range baselines {
-		p, err := solve(ctx, b.Peak)
-		if err != nil {
-			return nil, err
-		}
-		if !p.Feasible {
-			return nil, fmt.Errorf("remat: no plan was found under %d bytes, and the strategy %s has one", b.Peak, b.Strategy)
-		}
-		compared := Compared{Baseline: b, Optimum: p}
-		if p.Time > 0 {
-			compared.Gain = b.Time/p.Time - 1
-		}
-		out = append(out, compared)
-	}
 	return out, nil
 }

@@ -8,29 +8,25 @@ import (
 // Chain is the costs of a model's layers, for one batch. Package profile measures one. Times are in
 // microseconds, sizes in bytes.
 type Chain struct {
-	// Input is the bytes of x(0), InputGradient those of y(0), which are 0 where it is not wanted.
+	// Input is the bytes of x(0), InputGradient the bytes of y(0), 0 if it is not wanted.
 	Input, InputGradient int64
 	Layers               []Layer
 	Loss                 Loss
 	// Carries are inputs that share memory, GradientCarries gradients that do; see the package's
 	// doc.
 	Carries, GradientCarries []Carry
-	// Deferred is by layer; nil where it is not known. No plan of a chain depends on it.
+	// Deferred is by layer; nil if unknown. No plan of a chain depends on this or on the rest.
 	Deferred []Deferred
-	// Model, Rows and Threads are what was measured: its name, the rows of the batch, and the threads
-	// within an operator; "" and 0 where they are not known. No plan depends on them.
-	Model         string
-	Rows, Threads int
-	// Devices is how many devices, each with as many threads, worked while the chain was measured; 0 where
-	// it is not known. No plan depends on it.
-	Devices int
-	// Spread is how much longer the median of timed runs took than those that count, as a part of the
-	// latter; 0 where it is not known. No plan depends on it.
+	// The measured model, the rows of the batch, the threads within an operator, and the number of
+	// devices, each with as many threads, that worked meanwhile; zero if unknown.
+	Model                  string
+	Rows, Threads, Devices int
+	// Spread is how much longer the median of timed runs took than the runs that count, as a part; 0
+	// if unknown.
 	Spread float64
 }
 
-// WithoutInput is the chain without the bytes of x(0), for use where x(0) is there in any case and
-// is counted elsewhere.
+// WithoutInput is the chain without the bytes of x(0), for callers that count x(0) elsewhere.
 func (c Chain) WithoutInput() Chain {
 	c.Carries = slices.DeleteFunc(slices.Clone(c.Carries), func(k Carry) bool { return k.From < 0 })
 	c.Input = 0
@@ -69,17 +65,23 @@ func (l Layer) Later() float64 { return cmp.Or(l.BackwardLater, l.Backward) }
 
 // Loss is the costs of the loss, forward and backward.
 type Loss struct {
-	Backward float64
-	Tmp      int64 // most bytes beside those before and y(L)
+	Backward float64 `json:"backward_us"`
+	Tmp      int64   `json:"tmp_bytes"` // most bytes beside those before and y(L)
 }
 
-// Deferred is what the first part of a layer's backward leaves to the second, where backwards are in two
-// parts: first the gradients that others wait for, later those of parameters.
+// Deferred describes a backward in two parts: the first makes the gradients that others wait for,
+// the second the gradients of parameters. It is the memory that the first part leaves to the
+// second.
 type Deferred struct {
-	Bytes                                  int64   // memory of its own
-	Input, Output, Gradient, InputGradient bool    // and all or parts of x(i), x(i+1), y(i+1) and y(i)
-	Share                                  float64 // of the time of both parts that the second takes, from 0 to 1
-	Longer                                 float64 // microseconds that both take more than a whole backward
+	Bytes int64 `json:"bytes,omitzero"` // memory of its own
+	// Whether it holds all or parts of x(i), x(i+1), y(i+1) and y(i).
+	Input         bool `json:"input,omitzero"`
+	Output        bool `json:"output,omitzero"`
+	Gradient      bool `json:"gradient,omitzero"`
+	InputGradient bool `json:"input_gradient,omitzero"`
+
+	Share  float64 `json:"share,omitzero"`     // of the time of both parts that the second takes, from 0 to 1
+	Longer float64 `json:"longer_us,omitzero"` // microseconds that both take more than a whole backward
 }
 
 // Second is how long the second part of the backward of layer i takes, where backwards are in two
@@ -106,6 +108,7 @@ func (c Chain) InParts() Chain {
 
 // Carry is memory that the inputs, or the gradients, of several layers share.
 type Carry struct {
-	From, To int
-	Bytes    int64
+	From  int   `json:"from"`
+	To    int   `json:"to"`
+	Bytes int64 `json:"bytes"`
 }

@@ -13,23 +13,23 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes and MaxTime are bounds of a chain. Under them no sum that a plan needs, however often
+// MaxBytes and maxTime are bounds of a chain. Under them no sum that a plan needs, however often
 // its layers run, leaves int64 or loses the meaning of a float64.
 const (
 	MaxBytes = 1 << 60 // of all sizes together
-	MaxTime  = 1e18    // microseconds of all times together: 30,000 years
+	maxTime  = 1e18    // microseconds of all times together: 30,000 years
 	maxCount = 1 << 30 // of rows, of threads, and of devices
 )
 
-// ChainError says what is wrong with a chain, and where.
+// ChainError is a fault of a chain.
 type ChainError struct {
 	Path   string // as in a file of the chain, such as layers[3].output_bytes
-	Reason string // what it is, and what is wanted
+	Reason string
 }
 
 func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s", e.Path, e.Reason) }
 
-// Check returns a [*ChainError] unless the chain makes sense. It has layers, whose names can be
+// Check returns a [*ChainError] unless the chain makes sense. It has layers, and their names can be
 // shown. Sizes and times are finite and not negative, and all together at most 2^60 bytes and 1e18
 // microseconds. Saved includes Output. Carries lie within the chain and within the blocks that they
 // are parts of. Deferred is known of all layers, or of none.
@@ -124,9 +124,9 @@ func (s *chainSums) bytes(path string, fields ...any) {
 func (s *chainSums) times(path string, fields ...any) {
 	for k := 0; k < len(fields); k += 2 {
 		t := fields[k+1].(float64)
-		if !(t >= 0 && t <= MaxTime-s.us) { // also for NaN
+		if !(t >= 0 && t <= maxTime-s.us) { // also for NaN
 			s.fail(fmt.Sprint(path, fields[k]), "%v; want a finite number, 0 or more, and at most %v microseconds in the "+
-				"whole chain", t, float64(MaxTime))
+				"whole chain", t, float64(maxTime))
 			continue
 		}
 		s.us += t
@@ -156,8 +156,8 @@ func (c Chain) madeGradient(i int) int64 {
 	return c.Layers[i-1].Gradient
 }
 
-// checkCarries checks one of the lists of carries. Inputs are made by layer From, gradients are
-// those of x(To).
+// checkCarries checks one of the lists of carries. made is the bytes made by a layer: for inputs by
+// layer From, for gradients by layer To.
 func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
 	sums := map[int]int64{}
 	for i, k := range carries {

@@ -36,7 +36,8 @@ func (b Breakdown) total() int64 {
 }
 
 // Check carries out operations by the model in the package's doc, to the byte. The error is a
-// [*ChainError], or names the first operation that is not allowed, or what an incomplete plan lacks.
+// [*ChainError], or names the first operation that is not allowed, or the first that an incomplete
+// plan lacks.
 // It accepts any operations, and shares no code with package solver.
 //
 // Memory that inputs share counts once, even if a plan computes one of them again while the other is
@@ -121,7 +122,7 @@ func breakdown(c Chain, ops []Op) (b Breakdown) {
 
 // CheckPlan returns an error unless the plan is right for the chain: its operations are allowed and
 // complete, its peak is exact and not above the limit, its time is right to a part in 10^9, the
-// lower bound is not above it, and the fingerprint is the chain's if there is one.
+// lower bound is not above it, and a fingerprint is the chain's.
 //
 // Of a plan that is not feasible, it checks the fingerprint, and that the limit is below the least
 // limit. A replay cannot tell whether that is the least.

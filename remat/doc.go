@@ -22,7 +22,7 @@
 //
 // An x(i) that is a part of X(i) is only dropped with that.
 //
-// An operation may not make what is already there. A plan is complete when backward 0 has run,
+// An operation may not make a value twice. A plan is complete when backward 0 has run,
 // which every other backward precedes in descending order, each once, and the loss them all.
 //
 // # Bytes
@@ -34,10 +34,9 @@
 // may free some of X(i+1) and y(i+1) before its own peak. The peak is the greatest sum over all
 // operations.
 //
-// Skip connections, and views, make inputs of several layers share memory. Carry{From, To, Bytes} in
-// Carries: of Layers[From].Output (of Input for From = -1) so many bytes are a part of all x(i) with
-// From+1 <= i <= To. They count once, and stay until the last of these is dropped. Likewise in
-// GradientCarries: of Layers[To-1].Gradient so many bytes are a part of all y(i) with To >= i >=
-// From+1. The backward of layer To makes them, or the loss for To = L, and the backward of From uses
-// them.
+// Skip connections, and views, make inputs of several layers share memory. A Carry{From, To, Bytes} of
+// Carries is a part of Layers[From].Output (of Input for From = -1), and of all x(i) with From+1 <= i
+// <= To. Its bytes count once, and stay until the last of these is dropped. A Carry of GradientCarries
+// is a part of Layers[To-1].Gradient, and of all y(i) with To >= i >= From+1. The backward of layer To
+// makes it, or the loss for To = L, and the backward of From uses it.
 package remat

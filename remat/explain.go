@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// LayerExplanation is what a plan does with a layer.
+// LayerExplanation has the costs of a layer in a plan.
 type LayerExplanation struct {
 	Name       string `json:"name"`
 	Keeps      string `json:"keeps"`      // nothing, input or everything, when the loss begins
 	Recomputed int    `json:"recomputed"` // runs of the forward beyond the first
 	Held       int64  `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
-	// Microseconds of all runs, and of them those that plain training, each forward with gradients
-	// and backward once, does not take.
+	// Microseconds of all runs, and beyond plain training: each forward with gradients and backward
+	// once.
 	Time  float64 `json:"time_us"`
 	Extra float64 `json:"extra_us"`
 }
@@ -37,14 +37,14 @@ type LeastLimit struct {
 	Parts Breakdown
 }
 
-// Step is a larger limit, and what it saves.
+// Step is a larger limit and the time that it saves.
 type Step struct {
 	Limit int64   `json:"limit_bytes"`
 	Time  float64 `json:"time_us"`  // of the best plan
 	Saved float64 `json:"saved_us"` // against the plan explained
 }
 
-// Explain says what a plan does, and what more memory would save. more are bytes beyond the plan's
+// Explain explains a plan, and how much time more memory would save. more are bytes beyond the plan's
 // limit, or beyond its peak if it has none. Package solver knows the least limit, and can solve for
 // these limits.
 func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64,

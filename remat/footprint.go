@@ -108,7 +108,7 @@ func (c Chain) Times() (list []UnitTimes) {
 }
 
 // ByKind returns the bytes of backwards of a kind. If backwards in two parts were not measured,
-// they are those of whole ones.
+// they are the bytes of whole ones.
 func (f *Footprint) ByKind(kind BackwardKind) *BackwardBytes {
 	if kind >= MakesLater && len(f.Backward[kind].Units) == 0 {
 		kind -= MakesLater
@@ -116,7 +116,7 @@ func (f *Footprint) ByKind(kind BackwardKind) *BackwardBytes {
 	return &f.Backward[kind]
 }
 
-// Chain returns the stage as a chain whose layers are the units after the first prologue, with
+// Chain returns the stage as a chain of the units after the first prologue, with
 // backwards of a kind, or their first parts. times is by unit, loss is microseconds. Peaks that
 // differ between runs of a unit are the highest.
 func (f *Footprint) Chain(times []UnitTimes, loss float64, prologue int, kind BackwardKind) Chain {
@@ -180,8 +180,8 @@ func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry
 	return made, carries
 }
 
-// FootprintOf returns the footprint of a stage that has a chain's layers as units after a prologue,
-// whose units take no memory.
+// FootprintOf returns the footprint of a stage that has a chain's layers as units after a prologue
+// that takes no memory.
 //
 // A micro-batch after the first takes the bytes of the first without the gradients of weights. The
 // first part of a backward in two leaves to the second what c.Deferred says; if that is nil, the

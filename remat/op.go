@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Kind is what an operation does.
+// Kind is a kind of operation.
 type Kind int
 
 // The kinds; see the package's doc.

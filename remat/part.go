@@ -2,9 +2,9 @@ package remat
 
 import "slices"
 
-// Part is the chain of layers first up to but not including last, as a stage of a pipeline has it: what
-// passes its borders is its input and the gradient of its output. The loss belongs to the last layer.
-// It panics unless there is such a part of one layer or more.
+// Part is the chain of layers first up to but not including last, as a stage of a pipeline has it:
+// the values at its borders are its input and the gradient of its output. The loss belongs to the
+// last layer. first must be less than last.
 func (c Chain) Part(first, last int) Chain {
 	out := Chain{Layers: slices.Clone(c.Layers[first:last]), Input: c.inputAt(first), InputGradient: c.madeGradient(first)}
 	if last == len(c.Layers) {

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"cmp"
+	"math"
 	"slices"
 
 	"penstock.example/plan"
@@ -24,7 +26,7 @@ type CurvePoint struct {
 	Time  float64 `json:"us"`
 }
 
-// NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Table.Curve).
+// NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Curve).
 // A nil plan has none.
 func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve {
 	out := Curve{Stage: stage, Layers: len(c.Layers), Once: c.Once()}
@@ -49,31 +51,21 @@ func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve
 			}
 		}
 		took, err := remat.Check(c, ops)
-		if err != nil { // of units that the chain does not have
+		at := CurvePoint{took.Peak, took.Time}
+		if err != nil || slices.Contains(out.Chosen, at) { // of units that the chain does not have
 			continue
 		}
-		if at := (CurvePoint{took.Peak, took.Time}); !slices.Contains(out.Chosen, at) {
-			out.Chosen = append(out.Chosen, at)
-			out.Best = withPlan(out.Best, at)
-		}
+		out.Chosen, out.Best = append(out.Chosen, at), append(out.Best, at)
 	}
-	return out
-}
-
-// withPlan adds the point of a plan to a curve if it is better than the curve: points of tables are
-// rounded up.
-func withPlan(best []CurvePoint, at CurvePoint) []CurvePoint {
-	worse := func(p CurvePoint) bool { return p.Bytes >= at.Bytes && p.Time >= at.Time }
-	if slices.ContainsFunc(best, func(p CurvePoint) bool {
-		return p.Bytes <= at.Bytes &&
-			p.Time <= at.Time
-	}) {
-		return best
-	}
-	best = slices.DeleteFunc(best, worse)
-	i, _ := slices.BinarySearchFunc(best, at.Bytes, func(p CurvePoint,
-		bytes int64) int {
-		return int(p.Bytes - bytes)
+	// A plan may beat the points of the table, which are rounded up.
+	slices.SortFunc(out.Best, func(a, b CurvePoint) int {
+		return cmp.Or(cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Time, b.Time))
 	})
-	return slices.Insert(best, i, at)
+	fastest := math.Inf(1)
+	out.Best = slices.DeleteFunc(out.Best, func(p CurvePoint) bool {
+		beaten := p.Time >= fastest
+		fastest = min(fastest, p.Time)
+		return beaten
+	})
+	return out
 }

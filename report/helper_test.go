@@ -126,30 +126,6 @@ func numbers(steps int64, devices int) (h metrics.History) {
 	return h
 }
 
-// validated is numbers with a validation every hundred steps, which has the accuracy, or of regression the mean
-// squared error, and lies beside a test after the same step.
-func validated(steps int64, devices int, regression bool) metrics.History {
-	h := numbers(steps, devices)
-	for i := range h.Tests {
-		t := &h.Tests[i]
-		if regression {
-			t.Accuracy, t.MSE = nil, new(3*math.Exp(-float64(t.Step)/90))
-		}
-		if t.Step%100 != 0 {
-			continue
-		}
-		v := *t
-		v.Validation, v.TestLoss = true, new(0.3+2*math.Exp(-float64(t.Step)/120))
-		if regression {
-			v.MSE = v.TestLoss
-		} else {
-			v.Accuracy = new(*t.Accuracy - 0.05)
-		}
-		h.Validations = append(h.Validations, v)
-	}
-	return h
-}
-
 // planPage is the page of a plan that has not run.
 func planPage(t testing.TB, stages, microBatches int) report.Page {
 	t.Helper()

@@ -1,13 +1,19 @@
 package report
 
-import "penstock.example/metrics"
+import (
+	"cmp"
+	"slices"
+
+	"penstock.example/metrics"
+)
 
 // mostSteps is about how many steps a page has: more than a screen has points.
 const mostSteps = 20000
 
 // columns is a History as the page's script gets it: an array for each step, test and validation.
 type columns struct {
-	Steps       [][]any `json:"steps"` // step, epoch, time, loss, lr, grad norm or null, samples/s, peak bytes by device
+	// step, epoch, time, loss, lr, grad norm or null, samples a second, peak bytes by device
+	Steps       [][]any `json:"steps"`
 	Tests       [][]any `json:"tests"` // step, epoch, time, accuracy, loss, mean squared error
 	Validations [][]any `json:"validations"`
 }
@@ -20,19 +26,11 @@ func newColumns(h metrics.History) columns {
 	if len(h.Steps) > mostSteps {
 		each = (2*len(h.Steps) + mostSteps - 1) / mostSteps
 	}
-	for from := 0; from < len(h.Steps); from += each {
-		part := h.Steps[from:min(from+each, len(h.Steps))]
-		least, most := 0, 0
-		for i, s := range part {
-			if s.Loss < part[least].Loss {
-				least = i
-			}
-			if s.Loss > part[most].Loss {
-				most = i
-			}
-		}
-		for i, s := range part {
-			if i == least || i == most || from+i == len(h.Steps)-1 {
+	byLoss := func(a, b metrics.Step) int { return cmp.Compare(a.Loss, b.Loss) }
+	for part := range slices.Chunk(h.Steps, each) {
+		least, most := slices.MinFunc(part, byLoss).Step, slices.MaxFunc(part, byLoss).Step
+		for _, s := range part {
+			if s.Step == least || s.Step == most || s.Step == h.Steps[len(h.Steps)-1].Step {
 				out.Steps = append(out.Steps, []any{s.Step, s.Epoch, s.Time, s.Loss, s.LR, s.GradNorm,
 					s.SamplesPerSecond, s.PeakBytes})
 			}

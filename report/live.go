@@ -91,14 +91,11 @@ func (l *Live) change(f func()) {
 // ServeHTTP serves the page and its events.
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	for name, value := range map[string]string{
-		"Content-Security-Policy": policy("'self'") + "; frame-ancestors 'none'",
-		"X-Content-Type-Options":  "nosniff",
-		"Referrer-Policy":         "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
-		"Cache-Control": "no-store",
-	} {
-		h.Set(name, value)
-	}
+	h.Set("Content-Security-Policy", policy("'self'")+"; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
 	switch {
 	case !l.allowsHost(r.Host):
 		http.Error(w, "this host is not served here; use the address that penstock has printed",
@@ -117,11 +114,10 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // allowsHost reports whether a request's host is this machine by address or by a name that was chosen.
 func (l *Live) allowsHost(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
 	}
-	return name == "localhost" || name != "" && name == l.Host || net.ParseIP(name) != nil
+	return host == "localhost" || host != "" && host == l.Host || net.ParseIP(host) != nil
 }
 
 func (l *Live) servePage(w http.ResponseWriter) {
@@ -174,13 +170,8 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-time.After(heartbeat):
-			continue
 		case <-changed:
-		}
-		select {
-		case <-r.Context().Done():
-			return
-		case <-time.After(pause):
+			time.Sleep(pause)
 		}
 	}
 }
@@ -193,12 +184,10 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 		at.edition = l.edition
 		text += at.event("run", l.view)
 	}
-	h := metrics.History{Tests: later(l.past.Tests, &at.test), Validations: later(l.past.Validations,
-		&at.validation)}
-	steps := l.past.Steps
-	if h.Steps = steps[sort.Search(len(steps),
-		func(i int) bool { return steps[i].Step > at.step }):]; len(h.Steps) > 0 {
-		at.step = steps[len(steps)-1].Step
+	h := metrics.History{
+		Steps:       later(l.past.Steps, &at.step, func(s metrics.Step) int64 { return s.Step }),
+		Tests:       later(l.past.Tests, &at.test, func(t metrics.Test) int64 { return t.Step }),
+		Validations: later(l.past.Validations, &at.validation, func(t metrics.Test) int64 { return t.Step }),
 	}
 	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
 		text += at.event("numbers", newColumns(h))
@@ -209,13 +198,13 @@ func (l *Live) after(at *position) (text string, last bool, changed <-chan struc
 	return text, l.closed, l.changed
 }
 
-// later returns the tests after a step, which it moves to the last of them.
-func later(tests []metrics.Test, step *int64) []metrics.Test {
-	tests = tests[sort.Search(len(tests), func(i int) bool { return tests[i].Step > *step }):]
-	if n := len(tests); n > 0 {
-		*step = tests[n-1].Step
+// later returns what comes after a step, which it moves to the last of it.
+func later[T any](list []T, at *int64, step func(T) int64) []T {
+	list = list[sort.Search(len(list), func(i int) bool { return step(list[i]) > *at }):]
+	if n := len(list); n > 0 {
+		*at = step(list[n-1])
 	}
-	return tests
+	return list
 }
 
 // event is an event with data as a line of JSON.

@@ -96,17 +96,14 @@ type chainFile struct {
 	Chain json.RawMessage `json:"chain"` // as planfile.ParseChain reads it
 }
 
-const version = 1
-
-// mostWorkers is how many workers a timeline may have: a page draws them all.
-const mostWorkers = 1 << 16
+const (
+	version     = 1
+	mostWorkers = 1 << 16 // of a timeline, as a page draws them all
+)
 
 // WriteFile writes a run to a file, as a whole or not at all.
 func (r Run) WriteFile(path string) error {
-	text, err := json.Marshal(r)
-	if err == nil {
-		err = disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
-	}
+	err := disk.Write(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}

@@ -93,13 +93,11 @@ func TestRunFileFromAnywhere(t *testing.T) {
 		}
 	})
 	for name, text := range map[string]string{
-		"version":  `{"version":2}`,
-		"event":    `{"version":1,"ran":{"workers":1,"events":[[0,"0F0",5,9]]}}`,
-		"action":   `{"version":1,"ran":{"workers":1,"events":[[0,"<b>",5,9,0]]}}`,
-		"worker":   `{"version":1,"ran":{"workers":1,"events":[[1,"0F0",5,9,0]]}}`,
-		"backward": `{"version":1,"ran":{"workers":1,"events":[[0,"0F0",9,5,0]]}}`,
-		"plan":     `{"version":1,"plan":"program whole"}`,
-		"chain":    `{"version":1,"chains":[{"stage":0,"chain":{}}]}`,
+		"version": `{"version":2}`,
+		"event":   `{"version":1,"ran":{"workers":1,"events":[[0,"0F0",5,9]]}}`,
+		"action":  `{"version":1,"ran":{"workers":1,"events":[[0,"<b>",5,9,0]]}}`,
+		"plan":    `{"version":1,"plan":"program whole"}`,
+		"chain":   `{"version":1,"chains":[{"stage":0,"chain":{}}]}`,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
 			t.Fatal(err)
@@ -133,7 +131,6 @@ func data(t testing.TB, page string) (out struct {
 			Again, Runs int
 		}
 	}
-	History struct{ Steps, Tests [][]any }
 }) {
 	t.Helper()
 	_, rest, _ := strings.Cut(page, `<script type="application/json" id="data">`)
@@ -207,33 +204,6 @@ func TestMedians(t *testing.T) {
 	}
 	if got := data(t, written(t, report.Page{Run: report.Run{Plan: p}})).View; got.Times != "unit" {
 		t.Errorf("times are %s", got.Times)
-	}
-}
-
-// A long run's page has a bounded number of steps, with the highest and lowest losses and the last
-// step.
-func TestLongRun(t *testing.T) {
-	h := numbers(300_000, 1)
-	h.Steps[123_456].Loss, h.Steps[222_222].Loss = 99, -99
-	got := data(t, written(t, report.Page{History: h})).History
-	if n := len(got.Steps); n < 15_000 || n > 25_000 {
-		t.Errorf("%d steps", n)
-	}
-	found := map[float64]bool{}
-	last := 0.0
-	for _, s := range got.Steps {
-		found[s[3].(float64)] = true
-		if at := s[0].(float64); at <= last {
-			t.Fatalf("step %v after %v", at, last)
-		} else {
-			last = at
-		}
-	}
-	if !found[99] || !found[-99] || last != 300_000 {
-		t.Errorf("the highest %v, the lowest %v, the last step %v", found[99], found[-99], last)
-	}
-	if got := data(t, written(t, report.Page{History: numbers(20_000, 1)})).History; len(got.Steps) != 20_000 {
-		t.Errorf("%d steps of 20,000", len(got.Steps))
 	}
 }
 

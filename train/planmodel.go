@@ -254,7 +254,7 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 	config := profile.Config{
 		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
 		Seed:     p.Pipe.Seed,
-		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true, FirstOnly: true,
+		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true,
 		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
 	}

@@ -102,9 +102,6 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	if given == nil {
 		return nil
 	}
-	if err := checkNamed(given); err != nil {
-		return err
-	}
 	list, err := readDevices(given)
 	o.named, o.config.Devices = given, nil
 	for _, d := range list {

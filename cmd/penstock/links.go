@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -136,32 +137,24 @@ func deviceNames(devices []torch.Device) string {
 	return strings.Join(list, ",")
 }
 
-// checkNamed refuses devices that cannot be planned together, or cannot be used here.
-func checkNamed(devices []torch.Device) error {
+// hardware reads the model and the memory of a device. Tests replace it.
+var hardware = torch.Device.Hardware
+
+// readDevices reads the model and the memory of devices. It refuses devices that cannot be planned together,
+// or cannot be used here.
+func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for i, d := range devices {
-		problem := d.Usable()
+		h, problem := hardware(d)
 		switch {
 		case slices.Contains(devices[:i], d):
 			problem = fmt.Errorf("%v is there twice; want each device once", d)
 		case d.Kind != devices[0].Kind:
-			problem = fmt.Errorf("a CPU and a GPU are not planned together; want devices of one of the two")
+			problem = errors.New("a CPU and a GPU are not planned together; want devices of one of the two")
+		case d.Usable() != nil:
+			problem = d.Usable()
 		}
 		if problem != nil {
-			return badUsage("--devices %s: %w", deviceNames(devices), problem)
-		}
-	}
-	return nil
-}
-
-// hardware reads the model and the memory of a device. Tests replace it.
-var hardware = torch.Device.Hardware
-
-// readDevices reads the model and the memory of devices.
-func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
-	for _, d := range devices {
-		h, err := hardware(d)
-		if err != nil {
-			return nil, badUsage("--devices %s: %s", deviceNames(devices), message(err))
+			return nil, badUsage("--devices %s: %s", deviceNames(devices), message(problem))
 		}
 		list = append(list, train.PlanDevice{Device: d, Hardware: h})
 	}

@@ -83,7 +83,7 @@ do. For a plan for one device alone, give --devices 1.`,
 			measured, err := m.measure(cmd, batch, profile.Config{
 				Threads: f.threads, Devices: cmp.Or(devices, runtime.NumCPU()),
 				Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock,
-				Balance: []int{len(m.model.Layers())}, MostUnits: 2000, Split: true, Loss: m.loss(),
+				Balance: []int{len(m.model.Layers())}, Split: true, Loss: m.loss(),
 			})
 			if err != nil {
 				return r, err

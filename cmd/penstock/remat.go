@@ -211,19 +211,18 @@ more steps the best plan does in the same time.`,
 		if err != nil {
 			return r, err
 		}
-		table, err := solver.NewTable(cmd.Context(), c, 0, solver.Options{})
-		if err != nil {
-			return r, err
-		}
-		compared, err := remat.Compare(cmd.Context(), usual,
-			func(ctx context.Context, limit int64) (remat.Plan, error) {
-				return table.Plan(limit), ctx.Err()
-			})
+		curve, err := solver.Curve(cmd.Context(), c, solver.Options{})
 		over := func(us float64) float64 { return part(us-c.Once(), c.Once()) / 100 }
 		lines, none := []comparedLine{}, int64(0)
-		for _, b := range compared {
-			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time,
-				over(b.Time), b.Optimum.Peak, b.Optimum.Time, over(b.Optimum.Time), b.Gain})
+		for _, b := range usual {
+			best := solver.Point{Peak: b.Peak, Time: b.Time}
+			for _, p := range curve {
+				if p.Peak <= b.Peak && p.Time <= best.Time {
+					best = p
+				}
+			}
+			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time, over(b.Time),
+				best.Peak, best.Time, over(best.Time), part(b.Time-best.Time, best.Time) / 100})
 			if b.Strategy == "none" {
 				none = b.Peak
 			}
@@ -295,11 +294,7 @@ func rematCurve(ctx context.Context, c remat.Chain) ([]solver.Point, error) {
 	// fewer slots.
 	n := float64(min(len(c.Layers), 250)) // longer chains are joined
 	slots := min(max(2e10/(n*n*n), 500), 4000)
-	table, err := solver.NewTable(ctx, c, 0, solver.Options{Slots: int(slots)})
-	if err != nil {
-		return nil, err
-	}
-	return table.Curve(), nil
+	return solver.Curve(ctx, c, solver.Options{Slots: int(slots)})
 }
 
 func newRematCheck() *cobra.Command {

@@ -212,7 +212,8 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 			return badUsage("%s", rule.want)
 		}
 	}
-	return checkNamed(f.devices)
+	_, err := readDevices(f.devices)
+	return err
 }
 
 // foundPlan is the fastest plan of a model or a chain.

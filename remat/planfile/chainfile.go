@@ -8,60 +8,39 @@ import (
 )
 
 // chainFile is the file of a chain. Times are in microseconds, sizes in bytes. Fields with omitzero
-// may be left out. Defaults: forwards without gradients cost as much as those with, gradients are as
+// may be left out. Defaults: forwards without gradients cost the same as with them, gradients are as
 // large as outputs, and the rest is 0 or unknown. If one layer has deferred, layers without it defer
 // nothing.
 type chainFile struct {
-	Version         int         `json:"version"`
-	Input           int64       `json:"input_bytes"`
-	InputGradient   *int64      `json:"input_gradient_bytes,omitzero"`
-	Layers          []layerFile `json:"layers"`
-	Loss            lossFile    `json:"loss"`
-	Model           string      `json:"model,omitzero"`
-	Rows            int         `json:"rows,omitzero"`
-	Threads         int         `json:"threads,omitzero"`
-	Devices         int         `json:"devices,omitzero"`
-	Spread          float64     `json:"spread,omitzero"`
-	Carries         []carryFile `json:"carries,omitzero"`
-	GradientCarries []carryFile `json:"gradient_carries,omitzero"`
+	Version         int           `json:"version"`
+	Input           int64         `json:"input_bytes"`
+	InputGradient   *int64        `json:"input_gradient_bytes,omitzero"`
+	Layers          []layerFile   `json:"layers"`
+	Loss            remat.Loss    `json:"loss"`
+	Model           string        `json:"model,omitzero"`
+	Rows            int           `json:"rows,omitzero"`
+	Threads         int           `json:"threads,omitzero"`
+	Devices         int           `json:"devices,omitzero"`
+	Spread          float64       `json:"spread,omitzero"`
+	Carries         []remat.Carry `json:"carries,omitzero"`
+	GradientCarries []remat.Carry `json:"gradient_carries,omitzero"`
 }
 
 type layerFile struct {
-	Name             string        `json:"name"`
-	Forward          float64       `json:"forward_us"`
-	ForwardNoGrad    *float64      `json:"forward_nograd_us,omitzero"`
-	Backward         float64       `json:"backward_us"`
-	BackwardLater    float64       `json:"backward_later_us,omitzero"`
-	Output           int64         `json:"output_bytes"`
-	Saved            int64         `json:"saved_bytes"`
-	ForwardTmp       int64         `json:"forward_tmp_bytes"`
-	ForwardNoGradTmp *int64        `json:"forward_nograd_tmp_bytes,omitzero"`
-	BackwardTmp      int64         `json:"backward_tmp_bytes"`
-	BackwardEarly    int64         `json:"backward_early_bytes,omitzero"`
-	Gradient         *int64        `json:"gradient_bytes,omitzero"`
-	WeightGradient   int64         `json:"weight_gradient_bytes,omitzero"`
-	Deferred         *deferredFile `json:"deferred,omitzero"`
-}
-
-type deferredFile struct {
-	Bytes         int64   `json:"bytes,omitzero"`
-	Input         bool    `json:"input,omitzero"`
-	Output        bool    `json:"output,omitzero"`
-	Gradient      bool    `json:"gradient,omitzero"`
-	InputGradient bool    `json:"input_gradient,omitzero"`
-	Share         float64 `json:"share,omitzero"`
-	Longer        float64 `json:"longer_us,omitzero"`
-}
-
-type lossFile struct {
-	Backward float64 `json:"backward_us"`
-	Tmp      int64   `json:"tmp_bytes"`
-}
-
-type carryFile struct {
-	From  int   `json:"from"`
-	To    int   `json:"to"`
-	Bytes int64 `json:"bytes"`
+	Name             string          `json:"name"`
+	Forward          float64         `json:"forward_us"`
+	ForwardNoGrad    *float64        `json:"forward_nograd_us,omitzero"`
+	Backward         float64         `json:"backward_us"`
+	BackwardLater    float64         `json:"backward_later_us,omitzero"`
+	Output           int64           `json:"output_bytes"`
+	Saved            int64           `json:"saved_bytes"`
+	ForwardTmp       int64           `json:"forward_tmp_bytes"`
+	ForwardNoGradTmp *int64          `json:"forward_nograd_tmp_bytes,omitzero"`
+	BackwardTmp      int64           `json:"backward_tmp_bytes"`
+	BackwardEarly    int64           `json:"backward_early_bytes,omitzero"`
+	Gradient         *int64          `json:"gradient_bytes,omitzero"`
+	WeightGradient   int64           `json:"weight_gradient_bytes,omitzero"`
+	Deferred         *remat.Deferred `json:"deferred,omitzero"`
 }
 
 // ParseChain reads a chain that [FormatChain] or another program has written. The whole text is to
@@ -72,10 +51,9 @@ func ParseChain(data []byte) (remat.Chain, error) {
 		return remat.Chain{}, err
 	}
 	c := remat.Chain{
-		Input: f.Input, InputGradient: given(f.InputGradient, f.Input), Loss: remat.Loss(f.Loss),
+		Input: f.Input, InputGradient: given(f.InputGradient, f.Input), Loss: f.Loss,
 		Model: f.Model, Rows: f.Rows, Threads: f.Threads, Devices: f.Devices, Spread: f.Spread,
-		Carries:         converted(f.Carries, func(k carryFile) remat.Carry { return remat.Carry(k) }),
-		GradientCarries: converted(f.GradientCarries, func(k carryFile) remat.Carry { return remat.Carry(k) }),
+		Carries: f.Carries, GradientCarries: f.GradientCarries,
 	}
 	for i, l := range f.Layers {
 		c.Layers = append(c.Layers, remat.Layer{
@@ -89,7 +67,7 @@ func ParseChain(data []byte) (remat.Chain, error) {
 			if c.Deferred == nil {
 				c.Deferred = make([]remat.Deferred, len(f.Layers))
 			}
-			c.Deferred[i] = remat.Deferred(*l.Deferred)
+			c.Deferred[i] = *l.Deferred
 		}
 	}
 	if err := c.Check(); err != nil {
@@ -104,10 +82,9 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 		return nil, err
 	}
 	f := chainFile{
-		Version: 1, Input: c.Input, InputGradient: unless(c.InputGradient, c.Input), Loss: lossFile(c.Loss),
+		Version: 1, Input: c.Input, InputGradient: unless(c.InputGradient, c.Input), Loss: c.Loss,
 		Model: c.Model, Rows: c.Rows, Threads: c.Threads, Devices: c.Devices, Spread: c.Spread,
-		Carries:         converted(c.Carries, func(k remat.Carry) carryFile { return carryFile(k) }),
-		GradientCarries: converted(c.GradientCarries, func(k remat.Carry) carryFile { return carryFile(k) }),
+		Carries: c.Carries, GradientCarries: c.GradientCarries,
 	}
 	for i, l := range c.Layers {
 		f.Layers = append(f.Layers, layerFile{
@@ -118,8 +95,7 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 			Gradient: unless(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
 		})
 		if c.Deferred != nil {
-			d := deferredFile(c.Deferred[i])
-			f.Layers[i].Deferred = &d
+			f.Layers[i].Deferred = &c.Deferred[i]
 		}
 	}
 	return strict.Lines(f)
@@ -150,11 +126,4 @@ func unless[T comparable](v, otherwise T) *T {
 		return nil
 	}
 	return &v
-}
-
-func converted[A, B any](list []A, convert func(A) B) (out []B) {
-	for _, a := range list {
-		out = append(out, convert(a))
-	}
-	return out
 }

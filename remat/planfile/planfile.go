@@ -27,9 +27,8 @@ type opFile struct {
 	Layer *int   `json:"layer,omitzero"`
 }
 
-// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan. Whether
-// the operations make sense, and cost what the plan says, only [remat.CheckPlan] can tell.
-// ParsePlan is safe on text from anywhere.
+// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan.
+// [remat.CheckPlan] checks its operations and costs. ParsePlan is safe on text from anywhere.
 func ParsePlan(data []byte) (remat.Plan, error) {
 	var f planFile
 	if err := parse("plan", data, &f, &f.Version); err != nil {

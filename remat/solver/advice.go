@@ -10,10 +10,10 @@ type adviser interface {
 }
 
 // write adds a plan of (i, l, m) to p; m must be at least the least of (i, l). At every interval it
-// makes the choice that the adviser finds cheapest for the bytes that are really left, among those
-// that the bounds say can be finished. So the plan stays within m whatever the adviser says, and
-// bytes lost by rounding at one interval serve the next. With an achievable grid the plan costs at
-// most what the grid says of (i, l, m).
+// makes the choice that the adviser finds cheapest for the bytes that are really left. It only
+// chooses where the bounds say that the rest can be finished. So the plan stays within m whatever
+// the adviser says, and bytes lost by rounding at one interval serve the next. With an achievable
+// grid the plan costs at most the grid's time of (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)
@@ -67,26 +67,22 @@ func (sparing) at(int, int, int64) float64 { return 0 }
 
 func (sparing) nograd(i, j int) float64 { return float64(j - i) }
 
-// hopeful is a grid that guesses where it has no time although there are enough bytes: a bit more
-// than the time of the first slot that has one.
-type hopeful struct{ *grid }
-
-func (h hopeful) at(i, l int, m int64) float64 {
-	v := h.grid.at(i, l, m)
-	if least, _ := h.b.of(i, l); v < infinite || m < least {
-		return float64(v)
-	}
-	return float64(h.rows[i*h.b.w+l].guess(h.grid.nograd(i, l)))
+// guide advises by a grid. If the grid has no time although the bytes suffice, guide guesses: a bit
+// more than the time of the first slot with a time. A narrowed grid advises without guesses.
+type guide struct {
+	*grid
+	guesses bool
 }
 
-func (h hopeful) nograd(i, j int) float64 { return float64(h.grid.nograd(i, j)) }
+func (g guide) at(i, l int, m int64) float64 {
+	v := g.grid.at(i, l, m)
+	if least, _ := g.b.of(i, l); v == infinite && m >= least && g.guesses {
+		v = g.rows[i*g.b.w+l].guess(g.grid.nograd(i, l))
+	}
+	return float64(v)
+}
 
-// known is a grid that does not guess: for one that leaves out what cannot be part of a better plan.
-type known struct{ *grid }
-
-func (k known) at(i, l int, m int64) float64 { return float64(k.grid.at(i, l, m)) }
-
-func (k known) nograd(i, j int) float64 { return float64(k.grid.nograd(i, j)) }
+func (g guide) nograd(i, j int) float64 { return float64(g.grid.nograd(i, j)) }
 
 // guess is a time for fewer bytes than the first slot of r that has one. once is the time of all
 // its layers without gradients.

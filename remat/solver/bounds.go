@@ -53,5 +53,5 @@ func (b *bounds) solve(t *terms, i, l int) {
 // of is the exact least and all of (i, l).
 func (b *bounds) of(i, l int) (least, all int64) { return b.least[i*b.w+l], b.all[i*b.w+l] }
 
-// infinite is the time of what is not feasible.
+// infinite is the time of an infeasible interval.
 var infinite = float32(math.Inf(1))

@@ -7,27 +7,19 @@ import (
 	"strings"
 	"testing"
 
+	. "penstock.example/remat"
 	. "penstock.example/remat/solver"
 )
 
 func TestSolversRefuse(t *testing.T) {
 	ctx := context.Background()
-	good := dice{layers: 3, bytes: 10}.chain(rand.New(rand.NewPCG(1, 1)))
-	bad := good
-	bad.Layers = nil
-	tests := []struct {
-		name string
-		call func() error
-		want string
-	}{
-		{"a limit below 0", func() error { _, err := Solve(ctx, good, -1, Options{}); return err }, "a limit of -1 bytes"},
-		{"slots below 0", func() error { _, err := Solve(ctx, good, 1, Options{Slots: -3}); return err }, "Slots is -3; want at least 0"},
-		{"a table's limit below 0", func() error { _, err := NewTable(ctx, good, -4, Options{}); return err }, "a limit of -4 bytes"},
-		{"a chain without layers", func() error { _, err := Solve(ctx, bad, 1, Options{}); return err }, "layers"},
-	}
-	for _, test := range tests {
-		if err := test.call(); err == nil || !strings.HasPrefix(err.Error(), "remat: ") || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v; want an error of plan that says %q", test.name, err, test.want)
+	_, negative := Solve(ctx, dice{layers: 3, bytes: 10}.chain(rand.New(rand.NewPCG(1, 1))), -1, Options{})
+	_, empty := Solve(ctx, Chain{}, 1, Options{})
+	_, curve := Curve(ctx, Chain{}, Options{})
+	_, _, least := Least(Chain{})
+	for _, err := range []error{negative, empty, curve, least} {
+		if err == nil || !strings.HasPrefix(err.Error(), "remat: ") {
+			t.Error(err)
 		}
 	}
 }
@@ -43,8 +35,8 @@ func TestSolversStopWithTheirContext(t *testing.T) {
 	if _, err := Solve(ctx, c, least.Peak, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Solve: %v; want that the context has ended", err)
 	}
-	if _, err := NewTable(ctx, c, 0, Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("NewTable: %v; want that the context has ended", err)
+	if _, err := Curve(ctx, c, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Curve: %v; want that the context has ended", err)
 	}
 	if _, err := NewStage(ctx, c, true, false); !errors.Is(err, context.Canceled) {
 		t.Errorf("NewStage: %v; want that the context has ended", err)

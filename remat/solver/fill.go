@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// fill computes all rows, those of short intervals first: the row of (i, l) needs those within it,
-// and rows of one length need nothing of each other. It returns ctx.Err() when ctx ends first.
+// fill computes all rows, of short intervals first: the row of (i, l) needs the rows within it, and rows
+// of one length are independent. It returns ctx.Err() when ctx ends first.
 func (g *grid) fill(ctx context.Context) error {
 	g.makeRows()
 	for length := range g.b.w {
@@ -36,59 +36,34 @@ func parallel(ctx context.Context, n int, do func(k int)) error {
 
 // fillRow computes the row of (i, l).
 func (g *grid) fillRow(i, l int) {
-	r := &g.rows[i*g.b.w+l]
+	w := g.b.w
+	r := &g.rows[i*w+l]
 	if r.n == 0 {
 		return
 	}
 	r.clear()
-	c := cell{row: r, i: i, l: l, start: r.lo, swept: -1, end: r.hi()}
-	c.saveFirst(g)
-	c.extend(g, i+1, l)
-	r.close()
-}
-
-// cell is an interval that is being computed.
-type cell struct {
-	*row
-	i, l int
-	// start is the first slot where the sweeps so far fit, and swept the bytes that they need.
-	start int
-	swept int64
-	// end is the slot from which on the row costs no more than the sweep to the last j alone. Times
-	// do not grow with m, and a sweep's with j: from there on no later j can win.
-	end int
-}
-
-// saveFirst improves the row by plans that begin with layer i with gradients.
-func (c *cell) saveFirst(g *grid) {
-	if c.i == c.l {
-		return // least = all: there is no slot between
+	if i < l { // otherwise least = all: there is no slot between
+		r.follow(g.slotAbove(g.t.saving(i, l), i, l), &g.rows[(i+1)*w+l])
 	}
-	c.follow(g.slotAbove(g.t.saving(c.i, c.l), c.i, c.l), &g.rows[(c.i+1)*g.b.w+c.l])
-}
-
-// extend improves the row by plans that keep x(i) up to one of x(first) .. x(last).
-func (c *cell) extend(g *grid, first, last int) {
-	for j := first; j <= last && c.start < c.end; j++ {
-		if need := g.t.sweeping(c.i, j, c.l); need != c.swept {
-			c.start, c.swept = max(c.start, g.slotAbove(need, c.i, c.l)), need
+	// start is the first slot where the sweeps so far fit, and swept the bytes that they need. From
+	// end on the row costs no more than the sweep to the last j alone. Times do not grow with m, and a
+	// sweep's with j: from there on no later j can win.
+	start, end, swept := r.lo, r.hi(), int64(-1)
+	for j := i + 1; j <= l && start < end; j++ {
+		if need := g.t.sweeping(i, j, l); need != swept {
+			start, swept = max(start, g.slotAbove(need, i, l)), need
 		}
-		cost := g.nograd(c.i, j)
+		cost := g.nograd(i, j)
 		if cost > g.worth {
-			return
+			break
 		}
-		for c.end > c.start && c.v[c.end-1-c.lo] <= cost {
-			c.end--
+		for end > start && r.v[end-1-r.lo] <= cost {
+			end--
 		}
-		c.keepUpTo(g, j, cost)
+		// moves counts the slots between (i, l, m) and (j, l, m - a(i, j)).
+		r.split(start, end, &g.rows[j*w+l], int(g.moves[i*w+j]), &g.rows[i*w+j-1], cost)
 	}
-}
-
-// keepUpTo improves the slots start .. end-1 by plans that keep x(i) up to x(j).
-func (c *cell) keepUpTo(g *grid, j int, cost float32) {
-	w := g.b.w
-	// From the slot of (i, l, m) to that of (j, l, m - a(i, j)) there are moves slots.
-	c.row.split(c.start, c.end, &g.rows[j*w+c.l], int(g.moves[c.i*w+j]), &g.rows[c.i*w+j-1], cost)
+	r.close()
 }
 
 // split improves the slots start .. end-1 of r: cost, right move slots further, and left are added.
@@ -131,7 +106,7 @@ func (r *row) split(start, end int, right *row, move int, left *row, cost float3
 	}
 }
 
-// follow improves the slots of r from s on by those of next.
+// follow improves the slots of r from s on by the slots of next.
 func (r *row) follow(s int, next *row) {
 	s = max(s, r.lo, next.lo)
 	if within := min(next.hi(), r.hi()); s < within {

@@ -12,16 +12,15 @@ type front []breakpoint
 // breakpoint is the fewest bytes that a price takes.
 type breakpoint struct{ bytes, price int64 }
 
-// free is the front of what takes neither bytes nor time.
+// free is the front that takes neither bytes nor time.
 var free = front{{bytes: math.MinInt64 / 4}}
 
-// upTo is the number of breakpoints up to so many bytes.
+// upTo is the number of breakpoints up to a number of bytes.
 func (f front) upTo(bytes int64) int {
 	return sort.Search(len(f), func(k int) bool { return f[k].bytes > bytes })
 }
 
-// fewest is the least bytes that have the same price as so many. bytes are not below the first
-// breakpoint.
+// fewest is the least bytes of the same price. bytes are not below the first breakpoint.
 func (f front) fewest(bytes int64) int64 { return f[f.upTo(bytes)-1].bytes }
 
 // envelope is the minimum of the fronts that were added to it.
@@ -33,8 +32,8 @@ type envelope struct {
 // clear makes the minimum infinite.
 func (e *envelope) clear() { e.best = e.best[:0] }
 
-// add lowers the minimum to a sum wherever that is less, from a number of bytes on. The sum is that
-// of price, of right moved by moveRight to more bytes, and of left moved by moveLeft.
+// add lowers the minimum to a sum wherever that is less, from a number of bytes on. The sum adds
+// price, right moved by moveRight to more bytes, and left moved by moveLeft.
 //
 // A sum of step functions has no more breakpoints than its terms together. So one pass over the
 // breakpoints of the minimum so far, of right and of left gives the new minimum.
@@ -91,7 +90,7 @@ func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64,
 	e.best, e.spare = out, old
 }
 
-// drop is f with a lower price from a number of bytes on, which is not below the last breakpoint's.
+// drop is f with a lower price from a number of bytes on, at least the last breakpoint's.
 func (f front) drop(bytes, price int64) front {
 	n := len(f)
 	switch {

@@ -6,15 +6,9 @@ import (
 	"sort"
 )
 
-// rounding says on which side of the optimum a grid's times lie.
-type rounding int
-
-const (
-	achievable rounding = iota // never below it: there is a plan for every finite time
-	optimistic                 // never above it: no plan is faster
-)
-
-// grid is Opt(i, l, m) for all intervals of layers and bytes m up to most, at every unit bytes.
+// grid is Opt(i, l, m) for all intervals of layers and bytes m up to most, at every unit bytes. The
+// times of an achievable grid are never below the optimum: every finite time has a plan. The times of an
+// optimistic grid are never above it: no plan is faster.
 //
 // Sizes are not rounded. The row of (i, l) has the bytes at which
 //
@@ -30,17 +24,19 @@ const (
 // A row holds only the slots between least(i, l), below which it is infinite, and all(i, l), from
 // which it is 0, or most.
 type grid struct {
-	t        *terms
-	b        *bounds
-	rounding rounding
-	most     int64 // greatest m
-	unit     int64
-	origin   int64 // z of slot 0; most is a slot
-	rows     []row
-	moves    []int     // at i*w+j, see move
-	cost     []float64 // nograd of the layers before i, in units of scale: all layers' together, so that float32 holds them whatever they are
-	scale    float64   // microseconds
-	worth    float32   // times above it are not looked for, in units of scale; see narrow
+	t          *terms
+	b          *bounds
+	optimistic bool
+	most       int64 // greatest m
+	unit       int64
+	origin     int64 // z of slot 0; most is a slot
+	rows       []row
+	moves      []int // at i*w+j, see move
+	// cost is nograd of the layers before i, in units of scale: all layers' together, so that float32
+	// holds them whatever they are.
+	cost  []float64
+	scale float64 // microseconds
+	worth float32 // times above it are not looked for, in units of scale; see narrow
 }
 
 // row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
@@ -52,7 +48,7 @@ type row struct {
 
 func (r *row) hi() int { return r.lo + r.n }
 
-// empty says that there is nothing in the row but infinite times.
+// empty reports whether all times of the row are infinite.
 func (r *row) empty() bool { return r.n == 0 && r.tail == infinite }
 
 // slotAbove is the first slot of (i, l) with m bytes or more.
@@ -88,10 +84,8 @@ func (g *grid) at(i, l int, m int64) float32 {
 
 // look is the time in a row of (i, l) for m bytes.
 func (g *grid) look(r *row, i, l int, m int64) float32 {
-	s := 0
-	if g.rounding == achievable {
-		s = g.slotBelow(m, i, l)
-	} else {
+	s := g.slotBelow(m, i, l)
+	if g.optimistic {
 		s = g.slotAbove(m, i, l)
 	}
 	switch {
@@ -104,8 +98,9 @@ func (g *grid) look(r *row, i, l int, m int64) float32 {
 }
 
 // newGrid computes the sizes of the rows; fill allocates and computes them.
-func newGrid(t *terms, b *bounds, most, unit int64, side rounding) *grid {
-	g := &grid{t: t, b: b, rounding: side, most: most, unit: unit, origin: most % unit, rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
+func newGrid(t *terms, b *bounds, most, unit int64, optimistic bool) *grid {
+	g := &grid{t: t, b: b, optimistic: optimistic, most: most, unit: unit, origin: most % unit,
+		rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
 	g.price()
 	for i := range b.w {
 		for l := i; l < b.w; l++ {
@@ -146,7 +141,7 @@ func (g *grid) makeRows() {
 func (g *grid) band(i, l int, least, all int64) (lo, n int, tail float32) {
 	lo, hi := g.slotAbove(least, i, l), g.slotAbove(all, i, l)
 	last := g.slotBelow(g.most, i, l)
-	if g.rounding == optimistic {
+	if g.optimistic {
 		last = g.slotAbove(g.most, i, l)
 	}
 	if hi <= last+1 {
@@ -158,21 +153,21 @@ func (g *grid) band(i, l int, least, all int64) (lo, n int, tail float32) {
 // move is the number of slots by which z grows from (i, l, m) to (j, l, m - a(i, j)).
 func (g *grid) move(i, j int) int {
 	up := g.t.savedSum[j] - g.t.savedSum[i] - g.t.kept(i, j)
-	if g.rounding == achievable {
+	if !g.optimistic {
 		return floorDiv(up, g.unit)
 	}
 	return ceilDiv(up, g.unit)
 }
 
 // price fills cost. In an achievable grid, which guides plans, a layer that takes no time costs a
-// ten-millionth of what others take, so that it is not computed again for nothing.
+// ten-millionth of all layers, so that it is not computed again for nothing.
 func (g *grid) price() {
 	n := g.t.n
 	g.cost = make([]float64, n+1)
 	g.scale = g.t.nograd[n]
 	total := cmp.Or(g.scale, 1)
 	least := 0.0
-	if g.rounding == achievable {
+	if !g.optimistic {
 		least = 1e-7 / float64(n)
 	}
 	for i := range n {
@@ -180,7 +175,7 @@ func (g *grid) price() {
 	}
 }
 
-// unitFor is a unit that divides bytes into about so many slots. It is a multiple of the grain, so
+// unitFor is a unit that divides bytes into a number of slots. It is a multiple of the grain, so
 // that more sizes fall on slots.
 func (t *terms) unitFor(bytes int64, slots int) int64 {
 	return t.multiple(int64(ceilDiv(bytes, int64(slots))))
@@ -205,9 +200,9 @@ func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) 
 // down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }
 
-// narrow excludes from g, which is not filled yet, what no plan with a time below cost can pass,
-// because the interval alone costs more in an optimistic grid by. What is excluded counts as
-// infinite, so where a time of g is above cost, cost is the bound. cost is in units of scale.
+// narrow excludes plans that take as long as cost, in units of scale, from g, which is not filled
+// yet. by is an optimistic grid: a slot is excluded if its interval alone costs more there. An
+// excluded slot counts as infinite. So if a time of g is above cost, cost is the bound.
 func (g *grid) narrow(by *grid, cost float32) {
 	w := g.b.w
 	g.worth = cost

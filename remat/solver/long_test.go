@@ -38,10 +38,17 @@ func limits(t testing.TB, c Chain) (least, greatest int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if greatest, err = Greatest(c); err != nil {
+	return p.Peak, greatestOf(t, c)
+}
+
+// greatestOf is the peak of the plan that recomputes nothing.
+func greatestOf(t testing.TB, c Chain) int64 {
+	t.Helper()
+	report, err := Check(c, None(len(c.Layers)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Peak, greatest
+	return report.Peak
 }
 
 // TestLongChains: layers of long chains are joined, and yet there is a plan from the least limit on,
@@ -49,10 +56,6 @@ func limits(t testing.TB, c Chain) (least, greatest int64) {
 func TestLongChains(t *testing.T) {
 	c := measured(mostLayers+50, 4)
 	least, greatest := limits(t, c)
-	table, err := NewTable(context.Background(), c, 0, Options{Slots: 100})
-	if err != nil || table.Exact() {
-		t.Fatal(err, table.Exact())
-	}
 	for _, test := range []struct {
 		limit    int64
 		overhead float64 // at most; 0 is any
@@ -71,11 +74,11 @@ func TestLongChains(t *testing.T) {
 		if t.Logf("limit %d: overhead %.4f", test.limit, overhead); test.overhead > 0 && overhead > test.overhead {
 			t.Errorf("limit %d: overhead %.3f; want at most %v", test.limit, overhead, test.overhead)
 		}
-		if q := table.Plan(test.limit); CheckPlan(c, q) != nil || test.overhead > 0 && q.Time > 1.05*p.Time {
-			t.Errorf("limit %d: the table's plan takes %v us, want about %v; %v", test.limit, q.Time, p.Time, CheckPlan(c, q))
-		}
 	}
-	curve := table.Curve()
+	curve, err := Curve(context.Background(), c, Options{Slots: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for k, point := range curve {
 		if k > 0 && (point.Peak <= curve[k-1].Peak || point.Time >= curve[k-1].Time) {
 			t.Errorf("%+v after %+v", point, curve[k-1])
@@ -103,8 +106,8 @@ func TestPlansOfJoinedLayersAreExact(t *testing.T) {
 			t.Fatalf("%+v joined at %v: %v", c, j.first, err)
 		}
 		least, greatest := limits(t, j.chain)
-		if same, err := Greatest(c); err != nil || same != greatest {
-			t.Fatalf("%+v joined at %v: %d bytes at most, want %d, %v", c, j.first, greatest, same, err)
+		if same := greatestOf(t, c); same != greatest {
+			t.Fatalf("%+v joined at %v: %d bytes at most, want %d", c, j.first, greatest, same)
 		}
 		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain), least+r.Int64N(greatest-least+1), Options{Steps: 1 << 30})
 		if err != nil {

@@ -5,8 +5,8 @@ import (
 )
 
 // path is a plan that is being written: its operations in order, with their costs. It uses the
-// arithmetic of the recurrence on bytes and adds up what is resident, so its peak is exact,
-// whatever has guided the choices.
+// arithmetic of the recurrence on bytes and adds up the resident bytes. So its peak is exact
+// whatever guides the choices.
 type path struct {
 	t   *terms
 	ops []remat.Op
@@ -17,52 +17,36 @@ type path struct {
 	extra          float64 // time beyond t.once
 	recomputed     int     // forwards without gradients
 	leaves         int64   // x(L) alone, which leaves the stage before the loss; 0 where it is part of X(L)
-	// early is the peak before the loss, held what waits for it, and again and late the peaks from
-	// the loss up to the first backward and from that on.
-	early, held, again, late int64
-	at                       moment
+	// early is the peak before the loss, late the peak from the loss on, and held the bytes that wait
+	// for it.
+	early, held, late int64
+	lossDone          bool
 }
-
-// moment says which part of a plan is being written.
-type moment int
-
-const (
-	beforeLoss moment = iota
-	beforeBackward
-	inBackward
-)
 
 func newPath(t *terms) *path { return &path{t: t, ops: make([]remat.Op, 0, 4*t.n+1)} }
 
-// do writes an operation; bytes are its own, beside the resident ones.
+// do writes an operation; bytes are its own, in addition to the resident bytes.
 func (p *path) do(o remat.Op, bytes int64) {
 	most := p.t.chain.Input + p.resident + bytes
 	if most > p.peak {
 		p.peak, p.peakOp = most, len(p.ops)
 	}
 	if o.Kind == remat.LossStep {
-		p.at, p.held = beforeBackward, p.t.chain.Input+p.resident-p.leaves
-	} else if o.Kind == remat.Backward {
-		p.at = inBackward
+		p.lossDone, p.held = true, p.t.chain.Input+p.resident-p.leaves
 	}
-	switch p.at {
-	case beforeLoss:
-		p.early = max(p.early, most)
-	case beforeBackward:
-		p.again = max(p.again, most)
-	case inBackward:
+	if p.lossDone {
 		p.late = max(p.late, most)
+	} else {
+		p.early = max(p.early, most)
 	}
 	p.ops = append(p.ops, o)
 }
 
-// after is the peak from the loss on.
-func (p *path) after() int64 { return max(p.again, p.late) }
-
 // plan is the finished path as a plan. bound is a time that no plan is below.
 func (p *path) plan(limit int64, bound float64) remat.Plan {
 	time := p.t.once + p.extra
-	return remat.Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time), Ops: p.ops, Chain: p.t.chain.Fingerprint()}
+	return remat.Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time), Ops: p.ops,
+		Chain: p.t.chain.Fingerprint()}
 }
 
 // save writes forward_save i of (i, l), or the loss.
@@ -76,19 +60,19 @@ func (p *path) save(i, l int) {
 	p.resident += layer.Saved
 }
 
-// backward writes the backward of layer i, which save(i, l) has saved. That of the loss is part of
+// backward writes the backward of layer i, which save(i, l) has saved. The loss has its backward in
 // its operation.
 func (p *path) backward(i int) {
 	if i == p.t.n {
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.do(remat.Op{Kind: remat.Backward, Layer: i}, p.t.y[i+1]+p.t.made[i]+layer.WeightGradient+layer.BackwardTmp-layer.BackwardEarly)
+	p.do(remat.Op{Kind: remat.Backward, Layer: i},
+		p.t.y[i+1]+p.t.made[i]+layer.WeightGradient+layer.BackwardTmp-layer.BackwardEarly)
 	p.resident += layer.WeightGradient - layer.Saved
 }
 
-// compute writes the forwards without gradients from x(i) to x(j), both of which stay. y(l+1) is
-// there.
+// compute writes the forwards without gradients from x(i) to x(j), and keeps both. y(l+1) is held.
 func (p *path) compute(i, j, l int) {
 	kind, before := remat.ForwardKeep, int64(0)
 	for k := i; k < j; k++ {

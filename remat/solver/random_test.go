@@ -55,11 +55,7 @@ func checkOne(t *testing.T, c Chain, o Options, r *rand.Rand) {
 		t.Error(err)
 		return
 	}
-	greatest, err := Greatest(c)
-	if err != nil {
-		t.Error(err)
-		return
-	}
+	greatest := greatestOf(t, c)
 	var limit int64
 	switch r.IntN(6) {
 	case 0:
@@ -91,17 +87,9 @@ func checkOne(t *testing.T, c Chain, o Options, r *rand.Rand) {
 		t.Errorf("limit %d of %+v: not feasible, peak %d; the least is %d", limit, c, p.Peak, least.Peak)
 	case limit >= greatest && (p.Peak != greatest || len(p.Ops) != 2*len(c.Layers)+1):
 		t.Errorf("limit %d of %+v: peak %d, %d operations; want no recomputation", limit, c, p.Peak, len(p.Ops))
-	case p.Feasible && p.LowerBound < 0.999*oncePart(c):
-		t.Errorf("limit %d of %+v: bound %v; everything once takes %v", limit, c, p.LowerBound, oncePart(c))
+	case p.Feasible && p.LowerBound < 0.999*c.Once():
+		t.Errorf("limit %d of %+v: bound %v; everything once takes %v", limit, c, p.LowerBound, c.Once())
 	}
-}
-
-func oncePart(c Chain) float64 {
-	sum := c.Loss.Backward
-	for _, l := range c.Layers {
-		sum += l.Forward + l.Backward
-	}
-	return sum
 }
 
 // TestSolveAgreesWithTheRecurrence compares with the recurrence itself, by recursion over bytes, on
@@ -118,10 +106,7 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		greatest, err := Greatest(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		greatest := greatestOf(t, c)
 		limit := rapid.Int64Range(max(least.Peak, 1), max(greatest, 1)).Draw(t, "limit")
 		p, err := Solve(context.Background(), c, limit, Options{Gap: 1e-12, Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps"), Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")})
 		if err != nil {
@@ -130,7 +115,7 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 		if err := CheckPlan(c, p); err != nil {
 			t.Fatal(err)
 		}
-		want := oncePart(c) + newRecursion(c).extra(0, d.layers, limit-c.Input)
+		want := c.Once() + newRecursion(c).extra(0, d.layers, limit-c.Input)
 		if p.Time != want || p.LowerBound > want || p.LowerBound < want*(1-1e-5) {
 			t.Fatalf("limit %d of %+v: %v, bound %v; want %v", limit, c, p.Time, p.LowerBound, want)
 		}
@@ -227,4 +212,17 @@ func (r *recursion) extra(i, l int, m int64) float64 {
 	}
 	memo[m] = best
 	return best
+}
+
+// greatestOf is the peak of the plan that recomputes nothing.
+func greatestOf(t interface {
+	Helper()
+	Fatal(...any)
+}, c Chain) int64 {
+	t.Helper()
+	report, err := Check(c, None(len(c.Layers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report.Peak
 }

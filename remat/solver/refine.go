@@ -18,10 +18,10 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 	}
 	unit := t.unitFor(m, slots)
 	for coarser, last := int64(1), (*grid)(nil); ; coarser = 4 {
-		for _, side := range []rounding{achievable, optimistic} {
-			g := newGrid(t, b, m, unit, side)
-			if side == achievable && unit > t.grain {
-				g = newGrid(t, b, m, unit*coarser, side)
+		for _, optimistic := range []bool{false, true} {
+			g := newGrid(t, b, m, unit, optimistic)
+			if !optimistic && unit > t.grain {
+				g = newGrid(t, b, m, unit*coarser, false)
 			}
 			if last != nil {
 				g.narrow(last, float32(best.extra/g.scale*(1+2*g.slack())))
@@ -29,14 +29,14 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 			if err := g.fill(ctx); err != nil {
 				return nil, 0, err
 			}
-			for _, advice := range []adviser{hopeful{g}, known{g}} {
+			for _, advice := range []adviser{guide{g, true}, guide{g, false}} {
 				p := newPath(t)
 				if p.write(b, advice, 0, t.n, m); best == nil || p.better(best) {
 					best = p
 				}
 			}
-			if side == optimistic {
-				// Where g leaves out what is no better than the best plan, that plan is the bound.
+			if optimistic {
+				// If g leaves out all plans that are no better than the best one, that is the bound.
 				bound = max(bound, min(best.extra, g.microseconds(g.at(0, t.n, m))*(1-g.slack())))
 				last = g
 			}
@@ -58,8 +58,8 @@ const (
 	// firstCoarser is the number of slots of Options that make one slot of the first grids, which
 	// take a small part of the time.
 	firstCoarser = 8
-	// mostFiner bounds how much finer the next grid is, as the errors of the last one predict only
-	// so much.
+	// mostFiner bounds how much finer the next grid is, as the errors of the last one are no sure
+	// prediction.
 	mostFiner = 16
 	// mostTable is about the most bytes that a grid may take.
 	mostTable = 128 << 20

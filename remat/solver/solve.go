@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"penstock.example/internal/arg"
 	"penstock.example/remat"
 )
 
@@ -25,37 +24,31 @@ type Options struct {
 	Gap float64
 }
 
-func (o Options) withDefaults() (Options, error) {
-	if err := arg.AtLeast("remat", "Slots", o.Slots, 0); err != nil {
-		return o, err
-	}
-	if math.IsNaN(o.Gap) {
-		return o, &arg.ConfigError{Of: "remat", Field: "Gap", Value: o.Gap,
-			Remedy: "want a part of the time, such as 0.001, or less than 0 for one pair of tables"}
-	}
-	o.Steps, o.Slots, o.Gap = cmp.Or(o.Steps, 32<<20), cmp.Or(o.Slots, 500), cmp.Or(o.Gap, 0.001)
-	return o, nil
+func (o Options) withDefaults() Options {
+	return Options{cmp.Or(o.Steps, 32<<20), cmp.Or(o.Slots, 500), cmp.Or(o.Gap, 0.001)}
 }
 
-// Solve finds the plan of least time whose peak is at most limit. A limit counts all bytes of the
+// Solve finds the plan of least time with a peak of at most limit. A limit counts all bytes of the
 // chain, its input too; 0 is none.
 //
 // Up to some 60 layers, where Options.Steps suffice, the plan is the fastest; of the fastest plans
 // it has the fewest recomputations, and of those the least peak. Up to 250 layers tables are
 // refined until the plan is within Options.Gap of the bound. Layers of longer chains are joined
-// until there are 250, and plan.LowerBound is the time of running everything once. In any case the
+// to 250, and plan.LowerBound is the time of running everything once. In any case the
 // peak never exceeds the limit, and no plan is faster than Plan.LowerBound. If no plan stays under
-// the limit, which is no error, the result is not feasible and its Peak is the least limit that has
-// one.
+// the limit, the result is not feasible and its Peak is the least limit with a plan.
 //
-// Plans are persistent: an input that is kept stays until its backward (see terms.go). Solve returns an error for a chain that makes no sense, and ctx.Err() when ctx ends
-// first.
+// Plans are persistent: an input that is kept stays until its backward (see terms.go). Solve returns
+// an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
 func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Plan, error) {
-	t, o, err := prepare(ctx, c, limit, o)
-	if err != nil {
+	if err := c.Check(); err != nil {
 		return remat.Plan{}, err
 	}
-	p, bound, least, err := solveTerms(ctx, t, limit, o)
+	if limit < 0 {
+		return remat.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
+	}
+	t := newTerms(c)
+	p, bound, least, err := solveTerms(ctx, t, limit, o.withDefaults())
 	switch {
 	case err != nil:
 		return remat.Plan{}, err
@@ -65,20 +58,8 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 	return p.plan(limit, t.once+bound), nil
 }
 
-// prepare checks what Solve and NewTable are given, and returns the chain's terms.
-func prepare(ctx context.Context, c remat.Chain, limit int64, o Options) (*terms, Options, error) {
-	o, wrong := o.withDefaults()
-	if err := cmp.Or(wrong, c.Check()); err != nil {
-		return nil, o, err
-	}
-	if limit < 0 {
-		return nil, o, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
-	}
-	return newTerms(c), o, nil
-}
-
-// solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once,
-// or, if there is none under the limit, nil and the least limit that has one.
+// solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once.
+// If no plan stays under the limit it returns nil and the least limit with a plan.
 func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64, err error) {
 	p = newPath(t)
 	if p.all(0, t.n); limit == 0 || limit >= p.peak {
@@ -113,14 +94,16 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 	return p, bound, 0, err
 }
 
-// better reports whether p is faster than q, or as fast with fewer recomputations, or with less memory.
+// better reports whether p is faster than q, or as fast with fewer recomputations, or with less
+// memory.
 func (p *path) better(q *path) bool {
-	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed), cmp.Compare(p.peak, q.peak)) < 0
+	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed),
+		cmp.Compare(p.peak, q.peak)) < 0
 }
 
-// Least is a plan of the least peak that there is, exactly, and the first operation at that peak,
-// as an index into its Ops: what must shrink for less to be enough. Its limit is its peak; it does
-// not try to be fast, as [Solve] does at that limit. The error is a [*remat.ChainError].
+// Least is a plan of the least possible peak, and the index of its first operation at that peak.
+// Its limit is its peak. It does not try to be fast, as [Solve] does at that limit. The error is a
+// [*remat.ChainError].
 func Least(c remat.Chain) (p remat.Plan, peakOp int, err error) {
 	if err := c.Check(); err != nil {
 		return remat.Plan{}, 0, err
@@ -133,18 +116,7 @@ func Least(c remat.Chain) (p remat.Plan, peakOp int, err error) {
 	return w.plan(w.peak, t.once), w.peakOp, nil
 }
 
-// Greatest is the peak of the plan that recomputes nothing, in bytes: the limit from which on there
-// is nothing to win. The error is a [*remat.ChainError].
-func Greatest(c remat.Chain) (int64, error) {
-	if err := c.Check(); err != nil {
-		return 0, err
-	}
-	p := newPath(newTerms(c))
-	p.all(0, p.t.n)
-	return p.peak, nil
-}
-
-// ExplainLeast says what the least limit of a chain is, exactly, and what sets it. The error is a
+// ExplainLeast returns the least limit of a chain and the operation that sets it. The error is a
 // [*remat.ChainError].
 func ExplainLeast(c remat.Chain) (remat.LeastLimit, error) {
 	p, at, err := Least(c)

@@ -23,31 +23,26 @@ func alike(layers int) remat.Chain {
 // What a third less memory costs: five of twelve forwards again.
 func ExampleSolve() {
 	c := alike(12)
-	greatest, err := solver.Greatest(c)
+	p, err := solver.Solve(context.Background(), c, 104e6, solver.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	p, err := solver.Solve(context.Background(), c, greatest*2/3, solver.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Printf("%d of %d bytes, %v µs, at least %.0f\n", p.Peak, greatest, p.Time, p.LowerBound)
+	fmt.Printf("%d bytes, %v µs, at least %.0f\n", p.Peak, p.Time, p.LowerBound)
 	fmt.Println(remat.FormatOps(p.Ops))
 	// Output:
-	// 100000000 of 156000000 bytes, 410 µs, at least 410
+	// 100000000 bytes, 410 µs, at least 410
 	// S0 S1 K2 F3 F4 F5 F6 S7 S8 S9 S10 S11 L B11 B10 B9 B8 B7 S2 S3 S4 S5 S6 B6 B5 B4 B3 B2 B1 B0
 }
 
-// All that there is to choose from, from one table.
-func ExampleTable_Curve() {
-	table, err := solver.NewTable(context.Background(), alike(4), 0, solver.Options{})
+// All that there is to choose from.
+func ExampleCurve() {
+	curve, err := solver.Curve(context.Background(), alike(4), solver.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, p := range table.Curve() {
+	for _, p := range curve {
 		fmt.Printf("%d MB: %v µs\n", p.Peak/1e6, p.Time)
 	}
 	// Output:

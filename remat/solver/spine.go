@@ -1,9 +1,6 @@
 package solver
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // available is the bytes that one micro-batch has on a stage of a pipeline, x(0) counted. forward
 // is for its operations before the loss, backward for those from the loss on, and held for what
@@ -12,19 +9,18 @@ type available struct {
 	forward, held, backward int64
 }
 
-// spine is Opt(i, L, m) where the forwards before the loss and the operations from it on have bytes
-// of their own, and what is held between the two is limited as well. m is what is left of backward.
+// spine is Opt(i, L, m) with different bytes before the loss and from it on, and a limit of the bytes
+// held between the two. m is the rest of backward.
 //
-// Of the recurrence only the intervals that end with the loss, which are those begun before it, are
-// affected:
+// It differs from the recurrence only in intervals that end with the loss, which begin before it:
 //
-//	save i          as before, but of saving(i, L) the forward's moment compares with forward
-//	keep up to j    as before, but sweep(i, j) compares with forward; what comes back to x(i) does so after the loss, and costs what it does in the whole chain
-//	keep up to x(L) as before, but x(L) leaves the stage, and is not held
-//	loss            in addition held must suffice: m >= backward - held where x(L) is a part of X(L)
+//	save i          the forward's moment in saving(i, L) compares with forward
+//	keep up to j    sweep(i, j) compares with forward; the return to x(i) comes after the loss
+//	keep up to x(L) x(L) leaves the stage, and is not held
+//	loss            m >= backward - held if x(L) is a part of X(L)
 //
-// x(L) alone counts during its own micro-batch's loss where the loss is on the stage, as it
-// does in a chain without a pipeline.
+// If the loss is on the stage, x(L) alone counts during its own micro-batch's loss, as in a chain
+// without a pipeline.
 type spine struct {
 	t *terms
 	b *bounds
@@ -39,27 +35,30 @@ type ends interface {
 	end(i int, m int64) float64
 }
 
-// fill computes s for the bytes r. It reuses the memory of s.
-func (s *spine) fill(t *terms, b *bounds, r available) {
+func newSpine(t *terms, b *bounds, r available) *spine {
 	n := t.n
-	*s = spine{t: t, b: b, available: r, least: sized(s.least, n+1), all: sized(s.all, n+1), keep: sized(s.keep, (n+1)*(n+1))}
+	s := &spine{t: t, b: b, available: r, least: make([]int64, n+1), all: make([]int64, n+1),
+		keep: make([]int64, (n+1)*(n+1))}
 	s.least[n] = max(s.waiting(), t.saving(n, n))
 	s.all[n] = s.least[n]
 	for i := n - 1; i >= 0; i-- {
 		save := s.saving(i)
-		least := max(save, t.saved[i]+s.least[i+1])
+		s.least[i] = max(save, t.saved[i]+s.least[i+1])
 		s.all[i] = max(save, t.saved[i]+s.all[i+1])
 		for j := i + 1; j <= n; j++ {
-			keep := s.keepingOf(i, j)
+			left, _ := b.of(i, j-1)
+			keep := max(t.sweeping(i, j, n)-s.early(), left+t.weights(j, n))
+			if j == n {
+				keep = max(keep, t.kept(i, j)+t.saving(j, j), s.waiting())
+			} else {
+				keep = max(keep, t.kept(i, j)+s.least[j])
+			}
 			s.keep[i*(n+1)+j] = keep
-			least = min(least, keep)
+			s.least[i] = min(s.least[i], keep)
 		}
-		s.least[i] = least
 	}
+	return s
 }
-
-// sized is a slice of n elements that are to be overwritten, in the memory of list if that has them.
-func sized[T any](list []T, n int) []T { return slices.Grow(list[:0], n)[:n] }
 
 // early is how many more bytes are available before the loss than after it.
 func (s *spine) early() int64 { return s.forward - s.backward }
@@ -75,17 +74,6 @@ func (s *spine) saving(i int) int64 {
 
 // keeping is the least m for keeping x(i) up to x(j), with all that happens until x(i)'s backward.
 func (s *spine) keeping(i, j int) int64 { return s.keep[i*(s.t.n+1)+j] }
-
-// keepingOf computes keeping from what follows.
-func (s *spine) keepingOf(i, j int) int64 {
-	t := s.t
-	left, _ := s.b.of(i, j-1)
-	need := max(t.sweeping(i, j, t.n)-s.early(), left+t.weights(j, t.n))
-	if j == t.n {
-		return max(need, t.kept(i, j)+t.saving(j, j), s.waiting())
-	}
-	return max(need, t.kept(i, j)+s.least[j])
-}
 
 // writeSpine adds a plan of (i, L, m), m >= least[i], to p, as [path.write] does where all
 // operations have the same bytes.

@@ -24,7 +24,8 @@ func newSpineFronts(s *steps, on *spine) *spineFronts {
 			if j < n {
 				right, move = e.fronts[j], t.kept(i, j)
 			}
-			least.add(right, move, s.fronts[i*(n+1)+j-1], t.weights(j, n), s.prices[j]-s.prices[i], on.keeping(i, j))
+			least.add(right, move, s.fronts[i*(n+1)+j-1], t.weights(j, n), s.prices[j]-s.prices[i],
+				on.keeping(i, j))
 		}
 		e.fronts[i] = slices.Clone(least.best)
 	}
@@ -33,41 +34,28 @@ func newSpineFronts(s *steps, on *spine) *spineFronts {
 
 func (e *spineFronts) end(i int, m int64) float64 { return e.fronts[i].at(m) }
 
-// spineRows are the rows of a spine in an achievable or an optimistic grid.
+// spineRows are the rows of a spine in an achievable grid.
 type spineRows struct {
-	hopeful
-	on    *spine
-	rows  []row     // by i
-	cells []float32 // of the rows
+	guide
+	on   *spine
+	rows []row // by i
 }
 
 func newSpineRows(g *grid, on *spine) *spineRows {
-	e := &spineRows{}
-	e.fill(g, on)
-	return e
-}
-
-// fill computes e for a spine. It reuses the memory of e.
-func (e *spineRows) fill(g *grid, on *spine) {
 	n := g.t.n
-	*e = spineRows{hopeful: hopeful{g}, on: on, rows: sized(e.rows, n+1), cells: e.cells}
-	cells := 0
-	for i := range e.rows {
-		r := &e.rows[i]
-		r.lo, r.n, r.tail = g.band(i, n, on.least[i], on.all[i])
-		cells += r.n
-	}
-	e.cells = sized(e.cells, cells)
-	v := e.cells
+	e := &spineRows{guide{g, true}, on, make([]row, n+1)}
 	loss := row{lo: -1 << 40, tail: 0} // after x(n) alone
 	for i := n; i >= 0; i-- {
 		r := &e.rows[i]
-		r.v, v = v[:r.n:r.n], v[r.n:]
+		r.lo, r.n, r.tail = g.band(i, n, on.least[i], on.all[i])
 		if r.n == 0 {
 			continue
 		}
+		r.v = make([]float32, r.n)
 		r.clear()
-		r.follow(g.slotAbove(on.saving(i), i, n), &e.rows[i+1])
+		if i < n {
+			r.follow(g.slotAbove(on.saving(i), i, n), &e.rows[i+1])
+		}
 		for j := i + 1; j <= n; j++ {
 			right, move := &e.rows[j], int(g.moves[i*g.b.w+j])
 			if j == n {
@@ -75,28 +63,25 @@ func (e *spineRows) fill(g *grid, on *spine) {
 			}
 			// keeping compares what its parts compare, exactly; a row's own first slot may be
 			// later.
-			r.split(max(r.lo, g.slotAbove(on.keeping(i, j), i, n)), r.hi(), right, move, &g.rows[i*g.b.w+j-1], g.nograd(i, j))
+			r.split(max(r.lo, g.slotAbove(on.keeping(i, j), i, n)), r.hi(), right, move, &g.rows[i*g.b.w+j-1],
+				g.nograd(i, j))
 		}
 		r.close()
 	}
+	return e
 }
 
-// time is that of (i, L, m) in units of the grid's scale.
-func (e *spineRows) time(i int, m int64) float32 {
+// end is the time of (i, L, m) in units of the grid's scale. If the row has no time although the
+// bytes suffice, it is a guess.
+func (e *spineRows) end(i int, m int64) float64 {
+	v := float32(0)
 	switch {
 	case m < e.on.least[i]:
-		return infinite
-	case m >= e.on.all[i]:
-		return 0
-	}
-	return e.look(&e.rows[i], i, e.t.n, m)
-}
-
-// end is time, or a guess where that is infinite although there are enough bytes.
-func (e *spineRows) end(i int, m int64) float64 {
-	v := e.time(i, m)
-	if v == infinite && m >= e.on.least[i] {
-		v = e.rows[i].guess(e.grid.nograd(i, e.t.n))
+		v = infinite
+	case m < e.on.all[i]:
+		if v = e.look(&e.rows[i], i, e.t.n, m); v == infinite {
+			v = e.rows[i].guess(e.grid.nograd(i, e.t.n))
+		}
 	}
 	return float64(v)
 }

@@ -33,7 +33,7 @@ func (p *MicroBatch) Beats(o *MicroBatch) bool {
 }
 
 func (p *path) point() MicroBatch {
-	return MicroBatch{p.ops, p.early, p.held, p.after(), p.extra}
+	return MicroBatch{p.ops, p.early, p.held, p.late, p.extra}
 }
 
 // NewStage prepares a chain, which must make sense. receives says that a later stage sends the
@@ -52,7 +52,7 @@ func NewStage(ctx context.Context, c remat.Chain, receives, plain bool) (*Stage,
 	}
 	_, all := s.b.of(0, s.t.n)
 	slots := max(min(stageCells/(s.t.n*s.t.n), 2000), 300)
-	s.grid = newGrid(s.t, s.b, max(all, 1), s.t.unitFor(max(all, 1), slots), achievable)
+	s.grid = newGrid(s.t, s.b, max(all, 1), s.t.unitFor(max(all, 1), slots), false)
 	return s, s.grid.fill(ctx)
 }
 
@@ -66,7 +66,7 @@ const workings = 12
 
 // Curve returns plans that no other of them beats in bytes and time, by ascending time: the first
 // recomputes nothing. For each of several distances between Held and Backward it has all plans of
-// the front, or about so many if most is not 0.
+// the front, or about most of them if that is not 0.
 func (s *Stage) Curve(most int) []MicroBatch {
 	p := newPath(s.t)
 	p.all(0, s.t.n)
@@ -76,15 +76,14 @@ func (s *Stage) Curve(most int) []MicroBatch {
 	}
 	all := list[0]
 	least := max(all.Backward-all.Held, all.Backward/256, 1)
-	on := &spine{}
 	for k := range workings + 1 {
 		d := int64(0)
 		if k > 0 {
-			d = int64(float64(least) * math.Pow(float64(all.Backward)/float64(least), float64(k-1)/float64(workings-1)))
+			part := float64(k-1) / float64(workings-1)
+			d = int64(float64(least) * math.Pow(float64(all.Backward)/float64(least), part))
 		}
 		for _, more := range []int64{0, all.Forward} {
-			on.fill(s.t, s.b, available{forward: d + more, held: 0, backward: d})
-			list = s.front(list, on, most)
+			list = s.front(list, newSpine(s.t, s.b, available{forward: d + more, held: 0, backward: d}), most)
 		}
 	}
 	slices.SortStableFunc(list, func(a, b MicroBatch) int { return cmp.Compare(a.Time, b.Time) })

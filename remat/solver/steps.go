@@ -16,10 +16,10 @@ type steps struct {
 	b      *bounds
 	fronts []front // at i*(n+1)+l
 
-	// prices are those of running the layers before i without gradients. The lowest bits of a price
-	// count forwards, so that of two plans that take the same time the one with fewer
-	// recomputations is cheaper. The other bits are time, in units of a power of two microseconds.
-	// So sums are exact, and a float64 holds any price.
+	// prices are the prices of the layers before i without gradients. The lowest bits of a price count
+	// forwards: of two plans of the same time the one with fewer recomputations is cheaper. The other
+	// bits are time, in units of a power of two microseconds. So sums are exact, and a float64 holds
+	// any price.
 	prices  []int64
 	counter int     // of the lowest bits
 	unit    float64 // microseconds
@@ -41,8 +41,8 @@ func newSteps(ctx context.Context, t *terms, b *bounds, visits int64) (*steps, e
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		// The work grows with the fourth or fifth power of the layers. What has taken more than the
-		// square of its share will not end in time.
+		// The work grows with the fourth or fifth power of the layers. More than the square of the
+		// share so far will not end in time.
 		if share := float64(l+1) / float64(w); float64(e.visits) > float64(visits)*share*share {
 			return nil, nil
 		}
@@ -50,7 +50,7 @@ func newSteps(ctx context.Context, t *terms, b *bounds, visits int64) (*steps, e
 	return s, nil
 }
 
-// begin adds the ways to begin (i, l) to an empty envelope; all fronts within (i, l) are there.
+// begin adds the ways to begin (i, l) to an empty envelope; all fronts within (i, l) are known.
 func (s *steps) begin(e *envelope, i, l int) {
 	t, w := s.t, s.t.n+1
 	if i == l {
@@ -82,7 +82,7 @@ func (s *steps) microseconds(price int64) float64 { return float64(price>>s.coun
 // whole is the front of the whole chain.
 func (s *steps) whole() front { return s.fronts[s.t.n] }
 
-// path is the plan of the whole chain with m bytes beside x(0). m is least or more. Of the fastest
+// path is the plan of the whole chain with m bytes without x(0). m is at least least. Of the fastest
 // plans it is one with the fewest recomputations, and of those one with the least peak.
 func (s *steps) path(m int64) *path {
 	p := newPath(s.t)
@@ -95,7 +95,7 @@ func (s *steps) at(i, l int, m int64) float64 { return s.fronts[i*(s.t.n+1)+l].a
 
 func (s *steps) nograd(i, j int) float64 { return float64(s.prices[j] - s.prices[i]) }
 
-// at is the price with so many bytes.
+// at is the price of a number of bytes.
 func (f front) at(bytes int64) float64 {
 	k := f.upTo(bytes)
 	if k == 0 {

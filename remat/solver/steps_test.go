@@ -32,12 +32,12 @@ func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 	limits, slower := 0, 0
 	for range 500 {
 		c := ragged(r, 1+r.IntN(8))
-		table, err := NewTable(context.Background(), c, 0, Options{})
+		curve, err := Curve(context.Background(), c, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		recurrence := newRecursion(c)
-		for _, p := range table.Curve() {
+		for _, p := range curve {
 			for _, limit := range []int64{p.Peak - 1, p.Peak} {
 				got, err := Solve(context.Background(), c, limit, Options{})
 				if err != nil {
@@ -50,7 +50,7 @@ func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 					t.Fatal(err)
 				}
 				limits++
-				if want := oncePart(c) + recurrence.extra(0, len(c.Layers), limit-c.Input); got.Time != want || got.LowerBound != want {
+				if want := c.Once() + recurrence.extra(0, len(c.Layers), limit-c.Input); got.Time != want || got.LowerBound != want {
 					slower++
 					t.Errorf("%d layers, limit %d: time %v, bound %v; want %v", len(c.Layers), limit, got.Time, got.LowerBound, want)
 				}
@@ -69,7 +69,7 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 	for range 40 {
 		d := dice{layers: 20 + r.IntN(25), bytes: []int64{100, 1 << 30}[r.IntN(2)], carries: r.IntN(8), zeros: 0.05, weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(2) == 0}
 		c := d.chain(r)
-		table, err := NewTable(context.Background(), c, 0, Options{})
+		curve, err := Curve(context.Background(), c, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,13 +77,9 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		greatest, err := Greatest(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		curve := table.Curve()
-		if !table.Exact() || curve[0].Peak != least.Peak || curve[len(curve)-1].Time != oncePart(c) || curve[len(curve)-1].Peak > greatest {
-			t.Fatalf("a curve from %+v to %+v, exact %v; the least is %d, the greatest %d", curve[0], curve[len(curve)-1], table.Exact(), least.Peak, greatest)
+		greatest := greatestOf(t, c)
+		if curve[0].Peak != least.Peak || curve[len(curve)-1].Time != c.Once() || curve[len(curve)-1].Peak > greatest {
+			t.Fatalf("a curve from %+v to %+v; the least is %d, the greatest %d", curve[0], curve[len(curve)-1], least.Peak, greatest)
 		}
 		for q := range int64(4) {
 			limit := least.Peak + (greatest-least.Peak)*q/4
@@ -105,31 +101,6 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 	}
 }
 
-// TestStepsHaveABudget looks that chains that ask for more than it are solved by tables, and that
-// those of a few dozen uneven layers do not.
-func TestStepsHaveABudget(t *testing.T) {
-	r := rand.New(rand.NewPCG(610, 3))
-	c := ragged(r, 40)
-	for _, k := range []struct {
-		c     Chain
-		steps int64
-		exact bool
-	}{{c, 0, true}, {c, 1 << 10, false}, {c, -1, false}, {ragged(r, 1), 0, true}} {
-		table, err := NewTable(context.Background(), k.c, 0, Options{Steps: k.steps, Slots: 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if table.Exact() != k.exact {
-			t.Errorf("%d layers with %d steps: exact %v", len(k.c.Layers), k.steps, table.Exact())
-		}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := NewTable(ctx, c, 0, Options{}); err != context.Canceled {
-		t.Errorf("after the context's end: %v", err)
-	}
-}
-
 // TestTimesOfAnySizeAreCompared looks that chains whose times are very small, very large or 0 are
 // solved as others are.
 func TestTimesOfAnySizeAreCompared(t *testing.T) {
@@ -141,12 +112,12 @@ func TestTimesOfAnySizeAreCompared(t *testing.T) {
 			c.Layers[i].Forward, c.Layers[i].Backward = 0, 0
 		}
 		c.Loss.Backward = 0
-		table, err := NewTable(context.Background(), c, 0, Options{})
+		curve, err := Curve(context.Background(), c, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		recurrence := newRecursion(c)
-		for _, p := range table.Curve() {
+		for _, p := range curve {
 			if want := recurrence.extra(0, 8, p.Peak-c.Input); p.Time < want*(1-1e-12) || p.Time > want*(1+1e-12) {
 				t.Errorf("times of %g: %v, want %v", scale, p.Time, want)
 			}

@@ -12,8 +12,8 @@ import (
 //
 // Opt(i, l, m) is the least time of recomputation for layers i..l: from x(i) and y(l+1) to y(i). The
 // loss is layer L, the last. m is the bytes available for it. They count y(l+1). They do not count
-// x(0)..x(i) as far as they are kept, nor the gradients of the parameters of layers after l. There are
-// two ways to begin:
+// x(0)..x(i) as far as they are kept, nor the gradients of the parameters of layers after l. It
+// begins in one of two ways:
 //
 //	save i         Opt(i+1, l, m - Saved(i))                                          if  m >= saving(i, l)
 //	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
@@ -28,7 +28,7 @@ import (
 //	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and carries that began
 //	              after x(i): From >= i, From < j-1, To >= j. A carry is a part of consecutive inputs,
 //	              and x(i) is the last input kept before x(j), so no earlier one matters.
-//	sweep(i, j)   the most bytes beside x(i) in keep i, forward i+1, .., forward j-1. Forward k takes
+//	sweep(i, j)   the most bytes without x(i) in keep i, forward i+1, .., forward j-1. Forward k takes
 //	              a(i, k) + Layers[k].Output + ForwardNoGradTmp; a(i, i) is 0.
 //	saving(i, l)  the greater of two moments. The forward: |y(l+1)| + Saved + ForwardTmp. The backward:
 //	              |y(i+1)| + Saved + made(i) + G(i, l) + BackwardTmp - BackwardEarly, with made(i) the
@@ -120,8 +120,7 @@ func (t *terms) pair(i, j int) int { return i*t.n - i*(i-1)/2 + j - i - 1 }
 
 // pairs fills a and sweep.
 func (t *terms) pairs() {
-	// A carry is new in x(j) beside every x(i) with i <= From: note it at i = From, and sum
-	// downwards.
+	// A carry is new in x(j) for every x(i) with i <= From: note it at i = From, and sum downwards.
 	for _, carry := range t.chain.Carries {
 		if carry.From < 0 {
 			continue // a part of x(0), which is always there, and so of every x(i) that it is a part of
