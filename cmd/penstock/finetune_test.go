@@ -51,8 +51,8 @@ func TestFineTuning(t *testing.T) {
 	refuses(t, with(slices.DeleteFunc(tune(whole, "--epochs", "9", "--resume"), func(arg string) bool { return arg == "--train-only" || arg == "heads.*" || arg == "--init-skip" })), exitUsage,
 		"train_only", "resume with the --train-only of then")
 	for pattern, want := range map[string]string{
-		"fc.*":  `--train-only: no layer is named "fc.*"; there are "conv_proj"`,
-		"token": `--train-only: the layers of "token" have no parameters; want some that have`,
+		"fc.*":  `--train-only: no layer with parameters is named "fc.*"; there are "conv_proj"`,
+		"token": `--train-only: no layer with parameters is named "token"`,
 	} {
 		out := filepath.Join(t.TempDir(), "out")
 		refuses(t, tune(out, "--train-only", pattern), exitUsage, want)

@@ -360,7 +360,7 @@ func TestPlansOfFrozenLayers(t *testing.T) {
 	}{
 		{[]string{"train", "--plan", head, "--steps", "1", "--train-only", "layer3*"}, "--train-only layer3*: the plan of --plan " + head + " has head"},
 		{[]string{"train", "--plan", whole, "--steps", "1", "--train-only", "head"}, "--train-only head: the plan of --plan " + whole + " has none"},
-		{with([]string{"plan"}, with(model, "--train-only", "nosuch")...), `--train-only: no layer is named "nosuch"`},
+		{with([]string{"plan"}, with(model, "--train-only", "nosuch")...), `--train-only: no layer with parameters is named "nosuch"`},
 		{[]string{"plan", "chain.json", "--stages", "1", "--chunks", "1", "--train-only", "head"}, "--train-only is for a model that is measured"},
 	} {
 		refuses(t, test.args, exitUsage, test.want)
