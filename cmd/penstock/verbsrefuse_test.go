@@ -14,7 +14,6 @@ balance --costs 1,2 --stages 0 => --stages 0: want at least 1
 balance --costs 1,2 --stages 3 => --costs: 
 balance --stages 2 --costs 1,,2 => --costs 1,,2: "", element 1: want finite
 balance --stages 2 --costs NaN,2 => element 0: want finite numbers
-balance --stages 2 --costs 1e308,1e308,1e308 => larger unit
 balance --stages 2 --model resnet21 => "resnet21": did you mean
 balance --stages 1000 --model gpt => --stages 1000: gpt has 58 layers
 balance --stages 2 --model gpt --set depth => NAME=VALUE
