@@ -130,8 +130,8 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 		nn.ZeroGrads(model)
 		peaks := executed(t, d, model, chain, ops, sample)
 		if got := slices.Max(peaks); got != report.Peak {
-			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at %d; units %v merged %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
-				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units, chain.Merged)
+			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at %d; units %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
+				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units)
 		}
 		nn.ZeroGrads(model)
 		nn.Free(model)

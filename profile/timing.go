@@ -39,10 +39,6 @@ const useless = 1
 // Useless says that the times are of no use for a decision.
 func (t Timing) Useless() bool { return t.Spread >= useless }
 
-// Spread is how much longer the median of a unit's timed runs took than the lower quartile, which
-// counts, as a part of the latter.
-type Spread struct{ ForwardNoGrad, Forward, Backward float64 }
-
 // timed is how long each run of one thing took.
 type timed []time.Duration
 
