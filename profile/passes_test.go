@@ -3,7 +3,6 @@ package profile_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,40 +97,6 @@ func TestPasses(t *testing.T) {
 					test.limit, i, l.Backward, l.BackwardLater)
 			}
 		}
-	}
-}
-
-// TestOneMicroBatchAtATime: where there is no room for two micro-batches of a layer, they are run
-// one after the other, and what fits is measured.
-func TestOneMicroBatchAtATime(t *testing.T) {
-	c := newCtx(t)
-	var orders []string
-	for limit := int64(16 << 10); limit <= 512<<10; limit += 8 << 10 {
-		var told []string
-		device := torch.CPU(1)
-		device.SetLimit(limit)
-		w := &witness{clock: &fakeClock{}, told: &told}
-		saving := one(func(n *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			for range 8 {
-				x = n.Tanh(x)
-			}
-			return w.Forward(n, x)
-		})
-		_, err := profile.Measure(context.Background(), nn.NewSequential(saving),
-			profile.Config{Device: device, Peer: device, Repeats: 1, InputGrad: true}, c.Normal_(c.Empty(torch.Float32, 6, 256), 0, 1))
-		device.SetLimit(0)
-		order := strings.Join(told, " ")
-		if err != nil {
-			order = "no room"
-		}
-		if len(orders) == 0 || orders[len(orders)-1] != order {
-			orders = append(orders, order)
-		}
-	}
-	// A look, two passes, and the next input.
-	passes := func(what string) string { return strings.Repeat(" F0 "+what, 2) }
-	if want := []string{"no room", "S0" + passes("S0 B0 S0 B0") + " F0", "S0" + passes("S0 S0 B0 B0") + " F0"}; !slices.Equal(orders, want) {
-		t.Errorf("with more and more room: %q, want %q", orders, want)
 	}
 }
 
