@@ -130,7 +130,7 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		deferred = append(deferred, left)
 	}
 	out.Chain = f.Chain(out.UnitTimes, out.Loss.Backward, out.Prologue, remat.Makes)
-	if out.Timing = w.timing(all, s.devices); w.Split {
+	if out.Timing = (Timing{spread(all...), s.devices}); w.Split {
 		out.Deferred = deferred
 	}
 }

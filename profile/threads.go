@@ -45,10 +45,6 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 // Without Config.Clock it times by the time of day. After some seconds it goes on to no further layer.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
-	if len(counts) == 0 {
-		return ThreadTimes{}, &ConfigError{Of: "profile", Field: "Threads", Value: counts,
-			Problem: "there are no numbers", Remedy: "want some to compare"}
-	}
 	for _, n := range counts {
 		if err := arg.Between("profile", "Threads", n, 1, torch.MaxThreads); err != nil {
 			return ThreadTimes{}, err
