@@ -161,13 +161,6 @@ func TestMeasuringUnderALimit(t *testing.T) {
 	}
 }
 
-func TestExtras(t *testing.T) {
-	c := newCtx(t)
-	factor := nn.NewExtra[float64]("factor")
-	model := nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, factor.In(c)) }))
-	measured(t, model, profile.Config{Extras: []nn.Extra{factor.With(3)}}, vectors(c))
-}
-
 func TestFailures(t *testing.T) {
 	boom := errors.New("boom")
 	broken := func(f func()) *nn.Sequential {
