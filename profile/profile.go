@@ -80,8 +80,10 @@ type Config struct {
 	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
 	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
-	LossUnit          bool
-	InputGrad         bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
+	LossUnit bool
+	// InputGrad says that the sample's gradient is wanted. It is as well if an element of the sample
+	// requires one.
+	InputGrad         bool
 	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
 	Split             bool // measure also backwards in two parts
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
