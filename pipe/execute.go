@@ -266,10 +266,6 @@ func (r *run) wait(id int) {
 }
 
 func (r *run) finish(id int) {
-	if !r.graph.awaited[id] {
-		r.done[id].Store(true)
-		return
-	}
 	r.mu.Lock()
 	r.done[id].Store(true)
 	r.mu.Unlock()
