@@ -646,7 +646,7 @@ func TestAgree(t *testing.T) {
 	}{
 		{[][]train.Fact{same, same, same}, ""},
 		{[][]train.Fact{same, same, facts("--seed", "8", "--model", "gpt"), facts("--model", "gpt", "--seed", "9")},
-			"ranks 2 and 3 have --model gpt, rank 0 has mlp; rank 3 has --seed 9, rank 0 has 8"},
+			"rank 2 has --model gpt, rank 0 has mlp; rank 3 has --seed 9, rank 0 has 8"},
 		{[][]train.Fact{same, facts("--model", "mlp")}, "rank 1 has --seed none, rank 0 has 8"},
 		{[][]train.Fact{facts("--model", "mlp"), same}, "rank 1 has --seed 8, rank 0 has none"},
 	} {

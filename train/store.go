@@ -96,10 +96,10 @@ func (s Store) Prepare() error {
 		return err
 	}
 	if _, unseen := os.Stat(filepath.Join(s.Dir, probe)); unseen != nil {
-		err = &NotSharedError{s.Dir, rankOf(s.Group)}
+		err = &NotSharedError{s.Dir, s.Group.Rank()}
 	}
 	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)
-	if rankOf(s.Group) == 0 { // a run that saves here removes it as a leftover
+	if s.Group.Rank() == 0 { // Lock removes it as a leftover
 		if failed := os.Remove(filepath.Join(s.Dir, probe)); !errors.Is(failed, fs.ErrNotExist) {
 			err = cmp.Or(err, failed)
 		}
@@ -146,7 +146,13 @@ func (s Store) Lock() (release func() error, err error) {
 		case err != nil: // a file system without locks
 			return nil
 		}
-		return s.removeLeftovers()
+		leftovers, err := os.ReadDir(s.Dir)
+		for _, e := range leftovers {
+			if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(), temporarySuffix) {
+				err = cmp.Or(err, s.remove(filepath.Join(s.Dir, e.Name())))
+			}
+		}
+		return err
 	})
 	if err != nil {
 		release() // the first error is the one to report
@@ -176,27 +182,8 @@ func (s Store) Steps() ([]int64, error) {
 	return steps, nil
 }
 
-// removeLeftovers removes the temporary directories of a run that died.
-func (s Store) removeLeftovers() error {
-	entries, err := os.ReadDir(s.Dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(), temporarySuffix) {
-			if err := s.remove(filepath.Join(s.Dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// clean removes leftovers, and all checkpoints but the newest and the best, which may be nil.
+// clean removes all checkpoints but the newest and the best, which may be nil.
 func (s Store) clean(best *Best) error {
-	if err := s.removeLeftovers(); err != nil {
-		return err
-	}
 	keep := s.Keep
 	if keep <= 0 {
 		keep = 2
