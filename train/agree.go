@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,7 +38,7 @@ func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
 	value := func(rank int, name string) string {
 		for _, f := range lists[rank] {
 			if f.Name == name {
-				return f.Value
+				return cmp.Or(f.Value, "none")
 			}
 		}
 		return "none"

@@ -53,17 +53,6 @@ var ErrNoCheckpoint = errors.New("no checkpoint")
 // ErrLocked is the error of Lock for a directory that another run uses.
 var ErrLocked = errors.New("another run uses it")
 
-// NotSharedError says that a process of a group does not see the directory that the first one uses.
-type NotSharedError struct {
-	Dir  string
-	Rank int
-}
-
-func (e *NotSharedError) Error() string {
-	return fmt.Sprintf("train: rank %d does not see in %s what rank 0 writes there; want a directory that all processes share",
-		e.Rank, e.Dir)
-}
-
 // Names of directories. A directory that is being written or removed begins with a dot.
 const (
 	stepPrefix      = "step-"
@@ -88,15 +77,15 @@ func (s Store) onFirst(what string, f func() error) error {
 }
 
 // Prepare makes the directory if necessary, and returns an error unless a checkpoint can be
-// written to it. In a group it is collective. The error is a *NotSharedError if a process does not
-// see the directory of the first.
+// written to it. In a group it is collective, and all processes have to see the directory of the first.
 func (s Store) Prepare() error {
 	probe, err := group.FromFirst(context.Background(), s.Group, "train: checkpoints prepared", s.makeProbe)
 	if err != nil {
 		return err
 	}
 	if _, unseen := os.Stat(filepath.Join(s.Dir, probe)); unseen != nil {
-		err = &NotSharedError{s.Dir, s.Group.Rank()}
+		err = fmt.Errorf("train: rank %d does not see in %s what rank 0 writes there; want a directory that all "+
+			"processes share", s.Group.Rank(), s.Dir)
 	}
 	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)
 	if s.Group.Rank() == 0 { // Lock removes it as a leftover
