@@ -32,11 +32,21 @@ type member interface {
 	close() error
 }
 
-// Rank is the number of this member: 0 <= Rank < Size.
-func (g *Group) Rank() int { return g.rank }
+// Rank is the number of this member: 0 <= Rank < Size. It is 0 for a nil group.
+func (g *Group) Rank() int {
+	if g == nil {
+		return 0
+	}
+	return g.rank
+}
 
-// Size is the number of members.
-func (g *Group) Size() int { return g.size }
+// Size is the number of members, 1 for a nil group.
+func (g *Group) Size() int {
+	if g == nil {
+		return 1
+	}
+	return g.size
+}
 
 // Gather gives every member the bytes of all, in rank order. The caller owns them. All members call
 // it in the same order with the same what, at most MaxWhat bytes long. Otherwise all get an error with the

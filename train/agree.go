@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 )
 
 // Fact is something that all processes of a run must have in common. Its name is as the user knows
@@ -35,33 +35,22 @@ func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
 	if err != nil {
 		return fmt.Errorf("train: comparing the processes: %w", err)
 	}
-	var names []string
-	values := map[string][]string{} // by rank; "" where a rank has none
-	for rank, facts := range lists {
-		for _, f := range facts {
-			if values[f.Name] == nil {
-				names, values[f.Name] = append(names, f.Name), make([]string, len(lists))
+	value := func(rank int, name string) string {
+		for _, f := range lists[rank] {
+			if f.Name == name {
+				return cmp.Or(f.Value, "none")
 			}
-			values[f.Name][rank] = f.Value
 		}
+		return "none"
 	}
-	e := &DisagreementError{}
-	for _, name := range names {
-		all := values[name]
-		others := map[string][]int{}
-		for rank, v := range all {
-			others[v] = append(others[v], rank)
-		}
-		for rank, v := range all {
-			if v == all[0] || others[v][0] != rank {
-				continue
+	e, compared := &DisagreementError{}, map[string]bool{}
+	for _, f := range slices.Concat(lists...) {
+		for rank := range lists {
+			if v, first := value(rank, f.Name), value(0, f.Name); v != first && !compared[f.Name] {
+				compared[f.Name] = true // one rank of each fact will do
+				e.Differences = append(e.Differences, fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, f.Name,
+					v, first))
 			}
-			verb := "have"
-			if len(others[v]) == 1 {
-				verb = "has"
-			}
-			e.Differences = append(e.Differences, fmt.Sprintf("%s %s %s %s, rank 0 has %s",
-				arg.Numbered("rank", others[v]), verb, name, cmp.Or(v, "none"), cmp.Or(all[0], "none")))
 		}
 	}
 	if e.Differences == nil {

@@ -42,47 +42,12 @@ type Evaluation struct {
 // If ctx ends first the error is ctx's. In a group all members call it, and get the same.
 func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
 	error) {
+	var all struct{ Score, Loss float64 } // a loss that is a mean counts once for each row
 	score, regression := right, set.Info().Task() == data.Regression
 	if regression {
 		score = squares
 	}
-	sums, err := sumsOf(ctx, "Evaluate", p, set, config, score)
-	if err != nil {
-		return Evaluation{}, err
-	}
-	e := Evaluation{Samples: set.Len()}
-	mean := sums.Score / float64(set.Len()*set.Info().Target.Size())
-	if regression {
-		e.MSE = &mean
-	} else {
-		e.Accuracy = &mean
-	}
-	if config.Loss != nil {
-		if config.Loss.Reduction() == torch.ReduceMean {
-			sums.Loss /= float64(set.Len())
-		}
-		e.Loss = &sums.Loss
-	}
-	return e, nil
-}
-
-// scoring adds up how well outputs do.
-type scoring func(c *torch.Ctx, output, target *torch.Tensor) float64
-
-func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[int64](c.Sum(c.Eq(c.Argmax(output, 1), target))))
-}
-
-func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
-}
-
-// sums are over a set, or a batch of it. A loss that is a mean counts once for each row.
-type sums struct{ Score, Loss float64 }
-
-func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
-	score scoring) (all sums, err error) {
-	err = forEach(ctx, name, p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+	err := forEach(ctx, "Evaluate", p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
 		target := tensorOf(c, at.Target)
 		all.Score += score(c, output, target)
 		if config.Loss != nil {
@@ -91,18 +56,38 @@ func sumsOf(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, co
 		return nil
 	})
 	if err != nil {
-		return sums{}, err
+		return Evaluation{}, err
 	}
-	each, err := group.Meet(ctx, p.Config().Group, "train: "+name, all, nil)
+	each, err := group.Meet(ctx, p.Config().Group, "train: Evaluate", all, nil)
 	if err != nil {
-		return sums{}, fmt.Errorf("train: evaluating: %w", err)
+		return Evaluation{}, fmt.Errorf("train: evaluating: %w", err)
 	}
-	all = sums{}
-	for _, s := range each[:len(each)/max(p.Config().Replicas,
-		1)] { // each replica has evaluated the whole set
-		all.Score, all.Loss = all.Score+s.Score, all.Loss+s.Loss
+	e, mean, loss := Evaluation{Samples: set.Len()}, 0.0, 0.0
+	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // each replica evaluates the whole set
+		mean, loss = mean+s.Score, loss+s.Loss
 	}
-	return all, nil
+	mean /= float64(set.Len() * set.Info().Target.Size())
+	if regression {
+		e.MSE = &mean
+	} else {
+		e.Accuracy = &mean
+	}
+	if config.Loss != nil {
+		if config.Loss.Reduction() == torch.ReduceMean {
+			loss /= float64(set.Len())
+		}
+		e.Loss = &loss
+	}
+	return e, nil
+}
+
+func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
+	return float64(torch.Item[int64](c.Sum(c.Eq(c.Argmax(output, 1), target))))
+}
+
+// squares is the sum of squared differences.
+func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
+	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
 }
 
 // lossOf is the loss of a batch's rows, a mean times their number. The rows are taken as micro-batches

@@ -58,11 +58,11 @@ func paramsSHA256(g *group.Group, params []nn.NamedParam) (string, error) {
 		owner, first := owners[at], at
 		var state []byte // after the owner's parameters
 		for ; at < len(params) && owners[at] == owner; at++ {
-			if owner == rankOf(g) && err == nil {
+			if owner == g.Rank() && err == nil {
 				err = addTo(h, params[at])
 			}
 		}
-		if owner == rankOf(g) && err == nil {
+		if owner == g.Rank() && err == nil {
 			state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
 		}
 		all, err := group.Meet(context.Background(), g,

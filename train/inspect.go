@@ -72,9 +72,8 @@ func (c *Checkpoint) Contents() Contents {
 // Damage checks every byte of the files against their hashes. It returns an error for each damaged file.
 func (c *Checkpoint) Damage() []error { return c.damageOf(c.state.names()) }
 
-// Merge calls write once with all parameters and buffers of the model, such as to write one file of
-// them by safetensors.WriteFile. Their elements are read while they are written, one tensor at a
-// time. The error is *DamagedError if a file of the model is damaged.
+// Merge calls write once with all parameters and buffers of the model, such as to write them to one file.
+// Elements are read one tensor at a time. The error is *DamagedError if a file of the model is damaged.
 func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
 	if err := c.checkModel(); err != nil {
 		return err

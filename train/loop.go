@@ -38,16 +38,13 @@ type Loop struct {
 	// checkpoint's Scaler; Run updates it.
 	Scaler *optim.Scaler
 
-	// Accumulate is how many batches of the Loader an update takes; 0 is 1. Their gradients are added
-	// up, and a step is all of it: a mean counts the rows of all of them, LRSchedule and Steps count
-	// updates. The last update of an epoch takes the batches that are left. Each batch runs in the
-	// memory that it takes alone; the batches of a step are read before it begins.
+	// Accumulate is the number of batches of an update; 0 is 1. Their gradients are added up. A step is
+	// all of them: a mean counts all rows, LRSchedule and Steps count updates. The last update of an
+	// epoch takes the batches that are left. Each batch runs in the memory that it takes alone.
 	//
-	// Where Chunks divides the rows of every batch, parameters and running statistics are those of
-	// one batch with all the rows and Accumulate times as many Chunks, to the bit. There are three
-	// exceptions. Deferred batch norm moves its statistics once for each batch. Replicas share out
-	// each batch, and so have other rows. The loss of the step is a sum of sums, of which the last
-	// digits may be others.
+	// If Chunks divides the rows of every batch, parameters and running statistics are those of one
+	// large batch with Accumulate times as many Chunks, to the bit. Deferred batch norm and replicas are
+	// exceptions, and the last digits of the loss may differ.
 	Accumulate int
 
 	// Steps and Epochs are the steps and epochs after which the run ends, whichever comes first. They
@@ -122,20 +119,10 @@ type Result struct {
 // parameter.
 var ErrDiverged = errors.New("the loss is not a finite number; lower the learning rate or clip the gradients")
 
-// Part is a part of a step. Parts follow each other in this order.
-type Part int
-
-const (
-	Placing   Part = iota // a batch on its devices
-	Computing             // the gradients
-	Updating              // the parameters
-)
-
 // StepError is the failure of a step. The step, counted from 1, was not taken: model and optimizer
 // are as before it, to the bit, and can be saved.
 type StepError struct {
 	Step int64
-	Part Part
 	Err  error
 }
 
@@ -190,12 +177,11 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 }
 
 // Run takes steps until Steps or Epochs are reached, Validation ends it, a step or a hook fails, or ctx
-// ends. In the last case the running step is finished, so that the run can be saved and resumed, and
-// Run returns a Result with Interrupted set and no error. The failure of a step is a *StepError. It
-// leaves the run as it was before that step, running statistics included, unless StepError.Half says
-// otherwise. Run called again repeats the step with the same batch, and ends with the bits of a run
-// without failures. After any other error the run stands between two steps as well. A run that would
-// come to an epoch's last batch with fewer rows than there are replicas takes no step.
+// ends. In the last case the running step is finished, and Run returns a Result with Interrupted set and
+// no error. The failure of a step is a *StepError. The run is then as before that step, running
+// statistics included, unless StepError.Half is true. Run called again repeats the step with the same
+// batch, and ends with the bits of a run without failures. After any other error the run stands between
+// two steps as well. Run takes no step if Check fails.
 //
 // With a pipe of several processes each of them has a Loop, and calls Run at the same step. When ctx
 // has ended in one of them, all end after the same step.
@@ -251,9 +237,9 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 				fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
 
-		info, part, err := l.takeStep(context.WithoutCancel(ctx), batches)
+		info, err := l.takeStep(context.WithoutCancel(ctx), batches)
 		if err != nil {
-			return Result{Step: l.Step}, &StepError{l.Step + 1, part, err}
+			return Result{Step: l.Step}, &StepError{l.Step + 1, err}
 		}
 		l.pending = pending{}
 		l.Step++
@@ -295,11 +281,9 @@ func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
 	return l.OnEpoch(at.Epoch)
 }
 
-// takeStep takes one step. After an error, part is the part that failed, and running statistics are as
-// before.
-func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInfo, part Part, err error) {
-	devices := l.Pipe.Devices()
-	for _, d := range devices {
+// takeStep takes one step. After an error running statistics are as before.
+func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInfo, err error) {
+	for _, d := range l.Pipe.Devices() {
 		d.ResetPeak()
 	}
 	l.buffersBefore.Take(nn.Buffers(l.Pipe.Model()))
@@ -322,21 +306,21 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	}
 	for i, batch := range batches {
 		place.Accumulate = i < len(batches)-1
-		result, part, err := l.gradients(ctx, batch, place)
+		result, err := l.gradients(ctx, batch, place)
 		if err != nil {
-			return info, part, err
+			return info, err
 		}
 		info.Loss, info.Timeline = info.Loss+result.Loss, result.Timeline
 		if math.IsNaN(info.Loss) || math.IsInf(info.Loss, 0) {
-			return info, Computing, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
+			return info, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
 		}
 		place.FirstMicroBatch += l.Pipe.MicroBatches(int64(batch.Rows))
 	}
 	if info.GradNorm, err = l.update(ctx); err != nil {
-		return info, Updating, fmt.Errorf("updating the parameters: %w", err)
+		return info, fmt.Errorf("updating the parameters: %w", err)
 	}
 	info.Peak = l.Pipe.Peaks()
-	return info, Updating, nil
+	return info, nil
 }
 
 // failGroup tells the other processes of a failure that they cannot know of, and returns it.
@@ -365,15 +349,13 @@ func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 
 // gradients runs a batch through the pipe, at its place in the step. The batch's tensors live on the
 // first and the last device, and are gone when it returns: the update finds their memory free.
-func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (result pipe.Result,
-	part Part, err error) {
+func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (pipe.Result, error) {
 	free, err := l.place(&b, batch)
 	defer free()
 	if err != nil {
-		return result, Placing, l.failGroup("placing a batch", fmt.Errorf("placing the batch: %w", err))
+		return pipe.Result{}, l.failGroup("placing a batch", fmt.Errorf("placing the batch: %w", err))
 	}
-	result, err = l.Pipe.Step(ctx, b, l.Loss)
-	return result, Computing, err
+	return l.Pipe.Step(ctx, b, l.Loss)
 }
 
 // Check returns an error if Run would take no step: the Scaler is in no state to go on from, or the run comes

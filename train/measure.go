@@ -160,11 +160,9 @@ type Threads struct {
 	Faster float64 // how many times as fast Tried is as one thread: the median of the rounds
 }
 
-// ThreadsByTime finds how many threads of each device, at most most, a model trains fastest with: 1, 2, 4 and
-// so on, or most. Layers run forward and backward with each number in turns. A number counts as faster than a
-// smaller one if it is by a tenth in all rounds but one. It takes some seconds at most, unless single layers
-// take as long. The last bits of results depend on the number: who resumes a run gives it the number that it
-// had (Recipe.Threads).
+// ThreadsByTime finds with how many threads of each device, at most most, a model trains fastest: 1, 2, 4 and
+// so on, or most. Layers run forward and backward with each number in turns. A larger number has to be a
+// tenth faster in all rounds but one. The last bits of results depend on the number (Recipe.Threads).
 func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, most int,
 	config MeasureConfig) (Threads, error) {
 	if most < 1 {

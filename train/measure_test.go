@@ -202,48 +202,13 @@ func TestThreadsByTime(t *testing.T) {
 	}
 }
 
-// It takes some seconds also where one thread takes many times as long as all of them, and where a layer
-// takes long with any number it takes three rounds of it.
-func TestTimeOfThreads(t *testing.T) {
-	check(t)
-	set, _ := dataset(t)
-	shared := map[int]time.Duration{}
-	for n := 1; n <= 8; n *= 2 {
-		shared[n] = 50 * time.Millisecond / time.Duration(n)
-	}
-	for _, tt := range []struct {
-		name   string
-		layers int
-		times  map[int]time.Duration
-		most   int
-		n      int
-		longer time.Duration
-	}{
-		{"eight threads share layers out", 64, shared, 8, 8, 4200 * time.Millisecond},
-		{"a layer takes a second", 1, map[int]time.Duration{1: time.Second, 2: time.Second}, 2, 1, 15 * time.Second},
-	} {
-		runs := 0
-		clock := &fakeClock{}
-		layers := []nn.Layer{nn.NewFlatten(1, -1), nn.NewLinear(16, 4)}
-		for range tt.layers {
-			layers = append(layers, &byThreads{clock: clock, times: tt.times, runs: &runs})
-		}
-		model := nn.NewSequential(layers...)
-		got := must.Get(train.ThreadsByTime(t.Context(), model, set, tt.most, train.MeasureConfig{Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: clock.read}}))(t)
-		if got.N != tt.n || clock.now > tt.longer {
-			t.Errorf("%s: %+v after %v; want %d within %v", tt.name, got, clock.now, tt.n, tt.longer)
-		}
-		nn.Free(model)
-	}
-}
-
 // budgeted makes a loop over a network under a limit for each device, by the policy optimal, with
 // Adam. The pipe is not placed.
-func budgeted(t *testing.T, model *nn.Sequential, balance []int, limits []int64, clip float64) *train.Loop {
+func budgeted(t *testing.T, model *nn.Sequential, balance []int, devices []torch.Device, limits []int64, clip float64) *train.Loop {
 	t.Helper()
 	o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
 	t.Cleanup(o.Close)
-	p := must.Get(pipe.Open(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
+	p := must.Get(pipe.Open(model, pipe.Config{Balance: balance, Devices: devices, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
 		Optimizer: o}))(t)
 	t.Cleanup(func() {
 		p.Close()
@@ -278,7 +243,7 @@ func TestPlanMemory(t *testing.T) {
 			check(t)
 			stages := len(row.balance)
 			plan := func(limits ...int64) (*train.Loop, []plan.Shortage) {
-				l := budgeted(t, row.model(), row.balance, limits, row.clip)
+				l := budgeted(t, row.model(), row.balance, nil, limits, row.clip)
 				l.Accumulate = row.batches
 				err := l.PlanMemory(context.Background(), training, batch)
 				var short *plan.MemoryError
@@ -344,22 +309,14 @@ func TestPlanMemoryOfASharedDevice(t *testing.T) {
 	check(t)
 	training, _ := dataset(t)
 	plan := func(limit int64) (*train.Loop, *plan.MemoryError) {
-		o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
-		t.Cleanup(o.Close)
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(), nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
-		p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{3, 3}, Devices: make([]torch.Device, 2), Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal,
-			Budget: []int64{limit}, Optimizer: o}))(t)
-		t.Cleanup(func() {
-			p.Close()
-			nn.Free(model)
-		})
-		l := &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), ClipNorm: 0.1}
+		l := budgeted(t, model, []int{3, 3}, make([]torch.Device, 2), []int64{limit}, 0.1)
 		var short *plan.MemoryError
 		if err := l.PlanMemory(context.Background(), training, batch); err != nil && !errors.As(err, &short) {
 			t.Fatal(err)
 		}
 		if short != nil {
-			p.Close()
+			l.Pipe.Close()
 		}
 		return l, short
 	}

@@ -15,8 +15,8 @@ import (
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/plan"
-
 	"penstock.example/profile"
+	"penstock.example/remat"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -103,149 +103,127 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 		return nil, err
 	}
 	if c.Devices != nil {
-		p.Machine = machineOf(c.Devices, slices.Max(c.Threads), c.Links)
+		p.Machine = plan.Machine{Links: c.Links}
+	}
+	for _, d := range c.Devices {
+		free := d.Free // a GPU may hold no more than is free on the fullest of its kind
+		for _, o := range c.Devices {
+			if o.kind() == d.kind() {
+				free = min(free, o.Free)
+			}
+		}
+		p.Machine.Devices = append(p.Machine.Devices,
+			plan.Device{Name: d.String(), Bytes: free, Threads: slices.Max(c.Threads)})
 	}
 	p.Wishes.Batch, p.Wishes.Devices, p.Wishes.State = c.Batch, c.Stages, c.Slots
-	if n := len(p.model.Layers()); c.Stages > n {
-		return nil, &arg.ConfigError{Of: "train", Field: "Stages", Value: c.Stages,
-			Problem: fmt.Sprintf("the model has %d layers", n),
-			Remedy:  "want at most as many"}
-	}
 	for _, n := range c.Chunks {
 		if c.Batch%n != 0 {
 			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
 				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
 		}
 	}
-	if err := p.checkState(); err != nil {
-		return nil, err
+	if err = p.checkState(); err == nil {
+		err = p.measure(ctx)
 	}
-	if err := p.measure(ctx); err != nil {
-		return nil, err
+	if err == nil {
+		err = p.search(ctx)
 	}
-	if err := p.search(ctx); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	p.out.Machine, p.out.Wishes = p.Machine, p.Wishes
 	return &p.out, nil
 }
 
-// machineOf is devices as a search has them. A GPU may hold no more than is free on the fullest GPU of its
-// kind.
-func machineOf(list []PlanDevice, threads int, links []plan.Link) plan.Machine {
-	m := plan.Machine{Links: links}
-	for _, d := range list {
-		free := d.Free
-		for _, o := range list {
-			if o.kind() == d.kind() {
-				free = min(free, o.Free)
-			}
-		}
-		m.Devices = append(m.Devices, plan.Device{Name: d.String(), Bytes: free, Threads: threads})
-	}
-	return m
-}
-
 // checkState refuses limits that parameters, gradients and the optimizer's state exceed, before anything is
 // measured.
 func (p *planning) checkState() error {
-	bytes := func(m nn.Module) (n int64) {
-		for _, s := range nn.State(m) { // a parameter that layers share counts once
-			if n += s.Bytes(); s.Trainable() {
-				n += int64(1+p.Slots) * s.Bytes()
-			}
+	need := int64(0)
+	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
+		if need += s.Bytes(); s.Trainable() {
+			need += int64(1+p.Slots) * s.Bytes()
 		}
-		return n
 	}
 	one := p.Machine.Largest(p.Wishes.Limit)
-	devices := int64(cmp.Or(p.Stages, p.Machine.Parts(slices.Min(p.Threads))))
-	what, takes, who, has := "", bytes(p.model), "all devices together", one*devices
-	for _, l := range p.model.Layers() {
-		if n := bytes(l.Layer); n > one {
-			what, takes, who, has = fmt.Sprintf(" of layer %q", l.Name), n, "a device", one
-			break
-		}
-	}
-	if one == 0 || takes <= has {
+	all := one * int64(cmp.Or(p.Stages, p.Machine.Parts(slices.Min(p.Threads))))
+	if one == 0 || need <= all {
 		return nil
 	}
 	return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits",
-		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state%s take %s, and %s may have %s",
-			what, arg.Size(takes), who, arg.Size(has))}
+		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state take %s, and all devices together "+
+			"may have %s", arg.Size(need), arg.Size(all))}
 }
 
-// measure measures the model for each number of micro-batches and of threads, on a device of each kind.
-// The fewest rows come first: where a unit alone takes more than any device may hold, more rows are not
-// measured.
+// measure measures the model for each number of micro-batches and of threads on the first device, and the
+// speed of devices of another kind. The fewest rows come first: if a unit alone takes more than any device may
+// hold, more rows are not measured.
 func (p *planning) measure(ctx context.Context) error {
-	kinds := map[string]torch.Device{"": torch.CPU(0)}
-	order := []string{""}
+	kinds := []PlanDevice{{Device: torch.CPU(0)}}
 	if p.Devices != nil {
-		clear(kinds)
-		order = nil
+		kinds = kinds[:0]
 	}
 	for _, d := range p.Devices {
-		if _, known := kinds[d.kind()]; !known {
-			kinds[d.kind()], order = d.Device, append(order, d.kind())
+		if !slices.ContainsFunc(kinds, func(k PlanDevice) bool { return k.kind() == d.kind() }) {
+			kinds = append(kinds, d)
 		}
 	}
-	took := map[string]float64{}
-	var measured []plan.Costs
-	var unitsOf [][]int
+	measured := &p.out.Profile.Measured
 	chunks := slices.Sorted(slices.Values(p.Chunks))
 	slices.Reverse(chunks)
+	var last profile.Chain
 	for i, n := range chunks {
 		rows := p.Batch / n
 		for _, threads := range p.Threads {
-			for k, kind := range order {
-				found, err := p.measureOn(ctx, kinds[kind], rows, threads)
-				if err != nil {
-					return err
-				}
-				c := found.Chains[0]
-				if len(c.Layers) == 0 {
-					return &arg.ConfigError{Of: "train", Field: "Model", Value: "it",
-						Remedy: "want something in it trained"}
-				}
-				p.out.Timing.Spread = max(p.out.Timing.Spread, c.Timing.Spread)
-				for _, l := range c.Layers {
-					took[kind] += l.Forward + l.Backward
-				}
-				if k > 0 {
-					continue // of the others only the speed counts
-				}
-				if len(order) == 1 {
-					p.profiles[[2]int{rows, threads}] = &found
-				}
-				one, units := p.withFrozen(found)
-				one.Rows, one.Threads = rows, threads
-				measured, unitsOf = append(measured, one), append(unitsOf, units)
+			found, err := p.measureOn(ctx, kinds[0].Device, rows, threads)
+			if err != nil {
+				return err
 			}
+			last = found.Chains[0]
+			if len(last.Layers) == 0 {
+				return &arg.ConfigError{Of: "train", Field: "Model", Value: "it",
+					Remedy: "want something in it trained"}
+			}
+			p.out.Timing.Spread = max(p.out.Timing.Spread, last.Timing.Spread)
+			if len(kinds) == 1 {
+				p.profiles[[2]int{rows, threads}] = &found
+			}
+			one, units := costs(p.model, found, rows, threads)
+			if !slices.Equal(units, p.out.Units) && p.out.Units != nil {
+				p.Note(fmt.Sprintf("micro-batches of fewer than %d rows are left out: other layers of them are "+
+					"one unit", rows))
+				*measured = nil
+			}
+			p.out.Units, *measured = units, append(*measured, one)
 		}
-		last := measured[len(measured)-1]
-		if u, bytes, found := last.Oversized(p.Machine, p.Wishes); found && i+1 < len(chunks) {
+		of := (*measured)[len(*measured)-1]
+		if u, bytes, found := of.Oversized(p.Machine, p.Wishes); found && i+1 < len(chunks) {
 			p.Note(fmt.Sprintf("micro-batches of more rows are not measured: layer %q alone takes %s with "+
-				"%d rows",
-				last.Chain.Layers[u].Name, arg.Size(bytes), rows))
+				"%d rows", of.Chain.Layers[u].Name, arg.Size(bytes), rows))
 			break
 		}
 	}
-	p.out.Units = unitsOf[len(unitsOf)-1]
-	for i, m := range measured {
-		if slices.Equal(unitsOf[i], p.out.Units) {
-			p.out.Profile.Measured = append(p.out.Profile.Measured, m)
-		} else {
-			p.Note(fmt.Sprintf("micro-batches of %d rows are left out: other layers of them are one unit",
-				m.Rows))
+	slices.SortStableFunc(*measured, func(a, b plan.Costs) int { return b.Rows - a.Rows })
+	for _, kind := range kinds[1:] {
+		of := (*measured)[0]
+		found, err := p.measureOn(ctx, kind.Device, of.Rows, p.Threads[len(p.Threads)-1])
+		if err != nil {
+			return err
 		}
-	}
-	slices.SortStableFunc(p.out.Profile.Measured, func(a, b plan.Costs) int { return b.Rows - a.Rows })
-	for i, d := range p.Devices {
-		if d.kind() != order[0] && took[d.kind()] > 0 {
-			p.Machine.Devices[i].Speed = took[order[0]] / took[d.kind()]
+		for i, d := range p.Devices {
+			if d.kind() == kind.kind() {
+				p.Machine.Devices[i].Speed = stepTime(last) / stepTime(found.Chains[0])
+			}
 		}
 	}
 	return nil
+}
+
+// stepTime is the time of all layers forward and backward.
+func stepTime(c profile.Chain) (micros float64) {
+	for _, l := range c.Layers {
+		micros += l.Forward + l.Backward
+	}
+	return micros
 }
 
 // measureOn measures the model on a device, with micro-batches of a number of rows.
@@ -253,8 +231,7 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 	error) {
 	config := profile.Config{
 		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
-		Seed:     p.Pipe.Seed,
-		Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true,
+		Seed: p.Pipe.Seed, Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true,
 		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
 	}
@@ -265,48 +242,120 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 		Loss: p.Loss})
 }
 
+// costs is a measured model as plans have it, and the layers of each unit. Frozen layers before the first
+// trained one run once and hold nothing for a backward. A profile's chain begins after them, or has them in a
+// unit with later layers; a plan may cut between any of them.
+func costs(model *nn.Sequential, found profile.Profile, rows, threads int) (plan.Costs, []int) {
+	c := found.Chains[0]
+	front := max(slices.IndexFunc(model.Layers(),
+		func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
+	passed := 0 // frozen layers before the chain
+	for _, n := range c.Units[:c.Prologue] {
+		passed += n
+	}
+	units := append(slices.Repeat([]int{1}, front), c.Units[c.Prologue:]...)
+	units[front] -= front - passed
+	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Held: untrained(model, units)}
+	if front == 0 {
+		return out, units
+	}
+	out.Chain.Input, out.Chain.Layers, out.Sent = c.Given, nil, []int64{c.Given}
+	rest := slices.Clone(c.Layers)
+	for i, l := range found.Layers[:front] {
+		micros := 1e6 * l.Forward
+		unit := remat.Layer{Name: l.Name, Forward: micros, ForwardNoGrad: micros, ForwardTmp: c.ProloguePeak}
+		switch {
+		case i >= passed: // in a unit with later layers
+			unit.ForwardTmp = rest[0].Saved + rest[0].ForwardTmp
+			rest[0].Forward = max(rest[0].Forward-micros, 0)
+			rest[0].ForwardNoGrad = max(rest[0].ForwardNoGrad-micros, 0)
+		case i == passed-1: // its output is the chain's input
+			unit.Output, unit.Saved, unit.ForwardTmp = c.Input, c.Input, max(c.ProloguePeak-c.Input, 0)
+		}
+		unit.ForwardNoGradTmp = unit.ForwardTmp
+		out.Chain.Layers = append(out.Chain.Layers, unit)
+	}
+	at := 0
+	for _, n := range units {
+		at += n
+		out.Sent = append(out.Sent, found.Layers[at-1].Output)
+	}
+	if rest[0].Name = found.Layers[front].Name; units[front] > 1 {
+		rest[0].Name += ".." + found.Layers[front+units[front]-1].Name
+	}
+	out.Chain.Layers = append(out.Chain.Layers, rest...)
+	later := func(list []remat.Carry) (out []remat.Carry) { // numbered by units of the model
+		for _, k := range list {
+			switch k.To += front; {
+			case k.From >= 0:
+				k.From += front
+			case passed > 0: // the chain's input
+				k.From = passed - 1
+			}
+			out = append(out, k)
+		}
+		return out
+	}
+	out.Chain.Carries, out.Chain.GradientCarries = later(c.Carries), later(c.GradientCarries)
+	if c.Deferred != nil {
+		out.Chain.Deferred = append(make([]remat.Deferred, front), c.Deferred...)
+	}
+	return out, units
+}
+
+// untrained is, by unit, the bytes of buffers and of parameters that are not trained.
+func untrained(model *nn.Sequential, units []int) (list []int64) {
+	layers, at := model.Layers(), 0
+	for _, n := range units {
+		bytes := int64(0)
+		for _, l := range layers[at : at+n] {
+			for _, p := range nn.State(l.Layer) {
+				if !p.Trainable() && !p.Shared() {
+					bytes += p.Bytes()
+				}
+			}
+		}
+		list, at = append(list, bytes), at+n
+	}
+	return list
+}
+
 // search finds the best plan whose step fits.
 func (p *planning) search(ctx context.Context) error {
 	const rounds = 8
 	for round := 1; ; round++ {
 		r, err := plan.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if r.Best == nil && r.Short != nil {
+		case r.Best == nil && r.Short != nil:
 			for i := range r.Short.Stages { // the shortages refer to the given limits
 				r.Short.Stages[i].Least += p.spared
 				r.Short.Stages[i].Limit += p.spared
 			}
 			return r.Short
-		}
-		if p.out.Result = *r; r.Best == nil {
-			first := r.Schedules[0]
-			return &arg.ConfigError{Of: "train", Field: "Schedules", Value: first.Schedule,
-				Remedy: "no schedule can be planned: " + first.Lost}
+		case r.Best == nil:
+			return &arg.ConfigError{Of: "train", Field: "Schedules", Value: r.Schedules[0].Schedule,
+				Remedy: "no schedule can be planned: " + r.Schedules[0].Lost}
 		}
 		searched := *r.Best
-		if p.out.Searched = &searched; p.Predicts {
+		if p.out.Result, p.out.Searched = *r, &searched; p.Predicts {
 			return nil
 		}
 		err = p.fits(ctx, r.Best)
 		var short *plan.MemoryError
-		switch {
-		case errors.As(err, &short) && round < rounds:
+		if errors.As(err, &short) && round < rounds {
 			more := int64(1)
 			for _, s := range short.Stages {
 				more = max(more, s.Least-s.Limit)
 			}
-			if !p.spare(more) {
-				return err
+			if p.spare(more) {
+				p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device",
+					arg.Bytes(more), arg.Bytes(p.spared)))
+				continue
 			}
-			p.Note(fmt.Sprintf("the plan found lacks %s; planning again with %s less on each device",
-				arg.Bytes(more), arg.Bytes(p.spared)))
-			continue
-		case err != nil:
-			return err
 		}
-		if step := r.Best.Step; step != searched.Step { // the bounds belong to the searched step
+		if step := r.Best.Step; err == nil && step != searched.Step { // the bounds belong to the searched step
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {
@@ -314,7 +363,7 @@ func (p *planning) search(ctx context.Context) error {
 				}
 			}
 		}
-		return nil
+		return err
 	}
 }
 

@@ -12,56 +12,39 @@ import (
 	"penstock.example/torch"
 )
 
-// Recipe is what two runs must have in common for one to continue the other. If any of it differed,
-// the weights would not be those of an uninterrupted run, or the position in the data would mean
-// other samples. Devices, schedule and recomputation are not part of it. What a run may change on
-// purpose as it goes on is: the setting "lr" (or "LR", of an optim.Config) of the optimizer, the
-// setting "schedule-steps" of LRSchedule, Steps, Epochs and SaveEvery. Checkpoint.Changes tells them.
+// Recipe is how a run is trained. A run that continues another must have the same recipe, as its weights
+// would otherwise not be those of an uninterrupted run. It may change the setting "lr" (or "LR", of an
+// optim.Config) of the optimizer, the setting "schedule-steps" of LRSchedule, Steps, Epochs and SaveEvery;
+// Checkpoint.Changes tells them. Zero values of fields with omitempty are not written.
 type Recipe struct {
-	Model      Choice  `json:"model"`
-	Data       Choice  `json:"data"`
-	Batch      int     `json:"batch"`
-	Chunks     int     `json:"chunks"` // batch norm and dropout see micro-batches
-	Seed       uint64  `json:"seed"`
-	Optimizer  Choice  `json:"optimizer"`
-	LRSchedule Choice  `json:"schedule"`
-	ClipNorm   float64 `json:"clip_norm"`
-	// Accumulate is Loop.Accumulate. 0 is 1, and is not written.
-	Accumulate int `json:"accumulate,omitempty"`
-	// False is not written, so that checkpoints from before this field existed can be resumed.
+	Model             Choice         `json:"model"`
+	Data              Choice         `json:"data"`
+	Batch             int            `json:"batch"`
+	Chunks            int            `json:"chunks"` // batch norm and dropout see micro-batches
+	Seed              uint64         `json:"seed"`
+	Optimizer         Choice         `json:"optimizer"`
+	LRSchedule        Choice         `json:"schedule"`
+	ClipNorm          float64        `json:"clip_norm"`
+	Accumulate        int            `json:"accumulate,omitempty"` // Loop.Accumulate; 0 is 1
 	DeferredBatchNorm bool           `json:"deferred_batch_norm,omitempty"`
 	Autocast          torch.Autocast `json:"autocast,omitempty"`
-	// TrainOnly is what nn.TrainOnly was given. Nil, all layers, is not written.
-	TrainOnly []string `json:"train_only,omitempty"`
-	// Threads is how many an operator has on each stage. The last bits of sums depend on it, but a
-	// run may go on with another number: Check does not compare it, Checkpoint.Threads tells it. 0
-	// is not written down.
-	Threads int `json:"threads,omitempty"`
-	// Replicas is how many replicas of the pipeline there are. The order of sums depends on it, and
-	// with it the last bits; so do the rows of micro-batches, by which batch norms go. As with Threads,
-	// Check does not compare it. 0 is one.
-	Replicas int `json:"replicas,omitempty"`
-	// Processes is how many there are, and Balance how many layers each stage has. Nothing depends on
-	// them: Checkpoint.Processes and Balance tell them, so that a run can say that it goes on otherwise. 0
-	// and nil are not written down.
-	Processes int   `json:"processes,omitempty"`
-	Balance   []int `json:"balance,omitempty"`
-	// Plan is the plan that decided stages, schedule and micro-batches, in whatever form its maker reads
-	// it, and Checkpoint.Plan tells it. Nothing depends on it. "" is not written down.
-	Plan string `json:"plan,omitempty"`
-	// Steps and Epochs are those of the Loop, and SaveEvery after how many steps the run saves; 0 is
-	// none.
-	Steps     int64 `json:"steps"`
+	TrainOnly         []string       `json:"train_only,omitempty"` // nn.TrainOnly's; nil is all layers
+
+	// The next five may differ. The last bits of sums depend on the first two.
+	Threads   int    `json:"threads,omitempty"`  // of each stage
+	Replicas  int    `json:"replicas,omitempty"` // 0 is one
+	Processes int    `json:"processes,omitempty"`
+	Balance   []int  `json:"balance,omitempty"` // layers of each stage
+	Plan      string `json:"plan,omitempty"`    // in its maker's form
+
+	Steps     int64 `json:"steps"` // of the Loop, as are Epochs
 	Epochs    int   `json:"epochs"`
-	SaveEvery int64 `json:"save_every"`
+	SaveEvery int64 `json:"save_every"` // steps between checkpoints; 0 is none
+
 	// Samples describes the samples of the data, so that inputs can be made where the data are not
-	// (data.NewInputs). Check compares the tokenizer alone, and Checkpoint.Recipe tells it. Nil is not
-	// written down.
-	Samples *data.Info `json:"samples,omitempty"`
-	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
-	// depend on them too. Save writes them down, Check does not compare them, and
-	// Checkpoint.Kernels tells them.
-	Kernels map[string]string `json:"kernels,omitempty"`
+	// (data.NewInputs). Check compares the tokenizer alone.
+	Samples *data.Info        `json:"samples,omitempty"`
+	Kernels map[string]string `json:"kernels,omitempty"` // torch.KernelNames, not compared; Save sets it
 }
 
 // Choice is a name with settings, which are written as JSON. Two choices are equal if their JSON

@@ -64,7 +64,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 	}
 	var mine []string
 	for i, name := range c.state.names() {
-		if i%sizeOf(s.Group) == rankOf(s.Group) {
+		if i%s.Group.Size() == s.Group.Rank() {
 			mine = append(mine, name)
 		}
 	}

@@ -1,10 +1,12 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -50,10 +52,7 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) error {
 	temporary := s.temporary(at.Step, "")
 	err := s.onFirst("directory made", func() error {
-		if err := s.remove(temporary); err != nil {
-			return err
-		}
-		if err := s.fault("mkdir", temporary); err != nil {
+		if err := cmp.Or(s.remove(temporary), s.fault("mkdir", temporary)); err != nil {
 			return err
 		}
 		return os.Mkdir(temporary, 0o777)
@@ -65,7 +64,7 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 	if err == nil {
 		err = s.onFirst("checkpoint renamed", func() error { return s.commit(temporary, path, index) })
 	}
-	if err != nil && rankOf(s.Group) == 0 {
+	if err != nil && s.Group.Rank() == 0 {
 		s.remove(temporary) // the first error is the one to report
 	}
 	return err
@@ -90,14 +89,6 @@ func (s Store) commit(temporary, path string, index state) error {
 	return s.syncDirectory(s.Dir)
 }
 
-// part is a member's part of the index.
-type part struct {
-	Progress
-	Recipe  json.RawMessage
-	Updates map[string]int64
-	Files   map[string]fileEntry
-}
-
 // writeShards writes this member's files and returns the index of the files of all.
 func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module,
 	o optim.Optimizer) (state, error) {
@@ -112,29 +103,25 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Mod
 	if err != nil {
 		return state{}, err
 	}
-	index := state{Version: formatVersion, Progress: parts[0].Progress, Recipe: parts[0].Recipe,
-		Updates: map[string]int64{}, Files: map[string]fileEntry{}}
-	for _, p := range parts {
-		for name, entry := range p.Files {
-			index.Files[name] = entry
-		}
-		for name, n := range p.Updates {
-			index.Updates[name] = n
-		}
+	index := parts[0]
+	for _, p := range parts[1:] {
+		maps.Copy(index.Files, p.Files)
+		maps.Copy(index.Updates, p.Updates)
 	}
 	return index, nil
 }
 
 // writePart writes the files of the parameters and buffers that this member owns.
 func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int,
-	o optim.Optimizer) (part, error) {
+	o optim.Optimizer) (state, error) {
 	r.Kernels = torch.KernelNames()
 	recipe, err := json.Marshal(r)
 	if err != nil {
-		return part{}, err
+		return state{}, err
 	}
-	rank, size := rankOf(s.Group), sizeOf(s.Group)
-	p := part{Progress: at, Recipe: recipe, Updates: map[string]int64{}, Files: map[string]fileEntry{}}
+	rank, size := s.Group.Rank(), s.Group.Size()
+	p := state{Version: formatVersion, Progress: at, Recipe: recipe, Updates: map[string]int64{},
+		Files: map[string]fileEntry{}}
 	tensors := map[string][]safetensors.Tensor{modelKind: nil, optimizerKind: nil}
 	foreign := map[string]bool{} // parameters that another member writes
 	for i, n := range params {
@@ -161,7 +148,7 @@ func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.Na
 		entry, err := s.writeFile(filepath.Join(temporary, name),
 			func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
 		if err != nil {
-			return part{}, err
+			return state{}, err
 		}
 		entry.Tensors = make(map[string]tensorEntry, len(list))
 		for _, t := range list {
@@ -170,20 +157,6 @@ func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.Na
 		p.Files[name] = entry
 	}
 	return p, nil
-}
-
-func rankOf(g *group.Group) int {
-	if g == nil {
-		return 0
-	}
-	return g.Rank()
-}
-
-func sizeOf(g *group.Group) int {
-	if g == nil {
-		return 1
-	}
-	return g.Size()
 }
 
 // owners returns the rank that stands for each parameter and buffer of a model: the lowest of those

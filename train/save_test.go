@@ -277,27 +277,3 @@ func TestLock(t *testing.T) {
 		t.Errorf("no directory: %v", err)
 	}
 }
-
-// What a killed run left is removed when the next one takes the lock, and no sooner; checkpoints
-// and others' files stay.
-func TestLockRemovesLeftovers(t *testing.T) {
-	store := train.Store{Dir: filepath.Join(t.TempDir(), "here[*]")}
-	leftover := filepath.Join(store.Dir, ".step-000007.tmp")
-	for _, dir := range []string{leftover, filepath.Join(store.Dir, "step-000005")} {
-		must.Do(t, os.MkdirAll(dir, 0o777))
-	}
-	write(t, filepath.Join(leftover, "model.safetensors"), "half")
-	write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
-	release := must.Get(store.Lock())(t)
-	if got := strings.Join(names(t, store.Dir), " "); got != "notes.txt step-000005" {
-		t.Errorf("there is %s", got)
-	}
-	must.Do(t, os.Mkdir(leftover, 0o777))
-	if _, err := store.Lock(); !errors.Is(err, train.ErrLocked) {
-		t.Errorf("a second lock: %v", err)
-	}
-	if _, err := os.Stat(leftover); err != nil {
-		t.Errorf("a run without the lock removed what another writes: %v", err)
-	}
-	must.Do(t, release())
-}

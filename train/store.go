@@ -53,17 +53,6 @@ var ErrNoCheckpoint = errors.New("no checkpoint")
 // ErrLocked is the error of Lock for a directory that another run uses.
 var ErrLocked = errors.New("another run uses it")
 
-// NotSharedError says that a process of a group does not see the directory that the first one uses.
-type NotSharedError struct {
-	Dir  string
-	Rank int
-}
-
-func (e *NotSharedError) Error() string {
-	return fmt.Sprintf("train: rank %d does not see in %s what rank 0 writes there; want a directory that all processes share",
-		e.Rank, e.Dir)
-}
-
 // Names of directories. A directory that is being written or removed begins with a dot.
 const (
 	stepPrefix      = "step-"
@@ -88,18 +77,18 @@ func (s Store) onFirst(what string, f func() error) error {
 }
 
 // Prepare makes the directory if necessary, and returns an error unless a checkpoint can be
-// written to it. In a group it is collective. The error is a *NotSharedError if a process does not
-// see the directory of the first.
+// written to it. In a group it is collective, and all processes have to see the directory of the first.
 func (s Store) Prepare() error {
 	probe, err := group.FromFirst(context.Background(), s.Group, "train: checkpoints prepared", s.makeProbe)
 	if err != nil {
 		return err
 	}
 	if _, unseen := os.Stat(filepath.Join(s.Dir, probe)); unseen != nil {
-		err = &NotSharedError{s.Dir, rankOf(s.Group)}
+		err = fmt.Errorf("train: rank %d does not see in %s what rank 0 writes there; want a directory that all "+
+			"processes share", s.Group.Rank(), s.Dir)
 	}
 	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)
-	if rankOf(s.Group) == 0 { // a run that saves here removes it as a leftover
+	if s.Group.Rank() == 0 { // Lock removes it as a leftover
 		if failed := os.Remove(filepath.Join(s.Dir, probe)); !errors.Is(failed, fs.ErrNotExist) {
 			err = cmp.Or(err, failed)
 		}
@@ -146,7 +135,13 @@ func (s Store) Lock() (release func() error, err error) {
 		case err != nil: // a file system without locks
 			return nil
 		}
-		return s.removeLeftovers()
+		leftovers, err := os.ReadDir(s.Dir)
+		for _, e := range leftovers {
+			if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(), temporarySuffix) {
+				err = cmp.Or(err, s.remove(filepath.Join(s.Dir, e.Name())))
+			}
+		}
+		return err
 	})
 	if err != nil {
 		release() // the first error is the one to report
@@ -176,27 +171,8 @@ func (s Store) Steps() ([]int64, error) {
 	return steps, nil
 }
 
-// removeLeftovers removes the temporary directories of a run that died.
-func (s Store) removeLeftovers() error {
-	entries, err := os.ReadDir(s.Dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(), temporarySuffix) {
-			if err := s.remove(filepath.Join(s.Dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// clean removes leftovers, and all checkpoints but the newest and the best, which may be nil.
+// clean removes all checkpoints but the newest and the best, which may be nil.
 func (s Store) clean(best *Best) error {
-	if err := s.removeLeftovers(); err != nil {
-		return err
-	}
 	keep := s.Keep
 	if keep <= 0 {
 		keep = 2
