@@ -70,34 +70,11 @@ func act(s peerSettings) error {
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
 		end := link.End{Device: a.device, Copies: a.device.NewStream}
-		direct, err := link.NewDirect(&torch.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
+		direct, err := link.Connect(&torch.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
 			g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
-		})
-		if err != nil {
-			return err
-		}
+		}, meet(g))
 		defer direct.Close()
-		mine, err := direct.IDs()
 		if err != nil {
-			return err
-		}
-		text, err := json.Marshal([][]byte{mine[ways[rank]]})
-		if err != nil {
-			return err
-		}
-		all, err := g.Gather(context.Background(), "ids", text)
-		if err != nil {
-			return err
-		}
-		ids := map[schedule.Edge][]byte{}
-		for r, text := range all {
-			var id [][]byte
-			if err := json.Unmarshal(text, &id); err != nil {
-				return err
-			}
-			ids[ways[r]] = id[0]
-		}
-		if err := direct.Open(ids); err != nil {
 			return err
 		}
 		remote.SetDirect(direct, []int{0, 1})
