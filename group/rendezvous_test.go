@@ -284,12 +284,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	joins.Wait()
 	none(t, errs[:])
 	strangers.Wait()
-	none(t, each(all[:], func(g *group.Group) error {
-		if err := exchange(g); err != nil {
-			return err
-		}
-		return gatherAll(g)
-	}))
+	none(t, each(all[:], exchange))
 	if at := listeners(t, port(cfg)); len(at) > 0 {
 		t.Errorf("somebody listens at %q when all are there", at)
 	}
