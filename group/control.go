@@ -135,7 +135,7 @@ func endFrame(rank int, err error) frame {
 	case *FailedError:
 		e.Failed = &FailedError{err.bounded()}
 	case *LostError:
-		e.Lost = &LostError{err.Rank, cut(err.Why, maxMessage)}
+		e.Lost = &LostError{err.Rank, cut(err.Why, maxText)}
 	}
 	return jsonFrame(kindEnd, rank, e)
 }

@@ -228,8 +228,8 @@ func TestFrames(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("\x01", n) } // six bytes each in JSON
 	for _, f := range append(slices.Clone(frames),
 		jsonFrame(kindPart, 0, part{What: long(maxWhat), Data: make([]byte, maxGather)}),
-		endFrame(0, &FailedError{Failure{Action: long(2 * maxAction), Message: long(2 * maxMessage)}}),
-		endFrame(0, &LostError{Why: long(2 * maxMessage)})) {
+		endFrame(0, &FailedError{Failure{Action: long(2 * maxText), Message: long(2 * maxText)}}),
+		endFrame(0, &LostError{Why: long(2 * maxText)})) {
 		got, err := readFrame(bytes.NewReader(f.encode()), maxBody)
 		if err != nil || got.kind != f.kind || got.rank != f.rank || !bytes.Equal(got.body, f.body) {
 			t.Errorf("kind %d: %v, %v", f.kind, got, err)

@@ -39,8 +39,8 @@ func (g *Group) Rank() int { return g.rank }
 func (g *Group) Size() int { return g.size }
 
 // Gather gives every member the bytes of all, in rank order. The caller owns them. All members call
-// it in the same order with the same what, at most maxWhat bytes long. Otherwise all get an error with the
-// what of each rank. mine has at most maxGather bytes.
+// it in the same order with the same what, at most 256 bytes long. Otherwise all get an error with the what
+// of each rank. mine has at most 64 MiB.
 //
 // It blocks until all members have called it, the group has failed, or ctx is done. As the others wait for
 // this member, the group fails when ctx is done.

@@ -190,7 +190,7 @@ func TestAFailureEndsWhatWaits(t *testing.T) {
 			defer c.Close()
 			x, y := c.Zeros(torch.Float32, 1<<20), c.Zeros(torch.Float32, 1<<20)
 			if g.Rank() == 2 {
-				time.Sleep(50 * time.Millisecond)
+				must.Get(g.Gather(context.Background(), "begun", nil))(t)
 				g.Fail(group.Failure{Rank: 9, Stage: 2, MicroBatch: 5, Action: "backward", Message: "out of memory"})
 				g.Fail(group.Failure{Message: "later"})
 				return g.Err()
@@ -198,6 +198,7 @@ func TestAFailureEndsWhatWaits(t *testing.T) {
 			send := must.Get(g.Send(x, 1-g.Rank(), 1))(t)
 			receive := must.Get(g.Receive(y, 2, 2))(t)
 			must.Get(g.Receive(y, 2, 3))(t) // is left to Close
+			must.Get(g.Gather(context.Background(), "begun", nil))(t)
 			_, gathered := g.Gather(context.Background(), "models", nil)
 			_, gatheredLater := g.Gather(context.Background(), "plans", nil)
 			_, sentLater := g.Send(x, 2, 4)
