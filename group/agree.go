@@ -38,7 +38,7 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	}
 	own := meeting[T]{Body: mine}
 	if failed != nil {
-		own.Failed, own.Error = true, cut(failed.Error(), MaxMessage)
+		own.Failed, own.Error = true, cut(failed.Error(), maxText)
 		own.OutOfMemory = errors.Is(failed, torch.ErrOutOfMemory)
 	}
 	text, err := json.Marshal(own)

@@ -29,8 +29,8 @@ const maxSize = 1 << 16
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// Validate returns the error of a setting that is refused, a *ConfigError, or nil.
-func (c Config) Validate() error {
+// validate returns the error of a setting that is refused, a *ConfigError, or nil.
+func (c Config) validate() error {
 	if err := arg.Between("group", "Size", c.Size, 1, maxSize); err != nil {
 		return err
 	}
@@ -67,5 +67,6 @@ func (c Config) filled() Config {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.Heartbeat = cmp.Or(c.Heartbeat, time.Second)
 	c.Silence = cmp.Or(c.Silence, 5*time.Second)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }

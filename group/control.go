@@ -16,13 +16,14 @@ import (
 // each other member, the others have one for rank 0. Rank 0 hands frames on to all, and decides which failure
 // was the first.
 type control struct {
-	cfg     Config
-	first   *outcome
-	gathers *gathers
-	board   shim.Board    // Gloo's addresses
-	turn    sync.Mutex    // of gathers
-	ready   chan struct{} // closed when all members are connected
-	closing chan struct{} // closed when this member leaves
+	*carrier // of tensors; nil while the group joins
+	cfg      Config
+	first    *outcome
+	gathers  *gathers
+	board    shim.Board    // Gloo's addresses
+	turn     sync.Mutex    // of gathers
+	ready    chan struct{} // closed when all members are connected
+	closing  chan struct{} // closed when this member leaves
 
 	mu      sync.Mutex
 	peers   map[int]*peer // by rank
@@ -134,7 +135,7 @@ func endFrame(rank int, err error) frame {
 	case *FailedError:
 		e.Failed = &FailedError{err.bounded()}
 	case *LostError:
-		e.Lost = &LostError{err.Rank, cut(err.Why, MaxMessage)}
+		e.Lost = &LostError{err.Rank, cut(err.Why, maxText)}
 	}
 	return jsonFrame(kindEnd, rank, e)
 }
@@ -286,8 +287,15 @@ func (c *control) leaveInOrder() {
 	}
 }
 
-// close ends all connections. closing is closed by then.
-func (c *control) close() {
+// close leaves the group, in order if it has not failed. It is also the end of a join that has failed.
+func (c *control) close() error {
+	if c.carrier != nil && c.first.get() == nil {
+		c.leaveInOrder()
+	}
+	close(c.closing)
+	if c.carrier != nil {
+		c.carrier.close()
+	}
 	c.board.Close()
 	c.mu.Lock()
 	for _, p := range c.peers {
@@ -295,4 +303,5 @@ func (c *control) close() {
 	}
 	c.mu.Unlock()
 	c.serves.Wait()
+	return nil
 }

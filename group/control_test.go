@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"penstock.example/internal/must"
 )
 
 // TestAFailureIsQueuedBeforeItIsKnown: rank 0 may know of a lost member and be gone before the others
@@ -36,26 +36,20 @@ func TestAFailureIsQueuedBeforeItIsKnown(t *testing.T) {
 	}
 }
 
+// connection is a connection of this process with itself.
+func connection(t *testing.T) (here, there net.Conn) {
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer listener.Close()
+	there = must.Get(net.Dial("tcp", listener.Addr().String()))(t)
+	return must.Get(listener.Accept())(t), there
+}
+
 // TestWhatWasSaidBeforeAConnectionClosedIsRead: a member says why it has failed and ends. Nothing can be
 // sent to it any more before that was read, and it was taken for one that died.
 func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
 	for range 50 {
-		there, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		here, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := there.Write(endFrame(1, &FailedError{Failure{Rank: 1, Message: "why"}}).encode()); err != nil {
-			t.Fatal(err)
-		}
+		here, there := connection(t)
+		must.Get(there.Write(endFrame(1, &FailedError{Failure{Rank: 1, Message: "why"}}).encode()))(t)
 		_ = there.Close()
 		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
 		for range 3 { // the first is answered by a reset
@@ -74,23 +68,9 @@ func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
 // TestWhatIsQueuedArrivesBeforeTheEnd: a member ends a connection on which it has not read all. The kernel
 // answers that with a reset, which threw away what was still on its way to the other side: the reason.
 func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
 	for range 10 {
-		there, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		here, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := there.Write(make([]byte, 64<<10)); err != nil { // is not read
-			t.Fatal(err)
-		}
+		here, there := connection(t)
+		must.Get(there.Write(make([]byte, 64<<10)))(t) // is not read
 		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
 		for range 128 { // more than is on its way
 			p.send(jsonFrame(kindPart, 0, part{Data: make([]byte, 64<<10)}).encode())
@@ -165,16 +145,14 @@ func TestAnEndedGatherCounts(t *testing.T) {
 
 // TestAFailureCountsBeforeTheEnd: who leaves a group that has failed hears why, every time.
 func TestAFailureCountsBeforeTheEnd(t *testing.T) {
-	why := &FailedError{Failure{Rank: 1}}
 	for range 200 {
-		c := newControl(Config{Size: 2})
+		c, why := newControl(Config{Size: 2}), &FailedError{Failure{Rank: 1}}
 		c.first.set(why, nil)
 		close(c.closing)
-		if _, err := newGathers(2).begin().wait(context.Background(), c.first, c.closing); !errors.Is(err, why) {
-			t.Fatalf("a gather: %v; want %v", err, why)
-		}
-		if err := (&carrier{c: c}).broken(1, errors.New("reset")); !errors.Is(err, why) {
-			t.Fatalf("a transfer: %v; want %v", err, why)
+		_, gathered := newGathers(2).begin().wait(context.Background(), c.first, c.closing)
+		sent := (&carrier{c: c}).broken(1, errors.New("reset"))
+		if !errors.Is(gathered, why) || !errors.Is(sent, why) {
+			t.Fatalf("a gather: %v, a transfer: %v; want %v", gathered, sent, why)
 		}
 	}
 }
@@ -245,28 +223,16 @@ var frames = []frame{
 	{kind: kindBye, rank: 3},
 }
 
-func TestFramesComeBack(t *testing.T) {
-	for _, f := range frames {
-		got, err := readFrame(bytes.NewReader(f.encode()), maxBody)
-		if len(got.body) == 0 {
-			got.body = f.body
-		}
-		if diff := cmp.Diff(f, got, cmp.AllowUnexported(frame{})); err != nil || diff != "" {
-			t.Errorf("kind %d: %v\n%s", f.kind, err, diff)
-		}
-	}
-}
-
-// The longest frames that are sent can be read.
-func TestLongestFramesFit(t *testing.T) {
+// Frames come back, and the longest that are sent can be read.
+func TestFrames(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("\x01", n) } // six bytes each in JSON
-	for _, f := range []frame{
-		jsonFrame(kindPart, 0, part{What: long(MaxWhat), Data: make([]byte, MaxGather)}),
-		endFrame(0, &FailedError{Failure{Action: long(2 * MaxAction), Message: long(2 * MaxMessage)}}),
-		endFrame(0, &LostError{Why: long(2 * MaxMessage)}),
-	} {
-		if _, err := readFrame(bytes.NewReader(f.encode()), maxBody); err != nil {
-			t.Errorf("kind %d: %v", f.kind, err)
+	for _, f := range append(slices.Clone(frames),
+		jsonFrame(kindPart, 0, part{What: long(maxWhat), Data: make([]byte, maxGather)}),
+		endFrame(0, &FailedError{Failure{Action: long(2 * maxText), Message: long(2 * maxText)}}),
+		endFrame(0, &LostError{Why: long(2 * maxText)})) {
+		got, err := readFrame(bytes.NewReader(f.encode()), maxBody)
+		if err != nil || got.kind != f.kind || got.rank != f.rank || !bytes.Equal(got.body, f.body) {
+			t.Errorf("kind %d: %v, %v", f.kind, got, err)
 		}
 	}
 	h := introduction(Config{Size: maxSize})

@@ -3,6 +3,7 @@ package group
 import (
 	"fmt"
 	"hash/crc32"
+	"math"
 	"net"
 	"regexp"
 	"strconv"
@@ -28,139 +29,102 @@ import (
 // variable that is missing, contradicts another or cannot be read is a *ConfigError with the variable as its
 // Field. getenv is os.Getenv, or a function like it.
 func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err error) {
-	e := environment(getenv)
+	e := &environment{get: getenv}
 	cfg.Token = getenv("PENSTOCK_TOKEN")
 	for _, name := range []string{"SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"} {
-		if getenv(name) != "" && err == nil {
-			cfg.Restart, err = e.whole(name, 0, maxInt32)
+		if getenv(name) != "" {
+			cfg.Restart = e.whole(name, 0, math.MaxInt32)
 		}
 	}
-	for _, l := range launchers {
-		rank, size := getenv(l.rank) != "", getenv(l.size) != ""
-		if !rank && !size || l.steps && !(rank && size) {
+	for _, l := range [][2]string{{"RANK", "WORLD_SIZE"}, slurm, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}} {
+		rank, size := getenv(l[0]) != "", getenv(l[1]) != ""
+		if !rank && !size || l == slurm && !(rank && size) { // a script that sbatch runs has the rank alone
 			continue
 		}
-		if err == nil {
-			cfg.Rank, cfg.Size, err = e.place(l.rank, l.size)
+		cfg.Size = e.whole(l[1], 1, maxSize)
+		if cfg.Rank = e.whole(l[0], 0, maxSize-1); cfg.Rank >= cfg.Size {
+			e.refuse(l[0], fmt.Sprintf("%s is %d", l[1], cfg.Size), fmt.Sprintf("want 0 to %d", cfg.Size-1))
 		}
-		if err == nil && cfg.Size > 1 {
-			cfg.Address, err = l.address(e)
+		if cfg.Size > 1 {
+			cfg.Address = e.address(l == slurm)
 		}
 		break
 	}
-	if err != nil {
-		return Config{}, false, err
+	if e.err != nil {
+		return Config{}, false, e.err
 	}
 	return cfg, cfg.Size > 1, nil
 }
 
-const maxInt32 = 1<<31 - 1
+// slurm is the rank and the size of a step of Slurm.
+var slurm = [2]string{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}
 
-// launchers are the variables of each launcher. steps: the script that sbatch runs is no process of a step,
-// and has the rank alone.
-var launchers = []struct {
-	rank, size string
-	steps      bool
-	address    func(environment) (string, error)
-}{
-	{"RANK", "WORLD_SIZE", false, environment.torchrun},
-	{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", true, environment.slurm},
-	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", false, func(e environment) (string, error) {
-		const advice = "mpirun does not say where rank 0 is: want mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"
-		return e.address("", "", advice)
-	}},
+// environment reads variables.
+type environment struct {
+	get func(string) string
+	err error // the first refusal
 }
 
-// environment reads variables, as os.Getenv does.
-type environment func(string) string
+func (e *environment) refuse(name, problem, remedy string) {
+	if e.err == nil {
+		e.err = &ConfigError{Of: "group", Field: name, Value: e.get(name), Problem: problem, Remedy: remedy}
+	}
+}
+
+// whole reads a variable that is a whole number in decimal digits.
+func (e *environment) whole(name string, least, most int) int {
+	text, problem := e.get(name), ""
+	n, err := strconv.Atoi(text)
+	if err == nil && text[0] >= '0' && n >= least && n <= most {
+		return n
+	}
+	if text == "" {
+		problem = "it is not set, and others of its kind are"
+	}
+	e.refuse(name, problem, fmt.Sprintf("want a whole number from %d to %d", least, most))
+	return 0
+}
+
+// address returns MASTER_ADDR and MASTER_PORT. Slurm's variables stand for those that are not set.
+func (e *environment) address(ofSlurm bool) string {
+	host, port := e.get("MASTER_ADDR"), 0
+	if host == "" && ofSlurm {
+		name := "SLURM_STEP_NODELIST"
+		if e.get(name) == "" {
+			name = "SLURM_NODELIST"
+		}
+		host, _, _ = strings.Cut(brackets.ReplaceAllString(e.get(name), "$1"), ",")
+		if !arg.IsHost(host) {
+			const remedy = "want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script"
+			e.refuse(name, "it does not begin with a host", remedy)
+		}
+	}
+	if !arg.IsHost(host) {
+		e.refuse("MASTER_ADDR", "", "want the host name or address of rank 0: torchrun sets it, and "+
+			"mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500")
+	}
+	job, err := strconv.Atoi(e.get("SLURM_JOB_ID"))
+	if ofSlurm && e.get("MASTER_PORT") == "" && err == nil && job >= 0 {
+		step, _ := strconv.Atoi(e.get("SLURM_STEP_ID")) // sbatch's own step has none
+		port = portOf(job, max(step, 0))
+	} else {
+		port = e.whole("MASTER_PORT", 1, 65535)
+	}
+	if !ofSlurm && strings.EqualFold(e.get("TORCHELASTIC_USE_AGENT_STORE"), "true") {
+		port = portOf(port, int(crc32.ChecksumIEEE([]byte(e.get("TORCHELASTIC_RUN_ID")))))
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
 
 // portOf makes a port of numbers. Jobs that share a machine rarely have the same. It is below the ports that
 // systems give to outgoing connections.
-func portOf(numbers ...int) string {
+func portOf(numbers ...int) int {
 	const first, ports = 20000, 10000
 	sum := 0
 	for _, n := range numbers {
 		sum += n % ports
 	}
-	return strconv.Itoa(first + sum%ports)
-}
-
-func (e environment) torchrun() (string, error) {
-	at, err := e.address("", "", "a launcher such as torchrun sets both")
-	if err != nil {
-		return "", err
-	}
-	if !strings.EqualFold(e("TORCHELASTIC_USE_AGENT_STORE"), "true") {
-		return at, nil
-	}
-	host, port, _ := net.SplitHostPort(at)
-	n, _ := strconv.Atoi(port) // which address has checked
-	id := crc32.ChecksumIEEE([]byte(e("TORCHELASTIC_RUN_ID")))
-	return net.JoinHostPort(host, portOf(n, int(id))), nil
-}
-
-func (e environment) slurm() (string, error) {
-	name := "SLURM_STEP_NODELIST"
-	if e(name) == "" {
-		name = "SLURM_NODELIST"
-	}
-	host, _, _ := strings.Cut(brackets.ReplaceAllString(e(name), "$1"), ",")
-	if e("MASTER_ADDR") == "" && !arg.IsHost(host) {
-		const remedy = "want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script"
-		return "", refused(name, e(name), "it does not begin with a host", remedy)
-	}
-	port := ""
-	if job, err := strconv.Atoi(e("SLURM_JOB_ID")); err == nil && job >= 0 {
-		step, _ := strconv.Atoi(e("SLURM_STEP_ID")) // sbatch's own step has none
-		port = portOf(job, max(step, 0))
-	}
-	return e.address(host, port, "set both in the job's script, or leave both out")
-}
-
-// place reads the rank and the number of processes.
-func (e environment) place(rankName, sizeName string) (rank, size int, err error) {
-	if size, err = e.whole(sizeName, 1, maxSize); err == nil {
-		rank, err = e.whole(rankName, 0, maxSize-1)
-	}
-	if err == nil && rank >= size {
-		problem := fmt.Sprintf("%s is %d", sizeName, size)
-		err = refused(rankName, e(rankName), problem, fmt.Sprintf("want 0 to %d", size-1))
-	}
-	return rank, size, err
-}
-
-// address returns MASTER_ADDR and MASTER_PORT. If they are not set, host and port are used.
-func (e environment) address(host, port, advice string) (string, error) {
-	if text := e("MASTER_ADDR"); text != "" || host == "" {
-		if !arg.IsHost(text) {
-			return "", refused("MASTER_ADDR", text, "", "want the host name or address of rank 0; "+advice)
-		}
-		host = text
-	}
-	if text := e("MASTER_PORT"); text != "" || port == "" {
-		if _, err := e.whole("MASTER_PORT", 1, 65535); err != nil {
-			return "", refused("MASTER_PORT", text, "", "want a port from 1 to 65535; "+advice)
-		}
-		port = text
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-// whole reads a variable that is a whole number in decimal digits.
-func (e environment) whole(name string, least, most int) (int, error) {
-	text, remedy, problem := e(name), fmt.Sprintf("want a whole number from %d to %d", least, most), ""
-	n, err := strconv.Atoi(text)
-	if err == nil && text[0] >= '0' && n >= least && n <= most {
-		return n, nil
-	}
-	if text == "" {
-		problem = "it is not set, and others of its kind are"
-	}
-	return 0, refused(name, text, problem, remedy)
-}
-
-func refused(name, text, problem, remedy string) error {
-	return &ConfigError{Of: "group", Field: name, Value: text, Problem: problem, Remedy: remedy}
+	return first + sum%ports
 }
 
 // brackets are those in a list of hosts as Slurm writes it: "node[01-04,7],gpu3" begins with node01.

@@ -9,23 +9,22 @@ import (
 
 // Limits in bytes of the texts and data that members send each other.
 const (
-	MaxAction  = 64
-	MaxMessage = 4 << 10
-	MaxWhat    = 256
-	MaxGather  = 64 << 20
+	maxText   = 4 << 10
+	maxWhat   = 256
+	maxGather = 64 << 20
 )
 
 // Failure says which member could not go on, and where it was. Without a stage or micro-batch the numbers
 // are -1.
 type Failure struct {
 	Rank, Stage, MicroBatch int
-	Action                  string // such as "forward"; at most MaxAction bytes
-	Message                 string // at most MaxMessage bytes
+	Action                  string // such as "forward"
+	Message                 string
 }
 
 // bounded returns f with texts that are short enough to be sent.
 func (f Failure) bounded() Failure {
-	f.Action, f.Message = cut(f.Action, MaxAction), cut(f.Message, MaxMessage)
+	f.Action, f.Message = cut(f.Action, maxText), cut(f.Message, maxText)
 	f.Stage, f.MicroBatch = max(f.Stage, -1), max(f.MicroBatch, -1)
 	return f
 }

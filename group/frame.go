@@ -45,7 +45,7 @@ type frame struct {
 const (
 	headBytes    = 9
 	maxHandshake = 1 << 10                // bytes of a body before the other side has proved that it knows the token
-	maxBody      = MaxGather/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a gather, in base64
+	maxBody      = maxGather/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a gather, in base64
 	pieceBytes   = 64 << 10               // of a frame that are read or written at a time
 )
 

@@ -49,18 +49,18 @@ func (g *Group) Size() int {
 }
 
 // Gather gives every member the bytes of all, in rank order. The caller owns them. All members call
-// it in the same order with the same what, at most MaxWhat bytes long. Otherwise all get an error with the
-// what of each rank. mine has at most MaxGather bytes.
+// it in the same order with the same what, at most 256 bytes long. Otherwise all get an error with the what
+// of each rank. mine has at most 64 MiB.
 //
 // It blocks until all members have called it, the group has failed, or ctx is done. As the others wait for
 // this member, the group fails when ctx is done.
 func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
-	if len(what) > MaxWhat {
-		return nil, fmt.Errorf("group: Gather: what has %d bytes; want at most %d", len(what), MaxWhat)
+	if len(what) > maxWhat {
+		return nil, fmt.Errorf("group: Gather: what has %d bytes; want at most %d", len(what), maxWhat)
 	}
-	if len(mine) > MaxGather {
+	if len(mine) > maxGather {
 		return nil, fmt.Errorf("group: Gather of %s: rank %d gives %d bytes; want at most %d",
-			what, g.rank, len(mine), MaxGather)
+			what, g.rank, len(mine), maxGather)
 	}
 	if err := g.first.get(); err != nil {
 		return nil, err

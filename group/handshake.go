@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"penstock.example/torch"
 	"time"
 )
 
@@ -34,6 +36,16 @@ type hello struct {
 
 // String says which process it is.
 func (h hello) String() string { return fmt.Sprintf("pid %d on %s", h.PID, h.Host) }
+
+// introduction is the hello of this process, without proof.
+func introduction(c Config) hello {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "?"
+	}
+	const most = 64
+	return hello{Size: c.Size, PID: os.Getpid(), Host: cut(name, most), Libtorch: cut(torch.Version(), most)}
+}
 
 type welcome struct{ Proof []byte }
 

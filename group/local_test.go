@@ -40,16 +40,6 @@ func none(t *testing.T, errs []error) {
 	}
 }
 
-func TestGatherGivesAllInRankOrder(t *testing.T) {
-	torchtest.Check(t)
-	none(t, each(group.Local(4), func(g *group.Group) error {
-		if err := gatherAll(g); err != nil {
-			return err
-		}
-		return g.Close()
-	}))
-}
-
 // gatherAll gathers bytes of many lengths, of each rank another.
 func gatherAll(g *group.Group) error {
 	for round := range 20 {
@@ -93,16 +83,6 @@ func TestGatherGivenUpFailsTheGroup(t *testing.T) {
 	if want := "rank 1 failed: gather of models: context canceled"; err == nil || err.Error() != want {
 		t.Errorf("got %v; want %s", err, want)
 	}
-}
-
-func TestTagsMatchByName(t *testing.T) {
-	torchtest.Check(t)
-	none(t, each(group.Local(4), func(g *group.Group) error {
-		if err := exchange(g); err != nil {
-			return err
-		}
-		return g.Close()
-	}))
 }
 
 // exchange sends many tensors both ways at once and receives them in another order. Half of them
@@ -200,49 +180,42 @@ func ending(w link.Work) <-chan error {
 	return ended
 }
 
-func TestFailEndsWhatWaits(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	all := group.Local(3)
-	x := torch.From(c, []float32{1}, 1)
-	var works []link.Work
-	send, err := all[0].Send(x, 1, 1)
-	works = append(works, send)
-	if err != nil {
-		t.Fatal(err)
-	}
-	receive, err := all[1].Receive(x, 0, 2)
-	works = append(works, receive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	for _, w := range works {
-		go func() { ended <- w.Wait() }()
-	}
-	go func() {
-		_, err := all[0].Gather(context.Background(), "models", nil)
-		ended <- err
-	}()
-	all[2].Fail(group.Failure{Rank: 9, Stage: 2, MicroBatch: 5, Action: "forward", Message: "out of memory"})
-	all[1].Fail(group.Failure{Message: "later"})
-	const want = "rank 2 failed: stage 2, micro-batch 5, forward: out of memory"
-	for range 3 {
-		if err := <-ended; err == nil || err.Error() != want {
-			t.Errorf("got %v; want %s", err, want)
+// TestAFailureEndsWhatWaits has a member fail while others wait in everything.
+func TestAFailureEndsWhatWaits(t *testing.T) {
+	torchtest.Check(t)
+	const want = "rank 2 failed: stage 2, micro-batch 5, backward: out of memory"
+	for name, all := range map[string][]*group.Group{"local": group.Local(3), "joined": inProcess(t, config(t, 3))} {
+		for rank, err := range each(all, func(g *group.Group) error {
+			c := torch.NewCtx(torch.Options{})
+			defer c.Close()
+			x, y := c.Zeros(torch.Float32, 1<<20), c.Zeros(torch.Float32, 1<<20)
+			if g.Rank() == 2 {
+				must.Get(g.Gather(context.Background(), "begun", nil))(t)
+				g.Fail(group.Failure{Rank: 9, Stage: 2, MicroBatch: 5, Action: "backward", Message: "out of memory"})
+				g.Fail(group.Failure{Message: "later"})
+				return g.Err()
+			}
+			send := must.Get(g.Send(x, 1-g.Rank(), 1))(t)
+			receive := must.Get(g.Receive(y, 2, 2))(t)
+			must.Get(g.Receive(y, 2, 3))(t) // is left to Close
+			must.Get(g.Gather(context.Background(), "begun", nil))(t)
+			_, gathered := g.Gather(context.Background(), "models", nil)
+			_, gatheredLater := g.Gather(context.Background(), "plans", nil)
+			_, sentLater := g.Send(x, 2, 4)
+			for i, err := range []error{send.Wait(), receive.Wait(), gathered, gatheredLater, sentLater} {
+				if err == nil || err.Error() != want {
+					return fmt.Errorf("call %d: got %v; want %s", i, err, want)
+				}
+			}
+			<-g.Failed()
+			return g.Err()
+		}) {
+			var failed *group.FailedError
+			if !errors.As(err, &failed) || err.Error() != want || failed.Rank != 2 {
+				t.Errorf("%s, rank %d: got %v; want %s", name, rank, err, want)
+			}
 		}
-	}
-	for _, g := range all {
-		<-g.Failed()
-		var failed *group.FailedError
-		if err := g.Err(); !errors.As(err, &failed) || err.Error() != want || failed.Rank != 2 {
-			t.Errorf("rank %d: %v", g.Rank(), err)
-		}
-		if _, err := g.Gather(context.Background(), "plans", nil); err == nil || err.Error() != want {
-			t.Errorf("rank %d: later: %v", g.Rank(), err)
-		}
-		if _, err := g.Send(x, (g.Rank()+1)%3, 1); err == nil || err.Error() != want {
-			t.Errorf("rank %d: later: %v", g.Rank(), err)
-		}
+		none(t, each(all, func(g *group.Group) error { return g.Close() }))
 	}
 }
 
@@ -364,15 +337,7 @@ func ExampleMeet() {
 
 func init() {
 	scenarios["exchange"] = member(func(g *group.Group, _ func(string)) error {
-		for range 3 {
-			if err := exchange(g); err != nil {
-				return err
-			}
-			if err := gatherAll(g); err != nil {
-				return err
-			}
-		}
-		return nil
+		return cmp.Or(exchange(g), gatherAll(g), exchange(g))
 	})
 }
 
@@ -382,27 +347,18 @@ func TestProcessesExchangeTensorsAndBytes(t *testing.T) {
 	}
 }
 
-func TestMembersLeaveNothingBehind(t *testing.T) {
+// TestMembersExchangeAndLeave: nobody waits for the silence, and the port is free afterwards.
+func TestMembersExchangeAndLeave(t *testing.T) {
 	torchtest.Check(t)
 	cfg := config(t, 3)
 	cfg.Silence = time.Minute
-	all := inProcess(t, cfg)
-	none(t, each(all, func(g *group.Group) error {
-		if err := exchange(g); err != nil {
-			return err
-		}
-		return gatherAll(g)
-	}))
-	began := time.Now()
-	none(t, each(all, func(g *group.Group) error { return g.Close() }))
-	if d := time.Since(began); d >= cfg.Silence {
-		t.Errorf("closing took %v: somebody was waited for in vain", d)
-	}
-	for _, g := range all {
-		if err := g.Err(); err != nil {
-			t.Errorf("rank %d: %v", g.Rank(), err)
+	for _, all := range [][]*group.Group{group.Local(4), inProcess(t, cfg)} {
+		none(t, each(all, func(g *group.Group) error { return cmp.Or(exchange(g), gatherAll(g)) }))
+		began := time.Now()
+		none(t, each(all, func(g *group.Group) error { return cmp.Or(g.Close(), g.Err()) }))
+		if d := time.Since(began); d >= cfg.Silence {
+			t.Errorf("closing took %v: somebody was waited for in vain", d)
 		}
 	}
-	all = inProcess(t, cfg) // the port is free
-	none(t, each(all, func(g *group.Group) error { return g.Close() }))
+	none(t, each(inProcess(t, cfg), func(g *group.Group) error { return g.Close() }))
 }

@@ -43,7 +43,7 @@ func (c Config) retry(ctx context.Context, what, remedy string, within time.Dura
 		}
 		if !logged && time.Since(began) > longWait {
 			logged = true
-			c.log().Info("group: "+what, "at", c.Address, "for", within, "error", last)
+			c.Log.Info("group: "+what, "at", c.Address, "for", within, "error", last)
 		}
 		select {
 		case <-time.After(pause):
@@ -51,7 +51,7 @@ func (c Config) retry(ctx context.Context, what, remedy string, within time.Dura
 		case <-ctx.Done():
 		}
 		if why := context.Cause(ctx); why != errTimeout {
-			return fmt.Errorf("group: %s at %s: %w; last: %w", what, c.Address, why, last)
+			last = fmt.Errorf("%w; last: %w", why, last)
 		}
 		return fmt.Errorf("group: %s at %s, for %v: %w; %s", what, c.Address, within, last, remedy)
 	}
@@ -65,6 +65,49 @@ func (c Config) checkToken(ip net.IP) error {
 	problem := fmt.Sprintf("other machines can reach %v", ip)
 	return &ConfigError{Of: "group", Field: "Token", Value: "", Problem: problem,
 		Remedy: "want the same secret on all ranks, such as openssl rand -hex 32 prints (PENSTOCK_TOKEN)"}
+}
+
+// Join makes this process a member of a group. It blocks until all members have come, ctx is done or
+// Config.Timeout has passed. If a rank is missing or comes twice, or if members differ in the size of the
+// group or in libtorch, it fails on all ranks that have come. The caller closes the group.
+func Join(ctx context.Context, cfg Config) (*Group, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.filled()
+	if cfg.Size == 1 {
+		return Local(1)[0], nil
+	}
+	c := newControl(cfg)
+	if err := c.join(ctx); err != nil {
+		_ = c.close()
+		return nil, err
+	}
+	return &Group{rank: cfg.Rank, size: cfg.Size, first: c.first, member: c}, nil
+}
+
+func (c *control) join(user context.Context) (err error) {
+	ctx, cancel := context.WithTimeoutCause(user, c.cfg.Timeout, errTimeout)
+	defer cancel()
+	var ip net.IP
+	if c.cfg.Rank == 0 {
+		ip, err = c.assemble(ctx, introduction(c.cfg))
+	} else {
+		ip, err = c.meetRank0(ctx, user, introduction(c.cfg))
+	}
+	if err != nil {
+		return err
+	}
+	if c.carrier, err = openCarrier(ctx, c, ip); err == nil {
+		_, err = c.gather(ctx, "joined", nil)
+	}
+	if err != nil {
+		f := Failure{Rank: c.cfg.Rank, Stage: -1, MicroBatch: -1, Action: "joining", Message: err.Error()}
+		c.fail(f.bounded())
+		return c.first.get()
+	}
+	c.board.Close()
+	return nil
 }
 
 // assemble is rank 0's part of the rendezvous: it waits for all members. It returns the address that it
@@ -81,13 +124,13 @@ func (c *control) assemble(ctx context.Context, me hello) (net.IP, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lobby{c: c, me: me, listener: listener, logged: map[string]bool{}}
+	l := &lobby{c: c, me: me, listener: listener}
 	l.serves.Go(l.accept)
 	defer l.close()
 	for long := time.After(longWait); ; {
 		select {
 		case <-long:
-			c.cfg.log().Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", l.missing())
+			c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", l.missing())
 			continue
 		case <-c.ready:
 		case <-c.first.failed:
@@ -155,14 +198,9 @@ type lobby struct {
 
 	mu        sync.Mutex
 	closed    bool
-	strangers []net.Conn      // without a proof so far, the oldest first
-	refused   string          // the last refusal
-	logged    map[string]bool // addresses with a refusal in the log
+	strangers []net.Conn // without a proof so far
+	refused   string     // the last refusal
 }
-
-// maxStrangers bounds the connections without a proof. A new one displaces the oldest. That is no member, as
-// a member's handshake takes milliseconds.
-const maxStrangers = 128
 
 func (l *lobby) accept() {
 	for {
@@ -175,9 +213,8 @@ func (l *lobby) accept() {
 			continue
 		}
 		l.mu.Lock()
-		if l.strangers = append(l.strangers, conn); len(l.strangers) > maxStrangers || l.closed {
-			_ = l.strangers[0].Close()
-			l.strangers = l.strangers[1:]
+		if l.strangers = append(l.strangers, conn); l.closed {
+			_ = conn.Close()
 		}
 		l.mu.Unlock()
 		l.serves.Go(func() { l.serve(conn) })
@@ -217,11 +254,10 @@ func (l *lobby) refuse(conn net.Conn, why error, text string) {
 	from, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.refused = fmt.Sprintf("%s was refused: %v", from, why)
-	if len(l.logged) < 1000 && !l.logged[from] {
-		l.logged[from] = true
-		l.c.cfg.log().Warn("group: a connection was refused", "from", from, "why", why)
+	if l.refused == "" { // others would fill the log
+		l.c.cfg.Log.Warn("group: a connection was refused", "from", from, "why", why)
 	}
+	l.refused = fmt.Sprintf("%s was refused: %v", from, why)
 }
 
 // admit makes a process that knows the token a member, or returns what is wrong with the job.

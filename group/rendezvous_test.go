@@ -284,12 +284,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	joins.Wait()
 	none(t, errs[:])
 	strangers.Wait()
-	none(t, each(all[:], func(g *group.Group) error {
-		if err := exchange(g); err != nil {
-			return err
-		}
-		return gatherAll(g)
-	}))
+	none(t, each(all[:], exchange))
 	if at := listeners(t, port(cfg)); len(at) > 0 {
 		t.Errorf("somebody listens at %q when all are there", at)
 	}
@@ -407,14 +402,14 @@ func TestEnvironmentsThatAreRefused(t *testing.T) {
 		{torchrun.plus("WORLD_SIZE", "99999999999999999999"), "WORLD_SIZE", "99999999999999999999", "", "want a whole number from 1 to 65536"},
 		{torchrun.plus("RANK", "-1"), "RANK", "-1", "", "want a whole number from 0 to"},
 		{torchrun.plus("RANK", "4"), "RANK", "4", "WORLD_SIZE is 4", "want 0 to 3"},
-		{torchrun.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "want the host name or address of rank 0; a launcher such as torchrun sets both"},
+		{torchrun.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "want the host name or address of rank 0: torchrun sets it"},
 		{torchrun.plus("MASTER_ADDR", "node7:29500"), "MASTER_ADDR", "node7:29500", "", "want the host name or address of rank 0"},
-		{torchrun.plus("MASTER_PORT", ""), "MASTER_PORT", "", "", "want a port from 1 to 65535"},
-		{torchrun.plus("MASTER_PORT", "65536"), "MASTER_PORT", "65536", "", "want a port from 1 to 65535"},
+		{torchrun.plus("MASTER_PORT", ""), "MASTER_PORT", "", "it is not set", "want a whole number from 1 to 65535"},
+		{torchrun.plus("MASTER_PORT", "65536"), "MASTER_PORT", "65536", "", "want a whole number from 1 to 65535"},
 		{slurm.plus("SLURM_PROCID", "8"), "SLURM_PROCID", "8", "SLURM_STEP_NUM_TASKS is 8", "want 0 to 7"},
 		{slurm.plus("SLURM_STEP_NODELIST", "gpu[07-10"), "SLURM_STEP_NODELIST", "gpu[07-10", "it does not begin with a host", "or MASTER_ADDR=HOST"},
-		{slurm.plus("SLURM_JOB_ID", ""), "MASTER_PORT", "", "", "set both in the job's script, or leave both out"},
-		{openMPI.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "want mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"},
+		{slurm.plus("SLURM_JOB_ID", ""), "MASTER_PORT", "", "it is not set", "want a whole number from 1 to 65535"},
+		{openMPI.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"},
 	} {
 		_, found, err := group.FromEnvironment(row.in.get)
 		var refused *group.ConfigError

@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -113,12 +114,13 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	log := &lineLog{to: j.Stderr}
+	log, writers := &lineLog{to: j.Stderr}, make([]*lineWriter, len(j.Processes))
 	started := time.Now()
 	var running []*exec.Cmd
 	exits := make(chan exit)
 	for rank := range j.Processes {
-		c := j.command(rank, restart, log.writer(rank))
+		writers[rank] = &lineWriter{log: log, prefix: fmt.Sprintf("[%d] ", rank)}
+		c := j.command(rank, restart, writers[rank])
 		if err := c.Start(); err != nil {
 			failure = &Failure{Rank: rank, Err: err}
 			break
@@ -137,7 +139,7 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 		select {
 		case e := <-exits:
 			left--
-			log.writer(e.rank).flush()
+			writers[e.rank].flush()
 			if e.err == nil {
 				continue
 			}
@@ -152,7 +154,7 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 			}
 			failure = f
 			if interrupted != nil { // otherwise all are ending already
-				deadline = time.After(orDefault(j.Settle, 2*time.Second))
+				deadline = time.After(cmp.Or(j.Settle, 2*time.Second))
 			}
 		case <-interrupted:
 			interrupted, signalled = nil, true
@@ -161,7 +163,7 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 			signalled = true
 			signal(running, next)
 			signal(running, syscall.SIGCONT) // a stopped process would not see SIGTERM
-			deadline, next = time.After(orDefault(j.Grace, 10*time.Second)), syscall.SIGKILL
+			deadline, next = time.After(cmp.Or(j.Grace, 10*time.Second)), syscall.SIGKILL
 		}
 	}
 	return failure
@@ -198,11 +200,4 @@ func signal(processes []*exec.Cmd, s syscall.Signal) {
 	for _, c := range processes {
 		_ = c.Process.Signal(s) // an error means that it has ended
 	}
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
 }

@@ -150,11 +150,34 @@ func TestLinesOfProcessesAreWhole(t *testing.T) {
 	}
 }
 
-func TestTheFirstFailureEndsAll(t *testing.T) {
-	j := job(io.Discard, io.Discard, "wait", "exit 3", "wait")
-	j.Settle = time.Millisecond
-	f := failure(t, j.Run(t.Context()))
-	if f.Rank != 1 || f.Code != 3 || f.Signal != 0 || !strings.Contains(f.Error(), "rank 1 exited with 3 after ") {
+// The first failure ends all. One that was killed, crashed or refused is told before others that exit for that reason,
+// but not one that the launcher has ended.
+func TestTheFailureThatIsTold(t *testing.T) {
+	t.Setenv("GOTRACEBACK", "")
+	os.Unsetenv("GOTRACEBACK")
+	for _, row := range []struct {
+		whats         []string
+		settle, grace time.Duration
+		rank, code    int
+		signal        syscall.Signal
+		text          string
+	}{
+		{[]string{"wait", "exit 3", "wait"}, time.Millisecond, forever, 1, 3, 0, "rank 1 exited with 3 after "},
+		{[]string{"stubborn", "exit 2"}, time.Millisecond, 300 * time.Millisecond, 1, 2, 0, ""},
+		{[]string{"exit 1", "dies", "exit 1"}, forever, forever, 1, -1, syscall.SIGKILL, "was ended by signal 9 (killed)"},
+		{[]string{"exit 1", "silent"}, time.Millisecond, forever, 0, 1, 0, ""},
+		{[]string{"exit 1", "refused", "exit 1"}, forever, forever, 1, launch.Usage, 0, ""},
+		{[]string{"crash"}, forever, forever, 0, -1, syscall.SIGABRT, ""}, // a crash is no refusal
+	} {
+		j := job(io.Discard, io.Discard, row.whats...)
+		j.Settle, j.Grace = row.settle, row.grace
+		f := failure(t, j.Run(t.Context()))
+		if f.Rank != row.rank || f.Code != row.code || f.Signal != row.signal || !strings.Contains(f.Error(), row.text) {
+			t.Errorf("%q: got %+v", row.whats, f)
+		}
+	}
+	t.Setenv("GOTRACEBACK", "single") // counts
+	if f := failure(t, job(io.Discard, io.Discard, "crash").Run(t.Context())); f.Code != 2 {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -187,14 +210,6 @@ func TestAStoppedProcessEndsInOrder(t *testing.T) {
 	}
 }
 
-func TestWhoIgnoresSIGTERMIsKilled(t *testing.T) {
-	j := job(io.Discard, io.Discard, "stubborn", "exit 2")
-	j.Settle, j.Grace = time.Millisecond, 300*time.Millisecond
-	if f := failure(t, j.Run(t.Context())); f.Code != 2 {
-		t.Errorf("got %+v", f)
-	}
-}
-
 func TestOthersMaySayWhatTheyMiss(t *testing.T) {
 	var stderr bytes.Buffer
 	if f := failure(t, job(io.Discard, &stderr, "loses", "exit 2").Run(t.Context())); f.Rank != 1 {
@@ -202,39 +217,6 @@ func TestOthersMaySayWhatTheyMiss(t *testing.T) {
 	}
 	if got := stderr.String(); got != "[0] lost the other\n" {
 		t.Errorf("stderr is %q", got)
-	}
-}
-
-// Others may notice that a process is dying, and exit, before it is found dead.
-func TestWhoIsKilledIsToldBeforeWhoExits(t *testing.T) {
-	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "dies", "exit 1").Run(t.Context())); f.Rank != 1 || f.Signal != syscall.SIGKILL {
-		t.Errorf("got %+v", f)
-	}
-	// not one that the launcher has ended
-	j := job(io.Discard, io.Discard, "exit 1", "silent")
-	j.Settle = time.Millisecond
-	if f := failure(t, j.Run(t.Context())); f.Rank != 0 {
-		t.Errorf("got %+v", f)
-	}
-}
-
-// Others are told why a process is refused, and exit, before it does.
-func TestWhoIsRefusedIsToldBeforeWhoExits(t *testing.T) {
-	if f := failure(t, job(io.Discard, io.Discard, "exit 1", "refused", "exit 1").Run(t.Context())); f.Rank != 1 || f.Code != launch.Usage {
-		t.Errorf("got %+v", f)
-	}
-}
-
-// A crash is no refusal: it ends by a signal, unless the environment says otherwise.
-func TestACrashEndsByASignal(t *testing.T) {
-	t.Setenv("GOTRACEBACK", "")
-	os.Unsetenv("GOTRACEBACK")
-	if f := failure(t, job(io.Discard, io.Discard, "crash").Run(t.Context())); f.Signal != syscall.SIGABRT {
-		t.Errorf("got %+v", f)
-	}
-	t.Setenv("GOTRACEBACK", "single")
-	if f := failure(t, job(io.Discard, io.Discard, "crash").Run(t.Context())); f.Code != 2 {
-		t.Errorf("got %+v", f)
 	}
 }
 
@@ -262,26 +244,6 @@ func TestRestarts(t *testing.T) {
 		if code != row.code || !slices.Equal(got, row.want) || (code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), launch.Hopeless)) {
 			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code, row.want)
 		}
-	}
-}
-
-func TestASignalThatEndsAProcessIsTold(t *testing.T) {
-	r, w := io.Pipe()
-	defer r.Close()
-	j := job(w, io.Discard, "wait", "wait")
-	j.Settle = time.Millisecond
-	done := make(chan error)
-	go func() { done <- j.Run(t.Context()) }()
-	if _, err := r.Read(make([]byte, 100)); err != nil { // it is there
-		t.Fatal(err)
-	}
-	for _, pid := range proctest.Children(os.Getpid())[:1] {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if f := failure(t, <-done); f.Signal != syscall.SIGKILL || !strings.Contains(f.Error(), "was ended by signal 9 (killed)") {
-		t.Errorf("got %+v", f)
 	}
 }
 

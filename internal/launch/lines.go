@@ -2,7 +2,6 @@ package launch
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"sync"
 )
@@ -13,22 +12,8 @@ const maxLine = 64 << 10
 // lineLog writes the lines of several processes to one writer. Lines stay whole, and each begins with the
 // rank of its process. It is safe for concurrent use.
 type lineLog struct {
-	mu      sync.Mutex
-	to      io.Writer
-	writers map[int]*lineWriter // by rank
-}
-
-// writer returns the writer of a process.
-func (l *lineLog) writer(rank int) *lineWriter {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.writers == nil {
-		l.writers = map[int]*lineWriter{}
-	}
-	if l.writers[rank] == nil {
-		l.writers[rank] = &lineWriter{log: l, prefix: fmt.Sprintf("[%d] ", rank)}
-	}
-	return l.writers[rank]
+	mu sync.Mutex
+	to io.Writer
 }
 
 // lineWriter is the writer of one process.

@@ -51,7 +51,6 @@ type Communicators interface {
 type Direct struct {
 	comms   Communicators
 	links   map[schedule.Edge]*gpuLink // those with an end in this process
-	all     []schedule.Edge            // of all processes
 	closing chan struct{}
 	closed  chan struct{}
 	watcher sync.WaitGroup
@@ -76,33 +75,6 @@ func (g *gpuLink) streams(c *torch.Ctx) stream.Way {
 type End struct {
 	Device torch.Device
 	Copies func() stream.Stream // opens a stream for a link; it may panic like an operator
-}
-
-// NewDirect makes the GPU links of the given edges, which lead from end to end and are the same in all
-// processes. here has the ends of this process by their numbers. IDs and Open make it ready. When failed is
-// closed, all that waits is aborted. When a communicator has failed, fail is called.
-func NewDirect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{},
-	fail func(error)) (*Direct, error) {
-	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{}, all: edges,
-		closing: make(chan struct{}), closed: make(chan struct{})}
-	for _, e := range edges {
-		from, sends := here[e.From]
-		to, receives := here[e.To]
-		if sends == receives {
-			continue
-		}
-		end := to
-		if sends {
-			end = from
-		}
-		g := &gpuLink{edge: e, sends: sends, device: end.Device}
-		if err := torch.Try(func() { g.copies = end.Copies() }); err != nil {
-			return nil, err
-		}
-		d.links[e] = g
-	}
-	d.watcher.Go(func() { d.watch(failed, fail) })
-	return d, nil
 }
 
 // VerdictTime is how long a group may take to learn which process is gone. That counts before a broken
@@ -147,57 +119,69 @@ type NamedID struct {
 	ID   []byte
 }
 
-// Connect is NewDirect, and Open with the ids of all processes, which meet gathers. After a failure the
-// links, if they are not nil, must be closed.
+// Connect makes the GPU links of the given edges, which lead from end to end and are the same in all
+// processes. here has the ends of this process by their numbers. meet gathers the ids of all processes. When
+// failed is closed, all that waits is aborted. When a communicator has failed, fail is called. The caller
+// closes the links, also after an error.
+//
+// Links open in rounds in which a device opens at most one. A number moves over each, as the first move of a
+// communicator may take long. Then a number moves over all of them at once.
 func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{}, fail func(error),
 	meet func(own []NamedID, failed error) ([][]NamedID, error)) (*Direct, error) {
-	d, err := NewDirect(comms, edges, here, failed, fail)
-	if err != nil {
-		return nil, err
-	}
-	var own []NamedID
-	ids, err := d.IDs()
-	for e, id := range ids {
-		own = append(own, NamedID{e, id})
-	}
+	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{},
+		closing: make(chan struct{}), closed: make(chan struct{})}
+	own, err := d.make(edges, here)
+	d.watcher.Go(func() { d.watch(failed, fail) })
 	all, err := meet(own, err)
 	if err != nil {
 		return d, err
 	}
+	ids := map[schedule.Edge][]byte{}
 	for _, n := range slices.Concat(all...) {
 		ids[n.Edge] = n.ID
 	}
-	return d, d.Open(ids)
+	for _, round := range rounds(edges) {
+		if err := d.open(round, ids); err != nil {
+			return d, err
+		}
+	}
+	return d, d.testMoves(slices.Collect(maps.Values(d.links)), 2)
 }
 
-// IDs makes an id for each link on which this process sends. Open needs the ids of all processes.
-func (d *Direct) IDs() (map[schedule.Edge][]byte, error) {
-	ids := map[schedule.Edge][]byte{}
-	for e, g := range d.links {
-		if !g.sends {
+// make makes the ends of links in this process, and ids for those that send.
+func (d *Direct) make(edges []schedule.Edge, here map[int]End) (ids []NamedID, err error) {
+	for _, e := range edges {
+		end, sends := here[e.From]
+		to, receives := here[e.To]
+		if sends == receives {
 			continue
 		}
-		id, err := d.comms.ID()
-		if err != nil {
+		if receives {
+			end = to
+		}
+		g := &gpuLink{edge: e, sends: sends, device: end.Device}
+		if err := torch.Try(func() { g.copies = end.Copies() }); err != nil {
 			return nil, err
 		}
-		ids[e] = id
+		d.links[e] = g
+		if sends {
+			id, err := d.comms.ID()
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, NamedID{e, id})
+		}
 	}
 	return ids, nil
 }
 
-// Open opens all links, in rounds in which a device opens at most one. It moves a number over each, as the
-// first move of a communicator may take long. Then it moves a number over all of them at once.
-func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
-	for _, round := range rounds(d.all) {
-		var links []*gpuLink
-		var all sync.WaitGroup
-		errs := make([]error, len(round))
-		for i, e := range round {
-			g := d.links[e]
-			if g == nil {
-				continue
-			}
+// open opens the links of a round and tests them.
+func (d *Direct) open(round []schedule.Edge, ids map[schedule.Edge][]byte) error {
+	var links []*gpuLink
+	var all sync.WaitGroup
+	errs := make([]error, len(round))
+	for i, e := range round {
+		if g := d.links[e]; g != nil {
 			links = append(links, g)
 			all.Go(func() {
 				if g.over, errs[i] = d.comms.Open(ids[e], g.device, g.sends); errs[i] != nil {
@@ -205,15 +189,12 @@ func (d *Direct) Open(ids map[schedule.Edge][]byte) error {
 				}
 			})
 		}
-		all.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-		if err := d.testMoves(links, 1); err != nil {
-			return err
-		}
 	}
-	return d.testMoves(slices.Collect(maps.Values(d.links)), 2)
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return d.testMoves(links, 1)
 }
 
 // testMoves moves a number over each link, queued all at once, and checks that it arrives.

@@ -1,9 +1,7 @@
 package link
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -64,60 +62,12 @@ func (l layout) equal(o layout) bool {
 		slices.EqualFunc(l, o, func(a, b []slot) bool { return slices.EqualFunc(a, b, slot.equal) })
 }
 
-const (
-	maxLayout = 1 << 20 // bytes of a description
-	maxBytes  = 1 << 40 // elements of a tensor, so that no size overflows
-)
-
-// parseLayout reads the JSON of a layout and refuses tensors that cannot be.
+// parseLayout reads the JSON of a layout.
 func parseLayout(text []byte) (l layout, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err = d.Decode(&l); err == nil && l == nil {
-		err = errors.New("there is none")
-	}
-	for _, list := range l {
-		for i, s := range list {
-			if err == nil {
-				err = s.check(i)
-			}
-		}
-	}
-	if err != nil {
+	if err = json.Unmarshal(text, &l); err != nil {
 		return nil, fmt.Errorf("link: the description of a parcel: %w", err)
 	}
 	return l, nil
-}
-
-// check refuses a value with an index that no parcel has.
-func (s slot) check(index int) error {
-	switch {
-	case s.Absent:
-		return nil
-	case s.Same >= index:
-		return fmt.Errorf("value %d is the same as value %d", index, s.Same)
-	case s.Same >= 0:
-		return nil
-	case itemSize(s.DType) == 0:
-		return fmt.Errorf("there is no element type %d", s.DType)
-	case len(s.Core) != len(s.Shape) || len(s.Strides) != len(s.Shape):
-		return fmt.Errorf("a core of %v with strides %v for the shape %v", s.Core, s.Strides, s.Shape)
-	}
-	elements := int64(1)
-	for d, n := range s.Shape {
-		core, stride := s.Core[d], s.Strides[d]
-		if n < 0 || core != n && core != 1 || stride < 0 || core > 1 && stride == 0 {
-			return fmt.Errorf("a core of %v with strides %v for the shape %v", s.Core, s.Strides, s.Shape)
-		}
-		if n > 0 && elements > maxBytes/n {
-			return errors.New("a tensor is larger than any")
-		}
-		elements *= n
-	}
-	if !torch.Dense(s.Core, s.Strides) {
-		return fmt.Errorf("strides %v of a core of %v, which are not dense", s.Strides, s.Core)
-	}
-	return nil
 }
 
 // tensors returns the slots with tensors that move.

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,34 +71,11 @@ func act(s peerSettings) error {
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
 		end := link.End{Device: a.device, Copies: a.device.NewStream}
-		direct, err := link.NewDirect(&torch.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
+		direct, err := link.Connect(&torch.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
 			g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
-		})
-		if err != nil {
-			return err
-		}
+		}, meet(g))
 		defer direct.Close()
-		mine, err := direct.IDs()
 		if err != nil {
-			return err
-		}
-		text, err := json.Marshal([][]byte{mine[ways[rank]]})
-		if err != nil {
-			return err
-		}
-		all, err := g.Gather(context.Background(), "ids", text)
-		if err != nil {
-			return err
-		}
-		ids := map[schedule.Edge][]byte{}
-		for r, text := range all {
-			var id [][]byte
-			if err := json.Unmarshal(text, &id); err != nil {
-				return err
-			}
-			ids[ways[r]] = id[0]
-		}
-		if err := direct.Open(ids); err != nil {
 			return err
 		}
 		remote.SetDirect(direct, []int{0, 1})
@@ -193,19 +171,6 @@ var scenes = map[string]struct {
 	ended func(err error) bool
 	gone  bool // the other process is
 }{
-	"order": {func(a *actor, rank int) error {
-		for i := range 6 {
-			n := int64(100 + 50*(i/3)) // the lengths change
-			if rank == 0 {
-				if err := a.send(i, n, float64(i)); err != nil {
-					return err
-				}
-			} else if err := a.receive(i, n, float64(i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, fine, false},
 	"lengths from 4 bytes to the longest": {func(a *actor, rank int) error {
 		for i, n := range a.lengths() {
 			value := float64(10*i + rank)
@@ -230,7 +195,7 @@ var scenes = map[string]struct {
 		if rank == 1 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
-		return firstOf(a.send(0, large, 1), waitFor(a))
+		return cmp.Or(a.send(0, large, 1), waitFor(a))
 	}, lost, true},
 	"killed while it is received from": {func(a *actor, rank int) error {
 		if rank == 1 {
@@ -239,14 +204,14 @@ var scenes = map[string]struct {
 			}
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
-		return firstOf(a.send(0, 10, 1), a.receive(0, large, 1))
+		return cmp.Or(a.send(0, 10, 1), a.receive(0, large, 1))
 	}, lost, true},
 	"stopped": {func(a *actor, rank int) error {
 		if rank == 1 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 			return waitFor(a)
 		}
-		return firstOf(a.send(0, large, 1), a.receive(0, large, 1))
+		return cmp.Or(a.send(0, large, 1), a.receive(0, large, 1))
 	}, lost, true},
 	"a dropped send, and an abort from another thread": {func(a *actor, rank int) error {
 		if rank == 0 { // sends nothing
@@ -261,15 +226,6 @@ var scenes = map[string]struct {
 func waitFor(a *actor) error {
 	<-a.group.Failed()
 	return a.group.Err()
-}
-
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Two processes keep the order, send each other much at once, and end with the error of the one that

@@ -181,8 +181,6 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 	case g != nil && h.number != g.number:
 		return refuse("it is parcel %d of its sender's GPU, and %d is the next that is received here",
 			h.number, g.number)
-	case h.layout > maxLayout:
-		return refuse("its description has %d bytes, more than %d", h.layout, maxLayout)
 	case h.layout > 0:
 		if err := l.receiveLayout(c, send, int(h.layout), in); err != nil {
 			return p, err

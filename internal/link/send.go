@@ -165,9 +165,8 @@ func (l *remoteRun) begin(c *torch.Ctx, out *outgoing) error {
 	before := l.last(send)
 	h, text, changed, instead := head{bytes: now.bytes()}, []byte(nil), !now.equal(before), before.tensors()
 	if changed {
-		if text, err = json.Marshal(now); err != nil || len(text) > maxLayout {
-			return fmt.Errorf("link: the description of %v has %d bytes; want at most %d: %v",
-				send, len(text), maxLayout, err)
+		if text, err = json.Marshal(now); err != nil {
+			return err
 		}
 		h.layout = uint64(len(text))
 	}

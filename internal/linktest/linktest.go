@@ -18,50 +18,41 @@ import (
 // Patience is how long anybody waits before it counts as for ever.
 const Patience = 20 * time.Second
 
-// Stream is a queue of work that is done late, on a goroutine.
+// Stream is a queue of work that is done late, each on a goroutine.
 type Stream struct {
 	mu     sync.Mutex
-	queue  []func()
+	last   event // of what was queued last
 	random *rand.Rand
 }
 
 // NewStream makes a stream. Its delays depend on the seed.
-func NewStream(seed uint64) *Stream { return &Stream{random: rand.New(rand.NewPCG(seed, 0))} }
-
-func (s *Stream) do(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.queue = append(s.queue, f); len(s.queue) == 1 {
-		go s.work(f)
-	}
+func NewStream(seed uint64) *Stream {
+	s := &Stream{last: make(event), random: rand.New(rand.NewPCG(seed, 0))}
+	close(s.last)
+	return s
 }
 
-func (s *Stream) work(f func()) {
-	for f != nil {
-		s.mu.Lock()
-		late := time.Duration(s.random.IntN(200)) * time.Microsecond
-		s.mu.Unlock()
+// do queues work, and returns an event that is done after it.
+func (s *Stream) do(f func()) event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, done, late := s.last, make(event), time.Duration(s.random.IntN(200))*time.Microsecond
+	s.last = done
+	go func() {
+		<-before
 		if late > 150*time.Microsecond {
 			time.Sleep(late)
 		}
 		f()
-		s.mu.Lock()
-		f, s.queue = nil, s.queue[1:]
-		if len(s.queue) > 0 {
-			f = s.queue[0]
-		}
-		s.mu.Unlock()
-	}
+		close(done)
+	}()
+	return done
 }
 
 type event chan struct{}
 
 // Record returns an event that is done when all work queued so far is.
-func (s *Stream) Record() stream.Event {
-	e := make(event)
-	s.do(func() { close(e) })
-	return e
-}
+func (s *Stream) Record() stream.Event { return s.do(func() {}) }
 
 // Wait makes later work wait for an event.
 func (s *Stream) Wait(e stream.Event, _ stream.Reason) { s.do(e.Synchronize) }
@@ -163,29 +154,24 @@ func (c *Communicators) Transfer(moves []torch.Move) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	var streams []*Stream
+	over := map[*Stream]map[*end][]*torch.Tensor{}
 	for _, m := range moves {
 		s, ok := m.On.(*Stream)
 		if !ok || m.Over < 0 || m.Over >= len(c.ends) {
 			return fmt.Errorf("linktest: a move over %d on %v", m.Over, m.On)
 		}
-		if !slices.Contains(streams, s) {
-			streams = append(streams, s)
+		if over[s] == nil {
+			over[s] = map[*end][]*torch.Tensor{}
 		}
+		e := c.ends[m.Over]
+		over[s][e] = append(over[s][e], m.Tensor)
 	}
-	for _, s := range streams {
-		over := map[*end][]*torch.Tensor{}
-		for _, m := range moves {
-			if m.On == stream.Stream(s) {
-				e := c.ends[m.Over]
-				over[e] = append(over[e], m.Tensor)
-			}
-		}
+	for s, ends := range over {
 		c.queued.Add(1)
 		s.do(func() {
 			defer c.queued.Done()
 			var all sync.WaitGroup
-			for e, tensors := range over {
+			for e, tensors := range ends {
 				all.Go(func() {
 					for _, t := range tensors {
 						c.move(e, t)
@@ -207,37 +193,35 @@ func (c *Communicators) move(e *end, t *torch.Tensor) {
 		c.f.sent++
 		lost := c.f.Drop != nil && c.f.Drop(c.f.sent)
 		c.f.mu.Unlock()
-		if lost {
-			return
-		}
-		select {
-		case e.memory <- nil: // the other end has come to it
-		case <-c.stopped:
-			return
-		}
-		select {
-		case e.memory <- torch.Bytes(h.InMemoryOrder(t)):
-		case <-c.stopped:
+		for _, of := range []func() []byte{ // the bytes are read when the other end has come to the move
+			func() []byte { return nil },
+			func() []byte { return torch.Bytes(h.InMemoryOrder(t)) },
+		} {
+			if lost {
+				return
+			}
+			select {
+			case e.memory <- of():
+			case <-c.stopped:
+				return
+			}
 		}
 		return
 	}
-	for range 2 {
-		select {
-		case b := <-e.memory:
-			if b == nil {
-				continue
-			}
-			into := h.InMemoryOrder(t)
-			if have := into.Numel() * into.DType().Size(); int64(len(b)) != have {
-				c.fail(fmt.Errorf("linktest: over %s come %d bytes, and %d are received", e.id, len(b), have))
-				return
-			}
-			if err := torch.SetBytes(into, b); err != nil {
-				c.fail(err)
-			}
-		case <-c.stopped:
-			return
+	select {
+	case <-e.memory:
+	case <-c.stopped:
+		return
+	}
+	select {
+	case b := <-e.memory:
+		into := h.InMemoryOrder(t)
+		if have := into.Numel() * into.DType().Size(); int64(len(b)) != have {
+			c.fail(fmt.Errorf("linktest: over %s come %d bytes, and %d are received", e.id, len(b), have))
+		} else if err := torch.SetBytes(into, b); err != nil {
+			c.fail(err)
 		}
+	case <-c.stopped:
 	}
 }
 
