@@ -47,8 +47,8 @@ func (w planWorld) devices() int {
 
 // madePlan is a plan as checkpoints keep it.
 type madePlan struct {
-	World planWorld       `json:"world"`
-	Plan  json.RawMessage `json:"plan"` // a searchLine
+	World planWorld  `json:"world"`
+	Plan  searchLine `json:"plan"`
 }
 
 // auto as the value of --plan has the run make its plan.
@@ -59,8 +59,7 @@ const auto = "auto"
 var (
 	decidedByAuto = []string{"balance", "virtual", "checkpoint", "replicas"}
 	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
-		"memory-limit", "chunks",
-		"threads", "schedule"}
+		"memory-limit", "chunks", "threads", "schedule"}
 )
 
 // checkAuto checks the flags beside --plan auto and notes the circumstances of the plan. The plan decides
@@ -76,15 +75,9 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 				s.Lookup(name).Value)
 		}
 	}
-	switch {
-	case o.allThreads:
-		return badUsage("--threads all: --plan auto chooses the number by measuring; want one of the " +
-			"two left out")
-	case given != nil && o.grouped:
+	if given != nil && o.grouped {
 		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
 			"out, or one process, or a plan of penstock plan", deviceNames(given))
-	case given != nil && s.Changed("stages"):
-		return badUsage("--stages %d: --devices says how many there are; want it left out", o.stages)
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
@@ -121,10 +114,10 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 	if j.world.Cores, err = j.coresOfEach(ctx); err != nil {
 		return err
 	}
-	was, old := j.savedPlan()
-	line, again := old, "as before, "
+	was := j.savedPlan()
+	line, again := was.Plan, "as before, "
 	if was.World != j.world {
-		if again = ""; old.Model != "" {
+		if again = ""; line.Model != "" {
 			again = "planned again, as processes, cores or flags are others: "
 		}
 		var between plan.Link
@@ -136,23 +129,14 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 				micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
 		}
 		line, err = group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) {
-			return j.findPlan(ctx,
-				stderr, between)
+			return j.findPlan(ctx, stderr, between)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step", again, line.inFlags(), micros(line.Step))
-	if again != "" && line.inFlags() != old.inFlags() {
-		fmt.Fprintf(stderr, "; it was %s", old.inFlags())
-	}
-	fmt.Fprintln(stderr)
-	text, err := json.Marshal(line)
-	if err != nil {
-		return err
-	}
-	kept, err := json.Marshal(madePlan{j.world, text})
+	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step\n", again, line.inFlags(), micros(line.Step))
+	kept, err := json.Marshal(madePlan{j.world, line})
 	if err != nil {
 		return err
 	}
@@ -173,16 +157,12 @@ func (l searchLine) inFlags() string {
 		l.Chunks, max(l.Threads, 1))
 }
 
-// savedPlan returns the plan in the checkpoint, or zero values without one of this version.
-func (j *job) savedPlan() (was madePlan, line searchLine) {
-	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil {
-		return madePlan{}, searchLine{}
+// savedPlan returns the plan in the checkpoint, or a zero value without one of this version.
+func (j *job) savedPlan() (was madePlan) {
+	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil || was.Plan.check() != nil {
+		return madePlan{}
 	}
-	line, err := parsePlan(was.Plan)
-	if err != nil {
-		return madePlan{}, searchLine{}
-	}
-	return was, line
+	return was
 }
 
 // coresOfEach returns the smallest number of cores of a process. Processes of a machine share its cores.

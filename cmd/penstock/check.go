@@ -62,9 +62,7 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	o := runOptions{trainFlags: f, startup: startup{getenv: getenv, flags: s}}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
-		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices,
-		o.checkOptimizer,
-		o.checkPairs,
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkOptimizer, o.checkPairs,
 	} {
 		if err := check(s); err != nil {
 			return runOptions{}, err
@@ -169,9 +167,6 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 }
 
 func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
-	if s.Changed("lr") && o.update.LR == 0 {
-		return badUsage("--lr 0: want a number above 0")
-	}
 	if !s.Changed("lr") {
 		o.update.LR = 0.001
 		if usual, ok := map[string]float64{"sgd": 0.1, "rmsprop": 0.01}[o.optimizerName]; ok {
@@ -179,9 +174,6 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 		}
 	}
 	o.update.Momentum = momentumOf(s, o.optimizerName, o.update.Momentum)
-	if o.update.Nesterov && o.optimizerName == "sgd" && o.update.Momentum == 0 {
-		return badUsage("--nesterov with --momentum 0: want a momentum above 0 with it")
-	}
 	o.update.Groups = nil
 	for _, text := range o.groups {
 		g, ok := readGroup(text)
@@ -305,8 +297,7 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return badUsage("--schedule %q: %s, or a file with a program; there is no such file (the learning "+
-			"rate's schedule is --lr-schedule)",
-			o.schedule, message(unknown))
+			"rate's schedule is --lr-schedule)", o.schedule, message(unknown))
 	case errors.Is(err, disk.ErrNotRegular) && errors.As(err, &at):
 		return refuse("%v; want a schedule's name, such as 1f1b, or a file with a program", at.Err)
 	case err != nil:

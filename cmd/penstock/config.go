@@ -2,11 +2,8 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
-	"penstock.example/internal/disk"
 )
 
 // configName is the file in --out that says how penstock train can be run again.
@@ -52,13 +48,8 @@ func readConfig(cmd *cobra.Command) error {
 		return badUsage("--config %w", err)
 	}
 	var settings map[string]any
-	_, err = toml.Decode(string(text), &settings)
-	var bad toml.ParseError
-	switch {
-	case errors.As(err, &bad):
-		return badUsage("--config %s: line %d: %s", file, bad.Position.Line, bad.Message)
-	case err != nil:
-		return badUsage("--config %s: %v", file, err)
+	if _, err = toml.Decode(string(text), &settings); err != nil {
+		return badUsage("--config %s: %s", file, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	var known []string
 	s.VisitAll(func(f *pflag.Flag) {
@@ -119,8 +110,7 @@ func effectiveConfig(cmd *cobra.Command) []byte {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, several := f.Value.(pflag.SliceValue)
 		switch text := f.Value.String(); {
-		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name,
-			"resume"): // it would go on with this run
+		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name, "resume"): // with this run
 		case several:
 			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: list.GetSlice()}) // texts can be encoded
 		case plainValue.MatchString(text):
@@ -130,12 +120,4 @@ func effectiveConfig(cmd *cobra.Command) []byte {
 		}
 	})
 	return b.Bytes()
-}
-
-// keepConfig writes the flags of the run to --out.
-func (j *job) keepConfig() error {
-	return unwritable("out", j.out, disk.Write(filepath.Join(j.out, configName), func(w io.Writer) error {
-		_, err := w.Write(j.effective)
-		return err
-	}))
 }

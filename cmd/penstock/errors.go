@@ -137,8 +137,7 @@ func withRemedy(err error) error {
 			flagOf(mismatch.Field))
 	case errors.As(err, &damaged):
 		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start "+
-			"anew with another --out",
-			err, damaged.Path)
+			"anew with another --out", err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

@@ -129,8 +129,6 @@ func TestChangesAreTold(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{with(small, "--steps", "1", "--warmup", "1"), []string{"--warmup 1: the run ends at step 1, so the learning rate never reaches 0.1\n"}},
-		{with(small, "--steps", "2", "--warmup", "1"), nil},
 		{with(small, "--steps", "1", "--batch", "100000"), []string{"--batch 100000: there are 1024 samples to train with, so each step takes all of them\n"}},
 		{with(small, "--steps", "1", "--batch", "3"), []string{"--chunks 4: a batch has 3 samples, so it is cut into 3 micro-batches\n"}},
 		{with(small, "--steps", "1", "--batch", "4"), nil},

@@ -27,7 +27,6 @@ type trainFlags struct {
 	schedule   string // of the pipeline: a name or a file
 	virtual    int
 	planned    string                 // a file, or auto; "" is no plan
-	plannedFor *dataLine              // the data of the plan in the file; nil is unknown
 	decided    bool                   // the plan of auto has given its flags
 	allThreads bool                   // --threads all
 	anyThreads bool                   // no --threads
@@ -160,9 +159,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	count(s, &f.testEvery, "test-every", 0, "test every `N` steps (default: at the end)")
 	s.Var(&value{read: func(text string) error {
 		if x, err := strconv.ParseFloat(text, 64); text != partTest && (err != nil || !(x > 0 && x < 1)) {
-			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or " +
-				"test for " +
-				"the test data")
+			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or test " +
+				"for the test data")
 		}
 		f.validate = text
 		return nil

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,11 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		out[name] = value
 		return out
 	}
+	first := func(of int) map[string]string {
+		out := with("WORLD_SIZE", strconv.Itoa(of))
+		out["RANK"] = "0"
+		return out
+	}
 	for _, row := range []struct {
 		environment map[string]string
 		args        []string
@@ -76,6 +82,13 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"}, "--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
 		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"}, "--devices cuda:0,cuda:0,cuda:0: 3 for 4 stages"},
 		{threeOf4, []string{"--stages", "2", "--schedule", "interleaved", "--virtual", "2", "--devices", "cpu:0,cpu:1"}, "4 processes share 2 devices"},
+		{threeOf4, []string{"--stages", "3"}, "4 processes share 3 devices"},
+		{first(3), []string{"--replicas", "2"}, "--replicas 2: the group has 3 members"},
+		{first(2), []string{"--replicas", "3"}, "--replicas 3: the group has 2 members"},
+		{first(4), []string{"--replicas", "2", "--batch", "1"}, "--replicas 2: a --batch of 1 has fewer rows"},
+		{first(4), []string{"--replicas", "2", "--stages", "1"}, "2 processes share 1 device, "},
+		{first(1), []string{"--replicas", "600", "--stages", "2", "--batch", "600"},
+			"--replicas 600: 600 in one process, each with devices up to cpu:1, take more than the 1023"},
 		{with("WORLD_SIZE", "7"), nil, "--stages 7, one for each of 7 processes: mlp has 6 layers; want at most as many stages"},
 	} {
 		_, err := groupOf(t, row.environment, row.args...)
@@ -128,7 +141,7 @@ func TestTheManifestForKubernetes(t *testing.T) {
 	if !found || !strings.Contains(string(text), "replicas: 1\n") || !strings.Contains(string(text), "replicas: 3\n") {
 		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
 	}
-	if err := checkTraining(strings.Fields(args), 4); err != nil {
+	if _, err := groupOf(t, threeOf4, strings.Fields(args)...); err != nil {
 		t.Errorf("%s: %v", args, err)
 	}
 }

@@ -119,9 +119,6 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	if err := j.checkPlanned(info); err != nil {
-		return err
-	}
 	o, settings, err := j.fit(info)
 	if err != nil {
 		return err
@@ -215,33 +212,21 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// tellChanges prints how a run differs from its flags, because of the data or of other flags, and from
-// the run
-// that saved the checkpoint.
+// tellChanges prints how a run differs from its flags, because of the data or of other flags, and
+// from the run that saved the checkpoint.
 func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
 	rows := j.batch
 	if n := j.training.Len(); rows > n {
 		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of "+
-			"them\n",
-			rows, n)
+			"them\n", rows, n)
 		rows = n
 	}
 	if j.config.Chunks > rows {
-		fmt.Fprintln(stderr, fewerChunks(j.config.Chunks, rows))
-	}
-	// the step after the warm-up is the first at the rate that was asked for
-	if j.warmup > 0 && int64(j.warmup) >= j.last {
-		fmt.Fprintf(stderr, "--warmup %d: the run ends at step %d, so the learning rate never reaches %g\n",
-			j.warmup, j.last, j.update.LR)
+		fmt.Fprintf(stderr, "--chunks %d: a batch has %d samples, so it is cut into %[2]d micro-batches\n",
+			j.config.Chunks, rows)
 	}
 	j.tellResumed(stderr)
 	return nil
-}
-
-// fewerChunks says that a batch has too few samples for the micro-batches that were asked for.
-func fewerChunks(chunks, rows int) string {
-	return fmt.Sprintf("--chunks %d: a batch has %d samples, so it is cut into %d micro-batches", chunks,
-		rows, rows)
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
@@ -274,7 +259,6 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	tellBeyond(stderr, cut.Profile.Most, cut.Profile.Beyond)
 	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	var each []string

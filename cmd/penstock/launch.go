@@ -11,7 +11,6 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"penstock.example/internal/launch"
 )
@@ -65,14 +64,10 @@ const launchedBy = "PENSTOCK_LAUNCHED_BY"
 
 // launchRun starts the processes with the command line of train, and again after failures.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
-	err := checkTraining(train[1:], processes)
-	if errors.Is(err, pflag.ErrHelp) {
+	if slices.Contains(train, "--help") || slices.Contains(train, "-h") {
 		about, _, _ := cmd.Root().Find([]string{"train"}) // train exists
 		about.InitDefaultHelpFlag()
 		return about.Help()
-	}
-	if err != nil {
-		return err
 	}
 	port, err := launch.KeepPort(0)
 	if err != nil {
@@ -101,37 +96,6 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")
 	}
-	return err
-}
-
-// checkTraining refuses a command line of train that its processes would refuse, so that it is said once.
-// The error of --help is pflag.ErrHelp.
-func checkTraining(args []string, processes int) error {
-	train, flags := trainingFlags()
-	(&cobra.Command{Use: "penstock"}).AddCommand(train)
-	s := train.Flags()
-	if err := s.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return err
-	} else if err != nil {
-		return flagError(train, err)
-	}
-	if err := noArguments(train, s.Args()); err != nil {
-		return err
-	}
-	for _, name := range []string{"rank", "processes", "rendezvous"} {
-		if s.Changed(name) {
-			return badUsage("--%s %s: launch says which process is which; want it left out after train", name,
-				s.Lookup(name).Value)
-		}
-	}
-	if err := readConfig(train); err != nil {
-		return err
-	}
-	if err := flags.takePlan(train); err != nil {
-		return err
-	}
-	environment := rankEnvironment(0, processes, 1)
-	_, err := flags.check(s, func(name string) string { return environment[name] })
 	return err
 }
 

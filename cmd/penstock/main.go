@@ -122,8 +122,7 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(),
 		configurable(newBalance()),
 		configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(),
-		newCheckpoint(),
-		newModels(), newLaunch(), newVersion())
+		newCheckpoint(), newModels(), newLaunch(), newVersion())
 	// cobra never frees completions
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		completeValues(root)

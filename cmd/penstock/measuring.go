@@ -53,10 +53,9 @@ func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
 	}
 }
 
-// fewMicroBatches is how many a run has at most for which threads are not timed, as that would take a
-// good part
-// of the time that they can save. It has one thread on each device. Tests have all runs so, as bits
-// depend on it.
+// fewMicroBatches is how many a run has at most for which threads are not timed, as that would take
+// a good part of the time that they can save. It has one thread on each device. Tests have all runs
+// so, as bits depend on it.
 var fewMicroBatches int64 = 100
 
 // chooseThreads chooses the threads of each device for --threads all, or if --threads is left out: the
@@ -153,10 +152,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	err := j.loop.PlanMemory(ctx, j.training, j.batch)
-	bytes, limit := j.pipe.MeasuredBeyond()
-	tellBeyond(stderr, bytes, limit)
-	if err != nil {
+	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
 		return err
 	}
 	plan := j.pipe.Plan()
@@ -176,15 +172,6 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
-}
-
-// tellBeyond prints a note if measuring held more bytes than the limit.
-func tellBeyond(w io.Writer, bytes, limit int64) {
-	if limit > 0 && bytes > limit {
-		fmt.Fprintf(w, "measuring held %s for a while, and the limit is %s: a layer that is measured takes "+
-			"more than it\n",
-			formatBytes(bytes), formatBytes(limit))
-	}
 }
 
 // planned describes the planned memory and recomputation of a device; "" without a plan.

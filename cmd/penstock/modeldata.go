@@ -107,83 +107,48 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 
 // fit returns the model's options as the data and --set make them, and the ones for the recipe: those that
 // were chosen. Its errors are usage errors.
-func (f *modelFlags) fit(info data.Info) (models.Options, map[string]any, error) {
-	o := f.options
-	settings := map[string]any{}
-	fit := func(name string, option *int, value int) error {
-		if *option != 0 && *option != value {
-			return badUsage("--set %s=%d: --data %s has %d; leave it out", name, *option, f.dataName, value)
-		}
-		*option, settings[name] = value, value
-		return nil
+func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
+	o, chosen = f.options, assigned(f.settings)
+	shape, text, sized := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults.Size > 0
+	type option struct {
+		name  string
+		is    *int
+		value int
 	}
-	if task := info.Task(); !slices.Contains(tasks[f.info.Kind], task) {
+	fitted := []option{{"classes", &o.Classes, info.Outputs()}}
+	switch task := info.Task(); {
+	case !slices.Contains(tasks[f.info.Kind], task):
 		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
 			f.modelName, tasks[f.info.Kind][0], f.dataName, task)
-	}
-	var err error
-	if f.info.Kind == models.Text {
-		err = f.fitText(&o, settings, info)
-	} else {
-		err = fit("classes", &o.Classes, info.Outputs())
-	}
-	switch shape := info.Input.Shape; {
-	case err != nil, f.info.Kind == models.Text:
-	case len(shape) != 3:
-		err = badUsage("--model %s reads images [channels height width], and --data %s has inputs %v; want "+
-			"another of the two",
-			f.modelName, f.dataName, shape)
+	case text:
+		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
+	case len(shape) != 3 || sized && shape[1] != shape[2]:
+		return o, nil, badUsage("--model %s reads images [channels height width], most of them square, and "+
+			"--data %s has inputs %v; want another of the two", f.modelName, f.dataName, shape)
 	default:
-		err = fit("channels", &o.Channels, int(shape[0]))
-		if err == nil && f.info.Defaults.Size > 0 {
-			if shape[1] != shape[2] {
-				return o, nil, badUsage("--model %s reads square images, and those of --data %s are %d x "+
-					"%d; want another of the two",
-					f.modelName, f.dataName, shape[1], shape[2])
-			}
-			err = fit("size", &o.Size, int(shape[1]))
+		if fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])}); sized {
+			fitted = append(fitted, option{"size", &o.Size, int(shape[1])})
 		}
 	}
-	if err != nil {
-		return o, nil, err
-	}
-	for name, value := range assigned(f.settings) {
-		if _, fitted := settings[name]; !fitted {
-			settings[name] = value
+	for _, p := range fitted {
+		switch {
+		case *p.is == 0:
+			*p.is = p.value
+		case text && *p.is < p.value:
+			return o, nil, badUsage("--set %s=%d: --data %s has %d; want at least as many", p.name, *p.is,
+				f.dataName, p.value)
+		case !text && *p.is != p.value:
+			return o, nil, badUsage("--set %s=%d: --data %s has %d; leave it out", p.name, *p.is, f.dataName,
+				p.value)
 		}
+		chosen[p.name] = *p.is
 	}
-	return o, settings, nil
-}
-
-// fitText gives a language model the classes and the context of its data. --set may ask for more of
-// both, so that larger weights fit.
-func (f *modelFlags) fitText(o *models.Options, settings map[string]any, info data.Info) error {
-	tokens, window := info.Outputs(), int(info.Input.Shape[0])
-	switch {
-	case o.Classes != 0 && o.Classes < tokens && f.data.Tokenizer != "":
-		return badUsage("--set classes=%d: --data %s has %d tokens; want at least %d, or --data-set "+
-			"tokenizer=PATH with the tokenizer of a model of %d",
-			o.Classes, f.dataName, tokens, tokens, o.Classes)
-	case o.Classes != 0 && o.Classes < tokens:
-		return badUsage("--set classes=%d: --data %s has %d; want at least %d", o.Classes, f.dataName, tokens,
-			tokens)
-	case o.Context != 0 && o.Context < window:
-		return badUsage("--set context=%d: --window %d; want at least %d, or a shorter window", o.Context,
-			window, window)
-	}
-	o.Classes, o.Context = max(o.Classes, tokens), max(o.Context, window)
-	settings["classes"], settings["context"] = o.Classes, o.Context
-	return nil
+	return o, chosen, nil
 }
 
 // misfit is the usage error of a model that has refused the data's options.
 func (f *modelFlags) misfit(err error) error {
-	hint := ""
-	var e *models.ConfigError
-	if errors.As(err, &e) && e.Field == "Size" && data.Set(f.dataName, &data.Options{}, []string{"size=1"}) == nil {
-		hint = fmt.Sprintf("; --data-set size=%d makes images of the model's usual size", f.info.Defaults.Size)
-	}
-	return badUsage("--model %s with --data %s: %s%s", f.modelName, f.dataName, ofModel(f.modelName, err), hint)
+	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, ofModel(f.modelName, err))
 }
 
 // ofModel is the message of the refusal of a model's options, which are named as --set names them. Other

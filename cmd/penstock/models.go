@@ -26,8 +26,7 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
   penstock models unet --set B=11,C=128
   penstock models amoebanetd --set L=72,D=512 --format json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return noArguments(cmd, args[min(len(args),
-				1):])
+			return noArguments(cmd, args[min(len(args), 1):])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -68,8 +67,7 @@ func readModel(name string, o models.Options) (line modelLine, model *nn.Sequent
 	}
 	settings, err := models.Settings(name, o)
 	line = modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()),
-		Parameters: nn.Count(model),
-		options:    assignments(settings)}
+		Parameters: nn.Count(model), options: assignments(settings)}
 	for _, s := range settings {
 		line.Args[s.Name] = s.Value
 	}

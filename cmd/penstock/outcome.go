@@ -37,9 +37,6 @@ type doneLine struct {
 	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
-	// By device, for GPUs: bytes that libtorch's allocator has reserved, and the bytes lost to fragmentation.
-	ReservedBytes      []int64 `json:"reserved_bytes,omitempty"`
-	FragmentationBytes []int64 `json:"fragmentation_bytes,omitempty"`
 
 	checkpoint, trace string // "" without --out and without --trace
 }
@@ -230,12 +227,6 @@ func (r *reporter) done(o doneLine) error {
 	}
 	if o.SafeLimitBytes != nil {
 		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead", slices.Max(o.SafeLimitBytes))
-	}
-	for i, n := range o.ReservedBytes {
-		if n > 0 {
-			line("reserved", "%s %s, of which %s are lost to fragmentation", r.names[i], formatBytes(n),
-				formatBytes(o.FragmentationBytes[i]))
-		}
 	}
 	if o.PeakResidentBytes > 0 {
 		line("process", "%s resident, at most %s", formatBytes(o.ResidentBytes),

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"penstock.example/internal/disk"
 	"penstock.example/metrics"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -44,8 +45,12 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 			return unwritable("out", j.out, err)
 		}
 		m.writers = append(m.writers, log)
-		if err := j.keepConfig(); err != nil {
+		err = disk.Write(filepath.Join(j.out, configName), func(w io.Writer) error {
+			_, err := w.Write(j.effective)
 			return err
+		})
+		if err != nil {
+			return unwritable("out", j.out, err)
 		}
 	}
 	if j.tensorboard != "" {
@@ -62,8 +67,7 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 func (m *measures) step(s train.StepInfo) error {
 	m.epoch = s.Epoch
 	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss,
-		LR:               s.LR,
-		SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
+		LR: s.LR, SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
 	if m.clipped {
 		out.GradNorm = &s.GradNorm
 	}
@@ -73,15 +77,14 @@ func (m *measures) step(s train.StepInfo) error {
 // validation writes a validation.
 func (m *measures) validation(r train.ValidationInfo) error {
 	out := metrics.Test{Step: r.Step, Epoch: r.Epoch, Time: metrics.Seconds(time.Now()),
-		Accuracy: r.Accuracy, MSE: r.MSE,
-		TestLoss: r.Loss, Validation: true}
+		Accuracy: r.Accuracy, MSE: r.MSE, TestLoss: r.Loss, Validation: true}
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
 
 // test writes the score after a step.
-func (m *measures) test(step int64, s score) error {
-	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: s.accuracy,
-		MSE: s.mse}
+func (m *measures) test(step int64, e train.Evaluation) error {
+	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: e.Accuracy,
+		MSE: e.MSE}
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
 
@@ -96,14 +99,10 @@ func (m *measures) each(f func(metrics.Writer) error) error {
 	return errors.Join(errs...)
 }
 
-// score is how well the model does on the test data: one of the two.
-type score struct{ accuracy, mse *float64 }
-
-// score tests the model.
-func (j *job) score(ctx context.Context) (s score, err error) {
-	e, err := train.Evaluate(ctx, j.pipe, j.test, train.EvaluateConfig{Batch: j.batch,
+// evaluate tests the model.
+func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
+	return train.Evaluate(ctx, j.pipe, j.test, train.EvaluateConfig{Batch: j.batch,
 		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
-	return score{e.Accuracy, e.MSE}, err
 }
 
 // testing is the hook of --test-every. A signal ends the test: the run then saves and ends, as it does
@@ -116,7 +115,7 @@ func (j *job) testing(ctx context.Context) train.Hook {
 		if s.Step == j.last { // tested at the end
 			return nil
 		}
-		tested, err := j.score(ctx)
+		tested, err := j.evaluate(ctx)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
@@ -168,8 +167,7 @@ func (o *runOptions) listen() (net.Listener, error) {
 			err = at.Err
 		}
 		return nil, badUsage("--dashboard %s: %v; want an address of this machine with a port that is free, "+
-			"such as 127.0.0.1:0",
-			o.dashboardAt, err)
+			"such as 127.0.0.1:0", o.dashboardAt, err)
 	}
 	return listener, nil
 }
@@ -252,9 +250,8 @@ func (j *job) updatePage() error {
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd records how the run ended. If this part of a resumed run has recorded no step the page of
-// the part
-// before stays. After a failed run an error of recording is ignored.
+// recordEnd records how the run ended. If this part of a resumed run has recorded no step the page
+// of the part before stays. After a failed run an error of recording is ignored.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
 		return nil
@@ -331,9 +328,8 @@ func describeChains(p *pipe.Pipe) (out []report.Chain) {
 	return out
 }
 
-// describeLayers lists the layers of a model in a pipe, with measured costs: of each layer after a cut
-// by time,
-// of each unit after planning.
+// describeLayers lists the layers of a model in a pipe, with measured costs: of each layer after a
+// cut by time, of each unit after planning.
 func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 	known := map[string]nn.LayerSummary{}
 	for _, s := range nn.Summary(model) {

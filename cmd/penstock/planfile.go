@@ -32,7 +32,6 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	if err != nil {
 		return badUsage("--plan %s: %w; penstock plan --model --out writes plans", f.planned, err)
 	}
-	f.plannedFor = line.Input
 	return f.take(cmd.Flags(), line)
 }
 
@@ -134,18 +133,6 @@ func describeData(f dataFlags, info data.Info) *dataLine {
 		l.Window = f.window
 	}
 	return l
-}
-
-// checkPlanned refuses other data than the plan in the file was made for.
-func (j *job) checkPlanned(info data.Info) error {
-	words := func(l *dataLine) string {
-		return fmt.Sprintf("%v of %s and %d outputs for %s", l.Shape, l.DType, l.Outputs, l.Task)
-	}
-	if was, now := j.plannedFor, describeData(j.dataFlags, info); was != nil && words(was) != words(now) {
-		return badUsage("--plan %s: it was made for inputs %s, and --data %s has %s; want a plan made with "+
-			"the same --data", j.planned, words(was), j.dataName, words(now))
-	}
-	return nil
 }
 
 // parsePlan reads the plan of a model. Errors name the field and a remedy.

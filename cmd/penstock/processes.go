@@ -119,8 +119,7 @@ func (o *runOptions) checkProcesses() error {
 			devices, each)
 	}
 	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or "+
-		"more, or fewer processes",
-		each, counted(devices, "device"))
+		"more, or fewer processes", each, counted(devices, "device"))
 }
 
 // devicesPerReplica returns the distance between the device numbers of two replicas of this process.
@@ -297,16 +296,6 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	names := torch.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(names)) {
 		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
-	}
-	var gpus []string
-	for _, d := range j.config.Devices {
-		if name := d.Model(); name != "" && !slices.Contains(gpus, name) {
-			gpus = append(gpus, name)
-		}
-	}
-	if gpus != nil {
-		kernels = append(kernels, train.Fact{Name: "GPU kernels",
-			Value: fmt.Sprintf("%s, for %s", torch.CUDALibraries(), strings.Join(gpus, ", "))})
 	}
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err

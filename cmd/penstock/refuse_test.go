@@ -74,7 +74,7 @@ func TestRefuses(t *testing.T) {
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9", "cosine"}},
 		{train("--lr", "0"), exitUsage, []string{"--lr 0"}},
 		{train("--optimizer", "adam", "--momentum", "0.9"), exitUsage, []string{"adam", "0.9"}},
-		{train("--momentum", "0", "--nesterov"), exitUsage, []string{"--nesterov", "--momentum 0", "above 0"}},
+		{train("--momentum", "0", "--nesterov"), exitUsage, []string{"--nesterov", "Momentum above 0"}},
 
 		{train("--plan", "auto", "--memory-limit", "64MiB", "--accumulate", "2"), exitUsage, []string{"--accumulate 2: --plan auto with a limit does not count gradients between batches"}},
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},

@@ -80,9 +80,8 @@ func (j *job) save() (path string, err error) {
 	if j.out == "" {
 		return "", nil
 	}
-	// First, so that each saved step has its line on disk. If the disk is full for lines the weights
-	// are saved
-	// all the same.
+	// First, so that each saved step has its line on disk. If the disk is full for lines the
+	// weights are saved all the same.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	j.unsaved = err != nil
@@ -99,8 +98,7 @@ func (j *job) tellResumed(stderr io.Writer) {
 	differs := func(flag string, was, now int, effect string) {
 		if was != 0 && was != now {
 			fmt.Fprintf(stderr, "the checkpoint was trained with %s %d, this run has %[1]s %[3]d: %s; %[1]s "+
-				"%[2]d keeps them\n",
-				flag, was, now, effect)
+				"%[2]d keeps them\n", flag, was, now, effect)
 		}
 	}
 	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an "+
@@ -111,8 +109,7 @@ func (j *job) tellResumed(stderr io.Writer) {
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
 			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n",
-				was,
-				library, now[library], bits)
+				was, library, now[library], bits)
 		}
 	}
 }
@@ -139,15 +136,8 @@ func (j *job) tellStart(stderr io.Writer) error {
 	}
 	changes, err := j.from.Changes(j.recipe)
 	for _, c := range changes {
-		text += fmt.Sprintf("; %s %s instead of %s", flagOf(c.Field), orNone(c.Given), orNone(c.Saved))
+		text += fmt.Sprintf("; %s %s instead of %s", flagOf(c.Field), c.Given, c.Saved)
 	}
 	fmt.Fprintln(stderr, text)
 	return err
-}
-
-func orNone(text string) string {
-	if text == "0" || text == "absent" {
-		return "none"
-	}
-	return text
 }

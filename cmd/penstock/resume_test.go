@@ -243,7 +243,7 @@ func TestResumeWithChanges(t *testing.T) {
 	must(t, with(args, first, "--steps", "4")...)
 	must(t, with(args, again, "--steps", "4")...)
 	r := must(t, with(args, first, "--steps", "6", "--lr", "0.02", "--save-every", "1", "--resume", "--format", "json")...)
-	want := "/step-000004; --lr 0.02 instead of 0.1; --save-every 1 instead of none; --schedule-steps 6 instead of 4; --steps 6 instead of 4\n"
+	want := "/step-000004; --lr 0.02 instead of 0.1; --save-every 1 instead of 0; --schedule-steps 6 instead of 4; --steps 6 instead of 4\n"
 	if !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr: %s; want %s", r.stderr, want)
 	}
@@ -252,7 +252,7 @@ func TestResumeWithChanges(t *testing.T) {
 		t.Errorf("%+v; want %s", done, same)
 	}
 	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6", "--save-every", "1", "--resume")...)
-	if want := "/step-000006; --epochs 2 instead of none; --steps 7 instead of 6\n"; !strings.Contains(r.stderr, want) {
+	if want := "/step-000006; --epochs 2 instead of 0; --steps 7 instead of 6\n"; !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr: %s; want %s", r.stderr, want)
 	}
 	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6", "--save-every", "1", "--resume")...)
@@ -286,7 +286,7 @@ func TestResumeOfAnOldCheckpoint(t *testing.T) {
 		t.Skip("other kernels than those of the checkpoint")
 	}
 	r := spawned(t, kernels, with(args, "--out", out, "--resume")...)
-	if steps, done := lastLine(t, r); steps != 4 || done.ParamsSHA256 != whole.ParamsSHA256 || !strings.Contains(r.stderr, "; --save-every none instead of 3; --steps 7 instead of 3\n") {
+	if steps, done := lastLine(t, r); steps != 4 || done.ParamsSHA256 != whole.ParamsSHA256 || !strings.Contains(r.stderr, "; --save-every 0 instead of 3; --steps 7 instead of 3\n") {
 		t.Errorf("%d steps, %+v, stderr:\n%s", steps, done, r.stderr)
 	}
 }

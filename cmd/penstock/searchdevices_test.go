@@ -99,7 +99,7 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 		{with(model, "cpu:0,cpu:1", "--machine", machine), "--machine has devices and links"},
 		{[]string{"plan", chain, "--devices", "cpu:0,cpu:1", "--chunks", "2"}, "--devices: a chain is of no device"},
 		{with(auto, "cpu:0,cpu:0"), "cpu:0 is there twice"},
-		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3: --devices says how many there are; want it left out"},
+		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3: the plan of --plan auto has 2"},
 		{with(auto, "cpu:0,cpu:1", "--replicas", "2"), "--replicas 2: --plan auto decides it"},
 	} {
 		refuses(t, test.args, exitUsage, test.want)

@@ -41,8 +41,7 @@ func TestThreadsAll(t *testing.T) {
 		t.Errorf("%d threads on one device of %d cores", threads(), cores)
 	}
 	for want, args := range map[string][]string{
-		`--threads "some": want a whole number, at least 1, or all`:  {"--threads", "some"},
-		"--threads all: --plan auto chooses the number by measuring": {"--threads", "all", "--plan", "auto", "--batch", "8"},
+		`--threads "some": want a whole number, at least 1, or all`: {"--threads", "some"},
 	} {
 		if r := command(t, with(small, append(args, "--steps", "1")...)...); r.code != exitUsage || !strings.Contains(r.stderr, want) {
 			t.Errorf("%v: %+v", args, r)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -149,8 +148,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	if result.Stopped {
 		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, "+
-			"after step %d\n",
-			j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
+			"after step %d\n", j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
 	}
 	saved, err := j.save()
 	if err == nil {
@@ -164,10 +162,10 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 		return j.interruption(result.Step, saved)
 	}
 	err = j.finish(ctx, result.Step, saved)
-	switch {
-	case err != nil && ctx.Err() != nil:
+	if err != nil && ctx.Err() != nil {
 		return j.interruption(result.Step, saved)
-	case err != nil:
+	}
+	if err != nil {
 		return j.saveAfterFailure(err)
 	}
 	return nil
@@ -192,7 +190,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	for _, d := range j.pipe.Devices() {
 		d.ResetPeak()
 	}
-	tested, err := j.score(ctx)
+	tested, err := j.evaluate(ctx)
 	if err != nil {
 		return err
 	}
@@ -204,26 +202,9 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 		return err
 	}
 	process := torch.ReadProcessMemory()
-	out := doneLine{Done: true, Steps: step, TestAccuracy: tested.accuracy, TestMSE: tested.mse, ParamsSHA256: sum,
-		SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
-		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile}
-	out.reserve(j.pipe.Devices())
-	return j.show.done(out)
-}
-
-// reserve says what the allocators of GPUs have taken; nothing without a GPU.
-func (o *doneLine) reserve(devices []torch.Device) {
-	if !slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU }) {
-		return
-	}
-	for _, d := range devices {
-		m := torch.Memory{}
-		if d.Kind != torch.KindCPU {
-			m = d.Memory()
-		}
-		o.ReservedBytes = append(o.ReservedBytes, m.Taken)
-		o.FragmentationBytes = append(o.FragmentationBytes, m.Fragmentation())
-	}
+	return j.show.done(doneLine{Done: true, Steps: step, TestAccuracy: tested.Accuracy, TestMSE: tested.MSE,
+		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
+		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile})
 }
 
 // failedError is an error that ended a run which could take steps.
@@ -312,9 +293,8 @@ func shellQuoted(words []string) string {
 }
 
 // garbage is the most bytes of garbage in Go's heap during training, unless the heap is smaller. By
-// Go's default
-// used batches may need as much memory as the data set, which is on the heap. It has no pointers, so that
-// frequent collections cost little.
+// Go's default used batches may need as much memory as the data set, which is on the heap. It has
+// no pointers, so that frequent collections cost little.
 const garbage = 16 << 20
 
 // limitGarbage keeps Go's heap small until restore is called, unless the user has said how large it

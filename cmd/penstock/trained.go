@@ -109,8 +109,7 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 	case stages > len(all):
 		return badUsage("--stages %d: the model has %d layers; want at most as many stages", stages, len(all))
 	case config.Balance != nil && len(config.Balance) != stages:
-		return badUsage("--balance %s with --stages %d: want a number for each stage",
-			numbers(config.Balance), stages)
+		return badUsage("--balance %s with --stages %d: want one of the two", numbers(config.Balance), stages)
 	case config.Balance == nil:
 		var costs []float64
 		for _, l := range all {

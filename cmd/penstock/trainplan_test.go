@@ -132,7 +132,7 @@ func TestProcessesPlanThemselves(t *testing.T) {
 }
 
 // A run that goes on in the same world has the plan that it had, and the weights of a run that was not
-// interrupted. In another world it is planned again, and says in what that differs.
+// interrupted. In another world it is planned again, and says so.
 func TestPlansOfResumedRuns(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	args := with(inAuto, "--out", out)
@@ -153,14 +153,14 @@ func TestPlansOfResumedRuns(t *testing.T) {
 		{1, []string{"--stages", "2", "--memory-limit", "4MiB"}, "planned again, "},
 		{2, nil, "planned again, "},
 	} {
-		before, run := same, with(with(args, "--steps", fmt.Sprint(4+i), "--resume"), test.args...)
+		run := with(with(args, "--steps", fmt.Sprint(4+i), "--resume"), test.args...)
 		if test.processes > 1 {
 			run = launched(test.processes, run...)
 		}
 		stderr := mustTrain(t, run...).stderr
 		var said string
 		same, said = chosen(t, stderr)
-		if !strings.HasPrefix(said, test.want) || strings.Contains(said, "; it was ") == slices.Equal(before, same) {
+		if !strings.HasPrefix(said, test.want) {
 			t.Errorf("%v: %s\nwant %s", test.args, said, test.want)
 		}
 		now := same[slices.Index(same, "--chunks")+1]
@@ -207,9 +207,9 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 	if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != sha(t, args[:len(args)-2]...) {
 		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
 	}
-	r := command(t, launched(3, args...)...)
-	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are 3: want a plan for --devices 3 or more"; r.code != exitUsage || !strings.Contains(r.stderr, want) {
-		t.Errorf("exit code %d, want %q in %s", r.code, want, r.stderr)
+	r := begin(t, nil, launched(3, args...)...)
+	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are 3: want a plan for --devices 3 or more"; r.end(t) != exitUsage || !strings.Contains(r.stderr.String(), want) {
+		t.Errorf("want %q in %s", want, r.stderr)
 	}
 }
 
@@ -247,8 +247,7 @@ func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
 	}
 }
 
-// A plan is for the data that it was made with: training on them holds no more than it says and hardly less, and
-// data of another shape are refused before anything is written.
+// A plan is for the data that it was made with: training on them holds no more than it says and hardly less.
 func TestPlansAreForTheirData(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
 	on := func(size int, classes int) []string {
@@ -279,22 +278,6 @@ func TestPlansAreForTheirData(t *testing.T) {
 	}
 	if got := must(t, "train", "--plan", file, "--steps", "1"); !strings.Contains(got.stdout+got.stderr, "resnet20 on synthetic") {
 		t.Errorf("without --data:\n%s%s", got.stdout, got.stderr)
-	}
-	out := filepath.Join(t.TempDir(), "out")
-	for _, test := range []struct {
-		data []string
-		want string
-	}{
-		{on(24, 5), "made for inputs [1 16 16] of float32 and 5 outputs for classification, and --data synthetic has [1 24 24] of float32 and 5 outputs for classification; want a plan made with the same --data"},
-		{on(16, 7), "and --data synthetic has [1 16 16] of float32 and 7 outputs"},
-	} {
-		got := command(t, with(append([]string{"train", "--plan", file, "--out", out, "--tensorboard", filepath.Join(out, "events")}, test.data...), "--steps", "1")...)
-		if got.code != exitUsage || !strings.Contains(got.stderr, test.want) || got.stdout != "" {
-			t.Errorf("%v: exit code %d, want %q in %s", test.data, got.code, test.want, got.stderr)
-		}
-		if _, err := os.Stat(out); err == nil {
-			t.Errorf("%v: something is written", test.data)
-		}
 	}
 	for _, test := range []struct {
 		args []string
