@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
 
 	"penstock.example/torch"
 )
@@ -121,31 +120,6 @@ func TestRunsPlanForNamedDevices(t *testing.T) {
 	last := run("3", "--devices", "cpu:2,cpu:1,cpu:0", "--resume")
 	says(t, last.stderr, "--plan auto: planned again, ")
 	says(t, last.stdout, sha(t, with(flags, "3")...)) // the weights without a plan
-}
-
-// A run that plans itself has its devices in the order of the plan, which need not be that of --devices; a run by a
-// plan in a file has them in the file's, or is refused.
-func TestDevicesOfAPlanInTheRun(t *testing.T) {
-	line := searchLine{Balance: []int{4, 2}, Schedule: "gpipe", Chunks: 1, Model: "mlp", Batch: 8, Devices: []string{"cpu:1", "cpu:0"}, Bytes: []int64{7, 9}}
-	for _, test := range []struct {
-		planned, given string
-		taken          bool
-	}{{auto, "cpu:0,cpu:1", true}, {"plan.json", "", true}, {"plan.json", "cpu:1, cpu", true}, {"plan.json", "cpu:0,cpu:1", false}} {
-		f, cmd := trainFlags{}, &cobra.Command{}
-		f.register(cmd)
-		if f.planned = test.planned; test.given != "" {
-			if err := cmd.Flags().Set("devices", test.given); err != nil {
-				t.Fatal(err)
-			}
-		}
-		err := f.take(cmd.Flags(), line)
-		if (err == nil) != test.taken {
-			t.Errorf("%+v: %v", test, err)
-		}
-		if test.taken && (deviceNames(f.config.Devices) != "cpu:1,cpu:0" || f.bytes[torch.CPU(1)] != 7 || f.bytes[torch.CPU(0)] != 9) {
-			t.Errorf("%+v: on %v, with %v bytes", test, f.config.Devices, f.bytes)
-		}
-	}
 }
 
 // Devices that are made of different things, as GPUs may be, are measured each, and each holds no more than it
