@@ -60,9 +60,6 @@ func Read(path string) (h History, err error) {
 	return h, nil
 }
 
-// opening is how the lines of a run begin.
-const opening = `{"step":`
-
 // read reads lines up to a step, and returns how many bytes they have.
 func read(r io.Reader, steps int64) (h History, end int64, err error) {
 	lines := bufio.NewReader(r)
@@ -77,20 +74,13 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		switch {
 		case whole && wrong == nil && h.lastStep() <= steps:
 			end += int64(len(text))
-		case whole && wrong == nil, cut && end > 0, end == 0 && startsRun(text, whole):
+		case whole && wrong == nil, cut && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
 			return past, end, nil
 		default:
 			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away",
 				number, wrong)
 		}
 	}
-}
-
-// startsRun reports whether a first line that cannot be read may be a run's: a kill has cut it short,
-// or a loss of power has left zeros.
-func startsRun(text []byte, whole bool) bool {
-	n := min(len(text), len(opening))
-	return bytes.IndexByte(text, 0) >= 0 || !whole && string(text[:n]) == opening[:n]
 }
 
 // Step appends the line of a step.

@@ -83,7 +83,6 @@ func TestPlanForNamedDevices(t *testing.T) {
 func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	model := []string{"plan", "--model", "mlp", "--batch", "8", "--devices"}
 	auto := []string{"train", "--model", "mlp", "--data", "synthetic", "--plan", "auto", "--devices"}
-	chain := chainFile(t)
 	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"gpu","bytes":1e9,"threads":1,"speed":1}]}`)
 	gone := torch.CUDA(torch.CUDADevices()).String()
 	for _, test := range []struct {
@@ -97,7 +96,6 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 		{with(model, gone), "--devices " + gone + ": libtorch " + torch.Version() + " here cannot use " + gone},
 		{with(model, "cpu:0,cpu:1,cpu:2,cpu:3,cpu:4,cpu:5,cpu:6"), "--stages 7: the model has 6 layers; want at most as many"},
 		{with(model, "cpu:0,cpu:1", "--machine", machine), "--machine has devices and links"},
-		{[]string{"plan", chain, "--devices", "cpu:0,cpu:1", "--chunks", "2"}, "--devices: a chain is of no device"},
 		{with(auto, "cpu:0,cpu:0"), "cpu:0 is there twice"},
 		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3: --devices says how many there are; want it left out"},
 		{with(auto, "cpu:0,cpu:1", "--replicas", "2"), "--replicas 2: --plan auto decides it"},
