@@ -27,8 +27,8 @@ type Log struct {
 
 // Open opens or makes the file of a run that has taken steps steps. Lines of later steps are cut off:
 // the run takes those steps again. So is the rest of a line that a kill or a loss of power has cut
-// short after the last step. A file that is damaged before, or that no run has written, is refused
-// and stays as it is.
+// short after the last step. A file that is damaged before, or has whole lines that no run has
+// written, is refused and stays as it is.
 //
 // So that a resumed run has no gap, call Sync before each checkpoint.
 func Open(path string, steps int64) (*Log, error) {
