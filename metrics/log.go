@@ -27,8 +27,8 @@ type Log struct {
 
 // Open opens or makes the file of a run that has taken steps steps. Lines of later steps are cut off:
 // the run takes those steps again. So is the rest of a line that a kill or a loss of power has cut
-// short after the last step. A file that is damaged before, or that no run has written, is refused
-// and stays as it is.
+// short after the last step. A file that is damaged before, or has whole lines that no run has
+// written, is refused and stays as it is.
 //
 // So that a resumed run has no gap, call Sync before each checkpoint.
 func Open(path string, steps int64) (*Log, error) {
@@ -60,9 +60,6 @@ func Read(path string) (h History, err error) {
 	return h, nil
 }
 
-// opening is how the lines of a run begin.
-const opening = `{"step":`
-
 // read reads lines up to a step, and returns how many bytes they have.
 func read(r io.Reader, steps int64) (h History, end int64, err error) {
 	lines := bufio.NewReader(r)
@@ -77,20 +74,13 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		switch {
 		case whole && wrong == nil && h.lastStep() <= steps:
 			end += int64(len(text))
-		case whole && wrong == nil, cut && end > 0, end == 0 && startsRun(text, whole):
+		case whole && wrong == nil, cut && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
 			return past, end, nil
 		default:
 			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move it away",
 				number, wrong)
 		}
 	}
-}
-
-// startsRun reports whether a first line that cannot be read may be a run's: a kill has cut it short,
-// or a loss of power has left zeros.
-func startsRun(text []byte, whole bool) bool {
-	n := min(len(text), len(opening))
-	return bytes.IndexByte(text, 0) >= 0 || !whole && string(text[:n]) == opening[:n]
 }
 
 // Step appends the line of a step.

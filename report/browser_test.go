@@ -19,7 +19,6 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"penstock.example/internal/proctest"
 	"penstock.example/metrics"
@@ -292,54 +291,6 @@ func TestPlanPage(t *testing.T) {
 	narrow := newTab(t, 400, 800)
 	narrow.open(planPage(t, 4, 8))
 	narrow.want(`document.documentElement.scrollWidth`, "400")
-}
-
-// The timeline is zoomed by keys, and keys go from action to action.
-func TestKeys(t *testing.T) {
-	p := newTab(t, 1600, 1200)
-	p.open(page(t, 4, 8))
-	const y = planned + 10
-	whole := p.hover("timeline", 900, y)
-	picked := `document.getElementById("picked").textContent.split(".")[0]`
-	p.run(chromedp.Focus("#timeline"), chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
-	p.want(picked, "Forward · stage 0 · micro-batch 1")
-	p.run(chromedp.KeyEvent(kb.ArrowDown)) // down: what cpu:1 does meanwhile, or next
-	p.want(picked, "Forward · stage 1 · micro-batch 0")
-	for range 30 {
-		p.run(chromedp.KeyEvent("+"))
-	}
-	p.frame()
-	p.run(chromedp.KeyEvent(kb.End)) // end: scrolls there
-	p.want(picked, "Backward · stage 1 · micro-batch 7")
-	if got := p.text(`document.getElementById("tip").innerText`); !strings.HasPrefix(got, "Backward · stage 1 · micro-batch 7") {
-		t.Errorf("the tooltip says %q", got)
-	}
-	p.run(chromedp.KeyEvent(kb.Escape))
-	p.want(`document.getElementById("tip").hidden`, "true")
-	p.run(chromedp.KeyEvent("0"))
-	p.frame()
-	if got := p.hover("timeline", 900, y); got != whole {
-		t.Errorf("0: %q, want %q", got, whole)
-	}
-}
-
-// Tables are sorted and filtered.
-func TestLayersTable(t *testing.T) {
-	p := newTab(t, 1600, 1200)
-	p.open(page(t, 4, 8))
-	first := `document.querySelector("#layer-table tbody code").textContent`
-	p.want(first, "block0.mlp")
-	sort := func(column string) {
-		p.run(chromedp.Evaluate(fmt.Sprintf(`[...document.querySelectorAll("#layer-table th button")].find(b => b.textContent.startsWith(%q)).click()`, column), nil))
-	}
-	sort("Forward")
-	p.want(first, "block4.mlp")
-	p.want(`document.querySelector("#layer-table th[aria-sort=descending]").textContent`, "Forward ▾")
-	sort("Layer")
-	sort("Layer")
-	p.want(first, "block11.mlp")
-	p.run(chromedp.SendKeys("#filter", "block7"))
-	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "1")
 }
 
 // Names are text, whatever is in them.

@@ -8,7 +8,6 @@ import (
 	"penstock.example/internal/disk"
 	"penstock.example/plan"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
 	"penstock.example/schedule"
 )
 
@@ -28,7 +27,7 @@ type Run struct {
 	Limits  []int64            `json:"limits,omitempty"` // bytes, by device of Plan; 0 is no limit
 	Others  []Other            `json:"others,omitempty"` // what else could have been done
 	Layers  []Layer            `json:"layers,omitempty"` // in order, as the stages of Plan have them, without a loss
-	Chains  []Chain            `json:"-"`
+	Chains  []Chain            `json:"costs,omitempty"`
 
 	Step int64              `json:"step,omitempty"` // the one that Ran is of
 	Ran  *schedule.Timeline `json:"-"`              // its workers are the devices of Plan
@@ -74,7 +73,7 @@ type Layer struct {
 
 // Chain is the costs of the units of a stage for one micro-batch after the first.
 type Chain struct {
-	Stage int
+	Stage int `json:"stage"`
 	remat.Chain
 }
 
@@ -82,19 +81,13 @@ type Chain struct {
 type runFile struct {
 	Version int `json:"version"`
 	*plainRun
-	Plan    string      `json:"plan,omitempty"` // as planner.Parse reads it
-	Planned *timeline   `json:"planned,omitempty"`
-	Chains  []chainFile `json:"chains,omitempty"`
-	Ran     *timeline   `json:"ran,omitempty"`
+	Plan    string    `json:"plan,omitempty"` // as plan.Parse reads it
+	Planned *timeline `json:"planned,omitempty"`
+	Ran     *timeline `json:"ran,omitempty"`
 }
 
 // plainRun is a Run without its methods.
 type plainRun Run
-
-type chainFile struct {
-	Stage int             `json:"stage"`
-	Chain json.RawMessage `json:"chain"` // as planfile.ParseChain reads it
-}
 
 const (
 	version     = 1
@@ -116,13 +109,6 @@ func (r Run) MarshalJSON() ([]byte, error) {
 		Ran: (*timeline)(r.Ran)}
 	if r.Plan != nil {
 		f.Plan = r.Plan.String()
-	}
-	for _, c := range r.Chains {
-		text, err := planfile.FormatChain(c.Chain)
-		if err != nil {
-			return nil, err
-		}
-		f.Chains = append(f.Chains, chainFile{c.Stage, text})
 	}
 	return json.Marshal(f)
 }
@@ -157,12 +143,10 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 			return err
 		}
 	}
-	for _, c := range f.Chains {
-		chain, err := planfile.ParseChain(c.Chain)
-		if err != nil {
+	for _, c := range r.Chains {
+		if err := c.Check(); err != nil {
 			return err
 		}
-		r.Chains = append(r.Chains, Chain{c.Stage, chain})
 	}
 	for _, t := range []*schedule.Timeline{r.Planned, r.Ran} {
 		if t == nil {

@@ -20,6 +20,7 @@ type view struct {
 	Times  string      `json:"times"`
 	Ran    *timeline   `json:"ran"`
 	Layers []layerView `json:"layers"`
+	Chains []Chain     `json:"costs,omitempty"` // none: the page has their curves
 }
 
 // deviceView is a device and its worker.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -56,25 +55,15 @@ func findCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 }
 
 func openCheckpoint(dir string) (*train.Checkpoint, error) {
-	const want = "want a checkpoint, or the directory of --out"
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, badUsage("%s: no such directory; %s", dir, want)
-	case err != nil:
-		return nil, err
-	case !info.IsDir():
-		return nil, badUsage("%s is a file; %s", dir, want)
-	}
 	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err == nil {
 		return train.OpenCheckpoint(dir)
 	}
 	steps, err := train.Store{Dir: dir}.Steps()
-	if err == nil && len(steps) == 0 {
-		err = badUsage("%s: no checkpoint there; %s", dir, want)
-	}
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil, wrongInput(err)
+	case len(steps) == 0:
+		return nil, badUsage("%s: no checkpoint there; want one, or the directory of --out", dir)
 	}
 	return train.OpenCheckpoint(train.Store{Dir: dir}.Path(slices.Max(steps)))
 }

@@ -26,13 +26,8 @@ type evalFlags struct {
 	part string
 }
 
-// Parts of a data set.
-const (
-	partTest       = "test"
-	partTrain      = "train"
-	partValidation = "validation"
-	partAll        = "all"
-)
+// partTest is the test data, of --part and of --validate.
+const partTest = "test"
 
 func newEval() *cobra.Command {
 	var f evalFlags
@@ -53,8 +48,8 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.part, "part", partTest, "`PART` of the data: test, train, validation (what --validate of the "+
-		"run has held out), or all", partTest, partTrain, partValidation, partAll)
+	word(s, &f.part, "part", "test", "`PART` of the data: test, train, validation (what --validate of the "+
+		"run has held out), or all", "test", "train", "validation", "all")
 	f.dataFlags.register(s, " (default: the run's data)")
 	f.trainedFlags.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -112,14 +107,14 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	}
 	set := test
 	switch f.part {
-	case partAll:
+	case "all":
 		set = data.Join(training, test)
-	case partTrain, partValidation:
+	case "train", "validation":
 		kept, held, err := p.splitValidation(training)
 		if err != nil {
 			return nil, "", err
 		}
-		if set = kept; f.part == partValidation {
+		if set = kept; f.part == "validation" {
 			set = held
 		}
 		if set == nil {
@@ -157,16 +152,15 @@ func fitsTrained(is data.Info, was *data.Info) error {
 	if was == nil {
 		return nil
 	}
-	named := is.ClassNames != nil && was.ClassNames != nil
 	text := func(i data.Info) string {
-		out := fmt.Sprintf("inputs %v %v and outputs %d", i.Input.Kind, i.Input.Shape, i.Outputs())
+		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(), i.Task())
 		if i.Task() == data.NextToken && i.Source == data.Uint8 {
 			out += " of bytes"
 		}
-		if named {
+		if is.ClassNames != nil && was.ClassNames != nil {
 			out += fmt.Sprint(" of the classes ", i.ClassNames)
 		}
-		return out + " for " + string(i.Task())
+		return out
 	}
 	if text(is) != text(*was) {
 		return fmt.Errorf("the data have %s, and the model was trained with %s", text(is), text(*was))

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/metrics"
+	"penstock.example/remat/solver"
 	"penstock.example/report"
 )
 
@@ -38,7 +39,7 @@ train --dashboard shows the same page live.`,
 			return r, err
 		}
 		for _, c := range page.Run.Chains {
-			points, err := rematCurve(cmd.Context(), c.Chain)
+			points, err := solver.Curve(cmd.Context(), c.Chain, solver.Options{})
 			if err != nil {
 				return r, err
 			}

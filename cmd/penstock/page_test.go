@@ -51,9 +51,6 @@ func TestReport(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
-	if r := must(t, "report", out, "--out", "/dev/stdout"); r.stdout != string(text) {
-		t.Errorf("%d bytes on standard output, %d in the file", len(r.stdout), len(text))
-	}
 	if err := os.Remove(filepath.Join(out, report.FileName)); err != nil {
 		t.Fatal(err)
 	}
@@ -237,12 +234,9 @@ func TestDashboardRefused(t *testing.T) {
 	defer taken.Close()
 	out := filepath.Join(t.TempDir(), "run")
 	for at, want := range map[string]string{
-		taken.Addr().String():               "--dashboard " + taken.Addr().String() + ": bind: address already in use; want an address of this machine with a port that is free",
-		"192.0.2.1:0":                       "--dashboard 192.0.2.1:0: bind: cannot assign requested address",
-		"8080":                              "--dashboard 8080: want HOST:PORT",
-		"127.0.0.1:http-proxy-that-is-none": "want HOST:PORT",
-		"127.0.0.1:99999":                   "want HOST:PORT",
-		"127.0.0.1:":                        "want HOST:PORT",
+		taken.Addr().String(): "--dashboard " + taken.Addr().String() + ": bind: address already in use; want an address of this machine with a port that is free",
+		"192.0.2.1:0":         "--dashboard 192.0.2.1:0: bind: cannot assign requested address",
+		"8080":                "--dashboard 8080: want HOST:PORT",
 	} {
 		r := command(t, with(small, "--steps", "1", "--out", out, "--dashboard", at)...)
 		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, want) {

@@ -271,7 +271,7 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 		if err != nil {
 			return r, err
 		}
-		points, err := rematCurve(cmd.Context(), c)
+		points, err := solver.Curve(cmd.Context(), c, solver.Options{})
 		if err != nil {
 			return r, err
 		}
@@ -286,15 +286,6 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 		}
 		return r, err
 	})
-}
-
-// rematCurve returns the best plans, by ascending peak: at least one, of plain training.
-func rematCurve(ctx context.Context, c remat.Chain) ([]solver.Point, error) {
-	// The table grows with slots*layers^2 and the time by another factor of layers: more layers get
-	// fewer slots.
-	n := float64(min(len(c.Layers), 250)) // longer chains are joined
-	slots := min(max(2e10/(n*n*n), 500), 4000)
-	return solver.Curve(ctx, c, solver.Options{Slots: int(slots)})
 }
 
 func newRematCheck() *cobra.Command {

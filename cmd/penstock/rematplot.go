@@ -31,15 +31,8 @@ var strategyMarks = []struct {
 // plan is the best under every limit from its peak to that of the next.
 func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
 	const highest = 120 // per cent: what takes longer is left out
-	last := points[len(points)-1]
-	unit, name := 1.0, "bytes"
-	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if float64(last.Peak) >= 1024*unit {
-			unit, name = 1024*unit, larger
-		}
-	}
 	at := func(peak int64, time float64) plotter.XY {
-		return plotter.XY{X: float64(peak) / unit, Y: part(time-c.Once(), c.Once())}
+		return plotter.XY{X: float64(peak) / (1 << 20), Y: part(time-c.Once(), c.Once())}
 	}
 	var steps plotter.XYs
 	for _, point := range points {
@@ -61,7 +54,7 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat
 	line.StepStyle, line.Color, line.Width = plotter.PostStep, color.NRGBA{0, 114, 178, 255}, vg.Points(2)
 	plot.DefaultFont.Variant = "Sans"
 	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "memory, "+name, "extra time, %"
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "memory, MiB", "extra time, %"
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, 6.7*vg.Inch, vg.Points(3)
 	p.Add(plotter.NewGrid(), line)
 	p.Legend.Add("best plan", line)

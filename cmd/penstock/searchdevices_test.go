@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
 
 	"penstock.example/torch"
 )
@@ -84,7 +83,6 @@ func TestPlanForNamedDevices(t *testing.T) {
 func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	model := []string{"plan", "--model", "mlp", "--batch", "8", "--devices"}
 	auto := []string{"train", "--model", "mlp", "--data", "synthetic", "--plan", "auto", "--devices"}
-	chain := chainFile(t)
 	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"gpu","bytes":1e9,"threads":1,"speed":1}]}`)
 	gone := torch.CUDA(torch.CUDADevices()).String()
 	for _, test := range []struct {
@@ -97,7 +95,6 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 		{with(model, "cpu:0,cuda:0"), "--devices cpu:0,cuda:0: a CPU and a GPU are not planned together"},
 		{with(model, gone), "--devices " + gone + ": libtorch " + torch.Version() + " here cannot use " + gone},
 		{with(model, "cpu:0,cpu:1", "--machine", machine), "--machine has devices and links"},
-		{[]string{"plan", chain, "--devices", "cpu:0,cpu:1", "--chunks", "2"}, "--devices: a chain is of no device"},
 		{with(auto, "cpu:0,cpu:0"), "cpu:0 is there twice"},
 		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3: the plan of --plan auto has 2"},
 		{with(auto, "cpu:0,cpu:1", "--replicas", "2"), "--replicas 2: --plan auto decides it"},
@@ -120,31 +117,6 @@ func TestRunsPlanForNamedDevices(t *testing.T) {
 	last := run("3", "--devices", "cpu:2,cpu:1,cpu:0", "--resume")
 	says(t, last.stderr, "--plan auto: planned again, ")
 	says(t, last.stdout, sha(t, with(flags, "3")...)) // the weights without a plan
-}
-
-// A run that plans itself has its devices in the order of the plan, which need not be that of --devices; a run by a
-// plan in a file has them in the file's, or is refused.
-func TestDevicesOfAPlanInTheRun(t *testing.T) {
-	line := searchLine{Balance: []int{4, 2}, Schedule: "gpipe", Chunks: 1, Model: "mlp", Batch: 8, Devices: []string{"cpu:1", "cpu:0"}, Bytes: []int64{7, 9}}
-	for _, test := range []struct {
-		planned, given string
-		taken          bool
-	}{{auto, "cpu:0,cpu:1", true}, {"plan.json", "", true}, {"plan.json", "cpu:1, cpu", true}, {"plan.json", "cpu:0,cpu:1", false}} {
-		f, cmd := trainFlags{}, &cobra.Command{}
-		f.register(cmd)
-		if f.planned = test.planned; test.given != "" {
-			if err := cmd.Flags().Set("devices", test.given); err != nil {
-				t.Fatal(err)
-			}
-		}
-		err := f.take(cmd.Flags(), line)
-		if (err == nil) != test.taken {
-			t.Errorf("%+v: %v", test, err)
-		}
-		if test.taken && (deviceNames(f.config.Devices) != "cpu:1,cpu:0" || f.bytes[torch.CPU(1)] != 7 || f.bytes[torch.CPU(0)] != 9) {
-			t.Errorf("%+v: on %v, with %v bytes", test, f.config.Devices, f.bytes)
-		}
-	}
 }
 
 // Devices that are made of different things, as GPUs may be, are measured each, and each holds no more than it

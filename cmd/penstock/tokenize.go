@@ -48,11 +48,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
-	inputs, err := tokenizer.Files(from)
-	if err != nil {
-		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
-	}
-	if err := checkOut(cmd, out, append(inputs, texts...)...); err != nil {
+	if err := checkOut(cmd, out, texts...); err != nil {
 		return err
 	}
 	options, narrow := fmt.Sprint("classes=", t.Len()), t.Len() <= 1<<16
