@@ -58,7 +58,7 @@ type Recipe struct {
 	// (data.NewInputs). Check compares the tokenizer alone, and Checkpoint.Recipe tells it. Nil is not
 	// written down.
 	Samples *data.Info `json:"samples,omitempty"`
-	// Kernels names the kernels in use, by library (torch.KernelNames). The last bits of results
+	// Kernels names the kernels in use, by library. The last bits of results
 	// depend on them too. Save writes them down, Check does not compare them, and
 	// Checkpoint.Kernels tells them.
 	Kernels map[string]string `json:"kernels,omitempty"`

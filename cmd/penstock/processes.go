@@ -16,6 +16,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/system"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -157,7 +158,7 @@ func (o *runOptions) asMember(config pipe.Config) pipe.Config {
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(func() (out datasets, err error) {
 		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
-		torch.TrimProcess() // reading needs temporary memory
+		system.TrimProcess() // reading needs temporary memory
 		return out, ofData(err)
 	})
 	within := make([]*group.Group, o.here)
@@ -294,7 +295,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	var kernels []train.Fact
-	names := torch.KernelNames()
+	names := system.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(names)) {
 		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
 	}
@@ -306,7 +307,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	}
 	if gpus != nil {
 		kernels = append(kernels, train.Fact{Name: "GPU kernels",
-			Value: fmt.Sprintf("%s, for %s", torch.CUDALibraries(), strings.Join(gpus, ", "))})
+			Value: fmt.Sprintf("%s, for %s", system.CUDALibraries(), strings.Join(gpus, ", "))})
 	}
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/system"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -203,7 +204,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	process := torch.ReadProcessMemory()
+	process := system.ReadProcessMemory()
 	out := doneLine{Done: true, Steps: step, TestAccuracy: tested.accuracy, TestMSE: tested.mse, ParamsSHA256: sum,
 		SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
 		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile}
@@ -323,7 +324,7 @@ func limitGarbage() (restore func()) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return func() {}
 	}
-	torch.TrimProcess()
+	system.TrimProcess()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	was := debug.SetGCPercent(percentFor(int64(m.HeapAlloc)))
