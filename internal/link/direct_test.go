@@ -363,7 +363,7 @@ func (s *stuck) Err() error                                 { return s.late }
 func (s *stuck) Abort()                                     { s.once.Do(func() { close(s.aborted) }) }
 func (*stuck) Close()                                       {}
 
-func (s *stuck) Transfer(moves []torch.Move) error {
+func (s *stuck) Transfer(moves []link.Move) error {
 	for i, m := range moves {
 		m.On.Wait(stuckMove{s, m.Tensor, i == 0 && s.late != nil}, streams.Produced)
 	}
@@ -454,7 +454,7 @@ func (n *noted) Open(_ []byte, d torch.Device, sends bool) (int, error) {
 	return len(n.sends) - 1, nil
 }
 
-func (n *noted) Transfer(moves []torch.Move) error {
+func (n *noted) Transfer(moves []link.Move) error {
 	for _, m := range moves {
 		on, h := m.On.(*clock), torch.NewCtx(torch.Options{})
 		end, what := 1, "received into memory that is still used"
