@@ -16,7 +16,7 @@ PURE = ./internal/disk ./internal/launch ./internal/stream ./plan ./schedule ./r
 
 # Packages whose own code has goroutines; in others nothing races. Of SOME_RACY, `make test` looks at the tests that RACES names.
 RACY = ./internal/launch ./data
-SOME_RACY = ./report ./remat/solver ./pipe
+SOME_RACY = ./report ./internal/solver ./pipe
 FULL_RACY = ./group ./internal/link ./profile ./train
 RACES = LiveRefuses LiveEvents LiveWaits KeepTheirLimits AgreesWithTheRecurrence CurveIsOfPlans DeviceBeatsPolicies \
 	Concurrent CallsFromWithin RunAnother RunEachOther SkipIsTakenOver FailedRunsBesideOthers UpdatesBesideRuns TestTransparency$$ \

@@ -22,8 +22,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"penstock.example/internal/proctest"
+	"penstock.example/internal/solver"
 	"penstock.example/metrics"
-	"penstock.example/remat/solver"
 	"penstock.example/report"
 )
 

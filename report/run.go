@@ -6,9 +6,9 @@ import (
 	"io"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/planfile"
 	"penstock.example/plan"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
 	"penstock.example/schedule"
 )
 
