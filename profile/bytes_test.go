@@ -16,18 +16,6 @@ import (
 	"penstock.example/torch"
 )
 
-// whole is how much more is live after a forward of a model, but for its input.
-func whole(c *torch.Ctx, model *nn.Sequential, x *torch.Tensor) int64 {
-	nn.Materialise(c, nn.State(model), 1)
-	defer nn.Free(model)
-	defer c.SetGrad(c.SetGrad(true))
-	mark, before := c.Mark(), c.Device().Memory().Live
-	y := nn.NewCtx(c, nn.Config{Training: true, Recomputing: true}).Run(x, model)
-	c.Release(mark, y)
-	defer c.Release(mark)
-	return c.Device().Memory().Live - before
-}
-
 // known are the networks that people use, small.
 var known = []struct {
 	name    string
@@ -64,8 +52,7 @@ func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
 	return c.Normal_(c.Empty(torch.Float32, 4, info.Input[0], size, size), 0, 1)
 }
 
-// TestModels: what the layers of known networks hold one by one is what a forward of the whole
-// model holds, to the byte, and so it is with the devices of a pipe.
+// TestModels: the layers of known networks hold what the devices of a pipe hold, to the byte.
 func TestModels(t *testing.T) {
 	for _, m := range known {
 		t.Run(m.name, func(t *testing.T) {
@@ -75,16 +62,6 @@ func TestModels(t *testing.T) {
 			x, model := inputOf(t, c, m.name), build(t, m.name, m.options)
 			p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, 2))
 			layers := len(p.Layers)
-			sizes, err := plan.Sizes(p.Layers, []int{layers}, plan.SizeConfig{Skips: p.Skips, Ties: p.Ties})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := whole(c, model, c.Narrow(x, 0, 0, 2)); sizes[0].Saved != want {
-				t.Errorf("layers hold %d bytes, the model %d", sizes[0].Saved, want)
-			}
-			if want := 4 * nn.Count(model); sizes[0].Parameters != want || sizes[0].Gradients != want {
-				t.Errorf("%d bytes of parameters and %d of gradients, want %d", sizes[0].Parameters, sizes[0].Gradients, want)
-			}
 			for i, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
 				stagesHold(t, p, build(t, m.name, m.options), x, cut, 2, []pipe.Checkpoint{pipe.Never, pipe.ExceptLast}[i%2])
 			}

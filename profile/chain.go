@@ -11,8 +11,7 @@ import (
 // Chain is a model, or a stage of one, as package plan knows it: each layer of the chain is a unit
 // of one or more layers of the model.
 type Chain struct {
-	remat.Chain             // backward makes the gradients of parameters
-	Later       remat.Chain // backward adds to them
+	remat.Chain // backward makes the gradients of parameters
 
 	// Footprint has the bytes, UnitTimes the times of the units.
 	Footprint *remat.Footprint
@@ -30,13 +29,9 @@ type Chain struct {
 	ProloguePeak int64
 	// Given is the bytes of the stage's input without skips, Gives of its output.
 	Given, Gives int64
-	Merged       []Merge
-	Spread       []Spread // by layer of the chain
-	Timing       Timing   // of all of them
+	Spread       []float64 // by layer of the chain: the greatest of its operations (Timing.Spread)
+	Timing       Timing    // of all of them
 }
-
-// Merge is a layer that is in one unit with the one before it, and why.
-type Merge struct{ Layer, Reason string }
 
 // chains makes the chain of each stage. Units and their times are derived from the layers. The
 // bytes of units are measured, by the operations of a plan. A unit of several layers takes less
@@ -56,7 +51,7 @@ func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards f
 
 func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
 	chains []Chain, err error) {
-	units, merged := p.cut(&s.found)
+	units := p.cut(&s.found)
 	if p.Loss != nil && p.LossUnit {
 		units[len(units)-1] = append(units[len(units)-1], 1)
 	}
@@ -86,7 +81,7 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards
 		return nil, err
 	}
 	for i, st := range w.stages {
-		chain := Chain{Units: units[i], Merged: merged[i], Footprint: w.footprint(st)}
+		chain := Chain{Units: units[i], Footprint: w.footprint(st)}
 		if i == len(w.stages)-1 {
 			chain.Footprint.AtOnce, chain.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, loss.Tmp
 			chain.Loss = loss
@@ -108,47 +103,36 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		at += len(u.list)
 	}
 	for i, u := range w.units[st.first:st.last] {
-		var times unitTimes
+		times := make([]unitTimes, len(u.list))
 		if s.times != nil {
-			times = together(s.times[at : at+len(u.list)])
+			times = s.times[at : at+len(u.list)]
 		}
 		at += len(u.list)
-		all = append(all, times[:]...)
-		out.UnitTimes = append(out.UnitTimes, remat.UnitTimes{Name: u.name, Forward: times[forward].micros(),
-			ForwardNoGrad: times[forwardNoGrad].micros(),
-			Backward:      times[firstBackward].micros(), Later: times[laterBackward].micros()})
+		for op := range operations {
+			all = append(all, timesOf(times, op)...)
+		}
+		out.UnitTimes = append(out.UnitTimes, remat.UnitTimes{Name: u.name, Forward: micros(times, forward),
+			ForwardNoGrad: micros(times, forwardNoGrad),
+			Backward:      micros(times, firstBackward), Later: micros(times, laterBackward)})
 		if u.isFrozen && out.Prologue == i {
 			keep := f.Units[i].Keep
 			out.Prologue = i + 1
 			out.ProloguePeak = max(out.ProloguePeak, st.values.fresh(i, 0)+slices.Max(keep[:]))
 			continue
 		}
-		out.Spread = append(out.Spread, times.spread())
-		share, longer := times.parts()
-		if times[firstPart] == nil { // Config.Known was measured without parts
-			share = u.share
+		out.Spread = append(out.Spread, max(spread(timesOf(times, forwardNoGrad)...),
+			spread(timesOf(times, forward)...), spread(timesOf(times, firstBackward)...)))
+		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left, Share: u.share}
+		second := micros(times, secondPart)
+		if both := micros(times, firstPart) + second; both > 0 { // unless Config.Known has no parts
+			left.Share, left.Longer = second/both, max(both-micros(times, laterBackward), 0)
 		}
-		left := u.backs[remat.AddsLater].Left
-		deferred = append(deferred, remat.Deferred{Bytes: left, Share: share, Longer: longer})
+		deferred = append(deferred, left)
 	}
-	if !w.Split {
-		deferred = nil
+	out.Chain = f.Chain(out.UnitTimes, out.Loss.Backward, out.Prologue, remat.Makes)
+	if out.Timing = (Timing{spread(all...), s.devices}); w.Split {
+		out.Deferred = deferred
 	}
-	loss := out.Loss.Backward
-	out.Chain, out.Timing = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Makes), w.timing(all, s.devices)
-	out.Deferred = deferred
-	out.Later = f.Chain(out.UnitTimes, loss, out.Prologue, remat.Adds)
-	out.Later.Deferred = deferred
-}
-
-// parts is the share of the second part in the time of both, and how many microseconds longer both
-// take than a whole backward; nothing where they were not timed.
-func (t unitTimes) parts() (share, longer float64) {
-	first, second, whole := t[firstPart].micros(), t[secondPart].micros(), t[laterBackward].micros()
-	if both := first + second; both > 0 {
-		share, longer = second/both, max(both-whole, 0)
-	}
-	return share, longer
 }
 
 // footprint returns the bytes of a stage.
@@ -186,34 +170,22 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 // are given up first.
 const mostUnits = 400
 
-// cut returns the units of each stage, as numbers of layers, and the layers that are not the first
-// of their unit.
-func (p *prober) cut(f *found) (units [][]int, merged [][]Merge) {
-	reasons := f.joined(p.layers[:p.model])
-	begin := func() {
-		first := 0
-		for _, n := range p.Balance {
-			reasons[first] = ""
-			first += n
-		}
-	}
-	begin()
-	coarsen(reasons, p.routes, max(mostUnits-len(p.Balance), 1))
-	begin()
+// cut returns the units of each stage, as numbers of layers.
+func (p *prober) cut(f *found) (units [][]int) {
+	joined := f.joined(p.layers[:p.model])
+	coarsen(joined, p.routes, max(mostUnits-len(p.Balance), 1))
 	first := 0
 	for stage, n := range p.Balance {
-		units, merged = append(units, nil), append(merged, nil)
+		units = append(units, nil)
 		for i := first; i < first+n; i++ {
-			if reasons[i] == "" {
+			if i == first || !joined[i] {
 				units[stage] = append(units[stage], 0)
-			} else {
-				merged[stage] = append(merged[stage], Merge{p.layers[i].Name, reasons[i]})
 			}
 			units[stage][len(units[stage])-1]++
 		}
 		first += n
 	}
-	return units, merged
+	return units
 }
 
 // segment cuts a part of the model.

@@ -26,49 +26,51 @@ func chainOf(t *testing.T, d torch.Device, model *nn.Sequential, sample ...*torc
 	return measured(t, model, profile.Config{Device: d, BytesOnly: true, Balance: []int{len(model.Layers())}}, sample...).Chains[0]
 }
 
-// executed runs operations on a model from an input of its own, with ones for gradients of the
-// output, and returns the most bytes beside what there was before the prologue's output.
-func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.Chain, ops []remat.Op, sample *torch.Tensor) (peaks []int64) {
+// begun begins an execution of a model's units with a kept input, and runs the prologue.
+func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain, x *torch.Tensor) (s *segment.Segment, e *segment.Execution) {
 	t.Helper()
 	routes, err := model.SkipRoutes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	layers := model.Layers()
-	s, err := segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: chain.Units})
+	s, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: chain.Units})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := torch.NewCtx(torch.Options{Device: d})
-	defer c.Close()
-	var e segment.Execution
+	e = &segment.Execution{}
 	e.Begin(s, training)
-	defer e.Free()
-	live := func() int64 { return c.Device().Memory().Live }
-	before := live()
-	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.CopyHere(sample))}, Wants: []bool{false}})
+	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{x}, Wants: []bool{false}})
 	for i := range chain.Prologue {
 		e.Do(c, remat.Op{Kind: remat.Forward, Layer: i})
 	}
+	return s, e
+}
+
+// executed runs operations on a model from an input of its own, with ones for gradients of the
+// output, and returns the most bytes beside what there was before the prologue's output.
+func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.Chain, ops []remat.Op, sample *torch.Tensor) (peaks []int64) {
+	t.Helper()
+	c := torch.NewCtx(torch.Options{Device: d})
+	defer c.Close()
+	before := d.Memory().Live
+	s, e := begun(t, c, model, chain, c.Keep(c.CopyHere(sample)))
+	defer e.Free()
 	for _, op := range ops {
 		op.Layer += chain.Prologue
 		c.Device().ResetPeak()
 		e.Do(c, op)
 		if op.Kind == remat.LossStep {
+			xs, _, saved := e.Output()
+			if !saved {
+				xs, _ = e.Take(s.Units())
+			}
 			var grads []*torch.Tensor
-			if xs, _, saved := e.Output(); saved {
-				for _, x := range xs {
-					grads = append(grads, c.Keep(c.OnesLike(x)))
-				}
-			} else {
-				xs, _ := e.Take(s.Units())
-				for _, x := range xs {
-					grads = append(grads, c.Keep(c.OnesLike(x)))
-				}
-				peaks = append(peaks, c.Device().Memory().Peak-before)
-				for _, x := range xs {
-					x.Free()
-				}
+			for _, x := range xs {
+				grads = append(grads, c.Keep(c.OnesLike(x)))
+			}
+			if !saved {
+				torch.FreeAll(xs)
 			}
 			e.GiveGrads(s.Units(), grads, nil)
 		}
@@ -130,8 +132,8 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 		nn.ZeroGrads(model)
 		peaks := executed(t, d, model, chain, ops, sample)
 		if got := slices.Max(peaks); got != report.Peak {
-			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at %d; units %v merged %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
-				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units, chain.Merged)
+			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at %d; units %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
+				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units)
 		}
 		nn.ZeroGrads(model)
 		nn.Free(model)

@@ -79,7 +79,7 @@ func (p *prober) on(d torch.Device) *prober {
 	config := p.Config
 	config.Device, config.Peer = d, d
 	q := newProber(p.ctx, config, p.layers[:p.model], p.routes)
-	q.isLane, q.s, q.overwrote, q.flight = true, p.s, p.overwrote, p.flight
+	q.isLane, q.s, q.overwrote = true, p.s, p.overwrote
 	return q
 }
 

@@ -8,7 +8,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 
@@ -52,14 +51,6 @@ func TestDeferredBytes(t *testing.T) {
 // returns the bytes that are held then.
 func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x *torch.Tensor) int64 {
 	t.Helper()
-	routes, err := m.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := segment.New(segment.Config{Layers: m.Layers(), Routes: routes, Last: len(m.Layers()), Units: chain.Units})
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	c.NoGrad(func() {
@@ -70,17 +61,11 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	c.Release(0)
 	defer nn.ZeroGrads(m)
 	before := c.Device().Memory().Live
-	var e segment.Execution
-	e.Begin(s, training)
+	s, e := begun(t, c, m, chain, c.Keep(c.Share(x)))
 	defer e.Free()
 	e.Defer = true
-	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Share(x))}, Wants: []bool{false}})
-	for i := range s.Units() {
-		kind := remat.ForwardSave
-		if i < chain.Prologue {
-			kind = remat.Forward
-		}
-		e.Do(c, remat.Op{Kind: kind, Layer: i})
+	for i := chain.Prologue; i < s.Units(); i++ {
+		e.Do(c, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	}
 	e.Do(c, remat.Op{Kind: remat.LossStep})
 	ys, _, _ := e.Output()

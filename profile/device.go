@@ -36,8 +36,8 @@ func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 			delete(reserved, d)
 		}, nil
 	}
-	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages, or measure one model after the other",
-		torch.MaxCPU)
+	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages, "+
+		"or measure one model after the other", torch.MaxCPU)
 }
 
 // cores is how many threads run at once. Tests replace it.

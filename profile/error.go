@@ -15,11 +15,7 @@ type Error struct {
 
 // Error names the layer and the cause.
 func (e *Error) Error() string {
-	s := fmt.Sprintf("profile: measuring layer %q: %v", e.Layer, e.Err)
-	if e.Layer == theSample {
-		s = fmt.Sprintf("profile: copying %s: %v", theSample, e.Err)
-	}
-	return s
+	return fmt.Sprintf("profile: measuring layer %q: %v", e.Layer, e.Err)
 }
 
 // Unwrap is the cause.

@@ -30,8 +30,7 @@ func (p *prober) lossOp(in input, times []unitTimes) (out remat.Loss, err error)
 		}
 		out.Tmp = max(saved.peak, saved.delta+sizeOf([]*torch.Tensor{seed})+backward.peak) - sizeOf(xs)
 		if times != nil {
-			t := times[p.model]
-			out.Backward = t[forward].micros() + t[firstBackward].micros()
+			out.Backward = micros(times[p.model:], forward) + micros(times[p.model:], firstBackward)
 		}
 		return nil
 	})

@@ -83,18 +83,8 @@ func sum[N int | int64](list []N) (all N) {
 	return all
 }
 
-// beyondCaches is the bytes of two micro-batches that caches do not keep until their backward.
-const beyondCaches = 48 << 20
-
-// inFlight returns the number of micro-batches in flight in a pass. saved is the bytes of one
-// micro-batch. A device of several holds fewer layers, and more micro-batches. It makes no
-// difference if caches do not hold them anyway.
-func (p *prober) inFlight(saved int64) int {
-	if 2*saved >= beyondCaches {
-		return 2
-	}
-	return 2 * (1 + len(p.others))
-}
+// flight is the number of micro-batches in flight in a pass, for each device that works.
+const flight = 2
 
 // windowLimit is how many bytes the layers of a window may hold.
 func (p *prober) windowLimit() int64 {
@@ -106,32 +96,14 @@ func (p *prober) windowLimit() int64 {
 	return min(windowBytes, half/int64(1+len(p.others)))
 }
 
-// takes returns the bytes of each layer in a pass. held is the bytes that a forward with gradients
-// leaves.
-func (p *prober) takes(held []int64) []int64 {
-	bytes := make([]int64, len(held))
-	for i, l := range p.layers {
-		bytes[i] = int64(p.flight) * held[i]
-		for _, q := range l.State() {
-			if !q.Owner().Exists() || p.isAway(q) { // it is made for the time of the window
-				bytes[i] += q.Owner().Bytes()
-			}
-			if q.Trainable() {
-				bytes[i] += q.Owner().Bytes() // the gradient
-			}
-		}
-	}
-	return bytes
-}
-
-// passes times the layers. atWork is how many devices worked all the while.
+// passes times the layers. held is the bytes that a forward with gradients leaves. atWork is how
+// many devices worked all the while.
 func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
 	defer p.reserveOthers()()
-	p.flight = p.inFlight(sum(held))
 	in, err := p.sampleInput(sample)
 	defer func() { in.free() }()
 	times, atWork = make([]unitTimes, len(p.layers)), 1+len(p.others)
-	list := rows(p.takes(held), atWork, p.windowLimit())
+	list := rows(held, atWork, p.windowLimit()/flight)
 	if p.isLean {
 		list = singly(0, len(p.layers))
 	}
@@ -160,7 +132,7 @@ func (l *lane) pass(times []unitTimes) error {
 	for _, layer := range l.layers[l.from:l.to] {
 		zeroGrads(layer)
 	}
-	n, ahead := l.flight, l.flight // in every window, so that times of layers add up pass by pass
+	n, ahead := flight, flight // in every window, so that times of layers add up pass by pass
 	if l.Split {
 		n++
 	}
@@ -179,7 +151,7 @@ func (l *lane) pass(times []unitTimes) error {
 		op := laterBackward
 		if k == 0 {
 			op = firstBackward
-		} else if k == l.flight {
+		} else if k == flight {
 			op = firstPart
 		}
 		if err := l.back(list[k], op, times); err != nil {
@@ -247,56 +219,45 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 // level scales the times of layers so that they add up to the time of whole passes. Without it a
 // sum over layers would be too low: in no pass is every layer as quick as in its best quarter.
 func level(layers []unitTimes) {
-	for op, pass := range added(layers) {
-		all := typicalSum(layers, op)
-		for _, t := range layers {
-			t[op].scale(pass.typical(), all)
+	for op := range operations {
+		list := timesOf(layers, op)
+		all := typicalSum(list)
+		if all <= 0 {
+			continue
+		}
+		passes := make(timed, len(slices.MinFunc(list, func(a, b timed) int { return len(a) - len(b) })))
+		for _, t := range list {
+			for k := range passes { // other windows may have had more passes
+				passes[k] += t[k]
+			}
+		}
+		by := passes.typical().Seconds() / all.Seconds()
+		for _, t := range list {
+			for k := range t {
+				t[k] = time.Duration(float64(t[k]) * by)
+			}
 		}
 	}
 }
 
-// together is the times of a unit of several layers: pass by pass, and scaled so that they are the
-// sum of the layers' times.
-func together(layers []unitTimes) unitTimes {
-	unit := added(layers)
-	for op, t := range unit {
-		t.scale(typicalSum(layers, op), t.typical())
-	}
-	return unit
-}
-
-func typicalSum(layers []unitTimes, op int) (all time.Duration) {
+// timesOf is the times of an operation on each layer.
+func timesOf(layers []unitTimes, op int) (list []timed) {
 	for _, t := range layers {
-		all += t[op].typical()
+		list = append(list, t[op])
+	}
+	return list
+}
+
+func typicalSum(list []timed) (all time.Duration) {
+	for _, t := range list {
+		all += t.typical()
 	}
 	return all
 }
 
-// added adds times up, pass by pass.
-func added(list []unitTimes) (all unitTimes) {
-	for i, times := range list {
-		for op, t := range times {
-			if i == 0 {
-				all[op] = slices.Clone(t)
-				continue
-			}
-			all[op] = all[op][:min(len(all[op]), len(t))] // other windows may have had more passes
-			for k := range all[op] {
-				all[op][k] += t[k]
-			}
-		}
-	}
-	return all
-}
-
-// scale multiplies times by a fraction; if of is 0 they stay.
-func (t timed) scale(by, of time.Duration) {
-	if of <= 0 {
-		return
-	}
-	for k := range t {
-		t[k] = time.Duration(float64(t[k]) * by.Seconds() / of.Seconds())
-	}
+// micros is the time of an operation on several layers, in microseconds.
+func micros(layers []unitTimes, op int) float64 {
+	return float64(typicalSum(timesOf(layers, op))) / float64(time.Microsecond)
 }
 
 // begin begins an execution at the window's first layer. Its layers have run before.
@@ -365,11 +326,3 @@ const (
 	secondPart
 	operations
 )
-
-// spread is the spread of each operation; of the backwards, of the first micro-batch's.
-func (t unitTimes) spread() Spread {
-	return Spread{spread(t[forwardNoGrad]), spread(t[forward]), spread(t[firstBackward])}
-}
-
-// micros is the time that counts, in microseconds.
-func (t timed) micros() float64 { return float64(t.typical()) / float64(time.Microsecond) }

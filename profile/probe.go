@@ -30,8 +30,7 @@ type prober struct {
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
 
-	flight int   // micro-batches in flight in a pass
-	most   int64 // bytes that were live on the device at any moment
+	most int64 // bytes that were live on the device at any moment
 
 	drops      []func()             // free memory after a unit
 	executions []*segment.Execution // of the unit; failed ones still hold tensors

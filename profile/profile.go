@@ -30,8 +30,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -48,13 +46,14 @@ type Config struct {
 	// meanwhile: bytes are read from its account. Parameters that exist on other GPUs are copied
 	// there while their layer is measured.
 	Device torch.Device
-	Peer   torch.Device // transfers are timed to it; between CPU devices it makes no difference which it is
+	// Peer is where transfers are timed to. Between CPU devices it makes no difference which it is.
+	Peer torch.Device
 	// Devices is the number of CPU devices that work at once in training. As many layers are timed
 	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
 	Devices int
 	Threads int // of each operator, at most 256; 0 is 1
-	// Repeats is the number of timed passes, after one that does not count unless passes take long. The lower quartile counts. 0 is 5, and fewer, at least
-	// 2, if passes take long.
+	// Repeats is the number of timed passes, after one that does not count unless passes take long.
+	// The lower quartile counts. 0 is 5, and fewer, at least 2, if passes take long.
 	Repeats  int
 	Seed     uint64
 	Extras   []nn.Extra     // batch values that are not tensors
@@ -82,8 +81,10 @@ type Config struct {
 	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
 	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
-	LossUnit          bool
-	InputGrad         bool // the sample's gradient is wanted; it is as well if an element of the sample requires one
+	LossUnit bool
+	// InputGrad says that the sample's gradient is wanted. It is as well if an element of the sample
+	// requires one.
+	InputGrad         bool
 	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
 	Split             bool // measure also backwards in two parts
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
@@ -94,9 +95,6 @@ type Config struct {
 	// used. Nil is none.
 	Known *Profile
 }
-
-// ConfigError is a setting that is refused.
-type ConfigError = arg.ConfigError
 
 // Profile is a measurement, for one micro-batch of the sample's rows.
 type Profile struct {
@@ -192,7 +190,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 	} else if out.looked, err = p.lookEach(of, sample); err != nil {
 		return err
 	}
-	out.view(p.layers[:p.model], p.routes, &p.Config)
+	out.view(p.layers[:p.model], p.routes)
 	if p.Balance != nil {
 		if out.Chains, err = p.chains(&out.looked, sample, forwards, backwards); err != nil {
 			return err
@@ -222,11 +220,7 @@ func (out *Profile) fewer(p *prober) error {
 // shares returns about how much of the time goes to layers and their passes, forwards of units, and
 // backwards.
 func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
-	switch {
-	case isKnown:
-	case p.BytesOnly:
-		looking = 1
-	default:
+	if !isKnown {
 		looking = 20
 	}
 	if p.Balance != nil {
@@ -243,44 +237,28 @@ func (c *prober) describe(sample []*torch.Tensor) string {
 	for _, l := range c.layers[:c.model] {
 		words = append(words, l.Name)
 	}
-	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad, c.BytesOnly,
-		fmt.Sprintf("%T", c.Loss))
+	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad,
+		c.BytesOnly, fmt.Sprintf("%T", c.Loss))
 }
 
 // resolved checks the settings, and fills in defaults.
 func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config, error) {
 	c.Threads = cmp.Or(c.Threads, 1)
-	refuse := func(field string, value any, problem, remedy string) (Config, error) {
-		return c, &ConfigError{Of: "profile", Field: field, Value: value, Problem: problem, Remedy: remedy}
+	for _, x := range sample {
+		c.InputGrad = c.InputGrad || x.RequiresGrad()
 	}
 	switch {
 	case len(layers) == 0:
 		return c, errors.New("profile: the model has no layers")
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
+	case c.Loss != nil && (len(c.Target) == 0 || c.Fewer != nil && len(c.FewerTarget) == 0):
+		return c, errors.New("profile: no target for the loss; want those of the sample, and of Fewer")
 	}
-	for _, x := range sample {
-		c.InputGrad = c.InputGrad || x.RequiresGrad()
-	}
-	hasRows := func(x *torch.Tensor) bool { return x.Numel() > 0 }
-	if !slices.ContainsFunc(sample, hasRows) {
-		return c, fmt.Errorf("profile: the sample has no rows (%s); a step needs at least one",
-			strings.Join(torch.Describe(sample), ", "))
-	}
-	err := arg.Between("profile", "Threads", c.Threads, 0, system.MaxThreads)
+	err := cmp.Or(c.Device.Usable(), c.Peer.Usable(),
+		arg.Between("profile", "Threads", c.Threads, 0, system.MaxThreads))
 	if err == nil && c.Balance != nil {
 		err = arg.Balance("profile", c.Balance, len(layers))
 	}
-	for field, d := range map[string]torch.Device{"Device": c.Device, "Peer": c.Peer} {
-		if unusable := d.Usable(); err == nil && unusable != nil {
-			return refuse(field, d, unusable.Error(), "want cpu:0, cpu:1, ...")
-		}
-	}
-	switch {
-	case err != nil:
-		return c, err
-	case c.Loss != nil && len(c.Target) == 0, c.Loss != nil && c.Fewer != nil && len(c.FewerTarget) == 0:
-		return refuse("Target", c.Target, "there are none for the loss", "want those of the sample, and of Fewer")
-	}
-	return c, nil
+	return c, err
 }

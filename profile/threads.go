@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -17,22 +16,19 @@ import (
 // Numbers of threads take turns, in rounds over the layers of a window. A window ends where its
 // forward takes long, so that rounds are short.
 const (
-	threadsTime  = 3 * time.Second       // no further window afterwards, and few rounds
-	fewestRounds = 3                     // of a window
-	forwardTime  = 50 * time.Millisecond // of a window, with one thread
-	turn         = 30 * time.Millisecond // of each number, at least
-	mostPasses   = 100                   // in a turn
+	rounds      = 3
+	threadsTime = 3 * time.Second       // no further window afterwards
+	forwardTime = 50 * time.Millisecond // of a window, with one thread
+	turn        = 30 * time.Millisecond // of each number, at least
+	mostPasses  = 100                   // in a turn
 )
 
 // ThreadTimes is how long a micro-batch takes with several numbers of threads.
 type ThreadTimes struct {
 	Threads []int
 	// Rounds is the times of the layers, by round and by index of Threads. Numbers of threads take
-	// turns within a round. Slow layers get fewer rounds than Config.Repeats.
+	// turns within a round.
 	Rounds [][]time.Duration
-	// Layers is how many were timed, from the first one on: fewer than the model has where they
-	// took long.
-	Layers int
 }
 
 // Faster is how many times as fast number i of Threads was as number j, for each round, the least
@@ -46,16 +42,10 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 }
 
 // Threads times forward and backward of a model's layers with several numbers of threads, in turns,
-// as often as Config.Repeats says, or five times. It is as Measure otherwise, but for
-// Config.Threads, Config.Devices and Config.Balance, which it does not look at; without
-// Config.Clock it times by the time of day. After some seconds it goes on to no further layer, and
-// to no round after the third.
+// three times. It is as Measure otherwise. It ignores Config.Threads, Repeats, Devices and Balance.
+// Without Config.Clock it times by the time of day. After some seconds it goes on to no further layer.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
-	if len(counts) == 0 {
-		return ThreadTimes{}, &ConfigError{Of: "profile", Field: "Threads", Value: counts,
-			Problem: "there are no numbers", Remedy: "want some to compare"}
-	}
 	for _, n := range counts {
 		if err := arg.Between("profile", "Threads", n, 1, system.MaxThreads); err != nil {
 			return ThreadTimes{}, err
@@ -65,9 +55,8 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		config.Clock = func() time.Duration { return time.Since(begin) }
 	}
 	config.Threads, config.Balance = slices.Max(counts), nil
-	config.Repeats = cmp.Or(config.Repeats, usualPasses)
 	t := ThreadTimes{Threads: counts}
-	for range config.Repeats {
+	for range rounds {
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
 	}
 	err := measuring(ctx, model, config, sample, func(p *prober) (err error) {
@@ -78,18 +67,17 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		p.begin(1)
 		in, err := p.sampleInput(sample)
 		end := p.Clock() + threadsTime
-		for err == nil && t.Layers < len(p.layers) && (t.Layers == 0 || p.Clock() < end) {
-			l := &lane{prober: p, window: window{from: t.Layers, to: t.Layers}, ctx: ctx, in: in}
+		for at := 0; err == nil && at < len(p.layers) && (at == 0 || p.Clock() < end); {
+			l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
 			var next input
-			if err = l.attempt(func() error { return l.rounds(&t, end) }); err == nil {
+			if err = l.attempt(func() error { return l.rounds(&t) }); err == nil {
 				next, err = l.through()
 			}
 			l.end()
 			in.free()
-			in, t.Layers = next, l.to
+			in, at = next, l.to
 		}
 		in.free()
-		t.Layers = min(t.Layers, p.model) // the loss is none of them
 		return err
 	})
 	return t, err
@@ -107,29 +95,18 @@ func (l *lane) grow() error {
 		if _, err := l.run(e, remat.ForwardSave, i); err != nil {
 			return err
 		}
-		for _, q := range l.layers[i].State() {
-			if q.Trainable() {
-				room -= q.Owner().Bytes() // the gradient
-			}
-		}
 	}
 	e.Free()
 	return nil
 }
 
-// rounds times the window in rounds, after end in the fewest, and drops rounds of earlier windows
-// that this one lacks.
-func (l *lane) rounds(t *ThreadTimes, end time.Duration) error {
+// rounds times the window in rounds.
+func (l *lane) rounds(t *ThreadTimes) error {
 	if err := l.grow(); err != nil {
 		return err
 	}
 	for k := range t.Rounds {
-		if k >= fewestRounds && l.Clock() >= end {
-			t.Rounds = t.Rounds[:k]
-			break
-		}
-		part := float64(k) / float64(len(t.Rounds))
-		l.tell((float64(l.from) + float64(l.to-l.from)*part) / float64(len(l.layers)))
+		l.tell((float64(l.from) + float64((l.to-l.from)*k)/rounds) / float64(len(l.layers)))
 		for j := range t.Threads {
 			if k%2 == 1 { // what changes steadily is the same for all
 				j = len(t.Threads) - 1 - j

@@ -11,9 +11,6 @@ import (
 
 // Timing describes how the times of a profile were taken, and how far they can be trusted.
 type Timing struct {
-	// Processor says that times are processor time of the one thread that ran the layers. Otherwise
-	// they are differences of the time of day, which grow when the machine does something else.
-	Processor bool
 	// Spread is how much longer the median run took than the lower quartile, which counts, as a
 	// part of the latter, over all layers. 0 if there was one run, or nothing was timed.
 	Spread float64
@@ -39,10 +36,6 @@ const useless = 1
 
 // Useless says that the times are of no use for a decision.
 func (t Timing) Useless() bool { return t.Spread >= useless }
-
-// Spread is how much longer the median of a unit's timed runs took than the lower quartile, which
-// counts, as a part of the latter.
-type Spread struct{ ForwardNoGrad, Forward, Backward float64 }
 
 // timed is how long each run of one thing took.
 type timed []time.Duration
@@ -81,11 +74,6 @@ func spread(list ...timed) float64 {
 		return 0
 	}
 	return (median - typical).Seconds() / typical.Seconds()
-}
-
-// timing describes times that were measured on a number of devices.
-func (c *Config) timing(list []timed, devices int) Timing {
-	return Timing{Processor: c.processor(), Spread: spread(list...), Devices: devices}
 }
 
 // processor reports whether runs are timed by the processor time of the thread that measures. It is

@@ -116,8 +116,8 @@ func TestSpread(t *testing.T) {
 				t.Errorf("%v: the warning %q, want %q", test.times, got, test.warning)
 			}
 		}
-		if s := chains[0].Spread[len(chains[0].Spread)-1]; !near(s.Forward, test.want) && s.Forward != test.want {
-			t.Errorf("%v: the unit's spread is %+v", test.times, s)
+		if s := chains[0].Spread[len(chains[0].Spread)-1]; !near(s, test.want) && s != test.want {
+			t.Errorf("%v: the unit's spread is %v", test.times, s)
 		}
 	}
 }
@@ -130,8 +130,8 @@ func TestClocks(t *testing.T) {
 	for _, threads := range []int{0, 1, 2} {
 		t.Run(fmt.Sprint(threads, " threads"), func(t *testing.T) {
 			p := measured(t, nn.NewSequential(asleep(long)), profile.Config{Repeats: 1, Threads: threads}, vectors(c))
-			if got := p.Layers[0].Forward; got <= 0 || (got < long.Seconds()/2) != (threads < 2) || p.Timing.Processor != (threads < 2) {
-				t.Errorf("a layer that sleeps %v takes %v s; %+v", long, got, p.Timing)
+			if got := p.Layers[0].Forward; got <= 0 || (got < long.Seconds()/2) != (threads < 2) {
+				t.Errorf("a layer that sleeps %v takes %v s", long, got)
 			}
 		})
 	}

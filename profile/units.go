@@ -6,31 +6,17 @@ import (
 	"penstock.example/nn"
 )
 
-// Why a layer is joined with the one before.
-const (
-	inPlace   = "works in place on its input"
-	aView     = "returns a view of its input"
-	viewFirst = "follows a view of the model's input"
-	nobodys   = "what lies between is more than the one before keeps, and nobody saves it for backward"
-	skipped   = "lies under a skip connection, and there would be too many units"
-	tooMany   = "there would be too many units"
-)
-
-// joined is, by layer, why the layer is in one unit with the one before it; "" if it begins a unit.
-func (f *found) joined(layers []nn.NamedLayer) []string {
-	out := make([]string, len(layers))
+// joined says, by layer, whether the layer is in one unit with the one before it. So it is if it
+// works in place on its input, returns a view, or follows a view of the model's input. So it is too
+// if what lies between is more than the layer before keeps, and nobody saves it for backward.
+func (f *found) joined(layers []nn.NamedLayer) []bool {
+	out := make([]bool, len(layers))
+	makes := func(i int) bool {
+		return slices.ContainsFunc(f.out[i], func(o flow) bool { return o.block.creator == i })
+	}
 	for i := 1; i < len(out); i++ {
-		before := f.out[i-1]
-		switch {
-		case f.overwrote[i] || overwrites(layers[i]):
-			out[i] = inPlace
-		case !slices.ContainsFunc(f.out[i], func(o flow) bool { return o.block.creator == i }):
-			out[i] = aView
-		case i == 1 && !slices.ContainsFunc(before, func(o flow) bool { return o.block.creator == 0 }):
-			out[i] = viewFirst
-		case f.wasted(i-1) > f.kept(i-1):
-			out[i] = nobodys
-		}
+		out[i] = f.overwrote[i] || overwrites(layers[i]) || !makes(i) || i == 1 && !makes(0) ||
+			f.wasted(i-1) > f.kept(i-1)
 	}
 	return out
 }
@@ -60,10 +46,10 @@ func (f *found) kept(layer int) int64 {
 
 // coarsen joins layers until at most most units are left: first those inside of skip connections,
 // shortest skips first, then neighbours, evenly.
-func coarsen(joined []string, routes []nn.SkipRoute, most int) {
+func coarsen(joined []bool, routes []nn.SkipRoute, most int) {
 	units := func() (n int) {
-		for _, reason := range joined {
-			if reason == "" {
+		for _, is := range joined {
+			if !is {
 				n++
 			}
 		}
@@ -78,21 +64,16 @@ func coarsen(joined []string, routes []nn.SkipRoute, most int) {
 			return
 		}
 		for i := r.Stash + 1; i <= lastPop(r); i++ {
-			if joined[i] == "" {
-				joined[i] = skipped
-			}
+			joined[i] = true
 		}
 	}
 	for n := units(); n > most; n = units() {
 		every, k := n/most+1, 0
-		for i := range joined {
-			if joined[i] != "" {
-				continue
+		for i, is := range joined {
+			if !is {
+				joined[i] = k%every != 0
+				k++
 			}
-			if k%every != 0 {
-				joined[i] = tooMany
-			}
-			k++
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 // view derives the layers for package balance. A block counts for the layer that allocated it,
 // whichever layer saves it.
-func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Config) {
+func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 	f := &p.looked.found
 	p.Input = f.input
 	if f.copied > 0 {
@@ -64,7 +64,7 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute, config *Co
 		}
 		p.Layers = append(p.Layers, l)
 	}
-	p.Timing = config.timing(all, p.looked.devices)
+	p.Timing = Timing{spread(all...), p.looked.devices}
 	p.parameters(layers)
 }
 

@@ -14,6 +14,7 @@ import (
 	"penstock.example/metrics"
 	"penstock.example/nn"
 	"penstock.example/pipe"
+	"penstock.example/remat"
 	"penstock.example/report"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -322,8 +323,9 @@ func (o *runOptions) commandLine() string {
 // describeChains describes the units of a pipe's stages, if they were measured.
 func describeChains(p *pipe.Pipe) (out []report.Chain) {
 	for i, c := range p.Chains() {
-		if len(c.Later.Layers) > 0 { // something is trained
-			out = append(out, report.Chain{Stage: i, Chain: c.Later})
+		if len(c.Layers) > 0 { // something is trained
+			later := c.Footprint.Chain(c.UnitTimes, c.Loss.Backward, c.Prologue, remat.Adds)
+			out = append(out, report.Chain{Stage: i, Chain: later})
 		}
 	}
 	return out
@@ -358,9 +360,9 @@ func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 			out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
 			if k := unit - c.Prologue; k < 0 {
 				out[at].Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
-			} else if k < len(c.Later.Layers) {
-				l := c.Later.Layers[k]
-				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Backward/1e6, l.Saved
+			} else if k < len(c.Layers) {
+				l := c.Layers[k]
+				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Later()/1e6, l.Saved
 			}
 			at += n
 		}

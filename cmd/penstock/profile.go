@@ -108,9 +108,6 @@ do. For a plan for one device alone, give --devices 1.`,
 				showChain(w, c)
 				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", m.name, batch, m.samples.Input.Shape,
 					len(m.model.Layers()))
-				for _, j := range c.Merged {
-					fmt.Fprintf(w, "%s is joined with the one before (%s)\n", j.Layer, j.Reason)
-				}
 				if c.Prologue > 0 {
 					fmt.Fprintf(w, "the first %d units, which need %s, have no backward and are left out\n",
 						c.Prologue, formatBytes(c.ProloguePeak))
@@ -130,9 +127,8 @@ func showChain(w io.Writer, c profile.Chain) {
 	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "SPREAD", "OUTPUT", "SAVED", "TEMPORARY",
 		"GRADIENT", "WEIGHTS")
 	for i, l := range c.Layers {
-		s := c.Spread[i]
 		row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
-			fmt.Sprintf("%.0f %%", 100*max(s.Forward, s.ForwardNoGrad, s.Backward)), formatBytes(l.Output),
+			fmt.Sprintf("%.0f %%", 100*c.Spread[i]), formatBytes(l.Output),
 			formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
 			formatBytes(l.Gradient), formatBytes(l.WeightGradient))
 	}

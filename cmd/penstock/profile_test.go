@@ -71,7 +71,7 @@ func TestProfileTable(t *testing.T) {
 	text := must(t, "profile", "--model", "unet", "--set", "B=1,C=4,size=32,depth=2", "--batch", "4",
 		"--repeats", "1", "--out", file).stdout
 	says(t, text, "LAYER", "FORWARD", "SAVED", "unet on 4 samples of [3 32 32]: ",
-		"joined with the one before (works in place on its input)", "step ", "of parameters and buffers", "loss ")
+		"step ", "of parameters and buffers", "loss ")
 	bytesOf := func(line string) int64 {
 		m := regexp.MustCompile(`(?m)^` + line + `.*?\((\d+) bytes\)`).FindStringSubmatch(text)
 		if m == nil {
