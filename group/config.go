@@ -29,8 +29,8 @@ const maxSize = 1 << 16
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// Validate returns the error of a setting that is refused, a *ConfigError, or nil.
-func (c Config) Validate() error {
+// validate returns the error of a setting that is refused, a *ConfigError, or nil.
+func (c Config) validate() error {
 	if err := arg.Between("group", "Size", c.Size, 1, maxSize); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // Config.Timeout has passed. If a rank is missing or comes twice, or if members differ in the size of the
 // group or in libtorch, it fails on all ranks that have come. The caller closes the group.
 func Join(ctx context.Context, cfg Config) (*Group, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.filled()
