@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"penstock.example/internal/link"
@@ -28,9 +27,8 @@ var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, tor
 func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }
 
 // ways lists the edges between different GPUs of different processes, from end to end, in both
-// directions. The first ones, whose number is stages, are between stages of a replica. The others are
-// between replicas, for sums. ids has the GPU of each end.
-func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
+// directions: between stages of a replica, and between replicas for sums. ids has the GPU of each end.
+func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
 	join := func(a, b int) {
 		way := schedule.Edge{From: a, To: b}
 		if ids[a] != "" && ids[b] != "" && ids[a] != ids[b] && !slices.Contains(ways, way) {
@@ -55,28 +53,22 @@ func (p *Pipe) ways(ids []string) (ways []schedule.Edge, stages int) {
 			between(t.Earlier, t.Later)
 		}
 	}
-	stages = len(ways)
 	for k := range count - 1 {
 		for w := range p.workers {
 			join(p.end(k, w), p.end(k+1, w))
 		}
 	}
-	return ways, stages
+	return ways
 }
 
 // connect opens the ways to GPUs of other processes. A failure is the group's, as others wait.
-func (p *Pipe) connect(hosts []host) error {
+func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil
 	}
-	ways, stages := p.ways(p.gpusOf(hosts))
+	ways := p.ways(p.endIDs(gpus))
 	if len(ways) == 0 {
 		return nil
-	}
-	if stages > 0 {
-		if err := p.inOrder(); err != nil {
-			return err
-		}
 	}
 	here := map[int]link.End{}
 	for _, w := range p.mine {
@@ -105,31 +97,14 @@ func (p *Pipe) connect(hosts []host) error {
 	return nil
 }
 
-// gpusOf is the GPU of each end.
-func (p *Pipe) gpusOf(hosts []host) []string {
+// endIDs is the GPU of each end. gpus has those of each process, by worker.
+func (p *Pipe) endIDs(gpus []map[int]string) []string {
 	count, _ := p.cfg.replicas()
 	out := make([]string, count*len(p.workers))
-	for rank, h := range hosts {
-		for w, id := range h.GPUs {
-			if w >= 0 && w < len(p.workers) {
-				out[p.end(rank*count/len(hosts), w)] = id
-			}
+	for rank, ids := range gpus {
+		for w, id := range ids {
+			out[p.end(rank*count/len(gpus), w)] = id
 		}
 	}
 	return out
-}
-
-// inOrder refuses a program in which values are received in another order than they are sent: on a way
-// they have no names. Generators of package schedule make none.
-func (p *Pipe) inOrder() error {
-	program, err := p.Program(p.cfg.Chunks)
-	if err == nil {
-		err = schedule.Check(program, schedule.Limits{InOrder: true})
-	}
-	if err == nil {
-		return nil
-	}
-	return refuse("Schedule", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(p.stages), p.cfg.Chunks)),
-		fmt.Sprintf("between GPUs of different processes values have no names: %v", err),
-		"want a program that receives in the order in which it sends")
 }

@@ -68,40 +68,6 @@ func TestTransparencyOfDirectWays(t *testing.T) {
 	}
 }
 
-// A program that receives in another order than it sends is refused, where values have no names.
-func TestDirectWaysKeepTheOrder(t *testing.T) {
-	torchtest.Check(t)
-	backwards := func(c schedule.Config) (*schedule.Program, error) { // worker 1 receives two activations the wrong way round
-		p, err := schedule.GPipe(c)
-		if err != nil || len(p.Workers) != 2 {
-			return p, err
-		}
-		list := p.Workers[1]
-		first := schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, MicroBatch: 0, Peer: 0}
-		second := schedule.Action{Kind: schedule.ReceiveActivation, Stage: 1, MicroBatch: 1, Peer: 0}
-		list = slices.DeleteFunc(slices.Clone(list), func(a schedule.Action) bool { return a == second })
-		p.Workers[1] = slices.Insert(list, slices.Index(list, first), second)
-		return p, nil
-	}
-	for _, direct := range []bool{false, true} {
-		var ways atomic.Int32
-		_, errs := each(2, func(g *group.Group) (struct{}, error) {
-			q := problem{model: func() *nn.Sequential { return tied(true, false) }}
-			if direct {
-				q.reach = reached(&linktest.Fabric{}, torch.Device.String, &ways)
-			}
-			cfg := pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: cpus(2), Schedule: backwards}
-			return struct{}{}, q.on(g, cfg, func(process) error { return nil })
-		})
-		for rank, err := range errs {
-			var refused *pipe.ConfigError
-			if direct != errors.As(err, &refused) || direct && !strings.Contains(err.Error(), "values have no names") {
-				t.Errorf("direct %v, process %d: %v", direct, rank, err)
-			}
-		}
-	}
-}
-
 // Where a send is lost between GPUs, nobody notices but the one that waits. When the group fails, as
 // it does when a process is stopped or gone, or somebody gives up, all end with an error that says so.
 func TestDirectWaysEndWithTheGroup(t *testing.T) {
@@ -200,19 +166,6 @@ func TestDevicesOfOneName(t *testing.T) {
 		}
 		if err := p.Close(); err != nil {
 			t.Error(err)
-		}
-	}
-	// Within one process they would have one account.
-	_, errs := each(2, func(g *group.Group) (int, error) {
-		p, err := pipe.New(model(), pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{cpu, cpu}, Group: g})
-		if err == nil {
-			err = p.Close()
-		}
-		return 0, err
-	})
-	for _, err := range errs {
-		if err == nil || !strings.Contains(err.Error(), "ranks 0 and 1 are in one process, and both have stages on cpu:0; want others for each") {
-			t.Errorf("got %v", err)
 		}
 	}
 	if gpu.Usable() != nil {

@@ -17,9 +17,9 @@ import (
 
 // pass is one execution of a part of a program by all workers of this process at once.
 type pass struct {
-	graph  *program
-	ctx    context.Context
-	ledger *ledger
+	graph   *program
+	ctx     context.Context
+	parcels []int64 // by receive: the memory that its parcel alone holds
 
 	// done says which actions have ended. It is written under mu and read without it. A waiter that
 	// looks under mu therefore misses nothing.
@@ -59,9 +59,10 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 		}
 	}
 	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine),
-		over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(),
+		parcels: make([]int64, len(g.Actions)),
+		over:    make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(),
 		events: make([][]schedule.Event, len(p.workers))}
-	r.moved, r.ledger = sync.NewCond(&r.mu), newLedger(r)
+	r.moved = sync.NewCond(&r.mu)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
 	defer runningThreads.Add(-busy)
@@ -76,11 +77,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	watcher.Wait() // it may abort the link
 	if r.err != nil {
 		wait()
-		r.ledger.close()
 		return nil, p.lost(r.err)
-	}
-	for _, w := range p.mine {
-		p.devices.raise(w, r.ledger.most(w))
 	}
 	if !record {
 		return nil, nil
@@ -114,7 +111,7 @@ func (r *run) watch() {
 // work performs a worker's actions in order. After a failure anywhere no action starts.
 func (r *run) work(worker int, c *torch.Ctx) {
 	w, g, end := r.p.workers[worker], r.graph, r.graph.First[worker+1]
-	hold := r.p.hold
+	hold, ledger := r.p.hold, r.ledger(worker)
 	var current schedule.Action
 	finished, ending := false, ""
 	defer c.Close() // before the pass is over for its caller, who may count on the memory
@@ -162,7 +159,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		}
 		if g.beside(worker, id) {
 			beside.begin(c.Device(), r.p.cfg.Threads, current)
-			r.ledger.enter(id, c.Device(), nil)
+			ledger.note(id)
 			r.finish(id)
 			continue
 		}
@@ -177,7 +174,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 			break
 		}
 		c.Close()
-		r.ledger.enter(id, c.Device(), r.waits(current))
+		ledger.note(id)
 		if mark(); r.record {
 			live := c.Device().Memory().Live
 			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: live})
@@ -189,7 +186,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		if r.gathers && worker == r.p.last().worker {
 			r.outputs = r.gather(c)
 		}
-		r.ledger.ended[worker] = c.Device().OwnPeak()
+		ledger.end()
 	}
 	ending = fmt.Sprintf("the work of %v", c.Device())
 	w.leave()
@@ -269,9 +266,6 @@ func (r *run) wait(id int) {
 }
 
 func (r *run) finish(id int) {
-	if !r.graph.awaited[id] {
-		return
-	}
 	r.mu.Lock()
 	r.done[id].Store(true)
 	r.mu.Unlock()

@@ -3,6 +3,7 @@ package pipe
 import (
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -82,4 +83,17 @@ func (p *Pipe) SetSums(f func(worker int) stream.Stream) {
 	for _, i := range p.mine {
 		p.workers[i].sums = f(i)
 	}
+}
+
+// Program is the program of the last plan if it has so many micro-batches, and otherwise one in which a
+// stage with the policy Optimal recomputes nothing.
+func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
+	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
+		return last.Program, nil
+	}
+	found, err := p.countsOnlyPlan(microBatches)
+	if err != nil {
+		return nil, err
+	}
+	return found.plan.Program, nil
 }

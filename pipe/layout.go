@@ -109,12 +109,13 @@ func (p *Pipe) home(t tie) (*Stage, tie) {
 	}
 }
 
-// ownReplicas refuses a run where another pipe, made after this one, has put replicas on the layers
-// of the stage where the parameter lives. The gradients would go to the replicas and be lost.
-func (p *Pipe) ownReplicas() error {
+// checkOwner refuses a model that another pipe has split, with replicas of shared parameters. Gradients
+// would go to these replicas and be lost.
+func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
-			if !t.received() && slices.ContainsFunc(t.handles, func(h *nn.Param) bool { return h.Replica() != nil }) {
+			own := t.received() && p.placed.Load()
+			if !own && slices.ContainsFunc(t.handles, func(h *nn.Param) bool { return h.Replica() != nil }) {
 				return errors.New("pipe: another pipe has the model and has put a parameter that layers share on " +
 					"several stages; Close that one first")
 			}

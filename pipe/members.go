@@ -28,7 +28,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	}
 	own := memberReport[T]{mine, map[int]deviceBytes{}}
 	for _, w := range p.mine {
-		own.Devices[w] = deviceBytes{p.devices.change(w, nil).Safe, p.workers[w].device.Memory().Peak}
+		own.Devices[w] = deviceBytes{p.devices.of(w).Safe, p.workers[w].device.Memory().Peak}
 	}
 	all, err := group.Meet(ctx, p.cfg.Group, "pipe: "+what, own, failed)
 	if err != nil {
@@ -43,7 +43,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 		out[rank] = s.Body
 	}
 	for w, bytes := range peaks {
-		p.devices.change(w, func(b *deviceBytes) { b.Peak = bytes })
+		p.devices.setPeak(w, bytes)
 	}
 	return out, nil
 }

@@ -238,22 +238,22 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
+	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl, devices: devices{at: map[int]deviceBytes{}},
 		newLink: func() link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
-	if len(cfg.Balance) > 1 {
-		err = p.unshared()
-	}
-	for _, step := range []func() error{p.cut, p.connectProcesses, p.connectReplicas, p.planSums} {
-		if err == nil {
-			err = step()
+	shared := func() error {
+		if len(cfg.Balance) == 1 { // a layer may open one within another pipe
+			return nil
 		}
+		return p.checkOwner()
 	}
-	if err != nil {
-		return nil, err
+	for _, step := range []func() error{p.cut, shared, p.connectProcesses, p.connectReplicas, p.planSums} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -290,17 +290,14 @@ func (p *Pipe) Place() error {
 	if p.placed.Load() {
 		return nil
 	}
-	if err := p.unshared(); err != nil {
+	if err := p.checkOwner(); err != nil {
 		return err
 	}
 	var tight error
 	if short := p.unplaceable(); short != nil {
 		tight = memoryError{&plan.MemoryError{Stages: short}}
 	}
-	hosts, err := meet(context.Background(), p, "the room for parameters", p.host(), tight)
-	if err == nil {
-		err = p.cfg.checkOwnDevices(hosts)
-	}
+	gpus, err := meet(context.Background(), p, "the room for parameters", p.gpuIDs(), tight)
 	if err != nil {
 		return err
 	}
@@ -318,7 +315,7 @@ func (p *Pipe) Place() error {
 		err = p.onStages(p.replicate)
 	}
 	if _, err = meet(context.Background(), p, "the parameters", 0, err); err == nil {
-		err = p.connect(hosts)
+		err = p.connect(gpus)
 	}
 	if err != nil {
 		for _, s := range made {
@@ -327,16 +324,6 @@ func (p *Pipe) Place() error {
 		return fmt.Errorf("pipe: placing the model: %w", err)
 	}
 	p.placed.Store(true)
-	return nil
-}
-
-// unshared refuses a model that another pipe has, with replicas of shared parameters.
-func (p *Pipe) unshared() error {
-	for _, s := range nn.Shared(p.model) {
-		if s.Replica() != nil {
-			return fmt.Errorf("pipe: %q is shared by stages of another pipe, which has the model; Close that one first", s.Name)
-		}
-	}
 	return nil
 }
 

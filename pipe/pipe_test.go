@@ -59,28 +59,6 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 	}
 }
 
-func TestForwardWithoutBackwardHoldsNothingAfterClose(t *testing.T) {
-	torchtest.Check(t)
-	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
-	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))}))(t)
-	if err := run.Backward(context.Background()); err == nil || !strings.Contains(err.Error(), "run a backward of the loss first") {
-		t.Errorf("got %v", err)
-	}
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Backward(context.Background(),
-		c.Ones(torch.Float32, 2, 3)); err == nil || !strings.Contains(err.Error(), "[4,3]") {
-		t.Errorf("got %v", err)
-	}
-	run.Close()
-	run.Close()
-}
-
 // Evaluation drops nothing, moves no statistics, keeps no graph, and takes any number of rows.
 func TestInfer(t *testing.T) {
 	torchtest.Check(t)

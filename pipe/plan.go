@@ -47,22 +47,6 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, 
 	return p.Plan(), nil
 }
 
-// Program is the program of a Step with so many micro-batches, which schedule.Simulate predicts and
-// a recorded timeline shows. Its workers are in the order of Devices. The caller must not change
-// it. It fails if there is no such program, as for 0 micro-batches. With the policy Optimal it is
-// the program of the last batch, if that had so many micro-batches; otherwise a stage with this
-// policy recomputes nothing in it.
-func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
-	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
-		return last.Program, nil
-	}
-	found, err := p.countsOnlyPlan(microBatches)
-	if err != nil {
-		return nil, err
-	}
-	return found.plan.Program, nil
-}
-
 // findPlan finds or makes the plan of a training run. While layers are measured for it, other batches
 // wait.
 func (r *run) findPlan(ctx context.Context) (err error) {
@@ -318,8 +302,7 @@ var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
 // program is a part of a plan's program that is ready to run.
 type program struct {
 	*schedule.Graph
-	awaited []bool // by id: another worker waits for the action
-	latest  []int  // by id: schedule.Graph.LatestReceives
+	latest []int // by id: schedule.Graph.LatestReceives
 	// settled has, by the id of an action, the sends that must have been received when it begins.
 	settled  [][]schedule.Action
 	expected [][]schedule.Action // by worker, in order: the sends that it receives
@@ -387,18 +370,6 @@ func newProgram(p *schedule.Program) *program {
 			}
 		}
 		g.expected = append(g.expected, sends)
-	}
-	g.awaited = make([]bool, len(g.Actions))
-	for _, sends := range g.settled {
-		for _, send := range sends {
-			receive, _ := g.IndexOf(send.Matching())
-			g.awaited[receive] = true
-		}
-	}
-	for _, deps := range g.Cross {
-		for _, id := range deps {
-			g.awaited[id] = true
-		}
 	}
 	return g
 }

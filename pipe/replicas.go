@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"runtime"
@@ -37,45 +36,15 @@ func (cfg Config) replicas() (count, index int) {
 	return count, cfg.Group.Rank() / (cfg.Group.Size() / count)
 }
 
-// thisProcess tells this process from all others, on any machine.
-var thisProcess = sync.OnceValue(rand.Text)
-
-// host is where a member of the group has its stages.
-type host struct {
-	Process string
-	Devices []string
-	GPUs    map[int]string // by worker: gpus.id
-}
-
-func (p *Pipe) host() host {
-	out := host{Process: thisProcess(), GPUs: map[int]string{}}
+// gpuIDs has, by worker of this process, what tells its GPU from all others, where NCCL reaches it.
+func (p *Pipe) gpuIDs() map[int]string {
+	out := map[int]string{}
 	for _, w := range p.mine {
-		out.Devices = append(out.Devices, p.workers[w].device.String())
 		if id := p.gpus.id(p.workers[w].device); id != "" {
-			out.GPUs[w] = id
+			out[w] = id
 		}
 	}
 	return out
-}
-
-// checkOwnDevices refuses members of one process that share a device, as an account has one owner.
-func (cfg Config) checkOwnDevices(hosts []host) error {
-	count, _ := cfg.replicas()
-	what := "replicas"
-	if count == 1 {
-		what, count = "ranks", len(hosts)
-	}
-	for b := range hosts {
-		for a := range b {
-			for _, d := range hosts[b].Devices {
-				if hosts[a].Process == hosts[b].Process && slices.Contains(hosts[a].Devices, d) {
-					return refuse("Devices", cfg.Devices, fmt.Sprintf("%s %d and %d are in one process, and both have stages on %s",
-						what, a*count/len(hosts), b*count/len(hosts), d), "want others for each, as they are by default")
-				}
-			}
-		}
-	}
-	return nil
 }
 
 // rank is the rank in the group of the process that has a stage in a replica.

@@ -56,7 +56,7 @@ type run struct {
 // newRun checks a batch and splits it. With training unset nothing is recorded for a backward.
 func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	if b.Within == nil { // a layer uses the replicas of the pipe around it
-		if err := p.ownReplicas(); err != nil {
+		if err := p.checkOwner(); err != nil {
 			return nil, err
 		}
 	}

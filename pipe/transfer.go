@@ -36,41 +36,53 @@ func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier,
 // micro-batch alone.
 func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state, assumed := r.p.stages[a.Stage], r.state(a), r.p.optimal()
-	p := link.Parcel{Device: stage.Device}
+	p, alone := link.Parcel{Device: stage.Device}, int64(0) // other values are held until their backward
 	r.eachMove(a,
-		func() { p.Add(state.output(c, assumed)) },
-		func(at, _ int) { p.Add(state.skips[at].stashed(c, assumed)) },
+		func() {
+			alone += storageBytes(state.sent...)
+			p.Add(state.output(c, assumed))
+		},
+		func(at, _ int) {
+			alone += storageBytes(state.skips[at].sent)
+			p.Add(state.skips[at].stashed(c, assumed))
+		},
 		func(at, _ int) {
 			if a.MicroBatch == 0 {
 				p.Add(link.Values(c.Keep(c.Detach(stage.ties[at].tensor()))))
 			}
 		})
-	return r.send(c, a, p)
+	return r.send(c, a, p, alone)
 }
 
 // sendGradient sends an earlier stage the gradients of its values. A nil gradient says that the loss
 // does not depend on the tensor.
 func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	state := r.state(a)
-	p := link.Parcel{Device: r.p.stages[a.Stage].Device}
+	p, alone := link.Parcel{Device: r.p.stages[a.Stage].Device}, int64(0)
+	add := func(grads ...*torch.Tensor) {
+		alone += storageBytes(grads...)
+		p.Add(link.Values(grads...))
+	}
 	r.eachMove(a,
 		func() {
-			p.Add(link.Values(state.inGrad...))
+			add(state.inGrad...)
 			state.inGrad = nil
 		},
 		func(_, at int) {
-			p.Add(link.Values(state.skips[at].back...))
+			add(state.skips[at].back...)
 			state.skips[at].back = nil
 		},
 		func(_, at int) {
-			p.Add(link.Values(state.ties[at].back))
+			add(state.ties[at].back)
 			state.ties[at].back = nil
 		})
-	return r.send(c, a, p)
+	return r.send(c, a, p, alone)
 }
 
-// send sends a parcel. The work that was queued so far makes its values.
-func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel) error {
+// send sends a parcel, which alone holds so many bytes. The work that was queued so far makes its values.
+func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) error {
+	receive, _ := r.graph.IndexOf(a.Matching())
+	r.parcels[receive] = alone
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
 	return r.link.Send(c, a, p)
 }

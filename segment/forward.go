@@ -52,7 +52,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	for _, l := range e.s.layers[u.from:u.to] {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
-		w.unchanged(c, l.Name)
+		w.check(c, l.Name)
 	}
 	e.running = nil
 	e.leave(n, store, at, xs, &g)
@@ -129,24 +129,24 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 	}
 }
 
-// watched has the tensors that a unit's layers must not overwrite: its input, and skips.
+// watched has the tensors that a unit's layers must not overwrite: inputs, then the skips that it pops.
 type watched struct {
-	e      *Execution
-	at     int
-	inputs []*torch.Tensor
-	before []int64 // torch.Tensor.Changes of each input, then of each skip that is popped
-	writes int64   // torch.Writes at the last look
+	e       *Execution
+	at      int
+	inputs  int
+	tensors []*torch.Tensor
+	before  []int64 // torch.Tensor.Changes of each
+	writes  int64   // torch.Writes at the last look
 }
 
 // watch notes the state of in and of the skips that a unit pops.
 func (e *Execution) watch(at int, in []*torch.Tensor) watched {
-	s, w := &e.at[at].state, watched{e: e, at: at, inputs: in, writes: torch.Writes()}
-	w.before = e.before[:0]
-	for _, x := range in {
-		w.before = append(w.before, changes(x))
-	}
+	w := watched{e: e, at: at, inputs: len(in), tensors: in, before: e.before[:0], writes: torch.Writes()}
 	for _, p := range e.s.units[at].popped {
-		w.before = append(w.before, changes(s.skips[p.in]))
+		w.tensors = append(slices.Clip(w.tensors), e.at[at].state.skips[p.in])
+	}
+	for _, x := range w.tensors {
+		w.before = append(w.before, changes(x))
 	}
 	e.before = w.before
 	return w
@@ -159,33 +159,27 @@ func changes(x *torch.Tensor) int64 {
 	return x.Changes()
 }
 
-// unchanged panics if a layer, which has just run, has overwritten something that is still to be used.
-func (w *watched) unchanged(c *torch.Ctx, layer string) {
+// check panics if a layer, which has just run, has overwritten something that is still to be used.
+func (w *watched) check(c *torch.Ctx, layer string) {
 	now := torch.Writes()
 	if now == w.writes {
 		return
 	}
 	w.writes = now
-	for i, x := range w.inputs {
+	for i, x := range w.tensors {
 		if changes(x) == w.before[i] {
 			continue
 		}
-		what, remedy := "the stage's input", "let it declare nn.InPlace, or work on a Clone"
-		if w.at > 0 {
-			what = fmt.Sprintf("the output of %q", w.e.s.layers[w.e.s.units[w.at].from-1].Name)
+		what, unit := "the stage's input", &w.e.s.units[w.at]
+		if i >= w.inputs {
+			what = fmt.Sprintf("the skip %v", unit.popped[i-w.inputs].key)
+		} else if w.at > 0 {
+			what = fmt.Sprintf("the output of %q", w.e.s.layers[unit.from-1].Name)
 		}
-		w.refuse(c, layer, x, what, remedy)
+		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
+			Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare nn.InPlace, or "+
+				"work on a Clone", layer, what)})
 	}
-	for i, p := range w.e.s.units[w.at].popped {
-		if x := w.e.at[w.at].state.skips[p.in]; changes(x) != w.before[len(w.inputs)+i] {
-			w.refuse(c, layer, x, fmt.Sprintf("the skip %v", p.key), "let it work on a Clone")
-		}
-	}
-}
-
-func (w *watched) refuse(c *torch.Ctx, layer string, x *torch.Tensor, what, remedy string) {
-	panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
-		Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; %s", layer, what, remedy)})
 }
 
 // leave keeps the output of a unit as the input of the next one. With a graph it is also the roots of a

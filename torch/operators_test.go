@@ -1,0 +1,45 @@
+package torch
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestOperatorsExist: this libtorch has every operator that the package names.
+func TestOperatorsExist(t *testing.T) {
+	c := NewCtx(Options{})
+	defer c.Close()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`"((?:aten|penstock)::[\w.]+)"`).FindAllSubmatch(text, -1) {
+			names[string(name[1])] = true
+		}
+	}
+	if len(names) < 50 {
+		t.Errorf("%d operators are named", len(names))
+	}
+	for name := range names {
+		func() {
+			defer func() {
+				if broken := recover(); broken != nil {
+					t.Error(broken)
+				}
+			}()
+			c.operator(name)
+		}()
+	}
+}
