@@ -12,11 +12,11 @@ SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --chec
 	--steps 20 --format json --out out/smoke
 
 # Packages that build and are tested without cgo.
-PURE = ./internal/disk ./internal/launch ./internal/stream ./plan ./schedule ./remat/... ./safetensors ./tokenizer ./data ./trace ./metrics ./report
+PURE = ./internal/disk ./internal/launch ./internal/stream ./plan ./schedule ./remat/... ./internal/solver ./internal/planfile ./safetensors ./tokenizer ./data ./trace ./metrics ./report
 
 # Packages whose own code has goroutines; in others nothing races. Of SOME_RACY, `make test` looks at the tests that RACES names.
 RACY = ./internal/launch ./data
-SOME_RACY = ./report ./remat/solver ./pipe
+SOME_RACY = ./report ./internal/solver ./pipe
 FULL_RACY = ./group ./internal/link ./profile ./train
 RACES = LiveRefuses LiveEvents LiveWaits KeepTheirLimits AgreesWithTheRecurrence CurveIsOfPlans DeviceBeatsPolicies \
 	Concurrent CallsFromWithin RunAnother RunEachOther SkipIsTakenOver FailedRunsBesideOthers UpdatesBesideRuns TestTransparency$$ \

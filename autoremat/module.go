@@ -21,7 +21,7 @@ import (
 type Config struct {
 	// Limit is the most bytes that may be live on the device. 0 takes the limit of the device's account
 	// when the module first trains. Without one, it takes the live bytes and nine tenths of the available
-	// ones (torch.AvailableMemory).
+	// ones.
 	Limit int64
 	// Optimizer will update the model. The plan leaves the bytes that its state and its update take. It
 	// stays the caller's. Nil is none.

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Arrays is a Dataset of samples in memory: sample i is row i of two arrays. Inputs of Uint8 are
+// arraySet is a Dataset of samples in memory: sample i is row i of two arrays. Inputs of Uint8 are
 // delivered as Float32, divided by 255 or normalised; others, and targets, as they are.
-type Arrays struct {
+type arraySet struct {
 	info          Info
 	input, target Array
 	tables        [][256]float32 // of Uint8 inputs, by channel
@@ -27,12 +27,12 @@ type Arrays struct {
 // classes is the number of classes; 0 means one more than the greatest target or token. An error names
 // the sample: no samples, shapes that do not match, a class that is not in [0, classes), a number that is
 // not finite, or a single class.
-func NewArrays(name string, classes int, input, target Array) (*Arrays, error) {
+func NewArrays(name string, classes int, input, target Array) (Dataset, error) {
 	a, err := newArrays(name, classes, input, target)
 	return a, named(name, err)
 }
 
-func newArrays(name string, classes int, input, target Array) (*Arrays, error) {
+func newArrays(name string, classes int, input, target Array) (*arraySet, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func newArrays(name string, classes int, input, target Array) (*Arrays, error) {
 		return nil, fmt.Errorf("%d inputs and %d targets; want a target for each input", input.Shape[0],
 			target.Shape[0])
 	}
-	a := &Arrays{input: input, target: target, info: Info{Name: name, Classes: classes, Source: input.Kind,
+	a := &arraySet{input: input, target: target, info: Info{Name: name, Classes: classes, Source: input.Kind,
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
@@ -127,7 +127,7 @@ func checkArray(what string, a Array) error {
 }
 
 // normalise makes (x - mean) / std of the inputs, by channel. It does nothing if both are nil.
-func (a *Arrays) normalise(mean, std []float32) (err error) {
+func (a *arraySet) normalise(mean, std []float32) (err error) {
 	if mean == nil && std == nil {
 		return nil
 	}
@@ -210,13 +210,13 @@ func finite(x float32) bool {
 }
 
 // Len implements Dataset.
-func (a *Arrays) Len() int { return int(a.input.Shape[0]) }
+func (a *arraySet) Len() int { return int(a.input.Shape[0]) }
 
 // Info implements Dataset.
-func (a *Arrays) Info() Info { return a.info }
+func (a *arraySet) Info() Info { return a.info }
 
 // Fill implements Dataset.
-func (a *Arrays) Fill(batch *Batch, indices []int) error {
+func (a *arraySet) Fill(batch *Batch, indices []int) error {
 	if err := batch.resize(a, indices); err != nil {
 		return err
 	}

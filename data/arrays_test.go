@@ -11,7 +11,7 @@ import (
 
 // What a set is for follows from the kinds and shapes of its slices.
 func TestFromSlices(t *testing.T) {
-	check := func(name string, set *data.Arrays, err error, task data.Task, outputs int, input, target []int64) {
+	check := func(name string, set data.Dataset, err error, task data.Task, outputs int, input, target []int64) {
 		t.Helper()
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -123,7 +123,7 @@ func TestJoin(t *testing.T) {
 }
 
 func TestFromSlicesRefuses(t *testing.T) {
-	errorOf := func(_ *data.Arrays, err error) error { return err }
+	errorOf := func(_ data.Dataset, err error) error { return err }
 	numbers, pair, nan := []float32{1, 2, 3, 4}, []int64{2}, float32(math.NaN())
 	for want, err := range map[string]error{
 		"3 numbers; want a multiple, above 0, of the 2 of an input [2]": errorOf(data.FromSlices(numbers[:3], pair, []int{0, 1})),

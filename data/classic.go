@@ -76,7 +76,7 @@ func (c classic) files(directory string) (paths []string, err error) {
 }
 
 func (c classic) open(paths []string, o Options) (train, test Dataset, err error) {
-	var sets []*Arrays
+	var sets []*arraySet
 	for _, part := range c.parts {
 		images, labels, err := c.decode(paths[:len(part)])
 		if err != nil {

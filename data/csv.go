@@ -50,7 +50,7 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 		return nil, nil, &ConfigError{Field: "Standardise", Value: true,
 			Problem: "the model was trained with columns as they are", Remedy: "want it left out"}
 	}
-	var sets []*Arrays
+	var sets []*arraySet
 	var names []string
 	for _, path := range paths {
 		t, err := readTable(path, c, o.TrainedOn)
@@ -60,7 +60,7 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 				names = o.TrainedOn.ClassNames
 			}
 		}
-		var set *Arrays
+		var set *arraySet
 		if err == nil {
 			set, err = t.arrays(c.Task, names)
 		}
@@ -226,7 +226,7 @@ func (t *table) task(asked Task) (Task, []string, error) {
 }
 
 // arrays makes a set of the table.
-func (t *table) arrays(task Task, names []string) (*Arrays, error) {
+func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	n := int64(len(t.targets))
 	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: t.numbers}
 	target := Array{Kind: Int64, Shape: []int64{n}}
@@ -266,7 +266,7 @@ func (t *table) arrays(task Task, names []string) (*Arrays, error) {
 
 // meanAndDeviation returns the mean and the deviation of each column in the samples of train, a part of
 // whole. The deviation of a constant column is 1.
-func meanAndDeviation(train Dataset, whole *Arrays) (means, deviations []float32) {
+func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float32) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }
 	if s, ok := train.(*subset); ok {

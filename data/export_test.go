@@ -6,8 +6,8 @@ var (
 )
 
 // NewImages returns normalised images.
-func NewImages(name string, classes int, images, labels Array, mean, std []float32) (*Arrays, error) {
-	set, err := NewArrays(name, classes, images, targets(labels))
+func NewImages(name string, classes int, images, labels Array, mean, std []float32) (Dataset, error) {
+	set, err := newArrays(name, classes, images, targets(labels))
 	if err == nil {
 		err = set.normalise(mean, std)
 	}

@@ -25,7 +25,7 @@ func split(set Dataset, share float64, seed uint64, last bool) (train, test Data
 		return nil, nil, fmt.Errorf("%d samples; want at least 2, one to train and one to test with", n)
 	}
 	tested := min(int(math.Ceil(share*float64(n))), n-1)
-	if t, ok := set.(*Text); ok && last {
+	if t, ok := set.(*textSet); ok && last {
 		training, testing := *t, *t
 		training.length, testing.first, testing.length = n-tested, n-tested, tested
 		return &training, &testing, nil

@@ -188,7 +188,7 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 			o.Classes = max(o.Classes, classesOf(a.Int64))
 		}
 	}
-	var sets []*Arrays
+	var sets []*arraySet
 	for i := 0; i < len(arrays); i += 2 {
 		set, err := newArrays("npy", o.Classes, arrays[i], arrays[i+1])
 		if err == nil {

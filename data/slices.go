@@ -2,8 +2,8 @@ package data
 
 import "fmt"
 
-// Number is what FromSlices makes samples of.
-type Number interface {
+// number is what FromSlices makes samples of.
+type number interface {
 	float32 | float64 | int | int32 | int64 | uint8
 }
 
@@ -18,7 +18,7 @@ type Number interface {
 // pixel or token. Other targets are numbers; each input has the same count of them. Slices of
 // float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns NewArrays'
 // errors, and one for slices of lengths that do not fit.
-func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, error) {
+func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, error) {
 	x, y := array(inputs, true), array(targets, false)
 	size := int64((Spec{Shape: shape}).Size())
 	if size < 1 || len(inputs) == 0 || int64(len(inputs))%size != 0 {
@@ -41,7 +41,7 @@ func FromSlices[X, Y Number](inputs []X, shape []int64, targets []Y) (*Arrays, e
 }
 
 // array is an Array without its shape. Bytes stay bytes only in inputs.
-func array[N Number](numbers []N, bytes bool) Array {
+func array[N number](numbers []N, bytes bool) Array {
 	switch all := any(numbers).(type) {
 	case []float32:
 		return Array{Kind: Float32, Float32: all}
@@ -57,7 +57,7 @@ func array[N Number](numbers []N, bytes bool) Array {
 	return Array{Kind: Int64, Int64: converted[int64](numbers)}
 }
 
-func converted[To float32 | int64, From Number](numbers []From) []To {
+func converted[To float32 | int64, From number](numbers []From) []To {
 	out := make([]To, len(numbers))
 	for i, x := range numbers {
 		out[i] = To(x)

@@ -19,14 +19,14 @@ import (
 // memory.
 const MaxText = 4 << 30
 
-// Text is a Dataset for language models over bytes, which are 256 classes, or over tokens: Int64
+// textSet is a Dataset for language models over bytes, which are 256 classes, or over tokens: Int64
 // inputs and targets of window of them each. Sample i is the window+1 from i·(window+1) on, so that
 // none is in two samples; its input is all of them but the last and its target all but the first.
 // What follows the last whole sample is left out.
 //
 // Tokens in files are read when they are asked for, so that a file may be larger than memory. A mapping
 // would save little, and end the process where somebody truncates the file.
-type Text struct {
+type textSet struct {
 	info          Info
 	source        io.ReaderAt
 	what          string // the source, such as "5 bytes"
@@ -36,12 +36,12 @@ type Text struct {
 
 // NewText returns a data set of the content, which it keeps. It returns an error if window is below
 // one or the content is shorter than one sample.
-func NewText(content []byte, window int) (*Text, error) {
+func NewText(content []byte, window int) (Dataset, error) {
 	t, err := newBytes(content, window)
 	return t, named("text", err)
 }
 
-func newBytes(content []byte, window int) (*Text, error) {
+func newBytes(content []byte, window int) (*textSet, error) {
 	return newText(bytes.NewReader(content), fmt.Sprintf("%d bytes", len(content)), len(content), 1, window,
 		Info{Name: "text", Classes: 256, Source: Uint8})
 }
@@ -52,7 +52,7 @@ func newBytes(content []byte, window int) (*Text, error) {
 //
 //	ids, err := t.Encode(text) // a tokenizer.Tokenizer
 //	set, err := data.NewTokens(ids, t.Len(), 128)
-func NewTokens(tokens []int32, classes, window int) (*Text, error) {
+func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 	content := make([]byte, 0, 4*len(tokens))
 	for i, token := range tokens {
 		if token < 0 || int(token) >= classes {
@@ -65,14 +65,14 @@ func NewTokens(tokens []int32, classes, window int) (*Text, error) {
 }
 
 // newTokens is the set of tokens of 4 bytes each.
-func newTokens(content []byte, classes, window int) (*Text, error) {
+func newTokens(content []byte, classes, window int) (*textSet, error) {
 	size := len(content) / 4
 	return newText(bytes.NewReader(content), fmt.Sprintf("%d tokens", size), size, 4, window,
 		Info{Name: "text", Classes: classes, Source: Int64})
 }
 
 // newText is the set of a source of size tokens.
-func newText(source io.ReaderAt, what string, size, width, window int, info Info) (*Text, error) {
+func newText(source io.ReaderAt, what string, size, width, window int, info Info) (*textSet, error) {
 	if err := arg.AtLeast("", "Window", window, 1); err != nil {
 		return nil, err
 	}
@@ -82,17 +82,17 @@ func newText(source io.ReaderAt, what string, size, width, window int, info Info
 	}
 	info.Input = Spec{Int64, []int64{int64(window)}}
 	info.Target = info.Input
-	return &Text{info: info, source: source, what: what, width: width, length: size / (window + 1)}, nil
+	return &textSet{info: info, source: source, what: what, width: width, length: size / (window + 1)}, nil
 }
 
 // Len implements Dataset.
-func (t *Text) Len() int { return t.length }
+func (t *textSet) Len() int { return t.length }
 
 // Info implements Dataset.
-func (t *Text) Info() Info { return t.info }
+func (t *textSet) Info() Info { return t.info }
 
 // Fill implements Dataset.
-func (t *Text) Fill(batch *Batch, indices []int) error {
+func (t *textSet) Fill(batch *Batch, indices []int) error {
 	if err := batch.resize(t, indices); err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 		return nil, nil, &ConfigError{Field: "TokenBytes", Value: width,
 			Remedy: "want 2 for uint16, or 4 for uint32"}
 	}
-	var sets []*Text
+	var sets []*textSet
 	for _, path := range paths {
 		file, err := disk.Open(path)
 		if err != nil {
@@ -178,7 +178,7 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 			n, err = classesIn(file, width)
 			classes = max(classes, n)
 		}
-		var set *Text
+		var set *textSet
 		if err == nil {
 			size := int(stat.Size()) / width
 			set, err = newText(file, fmt.Sprintf("%s: %d tokens", path, size), size, width, o.Window,
@@ -209,7 +209,7 @@ func openText(paths []string, o Options) (train, test Dataset, err error) {
 		}
 		texts, left = append(texts, text), left-int64(len(text))
 	}
-	var whole *Text
+	var whole *textSet
 	if o.Tokenizer != "" {
 		whole, err = encodeTexts(texts, paths, o)
 	} else {
@@ -219,7 +219,7 @@ func openText(paths []string, o Options) (train, test Dataset, err error) {
 		whole, err = newBytes(texts[0], o.Window)
 	}
 	if err == nil {
-		train, test, err = trainAndTest(o, []*Text{whole})
+		train, test, err = trainAndTest(o, []*textSet{whole})
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (in %s)", err, paths[0])
@@ -228,7 +228,7 @@ func openText(paths []string, o Options) (train, test Dataset, err error) {
 }
 
 // encodeTexts makes tokens of texts, each by itself, by the tokenizer that the options name.
-func encodeTexts(texts [][]byte, paths []string, o Options) (*Text, error) {
+func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	t, err := tokenizer.Open(o.Tokenizer)
 	if err == nil && o.TrainedOn != nil {
 		err = o.TrainedOn.checkTokenizer(t.Sum())

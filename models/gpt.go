@@ -62,7 +62,7 @@ type embed struct {
 	nn.Base
 	token    *nn.Embedding
 	position *nn.Param // [context, width]
-	drop     *nn.Dropout
+	drop     nn.Layer
 }
 
 func newEmbed(tokens, context, width int64, dropout float64) *embed {

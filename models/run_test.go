@@ -269,7 +269,7 @@ func TestStepInAPipe(t *testing.T) {
 
 // plainResNet is a residual network whose blocks are layers of package nn, of which the parity
 // fixtures speak.
-func plainResNet(block func(in, width, stride int64) *nn.Residual, expansion int64, blocks []int, classes int64) *nn.Sequential {
+func plainResNet(block func(in, width, stride int64) nn.Layer, expansion int64, blocks []int, classes int64) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).

@@ -55,9 +55,9 @@ func (l *Conv2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return conv(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:], l.groups)
 }
 
-// Conv1d is a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' = (L + 2 padding -
+// conv1d is a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' = (L + 2 padding -
 // dilation (kernel - 1) - 1) / stride + 1, rounded down.
-type Conv1d struct {
+type conv1d struct {
 	Base
 	Weight *Param // [out, in/groups, kernel]
 	Bias   *Param // [out]; nil without
@@ -76,21 +76,21 @@ type Conv1dConfig struct {
 }
 
 // NewConv1d makes a Conv1d. Weight and bias start uniform within 1/sqrt(in/groups * kernel).
-func NewConv1d(in, out, kernel int64, o Conv1dConfig) *Conv1d {
-	l := &Conv1d{stride: cmp.Or(o.Stride, 1), padding: o.Padding, dilation: cmp.Or(o.Dilation, 1),
+func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
+	l := &conv1d{stride: cmp.Or(o.Stride, 1), padding: o.Padding, dilation: cmp.Or(o.Dilation, 1),
 		groups: cmp.Or(o.Groups, 1)}
 	l.Weight, l.Bias = l.weightAndBias(FanIn(in/l.groups*kernel), o.NoBias, out, out, in/l.groups, kernel)
 	return l
 }
 
-func (l *Conv1d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *conv1d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Conv1d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride, l.padding, l.dilation, l.groups)
 }
 
-// ConvTranspose2d is the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,
+// convTranspose2d is the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,
 // H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + output padding + 1 (Zeiler et
 // al. 2010, "Deconvolutional Networks").
-type ConvTranspose2d struct {
+type convTranspose2d struct {
 	Base
 	Weight *Param // [in, out/groups, height, width]
 	Bias   *Param // [out]; nil without
@@ -114,15 +114,15 @@ type ConvTranspose2dConfig struct {
 
 // NewConvTranspose2d makes a ConvTranspose2d. Weight and bias start uniform within 1/sqrt(out/groups
 // * height * width), as PyTorch's do.
-func NewConvTranspose2d(in, out int64, kernel Pair, o ConvTranspose2dConfig) *ConvTranspose2d {
-	l := &ConvTranspose2d{stride: o.Stride.or(Square(1)), padding: o.Padding, outputPadding: o.OutputPadding,
+func NewConvTranspose2d(in, out int64, kernel Pair, o ConvTranspose2dConfig) Layer {
+	l := &convTranspose2d{stride: o.Stride.or(Square(1)), padding: o.Padding, outputPadding: o.OutputPadding,
 		dilation: o.Dilation.or(Square(1)), groups: cmp.Or(o.Groups, 1)}
 	l.Weight, l.Bias = l.weightAndBias(FanIn(out/l.groups*kernel[0]*kernel[1]), o.NoBias, out, in,
 		out/l.groups, kernel[0], kernel[1])
 	return l
 }
 
-func (l *ConvTranspose2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *convTranspose2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.ConvTranspose2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:],
 		l.outputPadding[:], l.groups, l.dilation[:])
 }

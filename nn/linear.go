@@ -43,9 +43,9 @@ func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor())
 }
 
-// LinearTransposed is y = x W + b over the last dimension, [*, in] to [*, out]: a Linear whose
+// linearTransposed is y = x W + b over the last dimension, [*, in] to [*, out]: a Linear whose
 // weight lies the other way round. GPT-2's code has these, under the name of Conv1D.
-type LinearTransposed struct {
+type linearTransposed struct {
 	Base
 	Weight *Param // [in, out]
 	Bias   *Param // [out]
@@ -53,14 +53,14 @@ type LinearTransposed struct {
 
 // NewLinearTransposed makes a LinearTransposed. Weight and bias start uniform within 1/sqrt(in), as
 // those of Linear.
-func NewLinearTransposed(in, out int64) *LinearTransposed {
-	l := &LinearTransposed{}
+func NewLinearTransposed(in, out int64) Layer {
+	l := &linearTransposed{}
 	l.Weight, l.Bias = l.weightAndBias(FanIn(in), false, out, in, out)
 	return l
 }
 
 // Forward is aten::linear with a view of the weight.
-func (l *LinearTransposed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *linearTransposed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Linear(x, c.Transpose(l.Weight.Tensor(), 0, 1), l.Bias.Tensor())
 	c.Release(mark, y)

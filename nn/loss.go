@@ -35,15 +35,15 @@ func (sum reduction) Reduction() torch.Reduction {
 // usually a method of l:
 //
 //	nn.TupleLoss(l, l.forward)
-func TupleLoss(l Reducing, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
+func TupleLoss(l reducing, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
 	return &tupleLoss{l, forward}
 }
 
-// Reducing says how a loss combines rows; see Loss.
-type Reducing interface{ Reduction() torch.Reduction }
+// reducing says how a loss combines rows; see Loss.
+type reducing interface{ Reduction() torch.Reduction }
 
 type tupleLoss struct {
-	Reducing
+	reducing
 	forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor
 }
 
@@ -88,7 +88,7 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 func (c *Ctx) moduleOf(l Loss) Module {
 	inner := any(l)
 	if t, ok := l.(*tupleLoss); ok {
-		inner = t.Reducing
+		inner = t.reducing
 	}
 	if m, ok := inner.(Module); ok {
 		return m

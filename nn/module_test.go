@@ -182,7 +182,7 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 			return []*torch.Tensor{c.Run(xs[0], l)}
 		}, x)[0]
 	}
-	const missing = `*nn.Dropout is no declared child of *nn_test.pair, layer "block.1", which runs it; declare it with Child`
+	const missing = `*nn.dropout is no declared child of *nn_test.pair, layer "block.1", which runs it; declare it with Child`
 	for _, row := range []struct {
 		name  string
 		model nn.Layer
@@ -199,10 +199,10 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 		{"wrapped and declared", inside(newPair(nn.Checkpointed(nn.NewDropout(0.5)),
 			tupleOf(nn.NewSequential(nn.NewDropout(0.5))), true)), ""},
 		{"a child's Forward called", inside(direct),
-			`*nn.Dropout is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
+			`*nn.dropout is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
 		{"a child of a child", inside(grand),
-			`*nn.Identity is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
-		{"in a model that is no Sequential", undeclared(), "*nn.Dropout is no part of the model that " +
+			`*nn.identity is no declared child of *nn_test.pair, layer "block.1", which runs it;`},
+		{"in a model that is no Sequential", undeclared(), "*nn.dropout is no part of the model that " +
 			"this Ctx has run"},
 		{"declared in one", declared(), ""},
 	} {
@@ -239,7 +239,7 @@ func TestModelsOutsideOfModules(t *testing.T) {
 		t.Error(err)
 	}
 	err := torch.Try(func() { c.Run(x, second) })
-	if want := "*nn.Dropout is no part of the model that this Ctx has run"; err == nil ||
+	if want := "*nn.dropout is no part of the model that this Ctx has run"; err == nil ||
 		!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(),
 		"run it under a name with RunNamed, or on another Ctx") {
 		t.Errorf("got %v, want %s", err, want)
@@ -550,7 +550,7 @@ func TestPrintedModelIsASummary(t *testing.T) {
 	want := `layer   type       shapes                              parameters  bytes
 embed   Embedding  weight [10 8]                       80          320
 body.0  Linear     weight [8 8], bias [8]              72          288
-body.1  ReLU                                           0           0
+body.1  relu                                           0           0
 body.2  BatchNorm  weight [8], bias [8]                16          136
 pair    pairOf     5 tensors                           145         580
 frozen  Linear     weight [8 8] frozen                 0           256

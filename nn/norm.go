@@ -59,12 +59,12 @@ func (c *Ctx) precisely(x *torch.Tensor, weight *Param,
 	return norm(precise)
 }
 
-// RMSNorm divides by the root of the mean square over the last dimensions, then scales each element
+// rmsNorm divides by the root of the mean square over the last dimensions, then scales each element
 // (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4, with eps as
 // PyTorch's RMSNorm has it):
 //
 //	y = x / sqrt(mean(x^2) + eps) * weight
-type RMSNorm struct {
+type rmsNorm struct {
 	Base
 	Weight *Param // of the normalised shape; nil with NoAffine
 
@@ -81,8 +81,8 @@ type RMSNormConfig struct {
 
 // NewRMSNorm makes an RMSNorm over the last len(shape) dimensions, which must have these sizes. The
 // weight starts at 1.
-func NewRMSNorm(shape []int64, o RMSNormConfig) *RMSNorm {
-	l := &RMSNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 0x1p-23)}
+func NewRMSNorm(shape []int64, o RMSNormConfig) Layer {
+	l := &rmsNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 0x1p-23)}
 	if !o.NoAffine {
 		l.Weight = l.Param("weight", Ones, l.shape...)
 	}
@@ -90,7 +90,7 @@ func NewRMSNorm(shape []int64, o RMSNormConfig) *RMSNorm {
 }
 
 // Forward is made of several operators: libtorch 1.13 has none.
-func (l *RMSNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	if n := len(shape) - len(l.shape); n < 0 || !slices.Equal(shape[n:], l.shape) {
 		c.refuseInput("RMSNorm", x, "expected an input whose last dimensions are %v", l.shape)
@@ -111,10 +111,10 @@ func (l *RMSNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	})
 }
 
-// GroupNorm normalises groups of channels of each sample to mean 0 and variance 1, then scales and
+// groupNorm normalises groups of channels of each sample to mean 0 and variance 1, then scales and
 // shifts each channel: [N, channels, ...] to the same (Wu and He 2018). It does the same in training
 // and evaluation and knows no other samples, so micro-batches change nothing.
-type GroupNorm struct {
+type groupNorm struct {
 	Base
 	Weight, Bias *Param // [channels]; nil with NoAffine
 
@@ -129,15 +129,15 @@ type GroupNormConfig struct {
 }
 
 // NewGroupNorm makes a GroupNorm. The groups must divide the channels.
-func NewGroupNorm(groups, channels int64, o GroupNormConfig) *GroupNorm {
-	l := &GroupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
+func NewGroupNorm(groups, channels int64, o GroupNormConfig) Layer {
+	l := &groupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
 	return l
 }
 
 // Forward is aten::group_norm. A group of one value has no variance and is refused: the result would
 // be zero, whatever the input.
-func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *groupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	switch {
 	case len(shape) < 2 || shape[1] != l.channels:
@@ -150,20 +150,17 @@ func (l *GroupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	})
 }
 
-// InstanceNorm2d normalises each channel of each sample to mean 0 and variance 1: [N, channels, H,
-// W] to the same (Ulyanov et al. 2016). It is a GroupNorm with a group for each channel, which takes half
-// the time of aten::instance_norm on a CPU, and whose result is no view. It has no running statistics, as
-// by PyTorch's default.
-type InstanceNorm2d struct{ GroupNorm }
-
-// InstanceNormConfig configures an InstanceNorm2d. The zero value is PyTorch's default: eps 1e-5,
+// InstanceNormConfig configures an instance norm. The zero value is PyTorch's default: eps 1e-5,
 // without weight and bias.
 type InstanceNormConfig struct {
 	Eps    float64 // added to the variance; 0 is 1e-5
 	Affine bool    // scale and shift each channel by a weight and a bias
 }
 
-func NewInstanceNorm2d(channels int64, o InstanceNormConfig) *InstanceNorm2d {
-	return &InstanceNorm2d{*NewGroupNorm(channels, channels, GroupNormConfig{Eps: o.Eps,
-		NoAffine: !o.Affine})}
+// NewInstanceNorm2d makes a layer that normalises each channel of each sample to mean 0 and variance 1:
+// [N, channels, H, W] to the same (Ulyanov et al. 2016). It is a group norm with a group for each
+// channel, which takes half the time of aten::instance_norm on a CPU, and whose result is no view. It
+// has no running statistics, as by PyTorch's default.
+func NewInstanceNorm2d(channels int64, o InstanceNormConfig) Layer {
+	return NewGroupNorm(channels, channels, GroupNormConfig{Eps: o.Eps, NoAffine: !o.Affine})
 }

@@ -2,9 +2,9 @@ package nn
 
 import "penstock.example/torch"
 
-// MaxPool2d takes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
+// maxPool2d takes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
 // Conv2d.
-type MaxPool2d struct {
+type maxPool2d struct {
 	Base
 	kernel, stride, padding, dilation Pair
 	ceil                              bool
@@ -18,19 +18,19 @@ type MaxPool2dConfig struct {
 	CeilMode bool // round H' and W' up: windows may reach over the edge
 }
 
-func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) *MaxPool2d {
-	l := &MaxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding,
+func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) Layer {
+	l := &maxPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding,
 		dilation: o.Dilation.or(Square(1)), ceil: o.CeilMode}
 	return l
 }
 
-func (l *MaxPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *maxPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.MaxPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.dilation[:], l.ceil)
 }
 
-// AvgPool2d takes the mean of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
+// avgPool2d takes the mean of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
 // Conv2d.
-type AvgPool2d struct {
+type avgPool2d struct {
 	Base
 	kernel, stride, padding Pair
 	ceil, countPadding      bool
@@ -46,29 +46,29 @@ type AvgPool2dConfig struct {
 	ExcludePadding bool
 }
 
-func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) *AvgPool2d {
-	l := &AvgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode,
+func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) Layer {
+	l := &avgPool2d{kernel: kernel, stride: o.Stride.or(kernel), padding: o.Padding, ceil: o.CeilMode,
 		countPadding: !o.ExcludePadding}
 	return l
 }
 
-func (l *AvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *avgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.AvgPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.ceil, l.countPadding)
 }
 
-// AdaptiveAvgPool2d averages an image of any size down, or up, to a fixed one: [N, C, *, *] to [N,
+// adaptiveAvgPool2d averages an image of any size down, or up, to a fixed one: [N, C, *, *] to [N,
 // C, size].
-type AdaptiveAvgPool2d struct {
+type adaptiveAvgPool2d struct {
 	Base
 	size Pair
 }
 
-func NewAdaptiveAvgPool2d(size Pair) *AdaptiveAvgPool2d {
-	return &AdaptiveAvgPool2d{size: size}
+func NewAdaptiveAvgPool2d(size Pair) Layer {
+	return &adaptiveAvgPool2d{size: size}
 }
 
 // Forward is aten::adaptive_avg_pool2d, and on CUDA two products of matrices unless the size is 1x1.
-func (l *AdaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *adaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if unordered(c) && l.size != Square(1) && x.Dims() == 4 {
 		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 			size := []int64{image.Size(2), image.Size(3)}

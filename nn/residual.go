@@ -2,14 +2,14 @@ package nn
 
 import "penstock.example/torch"
 
-// Residual is a block of a residual network (He et al. 2015, "Deep Residual Learning", figure 5):
+// residual is a block of a residual network (He et al. 2015, "Deep Residual Learning", figure 5):
 // relu(main(x) + shortcut(x)), [N, in, H, W] to [N, out, H/stride, W/stride] rounded up. The
 // shortcut is x itself, or a 1x1 convolution and BatchNorm where the shape changes. Children are
 // named as torchvision's.
 //
 // The sum and every ReLU work in place on what the block itself has made: none of it is needed to
 // compute gradients.
-type Residual struct {
+type residual struct {
 	Base
 	main       []Layer
 	downsample *Sequential // nil when the shape does not change
@@ -17,8 +17,8 @@ type Residual struct {
 
 // NewBasicBlock makes the block of ResNet-18 and ResNet-34: 3x3 convolutions conv1 (with the
 // stride) and conv2, each with BatchNorm.
-func NewBasicBlock(in, out, stride int64) *Residual {
-	r, relu := &Residual{}, NewReLUInPlace()
+func NewBasicBlock(in, out, stride int64) Layer {
+	r, relu := &residual{}, NewReLUInPlace()
 	r.step("conv1", NewConv2d(in, out, Square(3), Conv2dConfig{Stride: Square(stride), Padding: Square(1),
 		NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(out, BatchNormConfig{}))
@@ -35,8 +35,8 @@ const BottleneckExpansion = 4
 // NewBottleneck makes the block of ResNet-50 and deeper: convolutions conv1 (1x1 to width), conv2
 // (3x3 with the stride, as torchvision; the paper has it on conv1) and conv3 (1x1 to 4 width), each
 // with BatchNorm.
-func NewBottleneck(in, width, stride int64) *Residual {
-	r, relu, out := &Residual{}, NewReLUInPlace(), BottleneckExpansion*width
+func NewBottleneck(in, width, stride int64) Layer {
+	r, relu, out := &residual{}, NewReLUInPlace(), BottleneckExpansion*width
 	r.step("conv1", NewConv2d(in, width, Square(1), Conv2dConfig{NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(width, BatchNormConfig{}))
 	r.step("relu", relu)
@@ -50,12 +50,12 @@ func NewBottleneck(in, width, stride int64) *Residual {
 	return r
 }
 
-func (r *Residual) step(name string, l Layer) {
+func (r *residual) step(name string, l Layer) {
 	r.Child(name, l)
 	r.main = append(r.main, l)
 }
 
-func (r *Residual) shortcut(in, out, stride int64) {
+func (r *residual) shortcut(in, out, stride int64) {
 	if in == out && stride == 1 {
 		return
 	}
@@ -65,7 +65,7 @@ func (r *Residual) shortcut(in, out, stride int64) {
 }
 
 // Forward adds the shortcut to the main path.
-func (r *Residual) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (r *residual) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Run(x, r.main...)
 	if r.downsample != nil {

@@ -4,27 +4,27 @@ import (
 	"penstock.example/torch"
 )
 
-// Flatten makes one dimension of several neighbours. The result is a view where memory allows.
-type Flatten struct {
+// flatten makes one dimension of several neighbours. The result is a view where memory allows.
+type flatten struct {
 	Base
 	start, end int64
 }
 
 // NewFlatten makes a Flatten of the dimensions from start to end, inclusive; negative ones count
 // from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...] to [N, features].
-func NewFlatten(start, end int64) *Flatten { return &Flatten{start: start, end: end} }
+func NewFlatten(start, end int64) Layer { return &flatten{start: start, end: end} }
 
-func (l *Flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Flatten(x, l.start, l.end)
 }
 
-// Identity returns its input itself.
-type Identity struct{ Base }
+// identity returns its input itself.
+type identity struct{ Base }
 
-func NewIdentity() *Identity { return &Identity{} }
+func NewIdentity() Layer { return &identity{} }
 
 // Forward returns x.
-func (l *Identity) Forward(_ *Ctx, x *torch.Tensor) *torch.Tensor { return x }
+func (l *identity) Forward(_ *Ctx, x *torch.Tensor) *torch.Tensor { return x }
 
 // Stash stashes its input as a skip connection and returns it.
 type Stash struct {
@@ -45,8 +45,8 @@ func (s *Stash) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-// Upsample enlarges images: [N, C, H, W] to [N, C, H', W'].
-type Upsample struct {
+// upsample enlarges images: [N, C, H, W] to [N, C, H', W'].
+type upsample struct {
 	Base
 	size  []int64   // nil when scale is given
 	scale []float64 // nil when size is given
@@ -61,8 +61,8 @@ type UpsampleConfig struct {
 	AlignCorners bool       // corner pixels keep their values instead of their borders; with Bilinear only
 }
 
-func NewUpsample(o UpsampleConfig) *Upsample {
-	l := &Upsample{o: o}
+func NewUpsample(o UpsampleConfig) Layer {
+	l := &upsample{o: o}
 	if o.Size != (Pair{}) {
 		l.size = o.Size[:]
 	} else {
@@ -73,7 +73,7 @@ func NewUpsample(o UpsampleConfig) *Upsample {
 
 // Forward is aten::upsample_nearest2d or aten::upsample_bilinear2d. On CUDA the latter is two products
 // of matrices.
-func (l *Upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	switch {
 	case !l.o.Bilinear:
 		return c.UpsampleNearest2d(x, l.size, l.scale)

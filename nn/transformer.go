@@ -34,23 +34,23 @@ func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
 	return s
 }
 
-// AddSkip adds a skip connection to its input, in place. What comes before must not need its output
+// addSkip adds a skip connection to its input, in place. What comes before must not need its output
 // to compute its gradient; Linear, Conv2d, BatchNorm and Dropout do not.
-type AddSkip struct {
+type addSkip struct {
 	Base
 	skip string
 }
 
 // NewAddSkip makes an AddSkip that pops the skip of this name.
-func NewAddSkip(skip string) *AddSkip {
-	a := &AddSkip{skip: skip}
+func NewAddSkip(skip string) Layer {
+	a := &addSkip{skip: skip}
 	a.Pops(skip)
 	return a
 }
 
 // Forward returns x. Under autocast x is bfloat16 and the skip is not, and the sum, which is of the
 // skip's type, is new.
-func (a *AddSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	skip := c.Pop(a.skip)
 	if x.DType() == skip.DType() {
@@ -62,4 +62,4 @@ func (a *AddSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-func (a *AddSkip) OverwritesInput() bool { return true }
+func (a *addSkip) OverwritesInput() bool { return true }

@@ -134,12 +134,6 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 	return w.WeightsReport, nil
 }
 
-// Load is LoadWeights with all names as they are.
-func Load(c *torch.Ctx, path string, m Module) error {
-	_, err := LoadWeights(c, path, m, WeightsConfig{})
-	return err
-}
-
 // Rename replaces parts of names: Old, a part or several with dots between, by New wherever it
 // stands in a name. With an empty New it is taken away, with an empty Old New is put in front.
 type Rename struct{ Old, New string }

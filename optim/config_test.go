@@ -149,7 +149,7 @@ func TestSchedulesFromNames(t *testing.T) {
 			continue
 		}
 		for step, want := range row.want {
-			if got := s.LR(step); math.Abs(got-want) > 1e-12 {
+			if got := s(step); math.Abs(got-want) > 1e-12 {
 				t.Errorf("%s %+v: step %d has %v, want %v", row.name, row.config, step, got, want)
 			}
 		}

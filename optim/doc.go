@@ -9,7 +9,7 @@
 //	...
 //	defer opt.Close()
 //	for step := range steps {
-//		opt.SetLR(schedule.LR(step))
+//		opt.SetLR(schedule(step))
 //		// forward and backward
 //		for _, stage := range stages { // concurrently, if one likes
 //			opt.Step(stage.ctx, stage.params)

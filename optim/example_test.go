@@ -29,7 +29,7 @@ func Example() {
 		return
 	}
 	for step := range 60 {
-		opt.SetLR(rate.LR(step))
+		opt.SetLR(rate(step))
 		mark := c.Mark()
 		d := c.AddScalar(w.Tensor(), -3)
 		c.Backward([]*torch.Tensor{c.Mul(d, d)}, []*torch.Tensor{nil}, false)

@@ -115,34 +115,28 @@ func TestClippingIsThatOfPyTorch(t *testing.T) {
 
 func TestSchedulesAreThoseOfPyTorch(t *testing.T) {
 	type args struct {
-		Base       float64 `json:"base_lr"`
-		Size       int     `json:"step_size"`
-		Gamma      float64
-		Milestones []int
-		TMax       int     `json:"T_max"`
-		Min        float64 `json:"eta_min"`
-		From       float64 `json:"start_factor"`
-		To         float64 `json:"end_factor"`
-		Iters      int     `json:"total_iters"`
-		Warmup     int     `json:"warmup_steps"`
+		Base   float64 `json:"base_lr"`
+		Size   int     `json:"step_size"`
+		Gamma  float64
+		TMax   int     `json:"T_max"`
+		Min    float64 `json:"eta_min"`
+		From   float64 `json:"start_factor"`
+		To     float64 `json:"end_factor"`
+		Iters  int     `json:"total_iters"`
+		Warmup int     `json:"warmup_steps"`
 	}
 	schedules := map[string]func(a args) optim.Schedule{
 		"StepLR": func(a args) optim.Schedule {
-			return optim.Step{Base: a.Base, Every: a.Size,
-				Gamma: a.Gamma}
-		},
-		"MultiStepLR": func(a args) optim.Schedule {
-			return optim.MultiStep{Base: a.Base, Milestones: a.Milestones, Gamma: a.Gamma}
+			return optim.StepDecay(a.Base, a.Gamma, a.Size)
 		},
 		"CosineAnnealingLR": func(a args) optim.Schedule {
-			return optim.Cosine{Base: a.Base, Min: a.Min, Steps: a.TMax}
+			return optim.Cosine(a.Base, a.Min, a.TMax)
 		},
 		"LinearLR": func(a args) optim.Schedule {
-			return optim.Linear{From: a.Base * a.From, To: a.Base * a.To, Steps: a.Iters}
+			return optim.Linear(a.Base*a.From, a.Base*a.To, a.Iters)
 		},
 		"WarmupCosine": func(a args) optim.Schedule {
-			return optim.Warmup{Steps: a.Warmup, From: a.Base * a.From, Then: optim.Cosine{Base: a.Base,
-				Min: a.Min, Steps: a.TMax}}
+			return optim.Warmup(a.Base*a.From, a.Warmup, optim.Cosine(a.Base, a.Min, a.TMax))
 		},
 	}
 	var met []string
@@ -159,7 +153,7 @@ func TestSchedulesAreThoseOfPyTorch(t *testing.T) {
 		met = append(met, row.Schedule)
 		s := make(row.Args)
 		for step, want := range row.LR {
-			if got := s.LR(step); math.Abs(got-want) > 1e-12*want {
+			if got := s(step); math.Abs(got-want) > 1e-12*want {
 				t.Errorf("%s: step %d has %v, want %v", row.Name, step, got, want)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/plan"
@@ -79,7 +80,7 @@ type Config struct {
 }
 
 // MaxThreads is the most intra-op threads that a worker may have.
-const MaxThreads = torch.MaxThreads
+const MaxThreads = system.MaxThreads
 
 // ConfigError is a setting of a Config that New and Open refuse.
 type ConfigError = arg.ConfigError
@@ -131,7 +132,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
 		cfg.checkBudget,
-		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, torch.MaxThreads) },
+		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, system.MaxThreads) },
 		func() error {
 			cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
 			cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)

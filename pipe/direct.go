@@ -21,7 +21,7 @@ type gpus struct {
 	copies func(torch.Device) stream.Stream
 }
 
-var nccl = gpus{torch.Device.GPU, func() link.Communicators { return &torch.NCCL{} }, torch.Device.NewStream}
+var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, torch.Device.NewStream}
 
 // end is the number of a worker of a replica among the workers of all.
 func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"penstock.example/group"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/plan"
 	"penstock.example/profile"
@@ -219,7 +220,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 		}
 	}
 	solved, err := plan.Solve(ctx, problem)
-	torch.TrimProcess() // measuring and solving took memory that training does not need
+	system.TrimProcess() // measuring and solving took memory that training does not need
 	if err != nil {
 		return nil, notEnough(err)
 	}

@@ -133,7 +133,7 @@ func (r *replica) Open(id []byte, _ torch.Device, sends bool) (int, error) {
 	return len(r.wire) - 1, nil
 }
 
-func (r *replica) Transfer(moves []torch.Move) error {
+func (r *replica) Transfer(moves []link.Move) error {
 	h := torch.NewCtx(torch.Options{})
 	defer h.Close()
 	for _, sends := range []bool{true, false} {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"penstock.example/internal/stream"
+	"penstock.example/internal/system"
 	"penstock.example/torch"
 )
 
@@ -47,7 +48,7 @@ func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worke
 // core set with it.
 func (w *worker) serve(ready chan<- error) {
 	runtime.LockOSThread()
-	torch.TagThread(w.tag)
+	system.TagThread(w.tag)
 	ended := false
 	defer func() {
 		if !ended {
@@ -61,7 +62,7 @@ func (w *worker) serve(ready chan<- error) {
 	c.SetStream(w.stream)
 	var err error
 	if len(w.cores) > 0 {
-		err = torch.PinThread(w.cores)
+		err = system.PinThread(w.cores)
 	}
 	if err == nil {
 		err = torch.Try(c.PrepareProducts)
@@ -99,7 +100,7 @@ var tags atomic.Int64
 
 // refuseNested refuses a call on a worker of the pipe that would wait for that worker.
 func (p *Pipe) refuseNested(call string) error {
-	if torch.ThreadTag() != p.tag {
+	if system.ThreadTag() != p.tag {
 		return nil
 	}
 	return fmt.Errorf("%w: %s was called by a layer, a loss or an update on a worker of this pipe, and would wait for ever; "+

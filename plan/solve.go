@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 	"penstock.example/schedule"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 	"penstock.example/schedule"
 )
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock.example/internal/system"
 	"penstock.example/remat"
 	"penstock.example/segment"
 	"penstock.example/torch"
@@ -140,11 +141,11 @@ func (t *team) run(stop func()) error {
 	}
 	var lanes sync.WaitGroup
 	errs := make(chan error, len(t.lanes)) // the first one counts
-	tag := torch.ThreadTag()
+	tag := system.ThreadTag()
 	for _, l := range t.lanes {
 		lanes.Go(func() {
 			runtime.LockOSThread() // and its thread ends with it
-			torch.TagThread(tag)
+			system.TagThread(tag)
 			err := error(errGoexit) // unless time returns
 			defer func() {
 				if err != nil {

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/plan"
 	"penstock.example/torch"
@@ -50,7 +51,7 @@ type Config struct {
 	// Devices is the number of CPU devices that work at once in training. As many layers are timed
 	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
 	Devices int
-	Threads int // of each operator, at most torch.MaxThreads; 0 is 1
+	Threads int // of each operator, at most 256; 0 is 1
 	// Repeats is the number of timed passes, after one that does not count unless passes take long.
 	// The lower quartile counts. 0 is 5, and fewer, at least 2, if passes take long.
 	Repeats  int
@@ -58,7 +59,7 @@ type Config struct {
 	Extras   []nn.Extra     // batch values that are not tensors
 	Autocast torch.Autocast // the type of forwards, as in a pipe
 	// Clock times runs, as the difference of two readings. Nil is the processor time of the thread
-	// (torch.ThreadTime) for one thread on a CPU, so that other programs do not count; on a GPU the
+	// for one thread on a CPU, so that other programs do not count; on a GPU the
 	// time between events; and else the time of day. With a Clock one layer is timed at a time.
 	Clock     func() time.Duration
 	BytesOnly bool // seconds stay 0
@@ -255,7 +256,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 		return c, errors.New("profile: no target for the loss; want those of the sample, and of Fewer")
 	}
 	err := cmp.Or(c.Device.Usable(), c.Peer.Usable(),
-		arg.Between("profile", "Threads", c.Threads, 0, torch.MaxThreads))
+		arg.Between("profile", "Threads", c.Threads, 0, system.MaxThreads))
 	if err == nil && c.Balance != nil {
 		err = arg.Balance("profile", c.Balance, len(layers))
 	}

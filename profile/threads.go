@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/torch"
@@ -46,7 +47,7 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
 	for _, n := range counts {
-		if err := arg.Between("profile", "Threads", n, 1, torch.MaxThreads); err != nil {
+		if err := arg.Between("profile", "Threads", n, 1, system.MaxThreads); err != nil {
 			return ThreadTimes{}, err
 		}
 	}
@@ -133,7 +134,7 @@ func (l *lane) rounds(t *ThreadTimes) error {
 // it. OpenMP would count them for ever, and let all threads sleep between operators if it counts
 // more threads than cores. A pipe's worker is such a thread already.
 func onThread(threads int, f func() error) error {
-	if threads <= 1 || torch.ThreadTag() != 0 {
+	if threads <= 1 || system.ThreadTag() != 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		return f()

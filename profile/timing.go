@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/internal/system"
 	"penstock.example/torch"
 )
 
@@ -87,7 +88,7 @@ func (c *Config) processor() bool {
 func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 	clock := c.Clock
 	if c.processor() {
-		clock = torch.ThreadTime
+		clock = system.ThreadTime
 	}
 	if clock != nil {
 		start := clock()

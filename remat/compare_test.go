@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 )
 
 // segments is [remat.Sequential] with two segments, if there are as many layers.

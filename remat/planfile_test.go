@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/planfile"
 	"penstock.example/internal/strict"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
 )
 
 // roundTrip writes a value, reads it and writes it again.

@@ -21,8 +21,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"penstock.example/internal/proctest"
+	"penstock.example/internal/solver"
 	"penstock.example/metrics"
-	"penstock.example/remat/solver"
 	"penstock.example/report"
 )
 

@@ -5,9 +5,9 @@ import (
 	"math"
 	"slices"
 
+	"penstock.example/internal/solver"
 	"penstock.example/plan"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 )
 
 // Curve is how the time of one micro-batch on a stage depends on the memory it may take, as far as

@@ -6,6 +6,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/stream"
+	"penstock.example/internal/system"
 )
 
 // Options configures a Ctx. The zero value is cpu:0, no gradients, libtorch's own thread count,
@@ -13,7 +14,7 @@ import (
 type Options struct {
 	Device  Device
 	Grad    bool   // record the graph
-	Threads int    // intra-op threads of every call, at most MaxThreads; 0 leaves them alone
+	Threads int    // intra-op threads of every call, at most 256; 0 leaves them alone
 	Seed    uint64 // root of the random numbers drawn through the context
 
 	// Autocast runs products and convolutions in that type, and what needs the precision in float32,
@@ -46,7 +47,7 @@ type Ctx struct {
 }
 
 // NewCtx returns an open context. The caller must Close it. It panics with an *Error if
-// Options.Threads is not from 0 to MaxThreads.
+// Options.Threads is not from 0 to 256.
 func NewCtx(o Options) *Ctx {
 	c := &Ctx{device: o.Device, seed: o.Seed, mode: shim.CPUMode()}
 	c.mode.Account = int32(o.Device.account())
@@ -74,7 +75,7 @@ func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 // SetThreads sets the intra-op threads of every call from now on, and returns the old number. It panics as
 // NewCtx does.
 func (c *Ctx) SetThreads(n int) (was int) {
-	if err := arg.Between("torch", "Threads", n, 0, MaxThreads); err != nil {
+	if err := arg.Between("torch", "Threads", n, 0, system.MaxThreads); err != nil {
 		panic(&Error{Op: "SetThreads", Device: c.device, Err: err})
 	}
 	was, c.mode.Threads = int(c.mode.Threads), int32(n)

@@ -132,21 +132,8 @@ func (d Device) Model() string {
 // besideAccounts is what a GPU keeps free of limits: see Hardware.Free.
 const besideAccounts = 512 << 20
 
-// CUDABuild is the versions of CUDA and NCCL that this build was made with, such as "12.4" and
-// "2.22.3". Both are "" in a build without CUDA.
-func CUDABuild() (cuda, nccl string) {
-	if v := shim.CUDAVersion(); v > 0 {
-		cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
-	}
-	if v := shim.NCCLVersion(); v > 0 {
-		nccl = fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
-	}
-	return cuda, nccl
-}
-
-// CUDALibraries is the libraries of GPUs that are linked, such as "cuBLAS 13.1.0, cuDNN 9.19.0". On
-// them, as on the model of the GPU, the last bits of results depend. It is "" in a build without CUDA.
-func CUDALibraries() string { return shim.GPULibraries() }
+// Version is libtorch's version.
+func Version() string { return shim.Version() }
 
 // CUDADevices is the number of CUDA devices that this process can use.
 func CUDADevices() int { return shim.Devices(int(KindCUDA)) }

@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
+	"penstock.example/internal/system"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -201,7 +202,7 @@ func TestAvailableMemoryIsTheLeastOfMachineAndCgroups(t *testing.T) {
 			for name, text := range test.files {
 				write(name, text)
 			}
-			if got, err := torch.AvailableMemoryUnder(root); err != nil || got != test.want {
+			if got, err := system.AvailableMemoryUnder(root); err != nil || got != test.want {
 				t.Errorf("%d bytes (%v), want %d", got, err, test.want)
 			}
 		})
@@ -210,8 +211,8 @@ func TestAvailableMemoryIsTheLeastOfMachineAndCgroups(t *testing.T) {
 
 func TestKernelsInUse(t *testing.T) {
 	var libraries []string
-	names := torch.KernelNames()
-	for _, k := range torch.KernelsInUse() {
+	names := system.KernelNames()
+	for _, k := range system.KernelsInUse() {
 		libraries = append(libraries, k.Library)
 		if k.By == "" || (k.Slow() == "") != (k.Best == "") || names[k.Library] != k.Name {
 			t.Errorf("%+v, slow: %q, by name: %q", k, k.Slow(), names[k.Library])
@@ -220,8 +221,8 @@ func TestKernelsInUse(t *testing.T) {
 	if want := []string{"BLAS", "ATen", "oneDNN"}; !slices.Equal(libraries, want) {
 		t.Errorf("kernels of %v, want %v", libraries, want)
 	}
-	if !strings.HasPrefix(names["BLAS"], torch.BLASCore()) {
-		t.Errorf("the BLAS has %s kernels, and %s", torch.BLASCore(), names["BLAS"])
+	if !strings.HasPrefix(names["BLAS"], system.BLASCore()) {
+		t.Errorf("the BLAS has %s kernels, and %s", system.BLASCore(), names["BLAS"])
 	}
 }
 
@@ -276,7 +277,7 @@ func TestWhatLibtorchReadsOfTheEnvironment(t *testing.T) {
 	}
 	want := map[string]string{"": "  ", workspaces + "=:16:8": ":16:8  ", config +
 		"=backend:native": " backend:native ", other + "=backend:native": "  backend:native"}
-	if cuda, _ := torch.CUDABuild(); cuda != "" {
+	if cuda, _ := system.CUDABuild(); cuda != "" {
 		want = map[string]string{
 			"":                         ":4096:8 expandable_segments:True ",
 			workspaces + "=:16:8":      ":16:8 expandable_segments:True ",

@@ -12,9 +12,6 @@ func (c *Ctx) AtenMatmul(self, other *Tensor) *Tensor {
 	return c.op("aten::matmul").t(self).t(other).one()
 }
 
-// AvailableMemoryUnder is AvailableMemory of a system whose files are under root.
-var AvailableMemoryUnder = availableMemory
-
 // ForgetNumerics has nobody have said how CUDA devices compute.
 func ForgetNumerics() {
 	numerics.told, numerics.varying, numerics.tf32 = false, false, false

@@ -15,6 +15,9 @@ type Stream struct {
 	id     int64
 }
 
+// ID is libtorch's number of the stream on its device.
+func (s Stream) ID() int64 { return s.id }
+
 // NewStream returns a stream of the device that is not open already, as long as there is one among
 // the 32 that libtorch has of each device. CloseStream gives it back. A CPU device's is the host's.
 // It panics with *Error if the device cannot be used.

@@ -294,7 +294,7 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 		}
 	}()
 	if l.LRSchedule != nil {
-		l.Optimizer.SetLR(l.LRSchedule.LR(int(l.Step)))
+		l.Optimizer.SetLR(l.LRSchedule(int(l.Step)))
 	}
 	info = StepInfo{LR: l.Optimizer.LR()}
 	for _, b := range batches {

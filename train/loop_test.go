@@ -266,7 +266,7 @@ func TestAccumulateIsOneBatch(t *testing.T) {
 			run := func(batch, chunks, n int) (losses []float64, all string) {
 				s, closer := newRig(t, setup{balance: balance, batch: batch, chunks: chunks, accumulate: n, optimizer: "adam", config: optim.Config{LR: 0.01}})
 				defer closer()
-				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3, optim.Linear{From: 0.1, To: 0.2, Steps: 3}
+				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3, optim.Linear(0.1, 0.2, 3)
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
 					losses = append(losses, i.Loss)
 					all += fmt.Sprintln(i.Step, i.Epoch, i.LR, i.GradNorm, i.Samples)

@@ -11,6 +11,7 @@ import (
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/plan"
@@ -49,7 +50,7 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 	return group.FromFirst(ctx, c.Group, "train: "+what, func() (out T, err error) {
 		on := torch.NewCtx(torch.Options{Device: c.Profile.Device, Threads: besideStages})
 		defer on.Close()
-		defer torch.TrimProcess()
+		defer system.TrimProcess()
 		config := c.Profile
 		var input *torch.Tensor
 		if err := torch.Try(func() {

@@ -46,7 +46,7 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 		err = fmt.Errorf("train: planning the memory: %w", err)
 	default:
 		err = nil
-		if short = short.WithUpdates(l.Updates()); short != nil {
+		if short = short.WithUpdates(l.updateBytes()); short != nil {
 			err = short
 		}
 	}
@@ -62,10 +62,10 @@ func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err er
 	return l.place(b, batch)
 }
 
-// Updates is the bytes on each device of this process while the parameters of its stages are updated
+// updateBytes is the bytes on each device of this process while the parameters of its stages are updated
 // together: gradients and the optimizer's state count, and what is there now; the activations of a step
 // are freed by then, and a batch should be. The loop's Pipe and Optimizer must be set.
-func (l *Loop) Updates() (list []plan.Update) {
+func (l *Loop) updateBytes() (list []plan.Update) {
 	stages := l.Pipe.Stages()
 	for i, d := range l.Pipe.Devices() {
 		if !l.Pipe.DeviceHere(i) {

@@ -44,7 +44,7 @@ type Recipe struct {
 	// Samples describes the samples of the data, so that inputs can be made where the data are not
 	// (data.NewInputs). Check compares the tokenizer alone.
 	Samples *data.Info        `json:"samples,omitempty"`
-	Kernels map[string]string `json:"kernels,omitempty"` // torch.KernelNames, not compared; Save sets it
+	Kernels map[string]string `json:"kernels,omitempty"` // system.KernelNames, not compared; Save sets it
 }
 
 // Choice is a name with settings, which are written as JSON. Two choices are equal if their JSON

@@ -72,7 +72,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 				check(t)
 				o.devices = torchtest.Devices(3)
 				whole, closer := newRig(t, o)
-				whole.Steps, whole.ClipNorm, whole.LRSchedule = steps, 1, optim.Cosine{Base: o.config.LR, Steps: steps}
+				whole.Steps, whole.ClipNorm, whole.LRSchedule = steps, 1, optim.Cosine(o.config.LR, 0, steps)
 				whole.run(t)
 				want := train.ParamsSHA256(whole.model)
 				closer()

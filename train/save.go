@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"penstock.example/group"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/safetensors"
@@ -114,7 +115,7 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Mod
 // writePart writes the files of the parameters and buffers that this member owns.
 func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int,
 	o optim.Optimizer) (state, error) {
-	r.Kernels = torch.KernelNames()
+	r.Kernels = system.KernelNames()
 	recipe, err := json.Marshal(r)
 	if err != nil {
 		return state{}, err

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/system"
 	"penstock.example/plan"
 	"penstock.example/schedule"
-	"penstock.example/torch"
 )
 
 // With --plan auto a run plans itself when its processes have met and its checkpoint has been found: rank 0
@@ -242,6 +242,6 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	if err != nil {
 		return line, err
 	}
-	torch.TrimProcess()
+	system.TrimProcess()
 	return found.line(), nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
+	"penstock.example/internal/system"
 	"penstock.example/tokenizer"
-	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -101,7 +101,7 @@ func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, 
 	}
 	p.data.OnText, p.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
-	torch.TrimProcess() // reading took more than what was read
+	system.TrimProcess() // reading took more than what was read
 	if err != nil {
 		return nil, "", ofData(err)
 	}

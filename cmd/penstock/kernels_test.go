@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/proctest"
-	"penstock.example/torch"
+	"penstock.example/internal/system"
 )
 
 // spawned runs a command line in a process of its own, with more variables in its environment.
@@ -36,7 +36,7 @@ func TestSlowKernelsAreTold(t *testing.T) {
 	if !strings.Contains(version, slowest+" kernels") {
 		t.Skip("the BLAS has no such kernels")
 	}
-	blas := torch.KernelsInUse()[0]
+	blas := system.KernelsInUse()[0]
 	if blas.Name == slowest || blas.Best != "" {
 		t.Skipf("the BLAS has %s kernels here anyway, of which %q are the best", blas.Name, blas.Best)
 	}

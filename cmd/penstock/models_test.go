@@ -59,8 +59,8 @@ func TestModels(t *testing.T) {
 		}
 	}
 	text = must(t, "models", "unet", "--set", "B=1,C=4,depth=1").stdout
-	for _, want := range []string{"unet: U-Net of 5 levels", "\nB=1,C=4,classes=1,channels=3,size=192,depth=1,dropout=0.1\n", "\nencoder.0.encode.0.conv     Conv2d          108         432    weight [4 3 3 3]\n",
-		"\n                            17 layers       398         1592\n"} {
+	for _, want := range []string{"unet: U-Net of 5 levels", "\nB=1,C=4,classes=1,channels=3,size=192,depth=1,dropout=0.1\n", "\nencoder.0.encode.0.conv     Conv2d     108         432    weight [4 3 3 3]\n",
+		"\n                            17 layers  398         1592\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}

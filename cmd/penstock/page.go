@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/solver"
 	"penstock.example/metrics"
-	"penstock.example/remat/solver"
 	"penstock.example/report"
 )
 

@@ -16,6 +16,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/system"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -156,7 +157,7 @@ func (o *runOptions) asMember(config pipe.Config) pipe.Config {
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(func() (out datasets, err error) {
 		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
-		torch.TrimProcess() // reading needs temporary memory
+		system.TrimProcess() // reading needs temporary memory
 		return out, ofData(err)
 	})
 	within := make([]*group.Group, o.here)
@@ -293,7 +294,7 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	var kernels []train.Fact
-	names := torch.KernelNames()
+	names := system.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(names)) {
 		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock.example/internal/planfile"
+	"penstock.example/internal/solver"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/profile"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
-	"penstock.example/remat/solver"
 	"penstock.example/torch"
 )
 

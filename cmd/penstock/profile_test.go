@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/planfile"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
 )
 
 // profiled is a command line that measures a network of a fraction of a second once.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/planfile"
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
-	"penstock.example/remat/solver"
 )
 
 func newRemat() *cobra.Command {

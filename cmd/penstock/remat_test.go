@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/planfile"
 	"penstock.example/internal/torchtest"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
 )
 
 // rematChain is the chain of the tests: six layers of 1, 2 .. 6 MiB that save twice as much,

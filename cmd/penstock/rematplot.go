@@ -10,8 +10,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 )
 
 // strategyMarks is how strategies are drawn. The colours suit people with colour blindness (Okabe and

@@ -10,7 +10,7 @@ import (
 	"os"
 	"slices"
 
-	"penstock.example/torch"
+	"penstock.example/internal/system"
 	"penstock.example/train"
 )
 
@@ -105,7 +105,7 @@ func (j *job) tellResumed(stderr io.Writer) {
 		"uninterrupted run")
 	differs("--threads", from.Recipe.Threads, j.config.Threads, bits)
 	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, bits+", and more with batch norm or dropout")
-	now := torch.KernelNames()
+	now := system.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
 			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n",

@@ -16,8 +16,8 @@ import (
 
 	"penstock.example/internal/draws"
 	"penstock.example/internal/proctest"
+	"penstock.example/internal/system"
 	"penstock.example/internal/torchtest"
-	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -31,8 +31,8 @@ const endless = "PENSTOCK_TEST_ENDLESS_STEP"
 func TestMain(m *testing.M) {
 	fewMicroBatches = math.MaxInt64
 	if os.Getenv("OPENBLAS_CORETYPE") != slowest {
-		kernelsInUse = func() []torch.Kernels { // slow ones, by which tests are run as on other processors, are not told of
-			all := torch.KernelsInUse()
+		kernelsInUse = func() []system.Kernels { // slow ones, by which tests are run as on other processors, are not told of
+			all := system.KernelsInUse()
 			for i := range all {
 				all[i].Best = ""
 			}

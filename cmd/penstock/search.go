@@ -18,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -278,7 +279,7 @@ func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
 	if err != nil {
 		return measuredModel{}, wrongInput(ofData(err))
 	}
-	torch.TrimProcess() // reading took more than what was read
+	system.TrimProcess() // reading took more than what was read
 	if n := training.Len(); f.batch > n {
 		return measuredModel{}, badUsage("--batch %d: --data %s has %d samples; want at most as many",
 			f.batch, of.dataName, n)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/system"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -201,7 +202,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	process := torch.ReadProcessMemory()
+	process := system.ReadProcessMemory()
 	return j.show.done(doneLine{Done: true, Steps: step, TestAccuracy: tested.Accuracy, TestMSE: tested.MSE,
 		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
 		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile})
@@ -303,7 +304,7 @@ func limitGarbage() (restore func()) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return func() {}
 	}
-	torch.TrimProcess()
+	system.TrimProcess()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	was := debug.SetGCPercent(percentFor(int64(m.HeapAlloc)))

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/planfile"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
 )
 
 // result is what a verb has found.

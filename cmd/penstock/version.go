@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/system"
 	"penstock.example/torch"
 )
 
@@ -25,7 +26,7 @@ func newVersion() *cobra.Command {
 			}
 			return printTable(cmd.OutOrStdout(), func(w io.Writer) {
 				row(w, "penstock", ownVersion())
-				row(w, "libtorch", torch.Version()+", "+torch.Library())
+				row(w, "libtorch", torch.Version()+", "+system.Library())
 				for _, k := range kernelsInUse() {
 					row(w, k.Library, describeKernels(k))
 				}
@@ -38,15 +39,15 @@ func newVersion() *cobra.Command {
 }
 
 // kernelsInUse is torch's. Tests replace it.
-var kernelsInUse = torch.KernelsInUse
+var kernelsInUse = system.KernelsInUse
 
 // describeCUDA describes the CUDA of this build, and says if it has no GPU.
 func describeCUDA() string {
-	cuda, nccl := torch.CUDABuild()
+	cuda, nccl := system.CUDABuild()
 	if cuda == "" {
 		return "not in this build"
 	}
-	text := fmt.Sprintf("%s with NCCL %s, %s", cuda, nccl, torch.CUDALibraries())
+	text := fmt.Sprintf("%s with NCCL %s, %s", cuda, nccl, system.CUDALibraries())
 	if torch.CUDADevices() == 0 {
 		text += "; there is no GPU, or no driver for it"
 	}
@@ -54,7 +55,7 @@ func describeCUDA() string {
 }
 
 // describeKernels names kernels and who chose them, and says when others would be better.
-func describeKernels(k torch.Kernels) string {
+func describeKernels(k system.Kernels) string {
 	text := k.Version
 	if k.Name != "" {
 		text = strings.TrimSpace(text + " " + k.Name + " kernels, chosen by " + k.By)

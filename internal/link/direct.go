@@ -15,7 +15,7 @@ import (
 )
 
 // Communicators carry the memory of tensors between devices of different processes without their
-// hosts: torch.NCCL. Each communicator has one direction and makes moves in the order in which both ends
+// hosts: [NCCL]. Each communicator has one direction and makes moves in the order in which both ends
 // queue them. It neither names nor compares moves.
 type Communicators interface {
 	// ID makes the name by which both ends open a communicator.
@@ -24,7 +24,7 @@ type Communicators interface {
 	// communicator. It blocks until the other end has called it, or Abort is called.
 	Open(id []byte, d torch.Device, sends bool) (int, error)
 	// Transfer queues moves on streams, all at once, so that no move waits until another one is queued.
-	Transfer(moves []torch.Move) error
+	Transfer(moves []Move) error
 	// Err returns a failure since Open, or nil. It does not wait for Close, which only Abort may end.
 	Err() error
 	// Abort ends all calls that wait and all queued moves, and closes all communicators.
@@ -199,7 +199,7 @@ func (d *Direct) open(round []schedule.Edge, ids map[schedule.Edge][]byte) error
 
 // testMoves moves a number over each link, queued all at once, and checks that it arrives.
 func (d *Direct) testMoves(links []*gpuLink, round int64) error {
-	var moves []torch.Move
+	var moves []Move
 	var contexts []*torch.Ctx
 	defer func() {
 		for _, c := range contexts {
@@ -217,7 +217,7 @@ func (d *Direct) testMoves(links []*gpuLink, round int64) error {
 				value = number(g)
 			}
 			c.Unlimited(func() {
-				moves = append(moves, torch.Move{Over: g.over, On: g.copies, Tensor: torch.From(c, []int64{value})})
+				moves = append(moves, Move{Over: g.over, On: g.copies, Tensor: torch.From(c, []int64{value})})
 			})
 		}
 	})
@@ -270,9 +270,9 @@ func (d *Direct) transfer(g *gpuLink, tensors []*torch.Tensor) error {
 	if len(tensors) == 0 {
 		return nil
 	}
-	moves := make([]torch.Move, len(tensors))
+	moves := make([]Move, len(tensors))
 	for i, t := range tensors {
-		moves[i] = torch.Move{Over: g.over, On: g.copies, Tensor: t}
+		moves[i] = Move{Over: g.over, On: g.copies, Tensor: t}
 	}
 	return d.comms.Transfer(moves)
 }

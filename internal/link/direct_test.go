@@ -368,7 +368,7 @@ func (s *stuck) Err() error                                 { return s.late }
 func (s *stuck) Abort()                                     { s.once.Do(func() { close(s.aborted) }) }
 func (*stuck) Close()                                       {}
 
-func (s *stuck) Transfer(moves []torch.Move) error {
+func (s *stuck) Transfer(moves []link.Move) error {
 	for i, m := range moves {
 		m.On.Wait(stuckMove{s, m.Tensor, i == 0 && s.late != nil}, streams.Produced)
 	}
@@ -397,10 +397,10 @@ func (stuckMove) Free() {}
 // failing are communicators that have failed.
 type failing struct{ linktest.Communicators }
 
-func (*failing) Err() error                  { return errors.New("the connection broke") }
-func (*failing) Transfer([]torch.Move) error { return nil }
-func (*failing) Abort()                      {}
-func (*failing) Close()                      {}
+func (*failing) Err() error                 { return errors.New("the connection broke") }
+func (*failing) Transfer([]link.Move) error { return nil }
+func (*failing) Abort()                     {}
+func (*failing) Close()                     {}
 
 // clock is a stream as a vector clock: how much was queued on it, and how much of each stream is known
 // to have ended before what is queued next begins.
@@ -460,7 +460,7 @@ func (n *noted) Open(_ []byte, d torch.Device, sends bool) (int, error) {
 	return len(n.sends) - 1, nil
 }
 
-func (n *noted) Transfer(moves []torch.Move) error {
+func (n *noted) Transfer(moves []link.Move) error {
 	for _, m := range moves {
 		on, h := m.On.(*clock), torch.NewCtx(torch.Options{})
 		end, what := 1, "received into memory that is still used"

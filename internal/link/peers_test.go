@@ -71,7 +71,7 @@ func act(s peerSettings) error {
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
 		end := link.End{Device: a.device, Copies: a.device.NewStream}
-		direct, err := link.Connect(&torch.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
+		direct, err := link.Connect(&link.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
 			g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
 		}, meet(g))
 		defer direct.Close()

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/torch"
 )
@@ -148,7 +149,7 @@ func (c *Communicators) Open(id []byte, _ torch.Device, sends bool) (int, error)
 }
 
 // Transfer queues moves. Those on one stream go on side by side, except those over one communicator.
-func (c *Communicators) Transfer(moves []torch.Move) error {
+func (c *Communicators) Transfer(moves []link.Move) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.Err(); err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"penstock.example/internal/must"
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/solver"
 )
 
 // chain draws the chain of a seed: even or ragged sizes, repeated blocks, memory that inputs share.

@@ -10,10 +10,10 @@ import (
 
 	"penstock.example/internal/draws"
 	"penstock.example/internal/must"
+	"penstock.example/internal/planfile"
 	"penstock.example/internal/proctest"
+	"penstock.example/internal/solver"
 	"penstock.example/remat"
-	"penstock.example/remat/planfile"
-	"penstock.example/remat/solver"
 )
 
 // shares are the limits that the chains of models are solved under, as parts of what lies between

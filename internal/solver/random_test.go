@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
+	. "penstock.example/internal/solver"
 	. "penstock.example/remat"
-	. "penstock.example/remat/solver"
 )
 
 var chainCount = flag.Int("chains", draws.Pick(20_000, 200_000), "random chains whose plans TestPlansKeepTheirLimits checks")

@@ -1,4 +1,4 @@
-package torch
+package link
 
 import (
 	"errors"

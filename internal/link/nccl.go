@@ -1,4 +1,4 @@
-package torch
+package link
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"penstock.example/internal/shim"
 	"penstock.example/internal/stream"
+	"penstock.example/torch"
 )
 
 // NCCL is the communicators of this process: each carries tensors' memory from a CUDA device of one
@@ -27,11 +28,11 @@ type NCCL struct {
 type Move struct {
 	Over   int // what Open returned
 	On     stream.Stream
-	Tensor *Tensor
+	Tensor *torch.Tensor
 }
 
 // ErrNCCLClosed is the error of calls after Abort or Close.
-var ErrNCCLClosed = errors.New("torch: the NCCL communicators were closed")
+var ErrNCCLClosed = errors.New("the NCCL communicators were closed")
 
 // ID makes what both ends of a communicator know it by. It fails in a build without NCCL.
 func (n *NCCL) ID() ([]byte, error) {
@@ -41,12 +42,16 @@ func (n *NCCL) ID() ([]byte, error) {
 
 // Open joins the other end, for a device of this process, that sends or receives. It blocks until
 // that has called Open with the same id, or Abort is called. It returns the number of the
-// communicator. Processes that have several open them in the same order: see internal/link/rounds.go.
-func (n *NCCL) Open(id []byte, d Device, sends bool) (over int, err error) {
+// communicator. Processes that have several open them in the same order: see rounds.go.
+func (n *NCCL) Open(id []byte, d torch.Device, sends bool) (over int, err error) {
 	if err := d.Usable(); err != nil {
-		return 0, fmt.Errorf("torch: NCCL: %w", err)
+		return 0, fmt.Errorf("NCCL: %w", err)
 	}
-	comm, err := shim.OpenNCCL((*shim.NCCLID)(id), int(1-flag(sends)), d.Index, &n.stop)
+	rank := 1
+	if sends {
+		rank = 0
+	}
+	comm, err := shim.OpenNCCL((*shim.NCCLID)(id), rank, d.Index, &n.stop)
 	if err != nil {
 		return 0, err
 	}
@@ -74,7 +79,7 @@ func (n *NCCL) Transfer(moves []Move) error {
 	var streams []int64
 	for _, m := range moves {
 		comms, tensors = append(comms, n.comms[m.Over]), append(tensors, m.Tensor.Handle())
-		streams = append(streams, m.On.(Stream).id)
+		streams = append(streams, m.On.(torch.Stream).ID())
 	}
 	return shim.TransferNCCL(comms, tensors, streams, &n.stop)
 }
@@ -124,8 +129,8 @@ func (n *NCCL) end(f func([]shim.NCCL)) {
 
 // GPU is what tells a CUDA device from all others, of any machine; "" for a CPU, and in a build
 // without NCCL.
-func (d Device) GPU() string {
-	if d.Kind != KindCUDA || d.Usable() != nil || shim.NCCLVersion() == 0 {
+func GPU(d torch.Device) string {
+	if d.Kind != torch.KindCUDA || d.Usable() != nil || shim.NCCLVersion() == 0 {
 		return ""
 	}
 	id, _ := shim.GPUID(d.Index) // "" where it fails

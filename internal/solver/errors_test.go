@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	. "penstock.example/internal/solver"
 	. "penstock.example/remat"
-	. "penstock.example/remat/solver"
 )
 
 func TestSolversRefuse(t *testing.T) {

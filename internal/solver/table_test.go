@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	. "penstock.example/remat/solver"
+	. "penstock.example/internal/solver"
 )
 
 // TestCurve: no point beats another, every limit between has about the time of its plan, and the curve

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	. "penstock.example/internal/solver"
 	. "penstock.example/remat"
-	. "penstock.example/remat/solver"
 )
 
 // ragged is a chain of few layers with large sizes that have nothing in common, of which a few are

@@ -1,4 +1,4 @@
-package torch
+package system
 
 import (
 	"errors"
@@ -43,11 +43,11 @@ func number(text []byte, word string) int64 {
 // (/proc/meminfo), or less if a cgroup of version 2, from the process's own up to the root, has less left
 // under its limit. Files that a cgroup has read and not used lately count as free, as the system drops
 // them first. Swap does not count.
-func AvailableMemory() (int64, error) { return availableMemory("/") }
+func AvailableMemory() (int64, error) { return AvailableMemoryUnder("/") }
 
-// availableMemory is AvailableMemory of a system whose files are under root. A group that is not there
+// AvailableMemoryUnder is AvailableMemory of a system whose files are under root. A group that is not there
 // counts as unlimited: a container may see its own groups alone, and their path on the host.
-func availableMemory(root string) (int64, error) {
+func AvailableMemoryUnder(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return 0, err

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	. "penstock.example/remat/solver"
+	. "penstock.example/internal/solver"
 )
 
 var kindsOfChains = []dice{

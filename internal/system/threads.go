@@ -1,4 +1,4 @@
-package torch
+package system
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func PinThread(cores []int) error {
 		list = append(list, int32(c))
 	}
 	if err := shim.PinThread(list); err != nil {
-		return fmt.Errorf("torch: cores %v: %s", cores, err.Message)
+		return fmt.Errorf("cores %v: %s", cores, err.Message)
 	}
 	return nil
 }
@@ -34,9 +34,6 @@ func TagThread(tag int64) { shim.TagThread(tag) }
 
 // ThreadTag returns the number that the calling OS thread is marked with; 0 is none.
 func ThreadTag() int64 { return shim.ThreadTag() }
-
-// Version is libtorch's version.
-func Version() string { return shim.Version() }
 
 // Library is the file of libtorch that this process has loaded, or "".
 func Library() string { return shim.Library() }
@@ -50,7 +47,23 @@ func ThreadTime() time.Duration {
 	var t syscall.Timespec
 	if _, _, failure := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock,
 		uintptr(unsafe.Pointer(&t)), 0); failure != 0 {
-		panic("torch: reading the thread's clock: " + failure.Error()) // Linux has had it since 2.6
+		panic("reading the thread's clock: " + failure.Error()) // Linux has had it since 2.6
 	}
 	return time.Duration(t.Nano())
 }
+
+// CUDABuild is the versions of CUDA and NCCL that this build was made with, such as "12.4" and
+// "2.22.3". Both are "" in a build without CUDA.
+func CUDABuild() (cuda, nccl string) {
+	if v := shim.CUDAVersion(); v > 0 {
+		cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+	}
+	if v := shim.NCCLVersion(); v > 0 {
+		nccl = fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
+	}
+	return cuda, nccl
+}
+
+// CUDALibraries is the libraries of GPUs that are linked, such as "cuBLAS 13.1.0, cuDNN 9.19.0". On
+// them, as on the model of the GPU, the last bits of results depend. It is "" in a build without CUDA.
+func CUDALibraries() string { return shim.GPULibraries() }

@@ -6,7 +6,7 @@ import (
 
 	"penstock.example/remat"
 
-	"penstock.example/remat/solver"
+	"penstock.example/internal/solver"
 )
 
 // alike is a chain of layers that are all the same: 10 µs forward, 20 µs backward, outputs of 4 MB

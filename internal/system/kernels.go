@@ -1,4 +1,5 @@
-package torch
+// Package system tells what this process computes with, and the memory and threads it has.
+package system
 
 import (
 	"cmp"

@@ -1,0 +1,158 @@
+package link_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"penstock.example/internal/link"
+	"penstock.example/internal/must"
+	"penstock.example/internal/stream"
+	"penstock.example/internal/torchtest"
+	"penstock.example/torch"
+)
+
+// ncclEnd is a process's part: its communicators, a device, a stream for each direction, and a context
+// that works on the first.
+type ncclEnd struct {
+	*link.NCCL
+	c       *torch.Ctx
+	streams [2]stream.Stream
+	over    [2]int // the communicators to and from the other end
+}
+
+// move is a move by a direction: 0 sends, 1 receives.
+func (e *ncclEnd) move(direction int, x *torch.Tensor) link.Move {
+	return link.Move{Over: e.over[direction], On: e.streams[direction], Tensor: x}
+}
+
+// finish waits for what was queued on both streams.
+func (e *ncclEnd) finish() {
+	for _, s := range e.streams {
+		stream.End(stream.Host{}, s)
+	}
+}
+
+// ncclEnds are two processes, which are two GPUs of this one, that can send each other.
+func ncclEnds(t *testing.T) (ends [2]*ncclEnd) {
+	t.Helper()
+	if torch.CUDADevices() < 2 {
+		t.Skip("NCCL needs two GPUs")
+	}
+	var both sync.WaitGroup
+	for i := range ends {
+		d := torch.CUDA(i)
+		ends[i] = &ncclEnd{NCCL: &link.NCCL{}, c: torchtest.New(t, torch.Options{Device: d}),
+			streams: [2]stream.Stream{d.NewStream(), d.NewStream()}}
+		ends[i].c.SetStream(ends[i].streams[0])
+	}
+	for from := range ends {
+		id := must.Get(ends[from].ID())(t)
+		for i, e := range ends {
+			both.Go(func() {
+				direction := 0
+				if i != from {
+					direction = 1
+				}
+				var err error
+				if e.over[direction], err = e.Open(id, torch.CUDA(i), i == from); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+	}
+	t.Cleanup(func() {
+		for _, e := range ends {
+			both.Go(e.Close)
+		}
+		both.Wait()
+	})
+	return ends
+}
+
+// both runs f for both ends at once.
+func both(ends [2]*ncclEnd, f func(i int, e *ncclEnd)) {
+	var all sync.WaitGroup
+	for i, e := range ends {
+		all.Go(func() { f(i, e) })
+	}
+	all.Wait()
+}
+
+// Two processes that both send 8 MiB and receive as much wait for nobody: queued in one group, and one
+// after the other on the streams of the two directions.
+func TestNCCLInBothDirections(t *testing.T) {
+	for _, grouped := range []bool{true, false} {
+		ends := ncclEnds(t)
+		both(ends, func(i int, e *ncclEnd) {
+			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)),
+				e.c.Zeros(torch.Float32, 2<<20)
+			e.c.Synchronize()
+			moves := [][]link.Move{{e.move(0, own)}, {e.move(1, other)}}
+			if grouped {
+				moves = [][]link.Move{{e.move(0, own), e.move(1, other)}}
+			}
+			for _, m := range moves {
+				if err := e.Transfer(m); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			e.finish()
+			if v := torch.Values[float32](other); slices.Min(v) != float32(2-i) ||
+				slices.Max(v) != float32(2-i) {
+				t.Errorf("GPU %d received %v to %v, want %d", i, slices.Min(v), slices.Max(v), 2-i)
+			}
+		})
+	}
+}
+
+// Abort, from another thread, ends a process that waits for another to join, one that waits for what
+// nobody sends, and one that has less room than comes. The process can open communicators afterwards.
+func TestNCCLAbort(t *testing.T) {
+	ends := ncclEnds(t)
+	alone, ended := &link.NCCL{}, make(chan error)
+	id := must.Get(alone.ID())(t)
+	go func() {
+		_, err := alone.Open(id, torch.CUDA(0), true)
+		ended <- err
+	}()
+	time.Sleep(10 * time.Millisecond) // most often it waits by then
+	alone.Abort()
+	if err := <-ended; err == nil {
+		t.Error("a process has joined nobody")
+	}
+	for name, sent := range map[string]int64{"nothing is sent": 0, "more is sent": 2 << 20,
+		"less is sent": 1} {
+		ends := ncclEnds(t)
+		both(ends, func(i int, e *ncclEnd) {
+			x := e.c.Zeros(torch.Float32, 1<<20)
+			if i == 0 {
+				x = e.c.Zeros(torch.Float32, sent)
+			}
+			e.c.Synchronize()
+			if i == 1 || sent > 0 {
+				if err := e.Transfer([]link.Move{e.move(i, x)}); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			time.AfterFunc(50*time.Millisecond, e.Abort)
+			e.finish() // it has ended, or was ended
+			time.Sleep(100 * time.Millisecond)
+			if err := e.Transfer([]link.Move{e.move(i, x)}); !errors.Is(err, link.ErrNCCLClosed) {
+				t.Errorf("%s: a transfer over a communicator that was aborted: %v", name, err)
+			}
+		})
+	}
+	both(ends, func(i int, e *ncclEnd) {
+		x := e.c.Zeros(torch.Float32, 4)
+		e.c.Synchronize()
+		if err := e.Transfer([]link.Move{e.move(i, x)}); err != nil {
+			t.Error(err)
+		}
+		e.finish()
+	})
+}
