@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/schedule"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -7,13 +7,13 @@ import (
 	"sync"
 
 	"penstock.example/group"
+	"penstock.example/internal/segment"
 	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/remat"
 	"penstock.example/schedule"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

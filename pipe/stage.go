@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"penstock.example/internal/link"
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/schedule"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -3,8 +3,8 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -7,11 +7,11 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/segment"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock.example/internal/segment"
 	"penstock.example/internal/system"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/internal/segment"
 	"penstock.example/plan"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

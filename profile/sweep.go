@@ -3,9 +3,9 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

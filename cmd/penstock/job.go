@@ -13,12 +13,12 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/report"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/profile"
-	"penstock.example/report"
 	"penstock.example/torch"
 	"penstock.example/train"
 )

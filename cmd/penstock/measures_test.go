@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"penstock.example/internal/metrics"
 	"penstock.example/internal/proctest"
-	"penstock.example/metrics"
 )
 
 // history is what a run with --out has measured.

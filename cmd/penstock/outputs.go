@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"penstock.example/internal/disk"
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
+	"penstock.example/internal/report"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/remat"
-	"penstock.example/report"
 	"penstock.example/torch"
 	"penstock.example/train"
 )

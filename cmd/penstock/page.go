@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/metrics"
+	"penstock.example/internal/report"
 	"penstock.example/internal/solver"
-	"penstock.example/metrics"
-	"penstock.example/report"
 )
 
 func newReport() *cobra.Command {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock.example/report"
+	"penstock.example/internal/report"
 )
 
 // A run's page has its step as planned and as it ran, its numbers, its layers with what was measured, and the

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"penstock.example/internal/report"
 	"penstock.example/plan"
 	"penstock.example/remat"
-	"penstock.example/report"
 	"penstock.example/torch"
 )
 

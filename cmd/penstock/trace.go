@@ -9,9 +9,9 @@ import (
 	"penstock.example/data"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/draw"
+	"penstock.example/internal/trace"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
-	"penstock.example/trace"
 	"penstock.example/train"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
 	"penstock.example/train"
 )
 

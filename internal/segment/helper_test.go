@@ -4,10 +4,10 @@ import (
 	"runtime"
 
 	"penstock.example/internal/must"
+	"penstock.example/internal/segment"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

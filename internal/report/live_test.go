@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock.example/metrics"
-	"penstock.example/report"
+	"penstock.example/internal/metrics"
+	"penstock.example/internal/report"
 )
 
 // serving serves a run of ten steps.

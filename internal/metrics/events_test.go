@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
 )
 
 // records reads an event file as record_reader.cc does, and the fields of each Event in their order as

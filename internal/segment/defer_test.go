@@ -8,10 +8,10 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/must"
+	"penstock.example/internal/segment"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 )
 

@@ -16,8 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/trace"
 	"penstock.example/schedule"
-	"penstock.example/trace"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

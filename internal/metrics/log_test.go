@@ -15,7 +15,7 @@ import (
 
 	"penstock.example/internal/disk"
 	_ "penstock.example/internal/draws" // sets the number of draws
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
 )
 
 // step is what a run measures after a step, the same whenever it takes it.

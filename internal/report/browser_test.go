@@ -20,10 +20,10 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"penstock.example/internal/metrics"
 	"penstock.example/internal/proctest"
+	"penstock.example/internal/report"
 	"penstock.example/internal/solver"
-	"penstock.example/metrics"
-	"penstock.example/report"
 )
 
 // best is the curve of chain.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
+	"penstock.example/internal/report"
 	"penstock.example/plan"
 	"penstock.example/remat"
-	"penstock.example/report"
 	"penstock.example/schedule"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
 )
 
 // Live serves the page of a run that goes on: at / the page so far, at /events the news, as

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock.example/report"
+	"penstock.example/internal/report"
 	"penstock.example/schedule"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/must"
+	"penstock.example/internal/segment"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/remat"
-	"penstock.example/segment"
 	"penstock.example/torch"
 	"pgregory.net/rapid"
 )

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
 )
 
 // mostSteps is about how many steps a page has: more than a screen has points.

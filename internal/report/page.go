@@ -10,7 +10,7 @@ import (
 	"io"
 	"strings"
 
-	"penstock.example/metrics"
+	"penstock.example/internal/metrics"
 )
 
 // Page is the content of a page.
