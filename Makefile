@@ -12,11 +12,11 @@ SMOKE_FLAGS = --model resnet20 --data fashion-mnist --stages 2 --chunks 8 --chec
 	--steps 20 --format json --out out/smoke
 
 # Packages that build and are tested without cgo.
-PURE = ./internal/disk ./internal/launch ./internal/stream ./plan ./schedule ./remat/... ./internal/solver ./internal/planfile ./safetensors ./tokenizer ./data ./trace ./metrics ./report
+PURE = ./internal/disk ./internal/launch ./internal/stream ./plan ./schedule ./remat/... ./internal/solver ./internal/planfile ./safetensors ./tokenizer ./data ./internal/trace ./internal/metrics ./internal/report
 
 # Packages whose own code has goroutines; in others nothing races. Of SOME_RACY, `make test` looks at the tests that RACES names.
 RACY = ./internal/launch ./data
-SOME_RACY = ./report ./internal/solver ./pipe
+SOME_RACY = ./internal/report ./internal/solver ./pipe
 FULL_RACY = ./group ./internal/link ./profile ./train
 RACES = LiveRefuses LiveEvents LiveWaits KeepTheirLimits AgreesWithTheRecurrence CurveIsOfPlans DeviceBeatsPolicies \
 	Concurrent CallsFromWithin RunAnother RunEachOther SkipIsTakenOver FailedRunsBesideOthers UpdatesBesideRuns TestTransparency$$ \
@@ -76,7 +76,7 @@ test-full: ## tests with all networks, cuts and policies, and many draws: hours
 
 test-avx2: ## tests whose results depend on the instruction set, as on a processor without AVX-512
 	@scripts/setup
-	scripts/avx2 go test -timeout 30m ./torch ./nn ./segment ./internal/pins
+	scripts/avx2 go test -timeout 30m ./torch ./nn ./internal/segment ./internal/pins
 	scripts/avx2 go test -timeout 30m ./pipe -run Transparency
 
 bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; BENCH_FLAGS=--quick takes minutes

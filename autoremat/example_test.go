@@ -44,7 +44,8 @@ func Example() {
 		sgd.Step(c, nn.Params(model))
 		nn.ZeroGrads(model)
 		if step > 0 { // the first step measures
-			fmt.Println("as predicted:", torch.CPU(0).Memory().Peak <= m.Predicted(), "within the limit:", m.Predicted() <= 8<<20)
+			fmt.Println("as predicted:", torch.CPU(0).Memory().Peak <= m.Predicted(), "within the limit:",
+				m.Predicted() <= 8<<20)
 		}
 		c.Release(mark)
 	}

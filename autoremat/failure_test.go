@@ -35,7 +35,8 @@ func moving(fail func(layer int, when string)) *nn.Sequential {
 			if !c.Grad() {
 				return y
 			}
-			return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)}, breaking{func() { fail(i, "backward") }})[0]
+			return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
+				breaking{func() { fail(i, "backward") }})[0]
 		}
 		m.Add(fmt.Sprint("norm", i), nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: i == 1}))
 		m.Add(fmt.Sprint("linear", i), nn.NewLinear(4, 4))
@@ -140,8 +141,9 @@ func TestFailedCallChangesNothing(t *testing.T) {
 					if (err != nil) != met0 || !met0 && when != "again" {
 						t.Errorf("%s: got %v", what, err)
 					}
-					if want := fmt.Sprint("counting", layer); err != nil && kind != "Goexit" && (n.Path() != want && when != "backward" || !strings.Contains(err.Error(), "broken") ||
-						(kind == "panic") != errors.Is(err, plain)) {
+					if want := fmt.Sprint("counting", layer); err != nil && kind != "Goexit" &&
+						(n.Path() != want && when != "backward" || !strings.Contains(err.Error(), "broken") ||
+							(kind == "panic") != errors.Is(err, plain)) {
 						t.Errorf("%s: got %v in %q, want an error of %s", what, err, n.Path(), want)
 					}
 					for name, value := range stateOf(b.model) {
@@ -152,7 +154,8 @@ func TestFailedCallChangesNothing(t *testing.T) {
 					nn.ZeroGrads(b.model)
 					b.Close()
 					if got := device.Memory().Live; got != live || torch.LiveTensors() != tensors {
-						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live, torch.LiveTensors()-tensors)
+						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live,
+							torch.LiveTensors()-tensors)
 					}
 				}
 			}
@@ -190,7 +193,10 @@ func TestRefusedCallChangesNothing(t *testing.T) {
 				before = stateOf(b.model)
 				loss := b.Sum(y)
 				err = call(func() error {
-					return torch.Try(func() { b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false) })
+					return torch.Try(func() {
+						b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil},
+							false)
+					})
 				})
 			}
 			var refused *torch.MemoryError
@@ -225,7 +231,8 @@ func TestOverwrittenInput(t *testing.T) {
 	x := b.normal(8, 32)
 	y := b.m.Forward(b.ctx(), x)
 	b.NoGrad(func() { b.MulScalar_(x, 2) })
-	if err := b.back(y); err == nil || !strings.Contains(err.Error(), "input 0 was overwritten between forward and backward") {
+	if err := b.back(y); err == nil || !strings.Contains(err.Error(),
+		"input 0 was overwritten between forward and backward") {
 		t.Errorf("got %v", err)
 	}
 }

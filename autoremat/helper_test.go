@@ -126,7 +126,8 @@ type wrapped struct {
 
 // with makes the model on its device, wraps it, and calls f with what trains. Nothing of it is left then.
 func (q problem) with(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, f func(c *torch.Ctx, w wrapped)) {
-	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
+	// autograd orders what is used several times by numbers that it counts on each thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c := torch.NewCtx(torch.Options{Device: device, Threads: 1})
 	defer c.Close()
@@ -142,7 +143,8 @@ func (q problem) with(wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, f func(
 
 // run trains for some steps and records everything. before is told of each step when its batch is
 // there, after when the update is over.
-func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, before, after func(step int, w wrapped)) (r *record) {
+func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential) wrapped, before,
+	after func(step int, w wrapped)) (r *record) {
 	t.Helper()
 	q.with(wrap, func(c *torch.Ctx, w wrapped) {
 		var o optim.Optimizer
@@ -155,7 +157,8 @@ func (q problem) run(t test, steps int, wrap func(c *torch.Ctx, m *nn.Sequential
 	return r
 }
 
-func (q problem) train(t test, c *torch.Ctx, w wrapped, o optim.Optimizer, steps int, before, after func(step int, w wrapped)) *record {
+func (q problem) train(t test, c *torch.Ctx, w wrapped, o optim.Optimizer, steps int, before,
+	after func(step int, w wrapped)) *record {
 	t.Helper()
 	r := &record{}
 	for step := range steps {

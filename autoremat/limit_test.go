@@ -22,7 +22,9 @@ func mlp() problem {
 	return problem{
 		name: "mlp",
 		model: func() *nn.Sequential {
-			return nn.NewSequential(nn.NewLinear(20, 40), nn.NewReLUInPlace(), nn.NewSequential(nn.NewLinear(40, 40), nn.NewBatchNorm1d(40, nn.BatchNormConfig{}), nn.NewReLU(), nn.NewDropout(0.3)),
+			return nn.NewSequential(nn.NewLinear(20, 40), nn.NewReLUInPlace(),
+				nn.NewSequential(nn.NewLinear(40, 40), nn.NewBatchNorm1d(40, nn.BatchNormConfig{}),
+					nn.NewReLU(), nn.NewDropout(0.3)),
 				nn.NewLinear(40, 40), nn.NewTanh(), nn.NewDropout(0.1), nn.NewLinear(40, 5))
 		},
 		input: []int64{16, 20}, target: classes(16, 5), loss: nn.CrossEntropy(),
@@ -59,7 +61,8 @@ func zoo(t testing.TB) []problem {
 		m := nn.NewSequential(nn.NewConv2d(1, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))
 		for i := range int64(4) {
 			from, grow := 4+2*i, &tupled{}
-			norm, conv := nn.NewBatchNorm2d(from, nn.BatchNormConfig{}), nn.NewConv2d(from, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)})
+			norm, conv := nn.NewBatchNorm2d(from, nn.BatchNormConfig{}),
+				nn.NewConv2d(from, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)})
 			grow.Child("norm", norm)
 			grow.Child("conv", conv)
 			grow.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -71,18 +74,23 @@ func zoo(t testing.TB) []problem {
 	}
 	list := []problem{
 		mlp(), tower(),
-		{name: "resnet20", model: built("resnet20", models.Options{Width: 4}), input: []int64{4, 3, 32, 32}, target: classes(4, 10), loss: cross, optimizer: draws.Pick(sgd, nil)},
-		{name: "gpt", model: built("gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Dropout: 0.2}), input: []int64{4, 5}, tokens: 10, target: func(c *torch.Ctx, step int) *torch.Tensor {
+		{name: "resnet20", model: built("resnet20", models.Options{Width: 4}), input: []int64{4, 3, 32, 32},
+			target: classes(4, 10), loss: cross, optimizer: draws.Pick(sgd, nil)},
+		{name: "gpt", model: built("gpt",
+			models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2,
+				Dropout: 0.2}), input: []int64{4, 5}, tokens: 10, target: func(c *torch.Ctx, step int) *torch.Tensor {
 			return c.Reshape(classes(20, 10)(c, step), 4, 5)
 		}, loss: cross},
-		{name: "unet", model: built("unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}), input: []int64{4, 3, 32, 32}, target: func(c *torch.Ctx, step int) *torch.Tensor {
-			c.SetSeed(uint64(step))
-			return c.Normal_(c.Empty(torch.Float32, 4, 1, 32, 32), 0, 1)
-		}, loss: nn.MSE()},
+		{name: "unet", model: built("unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}),
+			input: []int64{4, 3, 32, 32}, target: func(c *torch.Ctx, step int) *torch.Tensor {
+				c.SetSeed(uint64(step))
+				return c.Normal_(c.Empty(torch.Float32, 4, 1, 32, 32), 0, 1)
+			}, loss: nn.MSE()},
 		{name: "dense", model: dense, input: []int64{4, 1, 6, 6}, target: classes(4, 3), loss: cross},
 	}
 	if draws.Full {
-		list = append(list, problem{name: "resnet18", model: built("resnet18", models.Options{Classes: 5}), input: []int64{4, 3, 32, 32}, target: classes(4, 5), loss: cross, optimizer: sgd})
+		list = append(list, problem{name: "resnet18", model: built("resnet18", models.Options{Classes: 5}),
+			input: []int64{4, 3, 32, 32}, target: classes(4, 5), loss: cross, optimizer: sgd})
 	}
 	return list
 }
@@ -103,12 +111,15 @@ func TestLimits(t *testing.T) {
 				defer o.Close()
 				got := &record{}
 				q.with(under(t, limit, o), func(c *torch.Ctx, w wrapped) {
-					got = q.train(t, c, w, o, 3, func(int, wrapped) { device.ResetPeak() }, func(step int, w wrapped) {
-						peak := device.Memory().Peak
-						if most = max(most, w.m.Predicted()); peak > w.m.Predicted() || w.m.Predicted() > limit {
-							t.Errorf("limit %d, step %d: the peak is %d, predicted were %d", limit, step, peak, w.m.Predicted())
-						}
-					})
+					got = q.train(t, c, w, o, 3, func(int, wrapped) { device.ResetPeak() },
+						func(step int, w wrapped) {
+							peak := device.Memory().Peak
+							if most = max(most, w.m.Predicted()); peak > w.m.Predicted() ||
+								w.m.Predicted() > limit {
+								t.Errorf("limit %d, step %d: the peak is %d, predicted were %d", limit, step,
+									peak, w.m.Predicted())
+							}
+						})
 					for _, op := range w.m.Plan().Stages[0].MicroBatches[0].Ops {
 						if op.Kind != remat.Backward && op.Kind != remat.LossStep {
 							again++
@@ -123,10 +134,12 @@ func TestLimits(t *testing.T) {
 				return again
 			}
 			if again := trained(1 << 40); again != 0 || least >= most {
-				t.Errorf("%d forwards are run again without a limit, which takes %d; the least limit is %d", again, most, least)
+				t.Errorf("%d forwards are run again without a limit, which takes %d; the least limit is %d",
+					again, most, least)
 			}
 			for _, limit := range []int64{least, (least + most) / 2} {
-				if again := trained(limit); again == 0 && limit == least && q.name != "gpt" { // whose loss takes most
+				// whose loss takes most
+				if again := trained(limit); again == 0 && limit == least && q.name != "gpt" {
 					t.Errorf("limit %d of %d to %d: %d forwards are run again", limit, least, most, again)
 				}
 			}

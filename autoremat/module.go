@@ -97,7 +97,8 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	ys := m.ForwardTuple(c, []*torch.Tensor{x})
 	if len(ys) != 1 {
 		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(),
-			Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with ForwardTuple", len(ys))})
+			Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with "+
+				"ForwardTuple", len(ys))})
 	}
 	return ys[0]
 }
@@ -156,7 +157,8 @@ type memoryError struct{ *plan.MemoryError }
 // Error has the least limit.
 func (e memoryError) Error() string {
 	s := e.Stages[0]
-	return fmt.Sprintf("autoremat: a step needs %d bytes on %s, set by %s, and may have %d; use a limit of at least "+
+	return fmt.Sprintf("autoremat: a step needs %d bytes on %s, set by %s, and may have %d; use a limit "+
+		"of at least "+
 		"%d bytes, or smaller batches", s.Least, s.Device, s.SetBy, s.Limit, s.Least)
 }
 
@@ -177,10 +179,12 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	}
 	for _, p := range nn.State(m.model) {
 		if !p.Exists() {
-			return nil, fmt.Errorf("autoremat: the parameter %q does not exist; call nn.Materialise before", p.Name)
+			return nil, fmt.Errorf("autoremat: the parameter %q does not exist; call nn.Materialise before",
+				p.Name)
 		}
 	}
-	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal, Threads: like.threads,
+	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal,
+		Threads:  like.threads,
 		Autocast: like.autocast}
 	if m.config.Optimizer != nil {
 		config.Optimizer = updater{m.config.Optimizer}

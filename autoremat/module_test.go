@@ -17,7 +17,8 @@ import (
 )
 
 // trained returns what a few steps leave of a model whose parts build may wrap.
-func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential, wrap func(*nn.Sequential) nn.Layer, x []int64) *record {
+func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential,
+	wrap func(*nn.Sequential) nn.Layer, x []int64) *record {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -56,14 +57,18 @@ func trained(t *testing.T, seed uint64, build func(wrap func(*nn.Sequential) nn.
 // without it.
 func TestModulesInModels(t *testing.T) {
 	part := func(dim int64) *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(dim, dim), nn.NewDropout(0.3), nn.NewTanh(), nn.NewLinear(dim, dim), nn.NewBatchNorm1d(dim, nn.BatchNormConfig{}), nn.NewReLUInPlace())
+		return nn.NewSequential(nn.NewLinear(dim, dim), nn.NewDropout(0.3), nn.NewTanh(),
+			nn.NewLinear(dim, dim), nn.NewBatchNorm1d(dim, nn.BatchNormConfig{}), nn.NewReLUInPlace())
 	}
 	for name, build := range map[string]func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential{
 		"first, middle and last": func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential {
-			return nn.NewSequential(wrap(part(8)), nn.NewTanh(), nn.NewSequential(nn.NewLinear(8, 8), wrap(part(8))), wrap(part(8)))
+			return nn.NewSequential(wrap(part(8)), nn.NewTanh(),
+				nn.NewSequential(nn.NewLinear(8, 8), wrap(part(8))), wrap(part(8)))
 		},
 		"under a checkpoint": func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential {
-			return nn.NewSequential(nn.NewLinear(8, 8), nn.Checkpointed(nn.NewSequential(nn.NewTanh(), wrap(part(8)), nn.NewDropout(0.2))), nn.NewLinear(8, 2))
+			return nn.NewSequential(nn.NewLinear(8, 8),
+				nn.Checkpointed(nn.NewSequential(nn.NewTanh(), wrap(part(8)),
+					nn.NewDropout(0.2))), nn.NewLinear(8, 2))
 		},
 		"with skips inside and around": func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential {
 			inside := &network{Sequential: nn.NewSequential()}
@@ -82,16 +87,21 @@ func TestModulesInModels(t *testing.T) {
 			tie := func() nn.Layer {
 				l := &lambda{}
 				p := l.Share("weight", first.Weight)
-				l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, p.Tensor(), nil) }
+				l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+					return c.PlainLinear(x, p.Tensor(),
+						nil)
+				}
 				return l
 			}
-			return nn.NewSequential(first, nn.NewTanh(), wrap(nn.NewSequential(nn.NewLinear(8, 8), tie(), nn.NewTanh())), nn.NewTanh(), tie())
+			return nn.NewSequential(first, nn.NewTanh(),
+				wrap(nn.NewSequential(nn.NewLinear(8, 8), tie(), nn.NewTanh())), nn.NewTanh(), tie())
 		},
 		"tuples at the end": func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential {
-			return nn.NewSequential(wrap(nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				y := c.Tanh(xs[0])
-				return []*torch.Tensor{y, c.Argmax(xs[0], 1), y, c.Mul(xs[0], xs[0])}
-			}))), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return nn.NewSequential(wrap(nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(),
+				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					y := c.Tanh(xs[0])
+					return []*torch.Tensor{y, c.Argmax(xs[0], 1), y, c.Mul(xs[0], xs[0])}
+				}))), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{c.Add(c.Mul(xs[0], xs[2]), xs[3]), xs[1]}
 			}))
 		},
@@ -167,7 +177,8 @@ func TestAtomic(t *testing.T) {
 		return out
 	}
 	atomic := nn.NewSequential(autoremat.Atomic(inner()))
-	if a, b := names(nn.NewSequential(inner())), names(atomic); len(atomic.Layers()) != 1 || !slices.Equal(a, b) {
+	if a, b := names(nn.NewSequential(inner())), names(atomic); len(atomic.Layers()) != 1 ||
+		!slices.Equal(a, b) {
 		t.Errorf("names are %v, and %v in an atomic layer", a, b)
 	}
 }

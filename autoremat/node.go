@@ -100,7 +100,8 @@ func (n *node) Backward(c *torch.Ctx, a *torch.Arrival) {
 	n.m.measureLoss(n)
 	for i, x := range n.inputs {
 		if x.Changes() != n.changes[i] {
-			n.panic(c, n.inputs, fmt.Errorf("input %d was overwritten between forward and backward, which may compute from it "+
+			n.panic(c, n.inputs, fmt.Errorf("input %d was overwritten between forward and backward, "+
+				"which may compute from it "+
 				"again; let it be until then, or give the module a Clone", i))
 		}
 	}

@@ -51,17 +51,22 @@ func (m *network) grow(i, k int) {
 	case 4:
 		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewReLUInPlace()))
 	case 5:
-		m.add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity()), nn.NewReLU()))
+		m.add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity()),
+			nn.NewReLU()))
 	case 6:
 		m.add(nn.NewBasicBlock(2, 2, 1))
 	case 7:
-		m.add(autoremat.Atomic(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewTanh(), nn.NewDropout(0.2))))
+		m.add(autoremat.Atomic(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}),
+			nn.NewTanh(), nn.NewDropout(0.2))))
 	case 8:
 		m.add(nn.Checkpointed(nn.NewSequential(nn.NewLinear(6, 6), nn.NewDropout(0.3), nn.NewTanh())))
 	case 9:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
 	case 10:
-		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
+		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Add(x,
+				c.SumDim(x, []int64{1, 3}, true))
+		}))
 	case 11, 12:
 		m.push(k == 12)
 	case 13:
@@ -138,19 +143,23 @@ func TestAnyModelIsItself(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SliceOfN(rapid.IntRange(0, kinds-1), 1, 9).Draw(t, "model")
 		q := problem{
-			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6, 6}, target: classes(3, 3), loss: nn.CrossEntropy(),
-			inputGrad: rapid.Bool().Draw(t, "inputGrad"), retain: rapid.Bool().Draw(t, "retain"), batches: rapid.IntRange(1, 2).Draw(t, "batches"),
+			model: func() *nn.Sequential { return grown(numbers) }, input: []int64{3, 2, 6,
+				6}, target: classes(3, 3), loss: nn.CrossEntropy(),
+			inputGrad: rapid.Bool().Draw(t, "inputGrad"), retain: rapid.Bool().Draw(t,
+				"retain"), batches: rapid.IntRange(1, 2).Draw(t, "batches"),
 		}
 		live, limit := torch.LiveTensors(), int64(1<<30)
 		want := q.run(t, 2, plain, nil, nil)
 		if !q.retain && q.batches == 1 && rapid.Bool().Draw(t, "tight") { // which others leave memory for
 			limit = q.least(t)
 		}
-		got := q.run(t, 2, under(t, limit, nil), func(int, wrapped) { device.ResetPeak() }, func(step int, w wrapped) {
-			if peak := device.Memory().Peak; !q.retain && (peak > w.m.Predicted() || peak > limit) {
-				t.Errorf("limit %d, step %d: the peak is %d, predicted were %d", limit, step, peak, w.m.Predicted())
-			}
-		})
+		got := q.run(t, 2, under(t, limit, nil), func(int, wrapped) { device.ResetPeak() },
+			func(step int, w wrapped) {
+				if peak := device.Memory().Peak; !q.retain && (peak > w.m.Predicted() || peak > limit) {
+					t.Errorf("limit %d, step %d: the peak is %d, predicted were %d", limit, step, peak,
+						w.m.Predicted())
+				}
+			})
 		if d := want.differs(got); d != "" {
 			t.Fatalf("limit %d: %s differs", limit, d)
 		}

@@ -48,7 +48,8 @@ var (
 func (b *bench) largeWorkloads() (list []workload) {
 	images := models.Options{Size: 224}
 	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024}
-	list = []workload{{Model: "gpt", Options: gpt, Batch: 4}, {Model: "resnet101", Options: images, Batch: 64},
+	list = []workload{{Model: "gpt", Options: gpt, Batch: 4},
+		{Model: "resnet101", Options: images, Batch: 64},
 		{Model: "vgg16", Options: images, Batch: 64}}
 	if b.device.Kind == torch.KindCPU {
 		list = []workload{{Model: "gpt", Options: models.Options{Depth: 6}, Batch: 4},

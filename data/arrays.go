@@ -150,7 +150,8 @@ func (a *arraySet) normalise(mean, std []float32) (err error) {
 func (i Info) checkNormal() error {
 	if i.Input.Kind != Float32 || len(i.Input.Shape) != 3 || len(i.Mean) != int(i.Input.Shape[0]) ||
 		len(i.Std) != len(i.Mean) {
-		return fmt.Errorf("mean %v and std %v for inputs %s %v; want a number for each channel of images [channels height width], or none",
+		return fmt.Errorf("mean %v and std %v for inputs %s %v; want a number for each channel of images "+
+			"[channels height width], or none",
 			i.Mean, i.Std, i.Input.Kind, i.Input.Shape)
 	}
 	for c := range i.Mean {

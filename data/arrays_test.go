@@ -11,20 +11,23 @@ import (
 
 // What a set is for follows from the kinds and shapes of its slices.
 func TestFromSlices(t *testing.T) {
-	check := func(name string, set data.Dataset, err error, task data.Task, outputs int, input, target []int64) {
+	check := func(name string, set data.Dataset, err error, task data.Task, outputs int, input,
+		target []int64) {
 		t.Helper()
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			return
 		}
 		info := set.Info()
-		if set.Len() != 2 || info.Task() != task || info.Outputs() != outputs || !slices.Equal(info.Input.Shape, input) || !slices.Equal(info.Target.Shape, target) {
+		if set.Len() != 2 || info.Task() != task || info.Outputs() != outputs ||
+			!slices.Equal(info.Input.Shape, input) || !slices.Equal(info.Target.Shape, target) {
 			t.Errorf("%s: %d samples, %s, %+v", name, set.Len(), info.Task(), info)
 		}
 	}
 	set, err := data.FromSlices([]float64{1, 2, 3, 4}, []int64{2}, []int{0, 2})
 	check("classes", set, err, data.Classification, 3, []int64{2}, nil)
-	if b := fill(t, set, 1, 0); !slices.Equal(b.Input.Float32, []float32{3, 4, 1, 2}) || !slices.Equal(b.Target.Int64, []int64{2, 0}) {
+	if b := fill(t, set, 1, 0); !slices.Equal(b.Input.Float32, []float32{3, 4, 1, 2}) ||
+		!slices.Equal(b.Target.Int64, []int64{2, 0}) {
 		t.Errorf("rows 1 and 0 are %+v", b)
 	}
 	set, err = data.FromSlices([]float32{1, 2, 3, 4}, []int64{2}, []float64{0.5, -2})
@@ -36,7 +39,8 @@ func TestFromSlices(t *testing.T) {
 	check("rows of numbers", set, err, data.Regression, 3, []int64{2}, []int64{3})
 	set, err = data.FromSlices([]uint8{0, 255, 51, 0}, []int64{1, 2, 1}, []uint8{1, 0})
 	check("bytes", set, err, data.Classification, 2, []int64{1, 2, 1}, nil)
-	if b := fill(t, set, 0, 1); !slices.Equal(b.Input.Float32, []float32{0, 1, 0.2, 0}) || !slices.Equal(set.Info().Pad, []float32{0}) {
+	if b := fill(t, set, 0, 1); !slices.Equal(b.Input.Float32, []float32{0, 1, 0.2, 0}) ||
+		!slices.Equal(set.Info().Pad, []float32{0}) {
 		t.Errorf("bytes are %+v", b)
 	}
 	set, err = data.FromSlices([]uint8{0, 255, 51, 0}, []int64{1, 2, 1}, []int64{1, 0, 4, 1})
@@ -51,9 +55,12 @@ func bytesOf(shape []int64, numbers ...uint8) data.Array {
 
 func TestImages(t *testing.T) {
 	images := bytesOf([]int64{2, 2, 1, 2}, 0, 255, 51, 102, 1, 2, 3, 4)
-	set := must.Get(data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float32{0, 0.5}, []float32{1, 0.25}))(t)
+	set := must.Get(data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float32{0, 0.5},
+		[]float32{1, 0.25}))(t)
 	info := set.Info()
-	if info.Classes != 7 || info.Input.Kind != data.Float32 || !slices.Equal(info.Input.Shape, []int64{2, 1, 2}) || info.Target.Kind != data.Int64 || len(info.Target.Shape) != 0 {
+	if info.Classes != 7 || info.Input.Kind != data.Float32 ||
+		!slices.Equal(info.Input.Shape, []int64{2, 1, 2}) || info.Target.Kind != data.Int64 ||
+		len(info.Target.Shape) != 0 {
 		t.Errorf("Info() = %+v", info)
 	}
 	if !slices.Equal(info.Pad, []float32{0, -2}) {
@@ -61,7 +68,8 @@ func TestImages(t *testing.T) {
 	}
 
 	batch := fill(t, set, 1, 0, 0)
-	if batch.Rows != 3 || !slices.Equal(batch.Input.Shape, []int64{3, 2, 1, 2}) || !slices.Equal(batch.Target.Shape, []int64{3}) {
+	if batch.Rows != 3 || !slices.Equal(batch.Input.Shape, []int64{3, 2, 1, 2}) ||
+		!slices.Equal(batch.Target.Shape, []int64{3}) {
 		t.Errorf("%d rows of inputs %v and targets %v", batch.Rows, batch.Input.Shape, batch.Target.Shape)
 	}
 	if !slices.Equal(batch.Target.Int64, []int64{0, 6, 6}) {
@@ -83,7 +91,8 @@ func TestFillReuses(t *testing.T) {
 	batch := fill(t, set, 0, 1, 2)
 	first := &batch.Input.Int64[0]
 	must.Do(t, set.Fill(&batch, []int{2}))
-	if batch.Rows != 1 || &batch.Input.Int64[0] != first || !slices.Equal(batch.Input.Int64, []int64{'g', 'h'}) {
+	if batch.Rows != 1 || &batch.Input.Int64[0] != first ||
+		!slices.Equal(batch.Input.Int64, []int64{'g', 'h'}) {
 		t.Errorf("refilled with one row: %+v", batch)
 	}
 	images, _, err := data.Synthetic{}.Open()
@@ -92,19 +101,22 @@ func TestFillReuses(t *testing.T) {
 	}
 	must.Do(t, images.Fill(&batch, []int{0}))
 	if batch.Input.Int64 != nil || len(batch.Input.Float32) != 784 || len(batch.Target.Int64) != 1 {
-		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Input.Int64), len(batch.Input.Float32))
+		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Input.Int64),
+			len(batch.Input.Float32))
 	}
 }
 
 func TestFillRefusesIndices(t *testing.T) {
 	text := must.Get(data.NewText([]byte("abcdef"), 2))(t)
-	images := must.Get(data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2), bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1}))(t)
+	images := must.Get(data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2),
+		bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1}))(t)
 	synthetic, _, err := data.Synthetic{Train: 2}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, set := range []data.Dataset{text, images, synthetic} {
-		wantError(t, set.Fill(&data.Batch{}, []int{0, 2}), set.Info().Name, "sample 2 asked for, there are samples 0 to 1")
+		wantError(t, set.Fill(&data.Batch{}, []int{0, 2}), set.Info().Name,
+			"sample 2 asked for, there are samples 0 to 1")
 		wantError(t, set.Fill(&data.Batch{}, []int{-1}), "sample -1")
 	}
 }
@@ -115,7 +127,8 @@ func TestJoin(t *testing.T) {
 	second := must.Get(data.FromSlices([]float32{4, 5, 6, 7, 8, 9}, []int64{2}, []int{2, 0, 1}))(t)
 	both := data.Join(first, second)
 	b := fill(t, both, 4, 0, 2, 1, 0)
-	if both.Len() != 5 || !slices.Equal(b.Input.Float32, []float32{8, 9, 0, 1, 4, 5, 2, 3, 0, 1}) || !slices.Equal(b.Target.Int64, []int64{1, 0, 2, 1, 0}) {
+	if both.Len() != 5 || !slices.Equal(b.Input.Float32, []float32{8, 9, 0, 1, 4, 5, 2, 3, 0, 1}) ||
+		!slices.Equal(b.Target.Int64, []int64{1, 0, 2, 1, 0}) {
 		t.Errorf("%d samples, %+v", both.Len(), b)
 	}
 	var batch data.Batch

@@ -42,7 +42,8 @@ func (a Augment) check(set Dataset) error {
 		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2) {
 		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape,
 			info.Pad, info.Target.Shape),
-			"want images, float32 [channels height width] with a pad per channel and targets that are no images, or no augmentation")
+			"want images, float32 [channels height width] with a pad per channel and targets that are no "+
+				"images, or no augmentation")
 	}
 	return nil
 }

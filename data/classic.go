@@ -39,8 +39,9 @@ var (
 	}
 	fashionMNIST = classic{
 		name: "fashion-mnist", usual: "/usr/share/datasets/fashion-mnist",
-		fetch: "https://github.com/zalandoresearch/fashion-mnist, or in the Debian package dataset-fashion-mnist",
-		mean:  []float32{0.2860}, std: []float32{0.3530}, parts: mnistParts, decode: decodeMNIST,
+		fetch: "https://github.com/zalandoresearch/fashion-mnist, or in the Debian package " +
+			"dataset-fashion-mnist",
+		mean: []float32{0.2860}, std: []float32{0.3530}, parts: mnistParts, decode: decodeMNIST,
 		classes: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
 			"Bag", "Ankle boot"},
 	}

@@ -111,7 +111,8 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 		case err == io.EOF:
 			return t, nil
 		case err != nil:
-			return nil, fmt.Errorf("%w; want as many values as in the first line, separated by %q, those with quotes in quotes", err, reader.Comma)
+			return nil, fmt.Errorf("%w; want as many values as in the first line, separated by %q, those "+
+				"with quotes in quotes", err, reader.Comma)
 		}
 		for i, text := range record {
 			record[i] = strings.TrimSpace(text)
@@ -140,7 +141,8 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 		}
 		target := record[order[t.columns]]
 		if target == "" {
-			return nil, fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove the line", line)
+			return nil, fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove "+
+				"the line", line)
 		}
 		t.targets, t.lines = append(t.targets, target), append(t.lines, line)
 	}
@@ -163,7 +165,8 @@ func isNumber(text string) bool {
 // in the order of the file, or of the columns that a model was trained on if both have names.
 func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
 	if len(first) < 2 {
-		return nil, errors.New("one column; want one for the target and at least one for numbers: a file with columns, or another separator")
+		return nil, errors.New("one column; want one for the target and at least one for numbers: a file " +
+			"with columns, or another separator")
 	}
 	target := len(first) - 1
 	if c.Target != "" {
@@ -171,7 +174,8 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 		if i := slices.Index(first, c.Target); header && i >= 0 {
 			target = i
 		} else if target = n - 1; err != nil || n < 1 || n > len(first) {
-			return nil, fmt.Errorf("no column %q; want a name in the header, or a number from 1 to %d", c.Target,
+			return nil, fmt.Errorf("no column %q; want a name in the header, or a number from 1 to %d",
+				c.Target,
 				len(first))
 		}
 	}
@@ -191,13 +195,16 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	for i, name := range trainedOn.Columns {
 		at, ok := place[name]
 		if !ok || len(trainedOn.Columns) != len(first) {
-			return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the same, in any order",
+			return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the "+
+				"same, in any order",
 				strings.Join(first, ", "), strings.Join(trainedOn.Columns, ", "))
 		}
 		order[i] = at
 	}
-	if name := first[order[len(order)-1]]; c.Target != "" && header && name != c.Target && slices.Contains(first, c.Target) {
-		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one", c.Target, name)
+	if name := first[order[len(order)-1]]; c.Target != "" && header && name != c.Target &&
+		slices.Contains(first, c.Target) {
+		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one",
+			c.Target, name)
 	}
 	return order, nil
 }
@@ -216,7 +223,8 @@ func (t *table) task(asked Task) (Task, []string, error) {
 	case asked == Regression || asked == "" && numbers && !whole:
 		return Regression, nil, nil
 	case asked == "" && whole && n > maxClasses && n > len(t.targets)/10:
-		return "", nil, fmt.Errorf("%d different whole numbers are targets of %d lines: classes or amounts? want task=classification or task=regression", n, len(t.targets))
+		return "", nil, fmt.Errorf("%d different whole numbers are targets of %d lines: classes or "+
+			"amounts? want task=classification or task=regression", n, len(t.targets))
 	}
 	names := slices.Sorted(maps.Keys(different))
 	if whole {

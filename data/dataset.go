@@ -60,7 +60,8 @@ func (i Info) checkTokenizer(sum string) error {
 	if !i.OtherTokenizer(Info{Tokenizer: sum}) {
 		return nil
 	}
-	return fmt.Errorf("the tokenizer's vocabulary and merges have the SHA-256 %s, and the model was trained with those of %s; want the tokenizer that it was trained with",
+	return fmt.Errorf("the tokenizer's vocabulary and merges have the SHA-256 %s, and the model was "+
+		"trained with those of %s; want the tokenizer that it was trained with",
 		sum, i.Tokenizer)
 }
 

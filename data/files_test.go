@@ -38,7 +38,8 @@ func TestOpenMNIST(t *testing.T) {
 		packed[name+".gz"] = zipped(t, content)
 		disguised[name] = zipped(t, content) // by content, not by name
 	}
-	for reason, files := range map[string]map[string][]byte{"plain": plain, "gzip": packed, "gzip by another name": disguised} {
+	for reason, files := range map[string]map[string][]byte{"plain": plain, "gzip": packed,
+		"gzip by another name": disguised} {
 		train, test, err := data.Open("mnist", directoryOf(t, files), data.Options{})
 		if err != nil {
 			t.Errorf("%s: %v", reason, err)
@@ -47,12 +48,14 @@ func TestOpenMNIST(t *testing.T) {
 		if train.Len() != 5 || test.Len() != 3 || train.Info().Name != "mnist" || train.Info().Classes != 10 {
 			t.Errorf("%s: %d and %d samples of %+v", reason, train.Len(), test.Len(), train.Info())
 		}
-		if batch := fill(t, test, 1, 0); !slices.Equal(batch.Target.Int64, []int64{8, 9}) || batch.Input.Float32[0] != -float32(0.1307)/float32(0.3081) {
+		if batch := fill(t, test, 1, 0); !slices.Equal(batch.Target.Int64, []int64{8, 9}) ||
+			batch.Input.Float32[0] != -float32(0.1307)/float32(0.3081) {
 			t.Errorf("%s: targets %v, black %v", reason, batch.Target.Int64, batch.Input.Float32[0])
 		}
 	}
 
-	train, _, err := data.Open("mnist", directoryOf(t, plain), data.Options{Mean: []float32{0.5}, Std: []float32{0.5}})
+	train, _, err := data.Open("mnist", directoryOf(t, plain),
+		data.Options{Mean: []float32{0.5}, Std: []float32{0.5}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +67,8 @@ func TestOpenMNIST(t *testing.T) {
 // TestFashionMNIST reads the real files, where they are installed, and checks the constants that
 // images are normalised by.
 func TestFashionMNIST(t *testing.T) {
-	if _, err := os.Stat(filepath.Join("/usr/share/datasets/fashion-mnist", "train-images-idx3-ubyte.gz")); err != nil {
+	if _, err := os.Stat(filepath.Join("/usr/share/datasets/fashion-mnist",
+		"train-images-idx3-ubyte.gz")); err != nil {
 		t.Skip("the Debian package dataset-fashion-mnist is not installed")
 	}
 	train, test, err := data.Open("fashion-mnist", "", data.Options{})
@@ -88,7 +92,8 @@ func TestFashionMNIST(t *testing.T) {
 		squares += float64(x) * float64(x)
 	}
 	n := float64(train.Len() * 784)
-	if deviation := math.Sqrt(squares/n - sum/n*sum/n); math.Abs(sum/n) > 5e-4 || math.Abs(deviation-1) > 5e-4 {
+	if deviation := math.Sqrt(squares/n - sum/n*sum/n); math.Abs(sum/n) > 5e-4 ||
+		math.Abs(deviation-1) > 5e-4 {
 		t.Errorf("normalised, the mean is %v and the deviation %v", sum/n, deviation)
 	}
 	// The first labels of the training file: ankle boot, T-shirt, T-shirt, dress.
@@ -130,7 +135,8 @@ func TestOpenCIFAR10(t *testing.T) {
 			t.Errorf("%d samples to train and %d to test, want 10 and 2", train.Len(), test.Len())
 		}
 		info := train.Info()
-		if info.Name != "cifar10" || info.Classes != 10 || !slices.Equal(info.Input.Shape, []int64{3, 32, 32}) {
+		if info.Name != "cifar10" || info.Classes != 10 ||
+			!slices.Equal(info.Input.Shape, []int64{3, 32, 32}) {
 			t.Errorf("Info() = %+v", info)
 		}
 		batch := fill(t, train, 7, 2)
@@ -138,7 +144,8 @@ func TestOpenCIFAR10(t *testing.T) {
 			t.Errorf("targets %v, want [7 2]", batch.Target.Int64)
 		}
 		// Blue of sample 7 is 72: (72/255 - 0.4465) / 0.2616.
-		if got, want := batch.Input.Float32[2*1024], float32((72.0/255-0.4465)/0.2616); got < want-1e-6 || got > want+1e-6 {
+		if got, want := batch.Input.Float32[2*1024], float32((72.0/255-0.4465)/0.2616); got < want-1e-6 ||
+			got > want+1e-6 {
 			t.Errorf("blue of sample 7 is %v, want %v", got, want)
 		}
 	}
@@ -156,13 +163,15 @@ func idx(numbers []uint8, dims ...uint32) []byte {
 func TestDecodeIDX(t *testing.T) {
 	numbers := []uint8{1, 2, 3, 250, 251, 252}
 	plain := idx(numbers, 1, 2, 3)
-	for name, file := range map[string][]byte{"plain": plain, "gzip": zipped(t, plain), "gzip in two members": append(zipped(t, plain[:9]), zipped(t, plain[9:])...)} {
+	for name, file := range map[string][]byte{"plain": plain, "gzip": zipped(t, plain),
+		"gzip in two members": append(zipped(t, plain[:9]), zipped(t, plain[9:])...)} {
 		array, err := data.DecodeIDX(file)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if array.Kind != data.Uint8 || !slices.Equal(array.Shape, []int64{1, 2, 3}) || !slices.Equal(array.Uint8, numbers) {
+		if array.Kind != data.Uint8 || !slices.Equal(array.Shape, []int64{1, 2, 3}) ||
+			!slices.Equal(array.Uint8, numbers) {
 			t.Errorf("%s: got %v", name, array)
 		}
 	}
@@ -239,11 +248,15 @@ func TestDecodeNPY(t *testing.T) {
 		for _, dim := range shape {
 			tuple += fmt.Sprintf("%d, ", dim)
 		}
-		keys := rapid.Permutation([]string{"'descr': '" + descr + "'", "\"fortran_order\":False", "'shape': " + tuple + ")"}).Draw(r, "keys")
-		header := "{" + strings.Join(keys, rapid.SampledFrom([]string{",", ", "}).Draw(r, "comma")) + rapid.SampledFrom([]string{"}", ", }", ",}  \n"}).Draw(r, "end")
+		keys := rapid.Permutation([]string{"'descr': '" + descr + "'", "\"fortran_order\":False",
+			"'shape': " + tuple + ")"}).Draw(r, "keys")
+		header := "{" + strings.Join(keys, rapid.SampledFrom([]string{",", ", "}).Draw(r, "comma")) +
+			rapid.SampledFrom([]string{"}", ", }", ",}  \n"}).Draw(r, "end")
 		content := npy(byte(rapid.IntRange(1, 3).Draw(r, "version")), header, numbers)
 		got := must.Get(data.DecodeNPY(content))(r)
-		if got.Kind != want.Kind || !slices.Equal(got.Shape, want.Shape) || !slices.Equal(got.Float32, want.Float32) || !slices.Equal(got.Int64, want.Int64) || !slices.Equal(got.Uint8, want.Uint8) {
+		if got.Kind != want.Kind || !slices.Equal(got.Shape, want.Shape) ||
+			!slices.Equal(got.Float32, want.Float32) || !slices.Equal(got.Int64, want.Int64) ||
+			!slices.Equal(got.Uint8, want.Uint8) {
 			r.Fatalf("%+v, want %+v", got, want)
 		}
 		cut := rapid.IntRange(0, len(content)-1).Draw(r, "cut")
@@ -264,29 +277,44 @@ func TestOpenNPY(t *testing.T) {
 		input, target []int64
 		outputs       int
 	}{
-		"classes":    {npyOf("<f8", make([]float64, 40), 10, 4), npyOf("<i4", []int32{0, 1, 2, 0, 1, 2, 0, 1, 2, 0}, 10), data.Classification, []int64{4, 1, 1}, nil, 3},
-		"column":     {npyOf("<f4", make([]float32, 40), 10, 4), npyOf("|u1", []uint8{0, 1, 2, 0, 1, 2, 0, 1, 2, 0}, 10, 1), data.Classification, []int64{4, 1, 1}, nil, 3},
-		"regression": {npyOf("<f4", make([]float32, 40), 10, 4), npyOf("<f8", make([]float64, 10), 10), data.Regression, []int64{4, 1, 1}, []int64{1}, 1},
-		"masks":      {npyOf("|u1", make([]uint8, 120), 10, 3, 2, 2), npyOf("<i8", append(make([]int64, 39), 1), 10, 2, 2), data.Segmentation, []int64{3, 2, 2}, []int64{2, 2}, 2},
-		"tokens":     {npyOf("<i8", append(make([]int64, 39), 9), 10, 4), npyOf("<i8", make([]int64, 40), 10, 4), data.NextToken, []int64{4}, []int64{4}, 10},
+		"classes": {npyOf("<f8", make([]float64, 40), 10, 4),
+			npyOf("<i4", []int32{0, 1, 2, 0, 1, 2, 0, 1, 2, 0}, 10), data.Classification, []int64{4, 1,
+				1}, nil, 3},
+		"column": {npyOf("<f4", make([]float32, 40), 10, 4),
+			npyOf("|u1", []uint8{0, 1, 2, 0, 1, 2, 0, 1, 2, 0}, 10, 1), data.Classification, []int64{4, 1,
+				1}, nil, 3},
+		"regression": {npyOf("<f4", make([]float32, 40), 10, 4), npyOf("<f8", make([]float64, 10), 10),
+			data.Regression, []int64{4, 1, 1}, []int64{1}, 1},
+		"masks": {npyOf("|u1", make([]uint8, 120), 10, 3, 2, 2),
+			npyOf("<i8", append(make([]int64, 39), 1), 10, 2, 2), data.Segmentation, []int64{3, 2,
+				2}, []int64{2, 2}, 2},
+		"tokens": {npyOf("<i8", append(make([]int64, 39), 9), 10, 4),
+			npyOf("<i8", make([]int64, 40), 10, 4), data.NextToken, []int64{4}, []int64{4}, 10},
 	} {
-		train, test, err := data.Open("npy", directoryOf(t, map[string][]byte{"x.npy": row.x, "y.npy": row.y}), data.Options{Holdout: 0.3})
+		train, test, err := data.Open("npy",
+			directoryOf(t, map[string][]byte{"x.npy": row.x, "y.npy": row.y}), data.Options{Holdout: 0.3})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		info := train.Info()
-		if train.Len() != 7 || test.Len() != 3 || info.Task() != row.task || info.Outputs() != row.outputs || !slices.Equal(info.Input.Shape, row.input) || !slices.Equal(info.Target.Shape, row.target) {
+		if train.Len() != 7 || test.Len() != 3 || info.Task() != row.task ||
+			info.Outputs() != row.outputs || !slices.Equal(info.Input.Shape, row.input) ||
+			!slices.Equal(info.Target.Shape, row.target) {
 			t.Errorf("%s: %d and %d samples of %+v", name, train.Len(), test.Len(), info)
 		}
 	}
 	bytes, labels := npyOf("|u1", []uint8{0, 255, 51, 102}, 2, 1, 2, 1), npyOf("<i8", []int64{0, 1}, 2)
-	parts := map[string][]byte{"train_x.npy": bytes, "train_y.npy": labels, "val_x.npy": bytes, "val_y.npy": npyOf("<i8", []int64{0, 4}, 2)}
-	train, test, err := data.Open("npy", directoryOf(t, parts), data.Options{Mean: []float32{0.5}, Std: []float32{0.5}})
+	parts := map[string][]byte{"train_x.npy": bytes, "train_y.npy": labels, "val_x.npy": bytes,
+		"val_y.npy": npyOf("<i8", []int64{0, 4}, 2)}
+	train, test, err := data.Open("npy", directoryOf(t, parts),
+		data.Options{Mean: []float32{0.5}, Std: []float32{0.5}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fill(t, train, 0).Input.Float32; !slices.Equal(got, []float32{-1, 1}) || train.Info().Classes != 5 || test.Info().Classes != 5 || !slices.Equal(train.Info().Pad, []float32{-1}) {
+	if got := fill(t, train, 0).Input.Float32; !slices.Equal(got, []float32{-1, 1}) ||
+		train.Info().Classes != 5 || test.Info().Classes != 5 ||
+		!slices.Equal(train.Info().Pad, []float32{-1}) {
 		t.Errorf("%v, %+v", got, train.Info())
 	}
 	paths, err := data.Files("npy", directoryOf(t, parts), data.Options{})
@@ -333,7 +361,8 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 // cifarOthers are CIFAR-10's files but for the first, empty: they have to be there before any is
 // read.
 func cifarOthers() map[string][]byte {
-	return map[string][]byte{"data_batch_2.bin": nil, "data_batch_3.bin": nil, "data_batch_4.bin": nil, "data_batch_5.bin": nil, "test_batch.bin": nil}
+	return map[string][]byte{"data_batch_2.bin": nil, "data_batch_3.bin": nil, "data_batch_4.bin": nil,
+		"data_batch_5.bin": nil, "test_batch.bin": nil}
 }
 
 // with is a set of files of which some are others, or absent where they are nil.
@@ -370,61 +399,94 @@ func TestOpenRefuses(t *testing.T) {
 		options data.Options
 		want    string
 	}{
-		{"mnist", nil, data.Options{}, "it has no usual place: name the directory of its files, which are at https://"},
-		{"mnist", with(mnistFiles(), files{"t10k-labels-idx1-ubyte": nil}), data.Options{}, "no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz in "},
-		{"mnist", with(mnistFiles(), files{"train-images-idx3-ubyte": idx(make([]uint8, 100), 5, 28, 28)}), data.Options{}, "100 bytes of data; want numbers of 1 bytes of the shape [5 28 28]"},
-		{"mnist", with(mnistFiles(), files{"train-images-idx3-ubyte": idx([]uint8{1, 2}, 2)}), data.Options{}, "has the shape [2] and the labels [5]; want [n 28 28] and [n]"},
-		{"mnist", with(mnistFiles(), files{"train-labels-idx1-ubyte": idx(make([]uint8, 4), 4)}), data.Options{}, "5 inputs and 4 targets"},
-		{"mnist", with(mnistFiles(), files{"t10k-labels-idx1-ubyte": idx([]uint8{1, 2, 10}, 3)}), data.Options{}, "target 2 has class 10; want 0 to 9"},
-		{"mnist", mnistFiles(), data.Options{Mean: []float32{1, 2}}, "mean [1 2] and std [0.3081] for inputs float32 [1 28 28]; want a number for each channel"},
-		{"mnist", mnistFiles(), data.Options{Std: []float32{0}}, "std 0; want finite numbers and std above 0"},
-		{"cifar10", with(cifarFiles(""), files{"data_batch_4.bin": nil}), data.Options{}, "no data_batch_4.bin or "},
-		{"cifar10", with(cifarFiles(""), files{"data_batch_1.bin": {1, 2}}), data.Options{}, "data_batch_1.bin: 2 bytes are no whole number of images"},
-		{"csv", lines("a,b,c", "1,2,0", "1,2,3,1"), data.Options{}, "line 3: wrong number of fields; want as many values as in the first line"},
-		{"csv", lines("a,b,c", "1,2,0", "1,red,1"), data.Options{}, `line 3, column 2: "red"; want a finite number`},
+		{"mnist", nil, data.Options{}, "it has no usual place: name the directory of its files, which " +
+			"are at https://"},
+		{"mnist", with(mnistFiles(), files{"t10k-labels-idx1-ubyte": nil}), data.Options{},
+			"no t10k-labels-idx1-ubyte or t10k-labels-idx1-ubyte.gz in "},
+		{"mnist", with(mnistFiles(), files{"train-images-idx3-ubyte": idx(make([]uint8, 100), 5, 28, 28)}),
+			data.Options{}, "100 bytes of data; want numbers of 1 bytes of the shape [5 28 28]"},
+		{"mnist", with(mnistFiles(), files{"train-images-idx3-ubyte": idx([]uint8{1, 2}, 2)}),
+			data.Options{}, "has the shape [2] and the labels [5]; want [n 28 28] and [n]"},
+		{"mnist", with(mnistFiles(), files{"train-labels-idx1-ubyte": idx(make([]uint8, 4), 4)}),
+			data.Options{}, "5 inputs and 4 targets"},
+		{"mnist", with(mnistFiles(), files{"t10k-labels-idx1-ubyte": idx([]uint8{1, 2, 10}, 3)}),
+			data.Options{}, "target 2 has class 10; want 0 to 9"},
+		{"mnist", mnistFiles(), data.Options{Mean: []float32{1, 2}},
+			"mean [1 2] and std [0.3081] for inputs float32 [1 28 28]; want a number for each channel"},
+		{"mnist", mnistFiles(), data.Options{Std: []float32{0}},
+			"std 0; want finite numbers and std above 0"},
+		{"cifar10", with(cifarFiles(""), files{"data_batch_4.bin": nil}), data.Options{},
+			"no data_batch_4.bin or "},
+		{"cifar10", with(cifarFiles(""), files{"data_batch_1.bin": {1, 2}}), data.Options{},
+			"data_batch_1.bin: 2 bytes are no whole number of images"},
+		{"csv", lines("a,b,c", "1,2,0", "1,2,3,1"), data.Options{},
+			"line 3: wrong number of fields; want as many values as in the first line"},
+		{"csv", lines("a,b,c", "1,2,0", "1,red,1"), data.Options{},
+			`line 3, column 2: "red"; want a finite number`},
 		{"csv", lines("1,2,0", "1,1e39,1"), data.Options{}, `line 2, column 2: "1e39"; want a finite number`},
 		{"csv", lines("1,2,0", "1,2,"), data.Options{}, "line 2: no target; want a class or a number"},
 		{"csv", lines("1,2,0", "1,3,0"), data.Options{}, `all targets are ["0"]; want at least two classes`},
 		{"csv", lines("a,b"), data.Options{}, "no line with numbers"},
 		{"csv", lines("1", "2"), data.Options{}, "line 1: one column; want one for the target"},
-		{"csv", lines("a,b", "1,2"), data.Options{CSV: data.CSV{Target: "c"}}, `line 1: no column "c"; want a name in the header, or a number from 1 to 2`},
-		{"csv", lines("1,2", "1,2"), data.Options{CSV: data.CSV{Target: "3"}}, `no column "3"; want a name in the header, or a number from 1 to 2`},
+		{"csv", lines("a,b", "1,2"), data.Options{CSV: data.CSV{Target: "c"}},
+			`line 1: no column "c"; want a name in the header, or a number from 1 to 2`},
+		{"csv", lines("1,2", "1,2"), data.Options{CSV: data.CSV{Target: "3"}},
+			`no column "3"; want a name in the header, or a number from 1 to 2`},
 		{"csv", lines("a,b,a", "1,2,0"), data.Options{}, `the header has the column "a" twice`},
 		{"csv", lines("a,b", "1,\"2"), data.Options{}, "separated by ',', those with quotes in quotes"},
 		{"csv", lines(amounts...), data.Options{}, "150 different whole numbers"},
-		{"csv", lines("1,2", "1,red"), data.Options{CSV: data.CSV{Task: data.Regression}}, `line 2: the target is "red"; want a finite number`},
-		{"csv", lines("1,2"), data.Options{CSV: data.CSV{Task: data.NextToken}}, "Task is next token; want one of classification, regression"},
-		{"csv", files{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}, data.Options{}, "val.csv: line 2: \"c\" is no class to train with; those are a, b"},
-		{"csv", files{}, data.Options{}, "name a file, or a directory with train.csv and val.csv or test.csv"},
+		{"csv", lines("1,2", "1,red"), data.Options{CSV: data.CSV{Task: data.Regression}},
+			`line 2: the target is "red"; want a finite number`},
+		{"csv", lines("1,2"), data.Options{CSV: data.CSV{Task: data.NextToken}},
+			"Task is next token; want one of classification, regression"},
+		{"csv", files{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}, data.Options{},
+			"val.csv: line 2: \"c\" is no class to train with; those are a, b"},
+		{"csv", files{}, data.Options{},
+			"name a file, or a directory with train.csv and val.csv or test.csv"},
 		{"npy", files{"x.npy": x}, data.Options{}, "no y.npy in "},
 		{"npy", files{}, data.Options{}, "name a directory with x.npy and y.npy"},
 		{"npy", files{"x.npy": x[:50], "y.npy": y}, data.Options{}, "x.npy: the header has 40 of 118 bytes"},
 		{"npy", xy, data.Options{Classes: 1}, "target 1 has class 1; want 0 to 0"},
 		{"npy", xy, data.Options{Mean: []float32{1}}, "mean [1] and std [] for inputs float32 [2 1 1]"},
 		{"npy", xy, data.Options{Holdout: 2}, "Holdout is 2; want a share"},
-		{"npy", files{"train_x.npy": x, "train_y.npy": y, "test_x.npy": x, "test_y.npy": y}, data.Options{Holdout: 0.5}, "Holdout is 0.5: there is a part to test with"},
-		{"npy", files{"train_x.npy": x, "train_y.npy": y, "test_x.npy": npyOf("<f4", make([]float32, 12), 4, 3), "test_y.npy": y}, data.Options{}, "want the same shapes and kinds"},
+		{"npy", files{"train_x.npy": x, "train_y.npy": y, "test_x.npy": x, "test_y.npy": y},
+			data.Options{Holdout: 0.5}, "Holdout is 0.5: there is a part to test with"},
+		{"npy", files{"train_x.npy": x, "train_y.npy": y,
+			"test_x.npy": npyOf("<f4", make([]float32, 12), 4, 3), "test_y.npy": y}, data.Options{},
+			"want the same shapes and kinds"},
 		{"images", files{}, data.Options{}, "no directory in "},
-		{"images", files{"cat/a.png": image, "dog/a.txt": nil}, data.Options{}, "dog: name a directory with a directory of PNG"},
-		{"images", files{"train/cat/a.png": image, "train/dog/a.png": image, "val/cow/a.png": image}, data.Options{}, "val/cow is no class to train with; those are cat, dog"},
-		{"images", files{"train/cat/a.png": image, "train/dog/a.png": image, "val/x.txt": nil}, data.Options{}, "val: name a directory"},
-		{"images", files{"cat/a.webp": nil, "dog/a.png": image}, data.Options{}, "cat/a.webp: .webp is not read; convert the file"},
+		{"images", files{"cat/a.png": image, "dog/a.txt": nil}, data.Options{},
+			"dog: name a directory with a directory of PNG"},
+		{"images", files{"train/cat/a.png": image, "train/dog/a.png": image, "val/cow/a.png": image},
+			data.Options{}, "val/cow is no class to train with; those are cat, dog"},
+		{"images", files{"train/cat/a.png": image, "train/dog/a.png": image, "val/x.txt": nil},
+			data.Options{}, "val: name a directory"},
+		{"images", files{"cat/a.webp": nil, "dog/a.png": image}, data.Options{},
+			"cat/a.webp: .webp is not read; convert the file"},
 		{"images", classes, data.Options{Size: -1}, "Size is -1; want at least 1"},
 		{"images", classes, data.Options{Channels: 2}, "Channels is 2; want 3 for colours"},
 		{"images", classes, data.Options{Augment: data.Augment{Scale: 2}}, "Scale is no share"},
-		{"synthetic", nil, data.Options{Augment: data.Augment{Scale: 0.5}}, "a set that is read from pictures"},
+		{"synthetic", nil, data.Options{Augment: data.Augment{Scale: 0.5}},
+			"a set that is read from pictures"},
 		{"text", nil, data.Options{}, "it has no usual place: name a file, or a directory of .txt files"},
 		{"text", files{}, data.Options{}, "no .txt file in "},
 		{"text", text("a.txt", "hello"), data.Options{}, "5 bytes; want at least 129"},
 		{"text", text("a.txt", "hello"), data.Options{Window: 4}, "1 samples; want at least 2"},
 		{"text", text("a.txt", "hello"), data.Options{Window: -1}, "Window is -1; want at least 1"},
-		{"text", text("a.txt", "one\ntwo caf\xe9"), data.Options{Window: 1, Tokenizer: fixture}, "a.txt: tokenizer: line 2, column 8: byte 0xe9 is not UTF-8"},
-		{"text", text("a.txt", "the stages"), data.Options{Window: 1, Tokenizer: t.TempDir()}, "want a tokenizer.json"},
-		{"tokens", text("train.bin", "123"), data.Options{Window: 1}, "train.bin: 3 bytes are no whole number of tokens of 2 bytes; want uint16"},
-		{"tokens", files{"train.bin": small}, data.Options{Window: 4}, "4 tokens; want at least 5 for one sample"},
+		{"text", text("a.txt", "one\ntwo caf\xe9"), data.Options{Window: 1, Tokenizer: fixture},
+			"a.txt: tokenizer: line 2, column 8: byte 0xe9 is not UTF-8"},
+		{"text", text("a.txt", "the stages"), data.Options{Window: 1, Tokenizer: t.TempDir()},
+			"want a tokenizer.json"},
+		{"tokens", text("train.bin", "123"), data.Options{Window: 1},
+			"train.bin: 3 bytes are no whole number of tokens of 2 bytes; want uint16"},
+		{"tokens", files{"train.bin": small}, data.Options{Window: 4},
+			"4 tokens; want at least 5 for one sample"},
 		{"tokens", files{"train.bin": small}, data.Options{Window: 2}, "1 samples; want at least 2"},
-		{"tokens", files{"train.bin": tokenBytes[uint32](1, 1<<30, 1, 1)}, data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want below 1048576: type is another"},
-		{"tokens", files{"train.bin": small}, data.Options{TokenBytes: 3}, "TokenBytes is 3; want 2 for uint16, or 4 for uint32"},
+		{"tokens", files{"train.bin": tokenBytes[uint32](1, 1<<30, 1, 1)},
+			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want below 1048576: type is " +
+				"another"},
+		{"tokens", files{"train.bin": small}, data.Options{TokenBytes: 3},
+			"TokenBytes is 3; want 2 for uint16, or 4 for uint32"},
 	} {
 		path := ""
 		if row.files != nil {
@@ -458,14 +520,20 @@ func TestDecodersRefuse(t *testing.T) {
 		{readIDX, idx(nil, 1<<31, 1<<31, 1<<31), "0 bytes of data"}, // which takes no memory
 		{readIDX, packed[:len(packed)-3], "the gzip data: unexpected EOF"},
 		{readIDX, flipped, "gzip: invalid checksum"},
-		{readNPY, header("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"), "its numbers are >f4; want float32"},
-		{readNPY, header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }"), "want an array of one type in C order"},
-		{readNPY, header("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }"), "want an array of one type in C order"},
-		{readNPY, header("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }"), "want an array of one type in C order"},
-		{readNPY, header("{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976, 16), }"), "8 bytes of data"},
+		{readNPY, header("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"),
+			"its numbers are >f4; want float32"},
+		{readNPY, header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }"),
+			"want an array of one type in C order"},
+		{readNPY, header("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), }"),
+			"want an array of one type in C order"},
+		{readNPY, header("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }"),
+			"want an array of one type in C order"},
+		{readNPY, header("{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976, 16), }"),
+			"8 bytes of data"},
 		{readNPY, []byte("PK\x03\x04 an npz file"), "this is no npy file"},
 		{readNPY, npy(4, "{}", []float32{1}), "version 4.0 of the format; want 1.0, 2.0 or 3.0"},
-		{readNPY, append(npy(2, "", []float32{1})[:8], 255, 255, 255, 255), "the header has 0 of 4294967295 bytes"},
+		{readNPY, append(npy(2, "", []float32{1})[:8], 255, 255, 255, 255),
+			"the header has 0 of 4294967295 bytes"},
 	} {
 		wantError(t, row.decode(row.file), row.want)
 	}
@@ -482,7 +550,9 @@ func TestTokensRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b data.Batch
-	wantError(t, train.Fill(&b, []int{0}), path+": 4 tokens: token 1 is 2; want 0 to 1: more classes, or another type")
+	wantError(t, train.Fill(&b, []int{0}),
+		path+": 4 tokens: token 1 is 2; want 0 to 1: more classes, or another type")
 	must.Do(t, os.Truncate(path, 1))
-	wantError(t, train.Fill(&b, []int{0}), path+": 4 tokens: from token 0: EOF; the file was longer when it was opened")
+	wantError(t, train.Fill(&b, []int{0}),
+		path+": 4 tokens: from token 0: EOF; the file was longer when it was opened")
 }

@@ -68,7 +68,8 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 		parts[last] = append(parts[last], pictureFile{path, label})
 	}
 	if len(classes) < 2 {
-		return nil, nil, fmt.Errorf("classes %q; want at least two, each with a directory of pictures", classes)
+		return nil, nil, fmt.Errorf("classes %q; want at least two, each with a directory of pictures",
+			classes)
 	}
 	info := Info{Name: "images", Classes: len(classes), ClassNames: classes, Source: Uint8,
 		Input: Spec{Float32, []int64{int64(channels), int64(size), int64(size)}}, Target: Spec{Kind: Int64}}
@@ -120,7 +121,8 @@ func folderFiles(directory string) (paths []string, err error) {
 				case slices.Contains(pictureFiles, extension):
 					paths = append(paths, path)
 				case slices.Contains(otherImages, extension):
-					return nil, fmt.Errorf("%s: %s is not read; convert the file, or remove it", path, extension)
+					return nil, fmt.Errorf("%s: %s is not read; convert the file, or remove it", path,
+						extension)
 				}
 			}
 			if len(paths) == before {

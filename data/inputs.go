@@ -54,7 +54,9 @@ func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (x *Inputs, er
 	}
 	if t != nil {
 		if info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes {
-			return nil, fmt.Errorf("the tokenizer has %d tokens, and the samples are %v %v with %d classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind, info.Input.Shape, info.Classes)
+			return nil, fmt.Errorf("the tokenizer has %d tokens, and the samples are %v %v with %d "+
+				"classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind,
+				info.Input.Shape, info.Classes)
 		}
 		if err := info.checkTokenizer(t.Sum()); err != nil {
 			return nil, err
@@ -117,7 +119,8 @@ func (x *Inputs) wanted() string {
 	if x.info.Input.Kind == Int64 {
 		return fmt.Sprintf("an .npy of int64 [n t], tokens from 0 to %d", x.info.Classes-1)
 	}
-	return fmt.Sprintf("an .npy of %v %v, or with a dimension more in front", x.info.Source, x.info.Input.Shape)
+	return fmt.Sprintf("an .npy of %v %v, or with a dimension more in front", x.info.Source,
+		x.info.Input.Shape)
 }
 
 // addArray adds the rows of an array.
@@ -181,7 +184,8 @@ func (x *Inputs) addTokens(path string, row int, tokens []int64) error {
 	}
 	for i, token := range tokens {
 		if token < 0 || token >= int64(x.info.Classes) {
-			return fmt.Errorf("token %d of row %d is %d; want 0 to %d: the model was trained with other tokens",
+			return fmt.Errorf("token %d of row %d is %d; want 0 to %d: the model was trained with other "+
+				"tokens",
 				i, row, token, x.info.Classes-1)
 		}
 	}

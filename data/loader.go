@@ -204,7 +204,8 @@ func (l *Loader) produce(at Position) (p produced) {
 		}
 		copy(indices, l.order[start:])
 	}
-	if err := fill(l.set, &p.batch, indices, l.config.Augment.views(l.config.Seed, at.Epoch, indices)); err != nil {
+	if err := fill(l.set, &p.batch, indices,
+		l.config.Augment.views(l.config.Seed, at.Epoch, indices)); err != nil {
 		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, err)}
 	}
 	return p

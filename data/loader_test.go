@@ -32,7 +32,8 @@ type counting struct {
 func (c *counting) Len() int { return c.n }
 
 func (c *counting) Info() data.Info {
-	return data.Info{Name: "counting", Classes: c.n, Input: data.Spec{Kind: data.Int64}, Target: data.Spec{Kind: data.Int64}}
+	return data.Info{Name: "counting", Classes: c.n, Input: data.Spec{Kind: data.Int64},
+		Target: data.Spec{Kind: data.Int64}}
 }
 
 func (c *counting) Fill(batch *data.Batch, indices []int) error {
@@ -58,7 +59,8 @@ func newLoader(t *testing.T, set data.Dataset, c data.LoaderConfig) *data.Loader
 	return loader
 }
 
-// deliver returns the next n batches, over the ends of epochs, or if n is -1 those up to the end of the epoch.
+// deliver returns the next n batches, over the ends of epochs, or if n is -1 those up to the end of the
+// epoch.
 func deliver(t *testing.T, set data.Dataset, c data.LoaderConfig, n int) []data.Batch {
 	t.Helper()
 	loader := newLoader(t, set, c)
@@ -119,7 +121,8 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// TestResume: from any position, at any prefetch depth, a new Loader goes on as the old one does, the ends of epochs included.
+// TestResume: from any position, at any prefetch depth, a new Loader goes on as the old one does, the
+// ends of epochs included.
 func TestResume(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		set := &counting{n: rapid.IntRange(1, 20).Draw(r, "samples")}
@@ -163,12 +166,15 @@ func next(t *rapid.T, loader *data.Loader) *data.Batch {
 	return &batch
 }
 
-// An epoch is a permutation of the set, another one each epoch and for each seed, and that which Permutation gives.
+// An epoch is a permutation of the set, another one each epoch and for each seed, and that which
+// Permutation gives.
 func TestShuffle(t *testing.T) {
 	set := &counting{n: 50}
 	order := func(seed uint64, epoch int) []int {
 		var indices []int
-		for _, batch := range deliver(t, set, data.LoaderConfig{BatchSize: 8, Seed: seed, Shuffle: true, Start: data.Position{Epoch: epoch}, Prefetch: 2}, -1) {
+		for _, batch := range deliver(t, set,
+			data.LoaderConfig{BatchSize: 8, Seed: seed, Shuffle: true, Start: data.Position{Epoch: epoch},
+				Prefetch: 2}, -1) {
 			for _, index := range batch.Input.Int64 {
 				indices = append(indices, int(index))
 			}
@@ -195,7 +201,8 @@ func TestNewLoaderRefuses(t *testing.T) {
 		{5, data.LoaderConfig{BatchSize: 1, Prefetch: -1}, "Prefetch is -1"},
 		{0, data.LoaderConfig{BatchSize: 1}, "there are no samples"},
 		{5, data.LoaderConfig{BatchSize: 6, DropLast: true}, "BatchSize is 6: 5 samples make no whole batch"},
-		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: 4}}, "Start is {0 4}: the position is of another data set or batch size; want a batch from 0 to 3"},
+		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: 4}},
+			"Start is {0 4}: the position is of another data set or batch size; want a batch from 0 to 3"},
 		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: -1}}, "Start is {0 -1}"},
 		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Epoch: -1}}, "Start is {-1 0}"},
 	}
@@ -209,7 +216,8 @@ func TestNewLoaderRefuses(t *testing.T) {
 // eleven seconds.
 func TestPrefetchOverlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		loader := newLoader(t, &counting{n: 100, slow: time.Second}, data.LoaderConfig{BatchSize: 1, Prefetch: 1})
+		loader := newLoader(t, &counting{n: 100, slow: time.Second},
+			data.LoaderConfig{BatchSize: 1, Prefetch: 1})
 		start := time.Now()
 		for range 10 {
 			if _, err := loader.Next(t.Context()); err != nil {
@@ -226,7 +234,8 @@ func TestPrefetchOverlaps(t *testing.T) {
 func TestCancelledNextLosesNothing(t *testing.T) {
 	for prefetch := range 3 {
 		synctest.Test(t, func(t *testing.T) {
-			loader := newLoader(t, &counting{n: 4, slow: time.Minute}, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch})
+			loader := newLoader(t, &counting{n: 4, slow: time.Minute},
+				data.LoaderConfig{BatchSize: 2, Prefetch: prefetch})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			if prefetch == 0 {
@@ -250,7 +259,8 @@ func TestCancelledNextLosesNothing(t *testing.T) {
 func TestErrorOfTheDataset(t *testing.T) {
 	broken := errors.New("bad sector")
 	for prefetch := range 4 {
-		loader := newLoader(t, &counting{n: 10, fails: broken, from: 5}, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch, Start: data.Position{Epoch: 3}})
+		loader := newLoader(t, &counting{n: 10, fails: broken, from: 5},
+			data.LoaderConfig{BatchSize: 2, Prefetch: prefetch, Start: data.Position{Epoch: 3}})
 		for range 2 {
 			if _, err := loader.Next(t.Context()); err != nil {
 				t.Fatal(err)
@@ -275,7 +285,8 @@ func TestClose(t *testing.T) {
 		for delivered := range 7 {
 			synctest.Test(t, func(t *testing.T) {
 				set := &counting{n: 5, slow: time.Second}
-				loader := must.Get(data.NewLoader(set, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch}))(t)
+				loader := must.Get(data.NewLoader(set,
+					data.LoaderConfig{BatchSize: 2, Prefetch: prefetch}))(t)
 				for range delivered {
 					if _, err := loader.Next(t.Context()); err != nil && err != io.EOF {
 						t.Fatal(err)
@@ -299,7 +310,8 @@ func TestClose(t *testing.T) {
 // Close wakes a Next that waits.
 func TestCloseWhileNextWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		loader := newLoader(t, &counting{n: 5, slow: time.Minute}, data.LoaderConfig{BatchSize: 2, Prefetch: 1})
+		loader := newLoader(t, &counting{n: 5, slow: time.Minute},
+			data.LoaderConfig{BatchSize: 2, Prefetch: 1})
 		woken := make(chan error)
 		go func() {
 			_, err := loader.Next(context.Background())

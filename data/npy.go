@@ -33,7 +33,8 @@ var (
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
 func decodeNPY(file []byte) (Array, error) {
 	if !bytes.HasPrefix(file, []byte(npyMagic)) || len(file) < 12 {
-		return Array{}, fmt.Errorf("it begins with %q; want %q: this is no npy file", file[:min(len(file), 6)],
+		return Array{}, fmt.Errorf("it begins with %q; want %q: this is no npy file",
+			file[:min(len(file), 6)],
 			npyMagic)
 	}
 	var length, rest = int(binary.LittleEndian.Uint32(file[8:])), file[12:]
@@ -51,7 +52,8 @@ func decodeNPY(file []byte) (Array, error) {
 	header := string(rest[:length])
 	descr, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
 	if descr == nil || sizes == nil || !npyOrder.MatchString(header) {
-		return Array{}, fmt.Errorf("header %q; want an array of one type in C order: save numpy.ascontiguousarray(x)", header)
+		return Array{}, fmt.Errorf("header %q; want an array of one type in C order: save "+
+			"numpy.ascontiguousarray(x)", header)
 	}
 	var shape []int64
 	for size := range strings.FieldsFuncSeq(sizes[1], func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -79,7 +81,8 @@ func decodeIDX(file []byte) (Array, error) {
 		}
 	}
 	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
-		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, or no IDX file of bytes",
+		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
+			"or no IDX file of bytes",
 			file[:min(len(file), 4)])
 	}
 	var shape []int64
@@ -95,14 +98,16 @@ func decodeIDX(file []byte) (Array, error) {
 func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
 	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
 	if width == 0 {
-		return Array{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, little-endian: save x.astype('float32'), or astype('int64') for classes", descr)
+		return Array{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, "+
+			"little-endian: save x.astype('float32'), or astype('int64') for classes", descr)
 	}
 	count := 1.0 // exact wherever it can be the content's
 	for _, dim := range shape {
 		count *= float64(dim)
 	}
 	if count*float64(width) != float64(len(content)) {
-		return Array{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file is cut short, or more follows", len(content), width, shape)
+		return Array{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file "+
+			"is cut short, or more follows", len(content), width, shape)
 	}
 	a, size := Array{Kind: Uint8, Shape: shape}, int(count)
 	var err error

@@ -104,7 +104,8 @@ var sets = map[string]set{
 	"mnist":         mnist.set(),
 	"fashion-mnist": fashionMNIST.set(),
 	"cifar10":       cifar10.set(),
-	"images": {classes, "a directory with a directory of PNG, JPEG or GIF files for each class, or with such " +
+	"images": {classes, "a directory with a directory of PNG, JPEG or GIF files for each class, or with " +
+		"such " +
 		"in train and val", "", folderSettings, folderFiles, openFolder},
 	"npy": {[]Task{Classification, Regression, Segmentation, NextToken},
 		"a directory with x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy", "",
@@ -113,7 +114,8 @@ var sets = map[string]set{
 		partFiles("csv"), openCSV},
 	"tokens": {[]Task{NextToken}, fmt.Sprintf(partsWanted, "bin"), "", tokenSettings, partFiles("bin"),
 		openTokens},
-	"text": {[]Task{NextToken}, "a file, or a directory of .txt files", "", textSettings, textFiles, openText},
+	"text": {[]Task{NextToken}, "a file, or a directory of .txt files", "", textSettings, textFiles,
+		openText},
 	"synthetic": {[]Task{Classification, Segmentation, NextToken}, "", "", syntheticSettings,
 		func(string) ([]string, error) { return nil, nil },
 		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.open() }},
@@ -280,7 +282,8 @@ func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err erro
 	}
 	a, b := sets[0].Info(), sets[1].Info()
 	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
-		return nil, nil, fmt.Errorf("samples to train with are %v and %v, to test with %v and %v; want the same shapes and kinds",
+		return nil, nil, fmt.Errorf("samples to train with are %v and %v, to test with %v and %v; want "+
+			"the same shapes and kinds",
 			a.Input, a.Target, b.Input, b.Target)
 	}
 	if o.Holdout != 0 {

@@ -35,7 +35,8 @@ func readPicture(path string) (picture image.Image, err error) {
 		picture, _, err = image.Decode(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it", path, err)
+		return nil, fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or "+
+			"remove it", path, err)
 	}
 	return picture, nil
 }

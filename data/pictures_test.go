@@ -49,7 +49,8 @@ func folder(t *testing.T, pictures int, parts ...string) string {
 	for _, part := range parts {
 		for i, class := range []string{"cat", "dog"} {
 			for k := range pictures {
-				files[filepath.Join(part, class, fmt.Sprintf("%02d.png", k))] = pngOf(t, picture(12, 9, 10*i+k))
+				files[filepath.Join(part, class, fmt.Sprintf("%02d.png", k))] =
+					pngOf(t, picture(12, 9, 10*i+k))
 			}
 		}
 	}
@@ -67,14 +68,16 @@ func TestImageFolder(t *testing.T) {
 	must.Do(t, gif.Encode(&giffed, p, nil))
 	directory := directoryOf(t, map[string][]byte{
 		"train/dog/a.png": pngOf(t, p), "train/cat/b.JPG": jpegged.Bytes(), "train/cat/a.gif": giffed.Bytes(),
-		"train/dog/notes.txt": nil, "train/.hidden/x": nil, "val/dog/a.png": pngOf(t, p), "test/dog/z.txt": nil,
+		"train/dog/notes.txt": nil, "train/.hidden/x": nil, "val/dog/a.png": pngOf(t, p),
+		"test/dog/z.txt": nil,
 	})
 	train, test, err := data.Open("images", directory, data.Options{Size: 4, Mean: half, Std: half})
 	if err != nil {
 		t.Fatal(err)
 	}
 	info := train.Info()
-	if train.Len() != 3 || test.Len() != 1 || info.Classes != 2 || !slices.Equal(info.ClassNames, []string{"cat", "dog"}) ||
+	if train.Len() != 3 || test.Len() != 1 || info.Classes != 2 ||
+		!slices.Equal(info.ClassNames, []string{"cat", "dog"}) ||
 		!slices.Equal(info.Input.Shape, []int64{3, 4, 4}) || info.Task() != data.Classification {
 		t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), info)
 	}
@@ -90,7 +93,8 @@ func TestImageFolder(t *testing.T) {
 			}
 		}
 	}
-	if got := fill(t, test, 0); !slices.Equal(got.Input.Float32, b.Input.Float32[2*48:]) || got.Target.Int64[0] != 1 {
+	if got := fill(t, test, 0); !slices.Equal(got.Input.Float32, b.Input.Float32[2*48:]) ||
+		got.Target.Int64[0] != 1 {
 		t.Error("the same file is another sample in val")
 	}
 	paths, err := data.Files("images", directory, data.Options{})
@@ -119,15 +123,18 @@ func TestPicturesAreResized(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := fill(t, train, 0).Input.Float32
-	if len(got) != 4 || got[0] < 100 || got[0] > 125 || got[1] < 175 || got[1] > 200 || got[0] != got[2] || got[1] != got[3] {
+	if len(got) != 4 || got[0] < 100 || got[0] > 125 || got[1] < 175 || got[1] > 200 || got[0] != got[2] ||
+		got[1] != got[3] {
 		t.Errorf("%v, want about 100 and 200 in two rows", got)
 	}
 	transparent := image.NewNRGBA(image.Rect(0, 0, 2, 2))
 	for i := range 4 {
 		transparent.SetNRGBA(i%2, i/2, color.NRGBA{R: 200, A: 0})
 	}
-	directory = directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, transparent), "b/1.png": pngOf(t, transparent)})
-	train, _, err = data.Open("images", directory, data.Options{Size: 2, Mean: []float32{0, 0, 0}, Std: []float32{1, 1, 1}})
+	directory = directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, transparent),
+		"b/1.png": pngOf(t, transparent)})
+	train, _, err = data.Open("images", directory,
+		data.Options{Size: 2, Mean: []float32{0, 0, 0}, Std: []float32{1, 1, 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +148,10 @@ func TestPicturesAreResized(t *testing.T) {
 func TestPicturesAreTheSameInAnyBatch(t *testing.T) {
 	directory := folder(t, 6, ".")
 	rapid.Check(t, func(r *rapid.T) {
-		o := data.Options{Size: rapid.IntRange(1, 14).Draw(r, "size"), Channels: rapid.SampledFrom([]int{1, 3}).Draw(r, "channels"), Holdout: 0.3,
-			Augment: data.Augment{Crop: rapid.IntRange(0, 2).Draw(r, "crop"), Flip: rapid.Bool().Draw(r, "flip"),
+		o := data.Options{Size: rapid.IntRange(1, 14).Draw(r, "size"),
+			Channels: rapid.SampledFrom([]int{1, 3}).Draw(r, "channels"), Holdout: 0.3,
+			Augment: data.Augment{Crop: rapid.IntRange(0, 2).Draw(r, "crop"),
+				Flip:  rapid.Bool().Draw(r, "flip"),
 				Scale: rapid.SampledFrom([]float64{0, 0.08, 0.5, 1}).Draw(r, "scale")}}
 		set, test, err := data.Open("images", directory, o)
 		if err != nil {
@@ -154,8 +163,10 @@ func TestPicturesAreTheSameInAnyBatch(t *testing.T) {
 		epoch := rapid.IntRange(0, 3).Draw(r, "epoch")
 		seed := rapid.Uint64().Draw(r, "seed")
 		read := func(batch, prefetch int) (all []float32) {
-			l := must.Get(data.NewLoader(set, data.LoaderConfig{BatchSize: batch, Seed: seed, Shuffle: true, Augment: o.Augment, Prefetch: prefetch,
-				Start: data.Position{Epoch: epoch}}))(r)
+			l := must.Get(data.NewLoader(set,
+				data.LoaderConfig{BatchSize: batch, Seed: seed, Shuffle: true, Augment: o.Augment,
+					Prefetch: prefetch,
+					Start:    data.Position{Epoch: epoch}}))(r)
 			defer l.Close()
 			for range l.Batches() {
 				b := must.Get(l.Next(context.Background()))(r)
@@ -164,7 +175,8 @@ func TestPicturesAreTheSameInAnyBatch(t *testing.T) {
 			return all
 		}
 		want := read(8, 0)
-		if got := read(rapid.IntRange(1, 8).Draw(r, "batch"), rapid.IntRange(0, 2).Draw(r, "prefetch")); !slices.Equal(got, want) {
+		if got := read(rapid.IntRange(1, 8).Draw(r, "batch"),
+			rapid.IntRange(0, 2).Draw(r, "prefetch")); !slices.Equal(got, want) {
 			r.Fatal("another batch size gives other samples")
 		}
 	})
@@ -177,10 +189,13 @@ func TestDamagedPicturesAreNamed(t *testing.T) {
 	copy(huge[16:], []byte{0, 1, 0, 0, 0, 1, 0, 0}) // 65536 x 65536
 	binary.BigEndian.PutUint32(huge[29:], crc32.ChecksumIEEE(huge[12:29]))
 	for name, content := range map[string][]byte{
-		"empty": nil, "text": []byte("no picture"), "cut": whole[:len(whole)/2], "huge": huge, "flipped": append(slices.Clone(whole[:60]), whole[61:]...),
+		"empty": nil, "text": []byte("no picture"), "cut": whole[:len(whole)/2], "huge": huge,
+		"flipped": append(slices.Clone(whole[:60]), whole[61:]...),
 	} {
-		directory := directoryOf(t, map[string][]byte{"cat/a.png": content, "dog/a.png": whole, "dog/b.png": whole})
-		set, _, err := data.Open("images", directory, data.Options{Size: 4, Holdout: 0.01, Seed: seedThatKeeps(t, directory)})
+		directory := directoryOf(t, map[string][]byte{"cat/a.png": content, "dog/a.png": whole,
+			"dog/b.png": whole})
+		set, _, err := data.Open("images", directory,
+			data.Options{Size: 4, Holdout: 0.01, Seed: seedThatKeeps(t, directory)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +204,8 @@ func TestDamagedPicturesAreNamed(t *testing.T) {
 		if name == "huge" {
 			wantError(t, err, "it is 65536 x 65536, and at least a pixel and at most 134217728 are read")
 		}
-		wantError(t, err, "data: images: ", filepath.Join(directory, "cat/a.png")+": ", "want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
+		wantError(t, err, "data: images: ", filepath.Join(directory, "cat/a.png")+": ",
+			"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
 	}
 	directory := directoryOf(t, map[string][]byte{"cat/b.png": whole, "dog/a.png": whole})
 	pipe := filepath.Join(directory, "cat/a.png")
@@ -291,7 +307,8 @@ func rounded(image []float32) string {
 
 func TestCrop(t *testing.T) {
 	counts := map[string]int{}
-	for _, image := range epochOf(t, numbered(t, 900), data.LoaderConfig{BatchSize: 100, Augment: data.Augment{Crop: 1}}) {
+	for _, image := range epochOf(t, numbered(t, 900),
+		data.LoaderConfig{BatchSize: 100, Augment: data.Augment{Crop: 1}}) {
 		counts[rounded(image)]++
 	}
 	// By one pixel either way and each direction: nine images, some of which are drawn here.
@@ -315,7 +332,8 @@ func TestCrop(t *testing.T) {
 func TestFlipComesAfterCrop(t *testing.T) {
 	set := numbered(t, 200)
 	cropped := epochOf(t, set, data.LoaderConfig{BatchSize: 50, Seed: 3, Augment: data.Augment{Crop: 1}})
-	both := epochOf(t, set, data.LoaderConfig{BatchSize: 50, Seed: 3, Augment: data.Augment{Crop: 1, Flip: true}})
+	both := epochOf(t, set, data.LoaderConfig{BatchSize: 50, Seed: 3,
+		Augment: data.Augment{Crop: 1, Flip: true}})
 	flipped := 0
 	for i, image := range both {
 		mirrored := slices.Clone(cropped[i])
@@ -370,7 +388,8 @@ func inputs(t testing.TB, info data.Info, paths ...string) *data.Inputs {
 // An image of a set, as a picture and as an array, is the input that the set itself makes of it.
 func TestInputsAreTheSets(t *testing.T) {
 	pixels := []uint8{0, 51, 102, 255, 7, 9, 11, 13}
-	images := must.Get(data.NewImages("images", 2, bytesOf([]int64{2, 1, 2, 2}, pixels...), bytesOf([]int64{2}, 0, 1), []float32{0.25}, []float32{0.5}))(t)
+	images := must.Get(data.NewImages("images", 2, bytesOf([]int64{2, 1, 2, 2}, pixels...),
+		bytesOf([]int64{2}, 0, 1), []float32{0.25}, []float32{0.5}))(t)
 	compareInputs(t, images, grey(t, "0.png", 2, pixels[:4]...), grey(t, "1.png", 2, pixels[4:]...))
 	compareInputs(t, images, npyFile(t, "|u1", pixels, 2, 1, 2, 2))
 	plain := must.Get(data.FromSlices(pixels, []int64{1, 2, 2}, []int{0, 1}))(t)
@@ -380,7 +399,8 @@ func TestInputsAreTheSets(t *testing.T) {
 	set := must.Get(data.FromSlices(numbers, []int64{3}, []float32{1, 2}))(t)
 	compareInputs(t, set, npyFile(t, "<f4", numbers, 2, 3))
 	path := file(t, "x.csv", []byte("1,2,a\n3,5,b\n4,9,a\n6,1,b\n"))
-	train, _, err := data.Open("csv", path, data.Options{CSV: data.CSV{Standardise: true}, Holdout: 0.25, Seed: 1})
+	train, _, err := data.Open("csv", path,
+		data.Options{CSV: data.CSV{Standardise: true}, Holdout: 0.25, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +434,8 @@ func compareInputs(t *testing.T, set data.Dataset, paths ...string) {
 // Of a text the last bytes count; what is missing is zeros, and Length says so.
 func TestInputsOfTokens(t *testing.T) {
 	text := must.Get(data.NewText([]byte("0123456789"), 4))(t)
-	x := inputs(t, text.Info(), file(t, "a.txt", []byte("abcdefg")), file(t, "b.txt", []byte("xy")), npyFile(t, "<i8", []int64{3, 200}, 2, 1))
+	x := inputs(t, text.Info(), file(t, "a.txt", []byte("abcdefg")), file(t, "b.txt", []byte("xy")),
+		npyFile(t, "<i8", []int64{3, 200}, 2, 1))
 	want := []int64{'d', 'e', 'f', 'g', 'x', 'y', 0, 0, 3, 0, 0, 0, 200, 0, 0, 0}
 	if got := fill(t, x, 0, 1, 2, 3); !slices.Equal(got.Input.Int64, want) {
 		t.Errorf("%v; want %v", got.Input.Int64, want)
@@ -428,9 +449,12 @@ func TestInputsOfTokens(t *testing.T) {
 
 // Each refusal names the file, what is there and what is wanted.
 func TestInputsRefuses(t *testing.T) {
-	images := data.Info{Name: "images", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{1, 2, 2}}, Source: data.Uint8}
-	numbers := data.Info{Name: "npy", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{3}}, Source: data.Float32}
-	tokens := data.Info{Name: "tokens", Classes: 9, Input: data.Spec{Kind: data.Int64, Shape: []int64{4}}, Source: data.Int64}
+	images := data.Info{Name: "images", Classes: 2,
+		Input: data.Spec{Kind: data.Float32, Shape: []int64{1, 2, 2}}, Source: data.Uint8}
+	numbers := data.Info{Name: "npy", Classes: 2, Input: data.Spec{Kind: data.Float32, Shape: []int64{3}},
+		Source: data.Float32}
+	tokens := data.Info{Name: "tokens", Classes: 9, Input: data.Spec{Kind: data.Int64, Shape: []int64{4}},
+		Source: data.Int64}
 	whole := must.Get(os.ReadFile(grey(t, "a.png", 2, 1, 2, 3, 4)))(t)
 	for _, row := range []struct {
 		info  data.Info
@@ -440,16 +464,23 @@ func TestInputsRefuses(t *testing.T) {
 		{images, "none.png", []string{"none.png: no such file"}},
 		{images, t.TempDir(), []string{"not a regular file but a directory"}},
 		{images, file(t, "a.png", nil), []string{"a.png: it is empty"}},
-		{images, file(t, "a.png", []byte("hello")), []string{"a.png: image: unknown format; want a PNG, JPEG or GIF that is whole, or an .npy of uint8 [1 2 2]"}},
+		{images, file(t, "a.png", []byte("hello")),
+			[]string{"a.png: image: unknown format; want a PNG, JPEG or GIF that is whole, or an .npy of " +
+				"uint8 [1 2 2]"}},
 		{images, file(t, "a.png", whole[:20]), []string{"a.png: ", "want a PNG"}},
-		{images, npyFile(t, "<f4", make([]float32, 4), 1, 2, 2), []string{"x.npy: it is float32 [1 2 2]; want an .npy of uint8 [1 2 2], or with a dimension more in front"}},
+		{images, npyFile(t, "<f4", make([]float32, 4), 1, 2, 2),
+			[]string{"x.npy: it is float32 [1 2 2]; want an .npy of uint8 [1 2 2], or with a dimension " +
+				"more in front"}},
 		{images, npyFile(t, "|u1", make([]uint8, 6), 3, 2), []string{"x.npy: it is uint8 [3 2]; want"}},
-		{numbers, file(t, "a.txt", []byte("hello")), []string{"a.txt: it is no file of NumPy; want an .npy of float32 [3]"}},
+		{numbers, file(t, "a.txt", []byte("hello")),
+			[]string{"a.txt: it is no file of NumPy; want an .npy of float32 [3]"}},
 		{numbers, npyFile(t, "<f4", make([]float32, 8), 2, 4), []string{"x.npy: it is float32 [2 4]; want"}},
 		{numbers, file(t, "a.npy", []byte("\x93NUMPY\x01")), []string{"a.npy: "}},
-		{tokens, npyFile(t, "<i8", []int64{1, 2, 8, 9}, 2, 2), []string{"x.npy: token 1 of row 1 is 9; want 0 to 8: the model was trained with other tokens"}},
+		{tokens, npyFile(t, "<i8", []int64{1, 2, 8, 9}, 2, 2),
+			[]string{"x.npy: token 1 of row 1 is 9; want 0 to 8: the model was trained with other tokens"}},
 		{tokens, npyFile(t, "<i8", []int64{-1}, 1), []string{"token 0 of row 0 is -1"}},
-		{tokens, file(t, "a.txt", []byte("hello")), []string{"a.txt: it is no file of NumPy; want an .npy of int64 [n t], tokens from 0 to 8"}},
+		{tokens, file(t, "a.txt", []byte("hello")),
+			[]string{"a.txt: it is no file of NumPy; want an .npy of int64 [n t], tokens from 0 to 8"}},
 	} {
 		_, err := data.NewInputs(row.info, nil, []string{row.path})
 		wantError(t, err, append(row.parts, "data: inputs: ")...)
@@ -468,7 +499,8 @@ func TestInputsRefuses(t *testing.T) {
 	if _, err := data.NewInputs(images, nil, nil); err == nil {
 		t.Error("no files are taken")
 	}
-	if _, err := data.NewInputs(data.Info{Input: data.Spec{Shape: []int64{0}}}, nil, []string{path}); err == nil {
+	if _, err := data.NewInputs(data.Info{Input: data.Spec{Shape: []int64{0}}}, nil,
+		[]string{path}); err == nil {
 		t.Error("a description of nothing is taken")
 	}
 }

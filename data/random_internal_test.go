@@ -9,7 +9,8 @@ import (
 // "Pseudo-random numbers/Splitmix64").
 func TestStreamIsSplitMix64(t *testing.T) {
 	s := stream(1234567)
-	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
+	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423,
+		4593380528125082431, 16408922859458223821} {
 		if got := s.next(); got != want {
 			t.Errorf("draw %d is %d, want %d", i, got, want)
 		}

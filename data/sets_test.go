@@ -10,12 +10,14 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	want := []string{"cifar10", "csv", "fashion-mnist", "images", "mnist", "npy", "synthetic", "text", "tokens"}
+	want := []string{"cifar10", "csv", "fashion-mnist", "images", "mnist", "npy", "synthetic", "text",
+		"tokens"}
 	if got := data.Names(); !slices.Equal(got, want) {
 		t.Errorf("Names() = %v, want %v", got, want)
 	}
 	_, _, err := data.Open("imagenet", "", data.Options{})
-	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, mnist, npy, synthetic, text, tokens`)
+	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, mnist, npy, `+
+		`synthetic, text, tokens`)
 }
 
 // Each task has targets of its own, which a sample keeps wherever it is in a batch.
@@ -33,11 +35,13 @@ func TestSyntheticTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		info := set.Info()
-		if info.Task() != row.task || info.Outputs() != 4 || !slices.Equal(info.Input.Shape, row.input) || !slices.Equal(info.Target.Shape, row.target) {
+		if info.Task() != row.task || info.Outputs() != 4 || !slices.Equal(info.Input.Shape, row.input) ||
+			!slices.Equal(info.Target.Shape, row.target) {
 			t.Errorf("%s: %s, %+v", row.task, info.Task(), info)
 		}
 		one, many := fill(t, set, 7), fill(t, set, 3, 7)
-		if !slices.Equal(one.Target.Int64, many.Target.Int64[len(one.Target.Int64):]) || !slices.Equal(one.Input.Float32, many.Input.Float32[len(one.Input.Float32):]) {
+		if !slices.Equal(one.Target.Int64, many.Target.Int64[len(one.Target.Int64):]) ||
+			!slices.Equal(one.Input.Float32, many.Input.Float32[len(one.Input.Float32):]) {
 			t.Errorf("%s: sample 7 depends on those next to it", row.task)
 		}
 		seen := map[int64]bool{}
@@ -54,12 +58,15 @@ func TestSyntheticTasks(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var o data.Options
-	must.Do(t, data.Set("synthetic", &o, []string{"size=8,channels=3", "classes=4,train=50,test=20,seed=7", "size=16"}))
-	if want := (data.Synthetic{Seed: 7, Train: 50, Test: 20, Classes: 4, Channels: 3, Height: 16, Width: 16}); o.Synthetic != want {
+	must.Do(t, data.Set("synthetic", &o,
+		[]string{"size=8,channels=3", "classes=4,train=50,test=20,seed=7", "size=16"}))
+	if want := (data.Synthetic{Seed: 7, Train: 50, Test: 20, Classes: 4, Channels: 3, Height: 16,
+		Width: 16}); o.Synthetic != want {
 		t.Errorf("%+v, want %+v", o.Synthetic, want)
 	}
 	before := o
-	wantError(t, data.Set("synthetic", &o, []string{"train=9", "size=0"}), "data: size=0: want a whole number from 1 to 16384; synthetic has size=28, channels=1, classes=10")
+	wantError(t, data.Set("synthetic", &o, []string{"train=9", "size=0"}),
+		"data: size=0: want a whole number from 1 to 16384; synthetic has size=28, channels=1, classes=10")
 	if o.Synthetic != before.Synthetic {
 		t.Errorf("options are changed: %+v", o.Synthetic)
 	}
@@ -68,8 +75,11 @@ func TestSet(t *testing.T) {
 		got             func(o data.Options) any
 		want            any
 	}{
-		{"images", "scale=0.25,flip=1", func(o data.Options) any { return o.Augment }, data.Augment{Scale: 0.25, Flip: true}},
-		{"csv", "separator=tab,header=1,task=regression,target=x", func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: true, Task: data.Regression, Target: "x"}},
+		{"images", "scale=0.25,flip=1", func(o data.Options) any { return o.Augment },
+			data.Augment{Scale: 0.25, Flip: true}},
+		{"csv", "separator=tab,header=1,task=regression,target=x",
+			func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: true,
+				Task: data.Regression, Target: "x"}},
 		{"tokens", "type=uint32", func(o data.Options) any { return o.TokenBytes }, 4},
 		{"mnist", "mean=0.5", func(o data.Options) any { return o.Mean[0] }, float32(0.5)},
 	} {

@@ -77,13 +77,15 @@ func npySettings(o *Options) []setting.Setting {
 }
 
 func tokenSettings(o *Options) []setting.Setting {
-	return []setting.Setting{choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4}, &o.TokenBytes),
+	return []setting.Setting{choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4},
+		&o.TokenBytes),
 		classCount(o), holdout(o)}
 }
 
 func textSettings(o *Options) []setting.Setting {
 	return []setting.Setting{text("tokenizer", "none, bytes",
-		"the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer), holdout(o)}
+		"the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer),
+		holdout(o)}
 }
 
 func csvSettings(o *Options) []setting.Setting {
@@ -92,7 +94,8 @@ func csvSettings(o *Options) []setting.Setting {
 		choice("task", "by the targets", map[string]Task{string(Classification): Classification,
 			string(Regression): Regression}, &o.CSV.Task),
 		{Name: "header", Default: "1 if the first line has no number", Value: &o.CSV.Header},
-		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'}, &o.CSV.Separator),
+		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'},
+			&o.CSV.Separator),
 		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise}, holdout(o), seed(&o.Seed),
 	}
 }

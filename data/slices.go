@@ -22,7 +22,8 @@ func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, e
 	x, y := array(inputs, true), array(targets, false)
 	size := int64((Spec{Shape: shape}).Size())
 	if size < 1 || len(inputs) == 0 || int64(len(inputs))%size != 0 {
-		return nil, fmt.Errorf("data: slices: %d numbers; want a multiple, above 0, of the %d of an input %v", len(inputs), size, shape)
+		return nil, fmt.Errorf("data: slices: %d numbers; want a multiple, above 0, of the %d of an "+
+			"input %v", len(inputs), size, shape)
 	}
 	n := int64(len(inputs)) / size
 	if len(targets) == 0 || int64(len(targets))%n != 0 {

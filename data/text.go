@@ -56,7 +56,8 @@ func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 	content := make([]byte, 0, 4*len(tokens))
 	for i, token := range tokens {
 		if token < 0 || int(token) >= classes {
-			return nil, fmt.Errorf("data: text: token %d is %d; want 0 to %d: more classes, or the tokenizer that they were counted for", i, token, classes-1)
+			return nil, fmt.Errorf("data: text: token %d is %d; want 0 to %d: more classes, or the "+
+				"tokenizer that they were counted for", i, token, classes-1)
 		}
 		content = binary.LittleEndian.AppendUint32(content, uint32(token))
 	}
@@ -141,7 +142,8 @@ func classesIn(file *os.File, width int) (classes int, err error) {
 		for i := 0; i+width <= n; i += width {
 			token := readToken(content[i:], width)
 			if token >= most {
-				return 0, fmt.Errorf("%s: token %d is %d; want below %d: type is another, or this is no file of tokens",
+				return 0, fmt.Errorf("%s: token %d is %d; want below %d: type is another, or this is no "+
+					"file of tokens",
 					file.Name(), (int(at)+i)/width, token, most)
 			}
 			classes = max(classes, int(token)+1)
@@ -170,7 +172,8 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 		}
 		stat, err := file.Stat()
 		if err == nil && stat.Size()%int64(width) != 0 {
-			err = fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, little-endian, as numpy's tofile writes it: the file is cut short, or type is another",
+			err = fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, "+
+				"little-endian, as numpy's tofile writes it: the file is cut short, or type is another",
 				path, stat.Size(), width, 8*width)
 		}
 		if err == nil && o.Classes == 0 {

@@ -19,7 +19,8 @@ import (
 
 func TestText(t *testing.T) {
 	set := must.Get(data.NewText([]byte("abcdefgh\xff"), 3))(t)
-	if set.Len() != 2 || set.Info().Classes != 256 || !slices.Equal(set.Info().Input.Shape, []int64{3}) || !slices.Equal(set.Info().Target.Shape, []int64{3}) {
+	if set.Len() != 2 || set.Info().Classes != 256 || !slices.Equal(set.Info().Input.Shape, []int64{3}) ||
+		!slices.Equal(set.Info().Target.Shape, []int64{3}) {
 		t.Errorf("%d samples of %+v", set.Len(), set.Info())
 	}
 	batch := fill(t, set, 1, 0)
@@ -29,7 +30,8 @@ func TestText(t *testing.T) {
 	if want := []int64{'f', 'g', 'h', 'b', 'c', 'd'}; !slices.Equal(batch.Target.Int64, want) {
 		t.Errorf("targets %v, want %v", batch.Target.Int64, want)
 	}
-	if want := []int64{2, 3}; !slices.Equal(batch.Input.Shape, want) || !slices.Equal(batch.Target.Shape, want) {
+	if want := []int64{2, 3}; !slices.Equal(batch.Input.Shape, want) ||
+		!slices.Equal(batch.Target.Shape, want) {
 		t.Errorf("shapes %v and %v, want %v", batch.Input.Shape, batch.Target.Shape, want)
 	}
 }
@@ -46,7 +48,8 @@ func TestTextTokens(t *testing.T) {
 			want = append(want, int64(id))
 		}
 	}
-	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("the stages of the pipe"), "b.txt": []byte("line and the stages\n<|endoftext|>")})
+	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("the stages of the pipe"),
+		"b.txt": []byte("line and the stages\n<|endoftext|>")})
 	options := data.Options{Window: 1}
 	must.Do(t, data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}))
 	train, test, err := data.Open("text", directory, options)
@@ -67,19 +70,22 @@ func TestTextTokens(t *testing.T) {
 		t.Errorf("tokens %v, want %v", got, want)
 	}
 	files, err := data.Files("text", directory, options)
-	if want := []string{filepath.Join(directory, "a.txt"), filepath.Join(directory, "b.txt"), filepath.Join(fixture, "tokenizer.json")}; err != nil || !slices.Equal(files, want) {
+	if want := []string{filepath.Join(directory, "a.txt"), filepath.Join(directory, "b.txt"),
+		filepath.Join(fixture, "tokenizer.json")}; err != nil || !slices.Equal(files, want) {
 		t.Errorf("%v, %v, want %v", files, err, want)
 	}
 }
 
-// Another tokenizer than the one that a model was trained with is refused, by both sums. Where that one is not
-// known, it is taken.
+// Another tokenizer than the one that a model was trained with is refused, by both sums. Where that one
+// is not known, it is taken.
 func TestLikeTokenizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.txt")
 	writeFile(t, path, []byte("The stages of the pipeline are busy."))
 	tok := must.Get(tokenizer.Open(fixture))(t)
 	for was, refused := range map[string]bool{"": false, tok.Sum(): false, "other": true} {
-		like := data.Info{Classes: tok.Len(), Source: data.Int64, Tokenizer: was, Input: data.Spec{Kind: data.Int64, Shape: []int64{2}}, Target: data.Spec{Kind: data.Int64, Shape: []int64{2}}}
+		like := data.Info{Classes: tok.Len(), Source: data.Int64, Tokenizer: was,
+			Input: data.Spec{Kind: data.Int64, Shape: []int64{2}}, Target: data.Spec{Kind: data.Int64,
+				Shape: []int64{2}}}
 		set, _, err := data.Open("text", path, data.Options{Window: 2, Tokenizer: fixture, TrainedOn: &like})
 		_, err2 := data.NewInputs(like, tok, []string{path})
 		if refused {
@@ -103,7 +109,8 @@ func TestTokens(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		window := rapid.IntRange(1, 5).Draw(r, "window")
 		all := rapid.SliceOfN(rapid.Uint32Range(0, 60000), 2*(window+1), 60).Draw(r, "tokens")
-		o := data.Options{Window: window, Holdout: 0.3, TokenBytes: rapid.SampledFrom([]int{0, 2, 4}).Draw(r, "width")}
+		o := data.Options{Window: window, Holdout: 0.3,
+			TokenBytes: rapid.SampledFrom([]int{0, 2, 4}).Draw(r, "width")}
 		content := tokenBytes(all...)
 		if o.TokenBytes != 4 {
 			var narrow []uint16
@@ -117,7 +124,8 @@ func TestTokens(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		if train.Len()+test.Len() != len(all)/(window+1) || train.Info().Task() != data.NextToken || train.Info().Classes != int(slices.Max(all))+1 {
+		if train.Len()+test.Len() != len(all)/(window+1) || train.Info().Task() != data.NextToken ||
+			train.Info().Classes != int(slices.Max(all))+1 {
 			r.Fatalf("%d and %d samples of %+v", train.Len(), test.Len(), train.Info())
 		}
 		for i := range train.Len() + test.Len() {
@@ -127,15 +135,18 @@ func TestTokens(t *testing.T) {
 			}
 			b := fill(t, set, k)
 			for j := range window {
-				if at := i*(window+1) + j; b.Input.Int64[j] != int64(all[at]) || b.Target.Int64[j] != int64(all[at+1]) {
+				if at := i*(window+1) + j; b.Input.Int64[j] != int64(all[at]) ||
+					b.Target.Int64[j] != int64(all[at+1]) {
 					r.Fatalf("sample %d: %v, %v", i, b.Input.Int64, b.Target.Int64)
 				}
 			}
 		}
 	})
-	directory := directoryOf(t, map[string][]byte{"train.bin": tokenBytes[uint16](1, 2, 3, 4), "val.bin": tokenBytes[uint16](5, 6)})
+	directory := directoryOf(t, map[string][]byte{"train.bin": tokenBytes[uint16](1, 2, 3, 4),
+		"val.bin": tokenBytes[uint16](5, 6)})
 	train, test, err := data.Open("tokens", directory, data.Options{Window: 1})
-	if err != nil || train.Len() != 2 || test.Len() != 1 || train.Info().Classes != 7 || test.Info().Classes != 7 {
+	if err != nil || train.Len() != 2 || test.Len() != 1 || train.Info().Classes != 7 ||
+		test.Info().Classes != 7 {
 		t.Errorf("train.bin and val.bin: %v, %v, %v", train, test, err)
 	}
 }
@@ -156,22 +167,34 @@ func TestOpenCSV(t *testing.T) {
 		names  []string
 		length int
 	}{
-		"names":          {[]string{"a,b,kind", "1,2,cat", "3,4.5,dog", "5,6,cat"}, data.CSV{}, data.Classification, []float32{1, 2}, 0, []string{"cat", "dog"}, 3},
-		"no header":      {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{}, data.Classification, []float32{1, 2}, 1, []string{"9", "10"}, 3},
-		"regression":     {[]string{"a,b,price", "1,2,1.5", "3,4,9", "5,6,7"}, data.CSV{}, data.Regression, []float32{1, 2}, 1.5, nil, 3},
-		"amounts":        {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{Task: data.Regression}, data.Regression, []float32{1, 2}, 10, nil, 3},
-		"column by name": {[]string{"a,b,c", "1,2,3", "0,4,6"}, data.CSV{Target: "a"}, data.Classification, []float32{2, 3}, 1, []string{"0", "1"}, 2},
-		"by number":      {[]string{"1,2,3", "0,4,6"}, data.CSV{Target: "2"}, data.Classification, []float32{1, 3}, 0, []string{"2", "4"}, 2},
-		"header given":   {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: true}, data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
-		"quotes, spaces": {[]string{"\ufeffa; b; \"c;d\"", "\"1\"; 2; x", " 3;4;y", "", "5;6;y"}, data.CSV{Separator: ';', Target: "c;d"}, data.Classification, []float32{1, 2}, 0, []string{"x", "y"}, 3},
+		"names": {[]string{"a,b,kind", "1,2,cat", "3,4.5,dog", "5,6,cat"}, data.CSV{},
+			data.Classification, []float32{1, 2}, 0, []string{"cat", "dog"}, 3},
+		"no header": {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{}, data.Classification,
+			[]float32{1, 2}, 1, []string{"9", "10"}, 3},
+		"regression": {[]string{"a,b,price", "1,2,1.5", "3,4,9", "5,6,7"}, data.CSV{}, data.Regression,
+			[]float32{1, 2}, 1.5, nil, 3},
+		"amounts": {[]string{"1,2,10", "3,4,9", "5,6,10"}, data.CSV{Task: data.Regression},
+			data.Regression, []float32{1, 2}, 10, nil, 3},
+		"column by name": {[]string{"a,b,c", "1,2,3", "0,4,6"}, data.CSV{Target: "a"}, data.Classification,
+			[]float32{2, 3}, 1, []string{"0", "1"}, 2},
+		"by number": {[]string{"1,2,3", "0,4,6"}, data.CSV{Target: "2"}, data.Classification,
+			[]float32{1, 3}, 0, []string{"2", "4"}, 2},
+		"header given": {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: true},
+			data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
+		"quotes, spaces": {[]string{"\ufeffa; b; \"c;d\"", "\"1\"; 2; x", " 3;4;y", "", "5;6;y"},
+			data.CSV{Separator: ';', Target: "c;d"}, data.Classification, []float32{1, 2}, 0, []string{"x",
+				"y"}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			train, test, err := data.Open("csv", csvFile(t, row.lines...), data.Options{CSV: row.csv, Holdout: 0.01, Seed: seedThatKeeps(t, name)})
+			train, test, err := data.Open("csv", csvFile(t, row.lines...),
+				data.Options{CSV: row.csv, Holdout: 0.01, Seed: seedThatKeeps(t, name)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			info := train.Info()
-			if train.Len()+test.Len() != row.length || info.Task() != row.task || !slices.Equal(info.ClassNames, row.names) || !slices.Equal(info.Input.Shape, []int64{2, 1, 1}) {
+			if train.Len()+test.Len() != row.length || info.Task() != row.task ||
+				!slices.Equal(info.ClassNames, row.names) ||
+				!slices.Equal(info.Input.Shape, []int64{2, 1, 1}) {
 				t.Errorf("%d and %d samples of %+v", train.Len(), test.Len(), info)
 			}
 			samples := [][2]any{}
@@ -195,7 +218,8 @@ func TestOpenCSV(t *testing.T) {
 }
 
 func TestCSVStandardises(t *testing.T) {
-	directory := directoryOf(t, map[string][]byte{"train.csv": []byte("1,7,0\n3,7,1\n5,7,1\n"), "test.csv": []byte("3,8,1\n")})
+	directory := directoryOf(t, map[string][]byte{"train.csv": []byte("1,7,0\n3,7,1\n5,7,1\n"),
+		"test.csv": []byte("3,8,1\n")})
 	train, test, err := data.Open("csv", directory, data.Options{CSV: data.CSV{Standardise: true}})
 	if err != nil {
 		t.Fatal(err)
@@ -212,14 +236,18 @@ func TestCSVStandardises(t *testing.T) {
 // Rows are made as others were: standardised by their numbers, with the columns of the same names, their
 // classes and their task. An .npy of rows is so as well.
 func TestTrainedOn(t *testing.T) {
-	like := data.Info{Classes: 3, ClassNames: []string{"x", "y", "z"}, Source: data.Float32, Mean: []float32{1, 10}, Std: []float32{2, 4},
-		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32, Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
-	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"), data.Options{TrainedOn: &like})
+	like := data.Info{Classes: 3, ClassNames: []string{"x", "y", "z"}, Source: data.Float32,
+		Mean: []float32{1, 10}, Std: []float32{2, 4},
+		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32,
+			Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
+	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"),
+		data.Options{TrainedOn: &like})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, set := range []data.Dataset{train, test} {
-		if b := fill(t, set, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) || b.Target.Int64[0] != 2 || !slices.Equal(set.Info().ClassNames, like.ClassNames) {
+		if b := fill(t, set, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) ||
+			b.Target.Int64[0] != 2 || !slices.Equal(set.Info().ClassNames, like.ClassNames) {
 			t.Errorf("%+v of %+v", b, set.Info())
 		}
 	}
@@ -228,7 +256,8 @@ func TestTrainedOn(t *testing.T) {
 		"kind,b\nz,1":         "the columns are kind, b, and the model was trained with a, b, kind",
 		"a,b,kind\n1,2,other": `"other" is no class to train with; those are x, y, z`,
 	} {
-		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{TrainedOn: &like}); err == nil || !strings.Contains(err.Error(), part) {
+		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{TrainedOn: &like}); err == nil ||
+			!strings.Contains(err.Error(), part) {
 			t.Errorf("%q: %v; want %q", lines, err, part)
 		}
 	}

@@ -50,7 +50,8 @@ func (c Config) validate() error {
 		return &ConfigError{Of: "group", Field: field, Value: value, Problem: problem, Remedy: remedy}
 	}
 	if c = c.filled(); c.Silence < 2*c.Heartbeat {
-		return refuse("Silence", c.Silence, "the heartbeat is every "+c.Heartbeat.String(), "want at least twice that")
+		return refuse("Silence", c.Silence, "the heartbeat is every "+c.Heartbeat.String(),
+			"want at least twice that")
 	}
 	if c.Size == 1 && c.Address == "" {
 		return nil

@@ -100,7 +100,8 @@ func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
 // TestRank0Judges: the end of a connection to rank 0 counts before broken connections between others, which
 // come first, and a failure before both.
 func TestRank0Judges(t *testing.T) {
-	ended, reported := &LostError{Rank: 2, Why: "its control connection was closed"}, &LostError{Rank: 1, Why: "a connection broke"}
+	ended, reported := &LostError{Rank: 2, Why: "its control connection was closed"},
+		&LostError{Rank: 1, Why: "a connection broke"}
 	failed := &FailedError{Failure{Rank: 1, Message: "why"}}
 	for _, row := range []struct {
 		later func(c *control)
@@ -120,8 +121,9 @@ func TestRank0Judges(t *testing.T) {
 	}
 }
 
-// TestAnEndedGatherCounts: a member that has the result of a gather may fail at once, or leave, or its user may have given
-// up meanwhile. Another member that looks only then has the result as well, every time.
+// TestAnEndedGatherCounts: a member that has the result of a gather may fail at once, or leave, or its
+// user may have given up meanwhile. Another member that looks only then has the result as well, every
+// time.
 func TestAnEndedGatherCounts(t *testing.T) {
 	closing := make(chan struct{})
 	close(closing)
@@ -157,8 +159,8 @@ func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// TestWhoIsToBlameWhileJoining: where connections for tensors cannot be opened, another member may have been lost, of which
-// the others hear a moment later. They blamed themselves.
+// TestWhoIsToBlameWhileJoining: where connections for tensors cannot be opened, another member may have
+// been lost, of which the others hear a moment later. They blamed themselves.
 func TestWhoIsToBlameWhileJoining(t *testing.T) {
 	open := func(c *control) error {
 		c.board.Close() // so that Gloo fails at once
@@ -204,7 +206,8 @@ func TestStoppedProcessesHearOthers(t *testing.T) {
 		t.Errorf("after a stop: %d bytes, %v", n, err)
 	}
 	c = &stopped{stops: 1000}
-	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.reads != 5 {
+	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 0 ||
+		!errors.Is(err, os.ErrDeadlineExceeded) || c.reads != 5 {
 		t.Errorf("of a silence: %d bytes, %v after %d reads", n, err, c.reads)
 	}
 }
@@ -238,7 +241,8 @@ func TestFrames(t *testing.T) {
 	h := introduction(Config{Size: maxSize})
 	h.Nonce, h.Proof = newNonce(), newNonce()
 	h.Host, h.Libtorch = long(64), long(64)
-	if _, err := readFrame(bytes.NewReader(jsonFrame(kindHello, maxSize-1, h).encode()), maxHandshake); err != nil {
+	if _, err := readFrame(bytes.NewReader(jsonFrame(kindHello, maxSize-1, h).encode()),
+		maxHandshake); err != nil {
 		t.Errorf("a hello: %v", err)
 	}
 }
@@ -264,7 +268,8 @@ func TestBytesThatAreNoFrame(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", name, f, err, row.want)
 		}
 	}
-	if _, err := readFrame(bytes.NewReader(head(kindHello, 0, maxHandshake+1)), maxHandshake); !errors.Is(err, errFrame) {
+	if _, err := readFrame(bytes.NewReader(head(kindHello, 0, maxHandshake+1)),
+		maxHandshake); !errors.Is(err, errFrame) {
 		t.Errorf("a long hello: %v", err)
 	}
 	c := newControl(Config{Size: 3})

@@ -25,8 +25,8 @@
 // # Security
 //
 // Rank 0 listens at one address. Both sides of a control connection prove that they know the token, which is
-// not sent. Without a token, a group joins at a loopback address only. A stranger can send one frame of 1 KiB.
-// Nothing is encrypted.
+// not sent. Without a token, a group joins at a loopback address only. A stranger can send one frame of
+// 1 KiB. Nothing is encrypted.
 //
 // Gloo protects nothing: whoever reaches a member's port for tensors can read and change them, and end the
 // process. So these ports have to be closed to everybody but the members, as in a network of their own.

@@ -36,7 +36,8 @@ func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err er
 			cfg.Restart = e.whole(name, 0, math.MaxInt32)
 		}
 	}
-	for _, l := range [][2]string{{"RANK", "WORLD_SIZE"}, slurm, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}} {
+	for _, l := range [][2]string{{"RANK", "WORLD_SIZE"}, slurm,
+		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}} {
 		rank, size := getenv(l[0]) != "", getenv(l[1]) != ""
 		if !rank && !size || l == slurm && !(rank && size) { // a script that sbatch runs has the rank alone
 			continue

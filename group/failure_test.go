@@ -140,7 +140,8 @@ func TestKilledMember(t *testing.T) {
 		for size, victims := range map[int][]int{2: {1}, 4: {0, 3}} {
 			for _, victim := range victims {
 				name := fmt.Sprintf("%s of %d, rank %d", scenario, size, victim)
-				quick := []string{"receive of 2, rank 1", "send of 4, rank 0", "gather of 4, rank 0", "gather of 4, rank 3"}
+				quick := []string{"receive of 2, rank 1", "send of 4, rank 0", "gather of 4, rank 0",
+					"gather of 4, rank 3"}
 				if !draws.Full && !slices.Contains(quick, name) {
 					continue
 				}
@@ -171,12 +172,14 @@ func TestStoppedMember(t *testing.T) {
 		}
 		began := time.Now()
 		must.Do(t, all[victim].cmd.Process.Signal(syscall.SIGSTOP))
-		othersSay(t, all, victim, began, time.Minute, fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
+		othersSay(t, all, victim, began, time.Minute,
+			fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
 	}
 }
 
 func TestMemberThatEnds(t *testing.T) {
-	for scenario, want := range map[string]string{"panic": "rank %d is lost: ", "exit": "rank %d is lost: ", "fail": "rank %d failed: stage 2, micro-batch 5, forward: not a number"} {
+	for scenario, want := range map[string]string{"panic": "rank %d is lost: ", "exit": "rank %d is lost: ",
+		"fail": "rank %d failed: stage 2, micro-batch 5, forward: not a number"} {
 		for _, victim := range []int{0, 2} { // rank 0 hands on what is for all
 			if !draws.Full && scenario != "fail" && (victim == 0) != (scenario == "panic") {
 				continue
@@ -252,7 +255,8 @@ func TestGroupsLeaveNoThreadAndNoConnection(t *testing.T) {
 			return
 		}
 		if time.Now().After(until) {
-			t.Fatalf("%d threads and %d open files after %d groups, %d and %d after 2", nowThreads, nowFiles, groups, threads, files)
+			t.Fatalf("%d threads and %d open files after %d groups, %d and %d after 2", nowThreads,
+				nowFiles, groups, threads, files)
 		}
 	}
 }

@@ -43,8 +43,9 @@ type frame struct {
 }
 
 const (
-	headBytes    = 9
-	maxHandshake = 1 << 10                // bytes of a body before the other side has proved that it knows the token
+	headBytes = 9
+	// bytes of a body before the other side has proved that it knows the token
+	maxHandshake = 1 << 10
 	maxBody      = maxGather/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a gather, in base64
 	pieceBytes   = 64 << 10               // of a frame that are read or written at a time
 )

@@ -60,7 +60,8 @@ func (g *gathers) add(rank int, p part) error {
 		one = g.get(p.Number)
 	}
 	if one == nil || one.there[rank] {
-		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errFrame, p.Number, rank, g.begun)
+		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errFrame, p.Number, rank,
+			g.begun)
 	}
 	one.what[rank], one.bytes[rank], one.there[rank] = p.What, p.Data, true
 	if !slices.Contains(one.there, false) {

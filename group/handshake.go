@@ -84,7 +84,8 @@ func (e *refusedError) Error() string { return e.text }
 
 // challengeMember does rank 0's side up to the hello. If the error is nil, the hello comes from a process
 // that knows the token. ok is the answer.
-func challengeMember(conn net.Conn, token string, within time.Duration) (rank int, h hello, ok frame, err error) {
+func challengeMember(conn net.Conn, token string, within time.Duration) (rank int, h hello, ok frame,
+	err error) {
 	mine := newNonce()
 	rank, err = exchange(conn, within, jsonFrame(kindChallenge, 0, challenge{protocol, mine}), kindHello, &h)
 	if err == nil && (len(h.Nonce) != nonceBytes || !hmac.Equal(h.Proof, h.proofOf(token, rank, mine))) {

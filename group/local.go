@@ -12,8 +12,8 @@ import (
 
 // Local returns n members within this process, such as replicas of a pipeline: goroutines stand for
 // processes. They behave like members of Join: a send waits for its receive, and tags match by name. A
-// message that is longer than its receive panics, where Gloo would end the process. Close does not wait. Local
-// panics if n is below 1.
+// message that is longer than its receive panics, where Gloo would end the process. Close does not
+// wait. Local panics if n is below 1.
 func Local(n int) []*Group {
 	if n < 1 {
 		panic(fmt.Sprintf("group: Local of %d members; want at least 1", n))

@@ -43,7 +43,10 @@ func none(t *testing.T, errs []error) {
 // gatherAll gathers bytes of many lengths, of each rank another.
 func gatherAll(g *group.Group) error {
 	for round := range 20 {
-		each := func(rank int) []byte { return bytes.Repeat([]byte{byte(rank), byte(round)}, round*round*round*rank*10) }
+		each := func(rank int) []byte {
+			return bytes.Repeat([]byte{byte(rank), byte(round)},
+				round*round*round*rank*10)
+		}
 		mine := each(g.Rank())
 		got, err := g.Gather(context.Background(), fmt.Sprint("round ", round), mine)
 		if err != nil {
@@ -65,7 +68,8 @@ func TestGatherOfDifferentThingsNamesTheRanks(t *testing.T) {
 		_, err := g.Gather(context.Background(), []string{"models", "plans", "models"}[g.Rank()], nil)
 		return err
 	}) {
-		if err == nil || !strings.Contains(err.Error(), `rank 0 at "models", rank 1 at "plans", rank 2 at "models"`) {
+		if err == nil || !strings.Contains(err.Error(),
+			`rank 0 at "models", rank 1 at "plans", rank 2 at "models"`) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
@@ -184,14 +188,16 @@ func ending(w link.Work) <-chan error {
 func TestAFailureEndsWhatWaits(t *testing.T) {
 	torchtest.Check(t)
 	const want = "rank 2 failed: stage 2, micro-batch 5, backward: out of memory"
-	for name, all := range map[string][]*group.Group{"local": group.Local(3), "joined": inProcess(t, config(t, 3))} {
+	for name, all := range map[string][]*group.Group{"local": group.Local(3),
+		"joined": inProcess(t, config(t, 3))} {
 		for rank, err := range each(all, func(g *group.Group) error {
 			c := torch.NewCtx(torch.Options{})
 			defer c.Close()
 			x, y := c.Zeros(torch.Float32, 1<<20), c.Zeros(torch.Float32, 1<<20)
 			if g.Rank() == 2 {
 				must.Get(g.Gather(context.Background(), "begun", nil))(t)
-				g.Fail(group.Failure{Rank: 9, Stage: 2, MicroBatch: 5, Action: "backward", Message: "out of memory"})
+				g.Fail(group.Failure{Rank: 9, Stage: 2, MicroBatch: 5, Action: "backward",
+					Message: "out of memory"})
 				g.Fail(group.Failure{Message: "later"})
 				return g.Err()
 			}
@@ -252,10 +258,14 @@ func TestTransfersThatAreRefused(t *testing.T) {
 		call func() (link.Work, error)
 		want string
 	}{
-		"oneself": {func() (link.Work, error) { return g.Send(x, 0, 0) }, "rank 0 of 2 has rank 0 as the other side"},
-		"nobody":  {func() (link.Work, error) { return g.Receive(x, 2, 0) }, "rank 0 of 2 has rank 2 as the other side"},
-		"tag":     {func() (link.Work, error) { return g.Receive(x, 1, group.MaxTag) }, "the tag is 1073741824; want 0 to 1073741823"},
-		"gaps":    {func() (link.Work, error) { return g.Send(c.Narrow(x, 1, 0, 1), 1, 0) }, "the tensor is not dense"},
+		"oneself": {func() (link.Work, error) { return g.Send(x, 0, 0) },
+			"rank 0 of 2 has rank 0 as the other side"},
+		"nobody": {func() (link.Work, error) { return g.Receive(x, 2, 0) },
+			"rank 0 of 2 has rank 2 as the other side"},
+		"tag": {func() (link.Work, error) { return g.Receive(x, 1, group.MaxTag) },
+			"the tag is 1073741824; want 0 to 1073741823"},
+		"gaps": {func() (link.Work, error) { return g.Send(c.Narrow(x, 1, 0, 1), 1, 0) },
+			"the tensor is not dense"},
 		"expanded": {func() (link.Work, error) {
 			return g.Receive(c.Call("aten::expand", "", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor), 1, 0)
 		}, "the tensor is not dense"},
@@ -273,17 +283,20 @@ func TestLongerPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if got, want := fmt.Sprint(recover()), "rank 0 sends 12 bytes to rank 1 under tag 3, which receives 8"; !strings.Contains(got, want) {
+		if got, want := fmt.Sprint(recover()), "rank 0 sends 12 bytes to rank 1 under tag 3, which "+
+			"receives 8"; !strings.Contains(got, want) {
 			t.Errorf("got %s", got)
 		}
 	}()
 	_, _ = all[1].Receive(torch.From(c, []float32{1, 2}, 2), 0, 3)
 }
 
-// TestNobodyGathersAfterClose: a member that has left gives no part to a gather, and the others find that it has left.
+// TestNobodyGathersAfterClose: a member that has left gives no part to a gather, and the others find
+// that it has left.
 func TestNobodyGathersAfterClose(t *testing.T) {
 	torchtest.Check(t)
-	for name, all := range map[string][]*group.Group{"local": group.Local(2), "joined": inProcess(t, config(t, 2))} {
+	for name, all := range map[string][]*group.Group{"local": group.Local(2),
+		"joined": inProcess(t, config(t, 2))} {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			_ = all[1].Close()
@@ -295,7 +308,8 @@ func TestNobodyGathersAfterClose(t *testing.T) {
 			wg.Wait() // where Close does not wait for the others
 		}
 		var lost *group.LostError
-		if _, err := all[0].Gather(context.Background(), "last words", nil); !errors.As(err, &lost) || lost.Rank != 1 {
+		if _, err := all[0].Gather(context.Background(), "last words", nil); !errors.As(err, &lost) ||
+			lost.Rank != 1 {
 			t.Errorf("%s: rank 0: %v; want rank 1 lost", name, err)
 		}
 		_ = all[0].Close()
@@ -303,8 +317,8 @@ func TestNobodyGathersAfterClose(t *testing.T) {
 	}
 }
 
-// TestAFailureIsToldOnce: what has failed before a meeting may be the failure of the group, by which the meeting fails as
-// well. Both are given where they differ.
+// TestAFailureIsToldOnce: what has failed before a meeting may be the failure of the group, by which
+// the meeting fails as well. Both are given where they differ.
 func TestAFailureIsToldOnce(t *testing.T) {
 	all := group.Local(2)
 	all[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "out of memory"})
@@ -313,7 +327,8 @@ func TestAFailureIsToldOnce(t *testing.T) {
 		t.Errorf("got %v; want %v", err, saving)
 	}
 	full := errors.New("the disk is full")
-	if err := group.Agree(t.Context(), all[0], "saved", full); !errors.Is(err, full) || !errors.Is(err, all[0].Err()) {
+	if err := group.Agree(t.Context(), all[0], "saved", full); !errors.Is(err, full) ||
+		!errors.Is(err, all[0].Err()) {
 		t.Errorf("got %v; want both failures", err)
 	}
 }

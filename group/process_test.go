@@ -85,7 +85,8 @@ type process struct {
 func run(t *testing.T, scenario string, cfg settings) *process {
 	t.Helper()
 	text := must.Get(json.Marshal(cfg))(t)
-	p := &process{t: t, rank: cfg.Rank, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100), done: make(chan struct{})}
+	p := &process{t: t, rank: cfg.Rank, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100),
+		done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), scenarioVariable+"="+scenario, configVariable+"="+string(text))
 	p.cmd.Stderr = &p.wrote
 	out := must.Get(p.cmd.StdoutPipe())(t)

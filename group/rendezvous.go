@@ -38,7 +38,8 @@ func (c Config) retry(ctx context.Context, what, remedy string, within time.Dura
 		if err == nil || final {
 			return err
 		}
-		if last == nil || ctx.Err() == nil { // the end of the time cuts an attempt short, whose error says less
+		// the end of the time cuts an attempt short, whose error says less
+		if last == nil || ctx.Err() == nil {
 			last = err
 		}
 		if !logged && time.Since(began) > longWait {
@@ -130,7 +131,8 @@ func (c *control) assemble(ctx context.Context, me hello) (net.IP, error) {
 	for long := time.After(longWait); ; {
 		select {
 		case <-long:
-			c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", l.missing())
+			c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing",
+				l.missing())
 			continue
 		case <-c.ready:
 		case <-c.first.failed:
@@ -282,7 +284,8 @@ func (l *lobby) admit(p *peer, ok frame) *refusedError {
 	case p.rank < 1 || p.rank >= size:
 		return refuse("there is a rank %d in a group of %d", p.rank, size)
 	case there != nil:
-		return refuse("rank %d is there twice: %v, and %v; want each rank once, and another port for another job "+
+		return refuse("rank %d is there twice: %v, and %v; want each rank once, and another port for "+
+			"another job "+
 			"(MASTER_PORT or --rendezvous)", p.rank, there.who, p.who)
 	}
 	p.send(ok.encode())

@@ -73,10 +73,15 @@ func TestJobsThatAreWrong(t *testing.T) {
 		all  []attempt
 		want []string
 	}{
-		{3, []attempt{rank(0), rank(1), rank(1)}, []string{"rank 1 is there twice: pid ", "want each rank once"}},
-		{4, []attempt{rank(0), rank(2)}, []string{"group: ranks 1 and 3 of 4 did not come to 127.0.0.1:", " within 1s"}},
-		{3, []attempt{rank(1), rank(2)}, []string{"calls rank 0 at 127.0.0.1:", ", for 1s: ", "connection refused; want rank 0 started by then"}},
-		{3, []attempt{rank(0), other}, []string{"rank 2 is one of 4 processes, and rank 0 one of 3; want the same WORLD_SIZE, and as many replicas,"}},
+		{3, []attempt{rank(0), rank(1), rank(1)},
+			[]string{"rank 1 is there twice: pid ", "want each rank once"}},
+		{4, []attempt{rank(0), rank(2)},
+			[]string{"group: ranks 1 and 3 of 4 did not come to 127.0.0.1:", " within 1s"}},
+		{3, []attempt{rank(1), rank(2)},
+			[]string{"calls rank 0 at 127.0.0.1:", ", for 1s: ",
+				"connection refused; want rank 0 started by then"}},
+		{3, []attempt{rank(0), other}, []string{"rank 2 is one of 4 processes, and rank 0 one of 3; want " +
+			"the same WORLD_SIZE, and as many replicas,"}},
 	} {
 		cfg := config(t, row.size)
 		cfg.Timeout = time.Second
@@ -90,7 +95,8 @@ func TestRank0Twice(t *testing.T) {
 	last := rank(1)
 	last.late = 2 * time.Second // when the second rank 0 has given up
 	errs := attempts(t, config(t, 2), rank(0), late, last)
-	allSay(t, errs[1:2], "rank 0 listens at ", "address already in use; want each rank once, and a port that is free")
+	allSay(t, errs[1:2], "rank 0 listens at ",
+		"address already in use; want each rank once, and a port that is free")
 	none(t, []error{errs[0], errs[2]})
 }
 
@@ -99,7 +105,8 @@ func TestAnotherToken(t *testing.T) {
 		return attempt{change: func(c *group.Config) { c.Rank, c.Token, c.Timeout = n, token, time.Second }}
 	}
 	errs := attempts(t, config(t, 2), with(0, "a"), with(1, "b"))
-	allSay(t, errs[:1], "rank 1 of 2 did not come to 127.0.0.1:", "was refused: it does not know the job's token")
+	allSay(t, errs[:1], "rank 1 of 2 did not come to 127.0.0.1:",
+		"was refused: it does not know the job's token")
 	allSay(t, errs[1:], "rank 0 has refused this process: it does not know the job's token")
 	errs = attempts(t, config(t, 2), with(0, "a"), with(1, ""))
 	allSay(t, errs[1:], "rank 0 has refused this process: it does not know the job's token")
@@ -128,7 +135,9 @@ func TestNoToken(t *testing.T) {
 	there.change = func(c *group.Config) { c.Rank, c.Address = 1, l.Addr().String() }
 	for n, err := range attempts(t, cfg, rank(0), there) {
 		var refused *group.ConfigError
-		if !errors.As(err, &refused) || refused.Field != "Token" || !strings.Contains(err.Error(), "other machines can reach "+own+"; want the same secret on all ranks") {
+		if !errors.As(err, &refused) || refused.Field != "Token" ||
+			!strings.Contains(err.Error(), "other machines can reach "+own+
+				"; want the same secret on all ranks") {
 			t.Errorf("rank %d: %v", n, err)
 		}
 	}
@@ -140,10 +149,13 @@ func TestNoToken(t *testing.T) {
 func TestAPortThatIsTaken(t *testing.T) {
 	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
-	cfg := settings{Config: group.Config{Size: 2, Address: l.Addr().String(), Timeout: time.Second, Heartbeat: 20 * time.Millisecond, Silence: 100 * time.Millisecond}}
+	cfg := settings{Config: group.Config{Size: 2, Address: l.Addr().String(), Timeout: time.Second,
+		Heartbeat: 20 * time.Millisecond, Silence: 100 * time.Millisecond}}
 	errs := attempts(t, cfg, rank(0), rank(1))
-	allSay(t, errs[:1], "rank 0 listens at "+cfg.Address, "address already in use", "want each rank once, and a port that is free")
-	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 1s: what listens there is not rank 0 of this job: ")
+	allSay(t, errs[:1], "rank 0 listens at "+cfg.Address, "address already in use",
+		"want each rank once, and a port that is free")
+	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 1s: what listens there is not "+
+		"rank 0 of this job: ")
 }
 
 // port is the port of the rendezvous.
@@ -159,7 +171,8 @@ func TestAnAddressOfAnotherMachine(t *testing.T) {
 	cfg.Token, cfg.Timeout = "a", 300*time.Millisecond
 	cfg.Address = net.JoinHostPort("192.0.2.1", port(cfg)) // is for documentation, and nobody's
 	errs := attempts(t, cfg, rank(0), rank(1))
-	if text := fmt.Sprint(errs[0]); !strings.Contains(text, "no interface of this machine leads to "+cfg.Address) && !strings.Contains(text, "did not come to "+cfg.Address+" within 300ms; ") {
+	if text := fmt.Sprint(errs[0]); !strings.Contains(text, "no interface of this machine leads to "+
+		cfg.Address) && !strings.Contains(text, "did not come to "+cfg.Address+" within 300ms; ") {
 		t.Errorf("rank 0: %v", errs[0])
 	}
 	allSay(t, errs[1:], "calls rank 0 at "+cfg.Address)
@@ -171,7 +184,8 @@ func TestAHostWithoutAnAddress(t *testing.T) {
 	cfg.Address = net.JoinHostPort("no body", port(cfg))
 	for n, err := range attempts(t, cfg, rank(0), rank(1)) {
 		var refused *group.ConfigError
-		if !errors.As(err, &refused) || refused.Field != "Address" || !strings.Contains(refused.Error(), "want host:port of rank 0") {
+		if !errors.As(err, &refused) || refused.Field != "Address" ||
+			!strings.Contains(refused.Error(), "want host:port of rank 0") {
 			t.Errorf("rank %d: %v is no refused address", n, err)
 		}
 	}
@@ -180,8 +194,10 @@ func TestAHostWithoutAnAddress(t *testing.T) {
 	var said safeBuffer
 	cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	errs := attempts(t, cfg, rank(0), rank(1))
-	allSay(t, errs[:1], "rank 0 looks up its address at "+cfg.Address+", for 3s: ", "no such host; want an address or a name of rank 0's machine")
-	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 3s: ", "no such host; want rank 0 started by then")
+	allSay(t, errs[:1], "rank 0 looks up its address at "+cfg.Address+", for 3s: ",
+		"no such host; want an address or a name of rank 0's machine")
+	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 3s: ",
+		"no such host; want rank 0 started by then")
 	for _, want := range []string{"rank 0 looks up its address", "rank 1 of 2 calls rank 0", "no such host"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("%q is not said in\n%s", want, said.String())
@@ -195,7 +211,8 @@ func TestJoinIsGivenUp(t *testing.T) {
 		cfg := config(t, 2)
 		cfg.Rank = n
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		if _, err := group.Join(ctx, cfg.Config); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "deadline exceeded") {
+		if _, err := group.Join(ctx, cfg.Config); !errors.Is(err, context.DeadlineExceeded) &&
+			!strings.Contains(fmt.Sprint(err), "deadline exceeded") {
 			t.Errorf("rank %d: %v", n, err)
 		}
 		cancel()
@@ -274,7 +291,8 @@ func TestStrangersAreRefused(t *testing.T) {
 				defer func() { _ = conn.Close() }()
 				_, _ = conn.Write(b)
 				_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-				if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
+				if _, err := io.Copy(io.Discard, conn); err != nil &&
+					strings.Contains(err.Error(), "timeout") {
 					t.Errorf("%s: the connection stays open", name)
 				}
 			})
@@ -291,7 +309,8 @@ func TestStrangersAreRefused(t *testing.T) {
 	// A process that knows the token and comes late harms nobody.
 	late := cfg.Config
 	late.Rank, late.Timeout = 1, 200*time.Millisecond
-	if _, err := group.Join(context.Background(), late); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := group.Join(context.Background(), late); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("late: %v", err)
 	}
 	none(t, each(all[:], func(g *group.Group) error { return g.Close() }))
@@ -346,11 +365,16 @@ func (v variables) plus(pairs ...string) variables {
 }
 
 var (
-	torchrun = variables{"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500",
-		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2", "PENSTOCK_TOKEN": "secret"}
-	slurm = variables{"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "gpu[07-10,12]",
-		"SLURM_NODELIST": "gpu[01-12]", "SLURM_JOB_ID": "4207", "SLURM_STEP_ID": "2", "SLURM_RESTART_COUNT": "1"}
-	openMPI = variables{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "7000"}
+	torchrun = variables{"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+		"MASTER_ADDR": "node7", "MASTER_PORT": "29500",
+		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none",
+		"TORCHELASTIC_RESTART_COUNT": "2", "PENSTOCK_TOKEN": "secret"}
+	slurm = variables{"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8",
+		"SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "gpu[07-10,12]",
+		"SLURM_NODELIST": "gpu[01-12]", "SLURM_JOB_ID": "4207", "SLURM_STEP_ID": "2",
+		"SLURM_RESTART_COUNT": "1"}
+	openMPI = variables{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",
+		"OMPI_COMM_WORLD_LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "7000"}
 )
 
 func TestFromEnvironment(t *testing.T) {
@@ -359,30 +383,41 @@ func TestFromEnvironment(t *testing.T) {
 		want  group.Config
 		found bool
 	}{
-		"nothing":  {variables{}, group.Config{}, false},
-		"torchrun": {torchrun, group.Config{Rank: 3, Size: 4, Address: "node7:23323", Restart: 2, Token: "secret"}, true},
-		"PyTorchJob, which sets the least": {variables{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"},
+		"nothing": {variables{}, group.Config{}, false},
+		"torchrun": {torchrun, group.Config{Rank: 3, Size: 4, Address: "node7:23323", Restart: 2,
+			Token: "secret"}, true},
+		"PyTorchJob, which sets the least": {variables{"RANK": "0", "WORLD_SIZE": "2",
+			"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"},
 			group.Config{Size: 2, Address: "job-master-0:23456"}, true},
 		"torchrun without its agent's store": {torchrun.plus("TORCHELASTIC_USE_AGENT_STORE", "False"),
 			group.Config{Rank: 3, Size: 4, Address: "node7:29500", Restart: 2, Token: "secret"}, true},
 		"IPv6": {torchrun.plus("MASTER_ADDR", "fe80::1%eth0"),
-			group.Config{Rank: 3, Size: 4, Address: "[fe80::1%eth0]:23323", Restart: 2, Token: "secret"}, true},
-		"one process of torchrun": {torchrun.plus("RANK", "0", "WORLD_SIZE", "1", "LOCAL_RANK", "0", "MASTER_ADDR", ""),
+			group.Config{Rank: 3, Size: 4, Address: "[fe80::1%eth0]:23323", Restart: 2,
+				Token: "secret"}, true},
+		"one process of torchrun": {torchrun.plus("RANK", "0", "WORLD_SIZE", "1", "LOCAL_RANK", "0",
+			"MASTER_ADDR", ""),
 			group.Config{Size: 1, Restart: 2, Token: "secret"}, false},
-		"torchrun on each node of a Slurm job": {torchrun.plus("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"),
+		"torchrun on each node of a Slurm job": {torchrun.plus("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS",
+			"2"),
 			group.Config{Rank: 3, Size: 4, Address: "node7:23323", Restart: 2, Token: "secret"}, true},
 		"Slurm": {slurm, group.Config{Rank: 5, Size: 8, Address: "gpu07:24209", Restart: 1}, true},
-		"Slurm's job of one list": {slurm.plus("SLURM_STEP_NODELIST", "", "SLURM_STEP_ID", "", "SLURM_LOCALID", ""),
+		"Slurm's job of one list": {slurm.plus("SLURM_STEP_NODELIST", "", "SLURM_STEP_ID", "",
+			"SLURM_LOCALID", ""),
 			group.Config{Rank: 5, Size: 8, Address: "gpu01:24207", Restart: 1}, true},
 		"Slurm's list with a domain": {slurm.plus("SLURM_STEP_NODELIST", "a-b[2-3]n[03-04].example.org,x"),
 			group.Config{Rank: 5, Size: 8, Address: "a-b2n03.example.org:24209", Restart: 1}, true},
 		"Slurm with an address": {slurm.plus("MASTER_ADDR", "ib7", "MASTER_PORT", "700"),
 			group.Config{Rank: 5, Size: 8, Address: "ib7:700", Restart: 1}, true},
-		"the script of a Slurm job": {slurm.plus("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", ""), group.Config{Restart: 1}, false},
-		"one task of Slurm":         {variables{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, group.Config{Size: 1}, false},
-		"Open MPI":                  {openMPI, group.Config{Rank: 1, Size: 2, Address: "10.0.0.1:7000"}, true},
-		"one process of Open MPI":   {variables{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, group.Config{Size: 1}, false},
-		"an address alone":          {variables{"MASTER_ADDR": "node7", "MASTER_PORT": "29500", "LOCAL_RANK": "x"}, group.Config{}, false},
+		"the script of a Slurm job": {slurm.plus("SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", ""),
+			group.Config{Restart: 1}, false},
+		"one task of Slurm": {variables{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+			group.Config{Size: 1}, false},
+		"Open MPI": {openMPI, group.Config{Rank: 1, Size: 2, Address: "10.0.0.1:7000"},
+			true},
+		"one process of Open MPI": {variables{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+			group.Config{Size: 1}, false},
+		"an address alone": {variables{"MASTER_ADDR": "node7", "MASTER_PORT": "29500",
+			"LOCAL_RANK": "x"}, group.Config{}, false},
 	} {
 		got, found, err := group.FromEnvironment(row.in.get)
 		if err != nil || got != row.want || found != row.found {
@@ -397,19 +432,29 @@ func TestEnvironmentsThatAreRefused(t *testing.T) {
 		field, value    string
 		problem, remedy string
 	}{
-		{torchrun.plus("WORLD_SIZE", ""), "WORLD_SIZE", "", "it is not set, and others of its kind are", "want a whole number from 1 to"},
-		{torchrun.plus("WORLD_SIZE", "four"), "WORLD_SIZE", "four", "", "want a whole number from 1 to 65536"},
-		{torchrun.plus("WORLD_SIZE", "99999999999999999999"), "WORLD_SIZE", "99999999999999999999", "", "want a whole number from 1 to 65536"},
+		{torchrun.plus("WORLD_SIZE", ""), "WORLD_SIZE", "", "it is not set, and others of its kind are",
+			"want a whole number from 1 to"},
+		{torchrun.plus("WORLD_SIZE", "four"), "WORLD_SIZE", "four", "",
+			"want a whole number from 1 to 65536"},
+		{torchrun.plus("WORLD_SIZE", "99999999999999999999"), "WORLD_SIZE", "99999999999999999999", "",
+			"want a whole number from 1 to 65536"},
 		{torchrun.plus("RANK", "-1"), "RANK", "-1", "", "want a whole number from 0 to"},
 		{torchrun.plus("RANK", "4"), "RANK", "4", "WORLD_SIZE is 4", "want 0 to 3"},
-		{torchrun.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "want the host name or address of rank 0: torchrun sets it"},
-		{torchrun.plus("MASTER_ADDR", "node7:29500"), "MASTER_ADDR", "node7:29500", "", "want the host name or address of rank 0"},
-		{torchrun.plus("MASTER_PORT", ""), "MASTER_PORT", "", "it is not set", "want a whole number from 1 to 65535"},
-		{torchrun.plus("MASTER_PORT", "65536"), "MASTER_PORT", "65536", "", "want a whole number from 1 to 65535"},
+		{torchrun.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "",
+			"want the host name or address of rank 0: torchrun sets it"},
+		{torchrun.plus("MASTER_ADDR", "node7:29500"), "MASTER_ADDR", "node7:29500", "",
+			"want the host name or address of rank 0"},
+		{torchrun.plus("MASTER_PORT", ""), "MASTER_PORT", "", "it is not set",
+			"want a whole number from 1 to 65535"},
+		{torchrun.plus("MASTER_PORT", "65536"), "MASTER_PORT", "65536", "",
+			"want a whole number from 1 to 65535"},
 		{slurm.plus("SLURM_PROCID", "8"), "SLURM_PROCID", "8", "SLURM_STEP_NUM_TASKS is 8", "want 0 to 7"},
-		{slurm.plus("SLURM_STEP_NODELIST", "gpu[07-10"), "SLURM_STEP_NODELIST", "gpu[07-10", "it does not begin with a host", "or MASTER_ADDR=HOST"},
-		{slurm.plus("SLURM_JOB_ID", ""), "MASTER_PORT", "", "it is not set", "want a whole number from 1 to 65535"},
-		{openMPI.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "", "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"},
+		{slurm.plus("SLURM_STEP_NODELIST", "gpu[07-10"), "SLURM_STEP_NODELIST", "gpu[07-10",
+			"it does not begin with a host", "or MASTER_ADDR=HOST"},
+		{slurm.plus("SLURM_JOB_ID", ""), "MASTER_PORT", "", "it is not set",
+			"want a whole number from 1 to 65535"},
+		{openMPI.plus("MASTER_ADDR", ""), "MASTER_ADDR", "", "",
+			"mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500"},
 	} {
 		_, found, err := group.FromEnvironment(row.in.get)
 		var refused *group.ConfigError
@@ -417,7 +462,9 @@ func TestEnvironmentsThatAreRefused(t *testing.T) {
 			t.Errorf("%s=%q: found %v, %v; want a ConfigError", row.field, row.value, found, err)
 			continue
 		}
-		if refused.Field != row.field || refused.Value != row.value || !strings.HasPrefix(refused.Problem, row.problem) || !strings.Contains(refused.Remedy, row.remedy) {
+		if refused.Field != row.field || refused.Value != row.value ||
+			!strings.HasPrefix(refused.Problem, row.problem) ||
+			!strings.Contains(refused.Remedy, row.remedy) {
 			t.Errorf("got  %v\nwant %s is %q: %s; %s", err, row.field, row.value, row.problem, row.remedy)
 		}
 	}

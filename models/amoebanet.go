@@ -18,7 +18,8 @@ var amoebaNets = []model{amoebaNet()}
 
 func amoebaNet() model {
 	m := imageNet("amoebanetd",
-		"AmoebaNet-D of L normal cells and D filters (Real et al. 2018; Huang et al. 2019, table 1)", amoebaNetD)
+		"AmoebaNet-D of L normal cells and D filters (Real et al. 2018; Huang et al. 2019, table 1)",
+		amoebaNetD)
 	m.Defaults.Width, m.Defaults.Depth, m.own = 208, 18, []alias{{"L", "Depth"}, {"D", "Width"}}
 	return m
 }
@@ -34,7 +35,8 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 	}
 	if o.Width%8 != 0 {
 		return nil, refuse("amoebanetd", "Width", o.Width,
-			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
+			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter "+
+				"of them")
 	}
 	if o.Size%32 != 0 {
 		return nil, refuse("amoebanetd", "Size", o.Size,

@@ -16,9 +16,10 @@ var cifarResNets = []model{cifarResNet(3), cifarResNet(5), cifarResNet(7), cifar
 func cifarResNet(n int) model {
 	return model{
 		Info: Info{
-			Name:    fmt.Sprintf("resnet%d", 6*n+2),
-			Summary: fmt.Sprintf("residual network for small images, 3 groups of %d blocks (He et al. 2015, section 4.2)", n),
-			Kind:    Image, Input: []int64{3, 32, 32},
+			Name: fmt.Sprintf("resnet%d", 6*n+2),
+			Summary: fmt.Sprintf("residual network for small images, 3 groups of %d blocks (He et al. "+
+				"2015, section 4.2)", n),
+			Kind: Image, Input: []int64{3, 32, 32},
 			Defaults: Options{Classes: 10, Channels: 3, Size: 32, Width: 16},
 		},
 		build: func(o Options) (*nn.Sequential, error) { return buildCIFARResNet(n, o), nil },

@@ -57,7 +57,8 @@ func inception(c1, reduce3, c3, reduce5, c5, projected int64) [][]filter {
 		path(conv("branch1", c1, 1, 1)),
 		path(conv("branch2.0", reduce3, 1, 1), conv("branch2.1", c3, 3, 3)),
 		path(conv("branch3.0", reduce5, 1, 1), conv("branch3.1", c5, 3, 3)),
-		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})),
+		path(pool(nn.NewMaxPool2d(nn.Square(3),
+			nn.MaxPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})),
 			conv("branch4.1", projected, 1, 1)),
 	}
 }

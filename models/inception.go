@@ -11,7 +11,8 @@ import (
 var inceptions = []model{inceptionModel()}
 
 func inceptionModel() model {
-	m := imageNet("inception_v3", "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75", inceptionV3)
+	m := imageNet("inception_v3", "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75",
+		inceptionV3)
 	m.Input = []int64{3, 299, 299}
 	m.Defaults.Size, m.Defaults.Dropout, m.dropout, m.aux, m.least = 299, 0.5, true, true, 75
 	return m

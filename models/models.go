@@ -46,7 +46,8 @@ type model struct {
 
 // imageNet is a model of 1000 classes of images of 224x224 in colour.
 func imageNet(name, summary string, build func(Options) (*nn.Sequential, error)) model {
-	return model{build: build, Info: Info{Name: name, Summary: summary, Kind: Image, Input: []int64{3, 224, 224},
+	return model{build: build, Info: Info{Name: name, Summary: summary, Kind: Image,
+		Input:    []int64{3, 224, 224},
 		Defaults: Options{Classes: 1000, Channels: 3, Size: 224}}}
 }
 

@@ -15,8 +15,8 @@ import (
 	"penstock.example/nn"
 )
 
-// The counts of resnet18 and up are torchvision's. Those of the networks for small images are the paper's 0.27, 0.46, 0.66 and 0.85 million with option A, plus 2752
-// for the two projections.
+// The counts of resnet18 and up are torchvision's. Those of the networks for small images are the
+// paper's 0.27, 0.46, 0.66 and 0.85 million with option A, plus 2752 for the two projections.
 func TestSizes(t *testing.T) {
 	for _, row := range []struct {
 		name         string
@@ -44,7 +44,8 @@ func TestSizes(t *testing.T) {
 		{"resnet101", 44549160, 626, 370, "fc"}, // torchgpipe's benchmark divides as many layers
 		{"resnet152", 60192808, 932, 557, "fc"},
 		{"resnet200", 64673832, 1220, 733, "fc"},
-		{"resnet1001", 163401498, 0, 339, "fc"}, // 623 MiB and 339 layers in the measurements of rotor's authors
+		// 623 MiB and 339 layers in the measurements of rotor's authors
+		{"resnet1001", 163401498, 0, 339, "fc"},
 		{"resnext50_32x4d", 25028904, 320, 183, "fc"},
 		{"resnext101_32x8d", 88791336, 626, 370, "fc"},
 		{"wide_resnet50_2", 68883240, 320, 183, "fc"},
@@ -61,7 +62,8 @@ func TestSizes(t *testing.T) {
 		{"densenet161", 28681000, 967, 99, "classifier"},
 		{"densenet169", 14149480, 1015, 103, "classifier"},
 		{"densenet201", 20013928, 1207, 119, "classifier"},
-		{"inception_v3", 23834568, 566, 32, "fc"}, // three layers for each of five convolutions, two pools, eleven blocks, four at the end
+		// three layers for each of five convolutions, two pools, eleven blocks, four at the end
+		{"inception_v3", 23834568, 566, 32, "fc"},
 		{"googlenet", 6624904, 344, 26, "fc"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
 		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 52, 58, "head"},
@@ -75,7 +77,8 @@ func TestSizes(t *testing.T) {
 		}
 		l := s.Layers()
 		if len(l) != row.layers || l[len(l)-1].Name != row.lastOfLayers {
-			t.Errorf("%s has %d layers up to %s, want %d up to %s", row.name, len(l), l[len(l)-1].Name, row.layers, row.lastOfLayers)
+			t.Errorf("%s has %d layers up to %s, want %d up to %s", row.name, len(l), l[len(l)-1].Name,
+				row.layers, row.lastOfLayers)
 		}
 	}
 }
@@ -116,14 +119,17 @@ func TestLayersOfAGPTBlock(t *testing.T) {
 // The entries of Hugging Face's GPT2Model, but for the masks, which it keeps as buffers.
 func TestNamesOfGPT2AreHuggingFaces(t *testing.T) {
 	want := []string{"wte.weight 257 12", "wpe.weight 6 12"}
-	for _, name := range []string{"ln_1.weight 12", "ln_1.bias 12", "attn.c_attn.weight 12 36", "attn.c_attn.bias 36",
-		"attn.c_proj.weight 12 12", "attn.c_proj.bias 12", "ln_2.weight 12", "ln_2.bias 12", "mlp.c_fc.weight 12 48", "mlp.c_fc.bias 48",
+	for _, name := range []string{"ln_1.weight 12", "ln_1.bias 12", "attn.c_attn.weight 12 36",
+		"attn.c_attn.bias 36",
+		"attn.c_proj.weight 12 12", "attn.c_proj.bias 12", "ln_2.weight 12", "ln_2.bias 12",
+		"mlp.c_fc.weight 12 48", "mlp.c_fc.bias 48",
 		"mlp.c_proj.weight 48 12", "mlp.c_proj.bias 12"} {
 		want = append(want, "h.0."+name)
 	}
 	want = append(want, "ln_f.weight 12", "ln_f.bias 12")
 	var got []string
-	for _, p := range nn.State(build(t, "gpt2", models.Options{Width: 12, Depth: 1, Heads: 3, Context: 6, Classes: 257})) {
+	for _, p := range nn.State(build(t, "gpt2",
+		models.Options{Width: 12, Depth: 1, Heads: 3, Context: 6, Classes: 257})) {
 		got = append(got, strings.Trim(fmt.Sprint(p.Name, " ", p.Shape()), "[]"))
 	}
 	for i := range got {
@@ -167,25 +173,34 @@ func TestOptions(t *testing.T) {
 		o     models.Options
 		want  string // in the error; "" is none
 	}{
-		{"vgg", models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, resnet20, resnet32, resnet44, resnet56, resnet18, `},
-		{"unet", models.Options{Heads: 2}, "unet: Heads is 2; want it left out; the model has B, C, classes, channels, size, depth, dropout"},
-		{"resnet20", models.Options{NoDropout: true}, "resnet20: Dropout is 0; want it left out; the model has classes, channels, size, width"},
-		{"unet", models.Options{Convolutions: 1025}, "unet: Convolutions is 1025; want 1 to 1024, or 0 for 6"},
-		{"unet", models.Options{Dropout: 0.2, NoDropout: true}, "unet: Dropout is 0.2; want at least 0 and below 1, and 0 with NoDropout"},
+		{"vgg", models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, resnet20, ` +
+			`resnet32, resnet44, resnet56, resnet18, `},
+		{"unet", models.Options{Heads: 2},
+			"unet: Heads is 2; want it left out; the model has B, C, classes, channels, size, depth, " +
+				"dropout"},
+		{"resnet20", models.Options{NoDropout: true},
+			"resnet20: Dropout is 0; want it left out; the model has classes, channels, size, width"},
+		{"unet", models.Options{Convolutions: 1025},
+			"unet: Convolutions is 1025; want 1 to 1024, or 0 for 6"},
+		{"unet", models.Options{Dropout: 0.2, NoDropout: true},
+			"unet: Dropout is 0.2; want at least 0 and below 1, and 0 with NoDropout"},
 		{"unet", models.Options{Width: 1}, "unet: Width is 1; want C at least 2"},
 		{"unet", models.Options{Depth: 11, Size: 16384}, "Depth is 11; want at most 10"},
 		{"unet", models.Options{Width: 65536}, "C, which is 65536, times 2 to its power at most 1048576"},
-		{"unet", models.Options{Size: 63}, "unet: Size is 63; want at least 64, so that the lowest of 5 levels is more than a pixel"},
+		{"unet", models.Options{Size: 63},
+			"unet: Size is 63; want at least 64, so that the lowest of 5 levels is more than a pixel"},
 		{"unet", models.Options{Size: 64, NoDropout: true}, ""},
 		{"amoebanetd", models.Options{Depth: 17}, "amoebanetd: Depth is 17; want L a multiple of 3"},
 		{"amoebanetd", models.Options{Width: 100}, "amoebanetd: Width is 100; want D a multiple of 8"},
 		{"amoebanetd", models.Options{Size: 28}, "amoebanetd: Size is 28; want a multiple of 32"},
 		{"vgg11", models.Options{Size: 31}, "vgg11: Size is 31; want at least 32"},
-		{"inception_v3", models.Options{Size: 298, Aux: true}, "inception_v3: Size is 298; want at least 299 with Aux"},
+		{"inception_v3", models.Options{Size: 298, Aux: true},
+			"inception_v3: Size is 298; want at least 299 with Aux"},
 		{"googlenet", models.Options{Size: 14, Aux: true}, "googlenet: Size is 14; want at least 15"},
 		{"mlp", models.Options{Dropout: 1}, "mlp: Dropout is 1; want at least 0 and below 1"},
 		{"gpt2-xl", models.Options{Heads: 7}, "gpt2-xl: Width is 1600; want a multiple of the 7 Heads"},
-		{"vit_b_32", models.Options{Size: 48}, "vit_b_32: Size is 48; want a multiple of 32, the size of a patch"},
+		{"vit_b_32", models.Options{Size: 48},
+			"vit_b_32: Size is 48; want a multiple of 32, the size of a patch"},
 		{"resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},
 	} {
 		s, err := models.New(row.model, row.o)
@@ -251,7 +266,8 @@ func TestSizesOfTheBenchmarks(t *testing.T) {
 	} {
 		s := build(t, row.model, row.o)
 		if l, n := len(s.Layers()), nn.Count(s); l != row.layers || n != row.params {
-			t.Errorf("%s %+v has %d layers and %d parameters, want %d and %d (%s)", row.model, row.o, l, n, row.layers, row.params, row.published)
+			t.Errorf("%s %+v has %d layers and %d parameters, want %d and %d (%s)", row.model, row.o, l, n,
+				row.layers, row.params, row.published)
 		}
 	}
 }
@@ -264,18 +280,23 @@ func TestSet(t *testing.T) {
 		refused     string
 	}{
 		{"unet", []string{"B=11,C=128"}, models.Options{Convolutions: 11, Width: 128}, ""},
-		{"gpt", []string{"width=64,depth=2", "heads=8,width=32"}, models.Options{Width: 32, Depth: 2, Heads: 8}, ""},
+		{"gpt", []string{"width=64,depth=2", "heads=8,width=32"},
+			models.Options{Width: 32, Depth: 2, Heads: 8}, ""},
 		{"inception_v3", []string{"aux=1,dropout=0", "aux=0"}, models.Options{NoDropout: true}, ""},
 		{"vgg", nil, models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, `},
-		{"unet", []string{"classes=2", "b=6"}, models.Options{}, "b=6: did you mean B? want one of its options; unet has B=6, C=72, classes=1, channels=3, size=192, depth=5, dropout=0.1"},
+		{"unet", []string{"classes=2", "b=6"}, models.Options{},
+			"b=6: did you mean B? want one of its options; unet has B=6, C=72, classes=1, channels=3, " +
+				"size=192, depth=5, dropout=0.1"},
 		{"unet", []string{"B=1025"}, models.Options{}, "B=1025: want a whole number from 1 to 1024"},
 		{"unet", []string{"dropout=NaN"}, models.Options{}, "want a number that is at least 0 and below 1"},
 		{"unet", []string{"width=6"}, models.Options{}, "want one of its options"},
 	} {
 		var o models.Options
 		err := models.Set(row.model, &o, row.assignments)
-		if o != row.want || (err == nil) != (row.refused == "") || err != nil && !strings.Contains(err.Error(), row.refused) {
-			t.Errorf("%s %q: got %+v, %v, want %+v, %q", row.model, row.assignments, o, err, row.want, row.refused)
+		if o != row.want || (err == nil) != (row.refused == "") || err != nil &&
+			!strings.Contains(err.Error(), row.refused) {
+			t.Errorf("%s %q: got %+v, %v, want %+v, %q", row.model, row.assignments, o, err, row.want,
+				row.refused)
 		}
 	}
 }

@@ -38,7 +38,8 @@ func TestParityWithPyTorch(t *testing.T) {
 			f := openFixture(t, c, filepath.Join(parity, p.File))
 			// The norms of a small AmoebaNet divide by deviations of six values, one after the
 			// other: rounding grows. Of the U-Net PyTorch's own float32 differs by 1.4e-5.
-			f.tolerance = map[string]float64{"unet": 2e-5, "resnet1001": 1e-5, "gpt2": 1e-5, "amoebanetd": 2e-4}[p.Model]
+			f.tolerance = map[string]float64{"unet": 2e-5, "resnet1001": 1e-5, "gpt2": 1e-5,
+				"amoebanetd": 2e-4}[p.Model]
 			o := models.Options{NoDropout: p.Model == "unet" || p.Model == "gpt2"}
 			for name, value := range p.Args {
 				must.Do(t, models.Set(p.Model, &o, []string{fmt.Sprintf("%s=%d", name, value)}))
@@ -102,7 +103,8 @@ func (f *fixture) tensor(name string) *torch.Tensor {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32, safetensors.I64: torch.Int64}[s.DType]
+	dtype := map[safetensors.DType]torch.DType{safetensors.F32: torch.Float32,
+		safetensors.I64: torch.Int64}[s.DType]
 	return torch.FromBytes(f.c, s.Data, dtype, s.Shape)
 }
 
@@ -169,7 +171,8 @@ func TestAuxiliaryLoss(t *testing.T) {
 		t.Errorf("the reduction is %v, that of the loss is a sum", loss.Reduction())
 	}
 	target := torch.From(c, []float32{0, 0})
-	ys := []*torch.Tensor{torch.From(c, []float32{1, 2}), torch.From(c, []float32{3, 0}), torch.From(c, []float32{0, 1})}
+	ys := []*torch.Tensor{torch.From(c, []float32{1, 2}), torch.From(c, []float32{3, 0}),
+		torch.From(c, []float32{0, 1})}
 	for _, row := range []struct {
 		outputs int
 		want    float64

@@ -17,7 +17,8 @@ import (
 // more than 3,000 layers, which helps nobody.
 var preActResNets = []model{{
 	Info: Info{
-		Name: "resnet1001", Summary: "residual network for small images, 3 groups of depth pre-activated bottlenecks (He et al. 2016), 4 times as wide",
+		Name: "resnet1001", Summary: "residual network for small images, 3 groups of depth pre-activated " +
+			"bottlenecks (He et al. 2016), 4 times as wide",
 		Kind: Image, Input: []int64{3, 32, 32},
 		Defaults: Options{Classes: 10, Channels: 3, Size: 32, Width: 64, Depth: 111},
 	},
@@ -30,10 +31,11 @@ func preActResNet(o Options) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", convolution(int64(o.Channels), in, 3, 1)).
 		Add("bn1", newNormReLU(in))
-	in = addGroups(s, in, []int{o.Depth, o.Depth, o.Depth}, func(in int64, g int, stride int64) (nn.Layer, int64) {
-		width := int64(o.Width) << g
-		return newPreActBottleneck(in, width, stride), nn.BottleneckExpansion * width
-	})
+	in = addGroups(s, in, []int{o.Depth, o.Depth, o.Depth},
+		func(in int64, g int, stride int64) (nn.Layer, int64) {
+			width := int64(o.Width) << g
+			return newPreActBottleneck(in, width, stride), nn.BottleneckExpansion * width
+		})
 	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
 }
 

@@ -22,7 +22,8 @@ var resNets = []model{
 	resNet("resnet152", "", "He et al. 2015, table 1", resNetDesign{}, 3, 8, 36, 3),
 	resNet("resnet200", "", "He et al. 2016", resNetDesign{}, 3, 24, 36, 3),
 	resNet("resnext50_32x4d", "resnext50", "Xie et al. 2017", resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
-	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
+	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23,
+		3),
 	resNet("wide_resnet50_2", "wide_resnet50", "Zagoruyko and Komodakis 2016", resNetDesign{each: 128},
 		3, 4, 6, 3),
 	resNet("wide_resnet101_2", "wide_resnet101", "Zagoruyko and Komodakis 2016", resNetDesign{each: 128},
@@ -49,7 +50,8 @@ func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
 	} else {
 		d.each = 64
 	}
-	m := imageNet(name, fmt.Sprintf("residual network for ImageNet, groups of %v %s%s (%s)", blocks, kind, middle, source),
+	m := imageNet(name, fmt.Sprintf("residual network for ImageNet, groups of %v %s%s (%s)", blocks, kind,
+		middle, source),
 		func(o Options) (*nn.Sequential, error) { return buildResNet(d, blocks, o), nil })
 	m.also = also
 	return m

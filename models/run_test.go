@@ -62,7 +62,8 @@ func input(t *testing.T, c *torch.Ctx, name string, o models.Options) (x *torch.
 	if info.Kind == models.Segmentation {
 		want = append(want, size, size)
 	}
-	return c.Normal_(c.Empty(torch.Float32, 2, or(o.Channels, info.Defaults.Channels), size, size), 0, 1), want
+	return c.Normal_(c.Empty(torch.Float32, 2, or(o.Channels, info.Defaults.Channels), size, size), 0, 1),
+		want
 }
 
 func materialise(t *testing.T, c *torch.Ctx, s *nn.Sequential) {
@@ -186,12 +187,15 @@ func TestInitialisation(t *testing.T) {
 		want map[string]float64
 	}{
 		{sized{"resnet20", models.Options{}}, map[string]float64{
-			"layer2.0.conv1.weight": 0.083333333, "layer3.0.downsample.0.weight": 0.17677670}}, // sqrt(2 / (32 * 3 * 3))
+			// sqrt(2 / (32 * 3 * 3))
+			"layer2.0.conv1.weight": 0.083333333, "layer3.0.downsample.0.weight": 0.17677670}},
 		{sized{"vgg11_bn", models.Options{Width: 64}}, map[string]float64{
-			"features.0.weight": 0.058925565, "features.0.bias": 0, "features.1.weight": 1, // sqrt(2 / (64 * 3 * 3))
+			// sqrt(2 / (64 * 3 * 3))
+			"features.0.weight": 0.058925565, "features.0.bias": 0, "features.1.weight": 1,
 			"classifier.0.weight": 0.01, "classifier.6.bias": 0}},
 		{sized{"densenet121", models.Options{}}, map[string]float64{
-			"features.conv0.weight": 0.11664237, "classifier.bias": 0, // sqrt(2 / (3 * 7 * 7)), sqrt(2 / (128 * 3 * 3))
+			// sqrt(2 / (3 * 7 * 7)), sqrt(2 / (128 * 3 * 3))
+			"features.conv0.weight": 0.11664237, "classifier.bias": 0,
 			"features.denseblock1.denselayer1.conv2.weight": 0.041666667}},
 		{sized{"inception_v3", models.Options{Aux: true}}, map[string]float64{
 			"Conv2d_1a_3x3.conv.weight": 0.1, "Mixed_7c.branch3x3_2a.conv.weight": 0.1,
@@ -204,13 +208,19 @@ func TestInitialisation(t *testing.T) {
 			"blocks.3.mlp.2.weight": 0.0070710678, "blocks.3.ln1.weight": 1}},
 		{sized{"gpt2", models.Options{Width: 96, Depth: 2, Classes: 300}}, map[string]float64{
 			"wte.weight": 0.02, "wpe.weight": 0.02, "h.1.attn.c_attn.weight": 0.02,
-			"h.1.attn.c_proj.weight": 0.01, "h.0.mlp.c_proj.weight": 0.01, "h.0.mlp.c_proj.bias": 0}}, // 0.02 / sqrt(2 * 2)
+			// 0.02 / sqrt(2 * 2)
+			"h.1.attn.c_proj.weight": 0.01, "h.0.mlp.c_proj.weight": 0.01, "h.0.mlp.c_proj.bias": 0}},
 		{sized{"vit_b_16", models.Options{Width: 96, Depth: 1}}, map[string]float64{
-			"conv_proj.weight": 0.036084392, "class_token": 0, "encoder.pos_embedding": 0.02, "heads.head.weight": 0, // sqrt(1 / (3 * 16 * 16))
-			"encoder.layers.encoder_layer_0.self_attention.in_proj_weight":  0.072168784, // sqrt(2 / (96 + 3 * 96))
-			"encoder.layers.encoder_layer_0.self_attention.out_proj.weight": 0.058925565, // sqrt(1 / (3 * 96))
+			// sqrt(1 / (3 * 16 * 16))
+			"conv_proj.weight": 0.036084392, "class_token": 0, "encoder.pos_embedding": 0.02,
+			"heads.head.weight": 0,
+			// sqrt(2 / (96 + 3 * 96))
+			"encoder.layers.encoder_layer_0.self_attention.in_proj_weight": 0.072168784,
+			// sqrt(1 / (3 * 96))
+			"encoder.layers.encoder_layer_0.self_attention.out_proj.weight": 0.058925565,
 			"encoder.layers.encoder_layer_0.self_attention.out_proj.bias":   0,
-			"encoder.layers.encoder_layer_0.mlp.0.weight":                   0.064549722}}, // sqrt(2 / (96 + 4 * 96))
+			// sqrt(2 / (96 + 4 * 96))
+			"encoder.layers.encoder_layer_0.mlp.0.weight": 0.064549722}},
 	} {
 		s, found := build(t, row.name, row.o), 0
 		materialise(t, c, s)
@@ -261,7 +271,8 @@ func TestStepInAPipe(t *testing.T) {
 			}
 			one, whole := step(1)
 			if many, cut := step(5); one == 0 || many != one || !slices.EqualFunc(whole, cut, bytes.Equal) {
-				t.Errorf("gradients or running statistics differ; the loss is %v, and %v in five stages", one, many)
+				t.Errorf("gradients or running statistics differ; the loss is %v, and %v in five stages",
+					one, many)
 			}
 		})
 	}
@@ -269,12 +280,15 @@ func TestStepInAPipe(t *testing.T) {
 
 // plainResNet is a residual network whose blocks are layers of package nn, of which the parity
 // fixtures speak.
-func plainResNet(block func(in, width, stride int64) nn.Layer, expansion int64, blocks []int, classes int64) *nn.Sequential {
+func plainResNet(block func(in, width, stride int64) nn.Layer, expansion int64, blocks []int,
+	classes int64) *nn.Sequential {
 	s := nn.NewSequential().
-		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7), nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7),
+			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
 		Add("relu", nn.NewReLU()).
-		Add("maxpool", nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
+			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := int64(64)
 	for g, n := range blocks {
 		group := nn.NewSequential()
@@ -288,7 +302,8 @@ func plainResNet(block func(in, width, stride int64) nn.Layer, expansion int64, 
 		}
 		s.Add("layer"+strconv.Itoa(g+1), group)
 	}
-	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).Add("flatten", nn.NewFlatten(1, -1)).Add("fc", nn.NewLinear(in, classes))
+	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).Add("flatten",
+		nn.NewFlatten(1, -1)).Add("fc", nn.NewLinear(in, classes))
 }
 
 // Blocks that a balance may cut inside compute what blocks in one piece do, to the bit, and name
@@ -355,8 +370,9 @@ func TestBlocksCutOpenKeepNoMore(t *testing.T) {
 	}
 }
 
-// A block of an Inception network leaves for its backward what goes into each norm, what comes out of the ReLUs inside its branches, the pool's result with its indices, and its output:
-// what the branches end in is not kept beside that.
+// A block of an Inception network leaves for its backward what goes into each norm, what comes out of
+// the ReLUs inside its branches, the pool's result with its indices, and its output: what the branches
+// end in is not kept beside that.
 func TestMixedBlockKeepsNoMore(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(5), Grad: true, Threads: 1})

@@ -28,7 +28,9 @@ const torchvision = "testdata/torchvision" // scripts/fixtures/README.md says wh
 // nothing else: files of weights fit.
 func TestStatesAreTorchvisions(t *testing.T) {
 	states := torchvisionStates(t)
-	if want := 30; len(states) != want { // ten residual networks, eight VGGs, four DenseNets, four Vision Transformers, and Inception v3 and GoogLeNet twice
+	// ten residual networks, eight VGGs, four DenseNets, four Vision Transformers, and Inception v3 and
+	// GoogLeNet twice
+	if want := 30; len(states) != want {
 		t.Fatalf("%d models in the file, want %d", len(states), want)
 	}
 	for title, want := range states {
@@ -102,7 +104,8 @@ func TestParityWithTorchvision(t *testing.T) {
 			t.Cleanup(func() { nn.Free(s) })
 			fill(c, s)
 			nn.Convert(c, nn.State(s), torch.Float64)
-			x := torch.From(c, formula("input", p.Batch*3*p.Size*p.Size), p.Batch, 3, p.Size, p.Size).SetRequiresGrad(true)
+			x := torch.From(c, formula("input", p.Batch*3*p.Size*p.Size), p.Batch, 3, p.Size,
+				p.Size).SetRequiresGrad(true)
 			outputs := func(n *nn.Ctx) *torch.Tensor {
 				return c.Cat(s.ForwardTuple(n, []*torch.Tensor{x}), 0)
 			}
@@ -112,7 +115,8 @@ func TestParityWithTorchvision(t *testing.T) {
 
 			y := outputs(training(c))
 			f.compare("train", c.To(c.Detach(y), torch.Float32))
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{torch.From(c, formula("grad_output", y.Numel()), y.Shape()...)}, false)
+			c.Backward([]*torch.Tensor{y},
+				[]*torch.Tensor{torch.From(c, formula("grad_output", y.Numel()), y.Shape()...)}, false)
 			grads := map[string]*torch.Tensor{"input": c.GradOf(x)}
 			x.SetGradOf(nil)
 			for _, param := range nn.Params(s) {
@@ -202,7 +206,8 @@ func (f *fixture) compareGists(kind string, tensors map[string]*torch.Tensor) {
 		}
 		norm, limit := math.Sqrt(square), f.tolerance*max(want[2*i+1], 1e-3)
 		if !(math.Abs(product-want[2*i]) <= limit && math.Abs(norm-want[2*i+1]) <= limit) {
-			f.t.Errorf("%s of %s: product %v and norm %v, want %v and %v", kind, name, product, norm, want[2*i], want[2*i+1])
+			f.t.Errorf("%s of %s: product %v and norm %v, want %v and %v", kind, name, product, norm,
+				want[2*i], want[2*i+1])
 		}
 	}
 }

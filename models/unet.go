@@ -11,7 +11,8 @@ import (
 // torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"). Its two numbers are called B and C.
 var unets = []model{{
 	Info: Info{
-		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels (Ronneberger et al. 2015; Kim et al. 2020)",
+		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels " +
+			"(Ronneberger et al. 2015; Kim et al. 2020)",
 		Kind: Segmentation, Input: []int64{3, 192, 192},
 		Defaults: Options{Classes: 1, Channels: 3, Size: 192, Width: 72, Depth: 5, Convolutions: 6,
 			Dropout: 0.1},

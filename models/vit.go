@@ -17,7 +17,8 @@ var viTs = []model{
 }
 
 func viT(name string, patch, depth, width, heads int) model {
-	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide (Dosovitskiy et al. 2020)",
+	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide "+
+		"(Dosovitskiy et al. 2020)",
 		patch, patch, depth, heads, width),
 		func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) })
 	m.Defaults.Width, m.Defaults.Depth, m.Defaults.Heads, m.dropout = width, depth, heads, true
@@ -124,7 +125,8 @@ func (t *classToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	n, width := x.Size(0), x.Size(1)
 	if x.Size(2) != t.side || x.Size(3) != t.side {
 		panic(&torch.Error{Op: "class_token", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("expected %d x %d patches; give images of the model's Size, or a model of theirs", t.side, t.side)})
+			Message: fmt.Sprintf("expected %d x %d patches; give images of the model's Size, or a model "+
+				"of theirs", t.side, t.side)})
 	}
 	patches := c.Transpose(c.Reshape(x, n, width, t.side*t.side), 1, 2)
 	y := c.Cat([]*torch.Tensor{c.Expand(t.token.Tensor(), n, 1, width), patches}, 1)

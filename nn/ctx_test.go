@@ -255,7 +255,8 @@ func TestTuplesMustFit(t *testing.T) {
 				"run it with ForwardTuple or RunNamed"},
 		{"a tuple out of a child that is run for one tensor",
 			nn.NewSequential(composite(nn.NewSequential().Add("deep", fork()))), "0",
-			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it with ForwardTuple or RunNamed`},
+			`Forward(float32[2,3], int64[2]): "0" gives a tuple of 2 where one tensor is wanted; run it ` +
+				`with ForwardTuple or RunNamed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := nn.NewCtx(torchtest.New(t, torch.Options{}), nn.Config{})

@@ -182,7 +182,8 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 			return []*torch.Tensor{c.Run(xs[0], l)}
 		}, x)[0]
 	}
-	const missing = `*nn.dropout is no declared child of *nn_test.pair, layer "block.1", which runs it; declare it with Child`
+	const missing = `*nn.dropout is no declared child of *nn_test.pair, layer "block.1", which runs it; ` +
+		`declare it with Child`
 	for _, row := range []struct {
 		name  string
 		model nn.Layer
@@ -191,7 +192,8 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 		{"declared", inside(declared()), ""},
 		{"two Dropouts that are not", inside(undeclared()), missing},
 		{"a Linear that is not", inside(newPair(nn.NewLinear(4, 4), nn.NewIdentity(), false)),
-			`*nn.Linear is no declared child of *nn_test.pair, layer "block.1", which runs it; declare it with Child`},
+			`*nn.Linear is no declared child of *nn_test.pair, layer "block.1", which runs it; declare ` +
+				`it with Child`},
 		{"under a name of its own", inside(named), missing},
 		{"in a checkpoint", inside(checkpoint), missing},
 		{"in a checkpointed module", inside(nn.Checkpointed(undeclared())), missing},
@@ -504,8 +506,10 @@ func TestTrainOnly(t *testing.T) {
 	}
 	before := trained()
 	for pattern, want := range map[string]string{
-		"heads.*":  `nn: TrainOnly: no layer with parameters is named "heads.*"; there are "body.in", "body.norm", "body.act", "head.first" and 2 more, and the last is "out"`,
-		"body.act": `nn: TrainOnly: no layer with parameters is named "body.act"; there are "body.in", "body.norm", "body.act", "head.first" and 2 more, and the last is "out"`,
+		"heads.*": `nn: TrainOnly: no layer with parameters is named "heads.*"; there are "body.in", ` +
+			`"body.norm", "body.act", "head.first" and 2 more, and the last is "out"`,
+		"body.act": `nn: TrainOnly: no layer with parameters is named "body.act"; there are "body.in", ` +
+			`"body.norm", "body.act", "head.first" and 2 more, and the last is "out"`,
 	} {
 		if err := nn.TrainOnly(m, "out", pattern); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)

@@ -161,9 +161,11 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 		want   string
 	}{
 		{"a stash that is not declared", nn.NewSequential(stash("a", "b", "a"), pop("a", "a")), nil, "0",
-			`stash: skip "b" is not declared; call Stashes or Pops in the constructor of the module that is running`},
+			`stash: skip "b" is not declared; call Stashes or Pops in the constructor of the module that ` +
+				`is running`},
 		{"a pop that is not declared", nn.NewSequential(stash("a", "a"), pop("a", "a", "b")), nil, "1",
-			`pop: skip "b" is not declared; call Stashes or Pops in the constructor of the module that is running`},
+			`pop: skip "b" is not declared; call Stashes or Pops in the constructor of the module that ` +
+				`is running`},
 		{"a child's Forward called past Run, which knows not who is running",
 			nn.NewSequential(declaring("", "", direct.Forward, direct), pop("a", "a")), nil, "0",
 			`skip "a" is not declared`},
@@ -294,7 +296,8 @@ func TestAHiddenChangeOfASkipIsAnError(t *testing.T) {
 				x := c.Ones(torch.Float32, 2, 3).SetRequiresGrad(grad)
 				err := torch.Try(func() { row.model.Forward(c, x) })
 				if err == nil || c.Path() != row.where || !strings.Contains(err.Error(),
-					`skip "a" was overwritten in place after it was stashed; let the layer that did it declare nn.InPlace`) {
+					`skip "a" was overwritten in place after it was stashed; let the layer that did it `+
+						`declare nn.InPlace`) {
 					t.Errorf("got %v at %q, want a failure at %q", err, c.Path(), row.where)
 				}
 			}
@@ -905,7 +908,8 @@ func TestIsolate(t *testing.T) {
 		isolate(second)
 		return nn.NewSequential(block(), nn.NewSequential(second))
 	}
-	const both = `"0.0" and "1.0.0" both stash "a"; Isolate one in a namespace of its own, with the layers that pop it`
+	const both = `"0.0" and "1.0.0" both stash "a"; Isolate one in a namespace of its own, with the ` +
+		`layers that pop it`
 	for _, row := range []struct {
 		reason  string
 		isolate func(block *lambda)

@@ -188,7 +188,10 @@ func (s *SkipStore) needs(x *torch.Tensor) bool {
 	}
 	memory, _ := x.Storage()
 	return slices.Contains(s.memory, memory) ||
-		slices.ContainsFunc(s.guarded, func(list []*torch.Tensor) bool { return slices.ContainsFunc(list, same) })
+		slices.ContainsFunc(s.guarded, func(list []*torch.Tensor) bool {
+			return slices.ContainsFunc(list,
+				same)
+		})
 }
 
 // Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers

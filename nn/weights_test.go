@@ -156,14 +156,17 @@ func TestLoadWeightsRefuses(t *testing.T) {
 		lines  int
 	}{
 		{"other names", []safetensors.Tensor{f32("x", 1), f32("y", 1)}, nn.WeightsConfig{},
-			[]string{`8 not in the file: body.0.weight, body.0.bias, body.1.weight, body.1.bias and 4 more; rename`, `2 not in the model: x, y; rename or skip them, or load in part`}, 3},
+			[]string{`8 not in the file: body.0.weight, body.0.bias, body.1.weight, body.1.bias and 4 ` +
+				`more; rename`, `2 not in the model: x, y; rename or skip them, or load in part`}, 3},
 		{"another head", state("", 7), nn.WeightsConfig{},
-			[]string{`2 of another shape: "fc.weight" is [7 3] in the file and [4 3] in the model, "fc.bias" is [7] in the file and [4] in the model; skip them`}, 2},
+			[]string{`2 of another shape: "fc.weight" is [7 3] in the file and [4 3] in the model, ` +
+				`"fc.bias" is [7] in the file and [4] in the model; skip them`}, 2},
 		{"in part, with another head", state("", 7), nn.WeightsConfig{Partial: true},
 			[]string{`"fc.bias" is [7] in the file`}, 2},
 		{"a name twice", append(state("", 4), f32("net.fc.bias", 4)),
 			nn.WeightsConfig{Rename: []nn.Rename{{Old: "net"}}},
-			[]string{`1 names twice: "fc.bias" and "net.fc.bias" both become "fc.bias"; rename them apart, or neither`}, 2},
+			[]string{`1 names twice: "fc.bias" and "net.fc.bias" both become "fc.bias"; rename them ` +
+				`apart, or neither`}, 2},
 		{"a slip in the rules", state("net.", 4), nn.WeightsConfig{Rename: []nn.Rename{{Old: "nett"}},
 			Skip: []string{"fcs.*"}},
 			[]string{`2 rules that match no name: nett=, fcs.*; want them left out, or names that are there`}, 4},

@@ -115,7 +115,8 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 			other := s
 			other.Name = "momentum.a.bias"
 			return []optim.SavedTensor{s, other}
-		}), steps, whole, `state of no parameter of the model under this optimizer: steps [], tensors ["momentum.a.bias"]`},
+		}), steps, whole, `state of no parameter of the model under this optimizer: steps [], tensors ` +
+			`["momentum.a.bias"]`},
 		{"a tensor is there twice", append(tensors[:len(tensors):len(tensors)], tensors[0]), steps, whole,
 			`"exp_avg.a.bias" is there twice`},
 		{"a shape differs", edit("exp_avg_sq.b.weight", func(s optim.SavedTensor) []optim.SavedTensor {
@@ -129,7 +130,8 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 		{"the bytes are too few", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
 			s.Read = func() ([]byte, error) { return make([]byte, 12), nil }
 			return []optim.SavedTensor{s}
-		}), steps, whole, `"exp_avg_sq.a.weight": from: shape [257 131] of float32 holds 134668 bytes, the data has 12`},
+		}), steps, whole, `"exp_avg_sq.a.weight": from: shape [257 131] of float32 holds 134668 bytes, ` +
+			`the data has 12`},
 		{"reading fails", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
 			s.Read = func() ([]byte, error) { return nil, errors.New("the disk is gone") }
 			return []optim.SavedTensor{s}

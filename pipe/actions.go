@@ -89,7 +89,8 @@ func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 
 // recompute performs the operations of a plan between the loss and the arrival of the gradient.
 func (r *run) recompute(c *torch.Ctx, a schedule.Action) {
-	if r.p.optimal() && r.loss != nil && r.last(a.Stage) { // the gradient of the loss is where the plan has it
+	// the gradient of the loss is where the plan has it
+	if r.p.optimal() && r.loss != nil && r.last(a.Stage) {
 		r.start(c, a, r.state(a))
 	}
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).recompute)
@@ -150,7 +151,8 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 			state.skips[i].grads[k] = nil
 		}
 	}
-	if !r.inputGrad && !stage.inputGrad && !stage.trains { // plans that assume a gradient have had it sent here
+	// plans that assume a gradient have had it sent here
+	if !r.inputGrad && !stage.inputGrad && !stage.trains {
 		torch.FreeAll(slices.Concat(append(skips, state.outGrad)...))
 		clear(skips)
 		state.outGrad = nil
@@ -243,7 +245,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 			lists[i] = states[i].out
 		}
 		if len(lists[i]) != len(lists[0]) {
-			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the same number for "+
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the "+
+				"same number for "+
 				"every micro-batch",
 				len(lists[0]), i, len(lists[i]))
 		}
@@ -265,7 +268,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		column := make([]*torch.Tensor, len(lists))
 		for i := range lists {
 			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the last layer "+
+				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the "+
+					"last layer "+
 					"give each row its value",
 					j, column[i])
 			}

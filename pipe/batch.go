@@ -78,16 +78,19 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 		case t.Freed():
 			problem = "was freed; keep the batch's tensors until the call returns"
 		case !t.IsLeaf():
-			problem = "hangs on a graph, which one backward for each micro-batch cannot go through; detach it, " +
+			problem = "hangs on a graph, which one backward for each micro-batch cannot go through; " +
+				"detach it, " +
 				"and go on from its gradient"
 		case t.Kind() != stage.Device.Kind:
 			problem = fmt.Sprintf("is on %v and its stage on %v; make it there", t.Kind(), stage.Device)
 		case v.Whole:
 		case len(t.Shape()) == 0:
-			problem = fmt.Sprintf("is %v, which has no rows to split into micro-batches; give every row its value, "+
+			problem = fmt.Sprintf("is %v, which has no rows to split into micro-batches; give every row "+
+				"its value, "+
 				"or give it as pipe.NoChunk", t)
 		case rows >= 0 && rows != t.Size(0):
-			problem = fmt.Sprintf("has %d rows and another one %d; all must have the same, except what is given as "+
+			problem = fmt.Sprintf("has %d rows and another one %d; all must have the same, except what "+
+				"is given as "+
 				"pipe.NoChunk", t.Size(0), rows)
 		default:
 			rows = t.Size(0)

@@ -155,9 +155,11 @@ func (cfg *Config) checkSchedule() error {
 	worker := cfg.Workers()
 	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
 		Recompute: func(stage, microBatch int) bool {
-			return stage < len(worker) && (cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
+			return stage < len(worker) &&
+				(cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}})
-	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker, cfg.Chunks))
+	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker,
+		cfg.Chunks))
 	switch {
 	case cfg.Plan != nil:
 		for w, actions := range cfg.Plan.Program.Workers {
@@ -168,7 +170,8 @@ func (cfg *Config) checkSchedule() error {
 		}
 	case !given:
 	case err != nil:
-		return refuse("Schedule", value, err.Error(), "want a schedule for these, or other stages, devices or chunks")
+		return refuse("Schedule", value, err.Error(),
+			"want a schedule for these, or other stages, devices or chunks")
 	case p.Reduces():
 		return refuse("Schedule", value, reduces, withoutReduce)
 	}
@@ -226,7 +229,8 @@ func (cfg *Config) checkDevices() error {
 func (cfg *Config) checkRanks() error {
 	stages, size := len(cfg.Balance), 1
 	if cfg.Group == nil && cfg.Ranks != nil {
-		return refuse("Ranks", cfg.Ranks, "there is no Group", "want Ranks with a Group of several processes, or neither")
+		return refuse("Ranks", cfg.Ranks, "there is no Group",
+			"want Ranks with a Group of several processes, or neither")
 	}
 	if cfg.Group != nil {
 		replicas, _ := cfg.replicas()
@@ -234,8 +238,10 @@ func (cfg *Config) checkRanks() error {
 			cfg.Ranks = DefaultRanks(cfg.Devices, size)
 		}
 		distinct := slices.Compact(slices.Sorted(slices.Values(cfg.Ranks)))
-		if len(cfg.Ranks) != stages || len(distinct) != size || distinct[0] != 0 || distinct[size-1] != size-1 {
-			return refuse("Ranks", cfg.Ranks, fmt.Sprintf("a replica has %d stages and %d processes", stages, size),
+		if len(cfg.Ranks) != stages || len(distinct) != size || distinct[0] != 0 ||
+			distinct[size-1] != size-1 {
+			return refuse("Ranks", cfg.Ranks,
+				fmt.Sprintf("a replica has %d stages and %d processes", stages, size),
 				fmt.Sprintf("want a rank from 0 to %d for each stage, and a stage for each rank", size-1))
 		}
 	}
@@ -319,15 +325,18 @@ func (cfg *Config) checkBudget() error {
 	case 1:
 		cfg.Budget = slices.Repeat(cfg.Budget, n)
 	default:
-		return refuse("Budget", cfg.Budget, fmt.Sprintf("%d numbers of bytes for %d stages", len(cfg.Budget), n),
+		return refuse("Budget", cfg.Budget,
+			fmt.Sprintf("%d numbers of bytes for %d stages", len(cfg.Budget), n),
 			"want one for each stage, or one for all")
 	}
 	if i := slices.IndexFunc(cfg.Budget, func(n int64) bool { return n < 0 }); i >= 0 {
-		return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, cfg.Budget[i]), "want at least 1, or 0 for none")
+		return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, cfg.Budget[i]),
+			"want at least 1, or 0 for none")
 	}
 	worker := cfg.Workers()
 	for i, d := range cfg.Devices {
-		if first := slices.Index(worker, worker[i]); (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
+		if first := slices.Index(worker,
+			worker[i]); (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
 			return refuse("Checkpoint", cfg.Checkpoint.String(),
 				fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
 				"want optimal for all stages of a device, or for none")
@@ -338,7 +347,8 @@ func (cfg *Config) checkBudget() error {
 
 // refusePlan is a ConfigError about Config.Plan.
 func (cfg *Config) refusePlan(problem, remedy string) error {
-	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages), cfg.Plan.MicroBatches())),
+	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages),
+		cfg.Plan.MicroBatches())),
 		problem, remedy)
 }
 
@@ -355,9 +365,11 @@ func (cfg *Config) takePlan() error {
 	case plan.Program.Reduces() && cfg.Replicas <= 1:
 		return cfg.refusePlan(reduces, withoutReduce)
 	case cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil:
-		return cfg.refusePlan("the configuration says what the plan says", "leave Balance, Checkpoint, Budget and Schedule out")
+		return cfg.refusePlan("the configuration says what the plan says",
+			"leave Balance, Checkpoint, Budget and Schedule out")
 	case cfg.Chunks > n:
-		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches", fmt.Sprintf("want at most %d", n))
+		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches",
+			fmt.Sprintf("want at most %d", n))
 	case cfg.Chunks == 0:
 		cfg.Chunks = n
 	}
@@ -368,7 +380,8 @@ func (cfg *Config) takePlan() error {
 		device := plan.Devices[s.Device]
 		d, rank, err := parseDevice(device.Name)
 		if err != nil && cfg.Devices == nil {
-			return cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want a device of this machine, such as cpu:0")
+			return cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err),
+				"want a device of this machine, such as cpu:0")
 		}
 		cfg.Balance, cfg.Budget = append(cfg.Balance, s.Layers), append(cfg.Budget, device.Limit)
 		policies, devices = append(policies, Checkpoint(s.Policy)), append(devices, d)

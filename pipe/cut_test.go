@@ -43,7 +43,10 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 			return nn.NewSequential(append(head(), transpose, nn.NewFlatten(1, -1), nn.NewLinear(72, 3))...)
 		},
 		"sum": func() *nn.Sequential {
-			sum := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.SumDim(x, []int64{2, 3}, false) })
+			sum := layer(func(c *nn.Ctx,
+				x *torch.Tensor) *torch.Tensor {
+				return c.SumDim(x, []int64{2, 3}, false)
+			})
 			return nn.NewSequential(append(head(), sum, nn.NewLinear(2, 3))...)
 		},
 	} {
@@ -71,7 +74,8 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 				if want == nil {
 					want = got
 				} else if !bytes.Equal(got, want) {
-					t.Errorf("%s, seed %d: balance %v on %v differs from one stage", name, seed, cfg.Balance, cfg.Devices)
+					t.Errorf("%s, seed %d: balance %v on %v differs from one stage", name, seed,
+						cfg.Balance, cfg.Devices)
 				}
 				p.Close()
 				c.Close()
@@ -99,7 +103,8 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 	defer c.Close()
 	for range 2 {
 		if _, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)), Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
+			pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)),
+				Target: pipe.Rows(normal(2, 3)(c, 1))}, squares{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -155,7 +160,8 @@ func sensitive(k int) nn.Layer {
 		func() nn.Layer { return nn.NewLinear(6, 6) },
 		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}) },
 		func() nn.Layer {
-			return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+			return nn.NewAvgPool2d(nn.Square(3),
+				nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 		},
 	}[k]()
 }
@@ -211,7 +217,8 @@ func (m *randomNet) gap(k int) {
 			return []*torch.Tensor{c.SiLU(xs[0]), part(c, xs[1]), c.Cat([]*torch.Tensor{xs[2], xs[3]}, 3)}
 		}))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.Add(c.Mul(c.SiLU(xs[0]), c.SiLU(xs[1])), c.Narrow(c.SiLU(xs[2]), 3, 2, 6))}
+			return []*torch.Tensor{c.Add(c.Mul(c.SiLU(xs[0]), c.SiLU(xs[1])),
+				c.Narrow(c.SiLU(xs[2]), 3, 2, 6))}
 		}))
 	case 9, 10: // of a skip, and of its gradient; all in one layer or with others between
 		name := fmt.Sprintf("gaps%d", m.Len())
@@ -237,7 +244,8 @@ func (m *randomNet) gap(k int) {
 func buried(s *saboteur) *nn.Sequential {
 	deep := nn.Checkpointed(nn.NewSequential(nn.NewTanh()).Add("it", s))
 	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh()).Add("wrapped",
-		nn.Checkpointed(nn.NewSequential(nn.NewLinear(8, 8)).Add("deep", deep))).Add("head", nn.NewLinear(8, 3))
+		nn.Checkpointed(nn.NewSequential(nn.NewLinear(8, 8)).Add("deep", deep))).Add("head", nn.NewLinear(8,
+		3))
 }
 
 // note is what a layer sees of the run.
@@ -254,7 +262,8 @@ func TestLayersSeeTheRun(t *testing.T) {
 	model := nn.NewSequential(nn.NewLinear(2, 2), layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		mu.Lock()
 		defer mu.Unlock()
-		notes = append(notes, note{c.MicroBatch, c.MicroBatches, c.Training, c.Checkpointing, c.Recomputing, c.Grad()})
+		notes = append(notes, note{c.MicroBatch, c.MicroBatches, c.Training, c.Checkpointing, c.Recomputing,
+			c.Grad()})
 		return c.Tanh(x)
 	}))
 	defer nn.Free(model)
@@ -270,7 +279,8 @@ func TestLayersSeeTheRun(t *testing.T) {
 		{pipe.Always, []note{forward(0, true, false), forward(1, true, false), again(0), again(1)}},
 		{pipe.ExceptLast, []note{forward(0, false, true), forward(1, true, false), again(1)}},
 	} {
-		p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2, Checkpoint: row.policy}))(t)
+		p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2,
+			Checkpoint: row.policy}))(t)
 		c := torch.NewCtx(torch.Options{})
 		notes = nil
 		b := pipe.Batch{Input: pipe.Rows(normal(3, 2)(c, 0)), Target: pipe.Rows(normal(3, 2)(c, 1))}

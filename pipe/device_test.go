@@ -25,10 +25,14 @@ func TestDevice(t *testing.T) {
 		name string
 		try  func(*testing.T, *torch.Ctx)
 	}{
-		{"Memory", tryMemory}, {"Limit", tryLimit}, {"Products", tryProducts}, {"Convolutions", tryConvolutions},
+		{"Memory", tryMemory}, {"Limit", tryLimit}, {"Products", tryProducts},
+		{"Convolutions", tryConvolutions},
 		{"Dropout", tryDropout}, {"Events", tryEvents}, {"Pipe", tryPipe},
 	} {
-		t.Run(part.name, func(t *testing.T) { part.try(t, torchtest.New(t, torch.Options{Device: d, Seed: 1})) })
+		t.Run(part.name, func(t *testing.T) {
+			part.try(t,
+				torchtest.New(t, torch.Options{Device: d, Seed: 1}))
+		})
 	}
 	t.Logf("%v: %+v", d, d.Memory())
 }
@@ -71,7 +75,8 @@ func relative(got, want *torch.Tensor) float64 {
 
 // besideCPU compares an operator of two random tensors with the CPU's. Float32 with all of its bits
 // differs by some 1e-6, TF32 by 3e-4.
-func besideCPU(t *testing.T, c *torch.Ctx, left, right []int64, f func(c *torch.Ctx, a, b *torch.Tensor) *torch.Tensor) {
+func besideCPU(t *testing.T, c *torch.Ctx, left, right []int64,
+	f func(c *torch.Ctx, a, b *torch.Tensor) *torch.Tensor) {
 	t.Helper()
 	cpu := torch.NewCtx(torch.Options{Device: torch.CPU(20), Seed: 1})
 	defer cpu.Close()
@@ -88,9 +93,10 @@ func tryProducts(t *testing.T, c *torch.Ctx) {
 }
 
 func tryConvolutions(t *testing.T, c *torch.Ctx) {
-	besideCPU(t, c, []int64{4, 32, 28, 28}, []int64{64, 32, 3, 3}, func(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor {
-		return c.Conv2d(x, w, nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
-	})
+	besideCPU(t, c, []int64{4, 32, 28, 28}, []int64{64, 32, 3, 3},
+		func(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor {
+			return c.Conv2d(x, w, nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
+		})
 }
 
 func tryDropout(t *testing.T, c *torch.Ctx) {
@@ -134,10 +140,12 @@ func tryEvents(t *testing.T, c *torch.Ctx) {
 // A pipe of two stages gives the same loss for the same batch and seeds. Its steps wait for a GPU only
 // where the pipe does: libtorch's operators that wait are refused.
 func tryPipe(t *testing.T, c *torch.Ctx) {
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewReLU(), nn.NewFlatten(1, -1),
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewReLU(),
+		nn.NewFlatten(1, -1),
 		nn.NewLinear(8*14*14, 64), nn.NewDropout(0.5), nn.NewLinear(64, 10))
 	devices := []torch.Device{c.Device(), c.Device()}
-	p := started(t, model, pipe.Config{Balance: []int{3, 3}, Devices: devices, Chunks: 4, Checkpoint: pipe.Always, Seed: 1})
+	p := started(t, model, pipe.Config{Balance: []int{3, 3}, Devices: devices, Chunks: 4,
+		Checkpoint: pipe.Always, Seed: 1})
 	b := pipe.Batch{Input: pipe.Rows(c.Randn(16, 3, 16, 16)), Target: pipe.Rows(c.Randn(16, 10))}
 	c.Synchronize()
 	var losses [3]float64

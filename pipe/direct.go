@@ -73,9 +73,11 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 	here := map[int]link.End{}
 	for _, w := range p.mine {
 		own := p.workers[w].device
-		here[p.end(p.replica, w)] = link.End{Device: own, Copies: func() stream.Stream { return p.gpus.copies(own) }}
+		here[p.end(p.replica, w)] = link.End{Device: own,
+			Copies: func() stream.Stream { return p.gpus.copies(own) }}
 	}
-	d, err := link.Connect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(), func(err error) { _ = p.lost(err) },
+	d, err := link.Connect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(),
+		func(err error) { _ = p.lost(err) },
 		func(own []link.NamedID, failed error) ([][]link.NamedID, error) {
 			return meet(context.Background(), p, "the ways between GPUs", own, failed)
 		})

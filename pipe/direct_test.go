@@ -27,7 +27,8 @@ import (
 
 // reached makes devices GPUs, by their names: devices of one name are one GPU, and those without are
 // none. asked counts the processes that have ways.
-func reached(fabric *linktest.Fabric, name func(torch.Device) string, asked *atomic.Int32) func(*pipe.Pipe, *group.Group) {
+func reached(fabric *linktest.Fabric, name func(torch.Device) string, asked *atomic.Int32) func(*pipe.Pipe,
+	*group.Group) {
 	return func(p *pipe.Pipe, g *group.Group) {
 		streams := uint64(0)
 		p.SetGPUs(name, func() link.Communicators {
@@ -54,7 +55,8 @@ func TestTransparencyOfDirectWays(t *testing.T) {
 		q := d.problem()
 		if d.Order.Name != "" { // any other order may receive in another order than it sends
 			names := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), 8, 8).Draw(t, "GPUs")
-			q.reach = reached(&linktest.Fabric{}, func(d torch.Device) string { return names[d.Index%len(names)] }, &ways)
+			q.reach = reached(&linktest.Fabric{},
+				func(d torch.Device) string { return names[d.Index%len(names)] }, &ways)
 		}
 		if s := want.differs(q.apart(t, d.config(), processes)); s != "" {
 			t.Fatalf("%s differs from that of one process", s)
@@ -79,32 +81,36 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 			fabric.Drop = func(move int) bool { return move > 10 }
 		}
 		begun := time.Now()
-		q := problem{model: func() *nn.Sequential { return tied(true, false) }, loss: nn.CrossEntropy(), input: classes(7, 6), target: classes(7, 6),
+		q := problem{model: func() *nn.Sequential { return tied(true, false) }, loss: nn.CrossEntropy(),
+			input: classes(7, 6), target: classes(7, 6),
 			reach: reached(fabric, torch.Device.String, &ways)}
 		_, errs := each(2, func(g *group.Group) (struct{}, error) {
-			return struct{}{}, q.on(g, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: cpus(2)}, func(m process) (err error) {
-				if g.Rank() == 1 && !lost { // gone: it makes no step
-					time.AfterFunc(50*time.Millisecond, func() { g.Close() })
-					<-g.Failed()
-					return g.Err()
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-				defer cancel()
-				for step := 0; err == nil && step < 100; step++ {
-					err = m.train(ctx, step)
-				}
-				return err
-			})
+			return struct{}{}, q.on(g, pipe.Config{Balance: []int{2, 3}, Chunks: 4, Devices: cpus(2)},
+				func(m process) (err error) {
+					if g.Rank() == 1 && !lost { // gone: it makes no step
+						time.AfterFunc(50*time.Millisecond, func() { g.Close() })
+						<-g.Failed()
+						return g.Err()
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+					defer cancel()
+					for step := 0; err == nil && step < 100; step++ {
+						err = m.train(ctx, step)
+					}
+					return err
+				})
 		})
 		for rank, err := range errs {
 			var failed *group.FailedError
 			var gone *group.LostError
-			if err == nil || lost && !errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &failed) || !lost && !errors.As(err, &gone) {
+			if err == nil || lost && !errors.Is(err, context.DeadlineExceeded) &&
+				!errors.As(err, &failed) || !lost && !errors.As(err, &gone) {
 				t.Errorf("lost %v: process %d ended with %v", lost, rank, err)
 			}
 		}
 		if took := time.Since(begun); took >= linktest.Patience || ways.Load() != 2 {
-			t.Errorf("lost %v: it took %v, and %d processes had ways: %s", lost, took, ways.Load(), fmt.Sprint(errs))
+			t.Errorf("lost %v: it took %v, and %d processes had ways: %s", lost, took, ways.Load(),
+				fmt.Sprint(errs))
 		}
 	}
 }
@@ -137,17 +143,21 @@ func TestDevicesOfOneName(t *testing.T) {
 	}{
 		{[]torch.Device{cpu, cpu, cpu, cpu}, 2, nil, []int{0, 0, 1, 1}, "rank:0/cpu:0 rank:1/cpu:0"},
 		{[]torch.Device{cpu, torch.CPU(1), cpu, torch.CPU(1)}, 2, nil, []int{0, 1, 0, 1}, "cpu:0 cpu:1"},
-		{[]torch.Device{cpu, torch.CPU(1), cpu, torch.CPU(1)}, 2, []int{0, 0, 1, 1}, []int{0, 0, 1, 1}, "rank:0/cpu:0 rank:0/cpu:1 rank:1/cpu:0 rank:1/cpu:1"},
-		{[]torch.Device{cpu, cpu, cpu, cpu}, 2, []int{0, 1, 0, 1}, []int{0, 1, 0, 1}, "rank:0/cpu:0 rank:1/cpu:0"},
+		{[]torch.Device{cpu, torch.CPU(1), cpu, torch.CPU(1)}, 2, []int{0, 0, 1, 1}, []int{0, 0, 1, 1},
+			"rank:0/cpu:0 rank:0/cpu:1 rank:1/cpu:0 rank:1/cpu:1"},
+		{[]torch.Device{cpu, cpu, cpu, cpu}, 2, []int{0, 1, 0, 1}, []int{0, 1, 0, 1},
+			"rank:0/cpu:0 rank:1/cpu:0"},
 		{[]torch.Device{cpu, cpu, gpu, gpu}, 2, nil, []int{0, 0, 1, 1}, "cpu:0 cuda:0"},
 	} {
-		cfg := pipe.Config{Balance: []int{1, 1, 1, 1}, Devices: row.devices, Ranks: row.ranks, Group: group.Local(row.size)[0]}
+		cfg := pipe.Config{Balance: []int{1, 1, 1, 1}, Devices: row.devices, Ranks: row.ranks,
+			Group: group.Local(row.size)[0]}
 		p, err := pipe.Open(model(), cfg)
 		if err != nil {
 			t.Fatalf("%+v: %v", row, err)
 		}
 		got := p.Config()
-		if names := strings.Join(got.DeviceNames(), " "); !slices.Equal(got.Ranks, row.want) || names != row.names {
+		if names := strings.Join(got.DeviceNames(), " "); !slices.Equal(got.Ranks, row.want) ||
+			names != row.names {
 			t.Errorf("%+v: ranks %v, names %s", row, got.Ranks, names)
 		}
 		var mine []torch.Device
@@ -155,7 +165,8 @@ func TestDevicesOfOneName(t *testing.T) {
 			if s.Here {
 				mine = append(mine, s.Device)
 			}
-			if s.Here != (got.Ranks[i] == 0) || s.Here && s.Device != row.devices[i] || s.Device.Usable() != nil {
+			if s.Here != (got.Ranks[i] == 0) || s.Here && s.Device != row.devices[i] ||
+				s.Device.Usable() != nil {
 				t.Errorf("%+v: stage %d is here %v and on %v", row, i, s.Here, s.Device)
 			}
 		}

@@ -31,7 +31,8 @@ func Example() {
 	y := c.Matmul(x, c.Ones(torch.Float32, 4, 1))
 	var losses []float64
 	for step := range int64(50) {
-		result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: step}, nn.MSE())
+		result, err := p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: step}, nn.MSE())
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -177,7 +177,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		ledger.note(id)
 		if mark(); r.record {
 			live := c.Device().Memory().Live
-			r.events[worker] = append(r.events[worker], schedule.Event{Worker: worker, Action: current, Live: live})
+			r.events[worker] = append(r.events[worker],
+				schedule.Event{Worker: worker, Action: current, Live: live})
 		}
 		r.finish(id)
 	}
@@ -195,7 +196,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
 	r.events[worker] = append(r.events[worker], beside.events...)
-	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	slices.SortStableFunc(r.events[worker],
+		func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	finished = true
 }
 
@@ -224,7 +226,8 @@ func (r *run) await(id int) bool {
 // receivesAhead says whether parcels may arrive while their receivers compute. The policy Optimal counts
 // them from the receive on.
 func (r *run) receivesAhead() bool {
-	return r.p.remote != nil && !r.p.optimal() && (r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
+	return r.p.remote != nil && !r.p.optimal() &&
+		(r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
 }
 
 // leave ends a worker's part. With the last worker the result of the pass is final: a context that
@@ -320,7 +323,8 @@ func remedy(err error) string {
 	case errors.Is(err, torch.ErrOutOfMemory):
 		return "; use more chunks, checkpoint policy always, more stages, or a higher limit"
 	case errors.Is(err, torch.ErrDeviceLost):
-		return "; a kernel failed here or before, as by an index or a class out of range: restart the process, which " +
+		return "; a kernel failed here or before, as by an index or a class out of range: restart the " +
+			"process, which " +
 			"cannot use the GPU any more"
 	}
 	return ""

@@ -17,15 +17,16 @@ func (p *Pipe) Hold(f func(worker, action int)) {
 
 // SetStreams sets the stream of each worker, what its caller queues on, and the streams of copies from
 // one worker to another.
-func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Stream, copies func(from, to int) stream.Stream) {
+func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Stream,
+	copies func(from, to int) stream.Stream) {
 	for _, i := range p.mine {
 		p.workers[i].stream, p.workers[i].given = own(i), given
 	}
 	p.copies.open = copies
 }
 
-// WrapStreams has the workers, and the copies between them, use what wrap makes of their streams, and takes given for
-// the stream of the caller, until it is undone.
+// WrapStreams has the workers, and the copies between them, use what wrap makes of their streams, and
+// takes given for the stream of the caller, until it is undone.
 func (p *Pipe) WrapStreams(wrap func(stream.Stream) stream.Stream, given stream.Stream) (undo func()) {
 	own, copies := map[int]stream.Stream{}, map[[2]int]stream.Stream{}
 	for i, w := range p.workers {
@@ -74,7 +75,8 @@ func (p *Pipe) SetHardware(of func(torch.Device) string) {
 
 // SetGPUs has the devices be GPUs, which communicators that are given reach from other processes. It
 // comes before Place.
-func (p *Pipe) SetGPUs(id func(torch.Device) string, comms func() link.Communicators, copies func(torch.Device) stream.Stream) {
+func (p *Pipe) SetGPUs(id func(torch.Device) string, comms func() link.Communicators,
+	copies func(torch.Device) stream.Stream) {
 	p.gpus = gpus{id, comms, copies}
 }
 

@@ -31,7 +31,8 @@ func (s *saboteur) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 func sabotaged(s *saboteur) *nn.Sequential {
-	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewSequential(nn.NewLinear(8, 8), s), nn.NewLinear(8, 3))
+	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewTanh(), nn.NewSequential(nn.NewLinear(8, 8), s),
+		nn.NewLinear(8, 3))
 }
 
 // Whatever fails, wherever it fails: one error with coordinates, every worker idle, nothing held,
@@ -48,7 +49,8 @@ func TestFailureAtEveryPoint(t *testing.T) {
 			[]string{"aten::mm(float32[", "shapes cannot be multiplied"}, nil},
 		{"panic", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("out of luck") },
 			[]string{"panic: out of luck"}, nil},
-		{"panic with an error", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) }, []string{"panic: boom"}, boom},
+		{"panic with an error", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(boom) },
+			[]string{"panic: boom"}, boom},
 		{"nothing returned", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { return nil },
 			[]string{"must return tensors", "none"}, nil},
 		{"Goexit", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { runtime.Goexit(); return nil },
@@ -57,62 +59,73 @@ func TestFailureAtEveryPoint(t *testing.T) {
 	for _, way := range ways {
 		for microBatch := range 3 {
 			for _, recomputing := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%d/recomputing=%v", way.name, microBatch, recomputing), func(t *testing.T) {
-					torchtest.Check(t)
-					s := &saboteur{how: way.how}
-					model := sabotaged(s)
-					p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
-					c := torch.NewCtx(torch.Options{})
-					defer c.Close()
-					b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
-					loss := nn.CrossEntropy()
-					step := func() (pipe.Result, error) {
-						nn.ZeroGrads(model)
-						return p.Step(context.Background(), b, loss)
-					}
-					before, err := step()
-					if err != nil {
-						t.Fatal(err)
-					}
-					nn.ZeroGrads(model)
-					live := liveBytes(3)
-					s.when = func(c *nn.Ctx) bool { return c.MicroBatch == microBatch && c.Recomputing == recomputing }
-					_, err = step()
-					var e *pipe.Error
-					if !errors.As(err, &e) {
-						t.Fatalf("got %v, want a *pipe.Error", err)
-					}
-					direction := schedule.Forward
-					if recomputing {
-						direction = schedule.Recompute
-					}
-					if e.Stage != 1 || e.MicroBatch != microBatch || e.Layer != "2.1" || e.Direction != direction {
-						t.Errorf("got stage %d, micro-batch %d, layer %q, %v", e.Stage, e.MicroBatch, e.Layer, e.Direction)
-					}
-					for _, want := range append(way.wants,
-						fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
-						if !strings.Contains(err.Error(), want) {
-							t.Errorf("%q is not in: %v", want, err)
+				t.Run(fmt.Sprintf("%s/%d/recomputing=%v", way.name, microBatch, recomputing),
+					func(t *testing.T) {
+						torchtest.Check(t)
+						s := &saboteur{how: way.how}
+						model := sabotaged(s)
+						p := started(t, model,
+							pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
+						c := torch.NewCtx(torch.Options{})
+						defer c.Close()
+						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)),
+							Target: pipe.Rows(classes(7, 3)(c, 0))}
+						loss := nn.CrossEntropy()
+						step := func() (pipe.Result, error) {
+							nn.ZeroGrads(model)
+							return p.Step(context.Background(), b, loss)
 						}
-					}
-					var panicked *pipe.PanicError
-					if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name,
-						"panic") || found && !strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
-						t.Errorf("the stack of the panic is not in %+v", panicked)
-					}
-					if way.is != nil && !errors.Is(err, way.is) {
-						t.Errorf("errors.Is does not find %v", way.is)
-					}
-					nn.ZeroGrads(model)
-					if got := liveBytes(3); got != live {
-						t.Errorf("live bytes %v, before the failure %v", got, live)
-					}
-					s.when = nil
-					after, err := step()
-					if err != nil || after.Loss != before.Loss {
-						t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err, before.Loss)
-					}
-				})
+						before, err := step()
+						if err != nil {
+							t.Fatal(err)
+						}
+						nn.ZeroGrads(model)
+						live := liveBytes(3)
+						s.when = func(c *nn.Ctx) bool {
+							return c.MicroBatch == microBatch &&
+								c.Recomputing == recomputing
+						}
+						_, err = step()
+						var e *pipe.Error
+						if !errors.As(err, &e) {
+							t.Fatalf("got %v, want a *pipe.Error", err)
+						}
+						direction := schedule.Forward
+						if recomputing {
+							direction = schedule.Recompute
+						}
+						if e.Stage != 1 || e.MicroBatch != microBatch || e.Layer != "2.1" ||
+							e.Direction != direction {
+							t.Errorf("got stage %d, micro-batch %d, layer %q, %v", e.Stage, e.MicroBatch,
+								e.Layer, e.Direction)
+						}
+						for _, want := range append(way.wants,
+							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch,
+								direction)) {
+							if !strings.Contains(err.Error(), want) {
+								t.Errorf("%q is not in: %v", want, err)
+							}
+						}
+						var panicked *pipe.PanicError
+						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name,
+							"panic") || found &&
+							!strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
+							t.Errorf("the stack of the panic is not in %+v", panicked)
+						}
+						if way.is != nil && !errors.Is(err, way.is) {
+							t.Errorf("errors.Is does not find %v", way.is)
+						}
+						nn.ZeroGrads(model)
+						if got := liveBytes(3); got != live {
+							t.Errorf("live bytes %v, before the failure %v", got, live)
+						}
+						s.when = nil
+						after, err := step()
+						if err != nil || after.Loss != before.Loss {
+							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err,
+								before.Loss)
+						}
+					})
 			}
 		}
 	}
@@ -155,7 +168,8 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 		if !errors.As(err, &e) || !errors.As(err, &m) || !errors.Is(err, torch.ErrOutOfMemory) {
 			t.Fatalf("got %v, want out of memory with coordinates", err)
 		}
-		if e.Stage != 1 || e.Direction != schedule.Backward || m.Device != torch.CPU(1) || m.Limit == 0 || m.Requested == 0 {
+		if e.Stage != 1 || e.Direction != schedule.Backward || m.Device != torch.CPU(1) || m.Limit == 0 ||
+			m.Requested == 0 {
 			t.Errorf("got %v", err)
 		}
 		if !strings.Contains(err.Error(), "use more chunks") {
@@ -178,10 +192,13 @@ var ways = []struct {
 	is   func(error) bool
 }{
 	{"a string", func() { panic("out of luck") }, "panic: out of luck", nil},
-	{"an error", func() { panic(errBoom) }, "panic: boom", func(err error) bool { return errors.Is(err, errBoom) }},
+	{"an error", func() { panic(errBoom) }, "panic: boom",
+		func(err error) bool { return errors.Is(err, errBoom) }},
 	{"nil", func() { panic(nil) }, "panic called with nil argument", nil},
-	{"a runtime error", func() { var m map[string]int; m["a"] = 1 }, "assignment to entry in nil map", isRuntime},
-	{"Goexit", runtime.Goexit, "runtime.Goexit", func(err error) bool { return errors.Is(err, pipe.ErrGoexit) }},
+	{"a runtime error", func() { var m map[string]int; m["a"] = 1 }, "assignment to entry in nil map",
+		isRuntime},
+	{"Goexit", runtime.Goexit, "runtime.Goexit",
+		func(err error) bool { return errors.Is(err, pipe.ErrGoexit) }},
 }
 
 var errBoom = errors.New("boom")
@@ -195,7 +212,8 @@ func isRuntime(err error) bool {
 func stackApart(t *testing.T, err error, goexit bool) {
 	t.Helper()
 	var p *pipe.PanicError
-	if found := errors.As(err, &p); found == goexit || found && !strings.Contains(string(p.Stack), "pipe/failure_test.go") {
+	if found := errors.As(err, &p); found == goexit || found &&
+		!strings.Contains(string(p.Stack), "pipe/failure_test.go") {
 		t.Errorf("the stack of %v does not show the panic: %v", err, p)
 	}
 	if err != nil && strings.Contains(err.Error(), "\n") {
@@ -229,7 +247,8 @@ func TestPanicsOnStages(t *testing.T) {
 			if !done[0] || done[1] || !done[2] {
 				t.Errorf("stages done: %v, want all but 1", done)
 			}
-			if err := p.OnStages(context.Background(), func(int, *torch.Ctx) error { return nil }); err != nil {
+			if err := p.OnStages(context.Background(),
+				func(int, *torch.Ctx) error { return nil }); err != nil {
 				t.Errorf("the workers are of no use any more: %v", err)
 			}
 		})
@@ -246,7 +265,8 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 		return c.Path() == "1" && c.MicroBatch == 1
 	}
 	stop := func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("stop") }
-	model := nn.NewSequential(&saboteur{when: note, how: stop}, &saboteur{when: note, how: stop}, &saboteur{when: note, how: stop})
+	model := nn.NewSequential(&saboteur{when: note, how: stop}, &saboteur{when: note, how: stop},
+		&saboteur{when: note, how: stop})
 	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4, Devices: make([]torch.Device, 3)})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
@@ -266,11 +286,13 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 	for _, full := range []int{0, 1} {
 		var limit func()
 		pair := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.MulScalar(xs[0], 2), c.Mul(c.SumDim(xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
+			return []*torch.Tensor{c.MulScalar(xs[0], 2),
+				c.Mul(c.SumDim(xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
 		})
 		join := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			limit()
-			return []*torch.Tensor{c.Add(c.SumDim(xs[0], []int64{1}, true), c.SumDim(xs[1], []int64{1}, true))}
+			return []*torch.Tensor{c.Add(c.SumDim(xs[0], []int64{1}, true),
+				c.SumDim(xs[1], []int64{1}, true))}
 		})
 		model := nn.NewSequential(nn.NewLinear(8, 8), pair, join)
 		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.Never})

@@ -156,7 +156,8 @@ func TestStreamsOfOneDevice(t *testing.T) {
 		model: func() *nn.Sequential {
 			m := nn.NewSequential()
 			for i := range 4 {
-				m.Add(fmt.Sprint(i), nn.NewSequential(nn.NewLinear(64, 64), nn.NewTanh(), nn.NewLayerNorm([]int64{64}, nn.LayerNormConfig{}), nn.NewDropout(0.1)))
+				m.Add(fmt.Sprint(i), nn.NewSequential(nn.NewLinear(64, 64), nn.NewTanh(),
+					nn.NewLayerNorm([]int64{64}, nn.LayerNormConfig{}), nn.NewDropout(0.1)))
 			}
 			return m.Add("head", nn.NewLinear(64, 5))
 		},
@@ -191,7 +192,8 @@ func TestStreamsOfOneDevice(t *testing.T) {
 				}
 				for seed := range uint64(2) {
 					if wrong := run(name, stages, policy, stream.Reasons, seed); wrong != "" {
-						t.Errorf("%s, %v, %d stages, delays %d: %s differs from the plain loop", name, policy, stages, seed, wrong)
+						t.Errorf("%s, %v, %d stages, delays %d: %s differs from the plain loop", name,
+							policy, stages, seed, wrong)
 					}
 				}
 			}

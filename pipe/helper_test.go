@@ -81,10 +81,13 @@ func descend(c *torch.Ctx, params []nn.NamedParam) {
 // fewPositions are convolutions of which all but the first have few positions for images of 3 x 16 x 16: the
 // products of which are of matrices.
 func fewPositions() *nn.Sequential {
-	return nn.NewSequential(nn.NewConv2d(3, 64, nn.Square(3), nn.Conv2dConfig{Stride: nn.Square(4), Padding: nn.Square(1)}),
+	return nn.NewSequential(nn.NewConv2d(3, 64, nn.Square(3),
+		nn.Conv2dConfig{Stride: nn.Square(4), Padding: nn.Square(1)}),
 		nn.NewBatchNorm2d(64, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-		nn.NewConv2d(64, 80, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
-		nn.NewConv2d(96, 512, nn.Square(1), nn.Conv2dConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(512, 10))
+		nn.NewConv2d(64, 80, nn.Square(3),
+			nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
+		nn.NewConv2d(96, 512, nn.Square(1),
+			nn.Conv2dConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(512, 10))
 }
 
 // problem is a model with its data.
@@ -204,8 +207,9 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 					weight = float64(n) / float64(q.rows)
 				}
 				c.SetGrad(true)
-				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: len(parts(rows, chunks)),
-					Seed: torch.Mix(seed, uint64(step)), Deferred: deferred})
+				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch,
+					MicroBatches: len(parts(rows, chunks)),
+					Seed:         torch.Mix(seed, uint64(step)), Deferred: deferred})
 				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
 				loss += float64(torch.Item[float32](l)) * weight
 				c.SetGrad(false)

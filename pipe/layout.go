@@ -35,7 +35,10 @@ type location struct{ stage, index int }
 // connect finds the skips and ties of the stages. The stages' layers must be set.
 func connect(stages []*Stage, routes []nn.SkipRoute) {
 	of := func(layer int) int {
-		return slices.IndexFunc(stages, func(s *Stage) bool { return layer >= s.first && layer < s.first+len(s.Layers) })
+		return slices.IndexFunc(stages, func(s *Stage) bool {
+			return layer >= s.first && layer < s.first+
+				len(s.Layers)
+		})
 	}
 	for _, r := range routes {
 		home := of(r.Stash)
@@ -116,7 +119,8 @@ func (p *Pipe) checkOwner() error {
 		for _, t := range s.ties {
 			own := t.received() && p.placed.Load()
 			if !own && slices.ContainsFunc(t.handles, func(h *nn.Param) bool { return h.Replica() != nil }) {
-				return errors.New("pipe: another pipe has the model and has put a parameter that layers share on " +
+				return errors.New("pipe: another pipe has the model and has put a parameter that layers " +
+					"share on " +
 					"several stages; Close that one first")
 			}
 		}

@@ -159,7 +159,8 @@ func (p *Pipe) measuringDevice(stages []int) (d torch.Device, release func(), er
 		}
 		return profile.IdleDevice(limit)
 	case at < 0:
-		return d, nil, fmt.Errorf("stage %d is on a GPU that the first process, which measures for all, has none of; "+
+		return d, nil, fmt.Errorf("stage %d is on a GPU that the first process, which measures for all, "+
+			"has none of; "+
 			"want equal GPUs, or another policy than optimal", stages[0])
 	}
 	return p.stages[stages[at]].Device, func() {}, nil
@@ -198,7 +199,8 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 			fewer := costs(*c.Fewer)
 			out.Stages[i].Fewer, out.Larger = &fewer, r.fullMicroBatches()
 		}
-		memory := plan.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State, BatchInput: i == 0}
+		memory := plan.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State,
+			BatchInput: i == 0}
 		if i == 0 {
 			memory.InputHasGradient = room.InputGradient
 			for _, v := range r.inputs {
@@ -242,7 +244,8 @@ func (a available) min(b available) available {
 		a.Limit = b.Limit
 	}
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
-	a.Gradients, a.InputGradient, a.Hardware = a.Gradients && b.Gradients, a.InputGradient && b.InputGradient, b.Hardware
+	a.Gradients, a.InputGradient, a.Hardware = a.Gradients && b.Gradients, a.InputGradient &&
+		b.InputGradient, b.Hardware
 	return a
 }
 
@@ -263,7 +266,8 @@ func (r *run) availableOf(stage int) available {
 	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.inputs, func(v Value) bool {
 		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
 	})
-	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) { // planned before the update began
+	// planned before the update began
+	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) {
 		for _, q := range s.trained {
 			out.Unplaced += q.Bytes()
 		}
@@ -274,7 +278,8 @@ func (r *run) availableOf(stage int) available {
 
 // costs are the measured costs of a stage.
 func costs(c profile.Chain) plan.StageCosts {
-	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward, Units: c.Units,
+	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward,
+		Units:    c.Units,
 		Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 

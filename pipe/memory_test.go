@@ -123,12 +123,16 @@ func planned(t *testing.T) map[string]problem {
 		return q
 	}
 	return map[string]problem{
-		"resnet20":   image(16, problem{model: build("resnet20", models.Options{Width: 4, Channels: 3})}),
-		"deep":       image(16, problem{model: fewPositions}),
-		"unet":       image(16, problem{model: build("unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 16, Classes: 3}), target: pixels}),
-		"amoebanetd": image(32, problem{model: build("amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32, Classes: 10})}),
-		"mlp":        image(16, problem{model: build("mlp", models.Options{Channels: 3, Size: 16, Width: 32, Dropout: 0.2})}),
-		"gpt": {model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: 5, Classes: 11, Dropout: 0.1}), loss: entropy,
+		"resnet20": image(16, problem{model: build("resnet20", models.Options{Width: 4, Channels: 3})}),
+		"deep":     image(16, problem{model: fewPositions}),
+		"unet": image(16, problem{model: build("unet",
+			models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 16, Classes: 3}), target: pixels}),
+		"amoebanetd": image(32, problem{model: build("amoebanetd",
+			models.Options{Depth: 3, Width: 16, Size: 32, Classes: 10})}),
+		"mlp": image(16, problem{model: build("mlp",
+			models.Options{Channels: 3, Size: 16, Width: 32, Dropout: 0.2})}),
+		"gpt": {model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: 5, Classes: 11,
+			Dropout: 0.1}), loss: entropy,
 			input: tokens(0), target: tokens(1), rows: rows, steps: 2},
 	}
 }
@@ -217,9 +221,11 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 				const chunks = 3
 				want := q.plainOn(torch.CPU(0), chunks, 1)
 				config := func(budget ...int64) pipe.Config {
-					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
+					return pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1,
+						Budget: budget}
 				}
-				q.staysWithinBudgets(t, want, config, len(balance), draws.Pick([]float64{0.3, 0}, []float64{1, 0.7, 0.3, 0})...)
+				q.staysWithinBudgets(t, want, config, len(balance),
+					draws.Pick([]float64{0.3, 0}, []float64{1, 0.7, 0.3, 0})...)
 			})
 		}
 	}
@@ -227,7 +233,8 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 
 // staysWithinBudgets trains under budgets between the least that each stage says, and what it takes
 // without. No device holds more than was planned, which is not more than its budget.
-func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budget ...int64) pipe.Config, stages int, shares ...float64) {
+func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budget ...int64) pipe.Config,
+	stages int, shares ...float64) {
 	t.Helper()
 	unbound, err := q.planned(config(0))
 	if err != nil {
@@ -260,7 +267,8 @@ func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budge
 		for step, peaks := range got.peaks {
 			for at, peak := range peaks {
 				if plan := got.plans[at].Peak; peak > budget[at] || plan > budget[at] || peak > plan {
-					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step, peak, plan)
+					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step,
+						peak, plan)
 				}
 			}
 		}
@@ -277,10 +285,12 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 			torchtest.Check(t)
 			last := torch.CPU(len(balance) - 1)
 			run := func(budget []int64) (plans []plan.DevicePlan, peaks []int64, err error) {
-				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(),
+				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20),
+					nn.NewTanh(),
 					nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
-				p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal,
-					Seed: 1, Budget: budget})
+				p, err := pipe.New(model,
+					pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal,
+						Seed: 1, Budget: budget})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -301,7 +311,8 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 					return nil, nil, err
 				}
 				defer r.Close()
-				if err := r.Backward(context.Background(), onLast.Fill_(onLast.EmptyLike(r.Output()[0]), 0.1)); err != nil {
+				if err := r.Backward(context.Background(),
+					onLast.Fill_(onLast.EmptyLike(r.Output()[0]), 0.1)); err != nil {
 					return nil, nil, err
 				}
 				for _, d := range p.Devices() {
@@ -336,7 +347,8 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				for at, peak := range peaks {
 					if peak > plans[at].Peak || plans[at].Peak > budget[at] {
-						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak, plans[at].Peak)
+						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak,
+							plans[at].Peak)
 					}
 				}
 			}
@@ -350,8 +362,11 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 		name    string
 		options models.Options
 	}{
-		{"mlp", models.Options{}}, {"resnet20", models.Options{Width: 4}}, {"gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 4, Dropout: 0.2}},
-		{"vgg11_bn", models.Options{Width: 16, Classes: 5}}, {"densenet121", models.Options{Width: 8, Classes: 5}}, {"unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}},
+		{"mlp", models.Options{}}, {"resnet20", models.Options{Width: 4}},
+		{"gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 4, Dropout: 0.2}},
+		{"vgg11_bn", models.Options{Width: 16, Classes: 5}},
+		{"densenet121", models.Options{Width: 8, Classes: 5}},
+		{"unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}},
 	} {
 		if !draws.Full && (m.name == "vgg11_bn" || m.name == "densenet121") {
 			continue // large; mlp and unet have costs of the same shape
@@ -372,10 +387,12 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					for i := range tokens {
 						tokens[i] = int64(i % 7)
 					}
-					b.Input, b.Target = pipe.Rows(torch.From(c, tokens, rows, 5)), pipe.Rows(torch.From(c, tokens, rows, 5))
+					b.Input, b.Target = pipe.Rows(torch.From(c, tokens, rows, 5)),
+						pipe.Rows(torch.From(c, tokens, rows, 5))
 				} else {
 					size := min(info.Input[1], 32)
-					b.Input = pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, info.Input[0], size, size), 0, 1))
+					b.Input = pipe.Rows(c.Normal_(c.Empty(torch.Float32, rows, info.Input[0], size, size),
+						0, 1))
 					b.Target = pipe.Rows(torch.From(c, make([]int64, rows), rows))
 					if m.name == "unet" {
 						b.Target = pipe.Rows(c.Zeros(torch.Int64, rows, size, size))
@@ -383,7 +400,9 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 				}
 				defer device.SetLimit(0)
 				planned := func(limit int64) (beyond, of int64, err error) {
-					p, err := pipe.Open(model, pipe.Config{Balance: []int{len(model.Layers())}, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1})
+					p, err := pipe.Open(model,
+						pipe.Config{Balance: []int{len(model.Layers())}, Chunks: chunks,
+							Checkpoint: pipe.Optimal, Seed: 1})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -403,15 +422,16 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					t.Errorf("measuring held %d bytes beyond its limit, and a plan needs %d", beyond, least)
 				}
 				if beyond, of, err := planned(least); err != nil || beyond != 0 || of != 0 {
-					t.Errorf("under the least limit, of %d bytes, measuring held %d, beyond %d: %v", least, beyond, of, err)
+					t.Errorf("under the least limit, of %d bytes, measuring held %d, beyond %d: %v", least,
+						beyond, of, err)
 				}
 			})
 		}
 	}
 }
 
-// TestStagesOnUnequalDevicesAreMeasuredEach: a model is measured once for each kind of device that its stages are on,
-// placed or not, and has the same bytes and results as on equal ones.
+// TestStagesOnUnequalDevicesAreMeasuredEach: a model is measured once for each kind of device that its
+// stages are on, placed or not, and has the same bytes and results as on equal ones.
 func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 	torchtest.Check(t)
 	q := planned(t)["mlp"]
@@ -422,8 +442,10 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		runs := 0
 		model.Add("counts", &counts{n: &runs})
 		defer nn.Free(model)
-		p, err := pipe.Open(model, pipe.Config{Balance: []int{4, 3, 2}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1,
-			Threads: runtime.NumCPU()}) // so that no other device works while one is measured, for as many runs as that takes
+		p, err := pipe.Open(model, pipe.Config{Balance: []int{4, 3, 2}, Chunks: 3, Checkpoint: pipe.Optimal,
+			Seed: 1,
+			// so that no other device works while one is measured, for as many runs as that takes
+			Threads: runtime.NumCPU()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -446,15 +468,18 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		measured := runs
 		r := must.Get(p.Step(context.Background(), b, q.loss))(t)
 		// On a busy machine a measurement makes fewer passes.
-		if n := len(slices.Compact(slices.Sorted(slices.Values(kinds)))); once > 0 && (2*measured < (2*n-1)*once || 2*measured > (2*n+1)*once) {
-			t.Errorf("placed %v, on %v: the last layer is run %d times for %d kinds, and %d for one", place, kinds, measured, n, once)
+		if n := len(slices.Compact(slices.Sorted(slices.Values(kinds)))); once > 0 &&
+			(2*measured < (2*n-1)*once || 2*measured > (2*n+1)*once) {
+			t.Errorf("placed %v, on %v: the last layer is run %d times for %d kinds, and %d for one", place,
+				kinds, measured, n, once)
 		} else if n == 1 {
 			once = measured
 		}
 		return p.Chains(), []float64{r.Loss}
 	}
 	want, loss := run(false, "a", "a", "a")
-	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"), cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),
+	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"),
+		cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),
 		cmpopts.IgnoreFields(remat.Deferred{}, "Share", "Longer")}
 	for _, kinds := range [][]string{{"a", "b", "a"}, {"a", "b", "c"}} {
 		for _, place := range []bool{false, true} {
@@ -510,7 +535,8 @@ func stuck(g *schedule.Graph, worker, before int) []int {
 	for moved := true; moved; {
 		moved = false
 		for w := range next {
-			for next[w] < g.First[w+1] && !(w == worker && next[w] >= before) && !slices.ContainsFunc(g.Cross[next[w]], func(dep int) bool { return !done[dep] }) {
+			for next[w] < g.First[w+1] && !(w == worker && next[w] >= before) &&
+				!slices.ContainsFunc(g.Cross[next[w]], func(dep int) bool { return !done[dep] }) {
 				done[next[w]] = true
 				next[w]++
 				moved = true
@@ -569,7 +595,8 @@ func late(g *schedule.Graph, one int) func(worker, action int) {
 
 // passes are steps of a problem, with updates, and one inference. It returns what the pipe says of
 // its limits, and the most bytes of each device.
-func (q problem) passes(cfg pipe.Config, limits []int64, hold func(g *schedule.Graph) func(worker, action int)) (safe, peaks []int64, err error) {
+func (q problem) passes(cfg pipe.Config, limits []int64,
+	hold func(g *schedule.Graph) func(worker, action int)) (safe, peaks []int64, err error) {
 	model := q.model()
 	defer nn.Free(model)
 	c := torch.NewCtx(torch.Options{Threads: 1})
@@ -654,14 +681,16 @@ func TestSafeLimitHolds(t *testing.T) {
 			loss: nn.CrossEntropy(), input: normal(5, 2, 6, 6), target: classes(5, 3)}
 		cfg := randomCut(t, len(q.model().Layers()))
 		for one, device := range devicesOf(cfg) {
-			safe, peaks, err := q.passes(cfg, nil, func(g *schedule.Graph) func(int, int) { return prompt(g, one) })
+			safe, peaks, err := q.passes(cfg, nil,
+				func(g *schedule.Graph) func(int, int) { return prompt(g, one) })
 			if err != nil {
 				t.Fatal(err)
 			}
 			if peaks[one] > safe[one] {
 				t.Errorf("%v takes %d bytes, and %d were to be safe", device, peaks[one], safe[one])
 			}
-			if _, _, err := q.passes(cfg, safe, func(g *schedule.Graph) func(int, int) { return late(g, one) }); err != nil {
+			if _, _, err := q.passes(cfg, safe,
+				func(g *schedule.Graph) func(int, int) { return late(g, one) }); err != nil {
 				t.Errorf("with late neighbours of %v, %v bytes are not safe: %v", device, safe, err)
 			}
 		}
@@ -673,7 +702,10 @@ func TestSafeLimitHolds(t *testing.T) {
 func wide() problem {
 	const rows = 600
 	return problem{rows: rows, loss: nn.MSE(), input: normal(rows, 4), target: normal(rows, 4), steps: 1,
-		model: func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(), nn.NewLinear(32, 4)) }}
+		model: func() *nn.Sequential {
+			return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(),
+				nn.NewLinear(32, 4))
+		}}
 }
 
 // requested is what libtorch's allocator of a GPU says that it was asked for, and 0 for a CPU.
@@ -689,9 +721,11 @@ func requested(d torch.Device) int64 {
 func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torchtest.Device(6)
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}),
+		nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
-	p := started(t, model, pipe.Config{Balance: []int{4, 4}, Devices: []torch.Device{d, d}, Chunks: 3, Checkpoint: pipe.ExceptLast})
+	p := started(t, model, pipe.Config{Balance: []int{4, 4}, Devices: []torch.Device{d, d}, Chunks: 3,
+		Checkpoint: pipe.ExceptLast})
 	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 	defer o.Close()
 	c := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
@@ -705,7 +739,8 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 		if d.Kind != torch.KindCPU && step > 1 {
 			p.Hold(func(_, action int) {
 				if now := requested(d) - d.Memory().Live; now != elsewhere {
-					t.Errorf("step %d, before action %d: the allocator was asked for %+d bytes more than the account has", step, action, now-elsewhere)
+					t.Errorf("step %d, before action %d: the allocator was asked for %+d bytes more than "+
+						"the account has", step, action, now-elsewhere)
 				}
 			})
 		}

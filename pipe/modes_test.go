@@ -26,9 +26,12 @@ func thawing() problem {
 	return problem{
 		model: func() *nn.Sequential {
 			tied := nn.NewLinear(16, 16)
-			return nn.NewSequential(nn.NewLinear(12, 16), nn.NewBatchNorm1d(16, nn.BatchNormConfig{}), nn.NewTanh(),
-				tied, nn.NewDropout(0.3), nn.NewSequential(nn.NewBatchNorm1d(16, nn.BatchNormConfig{Cumulative: true}), nn.NewTanh()),
-				nn.NewLinear(16, 16), nn.NewGELU(), nn.NewLinearShared(tied.Weight, true), nn.NewBatchNorm1d(16, nn.BatchNormConfig{}),
+			return nn.NewSequential(nn.NewLinear(12, 16), nn.NewBatchNorm1d(16, nn.BatchNormConfig{}),
+				nn.NewTanh(),
+				tied, nn.NewDropout(0.3), nn.NewSequential(nn.NewBatchNorm1d(16,
+					nn.BatchNormConfig{Cumulative: true}), nn.NewTanh()),
+				nn.NewLinear(16, 16), nn.NewGELU(), nn.NewLinearShared(tied.Weight,
+					true), nn.NewBatchNorm1d(16, nn.BatchNormConfig{}),
 				nn.NewLinear(16, 3))
 		},
 		loss: nn.CrossEntropy(), input: normal(rows, 12), target: classes(rows, 3), rows: rows, steps: 6,
@@ -63,7 +66,8 @@ func TestModesBetweenSteps(t *testing.T) {
 					q := thawing()
 					q.deferred = deferred
 					want := q.plain(3, 1)
-					got := q.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, DeferredBatchNorm: deferred, Seed: 1})
+					got := q.piped(t, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy,
+						DeferredBatchNorm: deferred, Seed: 1})
 					if d := want.differs(got); d != "" {
 						t.Errorf("%s differs from the plain loop", d)
 					}
@@ -77,7 +81,9 @@ func TestModesBetweenSteps(t *testing.T) {
 func TestPredictedPeaksAfterModesChange(t *testing.T) {
 	for _, balance := range [][]int{{12}, {5, 7}, {2, 6, 4}} {
 		torchtest.Check(t)
-		if wrong := thawing().predicted(t, onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})); wrong != "" {
+		if wrong := thawing().predicted(t,
+			onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal,
+				Seed: 1})); wrong != "" {
 			t.Errorf("%v: %s", balance, wrong)
 		}
 	}
@@ -87,7 +93,8 @@ func TestPredictedPeaksAfterModesChange(t *testing.T) {
 func scaledRun(t *testing.T, s *optim.Scaler, autocast torch.Autocast, maxNorm float64) record {
 	t.Helper()
 	model := small()
-	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5, Autocast: autocast}))
+	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5,
+		Autocast: autocast}))
 	q := problem{input: normal(5, 4), target: later(9, normal(5, 3))}
 	o := must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
 	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
@@ -180,7 +187,8 @@ func TestFailureInEitherPartOfABackward(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 64), nn.NewLinear(64, 64), nn.NewTanh(),
 		nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
-	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Chunks: 2, Checkpoint: pipe.Never, Schedule: lateWeights})
+	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Chunks: 2, Checkpoint: pipe.Never,
+		Schedule: lateWeights})
 	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
 	defer c.Close()
 	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(normal(8, 2)(c, 1))}
@@ -216,11 +224,13 @@ func TestFailureInEitherPartOfABackward(t *testing.T) {
 		if e.Stage == 1 && !slices.Contains(seen[e.Direction], e.Layer) {
 			seen[e.Direction] = append(seen[e.Direction], e.Layer)
 		}
-		if e.Direction == schedule.BackwardWeight && !strings.Contains(err.Error(), "backward of the weights: ") {
+		if e.Direction == schedule.BackwardWeight &&
+			!strings.Contains(err.Error(), "backward of the weights: ") {
 			t.Errorf("got %v", err)
 		}
 	}
-	for kind, layer := range map[schedule.Kind]string{schedule.BackwardInput: "2", schedule.BackwardWeight: "1"} {
+	for kind, layer := range map[schedule.Kind]string{schedule.BackwardInput: "2",
+		schedule.BackwardWeight: "1"} {
 		if !slices.Contains(seen[kind], layer) {
 			t.Errorf("%v never failed in layer %q; seen %v", kind, layer, seen)
 		}

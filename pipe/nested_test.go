@@ -94,7 +94,8 @@ func newNest(t *testing.T, cfg pipe.Config) *nest {
 	for range 40 { // a recomputation so deep takes another thread
 		deep = nn.Checkpointed(deep)
 	}
-	n.model = nn.NewSequential(nn.NewLinear(4, 4), n.plain, nn.NewLinear(4, 4), nn.Checkpointed(n.recomputed), nn.NewLinear(4, 4), deep)
+	n.model = nn.NewSequential(nn.NewLinear(4, 4), n.plain, nn.NewLinear(4, 4),
+		nn.Checkpointed(n.recomputed), nn.NewLinear(4, 4), deep)
 	cfg.Balance, cfg.Chunks = []int{2, 4}, 2
 	p, err := pipe.New(n.model, cfg)
 	if err != nil {
@@ -140,7 +141,10 @@ func (n *nest) calls() map[string]func() error {
 			torch.FreeAll(result.Output)
 			return err
 		},
-		"OnStages":      func() error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
+		"OnStages": func() error {
+			return n.p.OnStages(ctx,
+				func(int, *torch.Ctx) error { return nil })
+		},
 		"Plan":          func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err },
 		"Place":         n.p.Place,
 		"Update":        func() error { return n.p.Update(ctx, n.sgd) },
@@ -185,14 +189,18 @@ func (n *nest) places() map[string]func(f func()) error {
 			func() error { y, err := eval(n.p, ctx, n.batch.Input[0].Tensor); y.Free(); return err }),
 		"a layer of Forward": inLayer(n.plain, always,
 			func() error { run, err := n.p.Forward(ctx, n.batch); run.Close(); return err }),
-		"a layer of BackwardRetained": inLayer(n.plain, recomputing, func() error { return n.open.BackwardRetained(ctx, n.ones) }),
-		"a checkpointed layer":        inLayer(n.recomputed, func(c *nn.Ctx) bool { return c.Grad() }, step),
-		"a layer checkpointed deep":   inLayer(n.deep, func(c *nn.Ctx) bool { return c.Grad() }, step),
+		"a layer of BackwardRetained": inLayer(n.plain, recomputing,
+			func() error { return n.open.BackwardRetained(ctx, n.ones) }),
+		"a checkpointed layer":      inLayer(n.recomputed, func(c *nn.Ctx) bool { return c.Grad() }, step),
+		"a layer checkpointed deep": inLayer(n.deep, func(c *nn.Ctx) bool { return c.Grad() }, step),
 		"a loss": func(f func()) error {
 			_, err := n.p.Step(ctx, n.batch, callingLoss{call: func(*nn.Ctx) { f() }})
 			return err
 		},
-		"an update":              func(f func()) error { return n.p.OnStages(ctx, func(int, *torch.Ctx) error { f(); return nil }) },
+		"an update": func(f func()) error {
+			return n.p.OnStages(ctx,
+				func(int, *torch.Ctx) error { f(); return nil })
+		},
 		"an optimizer of Update": func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
 		"a layer that Plan measures": inLayer(n.plain, always,
 			func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err }),
@@ -268,7 +276,8 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 			func() error { y, err := eval(inner, ctx, b.Input[0].Tensor); y.Free(); return err },
 			func() error { return inner.OnStages(ctx, func(int, *torch.Ctx) error { return nil }) },
 			func() error {
-				p, err := pipe.New(nn.NewSequential(nn.NewTanh()), pipe.Config{Devices: []torch.Device{torch.CPU(6)}})
+				p, err := pipe.New(nn.NewSequential(nn.NewTanh()),
+					pipe.Config{Devices: []torch.Device{torch.CPU(6)}})
 				return errors.Join(err, p.Close())
 			},
 		} {
@@ -309,7 +318,8 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 func TestConcurrentRuns(t *testing.T) {
 	torchtest.Check(t)
 	const goroutines, calls, rows = 4, 20, 8
-	for _, cfg := range []pipe.Config{{Checkpoint: pipe.Never}, {Checkpoint: pipe.Always}, {Schedule: oneAtATime},
+	for _, cfg := range []pipe.Config{{Checkpoint: pipe.Never}, {Checkpoint: pipe.Always},
+		{Schedule: oneAtATime},
 		{Devices: make([]torch.Device, 3)}} {
 		cfg.Balance, cfg.Chunks = []int{1, 1, 3}, 4
 		// With a skip and a tied parameter, which runs could mix up as well.
@@ -355,7 +365,8 @@ func TestConcurrentRuns(t *testing.T) {
 					return a, err
 				}
 			case 2:
-				result, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(target)}, product{})
+				result, err := p.Step(context.Background(),
+					pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(target)}, product{})
 				if err != nil {
 					return a, err
 				}
@@ -392,7 +403,8 @@ func TestConcurrentRuns(t *testing.T) {
 					for call := range calls {
 						got, err := once(c, g, kind)
 						if err != nil || !reflect.DeepEqual(got, want[g][kind]) {
-							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg),
+							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v",
+								named(cfg),
 								call, kind, g, err)
 						}
 					}
@@ -402,7 +414,8 @@ func TestConcurrentRuns(t *testing.T) {
 		all.Wait()
 		for _, q := range nn.Params(model) {
 			if got := floats(gradient(q)); !reflect.DeepEqual(got, total[q.Name]) {
-				t.Errorf("%s: the gradients of %s do not add up: %v, want %v", named(cfg), q.Name, got, total[q.Name])
+				t.Errorf("%s: the gradients of %s do not add up: %v, want %v", named(cfg), q.Name, got,
+					total[q.Name])
 			}
 		}
 		c.Close()

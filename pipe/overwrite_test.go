@@ -34,12 +34,16 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 			p := started(t, model, pipe.Config{Balance: []int{1, 1}, Checkpoint: policy})
 			c := torch.NewCtx(torch.Options{})
 			foo, bar := c.Ones(torch.Float32, 1).SetRequiresGrad(true), c.Ones(torch.Float32, 1)
-			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(foo, bar), Target: pipe.Rows(foo)}, mean{})
-			if !declared && (err == nil || !strings.Contains(err.Error(), `layer "1" overwrote the stage's input`)) {
+			_, err := p.Step(context.Background(),
+				pipe.Batch{Input: pipe.Rows(foo, bar), Target: pipe.Rows(foo)}, mean{})
+			if !declared && (err == nil ||
+				!strings.Contains(err.Error(), `layer "1" overwrote the stage's input`)) {
 				t.Errorf("%v: got %v", policy, err)
 			}
-			if declared && (err != nil || torch.Item[float32](c.GradOf(foo)) != 2 || torch.Item[float32](bar) != 1) {
-				t.Errorf("%v: %v, or another gradient than 2, or the caller's tensor has changed", policy, err)
+			if declared && (err != nil || torch.Item[float32](c.GradOf(foo)) != 2 ||
+				torch.Item[float32](bar) != 1) {
+				t.Errorf("%v: %v, or another gradient than 2, or the caller's tensor has changed", policy,
+					err)
 			}
 			foo.SetGradOf(nil)
 			c.Close()

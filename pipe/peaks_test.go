@@ -34,7 +34,8 @@ func TestPredictedPeaksOfRandomModels(t *testing.T) {
 			loss: nn.CrossEntropy(), input: normal(rows, 2, 6, 6), target: classes(rows, 3),
 			deferred: rapid.Bool().Draw(t, "deferred"), autocast: randomAutocast(t), threads: 1,
 		}
-		cfg := pipe.Config{Chunks: rapid.IntRange(1, 6).Draw(t, "chunks"), DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: 1, Seed: 1}
+		cfg := pipe.Config{Chunks: rapid.IntRange(1, 6).Draw(t, "chunks"), DeferredBatchNorm: q.deferred,
+			Autocast: q.autocast, Threads: 1, Seed: 1}
 		randomSchedule(t, &cfg, len(q.model().Layers()))
 		cfg.Checkpoint = pipe.Never
 		cfg = onDevices(cfg)
@@ -54,14 +55,17 @@ func TestPredictedPeaksOfParts(t *testing.T) {
 	torchtest.Check(t)
 	draws.Checks(t, 20, 100)
 	rapid.Check(t, func(t *rapid.T) {
-		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {19, 0}, {33, 8, 31}}).Draw(t, "layers")
+		kinds := rapid.SampledFrom([][]int{{4, 31}, {31, 9, 31}, {8, 31, 9}, {19, 0}, {33, 8, 31}}).Draw(t,
+			"layers")
 		q := problem{
 			model: func() *nn.Sequential { return randomModel(kinds, nn.Checkpointed) }, rows: 3, steps: 1,
-			loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3, 3), deferred: true, threads: 1,
+			loss: nn.CrossEntropy(), input: normal(3, 2, 6, 6), target: classes(3,
+				3), deferred: true, threads: 1,
 		}
 		cfg := pipe.Config{Chunks: 3, DeferredBatchNorm: q.deferred, Threads: 1, Seed: 1}
 		layers := len(q.model().Layers())
-		o := order{Seed: rapid.Uint64().Draw(t, "seed"), Parts: true, Balance: []int{layers - 1, 1}, Devices: []int{0, 1}}
+		o := order{Seed: rapid.Uint64().Draw(t, "seed"), Parts: true, Balance: []int{layers - 1, 1},
+			Devices: []int{0, 1}}
 		if rapid.Bool().Draw(t, "two stages on a device") {
 			first := rapid.IntRange(1, layers-2).Draw(t, "first")
 			o.Balance, o.Devices = []int{first, layers - 1 - first, 1}, []int{0, 0, 1}
@@ -107,7 +111,8 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 		}
 		p.Hold(nil)
 		nn.ZeroGrads(model)
-		if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; peak > planned || planned > peak+bound(plan, at) {
+		if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; peak > planned || planned > peak+
+			bound(plan, at) {
 			wrong += fmt.Sprintf("%v: %d bytes, planned %d (%+d)\n", d, peak, planned, planned-peak)
 		}
 	}
@@ -120,7 +125,8 @@ func (q problem) predictedNow(t test, p *pipe.Pipe, model *nn.Sequential, b pipe
 // bound returns by how many bytes the peak of a device may be planned too high: by a twentieth, or a
 // few small tensors, if backwards are in two parts.
 func bound(plan *plan.Plan, device int) int64 {
-	if slices.ContainsFunc(plan.Program.Workers[device], func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput }) {
+	if slices.ContainsFunc(plan.Program.Workers[device],
+		func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput }) {
 		return max(plan.Devices[device].Peak/20, 4096)
 	}
 	return 0
@@ -162,7 +168,8 @@ func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong s
 				return err
 			}
 			for at, d := range m.Devices() {
-				here := slices.ContainsFunc(m.Stages(), func(s *pipe.Stage) bool { return s.Here && s.Device == d })
+				here := slices.ContainsFunc(m.Stages(),
+					func(s *pipe.Stage) bool { return s.Here && s.Device == d })
 				mu.Lock()
 				if holds[at] == nil {
 					holds[at] = late(plan.Program.Graph(), at)
@@ -176,8 +183,10 @@ func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong s
 					return err
 				}
 				m.Hold(nil)
-				if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; here && planned > 0 && (peak > planned || planned > peak+bound(plan, at)) {
-					wrong += fmt.Sprintf("%v in process %d of %d: %d bytes, planned %d (%+d)\n", d, g.Rank(), processes, peak, planned, planned-peak)
+				if peak, planned := d.Memory().Peak, plan.Devices[at].Peak; here && planned > 0 &&
+					(peak > planned || planned > peak+bound(plan, at)) {
+					wrong += fmt.Sprintf("%v in process %d of %d: %d bytes, planned %d (%+d)\n", d,
+						g.Rank(), processes, peak, planned, planned-peak)
 				}
 			}
 			if wrong != "" {
@@ -220,7 +229,8 @@ func TestPeaksOfAllOrders(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			torchtest.Check(t)
 			config := func(budget ...int64) pipe.Config {
-				c := pipe.Config{Balance: tt.balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Schedule: tt.schedule}
+				c := pipe.Config{Balance: tt.balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1,
+					Schedule: tt.schedule}
 				for i, d := range tt.devices {
 					c.Devices = append(c.Devices, torch.CPU(d))
 					if budget != nil {
@@ -263,12 +273,15 @@ func TestPeaksOfAllOrders(t *testing.T) {
 				meet := got.plan.Program.Capacity == schedule.Meet
 				for at, plan := range got.plans {
 					for step, peaks := range got.peaks {
-						if peak := peaks[at]; peak > plan.Peak || peak != plan.Peak && (meet || len(got.plans) == 1) || plan.Peak > budget[at] {
-							t.Errorf("share %v of the limits, meet %v, device %d, step %d: %d bytes, planned %d of %d", share, meet, at, step, peak, plan.Peak, budget[at])
+						if peak := peaks[at]; peak > plan.Peak || peak != plan.Peak &&
+							(meet || len(got.plans) == 1) || plan.Peak > budget[at] {
+							t.Errorf("share %v of the limits, meet %v, device %d, step %d: %d bytes, "+
+								"planned %d of %d", share, meet, at, step, peak, plan.Peak, budget[at])
 						}
 					}
 					if peak := q.latest(t, got.plan, at); peak != plan.Peak {
-						t.Errorf("share %v of the limits, device %d, the others late: %d bytes, planned %d", share, at, peak, plan.Peak)
+						t.Errorf("share %v of the limits, device %d, the others late: %d bytes, planned %d",
+							share, at, peak, plan.Peak)
 					}
 				}
 			}
@@ -305,8 +318,11 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 			t.Run(fmt.Sprint(chunks, balance), func(t *testing.T) {
 				torchtest.Check(t)
 				run := func(budget int64) (plan *plan.Plan, err error) {
-					model := nn.NewSequential(nn.NewLinear(40, 8), nn.NewTanh(), nn.NewLinear(8, 8), nn.NewLinear(8, 4))
-					p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: []int64{budget}})
+					model := nn.NewSequential(nn.NewLinear(40, 8), nn.NewTanh(), nn.NewLinear(8, 8),
+						nn.NewLinear(8, 4))
+					p, err := pipe.New(model,
+						pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1,
+							Budget: []int64{budget}})
 					if err != nil {
 						return nil, err
 					}
@@ -316,7 +332,8 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 					defer c.Close()
 					for step := range 2 {
 						x := normal(9, 40)(c, step).SetRequiresGrad(true)
-						b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(9, 4)(c, step)), Step: int64(step)}
+						b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(9, 4)(c, step)),
+							Step: int64(step)}
 						if plan, err = p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
 							return nil, err
 						}
@@ -326,7 +343,8 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 								return nil, err
 							}
 							if peak, planned := torch.CPU(0).Memory().Peak, p.Plan().Devices[0].Peak; peak != planned {
-								t.Errorf("with %d bytes, step %d.%d: %d bytes, planned %d", budget, step, again, peak, planned)
+								t.Errorf("with %d bytes, step %d.%d: %d bytes, planned %d", budget, step,
+									again, peak, planned)
 							}
 							nn.ZeroGrads(model)
 						}
@@ -359,7 +377,8 @@ func TestLeastWithAPrologue(t *testing.T) {
 	for _, balance := range [][]int{{7}, {1, 6}} {
 		q := deepProblem()
 		q.model = func() *nn.Sequential {
-			m := nn.NewSequential(nn.NewLinear(12, 16), nn.NewLinear(16, 300), nn.NewTanh(), nn.NewLinear(300, 8),
+			m := nn.NewSequential(nn.NewLinear(12, 16), nn.NewLinear(16, 300), nn.NewTanh(),
+				nn.NewLinear(300, 8),
 				nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 3))
 			for _, l := range m.Layers()[:4] {
 				for _, p := range nn.Params(l.Layer) {

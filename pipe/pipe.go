@@ -238,7 +238,8 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl, devices: devices{at: map[int]deviceBytes{}},
+	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
+		devices: devices{at: map[int]deviceBytes{}},
 		newLink: func() link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
@@ -271,7 +272,8 @@ func (p *Pipe) connectProcesses() (err error) {
 	for i := range p.stages {
 		ranks = append(ranks, p.cfg.rank(i, p.replica))
 	}
-	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks, link.Tags{Count: group.MaxTag / 2}); err != nil {
+	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks,
+		link.Tags{Count: group.MaxTag / 2}); err != nil {
 		return fmt.Errorf("pipe: %w", err)
 	}
 	return nil

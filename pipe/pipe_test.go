@@ -28,9 +28,11 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 	for _, policy := range policies {
 		for _, balance := range [][]int{{4}, {1, 3}, {1, 1, 2}} {
 			model := small()
-			p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3}))(t)
+			p := must.Get(pipe.New(model,
+				pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3}))(t)
 			c := torch.NewCtx(torch.Options{Threads: 1})
-			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)), Step: 4}
+			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)),
+				Step: 4}
 			sum := nn.MSE().Sum()
 			result := must.Get(p.Step(context.Background(), b, sum))(t)
 			want := snapshot(model, nil, gradient)
@@ -62,7 +64,8 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 // Evaluation drops nothing, moves no statistics, keeps no graph, and takes any number of rows.
 func TestInfer(t *testing.T) {
 	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+	model := nn.NewSequential(nn.NewLinear(4, 6), nn.NewBatchNorm1d(6, nn.BatchNormConfig{}),
+		nn.NewReLUInPlace(),
 		nn.NewDropout(0.9), nn.NewLinear(6, 2))
 	p := started(t, model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
 	c := torch.NewCtx(torch.Options{Threads: 1})
@@ -76,7 +79,8 @@ func TestInfer(t *testing.T) {
 		var want []byte
 		for start, part := int64(0), int64(3); start < rows; part-- {
 			length := (rows - start + part - 1) / part
-			want = append(want, torch.Bytes(model.Forward(nn.NewCtx(c, nn.Config{}), c.Narrow(x, 0, start, length)))...)
+			want = append(want, torch.Bytes(model.Forward(nn.NewCtx(c, nn.Config{}),
+				c.Narrow(x, 0, start, length)))...)
 			start += length
 		}
 		if !bytes.Equal(torch.Bytes(got), want) {
@@ -122,7 +126,8 @@ func TestUseAfterClose(t *testing.T) {
 func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
-	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always, Record: true})
+	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always,
+		Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	result, err := p.Step(context.Background(),
@@ -133,7 +138,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	if err := result.Timeline.Validate(); err != nil {
 		t.Error(err)
 	}
-	program, _ := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 3, Recompute: func(int, int) bool { return true }})
+	program, _ := schedule.GPipe(schedule.Config{Stages: 2, MicroBatches: 3,
+		Recompute: func(int, int) bool { return true }})
 	graph := program.Graph()
 	end := make([]time.Duration, len(graph.Actions))
 	for _, e := range result.Timeline.Events {
@@ -147,11 +153,13 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		id, _ := graph.IndexOf(e.Action)
 		for _, dep := range graph.Deps[id] {
 			if end[dep] == 0 || end[dep] > e.Start {
-				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep], end[dep])
+				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep],
+					end[dep])
 			}
 		}
 	}
-	last := result.Timeline.Events[0] // of worker 0: a backward, of which only gradients of parameters are left
+	// of worker 0: a backward, of which only gradients of parameters are left
+	last := result.Timeline.Events[0]
 	for _, e := range result.Timeline.Events {
 		if e.Live <= 0 {
 			t.Errorf("%v left %d bytes", e.Action, e.Live)
@@ -175,7 +183,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 // model is cut anew.
 func TestParametersLiveOnTheirStage(t *testing.T) {
 	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(8, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewLinear(8, 3))
+	model := nn.NewSequential(nn.NewLinear(8, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}),
+		nn.NewLinear(8, 3))
 	defer nn.Free(model)
 	sizes := []int64{(64 + 8) * 4, 4*8*4 + 8, (24 + 3) * 4} // of the layers, in bytes
 	var base [3]int64
@@ -206,14 +215,15 @@ func TestParametersLiveOnTheirStage(t *testing.T) {
 func TestNoChunk(t *testing.T) {
 	torchtest.Check(t)
 	for _, rows := range []int64{1, 2, 7} {
-		q := trial{rows: rows, steps: 2, loss: squares{}, targets: one(normal(rows, 3)), inputs: func(c *torch.Ctx) []part {
-			return []part{
-				{t: normal(4, 3)(c, 5).SetRequiresGrad(true), whole: true}, // first, with rows of its own
-				{t: normal(rows, 4)(c, 6).SetRequiresGrad(true)},
-				{t: torch.Scalar(c, float32(3)).SetRequiresGrad(true), whole: true},
-				{t: torch.From(c, []int64{2, 0, 1}), whole: true},
-			}
-		}}
+		q := trial{rows: rows, steps: 2, loss: squares{}, targets: one(normal(rows, 3)),
+			inputs: func(c *torch.Ctx) []part {
+				return []part{
+					{t: normal(4, 3)(c, 5).SetRequiresGrad(true), whole: true}, // first, with rows of its own
+					{t: normal(rows, 4)(c, 6).SetRequiresGrad(true)},
+					{t: torch.Scalar(c, float32(3)).SetRequiresGrad(true), whole: true},
+					{t: torch.From(c, []int64{2, 0, 1}), whole: true},
+				}
+			}}
 		q.model = func() *nn.Sequential {
 			return nn.NewSequential(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{xs[0], c.Tanh(xs[1]), xs[2], xs[3]}
@@ -250,7 +260,8 @@ func TestExtras(t *testing.T) {
 		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
 	}
 	extras := []nn.Extra{scale.With(1.5), names.With([]string{"a", "b"})}
-	q := trial{rows: 5, model: build, loss: squares{}, inputs: one(normal(5, 3)), targets: one(normal(5, 3)), extras: extras}
+	q := trial{rows: 5, model: build, loss: squares{}, inputs: one(normal(5, 3)),
+		targets: one(normal(5, 3)), extras: extras}
 	q.check(t, 2)
 
 	p := started(t, build(), pipe.Config{Balance: []int{1, 3}, Chunks: 2})
@@ -265,7 +276,8 @@ func TestExtras(t *testing.T) {
 		defer result.Output[0].Free()
 		return torch.Bytes(result.Output[0]), nil
 	}
-	for _, missing := range [][]nn.Extra{{extras[1]}, {extras[1], nn.NewExtra[float64]("scale").With(1.5)}} { // a key of the same name is another
+	// a key of the same name is another
+	for _, missing := range [][]nn.Extra{{extras[1]}, {extras[1], nn.NewExtra[float64]("scale").With(1.5)}} {
 		_, err := infer(missing...)
 		for _, want := range []string{`pipe: stage 1, micro-batch 0, layer "1", forward`,
 			`the run has no extra "scale"`, "give it to the batch"} {
@@ -277,9 +289,15 @@ func TestExtras(t *testing.T) {
 }
 
 func ofRows(rows int64) trial {
-	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)), targets: one(normal(rows, 4)),
+	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)),
+		targets: one(normal(rows, 4)),
 		model: func() *nn.Sequential {
-			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("a", x); return c.Tanh(x) }, "a"), nn.NewLinear(4, 4),
+			return nn.NewSequential(stashing(func(c *nn.Ctx,
+				x *torch.Tensor) *torch.Tensor {
+				c.Stash("a",
+					x)
+				return c.Tanh(x)
+			}, "a"), nn.NewLinear(4, 4),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
 		}}
 }
@@ -323,7 +341,8 @@ func TestNewSaysWhatToDo(t *testing.T) {
 		cfg    pipe.Config
 		want   []string
 	}{
-		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{}, []string{"the model has no layers", "Add"}},
+		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{},
+			[]string{"the model has no layers", "Add"}},
 		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{},
 			[]string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},
 	} {
@@ -377,8 +396,9 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 		{rows(x), rows(y), ""},
 	} {
 		_, err := p.Step(context.Background(), pipe.Batch{Input: row.input, Target: row.target}, squares{})
-		if row.want == "" && err != nil || row.want != "" && (err == nil || !strings.Contains(err.Error(), "pipe: ") ||
-			!strings.Contains(err.Error(), row.want)) {
+		if row.want == "" && err != nil || row.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), "pipe: ") ||
+				!strings.Contains(err.Error(), row.want)) {
 			t.Errorf("got %v, want %q", err, row.want)
 		}
 	}

@@ -69,7 +69,8 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	if rest, ok := strings.CutPrefix(name, "rank:"); ok {
 		number, device, _ := strings.Cut(rest, "/")
 		if rank, err = strconv.Atoi(number); err != nil || rank < 0 {
-			return d, rank, fmt.Errorf("pipe: device %q: want a rank and a device, such as rank:1/cuda:0", name)
+			return d, rank, fmt.Errorf("pipe: device %q: want a rank and a device, such as rank:1/cuda:0",
+				name)
 		}
 		name = device
 	}

@@ -80,7 +80,8 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if n > p.cfg.Plan.Program.MicroBatches {
-		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to "+
+		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set "+
+			"Chunks to "+
 			"%[2]d", n, p.cfg.Plan.MicroBatches())
 	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
@@ -286,8 +287,9 @@ type plans struct {
 
 // prepared is a plan that is ready to run.
 type prepared struct {
-	plan       *plan.Plan
-	memory     string                             // that was available when it was made, of the policy Optimal
+	plan *plan.Plan
+	// that was available when it was made, of the policy Optimal
+	memory     string
 	segments   []*segment.Segment                 // by stage; nil where it is one unit
 	operations [][]operations                     // by stage, by micro-batch
 	programs   map[schedule.Phase]func() *program // each made when it is first run

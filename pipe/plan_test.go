@@ -25,7 +25,8 @@ func TestGivenPlan(t *testing.T) {
 	q.steps = 1
 	for name, cfg := range map[string]pipe.Config{
 		"planned": {Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1},
-		"mixed":   {Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.PerStage(pipe.Always, pipe.Optimal), Seed: 1},
+		"mixed": {Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.PerStage(pipe.Always, pipe.Optimal),
+			Seed: 1},
 		"fixed": {Balance: []int{3, 3, 3}, Chunks: 4,
 			Checkpoint: pipe.PerStage(pipe.Always, pipe.Never, pipe.ExceptLast), Seed: 1},
 	} {
@@ -58,9 +59,12 @@ func TestGivenPlan(t *testing.T) {
 				continue
 			}
 			most := want.plan.Devices[want.plan.Stages[i].Device].Peak
-			meet := want.plan.Program.Capacity == schedule.Meet // otherwise a peak depends on which stage is ahead
-			if ran := []int64{want.peaks[0][i], got.peaks[0][i]}; slices.Max(ran) > most || meet && slices.Min(ran) != most {
-				t.Errorf("%s: stage %d takes %d bytes, by the plan that was written down %d, and %d are planned", name, i, ran[0], ran[1], most)
+			// otherwise a peak depends on which stage is ahead
+			meet := want.plan.Program.Capacity == schedule.Meet
+			if ran := []int64{want.peaks[0][i], got.peaks[0][i]}; slices.Max(ran) > most || meet &&
+				slices.Min(ran) != most {
+				t.Errorf("%s: stage %d takes %d bytes, by the plan that was written down %d, and %d are "+
+					"planned", name, i, ran[0], ran[1], most)
 			}
 		}
 		if got.plan.String() != want.plan.String() {
@@ -115,12 +119,15 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	broken := parsed("cpu:0", "cpu:0")
 	broken.Stages[0].MicroBatches[0].Ops = nil
 	for want, cfg := range map[string]pipe.Config{
-		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: parsed("cpu:0", "cpu:0"), Chunks: 3},
-		"leave Balance, Checkpoint, Budget and Schedule out":            {Plan: parsed("cpu:0", "cpu:0"), Balance: []int{4, 5}},
-		"Balance is [3 5]; want at least 1 layer":                       {Plan: parsed("layers=4", "layers=3")},
-		"Plan is for 2 stages and 2 micro-batches: stage 0: ":           {Plan: parsed("cpu:0", "tpu:0")},
-		"its worker 0 has stages of other devices":                      {Plan: swapped},
-		"micro-batches: plan: ":                                         {Plan: broken},
+		"Chunks is 3: the plan has fewer micro-batches; want at most 2": {Plan: parsed("cpu:0", "cpu:0"),
+			Chunks: 3},
+		"leave Balance, Checkpoint, Budget and Schedule out": {Plan: parsed("cpu:0", "cpu:0"),
+			Balance: []int{4, 5}},
+		"Balance is [3 5]; want at least 1 layer": {Plan: parsed("layers=4",
+			"layers=3")},
+		"Plan is for 2 stages and 2 micro-batches: stage 0: ": {Plan: parsed("cpu:0", "tpu:0")},
+		"its worker 0 has stages of other devices":            {Plan: swapped},
+		"micro-batches: plan: ":                               {Plan: broken},
 	} {
 		model := deep()
 		p, err := pipe.New(model, cfg)
@@ -176,16 +183,19 @@ func TestScheduleThatCannotRun(t *testing.T) {
 		chunks   int
 		want     string
 	}{
-		{with(func(c *schedule.Config) { c.Stages, c.Worker = 3, nil }), 2, "stages on the workers [0 1 2]; want"},
+		{with(func(c *schedule.Config) { c.Stages, c.Worker = 3, nil }), 2,
+			"stages on the workers [0 1 2]; want"},
 		{with(func(c *schedule.Config) { c.MicroBatches = 1 }), 2, "for 1 micro-batches"},
 		{with(func(c *schedule.Config) { c.Worker = []int{1, 0} }), 2, "stages on the workers [1 0]; want"},
 		{incomplete, 2, "missing: 0F0 is on no worker"},
 		{schedule.Fixed(program), 2, "it is whole, for 3 stages and 2 micro-batches"},
 	} {
 		model := small()
-		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: row.chunks, Schedule: row.schedule})
+		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Chunks: row.chunks,
+			Schedule: row.schedule})
 		var refused *pipe.ConfigError
-		if !errors.As(err, &refused) || refused.Field != "Schedule" || !strings.Contains(err.Error(), row.want) {
+		if !errors.As(err, &refused) || refused.Field != "Schedule" ||
+			!strings.Contains(err.Error(), row.want) {
 			t.Errorf("%v, %v; want %q", p, err, row.want)
 		}
 		if nn.Params(model)[0].Exists() {
@@ -203,7 +213,8 @@ func TestForwardNeedsAScheduleInTwoParts(t *testing.T) {
 	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 4, Schedule: schedule.OneFOneB})
 	_, err := p.Forward(context.Background(), batch)
 	var refused *pipe.ConfigError
-	if !errors.As(err, &refused) || refused.Field != "Schedule" || !strings.Contains(err.Error(), "want one such as schedule.GPipe, or Step") {
+	if !errors.As(err, &refused) || refused.Field != "Schedule" ||
+		!strings.Contains(err.Error(), "want one such as schedule.GPipe, or Step") {
 		t.Errorf("Forward under 1F1B: %v", err)
 	}
 	if _, err := p.Step(context.Background(), batch, squares{}); err != nil {
@@ -223,7 +234,8 @@ func deep() *nn.Sequential {
 }
 
 func deepProblem() problem {
-	return problem{model: deep, loss: nn.CrossEntropy(), input: normal(12, 12), target: classes(12, 3), rows: 12, steps: 2}
+	return problem{model: deep, loss: nn.CrossEntropy(), input: normal(12, 12), target: classes(12, 3),
+		rows: 12, steps: 2}
 }
 
 // shortages are the stages that an error says are short of memory.
@@ -243,7 +255,8 @@ func TestAllShortagesAreTold(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
 	config := func(budget ...int64) pipe.Config {
-		return pipe.Config{Balance: []int{4, 2, 3}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
+		return pipe.Config{Balance: []int{4, 2, 3}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1,
+			Budget: budget}
 	}
 	unbound, err := q.planned(config(0))
 	if err != nil {
@@ -257,7 +270,8 @@ func TestAllShortagesAreTold(t *testing.T) {
 	short := shortages(t, err)
 	var least []int64
 	for i, s := range short.Stages {
-		if s.Stage != i || s.Device != torch.CPU(i).String() || s.Limit != bases[i] || s.Least <= s.Limit || !strings.HasPrefix(s.SetBy, "layer ") {
+		if s.Stage != i || s.Device != torch.CPU(i).String() || s.Limit != bases[i] || s.Least <= s.Limit ||
+			!strings.HasPrefix(s.SetBy, "layer ") {
 			t.Errorf("shortage %d is %+v", i, s)
 		}
 		for _, want := range []string{s.String(), "use a limit of at least "} {
@@ -277,7 +291,8 @@ func TestAllShortagesAreTold(t *testing.T) {
 		less := slices.Clone(least)
 		less[i]--
 		_, err := q.planned(config(less...))
-		if short := shortages(t, err); len(short.Stages) != 1 || short.Stages[0].Stage != i || short.Stages[0].Least != least[i] {
+		if short := shortages(t, err); len(short.Stages) != 1 || short.Stages[0].Stage != i ||
+			short.Stages[0].Least != least[i] {
 			t.Errorf("with %v bytes: %v", less, err)
 		}
 	}
@@ -288,7 +303,8 @@ func TestAllShortagesAreTold(t *testing.T) {
 // take it succeeds.
 func TestParametersBeyondABudget(t *testing.T) {
 	torchtest.Check(t)
-	model := nn.NewSequential(nn.NewLinear(10, 20), nn.NewBatchNorm1d(20, nn.BatchNormConfig{}), nn.NewLinear(20, 30))
+	model := nn.NewSequential(nn.NewLinear(10, 20), nn.NewBatchNorm1d(20, nn.BatchNormConfig{}),
+		nn.NewLinear(20, 30))
 	config := func(a, b int64) pipe.Config {
 		return pipe.Config{Balance: []int{2, 1}, Checkpoint: pipe.Optimal, Budget: []int64{a, b}}
 	}
@@ -296,7 +312,9 @@ func TestParametersBeyondABudget(t *testing.T) {
 	const first, second = 4*(10*20+20) + 4*(4*20) + 8, 4 * (20*30 + 30)
 	_, err := pipe.New(model, config(first-1, second-1))
 	short := shortages(t, err)
-	if len(short.Stages) != 2 || short.Stages[0].Least != first || short.Stages[1].Least != second || short.Least() != max(first, second) || !strings.Contains(err.Error(), "parameters and buffers alone") {
+	if len(short.Stages) != 2 || short.Stages[0].Least != first || short.Stages[1].Least != second ||
+		short.Least() != max(first, second) ||
+		!strings.Contains(err.Error(), "parameters and buffers alone") {
 		t.Errorf("want %d and %d: %v", first, second, err)
 	}
 	if n := torch.CPU(0).Memory().Live + torch.CPU(1).Memory().Live; n != 0 {
@@ -313,7 +331,8 @@ func TestParametersBeyondABudget(t *testing.T) {
 	model = tied(false, false)
 	cfg := pipe.Config{Balance: []int{2, 2}, Checkpoint: pipe.Optimal, Budget: []int64{1, 1}}
 	_, err = pipe.New(model, cfg)
-	if s := shortages(t, err).Stages; len(s) != 2 || s[0].Least != 4*(6*4+4*4+4) || s[1].Least != 4*(4+4)+4*(6*4) {
+	if s := shortages(t, err).Stages; len(s) != 2 || s[0].Least != 4*(6*4+4*4+4) || s[1].Least != 4*(4+4)+
+		4*(6*4) {
 		t.Errorf("tied: %v", err)
 	}
 	// the replica shares its memory
@@ -336,7 +355,8 @@ func TestOpenThenPlace(t *testing.T) {
 	defer c.Close()
 	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
 	model := deep()
-	p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1}))(t)
+	p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal,
+		Seed: 1}))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	ctx := context.Background()
@@ -354,8 +374,10 @@ func TestOpenThenPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := p.Plan().Devices
-	if n := p.Unplaced(0) + p.Unplaced(1); n == 0 || torch.CPU(0).Memory().Live+torch.CPU(1).Memory().Live != 0 {
-		t.Errorf("%d bytes are not placed, %d and %d are live", n, torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live)
+	if n := p.Unplaced(0) + p.Unplaced(1); n == 0 || torch.CPU(0).Memory().Live+
+		torch.CPU(1).Memory().Live != 0 {
+		t.Errorf("%d bytes are not placed, %d and %d are live", n, torch.CPU(0).Memory().Live,
+			torch.CPU(1).Memory().Live)
 	}
 	for range 2 {
 		must.Do(t, p.Place())
@@ -368,7 +390,8 @@ func TestOpenThenPlace(t *testing.T) {
 	}
 	for i, s := range p.Plan().Devices {
 		if s.Base != before[i].Base || s.Peak != before[i].Peak {
-			t.Errorf("stage %d: %d bytes with a base of %d, planned %d with %d", i, s.Peak, s.Base, before[i].Peak, before[i].Base)
+			t.Errorf("stage %d: %d bytes with a base of %d, planned %d with %d", i, s.Peak, s.Base,
+				before[i].Peak, before[i].Base)
 		}
 	}
 }
@@ -379,7 +402,8 @@ func TestBudgetIsTheDevicesLimit(t *testing.T) {
 	torchtest.Check(t)
 	model := deep()
 	budgets := []int64{100_000, 200_000}
-	p := must.Get(pipe.New(model, pipe.Config{Balance: []int{4, 5}, Checkpoint: pipe.Optimal, Budget: budgets}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Balance: []int{4, 5}, Checkpoint: pipe.Optimal,
+		Budget: budgets}))(t)
 	defer nn.Free(model)
 	for i, budget := range budgets {
 		c := torch.NewCtx(torch.Options{Device: torch.CPU(i)})
@@ -439,7 +463,8 @@ func TestStateStaysFree(t *testing.T) {
 	for step, peaks := range got.peaks {
 		for i, peak := range peaks {
 			if peak > least[1][i]-reserve[i] {
-				t.Errorf("step %d: stage %d holds %d of %d bytes, of which %d are reserved", step, i, peak, least[1][i], reserve[i])
+				t.Errorf("step %d: stage %d holds %d of %d bytes, of which %d are reserved", step, i, peak,
+					least[1][i], reserve[i])
 			}
 		}
 	}

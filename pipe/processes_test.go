@@ -104,7 +104,10 @@ func serve(cfg group.Config) error {
 			r, err = d.problem().member(g, config, d.Budget == nil)
 		}
 		if d.Replicas != nil { // what a model gives is of each replica's rows
-			maps.DeleteFunc(r.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, evaluated) })
+			maps.DeleteFunc(r.values, func(name string,
+				_ []byte) bool {
+				return strings.HasPrefix(name, evaluated)
+			})
 		}
 		if err = errors.Join(err, nothingLeft(joined)); err != nil {
 			a.Error = err.Error()
@@ -166,7 +169,8 @@ func start(t *testing.T, processes int) *crew {
 	address := proctest.Address(t)
 	c := &crew{dir: t.TempDir()}
 	for rank := range processes {
-		text := must.Get(json.Marshal(group.Config{Rank: rank, Size: processes, Address: address, Silence: 2 * time.Minute}))(t)
+		text := must.Get(json.Marshal(group.Config{Rank: rank, Size: processes, Address: address,
+			Silence: 2 * time.Minute}))(t)
 		m := &crewMember{cmd: exec.Command(os.Args[0])}
 		m.cmd.Env = append(os.Environ(), memberVariable+"="+string(text), "TMPDIR="+c.dir)
 		m.cmd.Stderr = &m.stderr
@@ -189,7 +193,8 @@ func start(t *testing.T, processes int) *crew {
 
 // run has all do a run and puts together what they have. The crew is lost after an error.
 func (c *crew) run(d drawn) (r record, threads []int, err error) {
-	stuck := time.AfterFunc(proctest.Limit, func() { c.signal(syscall.SIGQUIT) }) // ends the reads below, and says where they hang
+	// ends the reads below, and says where they hang
+	stuck := time.AfterFunc(proctest.Limit, func() { c.signal(syscall.SIGQUIT) })
 	defer stuck.Stop()
 	for _, m := range c.members {
 		err = errors.Join(err, m.runs.Encode(d))
@@ -383,7 +388,11 @@ const evaluated = "output "
 // member is the part of a training run of one process. It has the values of its own stages. Updates
 // are those of an optimizer, of clipped gradients, or else plain gradient descent.
 func (q problem) member(g *group.Group, cfg pipe.Config, clipped bool) (r record, err error) {
-	err = q.on(g, cfg, func(m process) (err error) { r, err = m.record(clipped, cfg.Budget == nil); return err })
+	err = q.on(g, cfg, func(m process) (err error) {
+		r,
+			err = m.record(clipped, cfg.Budget == nil)
+		return err
+	})
 	return r, err
 }
 
@@ -475,7 +484,8 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			r.output, r.workers, r.events = text(inferred.Output), inferred.Timeline.Workers, len(inferred.Timeline.Events)
+			r.output, r.workers, r.events = text(inferred.Output), inferred.Timeline.Workers,
+				len(inferred.Timeline.Events)
 			torch.FreeAll(inferred.Output)
 			forward, err := m.Forward(context.Background(), b)
 			if err != nil {
@@ -516,10 +526,12 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 			want.output, want.again = "", ""
 		}
 		if r.output != want.output || r.again != want.again {
-			t.Errorf("process %d has outputs %q and %q, want %q and %q", rank, r.output, r.again, want.output, want.again)
+			t.Errorf("process %d has outputs %q and %q, want %q and %q", rank, r.output, r.again,
+				want.output, want.again)
 		}
 		if r.workers != 3 || r.events != want.events {
-			t.Errorf("process %d has a timeline of %d events by %d workers, want %d by 3", rank, r.events, r.workers, want.events)
+			t.Errorf("process %d has a timeline of %d events by %d workers, want %d by 3", rank, r.events,
+				r.workers, want.events)
 		}
 	}
 	if d := cmp.Diff(alone[0].gradients, merged); d != "" {
@@ -606,7 +618,8 @@ func (h mishap) wrong(reached bool, errs []error) string {
 			return "nothing has happened, and there are errors: " + all
 		}
 		return ""
-	case h.Kind == "no memory" && (!errors.Is(first, torch.ErrOutOfMemory) || !errors.As(first, &failed) && !strings.Contains(first.Error(), "gathering")):
+	case h.Kind == "no memory" && (!errors.Is(first, torch.ErrOutOfMemory) || !errors.As(first, &failed) &&
+		!strings.Contains(first.Error(), "gathering")):
 		return fmt.Sprintf("the process itself says: %v", first)
 	case h.Kind == "cancelled" && first != nil && !errors.Is(first, context.Canceled):
 		return fmt.Sprintf("the process itself says: %v", first)
@@ -619,8 +632,11 @@ func (h mishap) wrong(reached bool, errs []error) string {
 		var lost *group.LostError
 		switch h.Kind {
 		case "no memory":
-			if !errors.As(err, &other) || other.Rank != h.Rank || !strings.Contains(err.Error(), "out of memory") ||
-				!strings.Contains(err.Error(), fmt.Sprintf("stage %d, micro-batch %d", failed.Stage, failed.MicroBatch)) || !strings.Contains(err.Error(), "use more chunks") {
+			if !errors.As(err, &other) || other.Rank != h.Rank ||
+				!strings.Contains(err.Error(), "out of memory") ||
+				!strings.Contains(err.Error(),
+					fmt.Sprintf("stage %d, micro-batch %d", failed.Stage, failed.MicroBatch)) ||
+				!strings.Contains(err.Error(), "use more chunks") {
 				return fmt.Sprintf("process %d says: %v; the one that failed: %v", rank, err, errs[h.Rank])
 			}
 		case "cancelled":
@@ -643,7 +659,8 @@ func overGloo[T any](t *testing.T, processes int, f func(g *group.Group) (T, err
 	var all sync.WaitGroup
 	for rank := range processes {
 		all.Go(func() {
-			g, err := group.Join(context.Background(), group.Config{Rank: rank, Size: processes, Address: address})
+			g, err := group.Join(context.Background(),
+				group.Config{Rank: rank, Size: processes, Address: address})
 			if err == nil {
 				out[rank], err = f(g)
 				g.Close()
@@ -671,10 +688,12 @@ func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 		if d.Budget != nil { // limits are the plan's
 			kinds = []string{"cancelled", "left"}
 		}
-		h := mishap{rapid.SampledFrom(kinds).Draw(rt, "mishap"), rapid.IntRange(0, processes-1).Draw(rt, "rank"),
+		h := mishap{rapid.SampledFrom(kinds).Draw(rt, "mishap"),
+			rapid.IntRange(0, processes-1).Draw(rt, "rank"),
 			rapid.IntRange(0, 2).Draw(rt, "step"), rapid.Float64Range(0, 1).Draw(rt, "share")}
 		q, ways := d.problem(), rapid.SampledFrom([]string{"local", "gloo", "direct"}).Draw(rt, "ways")
-		replicas := min(d.Rows, d.Short) >= int64(processes) && d.Budget == nil && rapid.IntRange(0, 2).Draw(rt, "replicas") == 0
+		replicas := min(d.Rows, d.Short) >= int64(processes) && d.Budget == nil &&
+			rapid.IntRange(0, 2).Draw(rt, "replicas") == 0
 		run := func(g *group.Group) (happened bool, err error) {
 			cfg := d.config()
 			if replicas { // each process is one, with devices of its own
@@ -727,11 +746,14 @@ func TestProcessThatEndsInTheMiddleOfAStep(t *testing.T) {
 		// The other process may still be in the step before.
 		told := fmt.Sprintf(`process %d: (step \d, before the mishap: )?rank %d `, 1-rank, rank)
 		want := told + "is lost"
-		if d.Mishap.Kind == "cancelled" { // at the end of the step, too late for both processes or for the other one
-			want = fmt.Sprintf(`^$|%sfailed: (.*: )?context canceled|^process %d: .*context canceled$`, told, rank)
+		// at the end of the step, too late for both processes or for the other one
+		if d.Mishap.Kind == "cancelled" {
+			want = fmt.Sprintf(`^$|%sfailed: (.*: )?context canceled|^process %d: .*context canceled$`,
+				told, rank)
 		}
 		text := fmt.Sprint(err)
-		if !regexp.MustCompile(want).MatchString(text) || strings.Contains(text, "freed") || strings.Contains(text, "there were") {
+		if !regexp.MustCompile(want).MatchString(text) || strings.Contains(text, "freed") ||
+			strings.Contains(text, "there were") {
 			rt.Fatalf("%q; want %s", text, want)
 		}
 	})
@@ -757,7 +779,8 @@ type drawn struct {
 func drawRun(t *rapid.T, devices int) (d drawn) {
 	d.Rows = rapid.Int64Range(1, 9).Draw(t, "rows")
 	d.Short = d.Rows
-	kind := rapid.OneOf(anyKind, rapid.SampledFrom([]int{1, 4, 18, 19, 20, 21, 22})) // more of what crosses stages
+	// more of what crosses stages
+	kind := rapid.OneOf(anyKind, rapid.SampledFrom([]int{1, 4, 18, 19, 20, 21, 22}))
 	d.Kinds = rapid.SliceOfN(kind, max(2, devices), devices+8).Filter(func(kinds []int) bool {
 		return len(randomModel(kinds, nn.Checkpointed).Layers()) >= devices
 	}).Draw(t, "layers")
@@ -796,7 +819,8 @@ func (d drawn) problem() problem {
 }
 
 func (d drawn) config() pipe.Config {
-	cfg := pipe.Config{Chunks: d.Chunks, Seed: d.Seed, DeferredBatchNorm: d.Deferred, Autocast: d.Autocast, Checkpoint: d.Checkpoint, Budget: d.Budget}
+	cfg := pipe.Config{Chunks: d.Chunks, Seed: d.Seed, DeferredBatchNorm: d.Deferred, Autocast: d.Autocast,
+		Checkpoint: d.Checkpoint, Budget: d.Budget}
 	d.Order.set(&cfg)
 	return cfg
 }

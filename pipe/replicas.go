@@ -83,9 +83,11 @@ func (p *Pipe) connectReplicas() error {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		l, err := link.NewRemote(p.cfg.Group, ranks, values, link.Tags{First: group.MaxTag/2 + i*each, Count: each})
+		l, err := link.NewRemote(p.cfg.Group, ranks, values,
+			link.Tags{First: group.MaxTag/2 + i*each, Count: each})
 		if err != nil {
-			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values, len(ranks), err)
+			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values,
+				len(ranks), err)
 		}
 		p.between = append(p.between, l)
 	}
@@ -112,7 +114,8 @@ func (p *Pipe) planSums() error {
 	}
 	p.cfg.Plan = given.Reducing(bytes)
 	if err := p.cfg.Plan.Check(); err != nil {
-		return p.cfg.refusePlan(fmt.Sprintf("the sums over replicas take up to %d bytes more: %v", slices.Max(bytes), err),
+		return p.cfg.refusePlan(fmt.Sprintf("the sums over replicas take up to %d bytes more: %v",
+			slices.Max(bytes), err),
 			"want a plan that a pipe with Replicas has made, or higher limits in it")
 	}
 	return nil
@@ -303,7 +306,8 @@ func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
 		}
 		if s.r.record {
 			end := time.Since(s.r.begun)
-			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: end, Live: d.Memory().Live})
+			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: end,
+				Live: d.Memory().Live})
 		}
 		finished = true
 	})

@@ -48,7 +48,8 @@ func TestTransparencyOfReplicas(t *testing.T) {
 		if rapid.Bool().Draw(t, "sum") {
 			q.loss = nn.CrossEntropy().Sum()
 		}
-		cfg := pipe.Config{Chunks: rapid.IntRange(1, 4).Draw(t, "chunks"), Seed: rapid.Uint64().Draw(t, "seed"),
+		cfg := pipe.Config{Chunks: rapid.IntRange(1, 4).Draw(t, "chunks"),
+			Seed:              rapid.Uint64().Draw(t, "seed"),
 			DeferredBatchNorm: q.deferred, Autocast: q.autocast}
 		inOrder := randomSchedule(t, &cfg, len(q.model().Layers()))
 		cfg.Checkpoint = rapid.SampledFrom(policies).Draw(t, "policy")
@@ -126,7 +127,8 @@ func TestDevicesOfReplicas(t *testing.T) {
 		}
 		return fmt.Sprint(p.Devices()), p.Close()
 	})
-	if want := "[[cpu:0 cpu:1] [cpu:2 cpu:3] [cpu:4 cpu:5]]"; fmt.Sprint(got) != want || errors.Join(errs...) != nil {
+	if want := "[[cpu:0 cpu:1] [cpu:2 cpu:3] [cpu:4 cpu:5]]"; fmt.Sprint(got) != want ||
+		errors.Join(errs...) != nil {
 		t.Errorf("devices %v, %v; want %s", got, errs, want)
 	}
 }
@@ -136,7 +138,8 @@ func TestDevicesOfReplicas(t *testing.T) {
 func TestSumsGoOnBesideTheirWorker(t *testing.T) {
 	torchtest.Check(t)
 	q := problem{model: func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
+		return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(),
+			nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
 	}, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
 	want := q.plainReplicas(torch.CPU(0), 2, 2, 5)
 	through := make(chan struct{})
@@ -146,7 +149,8 @@ func TestSumsGoOnBesideTheirWorker(t *testing.T) {
 		model := q.model()
 		defer nn.Free(model)
 		d := torch.CPU(10 + g.Rank())
-		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2, Record: true})
+		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d},
+			Chunks: 2, Seed: 5, Group: g, Replicas: 2, Record: true})
 		if err != nil {
 			return struct{}{}, err
 		}
@@ -172,7 +176,8 @@ func TestSumsGoOnBesideTheirWorker(t *testing.T) {
 		})
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		defer c.Close()
-		result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss)
+		result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(q.input(c, 0)),
+			Target: pipe.Rows(q.target(c, 0))}, q.loss)
 		if err != nil {
 			return struct{}{}, err
 		}
@@ -188,7 +193,8 @@ func TestSumsGoOnBesideTheirWorker(t *testing.T) {
 			}
 		}
 		if sums != 2 {
-			return struct{}{}, fmt.Errorf("the timeline has %d sums; want 2:\n%s", sums, result.Timeline.Grid())
+			return struct{}{}, fmt.Errorf("the timeline has %d sums; want 2:\n%s", sums,
+				result.Timeline.Grid())
 		}
 		return struct{}{}, nil
 	})
@@ -220,7 +226,8 @@ func TestSumsAreInThePlan(t *testing.T) {
 		model := model()
 		defer nn.Free(model)
 		d := torch.CPU(10 + g.Rank())
-		p, err := pipe.New(model, pipe.Config{Balance: []int{10, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2, Checkpoint: pipe.Optimal})
+		p, err := pipe.New(model, pipe.Config{Balance: []int{10, 2}, Devices: []torch.Device{d, d},
+			Chunks: 2, Seed: 5, Group: g, Replicas: 2, Checkpoint: pipe.Optimal})
 		if err != nil {
 			return out, err
 		}
@@ -228,7 +235,8 @@ func TestSumsAreInThePlan(t *testing.T) {
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		defer c.Close()
 		for step := range steps {
-			b := pipe.Batch{Input: pipe.Rows(normal(rows, 20)(c, step)), Target: pipe.Rows(classes(rows, 3)(c, step))}
+			b := pipe.Batch{Input: pipe.Rows(normal(rows, 20)(c, step)),
+				Target: pipe.Rows(classes(rows, 3)(c, step))}
 			nn.ZeroGrads(model)
 			plan, err := p.PlanFor(ctx, b, nn.CrossEntropy())
 			if err != nil {
@@ -246,7 +254,8 @@ func TestSumsAreInThePlan(t *testing.T) {
 				case g.Rank() == 1 && action == sum(1):
 					before = d.Memory().Live
 				case g.Rank() == 1 && action == sum(1)+1 && step > 0: // when it is known what comes
-					for until := time.Now().Add(10 * time.Second); d.Memory().Live < before+received && time.Now().Before(until); {
+					for until := time.Now().Add(10 * time.Second); d.Memory().Live < before+received &&
+						time.Now().Before(until); {
 						time.Sleep(time.Millisecond)
 					}
 				case g.Rank() == 1 && action == sum(0):
@@ -278,7 +287,8 @@ func TestFailureBesideASum(t *testing.T) {
 		model := buried(it)
 		defer nn.Free(model)
 		d := torch.CPU(10 + g.Rank())
-		p, err := pipe.New(model, pipe.Config{Balance: []int{3, 1}, Devices: []torch.Device{d, d}, Chunks: 2, Checkpoint: pipe.Always, Group: g, Replicas: 2})
+		p, err := pipe.New(model, pipe.Config{Balance: []int{3, 1}, Devices: []torch.Device{d, d},
+			Chunks: 2, Checkpoint: pipe.Always, Group: g, Replicas: 2})
 		if err != nil {
 			return struct{}{}, err
 		}
@@ -295,7 +305,9 @@ func TestFailureBesideASum(t *testing.T) {
 		})
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
-		_, err = p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(classes(8, 3)(c, 0))}, nn.CrossEntropy())
+		_, err = p.Step(context.Background(),
+			pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)),
+				Target: pipe.Rows(classes(8, 3)(c, 0))}, nn.CrossEntropy())
 		for _, q := range nn.Params(model) {
 			if q.Tensor().HasGrad() {
 				return struct{}{}, fmt.Errorf("%s has a gradient of a step that failed with %v", q.Name, err)
@@ -304,7 +316,8 @@ func TestFailureBesideASum(t *testing.T) {
 		return struct{}{}, err
 	})
 	for rank, err := range errs {
-		if err == nil || !strings.Contains(err.Error(), "boom") || !strings.Contains(err.Error(), "stage 0, micro-batch 1") {
+		if err == nil || !strings.Contains(err.Error(), "boom") ||
+			!strings.Contains(err.Error(), "stage 0, micro-batch 1") {
 			t.Errorf("replica %d: %v", rank, err)
 		}
 	}
@@ -348,7 +361,8 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 			for i, d := range all[0].plan.Devices {
 				most := max(all[0].peaks[0][i], all[1].peaks[0][i])
 				if most > d.Peak || len(balance) == 1 && most != d.Peak {
-					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i, most, d.Peak)
+					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i,
+						most, d.Peak)
 				}
 			}
 			for _, r := range all {
@@ -373,10 +387,12 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 		check("the plan of replicas, read", again, err)
 		for i, d := range again[0].plan.Devices { // check has compared them with those that were measured
 			if want := tight[0].plan.Devices[i].Peak; d.Peak != want {
-				t.Errorf("%v: a plan takes %d bytes on device %d, and %d when it was read", balance, want, i, d.Peak)
+				t.Errorf("%v: a plan takes %d bytes on device %d, and %d when it was read", balance, want,
+					i, d.Peak)
 			}
 		}
-		cfg.Budget, cfg.Devices = nil, []torch.Device{torch.CPU(10), torch.CPU(11)} // the batch is on cpu:0, and none of the plan
+		// the batch is on cpu:0, and none of the plan
+		cfg.Budget, cfg.Devices = nil, []torch.Device{torch.CPU(10), torch.CPU(11)}
 		alone := must.Get(half.planned(cfg))(t)
 		text := alone.plan.String()
 		all, err := q.asReplicas(t, pipe.Config{Plan: alone.plan, Seed: 1})
@@ -389,7 +405,8 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 
 // withNorm is a model with running statistics, whose gradients depend on nothing but the rows.
 func withNorm() *nn.Sequential {
-	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewTanh(), nn.NewLinear(8, 3))
+	return nn.NewSequential(nn.NewLinear(4, 8), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewTanh(),
+		nn.NewLinear(8, 3))
 }
 
 // accumulated is what a model has here: gradients, and the values of buffers, by name.
@@ -410,7 +427,8 @@ func accumulated(model *nn.Sequential) map[string]string {
 
 // sumOfReplicas is what replicas that accumulate by themselves, each with a pipe of one, have in
 // the order of replicas. run is what each does. Buffers are those of replica 0.
-func sumOfReplicas(t *testing.T, replicas int, cfg pipe.Config, run func(p *pipe.Pipe, replica int) error) map[string]string {
+func sumOfReplicas(t *testing.T, replicas int, cfg pipe.Config,
+	run func(p *pipe.Pipe, replica int) error) map[string]string {
 	t.Helper()
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
@@ -436,7 +454,8 @@ func sumOfReplicas(t *testing.T, replicas int, cfg pipe.Config, run func(p *pipe
 }
 
 // sameAsSum trains with replicas in so many processes each and wants what they then have in want.
-func sameAsSum(t *testing.T, replicas, processes int, cfg pipe.Config, want map[string]string, run func(p *pipe.Pipe, model *nn.Sequential) (map[string]string, error)) {
+func sameAsSum(t *testing.T, replicas, processes int, cfg pipe.Config, want map[string]string,
+	run func(p *pipe.Pipe, model *nn.Sequential) (map[string]string, error)) {
 	t.Helper()
 	got, errs := each(replicas*processes, func(g *group.Group) (map[string]string, error) {
 		cfg := cfg
@@ -456,7 +475,8 @@ func sameAsSum(t *testing.T, replicas, processes int, cfg pipe.Config, want map[
 		}
 		for name, value := range got[rank] {
 			if value != want[name] {
-				t.Errorf("%d replicas of %d processes, process %d: %s is not the sum of the replicas", replicas, processes, rank, name)
+				t.Errorf("%d replicas of %d processes, process %d: %s is not the sum of the replicas",
+					replicas, processes, rank, name)
 			}
 		}
 	}
@@ -472,8 +492,10 @@ func TestReplicasAccumulate(t *testing.T) {
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			defer c.Close()
 			x, y := normal(int64(replicas*rows), 4)(c, i), classes(int64(replicas*rows), 3)(c, i)
-			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(c.Narrow(x, 0, int64(from), int64(n))),
-				Target: pipe.Rows(c.Narrow(y, 0, int64(from), int64(n))), Step: int64(i), Accumulate: accumulate}, nn.CrossEntropy().Sum())
+			_, err := p.Step(context.Background(),
+				pipe.Batch{Input: pipe.Rows(c.Narrow(x, 0, int64(from), int64(n))),
+					Target: pipe.Rows(c.Narrow(y, 0, int64(from),
+						int64(n))), Step: int64(i), Accumulate: accumulate}, nn.CrossEntropy().Sum())
 			return err
 		}
 		for _, checkpoint := range []pipe.Checkpoint{pipe.ExceptLast, pipe.Optimal} {
@@ -485,36 +507,40 @@ func TestReplicasAccumulate(t *testing.T) {
 				return err
 			})
 			for _, processes := range []int{1, 2} {
-				sameAsSum(t, replicas, processes, cfg, want, func(p *pipe.Pipe, model *nn.Sequential) (map[string]string, error) {
-					o, err := optim.SGD(optim.Config{LR: 1})
-					if err != nil {
-						return nil, err
-					}
-					defer o.Close()
-					for i := range steps - 1 {
-						if err := step(p, i, true, 0, replicas*rows); err != nil {
-							return nil, fmt.Errorf("step %d: %w", i, err)
+				sameAsSum(t, replicas, processes, cfg, want,
+					func(p *pipe.Pipe, model *nn.Sequential) (map[string]string, error) {
+						o, err := optim.SGD(optim.Config{LR: 1})
+						if err != nil {
+							return nil, err
 						}
-						if err := p.Update(context.Background(), o); !errors.Is(err, pipe.ErrAccumulating) {
-							return nil, fmt.Errorf("an update with gradients that are not summed: %v", err)
+						defer o.Close()
+						for i := range steps - 1 {
+							if err := step(p, i, true, 0, replicas*rows); err != nil {
+								return nil, fmt.Errorf("step %d: %w", i, err)
+							}
+							if err := p.Update(context.Background(), o); !errors.Is(err,
+								pipe.ErrAccumulating) {
+								return nil,
+									fmt.Errorf("an update with gradients that are not summed: %v", err)
+							}
 						}
-					}
-					if err := step(p, steps-1, false, 0, replicas*rows); err != nil {
-						return nil, fmt.Errorf("the last step: %w", err)
-					}
-					got := accumulated(model)
-					if err := p.Update(context.Background(), o); err != nil {
-						return nil, err
-					}
-					if err := step(p, 0, false, 0, replicas*rows); err != nil {
-						return nil, fmt.Errorf("a step after the update: %w", err)
-					}
-					// An error is the end of the group, and of this test.
-					if err := step(p, 0, processes == 2, 0, replicas*rows); err == nil || !strings.Contains(err.Error(), "summed over the replicas before") {
-						return nil, fmt.Errorf("a step with gradients that were summed: %v", err)
-					}
-					return got, nil
-				})
+						if err := step(p, steps-1, false, 0, replicas*rows); err != nil {
+							return nil, fmt.Errorf("the last step: %w", err)
+						}
+						got := accumulated(model)
+						if err := p.Update(context.Background(), o); err != nil {
+							return nil, err
+						}
+						if err := step(p, 0, false, 0, replicas*rows); err != nil {
+							return nil, fmt.Errorf("a step after the update: %w", err)
+						}
+						// An error is the end of the group, and of this test.
+						if err := step(p, 0, processes == 2, 0, replicas*rows); err == nil ||
+							!strings.Contains(err.Error(), "summed over the replicas before") {
+							return nil, fmt.Errorf("a step with gradients that were summed: %v", err)
+						}
+						return got, nil
+					})
 			}
 		}
 	}

@@ -138,10 +138,19 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		do     func(run *pipe.Run) error
 		want   string
 	}{
-		{"twice", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.Backward(ctx, g) }, closed},
-		{"retained after the last", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.BackwardRetained(ctx, g) }, closed},
+		{"twice", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.Backward(ctx, g) },
+			closed},
+		{"retained after the last", func(run *pipe.Run) error {
+			_ = run.Backward(ctx,
+				g)
+			return run.BackwardRetained(ctx, g)
+		}, closed},
 		{"after Close", func(run *pipe.Run) error { run.Close(); return run.Backward(ctx, g) }, closed},
-		{"after a failure", func(run *pipe.Run) error { _ = run.BackwardRetained(cancelled, g); return run.Backward(ctx, g) }, closed},
+		{"after a failure", func(run *pipe.Run) error {
+			_ = run.BackwardRetained(cancelled,
+				g)
+			return run.Backward(ctx, g)
+		}, closed},
 		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) },
 			"run a backward of the loss first"},
 		{"too many gradients", func(run *pipe.Run) error { return run.Backward(ctx, g, g) },
@@ -174,7 +183,8 @@ func TestBackwardThatCannotBe(t *testing.T) {
 
 // meta is a tensor on libtorch's device without memory: a kind that no stage has.
 func meta(c *torch.Ctx, shape ...int64) *torch.Tensor {
-	return c.Call("aten::empty", "memory_format", shape, torch.Float32, nil, torch.Device{Kind: 14}, nil, nil)[0].(*torch.Tensor)
+	return c.Call("aten::empty", "memory_format", shape, torch.Float32, nil, torch.Device{Kind: 14}, nil,
+		nil)[0].(*torch.Tensor)
 }
 
 // Two losses of one output count once each. The gradient of the first once stayed in the output,
@@ -197,7 +207,8 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 		return floats(gradient(nn.Params(model)[3]))
 	}
 	first := backward(run.BackwardRetained)
-	if err := run.BackwardRetained(context.Background()); err == nil { // closes the run, as every failure does
+	// closes the run, as every failure does
+	if err := run.BackwardRetained(context.Background()); err == nil {
 		t.Error("a backward without a gradient went through")
 	}
 	run.Close()
@@ -250,7 +261,8 @@ func tiedTower(widths []int64) *nn.Sequential {
 // refused, on one stage. The gradients are dropped when it has succeeded.
 func TestRefusedUpdateChangesNothing(t *testing.T) {
 	torchtest.Check(t)
-	configs := []optim.Config{{LR: 0.1}, {LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, {LR: 0.01}, {LR: 0.01, WeightDecay: 0.1}}
+	configs := []optim.Config{{LR: 0.1}, {LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, {LR: 0.01},
+		{LR: 0.01, WeightDecay: 0.1}}
 	names := []string{"sgd", "sgd", "adam", "rmsprop"}
 	rapid.Check(t, func(t *rapid.T) {
 		which := rapid.IntRange(0, len(names)-1).Draw(t, "optimizer")
@@ -290,8 +302,9 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 		for step := range 2 {
 			for _, u := range []updated{plain, refused} {
 				if _, err := u.p.Step(context.Background(),
-					pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)), Target: pipe.Rows(normal(5, 4)(c, step+9)),
-						Step: int64(step)}, squares{}); err != nil {
+					pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)),
+						Target: pipe.Rows(normal(5, 4)(c, step+9)),
+						Step:   int64(step)}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -318,7 +331,8 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				var e *pipe.UpdateError
 				var memory *torch.MemoryError
 				if !errors.As(err, &e) || !errors.As(err,
-					&memory) || e.Half || e.Device != memory.Device || !strings.Contains(err.Error(), "nothing has changed") {
+					&memory) || e.Half || e.Device != memory.Device ||
+					!strings.Contains(err.Error(), "nothing has changed") {
 					t.Fatal(err)
 				}
 				if now := liveBytes(3); now != live {
@@ -393,7 +407,8 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 			m.when, m.how = when, way.do
 			err := u.p.Update(context.Background(), u.o)
 			var e *pipe.UpdateError
-			if !errors.As(err, &e) || e.Device != torch.CPU(1) || e.Half != (when == "apply") || !strings.Contains(err.Error(), way.want) || way.is != nil && !way.is(err) {
+			if !errors.As(err, &e) || e.Device != torch.CPU(1) || e.Half != (when == "apply") ||
+				!strings.Contains(err.Error(), way.want) || way.is != nil && !way.is(err) {
 				t.Errorf("%s, %s: got %v", when, way.name, err)
 			}
 			if now := liveBytes(3); now != live {
@@ -415,7 +430,8 @@ func TestFailuresOfAnUpdate(t *testing.T) {
 // two of them.
 func TestUpdatesBesideRuns(t *testing.T) {
 	torchtest.Check(t)
-	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2}), momentum(t)}
+	u := updated{started(t, tiedTower([]int64{3, 5}), pipe.Config{Balance: []int{1, 2, 2}, Chunks: 2}),
+		momentum(t)}
 	var all sync.WaitGroup
 	for g := range 3 {
 		all.Go(func() {

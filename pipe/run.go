@@ -181,7 +181,8 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	}
 	defer leave()
 	if run.closed {
-		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and BackwardRetained before that")
+		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and " +
+			"BackwardRetained before that")
 	}
 	if last := r.p.last(); r.batch.Within == nil && last.Here {
 		c := torch.NewCtx(torch.Options{Device: last.Device})
@@ -209,16 +210,20 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 			grads = append(grads, c.GradOf(t))
 		}
 	}
-	if len(grads) != len(run.outputs) || !slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is none, or run a "+
+	if len(grads) != len(run.outputs) ||
+		!slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is "+
+			"none, or run a "+
 			"backward of the loss first", grads, len(run.outputs))
 	}
 	for i, g := range grads {
 		y := run.outputs[i]
 		if g != nil && (g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
 			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind()) {
-			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a floating-point tensor of its "+
-				"shape and kind of device, or nil where the output is not floating-point", i, g, i, y, y.Kind())
+			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a "+
+				"floating-point tensor of its "+
+				"shape and kind of device, or nil where the output is not floating-point", i, g, i, y,
+				y.Kind())
 		}
 	}
 	return grads, nil

@@ -22,7 +22,8 @@ import (
 func TestSkips(t *testing.T) {
 	torchtest.Check(t)
 	conv := func() *nn.Conv2d { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
-	images := trial{rows: 5, inputs: wanted(normal(5, 2, 3, 3)), targets: one(normal(5, 2, 3, 3)), loss: squares{}}
+	images := trial{rows: 5, inputs: wanted(normal(5, 2, 3, 3)), targets: one(normal(5, 2, 3, 3)),
+		loss: squares{}}
 	add := func(names ...string) nn.Layer {
 		return popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			for _, n := range names {
@@ -57,11 +58,18 @@ func TestSkips(t *testing.T) {
 			first := stashing(nil, "1to3")
 			in := conv()
 			first.Child("conv", in)
-			first.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("1to3", x); return c.Run(x, in) }
+			first.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Stash("1to3", x)
+				return c.Run(x,
+					in)
+			}
 			last := popping(nil, "1to3")
 			out := conv()
 			last.Child("conv", out)
-			last.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(c.Run(x, out), c.Pop("1to3")) }
+			last.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				return c.Add(c.Run(x, out),
+					c.Pop("1to3"))
+			}
 			return nn.NewSequential(first, conv(), last)
 		}},
 		{"to several layers and stages", images, func() *nn.Sequential {
@@ -97,14 +105,21 @@ func TestSkips(t *testing.T) {
 		}},
 
 		{"of integers", images, func() *nn.Sequential {
-			return nn.NewSequential(conv(), stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { c.Stash("largest", c.Argmax(x, 1)); return x }, "largest"), conv(),
+			return nn.NewSequential(conv(),
+				stashing(func(c *nn.Ctx,
+					x *torch.Tensor) *torch.Tensor {
+					c.Stash("largest",
+						c.Argmax(x, 1))
+					return x
+				}, "largest"), conv(),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 					return c.Mul(x, c.Reshape(c.To(c.Pop("largest"), torch.Float32), -1, 1, 3, 3))
 				}, "largest"))
 		}},
 
 		{"beside layers that overwrite", images, func() *nn.Sequential {
-			return nn.NewSequential(conv(), stash("a"), nn.NewReLUInPlace(), conv(), add("a"), nn.NewReLUInPlace())
+			return nn.NewSequential(conv(), stash("a"), nn.NewReLUInPlace(), conv(), add("a"),
+				nn.NewReLUInPlace())
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -140,7 +155,8 @@ func tied(middle, frozen bool) *nn.Sequential {
 }
 
 func tokens(rows int64) trial {
-	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)), loss: nn.CrossEntropy(), steps: 3}
+	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)),
+		loss: nn.CrossEntropy(), steps: 3}
 }
 
 // The copies follow the parameter from run to run, whatever changed it: an optimizer, new bytes, a
@@ -169,7 +185,8 @@ func TestTiedParameterIsFollowed(t *testing.T) {
 			}
 			var want []float32 // of each micro-batch
 			for row := int64(0); row < x.Size(0); row += x.Size(0) / 2 {
-				want = append(want, torch.Values[float32](fresh.Forward(nn.NewCtx(c, nn.Config{}), c.Narrow(x, 0, row, x.Size(0)/2)))...)
+				want = append(want, torch.Values[float32](fresh.Forward(nn.NewCtx(c, nn.Config{}),
+					c.Narrow(x, 0, row, x.Size(0)/2)))...)
 			}
 			if !slices.Equal(torch.Values[float32](got), want) {
 				t.Errorf("same device %v, %s: the output is not that of the changed weight", shared, when)
@@ -201,7 +218,8 @@ func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
 	}
 	var refused *pipe.ConfigError
 	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.As(err,
-		&refused) || refused.Field != "Balance" || !strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
+		&refused) || refused.Field != "Balance" ||
+		!strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
 		t.Errorf("got %v", err)
 	}
 	started(t, build(), pipe.Config{Balance: []int{2, 1}})
@@ -214,7 +232,8 @@ func tiedGradient(t *testing.T, p *pipe.Pipe) ([]byte, error) {
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
 	_, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)), Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy())
+		pipe.Batch{Input: pipe.Rows(classes(6, 6)(c, 0)),
+			Target: pipe.Rows(classes(6, 6)(c, 1))}, nn.CrossEntropy())
 	defer nn.ZeroGrads(p.Model())
 	return gradient(nn.Params(p.Model())[0]), err
 }
@@ -228,7 +247,10 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 		e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
 		head := &call{}
 		head.p = head.Share("weight", e.Weight)
-		head.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, head.p.Tensor(), nil) }
+		head.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.PlainLinear(x, head.p.Tensor(),
+				nil)
+		}
 		bad := &call{}
 		bad.p = bad.Share("weight", e.Weight)
 		bad.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -246,7 +268,8 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 		}
 		fail = false
 		if got, err := tiedGradient(t, p); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%+v: after a failed step the gradient is %v, %v; want %v", cfg, floats(got), err, floats(want))
+			t.Errorf("%+v: after a failed step the gradient is %v, %v; want %v", cfg, floats(got), err,
+				floats(want))
 		}
 	}
 }
@@ -262,12 +285,14 @@ func TestTiedModelInTwoPipes(t *testing.T) {
 	if got, err := tiedGradient(t, parts); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the second pipe has another gradient; %v", err)
 	}
-	if _, err := tiedGradient(t, whole); err == nil || !strings.Contains(err.Error(), "Close that one first") {
+	if _, err := tiedGradient(t, whole); err == nil ||
+		!strings.Contains(err.Error(), "Close that one first") {
 		t.Errorf("the first pipe: got %v", err)
 	}
 	for _, balance := range [][]int{{5}, {2, 3}} {
-		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil || !strings.Contains(err.Error(),
-			"Close that one first") {
+		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil ||
+			!strings.Contains(err.Error(),
+				"Close that one first") {
 			t.Errorf("a third pipe: got %v", err)
 		}
 	}
@@ -280,7 +305,8 @@ func TestTiedModelInTwoPipes(t *testing.T) {
 // Tuples of any types come in, cross every stage and go out; those of floats have gradients.
 func TestTuplesOfMixedTypes(t *testing.T) {
 	torchtest.Check(t)
-	types := []torch.DType{torch.Int64, torch.Float32, torch.Bool, torch.Float64, torch.BFloat16, torch.Uint8, torch.Int32}
+	types := []torch.DType{torch.Int64, torch.Float32, torch.Bool, torch.Float64, torch.BFloat16,
+		torch.Uint8, torch.Int32}
 	build := func() *nn.Sequential {
 		next := func() nn.Layer { // turns the tuple by one place and changes what has gradients
 			return tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -294,25 +320,27 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 				return out
 			})
 		}
-		return nn.NewSequential(next(), next(), next(), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			var sum *torch.Tensor
-			for _, x := range xs {
-				if y := c.To(x, torch.Float32); sum == nil {
-					sum = y
-				} else {
-					sum = c.Mul(c.AddScalar(sum, 1), c.AddScalar(y, 1))
+		return nn.NewSequential(next(), next(), next(),
+			tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				var sum *torch.Tensor
+				for _, x := range xs {
+					if y := c.To(x, torch.Float32); sum == nil {
+						sum = y
+					} else {
+						sum = c.Mul(c.AddScalar(sum, 1), c.AddScalar(y, 1))
+					}
 				}
-			}
-			return []*torch.Tensor{sum}
-		}))
+				return []*torch.Tensor{sum}
+			}))
 	}
-	q := trial{model: build, rows: 5, loss: squares{}, targets: one(normal(5, 3)), inputs: func(c *torch.Ctx) (out []part) {
-		for i, d := range types {
-			x := c.To(normal(5, 3)(c, i), d)
-			out = append(out, part{t: x.SetRequiresGrad(d.IsFloat())})
-		}
-		return out
-	}}
+	q := trial{model: build, rows: 5, loss: squares{}, targets: one(normal(5, 3)),
+		inputs: func(c *torch.Ctx) (out []part) {
+			for i, d := range types {
+				x := c.To(normal(5, 3)(c, i), d)
+				out = append(out, part{t: x.SetRequiresGrad(d.IsFloat())})
+			}
+			return out
+		}}
 	want := q.check(t, 3)
 	for _, i := range []int{1, 3, 4} {
 		if want.values[fmt.Sprintf("gradient of input %d of step 0", i)] == nil {
@@ -326,9 +354,15 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 func TestOutputsWithOtherRows(t *testing.T) {
 	torchtest.Check(t)
 	for name, f := range map[string]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{
-		"a row for each element": func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 1) },
-		"one row":                func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.SumDim(x, []int64{0}, true) },
-		"as many as came":        func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x },
+		"a row for each element": func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.Reshape(x, -1, 1)
+		},
+		"one row": func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.SumDim(x, []int64{0}, true)
+		},
+		"as many as came": func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x },
 	} {
 		for _, cfg := range configs(2, 3) {
 			l := &call{}

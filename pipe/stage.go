@@ -88,7 +88,8 @@ func (p *Pipe) cut() error {
 	first := 0
 	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n], first: first,
+		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
+			first:        first,
 			ownedEarlier: map[*nn.Param]bool{}}
 		if s.Here {
 			s.hardware = hardwareOf(s.Device)
@@ -99,7 +100,8 @@ func (p *Pipe) cut() error {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
 					return refuse("Balance", p.cfg.Balance,
-						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before),
+						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i,
+							before),
 						"want both on one stage, or a buffer for each")
 				}
 				s.ownedEarlier[q.Owner()] = known

@@ -68,10 +68,12 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	case err != nil:
 		return nil, err
 	case total == 0 && training:
-		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at least one",
+		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at "+
+			"least one",
 			b.Input[0].Tensor)
 	case b.TotalRows != 0 && b.TotalRows < total || b.FirstMicroBatch < 0:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or 0, and no "+
+		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or "+
+			"0, and no "+
 			"FirstMicroBatch (%d) below 0", total, b.TotalRows, b.FirstMicroBatch)
 	}
 	if b.Within != nil {
@@ -82,7 +84,8 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	if count, index := p.cfg.replicas(); !back || count == 1 {
 		r.parts = split(total, p.cfg.Chunks)
 	} else if parts := p.share(total); parts == nil {
-		return nil, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each", total, count)
+		return nil, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each",
+			total, count)
 	} else {
 		r.parts, r.first = parts[index], len(slices.Concat(parts[:index]...))
 	}
@@ -154,7 +157,8 @@ func (r *run) setLoss(loss nn.Loss) error {
 		return err
 	}
 	if total != r.total {
-		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
+		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
+			total)
 	}
 	r.bind(len(r.p.stages)-1, last.oneUnitWithLoss)
 	return nil
@@ -270,7 +274,8 @@ func (c *microBatch) free() {
 // context makes the context in which a unit runs its layers on a micro-batch.
 func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
 	if around := r.batch.Within; around != nil {
-		return around.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+		return around.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph,
+			Skips: run.Skips})
 	}
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
@@ -289,7 +294,8 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 // viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
 func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 	c.SetGrad(false)
-	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)), Lent: true}
+	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)),
+		Lent: true}
 	for i, v := range r.inputs {
 		if k := slices.Index(r.inputs[:i], v); k >= 0 {
 			in.Tensors[i] = in.Tensors[k]

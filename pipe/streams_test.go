@@ -131,7 +131,8 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 		}
 		if id > graph.First[i] {
 			a := graph.Actions[id-1]
-			empty := a.Kind == schedule.ReceiveActivation && a.MicroBatch > 0 && a.Peer != a.Stage-1 // parameters move once
+			// parameters move once
+			empty := a.Kind == schedule.ReceiveActivation && a.MicroBatch > 0 && a.Peer != a.Stage-1
 			if a.Kind.Receive() && worker[a.Peer] != i && !empty {
 				from := worker[a.Peer]
 				if s.knows[own[from]] < queuedAt[a.Matching()] {
@@ -151,7 +152,9 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 			queuedAt[graph.Actions[id]] = s.queued
 		}
 	})
-	result := must.Get(p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
+	result := must.Get(p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)),
+			Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
 	for i, s := range own {
 		if w.host[s] < s.queued {
 			w.fault("the caller goes on before worker %d has ended", i)
@@ -163,14 +166,16 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 	return w.faults, snapshot(model, []float64{result.Loss}, gradient)
 }
 
-// The streams of a pipe wait for all that they must wait for, with activations and tied parameters; no wait can be left out; and results are those without streams.
+// The streams of a pipe wait for all that they must wait for, with activations and tied parameters; no
+// wait can be left out; and results are those without streams.
 func TestStreamsOfAPipe(t *testing.T) {
 	torchtest.Check(t)
 	for _, name := range []string{"gpipe", "1f1b", "zb-h1", "interleaved", "gpipe on one device"} {
 		name, shared := strings.CutSuffix(name, " on one device")
 		for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always} {
 			s := must.Get(schedule.Named(name))(t)
-			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3, Schedule: s.Generate, Devices: cpus(4)}
+			cfg := pipe.Config{Balance: []int{1, 1, 1, 2}, Chunks: 4, Checkpoint: policy, Seed: 3,
+				Schedule: s.Generate, Devices: cpus(4)}
 			if name == "interleaved" {
 				cfg.Devices = []torch.Device{torch.CPU(0), torch.CPU(1), torch.CPU(0), torch.CPU(1)}
 			}
@@ -185,7 +190,9 @@ func TestStreamsOfAPipe(t *testing.T) {
 			model := tied(true, false)
 			p := started(t, model, cfg)
 			c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
-			result := must.Get(p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)), Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
+			result := must.Get(p.Step(context.Background(),
+				pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)),
+					Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
 			if d := got.differs(snapshot(model, []float64{result.Loss}, gradient)); d != "" {
 				t.Errorf("%s, %s: with streams another %s", name, policy, d)
 			}

@@ -188,7 +188,8 @@ func (*replica) Close()     {}
 
 // summed is a problem whose stages are summed in two sums, one beside the worker.
 var summed = problem{model: func() *nn.Sequential {
-	return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
+	return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(), nn.NewBatchNorm1d(7, nn.BatchNormConfig{}),
+		nn.NewLinear(7, 3))
 }, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
 
 // Streams of sums between GPUs wait for all that they must wait for, and no wait can be left out. Bits
@@ -213,7 +214,8 @@ func TestStreamsOfSums(t *testing.T) {
 			defer p.Close()
 			p.SetStreams(func(int) stream.Stream { return r.own }, stream.Host{}, nil)
 			p.SetSums(func(int) stream.Stream { return r.sums })
-			p.SetGPUs(torch.Device.String, func() link.Communicators { return r }, func(torch.Device) stream.Stream { return r.stream() })
+			p.SetGPUs(torch.Device.String, func() link.Communicators { return r },
+				func(torch.Device) stream.Stream { return r.stream() })
 			if err := p.Place(); err != nil {
 				return struct{}{}, err
 			}
@@ -233,7 +235,9 @@ func TestStreamsOfSums(t *testing.T) {
 			r.opened = true
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			defer c.Close()
-			if _, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(summed.input(c, 0)), Target: pipe.Rows(summed.target(c, 0))}, summed.loss); err != nil {
+			if _, err := p.Step(context.Background(),
+				pipe.Batch{Input: pipe.Rows(summed.input(c, 0)),
+					Target: pipe.Rows(summed.target(c, 0))}, summed.loss); err != nil {
 				return struct{}{}, err
 			}
 			w.mu.Lock()
@@ -265,7 +269,8 @@ func TestStreamsOfSums(t *testing.T) {
 // openReplica opens a replica's pipe of two stages, on a device of its own.
 func openReplica(model *nn.Sequential, g *group.Group) (*pipe.Pipe, error) {
 	d := torch.CPU(10 + g.Rank())
-	return pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2, Seed: 5, Group: g, Replicas: 2})
+	return pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2,
+		Seed: 5, Group: g, Replicas: 2})
 }
 
 // A sum between GPUs that fails in the middle ends on all replicas, with where it was; no part of a sum
@@ -281,9 +286,11 @@ func TestSumsBetweenGPUsFail(t *testing.T) {
 		gone bool // the second replica is gone then
 		want string
 	}
-	rows := []failure{{name: "no memory", lack: true, want: "micro-batch 0, gradient reduction: "}, {name: "gone", gone: true, want: "rank 1 is lost"}}
+	rows := []failure{{name: "no memory", lack: true, want: "micro-batch 0, gradient reduction: "},
+		{name: "gone", gone: true, want: "rank 1 is lost"}}
 	for n := range 2 * moves {
-		rows = append(rows, failure{name: fmt.Sprintf("from move %d all are lost, and replica %d gives up", n/2, n%2), drop: opening + n/2 + 1, up: n % 2, want: "deadline"})
+		rows = append(rows, failure{name: fmt.Sprintf("from move %d all are lost, and replica %d gives up",
+			n/2, n%2), drop: opening + n/2 + 1, up: n % 2, want: "deadline"})
 	}
 	want := summed.plainReplicas(torch.CPU(0), 2, 2, 5)
 	for _, row := range rows {
@@ -331,10 +338,14 @@ func TestSumsBetweenGPUsFail(t *testing.T) {
 				}
 				c := torch.NewCtx(torch.Options{Threads: 1})
 				defer c.Close()
-				_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(summed.input(c, 0)), Target: pipe.Rows(summed.target(c, 0))}, summed.loss)
+				_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(summed.input(c, 0)),
+					Target: pipe.Rows(summed.target(c, 0))}, summed.loss)
 				for _, q := range nn.Params(model) {
-					if q.Tensor().HasGrad() && string(gradient(q)) != string(want.values["gradient of "+q.Name]) {
-						return struct{}{}, fmt.Errorf("%s has a part of a gradient of a step that ended with %v", q.Name, err)
+					if q.Tensor().HasGrad() &&
+						string(gradient(q)) != string(want.values["gradient of "+q.Name]) {
+						return struct{}{},
+							fmt.Errorf("%s has a part of a gradient of a step that ended with %v", q.Name,
+								err)
 					}
 				}
 				return struct{}{}, err

@@ -35,23 +35,29 @@ func TestTransparency(t *testing.T) {
 	for name, q := range map[string]problem{
 		"mlp with dropout": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(12, 32), nn.NewReLUInPlace(), nn.NewDropout(0.3),
-					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(), nn.NewDropout(0.5)), nn.NewLinear(32, 4))
+				return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(12, 32), nn.NewReLUInPlace(),
+					nn.NewDropout(0.3),
+					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(),
+						nn.NewDropout(0.5)), nn.NewLinear(32, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
 		},
 		"products that oneDNN computes, with a last micro-batch of other kernels": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewLinear(72, 96), nn.NewTransformerBlock(96, 4, nn.TransformerConfig{}), nn.NewFlatten(1, -1), nn.NewLinear(40*96, 4))
+				return nn.NewSequential(nn.NewLinear(72, 96),
+					nn.NewTransformerBlock(96, 4, nn.TransformerConfig{}), nn.NewFlatten(1,
+						-1), nn.NewLinear(40*96, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
 		},
 		"convolutions of few positions, with a last micro-batch of other kernels": {
-			model: fewPositions, loss: nn.CrossEntropy(), input: normal(11, 3, 16, 16), target: classes(11, 10), rows: 11, steps: 3,
+			model: fewPositions, loss: nn.CrossEntropy(), input: normal(11, 3, 16, 16), target: classes(11,
+				10), rows: 11, steps: 3,
 		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}),
+				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3},
+					nn.Conv2dConfig{Padding: nn.Pair{1, 1}}),
 					nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16,
 						1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
@@ -60,7 +66,8 @@ func TestTransparency(t *testing.T) {
 		},
 		"micro-batches that begin between two multiples of 16 bytes": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewLinear(3, 32), nn.NewGELU(), nn.NewLinear(32, 32), nn.NewTanh(), nn.NewLinear(32, 4))
+				return nn.NewSequential(nn.NewLinear(3, 32), nn.NewGELU(), nn.NewLinear(32, 32),
+					nn.NewTanh(), nn.NewLinear(32, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(20, 3), target: classes(20, 4), rows: 20, steps: 3,
 		},
@@ -101,7 +108,8 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 		if rapid.Bool().Draw(t, "sum") {
 			q.loss = nn.CrossEntropy().Sum()
 		}
-		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast, Threads: q.threads, Seed: seed}
+		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast,
+			Threads: q.threads, Seed: seed}
 		meets := randomSchedule(t, &cfg, len(q.model().Layers()))
 		var mixed []pipe.Checkpoint
 		for range cfg.Balance {
@@ -219,7 +227,8 @@ func drawOrder(t *rapid.T, layers, least, most int) (o order) {
 	if virtual*least > layers {
 		named, virtual = schedule.Schedules()[0], 1
 	}
-	workers := must.Get(named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"), virtual))(t)
+	workers := must.Get(named.Workers(rapid.IntRange(least, min(most, layers/virtual)).Draw(t, "devices"),
+		virtual))(t)
 	o.Name = named.Name
 	place := func(count int) { // the stages on so many devices, of which each of the least has one
 		for i := range workers {
@@ -233,7 +242,8 @@ func drawOrder(t *rapid.T, layers, least, most int) (o order) {
 	case 0: // any order on any placement
 		place(rapid.IntRange(least, len(workers)).Draw(t, "count"))
 		o.Name, o.Capacity = "", 0
-		o.Seed, o.Parts = rapid.Uint64().Draw(t, "seed of the order"), rapid.Bool().Draw(t, "backwards in two parts")
+		o.Seed, o.Parts = rapid.Uint64().Draw(t, "seed of the order"),
+			rapid.Bool().Draw(t, "backwards in two parts")
 	case 1: // GPipe too has programs for any placement
 		place(len(workers))
 		o.Name = "gpipe"
@@ -341,7 +351,8 @@ const (
 )
 
 // anyKind draws one of them.
-var anyKind = rapid.OneOf(rapid.IntRange(0, gapped-1), rapid.IntRange(0, gapped-1), rapid.IntRange(gapped, kindCount-1))
+var anyKind = rapid.OneOf(rapid.IntRange(0, gapped-1), rapid.IntRange(0, gapped-1),
+	rapid.IntRange(gapped, kindCount-1))
 
 // randomModel makes a network of [rows, 2, 6, 6] to 3 classes out of numbers. Some of its layers
 // are wrapped by wrap.
@@ -408,7 +419,10 @@ func (m *randomNet) grow(i, k int) {
 	case 12:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
 	case 13:
-		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.SumDim(x, []int64{1, 3}, true)) }))
+		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Add(x,
+				c.SumDim(x, []int64{1, 3}, true))
+		}))
 	case 14:
 		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
 			nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
@@ -417,7 +431,8 @@ func (m *randomNet) grow(i, k int) {
 	case 16:
 		m.add(nn.NewSoftmax(1))
 	case 17:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
+			nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
 			image))
 	case 18, 19:
 		m.stash(k == 19)
@@ -434,10 +449,12 @@ func (m *randomNet) grow(i, k int) {
 	case 24:
 		m.freeze()
 	case 25:
-		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2), nn.ConvTranspose2dConfig{Stride: nn.Square(2)}),
+		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2),
+			nn.ConvTranspose2dConfig{Stride: nn.Square(2)}),
 			nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
 	case 26:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
+			nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
 	case 27:
 		m.add(nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}))
 	case 28:
@@ -447,7 +464,8 @@ func (m *randomNet) grow(i, k int) {
 	case 30:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, nn.NoMask), image))
 	case 31:
-		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two", nn.NewLinearTransposed(6, 6)))
+		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two",
+			nn.NewLinearTransposed(6, 6)))
 	case 32:
 		m.add(nn.NewFlatten(2, -1))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {

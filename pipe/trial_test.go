@@ -76,8 +76,9 @@ func partsOn(c *torch.Ctx, d torch.Device, list []part) (out []part) {
 	return out
 }
 
-// plain runs the trial without a pipe, on the first device for tests: micro-batch after micro-batch, each forward
-// and backward through the whole model. Tensor by tensor its record is what every pipe's must be.
+// plain runs the trial without a pipe, on the first device for tests: micro-batch after micro-batch,
+// each forward and backward through the whole model. Tensor by tensor its record is what every pipe's
+// must be.
 func (q trial) plain(chunks int, seed uint64) record {
 	runtime.LockOSThread() // see problem.plainOn
 	defer runtime.UnlockOSThread()
@@ -236,7 +237,8 @@ func named(cfg pipe.Config) string {
 	for _, f := range []struct {
 		on   bool
 		name string
-	}{{cfg.Schedule != nil, "links that hold one value"}, {cfg.Devices != nil, fmt.Sprint("on ", cfg.Devices)}} {
+	}{{cfg.Schedule != nil, "links that hold one value"}, {cfg.Devices != nil,
+		fmt.Sprint("on ", cfg.Devices)}} {
 		if f.on {
 			s += ", " + f.name
 		}

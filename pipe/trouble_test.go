@@ -110,15 +110,22 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 				torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[stages-1].Device})
 			defer first.Close()
 			defer last.Close()
-			batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(first, 0)), Target: pipe.Rows(normal(5, 4)(last, 1))}
+			batch := pipe.Batch{Input: pipe.Rows(normal(5, 4)(first, 0)),
+				Target: pipe.Rows(normal(5, 4)(last, 1))}
 			ones := last.Ones(torch.Float32, 5, 4)
 			sgd := must.Get(optim.SGD(optim.Config{LR: 0}))(t)
 			if cfg.Checkpoint == pipe.Optimal { // while layers are measured
-				for _, do := range []func(){func() { panic("trouble") }, runtime.Goexit, func() { panic(p.Close()) }} {
+				for _, do := range []func(){func() { panic("trouble") }, runtime.Goexit,
+					func() { panic(p.Close()) }} {
 					b.turns.Store(0)
 					b.at.Store(1 + random.Int64N(4))
 					b.do = do
-					if err := within(func() error { _, err := p.PlanFor(context.Background(), batch, troubledLoss{trouble: b}); return err }); err == nil {
+					if err := within(func() error {
+						_,
+							err := p.PlanFor(context.Background(), batch,
+							troubledLoss{trouble: b})
+						return err
+					}); err == nil {
 						t.Error("trouble while layers were measured: no error")
 					}
 				}
@@ -148,7 +155,10 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 					}
 					return nil, run.Backward(ctx, ones)
 				},
-				func(ctx context.Context) (any, error) { return nil, p.Update(ctx, troubledOptimizer{sgd, b}) },
+				func(ctx context.Context) (any, error) {
+					return nil,
+						p.Update(ctx, troubledOptimizer{sgd, b})
+				},
 				func(ctx context.Context) (any, error) {
 					return nil, p.OnStages(ctx, func(int, *torch.Ctx) error { b.turn(); return nil })
 				},
@@ -177,7 +187,8 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 					b.do = way.do
 					got, err := run()
 					switch {
-					case turns == 0 || way.name == "cancel" && err == nil: // after the last action it is too late
+					// after the last action it is too late
+					case turns == 0 || way.name == "cancel" && err == nil:
 						if got != want {
 							t.Errorf("call %d, %s: got %v, want %v", i, way.name, got, want)
 						}
@@ -278,7 +289,8 @@ func movable(f *fault) *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewSequential(nn.NewLinear(3, 3), newCounting(0, f), norm(nn.BatchNormConfig{})),
 		nn.NewSequential(norm(nn.BatchNormConfig{Cumulative: true}), newCounting(1, f)),
-		nn.Checkpointed(nn.NewSequential(nn.NewLinear(3, 3), newCounting(2, f), norm(nn.BatchNormConfig{Momentum: 0.5}))),
+		nn.Checkpointed(nn.NewSequential(nn.NewLinear(3, 3), newCounting(2, f),
+			norm(nn.BatchNormConfig{Momentum: 0.5}))),
 		nn.NewSequential(newCounting(3, f), nn.NewLinear(3, 3)),
 	)
 }
@@ -297,7 +309,8 @@ type tried struct {
 }
 
 func newTried(t *testing.T, cfg pipe.Config) *tried {
-	r := &tried{t: t, fault: &fault{}, name: fmt.Sprintf("balance %v, %v, deferred %v", cfg.Balance, cfg.Checkpoint,
+	r := &tried{t: t, fault: &fault{}, name: fmt.Sprintf("balance %v, %v, deferred %v", cfg.Balance,
+		cfg.Checkpoint,
 		cfg.DeferredBatchNorm)}
 	cfg.Seed = 3
 	r.p, r.plain = started(t, movable(r.fault), cfg), started(t, movable(&fault{}), cfg)
@@ -419,7 +432,8 @@ var movableConfigs = []pipe.Config{
 	{Balance: []int{4, 4}, Chunks: 3, Checkpoint: pipe.ExceptLast, DeferredBatchNorm: true},
 	{Balance: []int{8}, Chunks: 3, Checkpoint: pipe.Never},
 	{Balance: []int{3, 3, 2}, Chunks: 3, Checkpoint: pipe.Always, Schedule: oneAtATime},
-	{Balance: []int{3, 3, 2}, Chunks: 3, Checkpoint: pipe.Never, DeferredBatchNorm: true, Devices: make([]torch.Device, 3)},
+	{Balance: []int{3, 3, 2}, Chunks: 3, Checkpoint: pipe.Never, DeferredBatchNorm: true,
+		Devices: make([]torch.Device, 3)},
 	{Balance: []int{5, 3}, Chunks: 3, Checkpoint: pipe.Optimal},
 }
 
@@ -435,17 +449,21 @@ func TestFailedRunChangesNothing(t *testing.T) {
 		for layer := range countingLayers {
 			for microBatch := range 3 {
 				for _, when := range []string{"forward", "again", "backward"} {
-					for how, do := range map[string]func(){"panic": func() { panic("broken") }, "Goexit": runtime.Goexit} {
+					for how, do := range map[string]func(){"panic": func() { panic("broken") },
+						"Goexit": runtime.Goexit} {
 						for kind := range kinds {
 							if kind != "step" && when != "forward" || how == "Goexit" && microBatch != 1 {
 								continue
 							}
-							what := fmt.Sprintf("%s at layer %d, micro-batch %d, %s", how, layer, microBatch, when)
-							r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = layer, microBatch, when, do
+							what := fmt.Sprintf("%s at layer %d, micro-batch %d, %s", how, layer,
+								microBatch, when)
+							r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = layer,
+								microBatch, when, do
 							r.fault.met.Store(false)
 							err := r.try(what, kind, context.Background())
 							if r.fault.met.Load() != (err != nil) {
-								t.Fatalf("%s: %s, %s: met %v, %v", r.name, kind, what, r.fault.met.Load(), err)
+								t.Fatalf("%s: %s, %s: met %v, %v", r.name, kind, what, r.fault.met.Load(),
+									err)
 							}
 							r.fault.when = ""
 							if err != nil {
@@ -459,7 +477,8 @@ func TestFailedRunChangesNothing(t *testing.T) {
 				}
 			}
 		}
-		for _, want := range []string{"step forward", "step backward", "forward forward", "inference forward"} {
+		for _, want := range []string{"step forward", "step backward", "forward forward",
+			"inference forward"} {
 			if met[want] != (3+1)*countingLayers {
 				t.Errorf("%s: %d failures of %s", r.name, met[want], want)
 			}
@@ -573,7 +592,8 @@ func TestFailedRunDropsItsGradients(t *testing.T) {
 			q.Tensor().SetGradOf(nil)
 		}
 	}
-	r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = 0, 2, "backward", func() { panic("broken") }
+	r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = 0, 2, "backward",
+		func() { panic("broken") }
 	if _, err := r.p.Step(context.Background(), b, squares{}); err == nil {
 		t.Fatal("no failure")
 	}
@@ -605,7 +625,8 @@ func TestFailedBackwardOfARun(t *testing.T) {
 						t.Fatal(err)
 					}
 					between := traces(r.p, r.o)
-					r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = layer, 1, when, func() { panic("broken") }
+					r.fault.layer, r.fault.microBatch, r.fault.when, r.fault.how = layer, 1, when,
+						func() { panic("broken") }
 					r.fault.met.Store(false)
 					backward := run.Backward
 					if retained {

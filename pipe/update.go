@@ -56,7 +56,8 @@ func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 // together, is at most maxNorm, which is more than 0. It returns the norm before scaling. A norm
 // that is infinite or NaN is optim.ErrNotFinite, and nothing has changed. After a failed update the
 // gradients are not scaled.
-func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64, err error) {
+func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64,
+	err error) {
 	return p.update(ctx, "UpdateClipped", o, 1, maxNorm)
 }
 
@@ -166,7 +167,8 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 }
 
 // meetNorms gives all processes the norms of all.
-func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed error) ([]optim.NamedNorm, error) {
+func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed error) ([]optim.NamedNorm,
+	error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
 		mine[n.Name] = math.Float64bits(n.Squared)
@@ -211,7 +213,8 @@ type phase struct {
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
 //	                     └────┴─────────┴── all wait for all
-func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker int)) (failed, worker int, err error) {
+func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker int)) (failed, worker int,
+	err error) {
 	if err := ctx.Err(); err != nil {
 		return -1, 0, err
 	}

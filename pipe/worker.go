@@ -29,7 +29,8 @@ type worker struct {
 }
 
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
-	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx), 16)}
+	w := &worker{device: device, threads: threads, cores: cores, tag: tag,
+		jobs: make(chan func(*torch.Ctx), 16)}
 	if err := torch.Try(func() { w.stream, w.sums = device.NewStream(), device.NewStream() }); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,8 @@ func (p *Pipe) refuseNested(call string) error {
 	if system.ThreadTag() != p.tag {
 		return nil
 	}
-	return fmt.Errorf("%w: %s was called by a layer, a loss or an update on a worker of this pipe, and would wait for ever; "+
+	return fmt.Errorf("%w: %s was called by a layer, a loss or an update on a worker of this pipe, and "+
+		"would wait for ever; "+
 		"call it when the run or OnStages has returned", ErrNested, call)
 }
 

@@ -115,7 +115,8 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 
 // termsOf returns the terms of each of n stages. Stages with the same setting share them. One
 // setting is for all stages, and none stands for the zero value.
-func termsOf[T comparable](field string, n int, settings []T, terms func(T) stageTerms) (list []*stageTerms, err error) {
+func termsOf[T comparable](field string, n int, settings []T, terms func(T) stageTerms) (list []*stageTerms,
+	err error) {
 	if len(settings) == 0 {
 		settings = make([]T, 1)
 	}
@@ -139,7 +140,8 @@ func termsOf[T comparable](field string, n int, settings []T, terms func(T) stag
 // goes from each use to the one before, and crosses a boundary where these two are on different
 // stages.
 func (c TimeConfig) terms(layers []Layer, share float64) stageTerms {
-	t, transfer := newTerms(len(layers)), func(bytes int64) float64 { return c.SecondsPerByte * float64(bytes) }
+	t, transfer := newTerms(len(layers)),
+		func(bytes int64) float64 { return c.SecondsPerByte * float64(bytes) }
 	for i, l := range layers {
 		t.layer[i] = amounts{l.Forward, l.Backward, share * l.Forward}
 		if i+1 < len(layers) {
@@ -147,12 +149,14 @@ func (c TimeConfig) terms(layers []Layer, share float64) stageTerms {
 		}
 	}
 	for _, s := range c.Skips {
-		t.skips = append(t.skips, skipTerms{from: s.From, to: s.To, in: amounts{3: transfer(s.Bytes), 4: transfer(s.Gradient)}})
+		t.skips = append(t.skips, skipTerms{from: s.From, to: s.To,
+			in: amounts{3: transfer(s.Bytes), 4: transfer(s.Gradient)}})
 	}
 	for _, tie := range c.Ties {
 		from := tie.From
 		for _, to := range tie.To {
-			t.skips = append(t.skips, skipTerms{from: from, to: []int{to}, out: amounts{4: transfer(tie.Gradient)}})
+			t.skips = append(t.skips, skipTerms{from: from, to: []int{to},
+				out: amounts{4: transfer(tie.Gradient)}})
 			from = to
 		}
 	}
@@ -235,7 +239,8 @@ func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error)
 
 func sizesOf(costs []amounts) (sizes []StageSize) {
 	for _, c := range costs {
-		sizes = append(sizes, StageSize{int64(c[0]), int64(c[1]), int64(c[2]), int64(c[3]), int64(c[4]), int64(c[5])})
+		sizes = append(sizes, StageSize{int64(c[0]), int64(c[1]), int64(c[2]), int64(c[3]), int64(c[4]),
+			int64(c[5])})
 	}
 	return sizes
 }

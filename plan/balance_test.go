@@ -35,13 +35,17 @@ func TestPartition(t *testing.T) {
 		{"one stage takes all", []float64{3, 1, 2}, 1, []int{3}},
 		{"a stage per layer", []float64{3, 1, 2}, 3, []int{1, 1, 1}},
 		{"one layer", []float64{7}, 1, []int{1}},
-		{"equal layers that do not divide: no stage of one but the last", equal(15, 1), 8, []int{2, 2, 2, 2, 2, 2, 2, 1}},
+		{"equal layers that do not divide: no stage of one but the last", equal(15, 1), 8,
+			[]int{2, 2, 2, 2, 2, 2, 2, 1}},
 		// torchgpipe's balancer gives 2 2 4, and above 1 1 1 1 1 1 1 8, four times the bottleneck.
 		{"the same for eight over three", equal(8, 1), 3, []int{3, 3, 2}},
 		{"least squares before earliest: not 6 6 4", equal(16, 1), 3, []int{6, 5, 5}},
-		{"a tenth is not a binary fraction, equal costs are equal all the same", equal(16, 0.1), 3, []int{6, 5, 5}},
-		{"equal costs stay equal when a whole number of units does not fit", equal(1000, 1.0/3), 7, []int{143, 143, 143, 143, 143, 143, 142}},
-		{"a dear layer alone leaves the others to be even", []float64{1, 1, 1, 1, 10, 1, 1, 1, 1}, 4, []int{4, 1, 2, 2}},
+		{"a tenth is not a binary fraction, equal costs are equal all the same", equal(16, 0.1), 3,
+			[]int{6, 5, 5}},
+		{"equal costs stay equal when a whole number of units does not fit", equal(1000, 1.0/3), 7,
+			[]int{143, 143, 143, 143, 143, 143, 142}},
+		{"a dear layer alone leaves the others to be even", []float64{1, 1, 1, 1, 10, 1, 1, 1, 1}, 4,
+			[]int{4, 1, 2, 2}},
 		{"bottleneck before evenness", []float64{5, 5, 1, 8}, 2, []int{2, 2}},
 		{"the tie goes to the earlier stage", []float64{1, 1, 1}, 2, []int{2, 1}},
 		{"free layers count as layers", equal(5, 0), 3, []int{3, 1, 1}},
@@ -84,7 +88,8 @@ func TestPartitionRefuses(t *testing.T) {
 	for _, test := range tests {
 		counts, err := plan.Partition(test.costs, test.n)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("Partition(%v, %d) = %v, %v, want an error with %q", test.costs, test.n, counts, err, test.want)
+			t.Errorf("Partition(%v, %d) = %v, %v, want an error with %q", test.costs, test.n, counts, err,
+				test.want)
 		}
 	}
 }
@@ -103,12 +108,14 @@ func TestByTimeAndBySizeRefuse(t *testing.T) {
 		{layers, 3, plan.TimeConfig{Recomputed: []float64{1, 0}}, "Recomputed is [1 0]: 2 for 3 stages"},
 		{endless, 1, plan.TimeConfig{}, "more than a float64 holds"},
 	} {
-		if counts, _, err := plan.ByTime(test.layers, test.n, test.time); err == nil || !strings.Contains(err.Error(), test.want) || counts != nil {
+		if counts, _, err := plan.ByTime(test.layers, test.n, test.time); err == nil ||
+			!strings.Contains(err.Error(), test.want) || counts != nil {
 			t.Errorf("got %v, %v, want an error with %q", counts, err, test.want)
 		}
 	}
 	held := plan.SizeConfig{Held: make([]plan.Held, 3)}
-	if _, _, err := plan.BySize(layers, 2, held); err == nil || !strings.Contains(err.Error(), "3 for 2 stages") {
+	if _, _, err := plan.BySize(layers, 2, held); err == nil ||
+		!strings.Contains(err.Error(), "3 for 2 stages") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := plan.Sizes(layers, []int{2, 2}, plan.SizeConfig{}); err == nil {

@@ -20,16 +20,19 @@ func measuredChain(t *rapid.T) ([]plan.Layer, []plan.LayerSkip) {
 		layers[i] = plan.Layer{
 			Forward: float64(2 * number("forward")), Backward: float64(number("backward")),
 			Output: number("output"), Gradient: number("gradient"), Saved: number("saved"), Enter: number("enter"), Leave: number("leave"),
-			Parameters: parameters, Trainable: min(parameters, number("trainable")), Buffers: number("buffers"),
+			Parameters: parameters, Trainable: min(parameters,
+				number("trainable")), Buffers: number("buffers"),
 		}
 	}
 	skips := []plan.LayerSkip{}
 	if len(layers) > 1 {
 		for range rapid.IntRange(0, 4).Draw(t, "skips") {
 			from := rapid.IntRange(0, len(layers)-2).Draw(t, "from")
-			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, len(layers)-1), 1, 5, rapid.ID[int]).Draw(t, "to")
+			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, len(layers)-1), 1, 5, rapid.ID[int]).Draw(t,
+				"to")
 			slices.Sort(to)
-			skips = append(skips, plan.LayerSkip{From: from, To: to, Bytes: number("bytes"), Gradient: number("skip gradient"), Enter: number("skip enter"), Leave: number("skip leave")})
+			skips = append(skips, plan.LayerSkip{From: from, To: to, Bytes: number("bytes"),
+				Gradient: number("skip gradient"), Enter: number("skip enter"), Leave: number("skip leave")})
 		}
 	}
 	return layers, skips
@@ -41,11 +44,13 @@ func ties(t *rapid.T, layers int) []plan.LayerTie {
 	if layers > 1 {
 		for range rapid.IntRange(0, 3).Draw(t, "ties") {
 			from := rapid.IntRange(0, layers-2).Draw(t, "tie from")
-			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t, "tie to")
+			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t,
+				"tie to")
 			slices.Sort(to)
 			ties = append(ties, plan.LayerTie{
 				From: from, To: to,
-				Bytes: int64(rapid.IntRange(0, 9).Draw(t, "tie bytes")), Gradient: int64(rapid.IntRange(0, 9).Draw(t, "tie gradient")),
+				Bytes: int64(rapid.IntRange(0, 9).Draw(t, "tie bytes")), Gradient: int64(rapid.IntRange(0,
+					9).Draw(t, "tie gradient")),
 			})
 		}
 	}
@@ -147,7 +152,8 @@ func sizes(layers []plan.Layer, counts []int, c plan.SizeConfig) []float64 {
 	inputs := func(stage int) float64 { return float64(perStage(c.Held, stage).Inputs) }
 	costs[0] = (graphs(0) + inputs(0)) * float64(c.Input)
 	for i, l := range layers {
-		costs[of[i]] += float64(l.Parameters+l.Trainable+l.Buffers) + c.State*float64(l.Trainable) + graphs(of[i])*float64(l.Saved)
+		costs[of[i]] += float64(l.Parameters+l.Trainable+l.Buffers) + c.State*float64(l.Trainable) +
+			graphs(of[i])*float64(l.Saved)
 		if i == 0 || of[i] != of[i-1] {
 			costs[of[i]] += graphs(of[i]) * float64(l.Enter)
 		}
@@ -201,11 +207,13 @@ func TestByTimeIsBest(t *testing.T) {
 		}
 		want := best(len(layers), n, func(counts []int) []float64 { return times(layers, counts, config) })
 		if !slices.Equal(counts, want) {
-			t.Fatalf("got %v, which costs %v, want %v, which costs %v", counts, times(layers, counts, config), want, times(layers, want, config))
+			t.Fatalf("got %v, which costs %v, want %v, which costs %v", counts,
+				times(layers, counts, config), want, times(layers, want, config))
 		}
 		for stage, cost := range times(layers, counts, config) {
 			if got[stage].Total() != cost {
-				t.Fatalf("stage %d of %v costs %v, it is said to cost %v (%+v)", stage, counts, cost, got[stage].Total(), got[stage])
+				t.Fatalf("stage %d of %v costs %v, it is said to cost %v (%+v)", stage, counts, cost,
+					got[stage].Total(), got[stage])
 			}
 		}
 	})
@@ -217,7 +225,8 @@ func TestBySizeIsBest(t *testing.T) {
 		n := rapid.IntRange(1, len(layers)).Draw(t, "n")
 		config := plan.SizeConfig{
 			Held: drawn(t, n, rapid.Custom(func(t *rapid.T) plan.Held {
-				return plan.Held{Graphs: rapid.IntRange(1, 3).Draw(t, "graphs"), Inputs: rapid.IntRange(0, 3).Draw(t, "inputs")}
+				return plan.Held{Graphs: rapid.IntRange(1, 3).Draw(t, "graphs"),
+					Inputs: rapid.IntRange(0, 3).Draw(t, "inputs")}
 			})),
 			State: rapid.SampledFrom([]float64{0, 1, 2}).Draw(t, "state"),
 			Input: int64(rapid.IntRange(0, 9).Draw(t, "input")), Skips: skips, Ties: ties(t, len(layers)),
@@ -228,7 +237,8 @@ func TestBySizeIsBest(t *testing.T) {
 		}
 		want := best(len(layers), n, func(counts []int) []float64 { return sizes(layers, counts, config) })
 		if !slices.Equal(counts, want) {
-			t.Fatalf("got %v, which holds %v, want %v, which holds %v", counts, sizes(layers, counts, config), want, sizes(layers, want, config))
+			t.Fatalf("got %v, which holds %v, want %v, which holds %v", counts,
+				sizes(layers, counts, config), want, sizes(layers, want, config))
 		}
 		for stage, size := range sizes(layers, counts, config) {
 			if float64(got[stage].Total()) != size {
@@ -255,8 +265,12 @@ func TestManyPops(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := best(len(layers), n, func(counts []int) []float64 { return times(layers, counts, config) }); !slices.Equal(got, want) {
-			t.Errorf("%d stages: got %v at %v, want %v at %v", n, got, times(layers, got, config), want, times(layers, want, config))
+		if want := best(len(layers), n, func(counts []int) []float64 {
+			return times(layers, counts,
+				config)
+		}); !slices.Equal(got, want) {
+			t.Errorf("%d stages: got %v at %v, want %v at %v", n, got, times(layers, got, config), want,
+				times(layers, want, config))
 		}
 	}
 }

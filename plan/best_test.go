@@ -16,7 +16,8 @@ import (
 func plainChain(times []float64, saved int64) remat.Chain {
 	c := remat.Chain{Input: 8}
 	for _, f := range times {
-		c.Layers = append(c.Layers, remat.Layer{Name: "u", Forward: f, ForwardNoGrad: f, Backward: 2 * f, Output: 8, Saved: saved, Gradient: 8, WeightGradient: 4})
+		c.Layers = append(c.Layers, remat.Layer{Name: "u", Forward: f, ForwardNoGrad: f, Backward: 2 * f,
+			Output: 8, Saved: saved, Gradient: 8, WeightGradient: 4})
 	}
 	return c
 }
@@ -54,10 +55,12 @@ func TestProgress(t *testing.T) {
 	want := []string{"1f1b 0/2", "gpipe 1/2"}
 	for _, limit := range []int64{0, 1} {
 		var told []string
-		w := Options{MicroBatches: []int{2}, Devices: 2, Schedules: []string{"gpipe", "1f1b"}, Limit: limit, Progress: func(schedule string, done, all int) {
-			told = append(told, fmt.Sprintf("%s %d/%d", schedule, done, all))
-		}}
-		if _, err := Search(t.Context(), Profile{[]Costs{{Chain: plainChain(equal(4, 100), 64)}}}, devices(2, 0), w); err != nil || !slices.Equal(told, want) {
+		w := Options{MicroBatches: []int{2}, Devices: 2, Schedules: []string{"gpipe", "1f1b"}, Limit: limit,
+			Progress: func(schedule string, done, all int) {
+				told = append(told, fmt.Sprintf("%s %d/%d", schedule, done, all))
+			}}
+		if _, err := Search(t.Context(), Profile{[]Costs{{Chain: plainChain(equal(4, 100), 64)}}},
+			devices(2, 0), w); err != nil || !slices.Equal(told, want) {
 			t.Errorf("within %d bytes %q is told, want %q (%v)", limit, told, want, err)
 		}
 	}
@@ -69,11 +72,13 @@ func TestOneStageWithAllThreads(t *testing.T) {
 	for _, rows := range []int{2, 4, 8, 16} {
 		one := plainChain(equal(8, 10+50*float64(rows)), 64)
 		two := plainChain(equal(8, 10+26*float64(rows)), 64) // not quite twice as fast
-		p.Measured = append(p.Measured, Costs{Rows: rows, Threads: 1, Chain: one}, Costs{Rows: rows, Threads: 2, Chain: two})
+		p.Measured = append(p.Measured, Costs{Rows: rows, Threads: 1, Chain: one},
+			Costs{Rows: rows, Threads: 2, Chain: two})
 	}
 	r := search(t, p, Machine{Devices: []Device{{Name: "cpu", Threads: 2}}}, Options{Batch: 16})
 	if b := r.Best; b.Threads != 2 || len(b.Devices) != 1 || !r.Proved {
-		t.Errorf("%d devices with %d threads, proved %v; want one with both", len(b.Devices), b.Threads, r.Proved)
+		t.Errorf("%d devices with %d threads, proved %v; want one with both", len(b.Devices), b.Threads,
+			r.Proved)
 	}
 }
 
@@ -82,7 +87,8 @@ func TestOneStageWithAllThreads(t *testing.T) {
 func TestMoreMicroBatchesRatherThanRecomputation(t *testing.T) {
 	var p Profile
 	for m, slower := range map[int]float64{2: 1, 4: 1.18, 8: 1.4} {
-		p.Measured = append(p.Measured, Costs{Rows: 16 / m, Chain: plainChain(equal(6, slower*800/float64(m)), 1600/int64(m))})
+		p.Measured = append(p.Measured, Costs{Rows: 16 / m,
+			Chain: plainChain(equal(6, slower*800/float64(m)), 1600/int64(m))})
 	}
 	slices.SortFunc(p.Measured, func(a, b Costs) int { return a.Rows - b.Rows })
 	w := Options{Batch: 16, Devices: 2, Schedules: []string{"gpipe", "1f1b"}}
@@ -97,7 +103,8 @@ func TestMoreMicroBatchesRatherThanRecomputation(t *testing.T) {
 		recomputed += s.Recomputed()
 	}
 	if r.Best.Schedule != "1f1b" || r.Best.MicroBatches <= 2 || recomputed > 0 {
-		t.Errorf("%s with %d micro-batches and %d recomputations, want 1f1b with more than 2 and none", r.Best.Schedule, r.Best.MicroBatches, recomputed)
+		t.Errorf("%s with %d micro-batches and %d recomputations, want 1f1b with more than 2 and none",
+			r.Best.Schedule, r.Best.MicroBatches, recomputed)
 	}
 	few := w
 	few.MicroBatches = []int{2}
@@ -113,7 +120,8 @@ func TestSlowLinkMovesTheCut(t *testing.T) {
 		c.Layers[i].Output, c.Layers[i].Gradient = 4000, 4000
 	}
 	c.Layers[2].Output, c.Layers[2].Gradient = 8, 8
-	p, w := Profile{[]Costs{{Chain: c}}}, Options{MicroBatches: []int{6}, Devices: 2, Schedules: []string{"1f1b"}}
+	p, w := Profile{[]Costs{{Chain: c}}},
+		Options{MicroBatches: []int{6}, Devices: 2, Schedules: []string{"1f1b"}}
 	m := devices(2, 0)
 	if got := search(t, p, m, w).Best.Balance; !slices.Equal(got, []int{4, 4}) {
 		t.Errorf("%v without a slow link", got)
@@ -144,13 +152,14 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// A step's first micro-batch makes gradients and the others add to them, which is another time: the step is the
-// sum of all of them, and where loads decide the cut follows them.
+// A step's first micro-batch makes gradients and the others add to them, which is another time: the
+// step is the sum of all of them, and where loads decide the cut follows them.
 func TestLaterBackwardsCount(t *testing.T) {
 	c := plainChain(equal(3, 10), 16)
 	c.Layers[2].BackwardLater = 80
 	one := func(n int, s string) *Candidate {
-		return search(t, Profile{[]Costs{{Chain: c}}}, devices(n, 0), Options{MicroBatches: []int{4}, Devices: n, Schedules: []string{s}}).Best
+		return search(t, Profile{[]Costs{{Chain: c}}}, devices(n, 0),
+			Options{MicroBatches: []int{4}, Devices: n, Schedules: []string{s}}).Best
 	}
 	// Forward 30, backward 60, three of four with 60 more.
 	if p := one(1, "gpipe"); p.Step != (4*90+3*60)*time.Microsecond {
@@ -164,19 +173,23 @@ func TestLaterBackwardsCount(t *testing.T) {
 	}
 }
 
-// With a cut that fits but is far from the best, as of a network whose first layers have the activations and whose last
-// have the weights, few plans of devices lead to a cut that is nearly as good as one that many find.
+// With a cut that fits but is far from the best, as of a network whose first layers have the
+// activations and whose last have the weights, few plans of devices lead to a cut that is nearly as
+// good as one that many find.
 func TestFewPlansComeClose(t *testing.T) {
 	var c remat.Chain
 	for i := range 40 {
-		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: 10, ForwardNoGrad: 9, Backward: 20, Output: int64(60 - i), WeightGradient: int64(i * i / 4)}
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: 10, ForwardNoGrad: 9, Backward: 20,
+			Output: int64(60 - i), WeightGradient: int64(i * i / 4)}
 		l.Saved, l.Gradient = 3*l.Output, l.Output
 		c.Layers = append(c.Layers, l)
 	}
 	for _, limit := range draws.Pick([]int64{8600}, []int64{8300, 8600, 9200}) {
 		var steps []time.Duration
 		for _, plans := range []int{12, 2000} {
-			r, err := Search(t.Context(), Profile{[]Costs{{Chain: c}}}, devices(2, 0), Options{MicroBatches: []int{8}, Schedules: []string{"1f1b"}, Devices: 2, State: 1, Limit: limit, Plans: plans})
+			r, err := Search(t.Context(), Profile{[]Costs{{Chain: c}}}, devices(2, 0),
+				Options{MicroBatches: []int{8}, Schedules: []string{"1f1b"}, Devices: 2, State: 1,
+					Limit: limit, Plans: plans})
 			if err != nil || r.Best == nil {
 				t.Fatalf("within %d bytes nothing is found: %v %v", limit, err, r)
 			}
@@ -184,7 +197,8 @@ func TestFewPlansComeClose(t *testing.T) {
 		}
 		t.Logf("within %d bytes: %v with few plans, %v with many", limit, steps[0], steps[1])
 		if float64(steps[0]) > 1.05*float64(steps[1]) {
-			t.Errorf("within %d bytes the plan found with few plans takes %v, with many %v", limit, steps[0], steps[1])
+			t.Errorf("within %d bytes the plan found with few plans takes %v, with many %v", limit,
+				steps[0], steps[1])
 		}
 	}
 }

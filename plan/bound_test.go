@@ -27,23 +27,27 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		for s := range times {
 			times[s] = p.times(s, c[s], c[s+1])
 		}
-		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Recompute: func(int, int) bool { return true }})
+		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m,
+			Recompute: func(int, int) bool { return true }})
 		if err != nil {
 			t.Fatal(err)
 		}
 		program = program.Without(func(schedule.Action) bool { return true })
 		if want, _, err := p.links(c).Predict(program, durations(times)); err != nil || int64(want) != took {
-			t.Fatalf("%s v=%d m=%d %v: %d ns, package schedule says %d (%v)", s.Name, v, chunks, c, took, want, err)
+			t.Fatalf("%s v=%d m=%d %v: %d ns, package schedule says %d (%v)", s.Name, v, chunks, c, took,
+				want, err)
 		}
 		if floor := p.floor(); floor > took {
-			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
+			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took,
+				floor)
 		}
 		for w := range p.workers {
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
 			if bound := p.stageBound(w, c[w], c[w+1]); bound > took {
-				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took, bound, w)
+				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took,
+					bound, w)
 			}
 		}
 	})

@@ -30,16 +30,19 @@ func (p *Plan) Check() error {
 	}
 	for i, d := range p.Devices {
 		switch {
-		case d.Name == "" || slices.ContainsFunc(p.Devices[:i], func(o DevicePlan) bool { return o.Name == d.Name }):
+		case d.Name == "" || slices.ContainsFunc(p.Devices[:i],
+			func(o DevicePlan) bool { return o.Name == d.Name }):
 			return fmt.Errorf("plan: device %d is called %q; want a name that no other has", i, d.Name)
 		case d.Limit < 0 || d.Base < 0 || d.Limit > 0 && d.Peak > d.Limit:
-			return fmt.Errorf("plan: device %s: a peak of %d bytes with a limit of %d", d.Name, d.Peak, d.Limit)
+			return fmt.Errorf("plan: device %s: a peak of %d bytes with a limit of %d", d.Name, d.Peak,
+				d.Limit)
 		}
 	}
 	graph := p.Program.Graph()
 	for i, s := range p.Stages {
 		if s.Device < 0 || s.Device >= len(p.Devices) || p.planned(s.Device) && s.Policy != Optimal {
-			return fmt.Errorf("plan: stage %d with the policy %s is on device %d; want a policy of %s for all stages of a "+
+			return fmt.Errorf("plan: stage %d with the policy %s is on device %d; want a policy of %s "+
+				"for all stages of a "+
 				"device, or for none", i, s.Policy, s.Device, Optimal)
 		}
 		if err := s.check(p.Program.MicroBatches); err != nil {
@@ -48,7 +51,8 @@ func (p *Plan) Check() error {
 		for b := range s.MicroBatches {
 			_, in := graph.IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: i, MicroBatch: b})
 			if wanted := p.recomputes(i, b); in != wanted {
-				return fmt.Errorf("plan: the program has %dR%d: %v; the operations of the stage ask for it: %v", i, b, in, wanted)
+				return fmt.Errorf("plan: the program has %dR%d: %v; the operations of the stage ask for "+
+					"it: %v", i, b, in, wanted)
 			}
 			forward, _ := graph.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: i, MicroBatch: b})
 			if w := graph.Worker[forward]; w != s.Device {
@@ -61,7 +65,8 @@ func (p *Plan) Check() error {
 	again.predictPeaks()
 	for i, d := range again.Devices {
 		if have := p.Devices[i].Peak; d.Peak != have {
-			return fmt.Errorf("plan: device %s: a peak of %d bytes, and its program takes %d", d.Name, have, d.Peak)
+			return fmt.Errorf("plan: device %s: a peak of %d bytes, and its program takes %d", d.Name, have,
+				d.Peak)
 		}
 	}
 	return nil
@@ -118,7 +123,8 @@ func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 		rest = append(rest, op)
 	}
 	if len(ops) < prologue {
-		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops), prologue)
+		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops),
+			prologue)
 	}
 	if len(c.Layers) == 0 {
 		return nil

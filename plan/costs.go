@@ -43,15 +43,18 @@ func (p Profile) check() error {
 			return err
 		}
 		n := p.units()
-		if len(m.Chain.Layers) != n || m.Sent != nil && len(m.Sent) != n+1 || m.Held != nil && len(m.Held) != n {
-			return refuse("Measured", i, "the number of the chain", fmt.Sprintf("want chains of one model of %d units", n))
+		if len(m.Chain.Layers) != n || m.Sent != nil && len(m.Sent) != n+1 || m.Held != nil &&
+			len(m.Held) != n {
+			return refuse("Measured", i, "the number of the chain",
+				fmt.Sprintf("want chains of one model of %d units", n))
 		}
 		if slices.ContainsFunc(slices.Concat(m.Sent, m.Held), func(bytes int64) bool { return bytes < 0 }) {
 			return refuse("Measured", i, "the number of the chain", "want 0 bytes or more")
 		}
 		for _, o := range p.Measured[:i] {
 			if o.Rows == m.Rows && o.threads() == m.threads() {
-				return refuse("Measured", m.Rows, fmt.Sprintf("two chains of so many rows and %d threads", m.threads()), "want one")
+				return refuse("Measured", m.Rows,
+					fmt.Sprintf("two chains of so many rows and %d threads", m.threads()), "want one")
 			}
 		}
 	}
@@ -89,7 +92,8 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 		}
 		l.Forward, l.ForwardNoGrad, l.Backward = l.Forward*x, l.ForwardNoGrad*x, l.Backward*x
 		l.Output, l.Saved, l.Gradient = size(l.Output), size(l.Saved), size(l.Gradient)
-		l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp = size(l.ForwardTmp), size(l.ForwardNoGradTmp), size(l.BackwardTmp)
+		l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp = size(l.ForwardTmp), size(l.ForwardNoGradTmp),
+			size(l.BackwardTmp)
 		l.BackwardEarly = l.BackwardEarly * int64(to) / int64(from)
 		out.Layers[i] = l
 	}

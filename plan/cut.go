@@ -83,7 +83,8 @@ func (t *stageTerms) cost(start, end int) amounts {
 	}
 	for _, s := range t.skips {
 		switch {
-		case s.from < start && slices.ContainsFunc(s.to, func(to int) bool { return start <= to && to < end }):
+		case s.from < start && slices.ContainsFunc(s.to,
+			func(to int) bool { return start <= to && to < end }):
 			sum.add(s.in)
 		case start <= s.from && s.from < end && s.to[len(s.to)-1] >= end:
 			sum.add(s.out)
@@ -147,7 +148,8 @@ type cell struct {
 
 // pass returns the best cut into stages of at most bound; of no counts if there is none. join makes
 // the value of a cut from the cost of its first stage and the value of the rest.
-func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint128) (counts []int, value uint128) {
+func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint128) (counts []int,
+	value uint128) {
 	n := len(c.stages)
 	table := make([][]cell, n+1)
 	table[n] = make([]cell, c.layers+1)
@@ -198,7 +200,8 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint12
 // promises, and the cost of each stage.
 func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 	if n := len(stages); n < 1 || n > layers {
-		return nil, nil, refuse("the number of stages", n, "", fmt.Sprintf("want 1 to the number of layers, %d", layers))
+		return nil, nil, refuse("the number of stages", n, "",
+			fmt.Sprintf("want 1 to the number of layers, %d", layers))
 	}
 	largest, count := 0.0, 0
 	for _, t := range stages {
@@ -212,7 +215,8 @@ func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 		}
 	}
 	if math.IsInf(largest, 0) {
-		return nil, nil, fmt.Errorf("plan: the cost of a layer is more than a float64 holds: give it in a larger unit")
+		return nil, nil, fmt.Errorf("plan: the cost of a layer is more than a float64 holds: give it in " +
+			"a larger unit")
 	}
 	_, exponent := math.Frexp(largest)
 	c := &cutter{layers: layers, stages: stages, unit: 52 - bits.Len(uint(count/len(stages))) - exponent}

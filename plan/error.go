@@ -68,7 +68,8 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 func (s Shortage) String() string {
 	text := fmt.Sprintf("stage %d on %s needs %s", s.Stage, s.Device, arg.Size(s.Least))
 	if len(s.Others) > 0 {
-		text = fmt.Sprintf("%s on %s need %s", arg.Numbered("stage", append([]int{s.Stage}, s.Others...)), s.Device, arg.Size(s.Least))
+		text = fmt.Sprintf("%s on %s need %s", arg.Numbered("stage", append([]int{s.Stage}, s.Others...)),
+			s.Device, arg.Size(s.Least))
 	}
 	if s.SetBy != "" {
 		text += fmt.Sprintf(", set by %s,", s.SetBy)
@@ -91,5 +92,6 @@ func (e *MemoryError) Shortages() string {
 }
 
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("pipe: %s; use a limit of at least %s, more chunks, or more stages", e.Shortages(), arg.Size(e.Least()))
+	return fmt.Sprintf("pipe: %s; use a limit of at least %s, more chunks, or more stages", e.Shortages(),
+		arg.Size(e.Least()))
 }

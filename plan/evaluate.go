@@ -124,7 +124,8 @@ func (p *space) deviceProblem(w int, c cut) Problem {
 func (p *space) plannedTimes(plan *Plan, s int, c cut) stageTimes {
 	t := p.times(s, c[s], c[s+1])
 	for _, m := range plan.Stages[s].MicroBatches {
-		t.each = append(t.each, microTimes{nanos(m.Forward, 1), nanos(m.Recompute, 1), nanos(m.Backward, 1) - t.second})
+		t.each = append(t.each, microTimes{nanos(m.Forward, 1), nanos(m.Recompute, 1),
+			nanos(m.Backward, 1) - t.second})
 	}
 	return t
 }
@@ -135,7 +136,8 @@ func durations(times []stageTimes) func(schedule.Action) time.Duration {
 		t := &times[a.Stage]
 		forward, recompute, backward := t.forward, t.recompute, t.backward
 		if t.each != nil {
-			forward, recompute, backward = t.each[a.MicroBatch].forward, t.each[a.MicroBatch].recompute, t.each[a.MicroBatch].backward
+			forward, recompute, backward = t.each[a.MicroBatch].forward, t.each[a.MicroBatch].recompute,
+				t.each[a.MicroBatch].backward
 		}
 		switch a.Kind {
 		case schedule.Forward:

@@ -16,7 +16,8 @@ type Explanation struct {
 	Slowest int     `json:"slowest_device"` // the device that is busy longest
 	Busy    float64 `json:"busy"`           // its share of the step
 	Slow    []Share `json:"slow"`           // its slowest units, at most three
-	// Fullest is the device with the greatest peak relative to its limit, or without limits the greatest peak.
+	// Fullest is the device with the greatest peak relative to its limit, or without limits the
+	// greatest peak.
 	Fullest int     `json:"fullest_device"`
 	Full    []Share `json:"full"` // its units with the most bytes, at most three
 	Gains   []Gain  `json:"gains"`
@@ -44,7 +45,8 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 	plan *Candidate) (*Explanation, error) {
 	measured, ok := profile.of(plan.Rows, plan.Threads)
 	if !ok || plan.Planned == nil {
-		return nil, fmt.Errorf("plan: the plan is for %d rows and %d threads, which the profile does not have", plan.Rows,
+		return nil, fmt.Errorf("plan: the plan is for %d rows and %d threads, which the profile does not "+
+			"have", plan.Rows,
 			plan.Threads)
 	}
 	out := &Explanation{}
@@ -75,7 +77,10 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 	}
 	out.Slow, out.Full = shares(out.Slowest, took), shares(out.Fullest, held)
 	again := func(what string, m Machine, w Options) error {
-		w.Progress = func(schedule string, done, all int) { wishes.report(schedule+", with "+what, done, all) }
+		w.Progress = func(schedule string, done,
+			all int) {
+			wishes.report(schedule+", with "+what, done, all)
+		}
 		r, err := Search(ctx, profile, m, w)
 		if err == nil {
 			g := Gain{What: what, Step: plan.Step}

@@ -16,7 +16,8 @@ import (
 func chain(t *rapid.T, layers int) (c remat.Chain) {
 	bytes := func(name string) int64 { return rapid.Int64Range(0, 100).Draw(t, name) }
 	micros := func(name string) float64 { return float64(rapid.IntRange(1, 50).Draw(t, name)) }
-	c = remat.Chain{Input: bytes("input"), InputGradient: bytes("input gradient"), Loss: remat.Loss{Backward: micros("loss")}}
+	c = remat.Chain{Input: bytes("input"), InputGradient: bytes("input gradient"),
+		Loss: remat.Loss{Backward: micros("loss")}}
 	for i := range layers {
 		output := bytes("output")
 		c.Layers = append(c.Layers, remat.Layer{
@@ -32,7 +33,8 @@ func chain(t *rapid.T, layers int) (c remat.Chain) {
 func withPrologue(c remat.Chain, prologue int, peak int64) plan.StageCosts {
 	out := plan.CostsOf(c)
 	if out.Prologue = prologue; prologue > 0 {
-		out.Footprint, out.Times = remat.FootprintOf(c, prologue), append(make([]remat.UnitTimes, prologue), out.Times...)
+		out.Footprint, out.Times = remat.FootprintOf(c, prologue),
+			append(make([]remat.UnitTimes, prologue), out.Times...)
 		out.Footprint.Units[0].Keep = [3]int64{peak, peak, peak}
 		out.Units = append(slices.Repeat([]int{1}, prologue), out.Units...)
 	}
@@ -47,10 +49,12 @@ func problem(t *rapid.T) plan.Problem {
 	devices := rapid.IntRange(1, stages).Draw(t, "devices")
 	p.Schedule = rapid.SampledFrom([]schedule.Generator{nil, schedule.GPipe}).Draw(t, "schedule")
 	if devices == stages && rapid.Bool().Draw(t, "1F1B") {
-		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.OneFOneB, schedule.ZeroBubbleH1, schedule.ZeroBubbleH2}).Draw(t, "other schedule")
+		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.OneFOneB, schedule.ZeroBubbleH1,
+			schedule.ZeroBubbleH2}).Draw(t, "other schedule")
 	}
 	for i := range devices {
-		p.Devices = append(p.Devices, plan.ProblemDevice{Name: fmt.Sprint("cpu:", i), Live: rapid.Int64Range(0, 100).Draw(t, "live")})
+		p.Devices = append(p.Devices, plan.ProblemDevice{Name: fmt.Sprint("cpu:", i),
+			Live: rapid.Int64Range(0, 100).Draw(t, "live")})
 		if rapid.Bool().Draw(t, "limited") {
 			p.Devices[i].Limit = rapid.Int64Range(1, 4000).Draw(t, "limit")
 		}
@@ -65,7 +69,8 @@ func problem(t *rapid.T) plan.Problem {
 		s.Layers = units
 		if s.Policy == plan.Optimal {
 			prologue, peak := 0, int64(0)
-			if i == 0 || p.Stages[i-1].Policy == plan.Optimal && len(p.Stages[i-1].Costs.Units) == p.Stages[i-1].Costs.Prologue {
+			if i == 0 || p.Stages[i-1].Policy == plan.Optimal &&
+				len(p.Stages[i-1].Costs.Units) == p.Stages[i-1].Costs.Prologue {
 				prologue = rapid.IntRange(0, units).Draw(t, "prologue")
 			}
 			c := chain(t, units-prologue)
@@ -84,7 +89,8 @@ func problem(t *rapid.T) plan.Problem {
 				s.Costs.Units[k] = rapid.IntRange(1, 3).Draw(t, "layers of a unit")
 				s.Layers += s.Costs.Units[k]
 			}
-			s.Memory = plan.Memory{State: rapid.Int64Range(0, 50).Draw(t, "state"), Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
+			s.Memory = plan.Memory{State: rapid.Int64Range(0, 50).Draw(t, "state"),
+				Gradients: rapid.Bool().Draw(t, "gradients"), BatchInput: i == 0}
 		}
 		p.Stages = append(p.Stages, s)
 	}

@@ -19,8 +19,10 @@ func randomSpace(t *rapid.T, mostUnits, mostDevices, mostChunks int) *space {
 	v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
 	devices := rapid.IntRange(1, mostDevices).Draw(t, "devices")
 	units := rapid.IntRange(devices*v, max(mostUnits, devices*v)).Draw(t, "units")
-	w := Options{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit"), State: rapid.IntRange(0, 2).Draw(t, "state")}
-	p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), w, s.Name, v, rapid.IntRange(1, mostChunks).Draw(t, "micro-batches"))
+	w := Options{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit"),
+		State: rapid.IntRange(0, 2).Draw(t, "state")}
+	p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), w, s.Name, v,
+		rapid.IntRange(1, mostChunks).Draw(t, "micro-batches"))
 	p.wishes.Plans = 1 << 30
 	return p
 }
@@ -39,7 +41,8 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 			}
 			need, least := max(planned.need, 1), p.leastBytes(w, c)
 			if least > need {
-				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m, c, w, need, least)
+				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m,
+					c, w, need, least)
 			}
 			sum, bounds, n = sum+float64(need), bounds+float64(least), n+1
 		}
@@ -47,8 +50,8 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 	t.Logf("%d devices, the bound is %.1f %% of what they need", n, 100*bounds/sum)
 }
 
-// leastOfAll is the least limit of all cuts, which are planned as a whole within a single byte, and how many cuts
-// there are.
+// leastOfAll is the least limit of all cuts, which are planned as a whole within a single byte, and how
+// many cuts there are.
 func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {
 	least = none
 	everyCut(p.units, p.stages(), func(c cut) {
@@ -80,7 +83,8 @@ func TestLeastLimit(t *testing.T) {
 
 func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	p := randomSpace(t, mostUnits, mostDevices, mostChunks)
-	w := Options{Devices: len(p.workers), Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name}, MicroBatches: []int{p.m}, State: p.wishes.State, Limit: 1}
+	w := Options{Devices: len(p.workers), Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name},
+		MicroBatches: []int{p.m}, State: p.wishes.State, Limit: 1}
 	of := Profile{[]Costs{{Chain: p.chain}}}
 	within := func(limit int64) *Result {
 		w.Limit = limit
@@ -96,10 +100,12 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	}
 	told := within(1)
 	if told.Best != nil || told.Short == nil || told.Short.Least() < least {
-		t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m, told.Short, cuts, least)
+		t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m,
+			told.Short, cuts, least)
 	}
 	if r := within(told.Short.Least()); r.Best == nil {
-		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m, told.Short.Least())
+		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m,
+			told.Short.Least())
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 // Machine is the devices and links to train on.
 type Machine struct {
 	Devices []Device // at least one; stages are placed in this order
-	Links   []Link   // between two devices the last that joins them counts; without one a transfer costs nothing
+	// between two devices the last that joins them counts; without one a transfer costs nothing
+	Links []Link
 }
 
 // Device is a device of a machine.
@@ -103,7 +104,10 @@ func (m Machine) between(a, b string) (h linkCost) {
 	if a == b {
 		return linkCost{}
 	}
-	joins := func(l Link, a, b string) bool { return (l.From == "" || l.From == a) && (l.To == "" || l.To == b) }
+	joins := func(l Link, a, b string) bool {
+		return (l.From == "" || l.From == a) &&
+			(l.To == "" || l.To == b)
+	}
 	for _, l := range m.Links {
 		if joins(l, a, b) || joins(l, b, a) {
 			h = linkCost{l.Latency, l.Bandwidth}
@@ -252,7 +256,8 @@ func ParseMachine(data []byte) (Machine, error) {
 		return Machine{}, fmt.Errorf("plan: %w", err)
 	}
 	wrong := func(path string, value any, want string) (Machine, error) {
-		return Machine{}, fmt.Errorf("plan: %w", &strict.Error{Path: path, Reason: fmt.Sprintf("%v; want %s", value, want)})
+		return Machine{}, fmt.Errorf("plan: %w",
+			&strict.Error{Path: path, Reason: fmt.Sprintf("%v; want %s", value, want)})
 	}
 	if file.Version != 1 {
 		return wrong("version", file.Version, "1")
@@ -275,9 +280,11 @@ func ParseMachine(data []byte) (Machine, error) {
 	}
 	for i, l := range file.Links {
 		if !(math.Abs(l.Latency) <= micros(maxLatency)) {
-			return wrong(fmt.Sprintf("links[%d].latency_us", i), l.Latency, fmt.Sprintf("0 to %.0f", micros(maxLatency)))
+			return wrong(fmt.Sprintf("links[%d].latency_us", i), l.Latency,
+				fmt.Sprintf("0 to %.0f", micros(maxLatency)))
 		}
-		m.Links = append(m.Links, Link{l.From, l.To, time.Duration(l.Latency * float64(time.Microsecond)), l.Bandwidth})
+		m.Links = append(m.Links, Link{l.From, l.To, time.Duration(l.Latency * float64(time.Microsecond)),
+			l.Bandwidth})
 	}
 	return m, m.check()
 }

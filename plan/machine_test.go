@@ -19,7 +19,8 @@ func TestParseMachine(t *testing.T) {
 		t.Errorf("the link is %+v, want that of the two", h)
 	}
 	for _, whole := range []string{"80000000000", "80e9", "8.0E+10"} {
-		m, err := ParseMachine([]byte(`{"version":1,"devices":[{"name":"gpu","bytes":` + whole + `,"threads":1,"speed":1}]}`))
+		m, err := ParseMachine([]byte(`{"version":1,"devices":[{"name":"gpu","bytes":` + whole +
+			`,"threads":1,"speed":1}]}`))
 		if err != nil || m.Devices[0].Bytes != 80e9 {
 			t.Errorf("bytes of %s: %+v, %v", whole, m, err)
 		}
@@ -74,17 +75,21 @@ func TestExtremeMachines(t *testing.T) {
 
 // A device is shared by as few stages as there have to be, and its bytes are theirs in equal parts.
 func TestDevicesAreSharedByAsFewAsThereAre(t *testing.T) {
-	m := Machine{Devices: []Device{{Name: "a", Bytes: 1200, Threads: 8}, {Name: "b", Bytes: 900, Threads: 2}, {Name: "c", Bytes: 600, Threads: 1}}}
+	m := Machine{Devices: []Device{{Name: "a", Bytes: 1200, Threads: 8},
+		{Name: "b", Bytes: 900, Threads: 2}, {Name: "c", Bytes: 600, Threads: 1}}}
 	for _, test := range []struct {
 		threads, n int
 		want       []worker
 	}{
 		{1, 1, []worker{{name: "a", bytes: 1200}}},
 		{1, 3, []worker{{name: "a", bytes: 1200}, {name: "b", bytes: 900}, {name: "c", bytes: 600}}},
-		{1, 4, []worker{{name: "a/0", bytes: 600}, {name: "a/1", bytes: 600}, {name: "b/0", bytes: 450}, {name: "b/1", bytes: 450}}},
-		{1, 6, []worker{{name: "a/0", bytes: 400}, {name: "a/1", bytes: 400}, {name: "a/2", bytes: 400}, {name: "b/0", bytes: 450}, {name: "b/1", bytes: 450}, {name: "c", bytes: 600}}},
+		{1, 4, []worker{{name: "a/0", bytes: 600}, {name: "a/1", bytes: 600}, {name: "b/0", bytes: 450},
+			{name: "b/1", bytes: 450}}},
+		{1, 6, []worker{{name: "a/0", bytes: 400}, {name: "a/1", bytes: 400}, {name: "a/2", bytes: 400},
+			{name: "b/0", bytes: 450}, {name: "b/1", bytes: 450}, {name: "c", bytes: 600}}},
 		{2, 2, []worker{{name: "a", bytes: 1200}, {name: "b", bytes: 900}}},
-		{2, 5, []worker{{name: "a/0", bytes: 300}, {name: "a/1", bytes: 300}, {name: "a/2", bytes: 300}, {name: "a/3", bytes: 300}, {name: "b", bytes: 900}}},
+		{2, 5, []worker{{name: "a/0", bytes: 300}, {name: "a/1", bytes: 300}, {name: "a/2", bytes: 300},
+			{name: "a/3", bytes: 300}, {name: "b", bytes: 900}}},
 		{8, 1, []worker{{name: "a", bytes: 1200}}},
 	} {
 		var got []worker

@@ -51,13 +51,15 @@ func (w Options) named() (list []schedule.Schedule, err error) {
 }
 
 func (w Options) check() error {
-	for field, value := range map[string]int64{"Batch": int64(w.Batch), "Devices": int64(w.Devices), "Limit": w.Limit,
+	for field, value := range map[string]int64{"Batch": int64(w.Batch), "Devices": int64(w.Devices),
+		"Limit": w.Limit,
 		"State": int64(w.State), "Work": int64(w.Work), "Plans": int64(w.Plans)} {
 		if err := arg.AtLeast("plan", field, value, 0); err != nil {
 			return err
 		}
 	}
-	for field, list := range map[string][]int{"MicroBatches": w.MicroBatches, "Virtual": w.Virtual, "Replicas": w.Replicas} {
+	for field, list := range map[string][]int{"MicroBatches": w.MicroBatches, "Virtual": w.Virtual,
+		"Replicas": w.Replicas} {
 		for _, n := range list {
 			if err := arg.Between("plan", field, n, 1, mostMicroBatches); err != nil {
 				return err

@@ -154,7 +154,8 @@ func (p *Plan) Fewer(microBatches int) *Plan {
 		return p
 	}
 	out := *p
-	out.Program, out.Stages, out.Devices = p.Program.Fewer(microBatches), slices.Clone(p.Stages), slices.Clone(p.Devices)
+	out.Program, out.Stages, out.Devices = p.Program.Fewer(microBatches), slices.Clone(p.Stages),
+		slices.Clone(p.Devices)
 	for i := range out.Stages {
 		s := &out.Stages[i]
 		s.MicroBatches = s.MicroBatches[:microBatches]
@@ -234,7 +235,8 @@ func (p *Plan) Reducing(bytes []int64) *Plan {
 		return p
 	}
 	out := *p
-	out.Program, out.Devices, out.Stages = schedule.AddReduce(p.Program), slices.Clone(p.Devices), slices.Clone(p.Stages)
+	out.Program, out.Devices, out.Stages = schedule.AddReduce(p.Program), slices.Clone(p.Devices),
+		slices.Clone(p.Stages)
 	for i := range out.Devices {
 		most := int64(0)
 		for k := range out.Stages {

@@ -26,7 +26,8 @@ func TestSolve(t *testing.T) {
 		if errors.As(err, &lack) {
 			short++
 			for _, s := range lack.Stages {
-				if s.Least <= s.Limit || s.Limit != device(s).Limit || !strings.Contains(err.Error(), s.String()) {
+				if s.Least <= s.Limit || s.Limit != device(s).Limit ||
+					!strings.Contains(err.Error(), s.String()) {
 					t.Fatalf("%+v of %v", s, err)
 				}
 				device(s).Limit = s.Least - 1
@@ -35,7 +36,8 @@ func TestSolve(t *testing.T) {
 			if refused == nil { // the least is now and then some bytes too high; see Shortage
 				for _, s := range lack.Stages {
 					at := p.Stages[s.Stage].Device
-					if d := lower.Devices[at]; d.Peak > d.Limit || float64(s.Least-d.Peak) > 0.1*float64(s.Least-d.Base) {
+					if d := lower.Devices[at]; d.Peak > d.Limit ||
+						float64(s.Least-d.Peak) > 0.1*float64(s.Least-d.Base) {
 						t.Fatalf("%d bytes do where %d are said to be the least", d.Peak, s.Least)
 					}
 				}
@@ -55,7 +57,9 @@ func TestSolve(t *testing.T) {
 		}
 		for i, s := range found.Stages {
 			d := found.Devices[s.Device]
-			if s.Policy == plan.Optimal && (d.Limit != p.Devices[s.Device].Limit || d.Limit > 0 && d.Peak > d.Limit || d.Base < p.Devices[s.Device].Live) {
+			if s.Policy == plan.Optimal &&
+				(d.Limit != p.Devices[s.Device].Limit || d.Limit > 0 && d.Peak > d.Limit ||
+					d.Base < p.Devices[s.Device].Live) {
 				t.Errorf("stage %d: %+v", i, d)
 			}
 		}
@@ -83,7 +87,8 @@ func TestRefit(t *testing.T) {
 	c := remat.Chain{Input: 10, Loss: remat.Loss{Backward: 1},
 		Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 10, Saved: 20,
 			Gradient: 10}}}
-	p := plan.Problem{MicroBatches: 2, Devices: []plan.ProblemDevice{{Name: "cpu:0", Limit: 1000, Live: 500}}, Stages: []plan.Stage{{
+	p := plan.Problem{MicroBatches: 2, Devices: []plan.ProblemDevice{{Name: "cpu:0", Limit: 1000,
+		Live: 500}}, Stages: []plan.Stage{{
 		Layers: 1, Policy: plan.Optimal, Costs: plan.CostsOf(c),
 	}}}
 	made, err := plan.Solve(context.Background(), p)
@@ -103,7 +108,8 @@ func TestRefit(t *testing.T) {
 		if (now != nil) != tt.fits {
 			t.Errorf("%+v: %v", tt, now)
 		}
-		if now != nil && (now.Devices[0].Peak != peak+tt.live-500 || now.Devices[0].Base != tt.live || made.Devices[0].Peak != peak) {
+		if now != nil && (now.Devices[0].Peak != peak+tt.live-500 || now.Devices[0].Base != tt.live ||
+			made.Devices[0].Peak != peak) {
 			t.Errorf("%+v: %+v", tt, now.Devices[0])
 		}
 	}
@@ -126,7 +132,8 @@ worker 0: 0F0 0F1 0R0 0B0 0R1 0B1
 		fits        bool
 	}{{20, 900, true}, {21, 901, false}} {
 		got := p.Reducing([]int64{tt.bytes})
-		if err := got.Check(); got.Devices[0].Peak != tt.peak || (err == nil) != tt.fits || !got.Program.Reduces() || got.Reducing([]int64{7}) != got {
+		if err := got.Check(); got.Devices[0].Peak != tt.peak || (err == nil) != tt.fits ||
+			!got.Program.Reduces() || got.Reducing([]int64{7}) != got {
 			t.Errorf("%+v: %v\n%v", tt, err, got)
 		}
 	}
@@ -167,13 +174,15 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		{"F0 S1", "K0 S1", "operation 0 is K0; want F0"},
 		{"peak=880", "peak=901", "a peak of 901 bytes with a limit of 900"},
 		{"1>0B0 0B0", "0B0 1>0B0", "worker 0"},
-		{"stages=2 micro-batches=2\nworker 0", "stages=3 micro-batches=2\nworker 0", "missing: 2F0 is on no worker"},
+		{"stages=2 micro-batches=2\nworker 0", "stages=3 micro-batches=2\nworker 0",
+			"missing: 2F0 is on no worker"},
 		{"0-1 times", "1-1 times", `line 7: micro-batches "1-1"; want those from 0 on`},
 		{"times=4.5/1/7", "times=4.5/1", "line 7: times=4.5/1: want three numbers"},
 		{"times=4.5/1/7", "times=4.5/1/NaN", `"NaN" is no number of microseconds`},
 		{"time=25", "time=-1", `line 2: time=-1: "-1" is no number`},
 		{"time=25", "tim=25", `line 2: "tim=25"; want limit`},
-		{"device cpu:0\n", "device cpu:0\ndevice cpu:0\n", "2 stages on 3 devices, and a program for 2 stages on 2"},
+		{"device cpu:0\n", "device cpu:0\ndevice cpu:0\n",
+			"2 stages on 3 devices, and a program for 2 stages on 2"},
 		{"device=cpu:1", "device=cpu:0", "want a policy of optimal for all stages of a device"},
 		{"device=cpu:1", "device=cpu:2", `line 6: stage 1 is on device "cpu:2", and no line before`},
 		{"device=cpu:1 ", "", `line 6: stage 1 is on device ""`},
@@ -199,7 +208,8 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		t.Error("a nil plan is valid")
 	}
 	if _, err := plan.Solve(context.Background(),
-		plan.Problem{MicroBatches: 0}); err == nil || !strings.Contains(err.Error(), "MicroBatches is 0; want at least 1") {
+		plan.Problem{MicroBatches: 0}); err == nil ||
+		!strings.Contains(err.Error(), "MicroBatches is 0; want at least 1") {
 		t.Errorf("got %v", err)
 	}
 	if step := p.Step(); step != 0 {
@@ -225,7 +235,8 @@ worker 0: ` + worker + "\n")
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("device cpu:0 peak=3\nstage 0 device=cpu:0 layers=1 policy=never\n  0 S0 L B0\nprogram whole stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
+	f.Add("device cpu:0 peak=3\nstage 0 device=cpu:0 layers=1 policy=never\n  0 S0 L B0\nprogram whole " +
+		"stages=1 micro-batches=1\nworker 0: 0F0 0B0\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := plan.Parse(text)
 		if err != nil {
@@ -241,11 +252,13 @@ func FuzzParse(f *testing.F) {
 // A stage whose units take next to nothing, and less than what runs in front of them, is refused
 // with what that takes.
 func TestThePrologueTakesMost(t *testing.T) {
-	c := remat.Chain{Loss: remat.Loss{Backward: 1}, Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 1}}}
+	c := remat.Chain{Loss: remat.Loss{Backward: 1},
+		Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 1}}}
 	s := plan.Stage{Layers: 2, Policy: plan.Optimal,
 		Costs:  withPrologue(c, 1, 200),
 		Memory: plan.Memory{BatchInput: true}}
-	p := plan.Problem{MicroBatches: 2, Devices: []plan.ProblemDevice{{Name: "cpu:0", Limit: 100}}, Stages: []plan.Stage{s}}
+	p := plan.Problem{MicroBatches: 2, Devices: []plan.ProblemDevice{{Name: "cpu:0", Limit: 100}},
+		Stages: []plan.Stage{s}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_, err := plan.Solve(ctx, p)

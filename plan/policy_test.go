@@ -12,7 +12,10 @@ import (
 func TestHeld(t *testing.T) {
 	for _, policy := range []plan.Policy{plan.ExceptLast, plan.Never, plan.Always} {
 		for m := 1; m <= 9; m++ {
-			recomputed := func(i int) bool { return policy == plan.Always || policy == plan.ExceptLast && i > 0 }
+			recomputed := func(i int) bool {
+				return policy == plan.Always || policy == plan.ExceptLast &&
+					i > 0
+			}
 			p, err := schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: m,
 				Recompute: func(_, i int) bool { return recomputed(i) }})
 			if err != nil {
@@ -33,12 +36,14 @@ func TestHeld(t *testing.T) {
 				case a.Kind == schedule.Backward:
 					now.graphs--
 				}
-				if now.graphs > most.graphs || now.graphs == most.graphs && now.inputs > most.inputs { // a graph is more than an input
+				// a graph is more than an input
+				if now.graphs > most.graphs || now.graphs == most.graphs && now.inputs > most.inputs {
 					most = now
 				}
 			}
 			if graphs, inputs := policy.Held(m); (held{graphs, inputs}) != most {
-				t.Errorf("%v of %d: %d graphs and %d inputs, the schedule holds %+v", policy, m, graphs, inputs, most)
+				t.Errorf("%v of %d: %d graphs and %d inputs, the schedule holds %+v", policy, m, graphs,
+					inputs, most)
 			}
 			if got, want := policy.Recomputed(m), float64(count)/float64(m); got != want {
 				t.Errorf("%v of %d: %v are recomputed, the schedule recomputes %v", policy, m, got, want)

@@ -74,7 +74,8 @@ func (r *replay) update(microBatch int) {
 
 // bytesOf replays a micro-batch.
 func (r *replay) bytesOf(microBatch int) bytesOver {
-	m := &micro{replay: r, out: newBytesOver(len(r.all.peak)), microBatch: microBatch, first: r.g.First[r.worker],
+	m := &micro{replay: r, out: newBytesOver(len(r.all.peak)), microBatch: microBatch,
+		first:  r.g.First[r.worker],
 		states: map[int]*inFlight{}, due: map[int][]*block{}, sent: map[schedule.Action]map[[3]int]*block{}}
 	m.run()
 	return m.out
@@ -101,14 +102,16 @@ type micro struct {
 	*replay
 	out        bytesOver
 	microBatch int
-	first      int                                   // id of the worker's first action
-	at         int                                   // place of the action under way
-	live       int64                                 // bytes of the micro-batch
-	gathered   int64                                 // statistics, by the first micro-batch; they stay until the last one's forward is over
-	most       int64                                 // in the action under way
-	states     map[int]*inFlight                     // by stage
-	due        map[int][]*block                      // by action: the blocks that no longer wait when it begins
-	sent       map[schedule.Action]map[[3]int]*block // by receive on the worker itself
+	first      int   // id of the worker's first action
+	at         int   // place of the action under way
+	live       int64 // bytes of the micro-batch
+	// statistics, by the first micro-batch; they stay until the last one's forward is over
+	gathered int64
+	most     int64             // in the action under way
+	states   map[int]*inFlight // by stage
+	// by action: the blocks that no longer wait when it begins
+	due  map[int][]*block
+	sent map[schedule.Action]map[[3]int]*block // by receive on the worker itself
 }
 
 func (m *micro) run() {
@@ -125,7 +128,8 @@ func (m *micro) run() {
 		m.out.peak[m.at] = max(m.most, m.live) - before
 		m.out.after[m.at] += m.live - before
 		if m.gathered > 0 {
-			last, _ := m.g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: m.g.Actions[id].Stage, MicroBatch: m.p.MicroBatches() - 1})
+			last, _ := m.g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: m.g.Actions[id].Stage,
+				MicroBatch: m.p.MicroBatches() - 1})
 			m.out.after[last-m.first] -= m.gathered
 			m.live, m.gathered = m.live-m.gathered, 0
 		}
@@ -256,7 +260,8 @@ func (p *Plan) backwardKind(g *schedule.Graph, stage, microBatch int) remat.Back
 	if microBatch == 0 && !p.Stages[stage].memory.Gradients {
 		kind = remat.Makes
 	}
-	if _, split := g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: stage, MicroBatch: microBatch}); split {
+	if _, split := g.IndexOf(schedule.Action{Kind: schedule.BackwardInput, Stage: stage,
+		MicroBatch: microBatch}); split {
 		kind += remat.MakesLater
 	}
 	return kind
@@ -339,7 +344,8 @@ func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred
 
 // receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
 // are the memory that was sent, from another a copy.
-func (r *micro) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks, parcel remat.Parcel) {
+func (r *micro) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks,
+	parcel remat.Parcel) {
 	if into[boundary] == nil {
 		into[boundary] = make([]*block, len(of.At[boundary]))
 	}

@@ -21,7 +21,8 @@ func TestPeakOfOneMicroBatchIsThatOfItsOperations(t *testing.T) {
 			if from >= 0 {
 				made = first.Layers[from].Output
 			}
-			first.Carries = []remat.Carry{{From: from, To: rapid.IntRange(from+1, n).Draw(t, "to"), Bytes: rapid.Int64Range(0, made).Draw(t, "carried")}}
+			first.Carries = []remat.Carry{{From: from, To: rapid.IntRange(from+1, n).Draw(t, "to"),
+				Bytes: rapid.Int64Range(0, made).Draw(t, "carried")}}
 		}
 		p := plan.Problem{
 			Devices: []plan.ProblemDevice{{Name: "cpu:0"}}, MicroBatches: 1,
@@ -34,7 +35,8 @@ func TestPeakOfOneMicroBatchIsThatOfItsOperations(t *testing.T) {
 				t.Fatal(wrong)
 			}
 			if d := found.Devices[0]; d.Peak != d.Base+report.Peak {
-				t.Fatalf("the plan says %d bytes beside %d, its operations take %d:\n%v", d.Peak-d.Base, d.Base, report.Peak, found)
+				t.Fatalf("the plan says %d bytes beside %d, its operations take %d:\n%v", d.Peak-d.Base,
+					d.Base, report.Peak, found)
 			}
 			p.Devices[0].Limit = found.Devices[0].Peak - 1
 			if p.Devices[0].Limit == 0 {

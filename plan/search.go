@@ -222,7 +222,8 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	for w, d := range plan.Devices {
 		out.Peaks = append(out.Peaks, d.Peak)
 		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
-			return nil, fmt.Errorf("plan: device %s takes %d bytes of %d, which is a fault of penstock", d.Name, d.Peak, limit)
+			return nil, fmt.Errorf("plan: device %s takes %d bytes of %d, which is a fault of penstock",
+				d.Name, d.Peak, limit)
 		}
 	}
 	return out, nil
@@ -270,7 +271,8 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 			chunks := w.MicroBatches
 			if w.Batch > 0 {
 				m := w.Batch / (r * max(c.Rows, 1))
-				if m*r*c.Rows != w.Batch || m > mostMicroBatches || chunks != nil && !slices.Contains(chunks, m) {
+				if m*r*c.Rows != w.Batch || m > mostMicroBatches || chunks != nil &&
+					!slices.Contains(chunks, m) {
 					continue
 				}
 				chunks = []int{m}
@@ -282,7 +284,8 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 				fewest, most = 1, min(machine.Parts(threads)/r, profile.units())
 			}
 			if fewest*r > parts {
-				why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", fewest*r, threads, parts)
+				why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", fewest*r,
+					threads, parts)
 				continue
 			}
 			for n := fewest; n <= most; n++ {

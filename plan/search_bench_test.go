@@ -15,7 +15,8 @@ import (
 func madeUp(units int) remat.Chain {
 	c := remat.Chain{Input: 1 << 20, Loss: remat.Loss{Backward: 5}}
 	for i := range units {
-		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: float64(60 + i*i*31%170), Output: int64(1+i*7%5) << 18, WeightGradient: int64(1+i*13%9) << 16}
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: float64(60 + i*i*31%170),
+			Output: int64(1+i*7%5) << 18, WeightGradient: int64(1+i*13%9) << 16}
 		l.ForwardNoGrad, l.Backward = l.Forward, 2*l.Forward+float64(i*17%40)
 		l.Saved, l.Gradient = l.Output*3, l.Output
 		c.Layers = append(c.Layers, l)

@@ -18,7 +18,8 @@ func TestBruteForce(t *testing.T) {
 		v := rapid.SampledFrom(virtuals(s)).Draw(t, "virtual")
 		devices := rapid.IntRange(1, 4).Draw(t, "devices")
 		units := rapid.IntRange(devices*v, max(12, devices*v)).Draw(t, "units")
-		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v, rapid.IntRange(1, 6).Draw(t, "micro-batches"))
+		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v,
+			rapid.IntRange(1, 6).Draw(t, "micro-batches"))
 		f, err := p.best(context.Background(), none, none)
 		if err != nil {
 			t.Fatal(err)
@@ -26,7 +27,8 @@ func TestBruteForce(t *testing.T) {
 		least := int64(none)
 		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plain(c)) })
 		if f.step != least || f.bound != least {
-			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, p.m, f.cut, f.step, f.bound, least)
+			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, p.m, f.cut,
+				f.step, f.bound, least)
 		}
 		if took, ok := judged(t, p, f.cut); !ok || took != least {
 			t.Fatalf("%s v=%d m=%d: %v takes %d ns as planned, found %d", s.Name, v, p.m, f.cut, took, least)
@@ -69,6 +71,7 @@ func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 		}
 	})
 	if min(f.step, none) != least || f.bound != least {
-		t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, m, w.Limit, f.cut, f.step, f.bound, least)
+		t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, m,
+			w.Limit, f.cut, f.step, f.bound, least)
 	}
 }

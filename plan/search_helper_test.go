@@ -19,7 +19,8 @@ func randomChain(t *rapid.T, units int) remat.Chain {
 	c := remat.Chain{Input: bytes("input", 50), Loss: remat.Loss{Backward: micros("loss") / 10}}
 	equal := rapid.IntRange(0, 2).Draw(t, "equal units") == 0
 	for i := range units {
-		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: micros("forward"), Backward: micros("backward")}
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: micros("forward"),
+			Backward: micros("backward")}
 		l.ForwardNoGrad = l.Forward * 0.875
 		if rapid.Bool().Draw(t, "adds") {
 			l.BackwardLater = micros("later")
@@ -34,7 +35,9 @@ func randomChain(t *rapid.T, units int) remat.Chain {
 	}
 	if rapid.Bool().Draw(t, "deferred is known") {
 		for range units {
-			d := remat.Deferred{Bytes: bytes("deferred", 100), Input: rapid.Bool().Draw(t, "input"), Gradient: rapid.Bool().Draw(t, "gradient"), Share: float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8,
+			d := remat.Deferred{Bytes: bytes("deferred", 100), Input: rapid.Bool().Draw(t, "input"),
+				Gradient: rapid.Bool().Draw(t,
+					"gradient"), Share: float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8,
 				Longer: float64(rapid.IntRange(0, 9).Draw(t, "longer"))}
 			c.Deferred = append(c.Deferred, d)
 		}
@@ -47,20 +50,24 @@ func randomMachine(t *rapid.T, devices int) Machine {
 	var m Machine
 	equal := rapid.Bool().Draw(t, "equal devices")
 	for i := range devices {
-		d := Device{Name: fmt.Sprint("d", i), Speed: rapid.SampledFrom([]float64{1, 1, 2, 0.5}).Draw(t, "speed")}
+		d := Device{Name: fmt.Sprint("d", i),
+			Speed: rapid.SampledFrom([]float64{1, 1, 2, 0.5}).Draw(t, "speed")}
 		if equal {
 			d.Speed = 1
 		}
 		m.Devices = append(m.Devices, d)
 	}
 	if rapid.Bool().Draw(t, "links") {
-		m.Links = []Link{{Latency: time.Duration(rapid.IntRange(0, 30).Draw(t, "latency")) * time.Microsecond, Bandwidth: float64(rapid.IntRange(1, 20).Draw(t, "bandwidth")) * 1e6}}
+		m.Links = []Link{{Latency: time.Duration(rapid.IntRange(0, 30).Draw(t,
+			"latency")) * time.Microsecond,
+			Bandwidth: float64(rapid.IntRange(1, 20).Draw(t, "bandwidth")) * 1e6}}
 	}
 	return m
 }
 
 // oneSpace is the space of a schedule on a machine.
-func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual, chunks int, more ...[]int64) *space {
+func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual,
+	chunks int, more ...[]int64) *space {
 	s, err := schedule.Named(name)
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +148,8 @@ func seeded(seed uint64, units int) remat.Chain {
 	c := remat.Chain{Input: 20}
 	for i := range units {
 		f := float64(10 + r.IntN(90))
-		l := remat.Layer{Name: fmt.Sprint("u", i), Forward: f, ForwardNoGrad: f, Backward: f * (1 + 2*r.Float64()), Output: int64(10 + r.IntN(90)), WeightGradient: int64(r.IntN(40))}
+		l := remat.Layer{Name: fmt.Sprint("u", i), Forward: f, ForwardNoGrad: f,
+			Backward: f * (1 + 2*r.Float64()), Output: int64(10 + r.IntN(90)), WeightGradient: int64(r.IntN(40))}
 		l.Saved, l.Gradient = l.Output+int64(r.IntN(300)), l.Output
 		c.Layers = append(c.Layers, l)
 	}

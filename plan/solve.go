@@ -131,7 +131,9 @@ func (p Problem) programs() (list []*schedule.Program, err error) {
 	for _, capacity := range []int{schedule.Meet, 1} {
 		program, err := p.program(capacity)
 		if err == nil && program.Capacity != capacity {
-			return nil, fmt.Errorf("plan: the schedule's program has a capacity of %d values on links, and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity, capacity)
+			return nil, fmt.Errorf("plan: the schedule's program has a capacity of %d values on links, "+
+				"and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity,
+				capacity)
 		}
 		if err == nil {
 			return append(list, program), nil
@@ -251,7 +253,8 @@ func recomputeLate(p *schedule.Program, stage func(int) bool) {
 			of := [2]int{a.Stage, a.MicroBatch}
 			switch a.Kind {
 			case schedule.Recompute:
-				next := slices.IndexFunc(actions[at+1:], func(b schedule.Action) bool { return !b.Kind.Transfer() })
+				next := slices.IndexFunc(actions[at+1:],
+					func(b schedule.Action) bool { return !b.Kind.Transfer() })
 				if b := actions[at+1+next]; stage(a.Stage) && [2]int{b.Stage, b.MicroBatch} != of {
 					late[of] = a
 					continue
@@ -259,7 +262,8 @@ func recomputeLate(p *schedule.Program, stage func(int) bool) {
 			case schedule.Backward, schedule.BackwardInput:
 				if again, ok := late[of]; ok {
 					k := len(out)
-					for k > 0 && out[k-1].Kind.Receive() && [2]int{out[k-1].Stage, out[k-1].MicroBatch} == of {
+					for k > 0 && out[k-1].Kind.Receive() &&
+						[2]int{out[k-1].Stage, out[k-1].MicroBatch} == of {
 						k--
 					}
 					out = slices.Insert(out, k, again)

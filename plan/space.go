@@ -103,7 +103,8 @@ func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas 
 	if len(place) > len(c.Layers) {
 		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
 	}
-	p := &space{wishes: w, schedule: s, chain: c, rows: costs.Rows, threads: costs.threads(), held: costs.Held,
+	p := &space{wishes: w, schedule: s, chain: c, rows: costs.Rows, threads: costs.threads(),
+		held:    costs.Held,
 		virtual: virtual, m: m, replicas: replicas, units: len(c.Layers), workers: slices.Clone(workers), place: place}
 	speeds := []float64{}
 	for i := range p.workers {
@@ -282,7 +283,8 @@ func (p *space) problem(c cut) Problem {
 // first is its first unit.
 func (p *space) finish(s *Stage, number, first int) {
 	speed := p.workers[p.place[number]].speed
-	whole := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 } // so that sums are exact
+	// so that sums are exact
+	whole := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 }
 	for i := range s.Costs.Times {
 		t := &s.Costs.Times[i]
 		*t = remat.UnitTimes{Name: t.Name, Forward: whole(t.Forward), ForwardNoGrad: whole(t.ForwardNoGrad),

@@ -41,9 +41,10 @@ type Stage struct {
 	Device int // an index into Devices
 	Layers int // of the model
 	Policy Policy
-	Costs  StageCosts  // for Optimal alone
-	Fewer  *StageCosts // those of micro-batches of fewer rows, if there are any; its times and units do not count
-	Memory Memory      // for Optimal alone
+	Costs  StageCosts // for Optimal alone
+	// those of micro-batches of fewer rows, if there are any; its times and units do not count
+	Fewer  *StageCosts
+	Memory Memory // for Optimal alone
 }
 
 // StageCosts is the bytes and times of a stage for one micro-batch. Package profile measures them.
@@ -97,7 +98,8 @@ func (p Problem) base(device int) int64 {
 // no program, which Solve refuses.
 func (p Problem) Splits() bool {
 	program, err := p.program(0)
-	return err == nil && slices.ContainsFunc(slices.Concat(program.Workers...), func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
+	return err == nil && slices.ContainsFunc(slices.Concat(program.Workers...),
+		func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
 }
 
 func (s *Stage) smaller() *StageCosts {

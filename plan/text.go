@@ -221,13 +221,16 @@ func (p *Plan) parseLine(words []string) (err error) {
 		if err := readFields(s.fields(&name), words[2:]); err != nil {
 			return err
 		}
-		if s.Device = slices.IndexFunc(p.Devices, func(d DevicePlan) bool { return d.Name == name }); s.Device < 0 {
-			return fmt.Errorf("stage %s is on device %q, and no line before is of this device", words[1], name)
+		if s.Device = slices.IndexFunc(p.Devices,
+			func(d DevicePlan) bool { return d.Name == name }); s.Device < 0 {
+			return fmt.Errorf("stage %s is on device %q, and no line before is of this device", words[1],
+				name)
 		}
 		p.Stages = append(p.Stages, s)
 		return nil
 	case len(p.Stages) == 0 || words[0] == "device" || words[0] == "stage":
-		return fmt.Errorf("%q; want a device and its name, or stage %d, next", strings.Join(words, " "), len(p.Stages))
+		return fmt.Errorf("%q; want a device and its name, or stage %d, next", strings.Join(words, " "),
+			len(p.Stages))
 	}
 	return p.Stages[len(p.Stages)-1].parseOps(words)
 }

@@ -9,8 +9,10 @@ import (
 
 // A device may have any name: a plan of a chain has "device 0".
 func TestNamesInText(t *testing.T) {
-	c := remat.Chain{Layers: []remat.Layer{{Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 8, Saved: 16, Gradient: 8}}}
-	for _, name := range []string{"device 0", "cpu:0", "gpu/1", "a=b", `"`, `\x20`, "Größe", "line\nbreak", "\t", "no\u00a0break", "\u2028", "<b>"} {
+	c := remat.Chain{Layers: []remat.Layer{{Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 8, Saved: 16,
+		Gradient: 8}}}
+	for _, name := range []string{"device 0", "cpu:0", "gpu/1", "a=b", `"`, `\x20`, "Größe", "line\nbreak",
+		"\t", "no\u00a0break", "\u2028", "<b>"} {
 		p := plan.FromChain(c, []int{1}, []int{0}, 1)
 		p.Devices[0].Name = name
 		solved, err := plan.Solve(t.Context(), p)

@@ -19,7 +19,8 @@ func (p *Plan) Step() time.Duration {
 }
 
 // Timeline is the predicted timeline of a step, of the program with the predicted times of its actions,
-// where transfers take no time, with bytes ([Plan.Hold]). predicted is false unless all stages have predictions: then every action takes one unit.
+// where transfers take no time, with bytes ([Plan.Hold]). predicted is false unless all stages have
+// predictions: then every action takes one unit.
 func (p *Plan) Timeline() (t schedule.Timeline, predicted bool, err error) {
 	return p.TimelineOver(schedule.Links{})
 }

@@ -244,7 +244,8 @@ func (w *walker) raise(limit int64) (raised bool) {
 			}
 			return limit - slices.Max(w.bytes[from:to])
 		}
-		forward, waits, works := room(it.forward, it.forward+1), room(it.forward+1, it.again), room(it.again, it.backward+1)
+		forward, waits, works := room(it.forward, it.forward+1), room(it.forward+1, it.again),
+			room(it.again, it.backward+1)
 		tries := 3
 		for k, p := range it.curve.points {
 			if p.Time >= now.Time {
@@ -276,7 +277,8 @@ type fitting struct {
 
 // best returns the plan with the shortest step over several programs. If no program has a plan, short
 // is the shortage of the last one.
-func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError, err error) {
+func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError,
+	err error) {
 	var shortest time.Duration
 	for _, program := range programs {
 		plan, step, lack, err := f.plan(ctx, program)
@@ -296,7 +298,8 @@ func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best 
 }
 
 // plan plans a step in the order of a program that recomputes all that may be recomputed.
-func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError, error) {
+func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError,
+	error) {
 	out, walks, err := f.walks(ctx, program)
 	if err != nil {
 		return nil, 0, nil, err
@@ -351,7 +354,10 @@ func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 			out.Devices[at].Time = out.deviceTime(at)
 		}
 	}
-	out.Program = program.Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
+	out.Program = program.Without(func(a schedule.Action) bool {
+		return !out.recomputes(a.Stage,
+			a.MicroBatch)
+	})
 	if err := schedule.Check(out.Program, schedule.Limits{}); err != nil {
 		return nil, 0, nil, fmt.Errorf("plan: %w", err)
 	}
@@ -414,7 +420,8 @@ func (w *walker) apply(k int) {
 
 // walk returns the states of a device in the order of a program, by ascending time and descending
 // peak; nil if its memory is not planned.
-func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph, latest []int) (*walker, error) {
+func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph,
+	latest []int) (*walker, error) {
 	w := &walker{out: out, sharpness: sharpness}
 	limit := f.Devices[at].Limit
 	if err := f.items(ctx, w, at, graph, true); err != nil || w.items == nil {
@@ -473,7 +480,8 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 		}
 		local := map[remat.BackwardKind]*curve{}
 		for m := range f.MicroBatches {
-			it := item{stage: i, microBatch: m, forward: place(schedule.Forward, i, m), again: place(schedule.Recompute, i, m)}
+			it := item{stage: i, microBatch: m, forward: place(schedule.Forward, i, m),
+				again: place(schedule.Recompute, i, m)}
 			kind := w.out.backwardKind(graph, i, m)
 			it.backward = max(place(schedule.BackwardInput, i, m), place(schedule.Backward, i, m))
 			if it.again < 0 {
@@ -485,7 +493,8 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 			}
 			if local[which] == nil {
 				var err error
-				if local[which], err = f.curve(ctx, costs, kind, i < len(f.Stages)-1, s.Memory.BatchInput, most, plain); err != nil {
+				if local[which], err = f.curve(ctx, costs, kind, i < len(f.Stages)-1, s.Memory.BatchInput,
+					most, plain); err != nil {
 					return err
 				}
 			}
@@ -501,7 +510,8 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 const pointsOfFront = 96
 
 // curve returns the curve of the micro-batches of a stage with a kind of backwards.
-func (f *fitting) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives, batchInput bool, most int, plain bool) (*curve, error) {
+func (f *fitting) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives,
+	batchInput bool, most int, plain bool) (*curve, error) {
 	c := costs.Chain(kind)
 	if batchInput && costs.Prologue == 0 {
 		c = c.WithoutInput()

@@ -17,7 +17,8 @@ import (
 // chains that it has where they are here, to the byte. Afterwards it is as it was, also after a
 // layer that fails.
 func TestParametersElsewhereAreMeasured(t *testing.T) {
-	for _, name := range []string{"gpt", "resnet20", "mlp", "shared"} { // tied weights, buffers, a weight that a layer uses twice
+	// tied weights, buffers, a weight that a layer uses twice
+	for _, name := range []string{"gpt", "resnet20", "mlp", "shared"} {
 		t.Run(name, func(t *testing.T) {
 			c := newCtx(t)
 			o := models.Options{Channels: 2, Size: 6, Width: 16}
@@ -37,14 +38,16 @@ func TestParametersElsewhereAreMeasured(t *testing.T) {
 			nn.Materialise(c, nn.State(model), 1)
 			defer nn.Free(model)
 			c.SetGrad(true)
-			c.Backward([]*torch.Tensor{c.Sum(nn.NewCtx(c, nn.Config{Training: true}).Run(sample, model))}, []*torch.Tensor{nil}, false)
+			c.Backward([]*torch.Tensor{c.Sum(nn.NewCtx(c, nn.Config{Training: true}).Run(sample, model))},
+				[]*torch.Tensor{nil}, false)
 			c.SetGrad(false)
 			target := torch.From(c, make([]int64, 6), 6)
 			if name == "gpt" {
 				target = torch.From(c, make([]int64, 30), 6, 5)
 			}
 			layers := len(model.Layers())
-			config := profile.Config{BytesOnly: true, Balance: []int{layers / 2, layers - layers/2}, Loss: loss, Target: []*torch.Tensor{target}, LossUnit: true, Split: true}
+			config := profile.Config{BytesOnly: true, Balance: []int{layers / 2, layers - layers/2},
+				Loss: loss, Target: []*torch.Tensor{target}, LossUnit: true, Split: true}
 			here := measured(t, model, config, sample)
 			was, homes := state(model), map[*torch.Tensor]bool{}
 			for _, s := range nn.State(model) {
@@ -69,7 +72,8 @@ func TestParametersElsewhereAreMeasured(t *testing.T) {
 			config.BytesOnly, config.Repeats = false, 1
 			measured(t, model, config, sample)
 			compare(t, "measuring", was, state(model))
-			broken := nn.NewSequential(model, one(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(errors.New("broken")) }))
+			broken := nn.NewSequential(model,
+				one(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic(errors.New("broken")) }))
 			if _, err := profile.Measure(context.Background(), broken, profile.Config{}, sample); err == nil {
 				t.Error("a broken layer is measured")
 			}

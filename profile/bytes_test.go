@@ -21,12 +21,15 @@ var known = []struct {
 	name    string
 	options models.Options
 }{
-	{"mlp", models.Options{}}, {"resnet20", models.Options{Width: 4}}, {"resnet18", models.Options{Classes: 5}}, {"resnet50", models.Options{Classes: 5}},
+	{"mlp", models.Options{}}, {"resnet20", models.Options{Width: 4}},
+	{"resnet18", models.Options{Classes: 5}}, {"resnet50", models.Options{Classes: 5}},
 	{"gpt2", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Classes: 200}},
 	{"vit_b_16", models.Options{Width: 16, Heads: 2, Depth: 2, Size: 32, Dropout: 0.2}},
 	{"gpt", models.Options{Width: 16, Heads: 2, Context: 5, Depth: 2, Dropout: 0.2}},
-	{"resnet1001", models.Options{Width: 4, Depth: 2}}, {"vgg11_bn", models.Options{Width: 16, Classes: 5}}, {"densenet121", models.Options{Width: 8, Classes: 5}},
-	{"unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}}, {"amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32}},
+	{"resnet1001", models.Options{Width: 4, Depth: 2}}, {"vgg11_bn", models.Options{Width: 16, Classes: 5}},
+	{"densenet121", models.Options{Width: 8, Classes: 5}},
+	{"unet", models.Options{Convolutions: 2, Width: 4, Depth: 2, Size: 32}},
+	{"amoebanetd", models.Options{Depth: 3, Width: 16, Size: 32}},
 }
 
 func build(t *testing.T, name string, o models.Options) *nn.Sequential {
@@ -63,7 +66,8 @@ func TestModels(t *testing.T) {
 			p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, 2))
 			layers := len(p.Layers)
 			for i, cut := range []int{max(layers/5, 1), layers / 2, layers - 1} {
-				stagesHold(t, p, build(t, m.name, m.options), x, cut, 2, []pipe.Checkpoint{pipe.Never, pipe.ExceptLast}[i%2])
+				stagesHold(t, p, build(t, m.name, m.options), x, cut, 2,
+					[]pipe.Checkpoint{pipe.Never, pipe.ExceptLast}[i%2])
 			}
 		})
 	}
@@ -79,10 +83,12 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast} {
 				t.Run(fmt.Sprint(network.name, " ", policy, " ", cut), func(t *testing.T) {
 					torchtest.Check(t)
-					c := torch.NewCtx(torch.Options{Device: torch.CPU(3)}) // the batch is not charged to a stage
+					// the batch is not charged to a stage
+					c := torch.NewCtx(torch.Options{Device: torch.CPU(3)})
 					defer c.Close()
 					x, model := network.input(c), network.build()
-					p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, x.Size(0)/chunks))
+					p := measured(t, model, profile.Config{BytesOnly: true},
+						c.Narrow(x, 0, 0, x.Size(0)/chunks))
 					stagesHold(t, p, model, x, cut, chunks, policy)
 				})
 			}
@@ -91,14 +97,16 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 }
 
 // stagesHold compares what two stages hold after a forward with what BySize counts.
-func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.Tensor, cut, chunks int, policy pipe.Checkpoint) {
+func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.Tensor, cut, chunks int,
+	policy pipe.Checkpoint) {
 	t.Helper()
 	graphs, inputs := plan.Policy(policy).Held(chunks)
 	if policy == pipe.Always { // no graph yet
 		inputs = chunks
 	}
 	counts := []int{cut, len(p.Layers) - cut}
-	config := plan.SizeConfig{Held: []plan.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips, Ties: p.Ties}
+	config := plan.SizeConfig{Held: []plan.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips,
+		Ties: p.Ties}
 	sizes, err := plan.Sizes(p.Layers, counts, config)
 	if err != nil {
 		t.Fatal(err)
@@ -110,14 +118,16 @@ func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.
 			want += s.Saved
 		}
 		if got[stage] != want {
-			t.Errorf("%v, cut at %d: stage %d holds %d bytes, want %d: %+v", policy, cut, stage, got[stage], want, s)
+			t.Errorf("%v, cut at %d: stage %d holds %d bytes, want %d: %+v", policy, cut, stage, got[stage],
+				want, s)
 		}
 	}
 }
 
 // held is what the devices of a pipe hold after its forward, without the output that was gathered
 // from the micro-batches.
-func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoint, chunks int, x *torch.Tensor) [2]int64 {
+func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoint, chunks int,
+	x *torch.Tensor) [2]int64 {
 	t.Helper()
 	before := [2]int64{torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live}
 	p, err := pipe.New(model, pipe.Config{Balance: counts, Chunks: chunks, Checkpoint: policy, Seed: 1})
@@ -138,7 +148,8 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 func TestBorders(t *testing.T) {
 	c := deviceCtx(t)
 	model := nn.NewSequential(
-		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8, 4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
+		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8,
+			4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, -1) }),
 	)
 	p := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, tokens(c))
@@ -147,19 +158,24 @@ func TestBorders(t *testing.T) {
 		t.Errorf("an input of %d bytes, want %d", p.Input, rows*8)
 	}
 	for i, want := range []struct{ output, gradient, parameters int64 }{
-		{rows * 8 * 4, rows * 8 * 4, 11 * 8 * 4}, {rows * 8 * 4, rows * 8 * 4, 0}, {rows * 4 * 4, rows * 4 * 4, (8*4 + 4) * 4}, {rows * 4 * 4, rows * 4 * 4, 0},
-		{rows * 12 * 4, rows * 12 * 4, 0}, {rows * 16 * 4, rows * 16 * 4, 0}, {rows * 2 * 4, rows * 2 * 4, (16*2 + 2) * 4},
+		{rows * 8 * 4, rows * 8 * 4, 11 * 8 * 4}, {rows * 8 * 4, rows * 8 * 4, 0},
+		{rows * 4 * 4, rows * 4 * 4, (8*4 + 4) * 4}, {rows * 4 * 4, rows * 4 * 4, 0},
+		{rows * 12 * 4, rows * 12 * 4, 0}, {rows * 16 * 4, rows * 16 * 4, 0},
+		{rows * 2 * 4, rows * 2 * 4, (16*2 + 2) * 4},
 		{rows * 8, 0, 0}, // indices have no gradient
 	} {
-		if l := p.Layers[i]; l.Output != want.output || l.Gradient != want.gradient || l.Parameters != want.parameters || l.Trainable != want.parameters {
+		if l := p.Layers[i]; l.Output != want.output || l.Gradient != want.gradient ||
+			l.Parameters != want.parameters || l.Trainable != want.parameters {
 			t.Errorf("layer %d: %+v, want %+v", i, l, want)
 		}
 	}
 	if len(p.Skips) != 2 {
 		t.Fatalf("skips %+v", p.Skips)
 	}
-	for i, want := range []plan.LayerSkip{{From: 1, To: []int{4}, Bytes: rows * 8 * 4}, {From: 3, To: []int{5}, Bytes: rows * 4 * 4}} {
-		if s := p.Skips[i]; s.From != want.From || !slices.Equal(s.To, want.To) || s.Bytes != want.Bytes || s.Gradient != want.Bytes {
+	for i, want := range []plan.LayerSkip{{From: 1, To: []int{4}, Bytes: rows * 8 * 4},
+		{From: 3, To: []int{5}, Bytes: rows * 4 * 4}} {
+		if s := p.Skips[i]; s.From != want.From || !slices.Equal(s.To, want.To) || s.Bytes != want.Bytes ||
+			s.Gradient != want.Bytes {
 			t.Errorf("skip %d: %+v, want %+v", i, s, want)
 		}
 	}
@@ -170,7 +186,8 @@ func TestTies(t *testing.T) {
 	c := deviceCtx(t)
 	build := func() (*nn.Sequential, *nn.Embedding) {
 		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
-		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8), nn.NewLinearShared(e.Weight, false)), e
+		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
+			nn.NewLinearShared(e.Weight, false)), e
 	}
 	model, e := build()
 	p := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true}, tokens(c))
@@ -178,14 +195,16 @@ func TestTies(t *testing.T) {
 		t.Error("the shared parameter was left after")
 	}
 	const weight = 11 * 8 * 4
-	if len(p.Ties) != 1 || p.Ties[0].From != 0 || !slices.Equal(p.Ties[0].To, []int{2, 4}) || p.Ties[0].Bytes != weight || p.Ties[0].Gradient != weight {
+	if len(p.Ties) != 1 || p.Ties[0].From != 0 || !slices.Equal(p.Ties[0].To, []int{2, 4}) ||
+		p.Ties[0].Bytes != weight || p.Ties[0].Gradient != weight {
 		t.Errorf("ties %+v", p.Ties)
 	}
 	var all int64
 	for _, l := range p.Layers {
 		all += l.Parameters
 	}
-	if all != 4*nn.Count(model) || p.Layers[0].Parameters != weight || p.Layers[2].Parameters != 11*4 || p.Layers[4].Parameters != 0 {
+	if all != 4*nn.Count(model) || p.Layers[0].Parameters != weight || p.Layers[2].Parameters != 11*4 ||
+		p.Layers[4].Parameters != 0 {
 		t.Errorf("parameters: %+v", p.Layers)
 	}
 }
@@ -194,7 +213,8 @@ func TestTies(t *testing.T) {
 func TestAutocast(t *testing.T) {
 	c := deviceCtx(t)
 	for autocast, width := range map[torch.Autocast]int64{torch.AutocastOff: 4, torch.AutocastBFloat16: 2} {
-		p := measured(t, nn.NewSequential(nn.NewLinear(16, 4), nn.NewReLU()), profile.Config{Device: c.Device(), Autocast: autocast, Repeats: 1}, vectors(c))
+		p := measured(t, nn.NewSequential(nn.NewLinear(16, 4), nn.NewReLU()),
+			profile.Config{Device: c.Device(), Autocast: autocast, Repeats: 1}, vectors(c))
 		if l := p.Layers[1]; p.Input != 6*16*4 || l.Output != 6*4*width || l.Gradient != 6*4*width {
 			t.Errorf("autocast %v: %+v", autocast, p)
 		}
@@ -210,8 +230,10 @@ func TestFrozen(t *testing.T) {
 	first := nn.NewLinear(16, 4)
 	first.Weight.Freeze()
 	first.Bias.Freeze()
-	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()), profile.Config{Device: c.Device(), BytesOnly: true}, vectors(c))
-	if l := p.Layers[0]; l.Parameters != (16*4+4)*4 || l.Trainable != 0 || l.Gradient != 0 || l.Saved == 0 { // batch norm saves its output
+	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()),
+		profile.Config{Device: c.Device(), BytesOnly: true}, vectors(c))
+	// batch norm saves its output
+	if l := p.Layers[0]; l.Parameters != (16*4+4)*4 || l.Trainable != 0 || l.Gradient != 0 || l.Saved == 0 {
 		t.Errorf("%+v", l)
 	}
 	if l := p.Layers[1]; l.Trainable != 2*4*4 || l.Buffers != 2*4*4+8 || l.Gradient != 6*4*4 {

@@ -17,24 +17,28 @@ import (
 
 // training makes contexts as profile does.
 func training(c *torch.Ctx, run segment.Run) *nn.Ctx {
-	return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+	return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again,
+		Spans: run.Graph, Skips: run.Skips})
 }
 
 // chainOf measures a model in one stage.
 func chainOf(t *testing.T, d torch.Device, model *nn.Sequential, sample ...*torch.Tensor) profile.Chain {
 	t.Helper()
-	return measured(t, model, profile.Config{Device: d, BytesOnly: true, Balance: []int{len(model.Layers())}}, sample...).Chains[0]
+	return measured(t, model, profile.Config{Device: d, BytesOnly: true,
+		Balance: []int{len(model.Layers())}}, sample...).Chains[0]
 }
 
 // begun begins an execution of a model's units with a kept input, and runs the prologue.
-func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain, x *torch.Tensor) (s *segment.Segment, e *segment.Execution) {
+func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain,
+	x *torch.Tensor) (s *segment.Segment, e *segment.Execution) {
 	t.Helper()
 	routes, err := model.SkipRoutes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	layers := model.Layers()
-	s, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: chain.Units})
+	s, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers),
+		Units: chain.Units})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +53,8 @@ func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain
 
 // executed runs operations on a model from an input of its own, with ones for gradients of the
 // output, and returns the most bytes beside what there was before the prologue's output.
-func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.Chain, ops []remat.Op, sample *torch.Tensor) (peaks []int64) {
+func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.Chain, ops []remat.Op,
+	sample *torch.Tensor) (peaks []int64) {
 	t.Helper()
 	c := torch.NewCtx(torch.Options{Device: d})
 	defer c.Close()
@@ -132,7 +137,8 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 		nn.ZeroGrads(model)
 		peaks := executed(t, d, model, chain, ops, sample)
 		if got := slices.Max(peaks); got != report.Peak {
-			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at %d; units %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
+			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at "+
+				"%d; units %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
 				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units)
 		}
 		nn.ZeroGrads(model)
@@ -156,15 +162,18 @@ func TestGradientsOfGivenTuples(t *testing.T) {
 	}
 	for _, wanted := range []bool{false, true} {
 		c := deviceCtx(t)
-		numbers, indices := c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1), c.Reshape(tokens(c), rows, 1)
+		numbers, indices := c.Normal_(c.Empty(torch.Float32, rows, width), 0, 1),
+			c.Reshape(tokens(c), rows, 1)
 		model := nn.NewSequential(keep(), keep(), keep())
-		chains := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true, Balance: []int{1, 2}, InputGrad: wanted}, numbers, indices).Chains
+		chains := measured(t, model, profile.Config{Device: c.Device(), BytesOnly: true,
+			Balance: []int{1, 2}, InputGrad: wanted}, numbers, indices).Chains
 		for stage, want := range []int64{0, 4 * rows * width} {
 			if stage == 0 && wanted {
 				want = 4 * rows * width
 			}
 			if got := chains[stage]; got.InputGradient != want || got.Given != (4*width+8)*rows {
-				t.Errorf("wanted %v: stage %d is given %d bytes, whose gradients take %d, want %d", wanted, stage, got.Given, got.InputGradient, want)
+				t.Errorf("wanted %v: stage %d is given %d bytes, whose gradients take %d, want %d", wanted,
+					stage, got.Given, got.InputGradient, want)
 			}
 		}
 	}

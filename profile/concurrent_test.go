@@ -49,7 +49,8 @@ func TestOthersWorkWhileALayerIsTimed(t *testing.T) {
 		return n.MulScalar(x, 2)
 	})
 	// without chains, for which layers run one at a time
-	p := measured(t, nn.NewSequential(first, nn.NewLinear(16, 16), nn.NewLinear(16, 16), last), profile.Config{Devices: 2, Repeats: 5}, vectors(c))
+	p := measured(t, nn.NewSequential(first, nn.NewLinear(16, 16), nn.NewLinear(16, 16), last),
+		profile.Config{Devices: 2, Repeats: 5}, vectors(c))
 	if met != meetings {
 		t.Errorf("the first layer waited %d times, want %d", met, meetings)
 	}
@@ -78,7 +79,8 @@ func TestOtherDevicesChangeNothing(t *testing.T) {
 			layers := len(model.Layers())
 			p := measured(t, model, profile.Config{Repeats: 1, Split: true, Devices: n}, network.input(c))
 			compare(t, "measuring", before, state(model))
-			if want := min(n, layers); p.Timing.Devices != want && (layers-1)/n*n+want <= layers || p.Timing.Devices < 1 {
+			if want := min(n, layers); p.Timing.Devices != want && (layers-1)/n*n+want <= layers ||
+				p.Timing.Devices < 1 {
 				t.Errorf("%d devices of %d worked, with %d layers", p.Timing.Devices, n, layers)
 			}
 			for _, s := range nn.Shared(model) {
@@ -124,7 +126,8 @@ func TestTiesAreApart(t *testing.T) {
 	defer nn.Free(model)
 	nn.Materialise(c, nn.State(model), 5)
 	measured(t, model, profile.Config{Devices: 2, Repeats: 2}, vectors(c))
-	if len(seen) != 1 || seen[first.weight.Tensor()] || last.weight.Replica() != nil || first.weight.Tensor().HasGrad() {
+	if len(seen) != 1 || seen[first.weight.Tensor()] || last.weight.Replica() != nil ||
+		first.weight.Tensor().HasGrad() {
 		t.Errorf("%v, replica %v", seen, last.weight.Replica())
 	}
 }
@@ -135,10 +138,12 @@ func TestOtherDevicesUnderALimit(t *testing.T) {
 	c := newCtx(t)
 	defer profile.SetCores(3)()
 	for limit, want := range map[int64]int{1 << 20: 1, 8 << 20: 3} {
-		model := nn.NewSequential(nn.NewLinear(16, 64), nn.NewTanh(), nn.NewLinear(64, 64), nn.NewTanh(), nn.NewLinear(64, 16), nn.NewTanh())
+		model := nn.NewSequential(nn.NewLinear(16, 64), nn.NewTanh(), nn.NewLinear(64, 64), nn.NewTanh(),
+			nn.NewLinear(64, 16), nn.NewTanh())
 		d := torch.CPU(9)
 		d.SetLimit(limit)
-		p, err := profile.Measure(context.Background(), model, profile.Config{Device: d, Peer: d, Devices: 3, Repeats: 1},
+		p, err := profile.Measure(context.Background(), model,
+			profile.Config{Device: d, Peer: d, Devices: 3, Repeats: 1},
 			c.Ones(torch.Float32, 600, 16))
 		d.SetLimit(0)
 		if err != nil || p.Timing.Devices != want {
@@ -160,8 +165,10 @@ func TestFailuresElsewhere(t *testing.T) {
 			var e *profile.Error
 			return errors.As(err, &e) && e.Layer == "last" && strings.Contains(err.Error(), "no")
 		}},
-		{"end", func(cancel func()) { cancel() }, func(err error) bool { return errors.Is(err, context.Canceled) }},
-		{"goexit", func(func()) { runtime.Goexit() }, func(err error) bool { return err != nil && strings.Contains(err.Error(), "runtime.Goexit") }},
+		{"end", func(cancel func()) { cancel() },
+			func(err error) bool { return errors.Is(err, context.Canceled) }},
+		{"goexit", func(func()) { runtime.Goexit() },
+			func(err error) bool { return err != nil && strings.Contains(err.Error(), "runtime.Goexit") }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCtx(t)
@@ -175,8 +182,10 @@ func TestFailuresElsewhere(t *testing.T) {
 				}
 				return n.MulScalar(x, 2)
 			})
-			model := nn.NewSequential(nn.NewLinear(16, 16)).Add("middle", nn.NewLinear(16, 16)).Add("last", last)
-			if _, err := profile.Measure(ctx, model, profile.Config{Devices: 2}, vectors(c)); !test.want(err) {
+			model := nn.NewSequential(nn.NewLinear(16, 16)).Add("middle", nn.NewLinear(16, 16)).Add("last",
+				last)
+			if _, err := profile.Measure(ctx, model, profile.Config{Devices: 2},
+				vectors(c)); !test.want(err) {
 				t.Error(err)
 			}
 			for _, s := range nn.State(model) {

@@ -17,7 +17,8 @@ import (
 func TestDeferredBytes(t *testing.T) {
 	left := func(t *testing.T, model *nn.Sequential, x *torch.Tensor) (held, predicted int64) {
 		t.Helper()
-		chain := measured(t, model, profile.Config{BytesOnly: true, Balance: []int{len(model.Layers())}, Split: true}, x).Chains[0]
+		chain := measured(t, model, profile.Config{BytesOnly: true, Balance: []int{len(model.Layers())},
+			Split: true}, x).Chains[0]
 		for _, u := range chain.Footprint.Backward[remat.AddsLater].Units {
 			predicted += u.Left
 		}
@@ -40,7 +41,8 @@ func TestDeferredBytes(t *testing.T) {
 		model := build(t, m.name, m.options)
 		nn.Materialise(c, nn.State(model), 1)
 		held, predicted := left(t, model, inputOf(t, c, m.name))
-		if held > predicted || 20*predicted > 21*held && m.name != "mlp" { // whose first unit leaves its output as well
+		// whose first unit leaves its output as well
+		if held > predicted || 20*predicted > 21*held && m.name != "mlp" {
 			t.Errorf("%s: %d bytes are held, measured were %d", m.name, held, predicted)
 		}
 		nn.Free(model)

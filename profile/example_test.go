@@ -13,7 +13,8 @@ import (
 
 // Bytes alone are measured, and cut the model into stages of even sizes.
 func ExampleMeasure() {
-	model := nn.NewSequential(nn.NewLinear(64, 256), nn.NewReLU(), nn.NewLinear(256, 256), nn.NewReLU(), nn.NewLinear(256, 10))
+	model := nn.NewSequential(nn.NewLinear(64, 256), nn.NewReLU(), nn.NewLinear(256, 256), nn.NewReLU(),
+		nn.NewLinear(256, 10))
 	defer nn.Free(model)
 	c := torch.NewCtx(torch.Options{Seed: 1}) // owns the sample
 	defer c.Close()
@@ -21,7 +22,8 @@ func ExampleMeasure() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	counts, sizes, err := plan.BySize(p.Layers, 2, plan.SizeConfig{Held: []plan.Held{{Graphs: 8}}, Input: p.Input, Skips: p.Skips, Ties: p.Ties})
+	counts, sizes, err := plan.BySize(p.Layers, 2,
+		plan.SizeConfig{Held: []plan.Held{{Graphs: 8}}, Input: p.Input, Skips: p.Skips, Ties: p.Ties})
 	if err != nil {
 		log.Fatal(err)
 	}

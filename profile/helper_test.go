@@ -25,7 +25,10 @@ func do(forward func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
 }
 
 func one(forward func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor) nn.Layer {
-	return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{forward(c, xs[0])} })
+	return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return []*torch.Tensor{forward(c,
+			xs[0])}
+	})
 }
 
 // stasher hands its input on as it is, and to whoever pops the name.
@@ -58,22 +61,31 @@ var networks = []struct {
 	input func(c *torch.Ctx) *torch.Tensor
 }{
 	{"mlp", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(16, 24), nn.NewReLU(), nn.NewLinear(24, 8), nn.NewGELU(), nn.NewLinear(8, 8), nn.NewTanh())
+		return nn.NewSequential(nn.NewLinear(16, 24), nn.NewReLU(), nn.NewLinear(24, 8), nn.NewGELU(),
+			nn.NewLinear(8, 8), nn.NewTanh())
 	}, vectors},
 	{"views, in place, dropout", func() *nn.Sequential {
 		return nn.NewSequential(
-			nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewBatchNorm2d(4, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+			nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewBatchNorm2d(4,
+				nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 			nn.NewFlatten(1, -1), nn.NewLinear(4*36, 12), nn.NewDropout(0.3), nn.NewReLUInPlace(),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) }),
-			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Narrow(x, 1, 0, 6) }), nn.NewLinear(6, 3), nn.NewReLUInPlace(),
+			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				return c.Narrow(x, 1, 0,
+					6)
+			}), nn.NewLinear(6, 3), nn.NewReLUInPlace(),
 		)
 	}, images},
 	{"tokens", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 11))
+		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}),
+			nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 11))
 	}, tokens},
 	{"tuples", func() *nn.Sequential {
 		pair := func() nn.Layer {
-			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{xs[0], xs[0]} })
+			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				return []*torch.Tensor{xs[0],
+					xs[0]}
+			})
 		}
 		swap := func() nn.Layer {
 			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -84,18 +96,24 @@ var networks = []struct {
 			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Add(xs[0], xs[1])} })
 		}
 		halves := do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return c.Split(xs[0], 8, 1) })
-		return nn.NewSequential(nn.NewLinear(16, 16), pair(), swap(), add(), halves, swap(), add(), nn.NewLinear(8, 2))
+		return nn.NewSequential(nn.NewLinear(16, 16), pair(), swap(), add(), halves, swap(), add(),
+			nn.NewLinear(8, 2))
 	}, vectors},
 	{"skips", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(16, 16), stasher("outer"), nn.NewTanh(), stasher("inner"), nn.NewLinear(16, 16),
+		return nn.NewSequential(nn.NewLinear(16, 16), stasher("outer"), nn.NewTanh(), stasher("inner"),
+			nn.NewLinear(16, 16),
 			popper("inner", mul), popper("outer", cat), nn.NewLinear(32, 4))
 	}, vectors},
 	{"tied parameters", func() *nn.Sequential {
 		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
-		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8), nn.NewLinearShared(e.Weight, false))
+		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
+			nn.NewLinearShared(e.Weight, false))
 	}, tokens},
 	{"nothing to train before", func() *nn.Sequential {
-		return nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 3) }), nn.NewReLU(), nn.NewLinear(16, 4))
+		return nn.NewSequential(one(func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.MulScalar(x, 3)
+		}), nn.NewReLU(), nn.NewLinear(16, 4))
 	}, vectors},
 }
 
@@ -124,7 +142,8 @@ func deviceCtx(t *testing.T) *torch.Ctx {
 	return torchtest.New(t, torch.Options{Seed: 3})
 }
 
-func measured(t *testing.T, model *nn.Sequential, config profile.Config, sample ...*torch.Tensor) profile.Profile {
+func measured(t *testing.T, model *nn.Sequential, config profile.Config,
+	sample ...*torch.Tensor) profile.Profile {
 	t.Helper()
 	p, err := profile.Measure(context.Background(), model, config, sample...)
 	if err != nil {

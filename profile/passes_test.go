@@ -74,12 +74,15 @@ func TestPasses(t *testing.T) {
 		var layers []nn.Layer
 		for i := range 3 {
 			l := nn.NewLinear(16, 16)
-			layers = append(layers, l, &witness{name: i, weight: l.Weight, clock: clock, told: &told}, nn.NewTanh())
+			layers = append(layers, l, &witness{name: i, weight: l.Weight, clock: clock, told: &told},
+				nn.NewTanh())
 		}
 		device := torch.CPU(1)
 		device.SetLimit(test.limit)
 		defer device.SetLimit(0)
-		measured, err := profile.Measure(context.Background(), nn.NewSequential(layers...), profile.Config{Device: device, MicroBatches: test.microBatches, Repeats: 2, Clock: clock.read, Balance: []int{len(layers)}},
+		measured, err := profile.Measure(context.Background(), nn.NewSequential(layers...),
+			profile.Config{Device: device, MicroBatches: test.microBatches, Repeats: 2, Clock: clock.read,
+				Balance: []int{len(layers)}},
 			c.Ones(torch.Float32, 48, 16))
 		if err != nil {
 			t.Fatal(err)
@@ -115,13 +118,17 @@ func TestPassesByTheClock(t *testing.T) {
 		{time.Minute, profile.Config{Repeats: 7}, 7},
 	} {
 		clock := &fakeClock{}
-		slow := &busy{clock: clock, forward: []time.Duration{test.takes}, backward: []time.Duration{test.takes}}
+		slow := &busy{clock: clock, forward: []time.Duration{test.takes},
+			backward: []time.Duration{test.takes}}
 		test.config.Clock = clock.read
 		p := measured(t, nn.NewSequential(nn.NewLinear(16, 16), slow), test.config, vectors(c))
-		if got, rest := (slow.forwards-2)/3, (slow.forwards-2)%3; got != test.want || rest != 0 { // it is looked at, and run for what follows
-			t.Errorf("layers of %v, %+v: %d passes and %d forwards, want %d", test.takes, test.config, got, rest, test.want)
+		// it is looked at, and run for what follows
+		if got, rest := (slow.forwards-2)/3, (slow.forwards-2)%3; got != test.want || rest != 0 {
+			t.Errorf("layers of %v, %+v: %d passes and %d forwards, want %d", test.takes, test.config, got,
+				rest, test.want)
 		}
-		if l := p.Layers[1]; !near(l.Forward, test.takes.Seconds()) || !near(l.Backward, test.takes.Seconds()) {
+		if l := p.Layers[1]; !near(l.Forward, test.takes.Seconds()) ||
+			!near(l.Backward, test.takes.Seconds()) {
 			t.Errorf("layers of %v take %v and %v s", test.takes, l.Forward, l.Backward)
 		}
 	}

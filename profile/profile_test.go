@@ -48,7 +48,10 @@ func TestLeavesNoTrace(t *testing.T) {
 		name  string
 		build func() *nn.Sequential
 		input func(c *torch.Ctx) *torch.Tensor
-	}{"counting", func() *nn.Sequential { return nn.NewSequential(nn.NewLinear(16, 4), newCounting(), nn.NewLinear(4, 4)) }, vectors}) {
+	}{"counting", func() *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(16, 4), newCounting(),
+			nn.NewLinear(4, 4))
+	}, vectors}) {
 		t.Run(network.name, func(t *testing.T) {
 			c := deviceCtx(t)
 			x, model := network.input(c), network.build()
@@ -75,8 +78,10 @@ func TestLeavesNoTrace(t *testing.T) {
 				t.Error("measuring changed the sample")
 			}
 			// And where a layer fails midway.
-			failing := nn.NewSequential(model, one(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("enough") }))
-			if _, err := profile.Measure(context.Background(), failing, profile.Config{Device: c.Device(), Repeats: 1}, x); err == nil {
+			failing := nn.NewSequential(model,
+				one(func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("enough") }))
+			if _, err := profile.Measure(context.Background(), failing,
+				profile.Config{Device: c.Device(), Repeats: 1}, x); err == nil {
 				t.Error("the failing layer did not fail")
 			}
 			compare(t, "a failed measurement", before, state(model))
@@ -104,12 +109,17 @@ func (l *counting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 func TestProgress(t *testing.T) {
 	c := newCtx(t)
 	var seen []int
-	measured(t, nn.NewSequential(nn.NewReLU(), nn.NewReLU()), profile.Config{BytesOnly: true, Progress: func(done, layers int) { seen = append(seen, done, layers) }}, vectors(c))
+	measured(t, nn.NewSequential(nn.NewReLU(), nn.NewReLU()),
+		profile.Config{BytesOnly: true, Progress: func(done,
+			layers int) {
+			seen = append(seen, done, layers)
+		}}, vectors(c))
 	if want := []int{0, 2, 1, 2, 2, 2}; !slices.Equal(seen, want) {
 		t.Errorf("progress %v, want %v", seen, want)
 	}
 	// Times, forwards and backwards: it goes on through all of them, and ends with them.
-	for _, config := range []profile.Config{{Repeats: 1, Balance: []int{40}, Split: true}, {BytesOnly: true, Balance: []int{20, 20}}, {Repeats: 1, Balance: []int{40}, Devices: 2}} {
+	for _, config := range []profile.Config{{Repeats: 1, Balance: []int{40}, Split: true},
+		{BytesOnly: true, Balance: []int{20, 20}}, {Repeats: 1, Balance: []int{40}, Devices: 2}} {
 		seen = nil
 		config.Progress = func(done, layers int) {
 			if layers != 40 {
@@ -122,7 +132,8 @@ func TestProgress(t *testing.T) {
 			layers = append(layers, nn.NewLinear(16, 16), nn.NewReLU())
 		}
 		measured(t, nn.NewSequential(layers...), config, vectors(c))
-		if distinct := len(slices.Compact(slices.Clone(seen))); !slices.IsSorted(seen) || seen[len(seen)-1] != 40 || distinct < 10 {
+		if distinct := len(slices.Compact(slices.Clone(seen))); !slices.IsSorted(seen) ||
+			seen[len(seen)-1] != 40 || distinct < 10 {
 			t.Errorf("%+v: progress %v", config, seen)
 		}
 	}
@@ -139,24 +150,29 @@ func TestMeasuringUnderALimit(t *testing.T) {
 	model, x, d := nn.NewSequential(layers...), c.Ones(torch.Float32, 256, 16), torch.CPU(1)
 	defer d.SetLimit(0)
 	var seen []int
-	config := profile.Config{Device: d, Repeats: 1, Balance: []int{40}, Split: true, Progress: func(done, _ int) { seen = append(seen, done) }}
+	config := profile.Config{Device: d, Repeats: 1, Balance: []int{40}, Split: true,
+		Progress: func(done, _ int) { seen = append(seen, done) }}
 	plenty := measured(t, model, config, x)
 	d.SetLimit(1)
-	if _, err := profile.Measure(context.Background(), model, config, x); !errors.Is(err, torch.ErrOutOfMemory) {
+	if _, err := profile.Measure(context.Background(), model, config, x); !errors.Is(err,
+		torch.ErrOutOfMemory) {
 		t.Errorf("under a limit of a byte: %v", err)
 	}
 	config.LiftLimit = true
 	lean := measured(t, model, config, x)
 	if 2*lean.Most > plenty.Most || lean.Beyond != 1 || plenty.Beyond != 0 {
-		t.Errorf("at least it holds %d bytes, beyond %d, and otherwise %d", lean.Most, lean.Beyond, plenty.Most)
+		t.Errorf("at least it holds %d bytes, beyond %d, and otherwise %d", lean.Most, lean.Beyond,
+			plenty.Most)
 	}
 	config.LiftLimit, seen = false, nil
 	d.SetLimit(lean.Most)
-	if got := measured(t, model, config, x).Most; got > lean.Most || !slices.IsSorted(seen) || seen[len(seen)-1] != 40 {
+	if got := measured(t, model, config, x).Most; got > lean.Most || !slices.IsSorted(seen) ||
+		seen[len(seen)-1] != 40 {
 		t.Errorf("it held %d bytes under a limit of %d; progress %v", got, lean.Most, seen)
 	}
 	d.SetLimit(lean.Most - 1)
-	if p, err := profile.Measure(context.Background(), model, config, x); !errors.Is(err, torch.ErrOutOfMemory) {
+	if p, err := profile.Measure(context.Background(), model, config, x); !errors.Is(err,
+		torch.ErrOutOfMemory) {
 		t.Errorf("at least it holds %d bytes, and under a limit %d: %v", lean.Most, p.Most, err)
 	}
 }
@@ -164,7 +180,9 @@ func TestMeasuringUnderALimit(t *testing.T) {
 func TestFailures(t *testing.T) {
 	boom := errors.New("boom")
 	broken := func(f func()) *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(16, 4), nn.NewSequential(nn.NewReLU(), one(func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { f(); return x })))
+		return nn.NewSequential(nn.NewLinear(16, 4),
+			nn.NewSequential(nn.NewReLU(),
+				one(func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { f(); return x })))
 	}
 	tests := []struct {
 		reason string
@@ -173,18 +191,30 @@ func TestFailures(t *testing.T) {
 		want   []string
 		is     error
 	}{
-		{"shapes that do not fit", nn.NewSequential(nn.NewReLU(), nn.NewLinear(15, 4)), "1", []string{`profile: measuring layer "1": penstock::linear(float32[6,16]`}, nil},
+		{"shapes that do not fit", nn.NewSequential(nn.NewReLU(), nn.NewLinear(15, 4)), "1",
+			[]string{`profile: measuring layer "1": penstock::linear(float32[6,16]`}, nil},
 		{"a panic with an error", broken(func() { panic(boom) }), "1.1", []string{"panic: boom"}, boom},
-		{"no room for parameters", nn.NewSequential(nn.NewLinear(16, 1<<20)), "0", []string{`layer "0"`, "out of memory on cpu:1: limit 1048576 bytes"}, torch.ErrOutOfMemory},
-		{"no room for activations", nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Zeros(torch.Float32, 1<<20) })), "0", []string{"aten::zeros", "cpu:1"}, torch.ErrOutOfMemory},
-		{"a failing backward", nn.NewSequential(nn.NewLinear(16, 4), one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			y := c.Mul(x, x)
-			c.NoGrad(func() { c.Zero_(x) }) // what backward needs
-			return y
-		})), "1", []string{`layer "1"`, "MulBackward0", "modified by an inplace operation"}, nil},
-		{"a stash that nothing pops", nn.NewSequential(stasher("lost")), "", []string{"profile: nn: the model's skip connections do not match", `"lost"`}, nil},
+		{"no room for parameters", nn.NewSequential(nn.NewLinear(16, 1<<20)), "0",
+			[]string{`layer "0"`, "out of memory on cpu:1: limit 1048576 bytes"}, torch.ErrOutOfMemory},
+		{"no room for activations", nn.NewSequential(one(func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.Zeros(torch.Float32,
+				1<<20)
+		})), "0", []string{"aten::zeros", "cpu:1"}, torch.ErrOutOfMemory},
+		{"a failing backward", nn.NewSequential(nn.NewLinear(16, 4),
+			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				y := c.Mul(x, x)
+				c.NoGrad(func() { c.Zero_(x) }) // what backward needs
+				return y
+			})), "1", []string{`layer "1"`, "MulBackward0", "modified by an inplace operation"}, nil},
+		{"a stash that nothing pops", nn.NewSequential(stasher("lost")), "",
+			[]string{"profile: nn: the model's skip connections do not match", `"lost"`}, nil},
 		{"a panic after a stash", nn.NewSequential(func() nn.Layer {
-			l := &layer{forward: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { c.Stash("s", xs[0]); panic("too late") }}
+			l := &layer{forward: func(c *nn.Ctx,
+				xs []*torch.Tensor) []*torch.Tensor {
+				c.Stash("s", xs[0])
+				panic("too late")
+			}}
 			l.Stashes("s")
 			return nn.Tuple(l, l.ForwardTuple)
 		}(), popper("s", mul)), "0", []string{"too late"}, nil},
@@ -195,7 +225,8 @@ func TestFailures(t *testing.T) {
 			c := newCtx(t)
 			torch.CPU(1).SetLimit(1 << 20)
 			defer torch.CPU(1).SetLimit(0)
-			p, err := profile.Measure(context.Background(), test.model, profile.Config{Device: torch.CPU(1)}, vectors(c))
+			p, err := profile.Measure(context.Background(), test.model,
+				profile.Config{Device: torch.CPU(1)}, vectors(c))
 			if err == nil || p.Layers != nil {
 				t.Fatalf("got %+v, %v", p, err)
 			}
@@ -205,7 +236,8 @@ func TestFailures(t *testing.T) {
 				}
 			}
 			var located *profile.Error
-			if errors.As(err, &located) != (test.layer != "") || located != nil && located.Layer != test.layer {
+			if errors.As(err, &located) != (test.layer != "") || located != nil &&
+				located.Layer != test.layer {
 				t.Errorf("the error is of layer %+v, want %q", located, test.layer)
 			}
 			if test.is != nil && !errors.Is(err, test.is) {
@@ -225,15 +257,21 @@ func TestMeasuringThatDoesNotFitLeavesNothing(t *testing.T) {
 			tensors, bytes := torch.LiveTensors(), device.Memory().Live
 			device.SetLimit(limit)
 			defer device.SetLimit(0)
-			model := nn.NewSequential(nn.NewLinear(16, 4), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				wide := c.Cat(slices.Repeat(xs, 20), 1)
-				return []*torch.Tensor{xs[0], c.Tanh(wide), c.Argmax(wide, 1), c.Tanh(wide)}
-			}), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Mul(xs[1], xs[3])} }))
-			_, err := profile.Measure(context.Background(), model, profile.Config{Device: device, Repeats: 1, Balance: []int{3}}, x)
+			model := nn.NewSequential(nn.NewLinear(16, 4),
+				do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					wide := c.Cat(slices.Repeat(xs, 20), 1)
+					return []*torch.Tensor{xs[0], c.Tanh(wide), c.Argmax(wide, 1), c.Tanh(wide)}
+				}), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+					return []*torch.Tensor{c.Mul(xs[1],
+						xs[3])}
+				}))
+			_, err := profile.Measure(context.Background(), model,
+				profile.Config{Device: device, Repeats: 1, Balance: []int{3}}, x)
 			passed = err == nil
 			nn.Free(model)
 			if left := device.Memory().Live - bytes; torch.LiveTensors() != tensors || left != 0 {
-				t.Fatalf("under %d bytes %d tensors of %d bytes are left: %v", limit, torch.LiveTensors()-tensors, left, err)
+				t.Fatalf("under %d bytes %d tensors of %d bytes are left: %v", limit,
+					torch.LiveTensors()-tensors, left, err)
 			}
 		}()
 	}
@@ -253,7 +291,8 @@ func TestStops(t *testing.T) {
 		}
 		return c.MulScalar(x, 2)
 	}))
-	if _, err := profile.Measure(ctx, model, profile.Config{Repeats: 100}, vectors(c)); !errors.Is(err, context.Canceled) || runs != 3 {
+	if _, err := profile.Measure(ctx, model, profile.Config{Repeats: 100}, vectors(c)); !errors.Is(err,
+		context.Canceled) || runs != 3 {
 		t.Errorf("after %d runs: %v", runs, err)
 	}
 }

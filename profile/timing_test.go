@@ -64,7 +64,8 @@ func TestTimes(t *testing.T) {
 	model := nn.NewSequential(nn.NewLinear(16, 16), slow, nn.NewLinear(16, 4))
 	config := profile.Config{Repeats: 20, Clock: clock.read}
 	p := measured(t, model, config, vectors(c))
-	for i, want := range []struct{ forward, backward float64 }{{0.001, 0.001}, {0.041, 0.071}, {0.001, 0.001}} {
+	for i, want := range []struct{ forward, backward float64 }{{0.001, 0.001}, {0.041, 0.071},
+		{0.001, 0.001}} {
 		if l := p.Layers[i]; !near(l.Forward, want.forward) || !near(l.Backward, want.backward) {
 			t.Errorf("layer %d takes %v s forward and %v backward, want %+v", i, l.Forward, l.Backward, want)
 		}
@@ -79,11 +80,14 @@ func TestTimes(t *testing.T) {
 	chains := measured(t, model, config, vectors(c)).Chains
 	var all remat.Layer // in microseconds
 	for _, l := range chains[0].Layers {
-		all.ForwardNoGrad, all.Forward, all.Backward = all.ForwardNoGrad+l.ForwardNoGrad, all.Forward+l.Forward, all.Backward+l.Backward
+		all.ForwardNoGrad, all.Forward, all.Backward = all.ForwardNoGrad+l.ForwardNoGrad, all.Forward+
+			l.Forward, all.Backward+l.Backward
 	}
 	ticks := 1e3 * float64(len(p.Layers))
-	if !near(all.ForwardNoGrad, 40e3+ticks) || !near(all.Forward, 40e3+ticks) || !near(all.Backward, 70e3+ticks) {
-		t.Errorf("%d units take %v us without gradients, %v forward and %v backward", len(chains[0].Layers), all.ForwardNoGrad, all.Forward, all.Backward)
+	if !near(all.ForwardNoGrad, 40e3+ticks) || !near(all.Forward, 40e3+ticks) ||
+		!near(all.Backward, 70e3+ticks) {
+		t.Errorf("%d units take %v us without gradients, %v forward and %v backward", len(chains[0].Layers),
+			all.ForwardNoGrad, all.Forward, all.Backward)
 	}
 }
 
@@ -129,7 +133,8 @@ func TestClocks(t *testing.T) {
 	const long = 50 * time.Millisecond
 	for _, threads := range []int{0, 1, 2} {
 		t.Run(fmt.Sprint(threads, " threads"), func(t *testing.T) {
-			p := measured(t, nn.NewSequential(asleep(long)), profile.Config{Repeats: 1, Threads: threads}, vectors(c))
+			p := measured(t, nn.NewSequential(asleep(long)), profile.Config{Repeats: 1, Threads: threads},
+				vectors(c))
 			if got := p.Layers[0].Forward; got <= 0 || (got < long.Seconds()/2) != (threads < 2) {
 				t.Errorf("a layer that sleeps %v takes %v s", long, got)
 			}
@@ -149,12 +154,15 @@ func TestQueuedPasses(t *testing.T) {
 		time.Sleep(long)
 		return c.MulScalar(x, 2)
 	})
-	p := measured(t, nn.NewSequential(nn.NewReLU(), slow, nn.NewLinear(16, 16)), profile.Config{Repeats: 1}, vectors(c))
-	if passes, rest := (forwards-2)/3, (forwards-2)%3; passes != 2 || rest != 0 { // it is looked at, and run for what follows
+	p := measured(t, nn.NewSequential(nn.NewReLU(), slow, nn.NewLinear(16, 16)), profile.Config{Repeats: 1},
+		vectors(c))
+	// it is looked at, and run for what follows
+	if passes, rest := (forwards-2)/3, (forwards-2)%3; passes != 2 || rest != 0 {
 		t.Errorf("%d forwards, %d passes; want one that counts after one that does not", forwards, passes)
 	}
 	for i, layer := range p.Layers {
-		if slept := layer.Forward >= long.Seconds(); slept != (i == 1) || layer.Forward <= 0 || (layer.Backward > 0) != (i == 2) {
+		if slept := layer.Forward >= long.Seconds(); slept != (i == 1) || layer.Forward <= 0 ||
+			(layer.Backward > 0) != (i == 2) {
 			t.Errorf("layer %d takes %v s forward and %v s backward", i, layer.Forward, layer.Backward)
 		}
 	}
@@ -165,7 +173,9 @@ func TestQueuedPasses(t *testing.T) {
 func TestLayersAddUpToPasses(t *testing.T) {
 	c := newCtx(t)
 	clock := &fakeClock{}
-	model := nn.NewSequential(nn.NewLinear(16, 16), &busy{clock: clock, forward: millis(10, 90), backward: millis(30, 70)}, &busy{clock: clock, forward: millis(90, 10), backward: millis(70, 30)})
+	model := nn.NewSequential(nn.NewLinear(16, 16),
+		&busy{clock: clock, forward: millis(10, 90), backward: millis(30, 70)}, &busy{clock: clock,
+			forward: millis(90, 10), backward: millis(70, 30)})
 	p := measured(t, model, profile.Config{Repeats: 8, Clock: clock.read, Balance: []int{3}}, vectors(c))
 	var forward, backward float64
 	for _, l := range p.Layers {

@@ -59,7 +59,8 @@ func Sequential(layers, segments int) ([]Op, error) {
 // backward. Of all such plans it runs the fewest forwards without gradients, whatever layers cost.
 func Revolve(layers, checkpoints int) ([]Op, error) {
 	if checkpoints < 1 || checkpoints > layers {
-		return nil, fmt.Errorf("remat: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers, layers)
+		return nil, fmt.Errorf("remat: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers,
+			layers)
 	}
 	var w sequence
 	w.revolve(0, layers, checkpoints, true)

@@ -37,7 +37,8 @@ func TestBaselines(t *testing.T) {
 		}
 	}
 	for _, segments := range []int{-1, 0, 4} {
-		if list, err := remat.Sequential(3, segments); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
+		if list, err := remat.Sequential(3, segments); err == nil ||
+			!strings.Contains(err.Error(), "want 1 to 3") {
 			t.Errorf("%d segments: %v, error %v", segments, list, err)
 		}
 	}
@@ -51,7 +52,8 @@ func mustCheck(t interface{ Fatal(...any) }, c remat.Chain, list []remat.Op) rem
 	return report
 }
 
-// TestRevolveComputesLeastAgain compares with the recurrence over all places of the next checkpoint, and counts the inputs that are there at a time.
+// TestRevolveComputesLeastAgain compares with the recurrence over all places of the next checkpoint,
+// and counts the inputs that are there at a time.
 func TestRevolveComputesLeastAgain(t *testing.T) {
 	const most = 40
 	var fewest [most + 1][most + 1]int // by layers and checkpoints
@@ -59,7 +61,8 @@ func TestRevolveComputesLeastAgain(t *testing.T) {
 		for checkpoints := 1; checkpoints <= layers; checkpoints++ {
 			best := layers * (layers - 1) / 2
 			for j := 1; j < layers && checkpoints > 1; j++ {
-				best = min(best, j+fewest[layers-j][min(checkpoints-1, layers-j)]+fewest[j][min(checkpoints, j)])
+				best = min(best, j+fewest[layers-j][min(checkpoints-1, layers-j)]+
+					fewest[j][min(checkpoints, j)])
 			}
 			fewest[layers][checkpoints] = best
 			ops, err := remat.Revolve(layers, checkpoints)
@@ -67,7 +70,8 @@ func TestRevolveComputesLeastAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			if report := mustCheck(t, plain(layers, 2), ops); report.Recomputed != best {
-				t.Fatalf("%d layers, %d checkpoints: %d forwards again, want %d: %s", layers, checkpoints, report.Recomputed, best, remat.FormatOps(ops))
+				t.Fatalf("%d layers, %d checkpoints: %d forwards again, want %d: %s", layers, checkpoints,
+					report.Recomputed, best, remat.FormatOps(ops))
 			}
 			kept, atOnce := map[int]bool{}, 0
 			for _, o := range ops {
@@ -80,12 +84,14 @@ func TestRevolveComputesLeastAgain(t *testing.T) {
 				atOnce = max(atOnce, len(kept))
 			}
 			if atOnce > checkpoints {
-				t.Fatalf("%d layers, %d checkpoints: %d at once: %s", layers, checkpoints, atOnce, remat.FormatOps(ops))
+				t.Fatalf("%d layers, %d checkpoints: %d at once: %s", layers, checkpoints, atOnce,
+					remat.FormatOps(ops))
 			}
 		}
 	}
 	for _, checkpoints := range []int{-1, 0, 4} {
-		if _, err := remat.Revolve(3, checkpoints); err == nil || !strings.Contains(err.Error(), "want 1 to 3") {
+		if _, err := remat.Revolve(3, checkpoints); err == nil ||
+			!strings.Contains(err.Error(), "want 1 to 3") {
 			t.Errorf("%d checkpoints: error %v", checkpoints, err)
 		}
 	}

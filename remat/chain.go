@@ -42,11 +42,13 @@ type Layer struct {
 	Backward      float64
 
 	Output int64 // x(i+1), without parts of x(i)
-	Saved  int64 // X(i+1), without parts of x(i): all that a forward with gradients keeps, the output included
+	// X(i+1), without parts of x(i): all that a forward with gradients keeps, the output included
+	Saved int64
 
 	ForwardTmp       int64 // most bytes beside those before and Saved, during a forward with gradients
 	ForwardNoGradTmp int64 // most bytes beside those before and Output, during one without
-	BackwardTmp      int64 // most bytes beside those before, the new gradients and WeightGradient, during backward
+	// most bytes beside those before, the new gradients and WeightGradient, during backward
+	BackwardTmp int64
 
 	Gradient       int64 // y(i+1), as far as its maker makes it anew
 	WeightGradient int64 // of parameters, made by this layer's backward; 0 where they are there before

@@ -15,14 +15,17 @@ func TestChainCheck(t *testing.T) {
 		reason, path string
 		spoil        func(*remat.Chain)
 	}{
-		{"saves less than the output", "layers[0].saved_bytes", func(c *remat.Chain) { c.Layers[0].Saved = 15 }},
+		{"saves less than the output", "layers[0].saved_bytes",
+			func(c *remat.Chain) { c.Layers[0].Saved = 15 }},
 		{"a carry from beyond the end", "carries[0]", func(c *remat.Chain) { c.Carries[0].From = 5 }},
-		{"carries that are too large in sum", "carries[2].bytes", func(c *remat.Chain) { c.Carries = append(c.Carries, remat.Carry{From: 0, To: 1, Bytes: 7}) }},
+		{"carries that are too large in sum", "carries[2].bytes",
+			func(c *remat.Chain) { c.Carries = append(c.Carries, remat.Carry{From: 0, To: 1, Bytes: 7}) }},
 		{"a negative carry", "carries[1].bytes", func(c *remat.Chain) { c.Carries[1].Bytes = -1 }},
 		{"NaN", "layers[1].forward_us", func(c *remat.Chain) { c.Layers[1].Forward = math.NaN() }},
 		{"name", "layers[0].name", func(c *remat.Chain) { c.Layers[0].Name = "\xff" }},
 		{"name of two lines", "layers[0].name", func(c *remat.Chain) { c.Layers[0].Name = "a\nb" }},
-		{"negative temporary", "layers[3].forward_nograd_tmp_bytes", func(c *remat.Chain) { c.Layers[3].ForwardNoGradTmp = -1 }},
+		{"negative temporary", "layers[3].forward_nograd_tmp_bytes",
+			func(c *remat.Chain) { c.Layers[3].ForwardNoGradTmp = -1 }},
 		{"no layers", "layers", func(c *remat.Chain) { c.Layers = nil }},
 	} {
 		c := sample()
@@ -40,7 +43,8 @@ func TestChainCheck(t *testing.T) {
 	}
 }
 
-// TestFingerprint: everything that the peak or the meaning of a plan hangs on counts, times and the order of carries do not.
+// TestFingerprint: everything that the peak or the meaning of a plan hangs on counts, times and the
+// order of carries do not.
 func TestFingerprint(t *testing.T) {
 	want := sample().Fingerprint()
 	if strings.Trim(want, "0123456789abcdef") != "" || len(want) != 32 {
@@ -58,14 +62,17 @@ func TestFingerprint(t *testing.T) {
 	}
 	seen := map[string]string{want: "nothing"}
 	for reason, change := range map[string]func(*remat.Chain){
-		"input":           func(c *remat.Chain) { c.Input++ },
-		"names, shifted":  func(c *remat.Chain) { c.Layers[0].Name, c.Layers[1].Name = "convr", "elu" },
-		"saved":           func(c *remat.Chain) { c.Layers[2].Saved++ },
-		"temporary":       func(c *remat.Chain) { c.Layers[2].ForwardTmp++ },
-		"weights":         func(c *remat.Chain) { c.Layers[2].WeightGradient++ },
-		"carry":           func(c *remat.Chain) { c.Carries[0].To-- },
-		"carries swapped": func(c *remat.Chain) { c.Carries, c.GradientCarries = c.GradientCarries, c.Carries },
-		"a layer less":    func(c *remat.Chain) { c.Layers = c.Layers[:4] },
+		"input":          func(c *remat.Chain) { c.Input++ },
+		"names, shifted": func(c *remat.Chain) { c.Layers[0].Name, c.Layers[1].Name = "convr", "elu" },
+		"saved":          func(c *remat.Chain) { c.Layers[2].Saved++ },
+		"temporary":      func(c *remat.Chain) { c.Layers[2].ForwardTmp++ },
+		"weights":        func(c *remat.Chain) { c.Layers[2].WeightGradient++ },
+		"carry":          func(c *remat.Chain) { c.Carries[0].To-- },
+		"carries swapped": func(c *remat.Chain) {
+			c.Carries, c.GradientCarries = c.GradientCarries,
+				c.Carries
+		},
+		"a layer less": func(c *remat.Chain) { c.Layers = c.Layers[:4] },
 	} {
 		c := sample()
 		change(&c)

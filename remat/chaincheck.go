@@ -48,17 +48,20 @@ func (c Chain) Check() error {
 	for i, l := range c.Layers {
 		path := fmt.Sprintf("layers[%d].", i)
 		s.name(path+"name", l.Name)
-		s.times(path, "forward_us", l.Forward, "forward_nograd_us", l.ForwardNoGrad, "backward_us", l.Backward,
+		s.times(path, "forward_us", l.Forward, "forward_nograd_us", l.ForwardNoGrad, "backward_us",
+			l.Backward,
 			"backward_later_us", l.BackwardLater)
 		s.bytes(path, "output", l.Output, "saved", l.Saved, "forward_tmp", l.ForwardTmp, "forward_nograd_tmp",
 			l.ForwardNoGradTmp, "backward_tmp", l.BackwardTmp, "backward_early", l.BackwardEarly, "gradient", l.Gradient,
 			"weight_gradient", l.WeightGradient)
 		if l.Saved < l.Output {
-			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
+			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved,
+				l.Output)
 		}
 		if s.err == nil && l.BackwardEarly > 0 &&
 			l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
-			s.fail(path+"backward_early_bytes", "%d bytes, more than the layer saves, is given and makes", l.BackwardEarly)
+			s.fail(path+"backward_early_bytes", "%d bytes, more than the layer saves, is given and makes",
+				l.BackwardEarly)
 		}
 		if c.Deferred == nil {
 			continue
@@ -112,7 +115,8 @@ func (s *chainSums) bytes(path string, fields ...any) {
 	for k := 0; k < len(fields); k += 2 {
 		n := fields[k+1].(int64)
 		if n < 0 || n > MaxBytes-s.size {
-			s.fail(fmt.Sprintf("%s%v_bytes", path, fields[k]), "%d bytes; want 0 or more, and at most %d in the whole chain",
+			s.fail(fmt.Sprintf("%s%v_bytes", path, fields[k]),
+				"%d bytes; want 0 or more, and at most %d in the whole chain",
 				n, int64(MaxBytes))
 			continue
 		}
@@ -125,8 +129,9 @@ func (s *chainSums) times(path string, fields ...any) {
 	for k := 0; k < len(fields); k += 2 {
 		t := fields[k+1].(float64)
 		if !(t >= 0 && t <= maxTime-s.us) { // also for NaN
-			s.fail(fmt.Sprint(path, fields[k]), "%v; want a finite number, 0 or more, and at most %v microseconds in the "+
-				"whole chain", t, float64(maxTime))
+			s.fail(fmt.Sprint(path, fields[k]),
+				"%v; want a finite number, 0 or more, and at most %v microseconds in the "+
+					"whole chain", t, float64(maxTime))
 			continue
 		}
 		s.us += t
@@ -163,7 +168,8 @@ func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) 
 	for i, k := range carries {
 		n, path := len(c.Layers), fmt.Sprintf("%s[%d]", list, i)
 		if k.From < -1 || k.To <= k.From || k.To > n {
-			return &ChainError{path, fmt.Sprintf("from %d to %d; want from -1, for the input, to a later layer up to %d",
+			return &ChainError{path, fmt.Sprintf("from %d to %d; want from -1, for the input, to a later "+
+				"layer up to %d",
 				k.From, k.To, n)}
 		}
 		maker := k.From
@@ -171,8 +177,9 @@ func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) 
 			maker = k.To
 		}
 		if k.Bytes < 0 || k.Bytes > made(maker)-sums[maker] {
-			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes; want 0 or more, and with %d of other carries at most "+
-				"the %d that are made there", k.Bytes, sums[maker], made(maker))}
+			return &ChainError{path + ".bytes",
+				fmt.Sprintf("%d bytes; want 0 or more, and with %d of other carries at most "+
+					"the %d that are made there", k.Bytes, sums[maker], made(maker))}
 		}
 		sums[maker] += k.Bytes
 	}

@@ -69,10 +69,12 @@ func Check(c Chain, ops []Op) (Report, error) {
 	}
 	switch n := len(c.Layers); {
 	case !r.lossDone:
-		return Report{}, fmt.Errorf("remat: the plan ends after %d operations: the loss has not run; want it, and the "+
+		return Report{}, fmt.Errorf("remat: the plan ends after %d operations: the loss has not run; "+
+			"want it, and the "+
 			"backward of layers %d to 0", len(ops), n-1)
 	case r.next >= 0:
-		return Report{}, fmt.Errorf("remat: the plan ends after %d operations: the backward of layer %d has not run; "+
+		return Report{}, fmt.Errorf("remat: the plan ends after %d operations: the backward of layer %d "+
+			"has not run; "+
 			"want the backward of layers %[2]d to 0", len(ops), r.next)
 	}
 	report.Extra = report.Time - c.Once()
@@ -131,12 +133,14 @@ func CheckPlan(c Chain, p Plan) error {
 		return err
 	}
 	if have := c.Fingerprint(); p.Chain != "" && p.Chain != have {
-		return fmt.Errorf("remat: the plan is for the chain %s, this one is %s; want the chain that it was made for, "+
+		return fmt.Errorf("remat: the plan is for the chain %s, this one is %s; want the chain that it "+
+			"was made for, "+
 			"or a new plan", p.Chain, have)
 	}
 	if !p.Feasible {
 		if len(p.Ops) > 0 || p.Limit == 0 || p.Peak <= p.Limit {
-			return fmt.Errorf("remat: the plan says that it is not feasible, with %d operations, %d bytes at least and a "+
+			return fmt.Errorf("remat: the plan says that it is not feasible, with %d operations, %d "+
+				"bytes at least and a "+
 				"limit of %d; want no operations and a limit below these bytes", len(p.Ops), p.Peak, p.Limit)
 		}
 		return nil
@@ -147,12 +151,14 @@ func CheckPlan(c Chain, p Plan) error {
 	case err != nil:
 		return err
 	case report.Peak != p.Peak || p.Limit > 0 && p.Peak > p.Limit:
-		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; the plan says %d, under a limit of %d",
+		return fmt.Errorf("remat: the peak is %d bytes, at operation %d, %v; the plan says %d, under a "+
+			"limit of %d",
 			report.Peak, report.PeakOp, p.Ops[report.PeakOp], p.Peak, p.Limit)
 	case !(math.Abs(report.Time-p.Time) <= tolerance*math.Max(report.Time, p.Time)): // also for NaN
 		return fmt.Errorf("remat: the operations take %v microseconds; the plan says %v", report.Time, p.Time)
 	case !(p.LowerBound <= p.Time*(1+tolerance)):
-		return fmt.Errorf("remat: the lower bound is %v microseconds, above the plan's time of %v", p.LowerBound, p.Time)
+		return fmt.Errorf("remat: the lower bound is %v microseconds, above the plan's time of %v",
+			p.LowerBound, p.Time)
 	}
 	return nil
 }

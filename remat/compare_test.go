@@ -52,11 +52,13 @@ func TestBaselinesArePlans(t *testing.T) {
 				}
 			}
 			if best.Peak > b.Peak || best.LowerBound > b.Time*(1+1e-6) || best.Time > 1.01*b.Time {
-				t.Fatalf("%s with peak %d and time %v; the best plan takes %d and %v, at least %v", b.Strategy, b.Peak,
+				t.Fatalf("%s with peak %d and time %v; the best plan takes %d and %v, at least %v",
+					b.Strategy, b.Peak,
 					b.Time, best.Peak, best.Time, best.LowerBound)
 			}
 		}
-		if found["none"] != 1 || found["all"] != 1 || len(c.Layers) > 1 && (found["sequential"] == 0 || found["revolve"] == 0) {
+		if found["none"] != 1 || found["all"] != 1 || len(c.Layers) > 1 &&
+			(found["sequential"] == 0 || found["revolve"] == 0) {
 			t.Fatalf("%d layers: %v", len(c.Layers), found)
 		}
 	})
@@ -67,7 +69,8 @@ func TestExplain(t *testing.T) {
 	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
 	report := mustCheck(t, c, list)
 	p := remat.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
-	got, err := remat.Explain(context.Background(), c, p, remat.LeastLimit{}, []int64{2, 3, 100}, solveEach(c))
+	got, err := remat.Explain(context.Background(), c, p, remat.LeastLimit{}, []int64{2, 3, 100},
+		solveEach(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +83,16 @@ func TestExplain(t *testing.T) {
 	if diff := cmp.Diff(want, got.Layers); diff != "" {
 		t.Error(diff)
 	}
-	// Plain training: x0, 4 X, y4 and y3. The least: a layer's X, y before and after, x(i) and x0; layer 0's x(i) is x0, and the last layer's y(4) is there with no X but its own all the same.
-	if least, err := solver.ExplainLeast(c); err != nil || got.Plain.Peak != 1+12+2 || least.Bytes != 7 || least.Op.Kind != remat.Backward {
+	// Plain training: x0, 4 X, y4 and y3. The least: a layer's X, y before and after, x(i) and x0;
+	// layer 0's x(i) is x0, and the last layer's y(4) is there with no X but its own all the same.
+	if least, err := solver.ExplainLeast(c); err != nil || got.Plain.Peak != 1+12+2 || least.Bytes != 7 ||
+		least.Op.Kind != remat.Backward {
 		t.Errorf("greatest %d, least %+v, %v", got.Plain.Peak, least, err)
 	}
 	// To run only l0 again takes x0, x1, three X, and the last two y: 13 bytes.
-	if diff := cmp.Diff([]remat.Step{{Limit: p.Limit + 2, Time: 14}, {Limit: p.Limit + 3, Time: 13, Saved: 1}, {Limit: p.Limit + 100, Time: 12, Saved: 2}}, got.More); diff != "" {
+	if diff := cmp.Diff([]remat.Step{{Limit: p.Limit + 2, Time: 14},
+		{Limit: p.Limit + 3, Time: 13, Saved: 1}, {Limit: p.Limit + 100, Time: 12, Saved: 2}},
+		got.More); diff != "" {
 		t.Error(diff)
 	}
 }

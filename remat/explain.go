@@ -53,7 +53,8 @@ func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int6
 		return e, err
 	}
 	if !p.Feasible {
-		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
+		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit,
+			p.Peak)
 	}
 	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops), Least: least}
 	if e.Report, err = Check(c, p.Ops); err == nil {

@@ -76,7 +76,8 @@ func ParseOps(s string) ([]Op, error) {
 		}
 		op := Op{Kind(kind), layer}
 		if kind < 0 || err != nil || layer < 0 || op.String() != word {
-			return nil, fmt.Errorf("remat: operation %d is %q; want L, or F, K, S or B with the number of a layer, such as K3",
+			return nil, fmt.Errorf("remat: operation %d is %q; want L, or F, K, S or B with the number "+
+				"of a layer, such as K3",
 				i, word)
 		}
 		ops = append(ops, op)

@@ -6,7 +6,8 @@ import "slices"
 // the values at its borders are its input and the gradient of its output. The loss belongs to the
 // last layer. first must be less than last.
 func (c Chain) Part(first, last int) Chain {
-	out := Chain{Layers: slices.Clone(c.Layers[first:last]), Input: c.inputAt(first), InputGradient: c.madeGradient(first)}
+	out := Chain{Layers: slices.Clone(c.Layers[first:last]), Input: c.inputAt(first),
+		InputGradient: c.madeGradient(first)}
 	if last == len(c.Layers) {
 		out.Loss = c.Loss
 	}

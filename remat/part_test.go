@@ -28,11 +28,15 @@ func TestPart(t *testing.T) {
 		want        remat.Chain
 	}{
 		{0, 1, remat.Chain{Input: 10, InputGradient: 2, Layers: []remat.Layer{layer("a", 20, 24)},
-			Carries: []remat.Carry{{From: -1, To: 1, Bytes: 5}}, GradientCarries: []remat.Carry{{From: 0, To: 1, Bytes: 3}}}},
+			Carries: []remat.Carry{{From: -1, To: 1, Bytes: 5}}, GradientCarries: []remat.Carry{{From: 0,
+				To: 1, Bytes: 3}}}},
 		{1, 2, remat.Chain{Input: 25, InputGradient: 21, Layers: []remat.Layer{layer("b", 30, 34)},
-			Carries: []remat.Carry{{From: -1, To: 1, Bytes: 5}}, GradientCarries: []remat.Carry{{From: -1, To: 1, Bytes: 3}}}},
-		{1, 3, remat.Chain{Input: 25, InputGradient: 21, Loss: remat.Loss{Tmp: 7}, Layers: []remat.Layer{layer("b", 30, 31), layer("c", 40, 41)},
-			Carries: []remat.Carry{{From: -1, To: 2, Bytes: 5}}, GradientCarries: []remat.Carry{{From: -1, To: 2, Bytes: 3}}}},
+			Carries: []remat.Carry{{From: -1, To: 1, Bytes: 5}}, GradientCarries: []remat.Carry{{From: -1,
+				To: 1, Bytes: 3}}}},
+		{1, 3, remat.Chain{Input: 25, InputGradient: 21, Loss: remat.Loss{Tmp: 7},
+			Layers:  []remat.Layer{layer("b", 30, 31), layer("c", 40, 41)},
+			Carries: []remat.Carry{{From: -1, To: 2, Bytes: 5}}, GradientCarries: []remat.Carry{{From: -1,
+				To: 2, Bytes: 3}}}},
 	} {
 		got := c.Part(test.first, test.last)
 		if diff := cmp.Diff(test.want, got); diff != "" {

@@ -39,7 +39,8 @@ func plans() *rapid.Generator[remat.Plan] {
 		if kind == remat.LossStep {
 			return remat.Op{Kind: kind}
 		}
-		return remat.Op{Kind: kind, Layer: rapid.OneOf(rapid.IntRange(0, 3), rapid.IntRange(0, math.MaxInt32)).Draw(t, "layer")}
+		return remat.Op{Kind: kind, Layer: rapid.OneOf(rapid.IntRange(0, 3),
+			rapid.IntRange(0, math.MaxInt32)).Draw(t, "layer")}
 	}))
 	return rapid.Custom(func(t *rapid.T) remat.Plan {
 		list := ops.Draw(t, "ops")
@@ -47,8 +48,12 @@ func plans() *rapid.Generator[remat.Plan] {
 			list = nil
 		}
 		return remat.Plan{
-			Feasible: len(list) > 0, Limit: rapid.Int64Min(0).Draw(t, "limit"), Peak: rapid.Int64Min(0).Draw(t, "peak"), Time: rapid.Float64Range(0, math.MaxFloat64).Draw(t, "time"),
-			LowerBound: rapid.Float64Range(0, 99).Draw(t, "bound"), Ops: list, Chain: rapid.SampledFrom([]string{"", sample().Fingerprint()}).Draw(t, "chain"),
+			Feasible: len(list) > 0, Limit: rapid.Int64Min(0).Draw(t,
+				"limit"), Peak: rapid.Int64Min(0).Draw(t, "peak"),
+			Time: rapid.Float64Range(0, math.MaxFloat64).Draw(t, "time"),
+			LowerBound: rapid.Float64Range(0, 99).Draw(t,
+				"bound"), Ops: list, Chain: rapid.SampledFrom([]string{"", sample().Fingerprint()}).Draw(t,
+				"chain"),
 		}
 	})
 }
@@ -56,7 +61,8 @@ func plans() *rapid.Generator[remat.Plan] {
 func TestFilesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(6).Draw(t, "chain")
-		c.Model, c.Rows, c.Threads = rapid.SampledFrom([]string{"", "gpt", "gpt depth=2"}).Draw(t, "model"), rapid.IntRange(0, 9).Draw(t, "rows"), rapid.IntRange(0, 9).Draw(t, "threads")
+		c.Model, c.Rows, c.Threads = rapid.SampledFrom([]string{"", "gpt", "gpt depth=2"}).Draw(t, "model"),
+			rapid.IntRange(0, 9).Draw(t, "rows"), rapid.IntRange(0, 9).Draw(t, "threads")
 		c.Devices = rapid.IntRange(0, 9).Draw(t, "devices")
 		roundTrip(t, c, planfile.FormatChain, planfile.ParseChain)
 		roundTrip(t, plans().Draw(t, "plan"), planfile.FormatPlan, planfile.ParsePlan)
@@ -89,7 +95,9 @@ const (
 // TestChainFileDefaults: what may be left out, and what it is then.
 func TestChainFileDefaults(t *testing.T) {
 	got, err := planfile.ParseChain([]byte(chainText))
-	want := remat.Chain{Input: 9, InputGradient: 9, Loss: remat.Loss{Backward: 2, Tmp: 1}, Layers: []remat.Layer{{Name: "a", Forward: 3, ForwardNoGrad: 3, Backward: 4, Output: 5, Saved: 6, ForwardTmp: 7, ForwardNoGradTmp: 7, BackwardTmp: 8, Gradient: 5}}}
+	want := remat.Chain{Input: 9, InputGradient: 9, Loss: remat.Loss{Backward: 2, Tmp: 1},
+		Layers: []remat.Layer{{Name: "a", Forward: 3, ForwardNoGrad: 3, Backward: 4, Output: 5, Saved: 6,
+			ForwardTmp: 7, ForwardNoGradTmp: 7, BackwardTmp: 8, Gradient: 5}}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
@@ -114,10 +122,12 @@ func TestFilesRefuse(t *testing.T) {
 		{"no layer", `"forward_save","layer":0`, `"forward_save"`, "ops[0]", "want a layer"},
 		{"no operation", `"op":"forward_save",`, ``, "ops[0]", `"op" is missing`},
 		{"loss of a layer", `"loss"}`, `"loss","layer":0}`, "ops[1]", "unless it is the loss"},
-		{"a layer beyond any", `"backward","layer":0`, `"backward","layer":4294967296`, "ops[2].layer", "4294967296"},
+		{"a layer beyond any", `"backward","layer":0`, `"backward","layer":4294967296`, "ops[2].layer",
+			"4294967296"},
 		{"negative time", `"time_us":7`, `"time_us":-7`, "time_us", "-7"},
 	} {
-		text, plan := chainText, strings.Contains(planText, test.old) && !strings.Contains(chainText, test.old)
+		text, plan := chainText, strings.Contains(planText, test.old) &&
+			!strings.Contains(chainText, test.old)
 		if plan {
 			text = planText
 		}
@@ -134,7 +144,8 @@ func TestFilesRefuse(t *testing.T) {
 		} else if errors.As(err, &chain) {
 			path = chain.Path
 		}
-		if err == nil || path != test.path || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "remat: ") {
+		if err == nil || path != test.path || !strings.Contains(err.Error(), test.want) ||
+			!strings.HasPrefix(err.Error(), "remat: ") {
 			t.Errorf("%s: %v; want the path %q and %q", test.reason, err, test.path, test.want)
 		}
 	}

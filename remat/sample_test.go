@@ -12,7 +12,8 @@ import (
 	"penstock.example/remat"
 )
 
-// sample is a chain of five layers in which everything is of another size, with a skip of inputs (layer 0 to 3) and one of gradients.
+// sample is a chain of five layers in which everything is of another size, with a skip of inputs (layer
+// 0 to 3) and one of gradients.
 func sample() remat.Chain {
 	return remat.Chain{
 		Input: 8, InputGradient: 4,
@@ -33,7 +34,8 @@ func sample() remat.Chain {
 func plain(layers int, saved int64) remat.Chain {
 	c := remat.Chain{Input: 1, InputGradient: 1}
 	for i := range layers {
-		c.Layers = append(c.Layers, remat.Layer{Name: fmt.Sprint("l", i), Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: 1, Saved: saved, Gradient: 1})
+		c.Layers = append(c.Layers, remat.Layer{Name: fmt.Sprint("l", i), Forward: 1, ForwardNoGrad: 1,
+			Backward: 2, Output: 1, Saved: saved, Gradient: 1})
 	}
 	return c
 }
@@ -45,13 +47,17 @@ func chains(most int) *rapid.Generator[remat.Chain] {
 	return rapid.Custom(func(t *rapid.T) remat.Chain {
 		bytes := rapid.Int64Range(0, 9)
 		// In 1024ths, so that sums are exact in any order, and none is lost beside another.
-		us := rapid.OneOf(rapid.Just(0.0), rapid.Map(rapid.IntRange(0, 50<<10), func(n int) float64 { return float64(n) / 1024 }))
-		c := remat.Chain{Input: bytes.Draw(t, "input"), InputGradient: bytes.Draw(t, "input gradient"), Loss: remat.Loss{Backward: us.Draw(t, "loss"), Tmp: bytes.Draw(t, "loss tmp")}}
+		us := rapid.OneOf(rapid.Just(0.0),
+			rapid.Map(rapid.IntRange(0, 50<<10), func(n int) float64 { return float64(n) / 1024 }))
+		c := remat.Chain{Input: bytes.Draw(t, "input"), InputGradient: bytes.Draw(t, "input gradient"),
+			Loss: remat.Loss{Backward: us.Draw(t, "loss"), Tmp: bytes.Draw(t, "loss tmp")}}
 		n := rapid.IntRange(1, most).Draw(t, "layers")
 		for range n {
 			l := remat.Layer{
-				Name: names.Draw(t, "name"), Forward: us.Draw(t, "f"), ForwardNoGrad: us.Draw(t, "n"), Backward: us.Draw(t, "b"),
-				Output: bytes.Draw(t, "output"), ForwardTmp: bytes.Draw(t, "ftmp"), ForwardNoGradTmp: bytes.Draw(t, "ntmp"), BackwardTmp: bytes.Draw(t, "btmp"),
+				Name: names.Draw(t, "name"), Forward: us.Draw(t, "f"), ForwardNoGrad: us.Draw(t,
+					"n"), Backward: us.Draw(t, "b"),
+				Output: bytes.Draw(t, "output"), ForwardTmp: bytes.Draw(t,
+					"ftmp"), ForwardNoGradTmp: bytes.Draw(t, "ntmp"), BackwardTmp: bytes.Draw(t, "btmp"),
 				Gradient: bytes.Draw(t, "gradient"), WeightGradient: bytes.Draw(t, "weights"),
 			}
 			l.Saved, l.BackwardLater = l.Output+bytes.Draw(t, "saved"), us.Draw(t, "later")
@@ -62,7 +68,8 @@ func chains(most int) *rapid.Generator[remat.Chain] {
 		}
 		carry := func(list []remat.Carry) []remat.Carry {
 			from := rapid.IntRange(-1, n-1).Draw(t, "from")
-			return append(list, remat.Carry{From: from, To: rapid.IntRange(from+1, n).Draw(t, "to"), Bytes: bytes.Draw(t, "carry")})
+			return append(list, remat.Carry{From: from, To: rapid.IntRange(from+1, n).Draw(t, "to"),
+				Bytes: bytes.Draw(t, "carry")})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "carries") {
 			longer, both := c, c
@@ -78,8 +85,10 @@ func chains(most int) *rapid.Generator[remat.Chain] {
 		if rapid.Bool().Draw(t, "deferred") {
 			for range c.Layers {
 				yes := func(what string) bool { return rapid.Bool().Draw(t, what) }
-				c.Deferred = append(c.Deferred, remat.Deferred{Bytes: bytes.Draw(t, "deferred bytes"), Input: yes("input"), Output: yes("output"),
-					Gradient: yes("gradient"), InputGradient: yes("input gradient"), Share: float64(rapid.IntRange(0, 4).Draw(t, "share")) / 4, Longer: float64(rapid.IntRange(0, 4).Draw(t, "longer")) / 4})
+				c.Deferred = append(c.Deferred,
+					remat.Deferred{Bytes: bytes.Draw(t, "deferred bytes"), Input: yes("input"),
+						Output:   yes("output"),
+						Gradient: yes("gradient"), InputGradient: yes("input gradient"), Share: float64(rapid.IntRange(0, 4).Draw(t, "share")) / 4, Longer: float64(rapid.IntRange(0, 4).Draw(t, "longer")) / 4})
 			}
 		}
 		return c

@@ -14,7 +14,8 @@ import (
 	"penstock.example/remat"
 )
 
-// simulator is the model of the package's doc written a second time, slowly: the set of things that are there by name ("x1", "X2", "y3", "w0"), and bytes by looking at each thing, part by part.
+// simulator is the model of the package's doc written a second time, slowly: the set of things that are
+// there by name ("x1", "X2", "y3", "w0"), and bytes by looking at each thing, part by part.
 type simulator struct {
 	c      remat.Chain
 	things map[string]bool
@@ -110,7 +111,8 @@ func (w *simulator) do(o remat.Op) (peak int64, time float64, ok bool) {
 		if !w.sees(n) || w.lossed {
 			return 0, 0, false
 		}
-		makes, drops, tmp, time = []string{name("y", n)}, []string{name("x", n)}, w.c.Loss.Tmp, w.c.Loss.Backward
+		makes, drops, tmp, time = []string{name("y", n)}, []string{name("x", n)}, w.c.Loss.Tmp,
+			w.c.Loss.Backward
 		w.lossed = true
 	case remat.Backward:
 		l := w.c.Layers[i]
@@ -151,7 +153,8 @@ func every(layers int) []remat.Op {
 
 // compare checks operations of which all but the last are allowed, against what the simulator says of
 // them.
-func compare(t interface{ Fatalf(string, ...any) }, c remat.Chain, ops []remat.Op, allowed, complete bool, peak int64,
+func compare(t interface{ Fatalf(string, ...any) }, c remat.Chain, ops []remat.Op, allowed, complete bool,
+	peak int64,
 	time float64) {
 	report, err := remat.Check(c, ops)
 	wants := fmt.Sprintf("remat: operation %d, ", len(ops)-1)
@@ -168,7 +171,8 @@ func compare(t interface{ Fatalf(string, ...any) }, c remat.Chain, ops []remat.O
 	}
 }
 
-// TestCheckAgreesOnAnyChain takes random ways through random chains, such as wander off and such as get to an end.
+// TestCheckAgreesOnAnyChain takes random ways through random chains, such as wander off and such as get
+// to an end.
 func TestCheckAgreesOnAnyChain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(5).Draw(t, "chain")
@@ -188,7 +192,9 @@ func TestCheckAgreesOnAnyChain(t *testing.T) {
 			if len(can) == 0 {
 				break
 			}
-			if i := slices.IndexFunc(can, func(o remat.Op) bool { return o.Kind == remat.Backward }); i >= 0 && rapid.Bool().Draw(t, "back") {
+			if i := slices.IndexFunc(can,
+				func(o remat.Op) bool { return o.Kind == remat.Backward }); i >= 0 &&
+				rapid.Bool().Draw(t, "back") {
 				can = can[i : i+1]
 			}
 			o := rapid.SampledFrom(can).Draw(t, "op")

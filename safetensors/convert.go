@@ -52,7 +52,8 @@ func Converting(t Tensor, to DType) Tensor {
 func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error) {
 	wide, narrow := reader(t.DType), writer(to)
 	if wide == nil || narrow == nil {
-		return nil, fmt.Errorf("safetensors: tensor %q: %s cannot become %s; floating-point numbers become F64, F32, F16 or BF16", t.Name, t.DType, to)
+		return nil, fmt.Errorf("safetensors: tensor %q: %s cannot become %s; floating-point numbers "+
+			"become F64, F32, F16 or BF16", t.Name, t.DType, to)
 	}
 	width := t.DType.Size()
 	count := int64(len(elements)) / width
@@ -73,10 +74,14 @@ func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error)
 func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 	little := binary.LittleEndian
 	return map[DType]func([]byte, float64) ([]byte, bool){
-		F64: func(to []byte, v float64) ([]byte, bool) { return little.AppendUint64(to, math.Float64bits(v)), true },
+		F64: func(to []byte, v float64) ([]byte,
+			bool) {
+			return little.AppendUint64(to, math.Float64bits(v)), true
+		},
 		F32: func(to []byte, v float64) ([]byte, bool) {
 			x := float32(v)
-			return little.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) || math.IsInf(v, 0)
+			return little.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) ||
+				math.IsInf(v, 0)
 		},
 		F16:  func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) },
 		BF16: func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) },

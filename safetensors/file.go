@@ -76,10 +76,13 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	length, left := binary.LittleEndian.Uint64(prefix[:]), uint64(size-lengthSize)
 	if length > min(maxHeader, left) {
 		// A file of torch.save is a zip, or before 1.6 a pickle of version 2 to 5.
-		if bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")) || prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 {
-			return nil, errors.New("it is a file of PyTorch; want the state_dict that it holds, as safetensors.torch.save_file(state, FILE) writes it")
+		if bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")) || prefix[0] == 0x80 && prefix[1] >= 2 &&
+			prefix[1] <= 5 {
+			return nil, errors.New("it is a file of PyTorch; want the state_dict that it holds, as " +
+				"safetensors.torch.save_file(state, FILE) writes it")
 		}
-		return nil, fmt.Errorf("the header's length is %d; want at most %d, and no more than the %d bytes that follow: it is truncated, or another kind of file",
+		return nil, fmt.Errorf("the header's length is %d; want at most %d, and no more than the %d "+
+			"bytes that follow: it is truncated, or another kind of file",
 			length, maxHeader, left)
 	}
 	header := make([]byte, length)
@@ -139,7 +142,8 @@ func checkTiling(spans []span, size int64) error {
 	covered := int64(0)
 	for _, s := range spans {
 		if s.begin != covered || s.end > size {
-			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d bytes of data in the file: it is truncated, or damaged",
+			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d "+
+				"bytes of data in the file: it is truncated, or damaged",
 				s.Name, s.begin, s.end, covered, size)
 		}
 		covered = s.end

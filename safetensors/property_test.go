@@ -42,7 +42,8 @@ func drawTensors(t *rapid.T) []safetensors.Tensor {
 	return tensors
 }
 
-// TestRoundTrip: what is written is read back, and neither the order of the tensors nor who holds the data shows.
+// TestRoundTrip: what is written is read back, and neither the order of the tensors nor who holds the
+// data shows.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tensors := drawTensors(t)
@@ -77,7 +78,8 @@ func TestRoundTrip(t *testing.T) {
 			lazy = append(lazy, tensor)
 		}
 		seed := rapid.Uint64().Draw(t, "shuffle")
-		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(lazy), func(i, j int) { lazy[i], lazy[j] = lazy[j], lazy[i] })
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(lazy),
+			func(i, j int) { lazy[i], lazy[j] = lazy[j], lazy[i] })
 		var again bytes.Buffer
 		must.Do(t, safetensors.Write(&again, lazy, metadata))
 		if !bytes.Equal(b.Bytes(), again.Bytes()) {

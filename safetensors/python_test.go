@@ -37,7 +37,8 @@ func python(t *testing.T, path string) (f found, err error) {
 	t.Helper()
 	var interpreter string
 	for _, name := range []string{"/usr/bin/python3", "python3"} { // Debian's packages are those of the first
-		if found, err := exec.LookPath(name); err == nil && (interpreter == "" || exec.Command(found, "-c", "import safetensors").Run() == nil) {
+		if found, err := exec.LookPath(name); err == nil &&
+			(interpreter == "" || exec.Command(found, "-c", "import safetensors").Run() == nil) {
 			interpreter = found
 		}
 	}
@@ -59,7 +60,8 @@ func TestPythonReads(t *testing.T) {
 	var want []foundTensor
 	for i, dtype := range dtypes {
 		for j, shape := range [][]int64{{}, {0}, {3}, {2, 0, 5}, {3, 1, 7}} {
-			tensor := safetensors.Tensor{Name: fmt.Sprintf(`%d "größe".%d/東京`, i, j), DType: dtype, Shape: shape}
+			tensor := safetensors.Tensor{Name: fmt.Sprintf(`%d "größe".%d/東京`, i, j), DType: dtype,
+				Shape: shape}
 			size := must.Get(tensor.Size())(t)
 			for range size {
 				b := byte(draw.IntN(256))
@@ -69,7 +71,8 @@ func TestPythonReads(t *testing.T) {
 				tensor.Data = append(tensor.Data, b)
 			}
 			tensors = append(tensors, tensor)
-			want = append(want, foundTensor{tensor.Name, dtype, shape, fmt.Sprintf("%x", sha256.Sum256(tensor.Data))})
+			want = append(want, foundTensor{tensor.Name, dtype, shape,
+				fmt.Sprintf("%x", sha256.Sum256(tensor.Data))})
 		}
 	}
 	slices.SortFunc(want, func(a, b foundTensor) int { return strings.Compare(a.Name, b.Name) })

@@ -10,8 +10,8 @@
 // (https://github.com/huggingface/safetensors, README, "Format".)
 //
 // The reader is strict. A file that is damaged, ambiguous or merely unusual is refused; a lying header
-// cannot make the reader allocate more than the file's own size. The writer's output depends on its arguments alone,
-// not on their order.
+// cannot make the reader allocate more than the file's own size. The writer's output depends on its
+// arguments alone, not on their order.
 package safetensors
 
 import (

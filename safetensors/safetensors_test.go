@@ -51,8 +51,8 @@ func Example() {
 	// [1 2 3 4] <nil> map[step:7]
 }
 
-// The bytes of a small file, written out by hand from the format's description: the widest elements first in the data,
-// the names sorted in the header, the padding of spaces.
+// The bytes of a small file, written out by hand from the format's description: the widest elements
+// first in the data, the names sorted in the header, the padding of spaces.
 const (
 	smallHeader = `{"__metadata__":{"a":"<1>","format":"pt"},` +
 		`"a.mask":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]},` +
@@ -67,7 +67,8 @@ func small() ([]safetensors.Tensor, map[string]string) {
 		{Name: "n", DType: safetensors.I64, Data: []byte{7, 0, 0, 0, 0, 0, 0, 0}},
 		{Name: "z", DType: safetensors.I8, Shape: []int64{4, 0}},
 		{Name: "a.mask", DType: safetensors.Bool, Shape: []int64{3}, Data: []byte{1, 0, 1}},
-		{Name: "b", DType: safetensors.F32, Shape: []int64{1, 2}, Data: []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}},
+		{Name: "b", DType: safetensors.F32, Shape: []int64{1, 2},
+			Data: []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}},
 	}, map[string]string{"format": "pt", "a": "<1>"}
 }
 
@@ -97,14 +98,19 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// What others write need not look like what we write: no padding, an entry's keys and the tensors in any order, spaces.
+// What others write need not look like what we write: no padding, an entry's keys and the tensors in
+// any order, spaces.
 func TestReadOthers(t *testing.T) {
 	tests := []struct{ reason, header, data string }{
 		{"nothing at all", `{}`, ""},
-		{"the reference implementation's own example", `{"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}}`, strings.Repeat("\x00", 24)},
-		{"other order, spaces, escapes", `{ "\u0062" : {"data_offsets": [1, 2], "shape": [1], "dtype": "U8"}, "a": {"shape":[1],"dtype":"U8","data_offsets":[0,1]}}`, "\x01\x02"},
+		{"the reference implementation's own example",
+			`{"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}}`, strings.Repeat("\x00", 24)},
+		{"other order, spaces, escapes",
+			`{ "\u0062" : {"data_offsets": [1, 2], "shape": [1], "dtype": "U8"}, "a": ` +
+				`{"shape":[1],"dtype":"U8","data_offsets":[0,1]}}`, "\x01\x02"},
 		{"empty metadata", `{"__metadata__":{}}`, ""},
-		{"an empty tensor between others", `{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"e":{"dtype":"F64","shape":[0],"data_offsets":[1,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, "\x01\x02"},
+		{"an empty tensor between others",
+			`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"e":{"dtype":"F64","shape":[0],"data_offsets":[1,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, "\x01\x02"},
 	}
 	for _, test := range tests {
 		if _, err := parse(raw(test.header, test.data)); err != nil {
@@ -123,21 +129,30 @@ func TestWriteRefuses(t *testing.T) {
 	}{
 		{one(safetensors.Tensor{Name: "__metadata__", DType: "U8"}), nil, "or one __metadata__"},
 		{one(safetensors.Tensor{Name: "\xff", DType: "U8", Data: []byte{1}}), nil, "invalid UTF-8"},
-		{[]safetensors.Tensor{{Name: "w", DType: "U8", Data: []byte{1}}, {Name: "w", DType: "F32", Data: make([]byte, 4)}}, nil, `two tensors are named "w"`},
-		{one(safetensors.Tensor{Name: "w", DType: "F8", Data: []byte{1}}), nil, `tensor "w": unknown dtype "F8", expected one of F64`},
-		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, 3}, Data: make([]byte, 20)}), nil, `tensor "w": shape [2 3] of F32 takes 24 bytes, the data has 20`},
-		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, -1}}), nil, "dimension 1 of shape [2 -1] is negative"},
+		{[]safetensors.Tensor{{Name: "w", DType: "U8", Data: []byte{1}},
+			{Name: "w", DType: "F32", Data: make([]byte, 4)}}, nil, `two tensors are named "w"`},
+		{one(safetensors.Tensor{Name: "w", DType: "F8", Data: []byte{1}}), nil,
+			`tensor "w": unknown dtype "F8", expected one of F64`},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, 3}, Data: make([]byte, 20)}),
+			nil, `tensor "w": shape [2 3] of F32 takes 24 bytes, the data has 20`},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, -1}}), nil,
+			"dimension 1 of shape [2 -1] is negative"},
 		{one(safetensors.Tensor{Name: "w", DType: "F64", Shape: []int64{math.MaxInt64}}), nil, "overflows"},
-		{one(safetensors.Tensor{Name: "w", DType: "F64", Shape: []int64{1 << 62, 1 << 62, 0}}), nil, "overflows"},
-		{one(safetensors.Tensor{Name: "w", DType: "BOOL", Shape: []int64{2}, Data: []byte{1, 2}}), nil, "element 1 of BOOL is the byte 2, expected 0 or 1"},
-		{one(safetensors.Tensor{Name: "w", DType: "F32", Load: load(make([]byte, 8), nil)}), nil, "takes 4 bytes, the data has 8"},
-		{one(safetensors.Tensor{Name: "w", DType: "F32", Load: load(nil, broken)}), nil, `tensor "w": loading its data: the device is gone`},
+		{one(safetensors.Tensor{Name: "w", DType: "F64", Shape: []int64{1 << 62, 1 << 62, 0}}), nil,
+			"overflows"},
+		{one(safetensors.Tensor{Name: "w", DType: "BOOL", Shape: []int64{2}, Data: []byte{1, 2}}), nil,
+			"element 1 of BOOL is the byte 2, expected 0 or 1"},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Load: load(make([]byte, 8), nil)}), nil,
+			"takes 4 bytes, the data has 8"},
+		{one(safetensors.Tensor{Name: "w", DType: "F32", Load: load(nil, broken)}), nil,
+			`tensor "w": loading its data: the device is gone`},
 		{nil, map[string]string{"k": "\xff"}, "invalid UTF-8"},
 		{[]safetensors.Tensor{
 			{Name: "v", DType: "U8", Shape: []int64{math.MaxInt64}, Load: load(nil, nil)},
 			{Name: "w", DType: "U8", Shape: []int64{1}, Load: load(nil, nil)},
 		}, nil, `tensor "w": the sizes up to here overflow`},
-		{nil, map[string]string{"k": strings.Repeat("x", safetensors.MaxHeader)}, "the format allows 100000000"},
+		{nil, map[string]string{"k": strings.Repeat("x", safetensors.MaxHeader)},
+			"the format allows 100000000"},
 	}
 	for _, test := range tests {
 		err := safetensors.Write(&bytes.Buffer{}, test.tensors, test.metadata)
@@ -156,7 +171,8 @@ func TestWriteFileThatFailsLeavesTheOldFile(t *testing.T) {
 		{Name: "a", DType: safetensors.U8, Shape: []int64{4 << 20}, Load: load(make([]byte, 4<<20), nil)},
 		{Name: "b", DType: safetensors.U8, Load: load(nil, broken)},
 	}, nil)
-	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), `tensor "b"`) {
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), `tensor "b"`) {
 		t.Errorf("error %v, want one that names the path, the tensor and the cause", err)
 	}
 	if content, err := os.ReadFile(path); string(content) != "old" {
@@ -188,14 +204,20 @@ func TestConvert(t *testing.T) {
 		want  []float64
 	}{
 		// one, the least above it, the largest, the smallest normal, both ends of the subnormal
-		{safetensors.F16, half(0x3c00, 0x3c01, 0x7bff, 0x0400, 0x03ff, 0x0001, 0x8000, 0xc000, 0x7c00, 0xfc00, 0x7e00),
-			[]float64{1, 1 + 1.0/1024, 65504, 0x1p-14, 0x1p-14 - 0x1p-24, 0x1p-24, math.Copysign(0, -1), -2, inf, -inf, nan}},
-		{safetensors.BF16, half(0x3f80, 0xc000, 0x7f80, 0x7fc0, 0x0001), []float64{1, -2, inf, nan, 0x1p-133}},
-		{safetensors.F64, doublesOf(1, 0.1, -inf, nan, 1+0x1p-24, 1e-60).Data, []float64{1, float64(float32(0.1)), -inf, nan, 1, 0}},
+		{safetensors.F16, half(0x3c00, 0x3c01, 0x7bff, 0x0400, 0x03ff, 0x0001, 0x8000, 0xc000, 0x7c00,
+			0xfc00, 0x7e00),
+			[]float64{1, 1 + 1.0/1024, 65504, 0x1p-14, 0x1p-14 - 0x1p-24, 0x1p-24, math.Copysign(0, -1), -2,
+				inf, -inf, nan}},
+		{safetensors.BF16, half(0x3f80, 0xc000, 0x7f80, 0x7fc0, 0x0001),
+			[]float64{1, -2, inf, nan, 0x1p-133}},
+		{safetensors.F64, doublesOf(1, 0.1, -inf, nan, 1+0x1p-24, 1e-60).Data,
+			[]float64{1, float64(float32(0.1)), -inf, nan, 1, 0}},
 	} {
-		from := safetensors.Tensor{Name: "w", DType: row.dtype, Shape: []int64{int64(len(row.want))}, Data: row.data}
+		from := safetensors.Tensor{Name: "w", DType: row.dtype, Shape: []int64{int64(len(row.want))},
+			Data: row.data}
 		for i, got := range valuesOf(t, mustConvert(t, from, safetensors.F32)) {
-			if want := row.want[i]; math.Float64bits(got) != math.Float64bits(want) && !(got != got && want != want) {
+			if want := row.want[i]; math.Float64bits(got) != math.Float64bits(want) &&
+				!(got != got && want != want) {
 				t.Errorf("%s: element %d is %v, want %v", row.dtype, i, got, want)
 			}
 		}
@@ -205,11 +227,15 @@ func TestConvert(t *testing.T) {
 		to   safetensors.DType
 		want string
 	}{
-		{safetensors.Tensor{Name: "n", DType: safetensors.I64, Data: make([]byte, 8)}, safetensors.F32, `tensor "n": I64 cannot become F32`},
-		{safetensors.Tensor{Name: "n", DType: safetensors.F32, Data: make([]byte, 4)}, safetensors.I64, `tensor "n": F32 cannot become I64`},
-		{doublesOf(1, -1e39), safetensors.F32, `tensor "w": element 1 is -1e+39, which F32 has no number for`},
+		{safetensors.Tensor{Name: "n", DType: safetensors.I64, Data: make([]byte, 8)}, safetensors.F32,
+			`tensor "n": I64 cannot become F32`},
+		{safetensors.Tensor{Name: "n", DType: safetensors.F32, Data: make([]byte, 4)}, safetensors.I64,
+			`tensor "n": F32 cannot become I64`},
+		{doublesOf(1, -1e39), safetensors.F32,
+			`tensor "w": element 1 is -1e+39, which F32 has no number for`},
 	} {
-		if _, err := safetensors.Convert(row.t, row.to); err == nil || !strings.Contains(err.Error(), row.want) {
+		if _, err := safetensors.Convert(row.t, row.to); err == nil ||
+			!strings.Contains(err.Error(), row.want) {
 			t.Errorf("got %v, want %q", err, row.want)
 		}
 	}
@@ -238,7 +264,8 @@ func TestConvertRounds(t *testing.T) {
 			if i%2 == 1 {
 				even = high
 			}
-			got := valuesOf(t, mustConvert(t, doublesOf(math.Nextafter(middle, low), middle, math.Nextafter(middle, high), -middle), to))
+			got := valuesOf(t, mustConvert(t,
+				doublesOf(math.Nextafter(middle, low), middle, math.Nextafter(middle, high), -middle), to))
 			if got[0] != low || got[1] != even || got[2] != high || got[3] != -even {
 				t.Fatalf("%s: around %g are %v; want %g, %g, %g, %g", to, middle, got, low, even, high, -even)
 			}
@@ -246,7 +273,8 @@ func TestConvertRounds(t *testing.T) {
 		// from half an interval beyond the greatest on there is no number
 		largest := values[int(binary.LittleEndian.Uint16(mustConvert(t, doublesOf(math.Inf(1)), to).Data))-1]
 		for _, v := range []float64{2 * largest, -1e300} {
-			if _, err := safetensors.Convert(doublesOf(1, v), to); err == nil || !strings.Contains(err.Error(), "element 1 is") {
+			if _, err := safetensors.Convert(doublesOf(1, v), to); err == nil ||
+				!strings.Contains(err.Error(), "element 1 is") {
 				t.Errorf("%s: %g: %v", to, v, err)
 			}
 		}
@@ -260,7 +288,8 @@ func TestConvertRounds(t *testing.T) {
 	lazy := safetensors.Converting(pieces, safetensors.F16)
 	err := lazy.Load(func(piece []byte) error { got = append(got, piece...); return nil })
 	want := mustConvert(t, doublesOf(1, 2, 3), safetensors.F16).Data
-	if lazy.DType != safetensors.F16 || !bytes.Equal(got, want) || err == nil || !strings.Contains(err.Error(), `tensor "w": element 3 is 1e+300, which F16 has no number for`) {
+	if lazy.DType != safetensors.F16 || !bytes.Equal(got, want) || err == nil ||
+		!strings.Contains(err.Error(), `tensor "w": element 3 is 1e+300, which F16 has no number for`) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }

@@ -124,7 +124,8 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		head = append(head, ' ')
 	}
 	if len(head) > maxHeader {
-		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter names or less metadata",
+		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter "+
+			"names or less metadata",
 			len(head), maxHeader)
 	}
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil

@@ -157,7 +157,8 @@ func ParseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) { return Action{}, fmt.Errorf("action %q: %s", text, reason) }
 	form := actionForm.FindStringSubmatch(text)
 	if form == nil || form[1] != "" && form[5] != "" {
-		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, 0>1F2 if it " +
+		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, " +
+			"0>1F2 if it " +
 			"receives; or 0RED")
 	}
 	a, peer, sends := Action{Kind: actionKinds[form[3]]}, form[1]+form[5], form[5] != ""

@@ -19,7 +19,8 @@ type builder struct {
 
 // build makes the program of a schedule. split divides the stages into chunks, and write appends
 // the computations of all chunks to their workers' lists.
-func build(name string, c Config, split func(placement []int) ([]chunk, error), write func(b *builder)) (*Program, error) {
+func build(name string, c Config, split func(placement []int) ([]chunk, error),
+	write func(b *builder)) (*Program, error) {
 	p, placement, err := c.program()
 	b := &builder{Config: c}
 	if err == nil {
@@ -107,7 +108,8 @@ func looped(placement []int) ([]chunk, error) {
 	chunks, workers := blocks(placement), slices.Max(placement)+1
 	for at, c := range chunks {
 		if c.worker != chunks[at%workers].worker || len(chunks)%workers != 0 {
-			return nil, fmt.Errorf("stages are on the workers %v, want as many blocks on each, that go round "+
+			return nil, fmt.Errorf("stages are on the workers %v, want as many blocks on each, that go "+
+				"round "+
 				"(schedule.Loop)", placement)
 		}
 	}
@@ -118,7 +120,8 @@ func looped(placement []int) ([]chunk, error) {
 func folded(placement []int) (chunks []chunk, err error) {
 	for s, w := range placement {
 		if w != placement[len(placement)-1-s] || len(placement) != 2*(slices.Max(placement)+1) {
-			return nil, fmt.Errorf("stages are on the workers %v, want two on each, that go to and fro (schedule.V)", placement)
+			return nil, fmt.Errorf("stages are on the workers %v, want two on each, that go to and fro "+
+				"(schedule.V)", placement)
 		}
 		chunks = append(chunks, chunk{w, s, s + 1})
 	}

@@ -97,7 +97,8 @@ func newChecker(p *Program) (*checker, error) {
 	}
 	if n > large && actions < n {
 		return nil, Violations{{Rule: "missing", Reason: fmt.Sprintf(
-			"%d actions in all, want at least one for each of %d stages and %d micro-batches", actions, p.Stages,
+			"%d actions in all, want at least one for each of %d stages and %d micro-batches", actions,
+			p.Stages,
 			p.MicroBatches)}}
 	}
 	c.Graph = p.index()
@@ -137,7 +138,8 @@ func (c *checker) known() {
 			c.report("unknown", id, "%s", reason)
 		}
 		if first, _ := c.IndexOf(a); first != id {
-			c.report("duplicate", id, "it is there already: worker %d, action %d", c.Worker[first], c.place(first)+1)
+			c.report("duplicate", id, "it is there already: worker %d, action %d", c.Worker[first],
+				c.place(first)+1)
 		}
 		if home, some := homes[a.Stage]; !some {
 			homes[a.Stage] = c.Worker[id]
@@ -255,7 +257,8 @@ func (c *checker) inOrder() {
 		}
 		way := [2]int{c.Worker[sent], c.Worker[id]}
 		if last, some := latest[way]; some && sent < last {
-			c.report("in order", id, "it comes after %v, which worker %d sends later", c.Actions[last].Matching(), way[0])
+			c.report("in order", id, "it comes after %v, which worker %d sends later",
+				c.Actions[last].Matching(), way[0])
 		}
 		latest[way] = max(latest[way], sent)
 	}

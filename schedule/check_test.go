@@ -31,7 +31,8 @@ func TestCheck(t *testing.T) {
 		w1      = "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0\n"
 		forward = "program forward-only stages=3 micro-batches=1 skips=0>2\n"
 		one     = "program whole stages=1 micro-batches=2\nworker 0: 0F0 0F1 "
-		reduce  = "program backward-only stages=2 micro-batches=2\nworker 0: 1>0B0 0B0 1>0B1 0B1 0RED\nworker 1: "
+		reduce  = "program backward-only stages=2 micro-batches=2\nworker 0: 1>0B0 0B0 1>0B1 0B1 " +
+			"0RED\nworker 1: "
 	)
 	for _, tt := range []struct {
 		name   string
@@ -45,34 +46,43 @@ func TestCheck(t *testing.T) {
 		}},
 		{"undeclared skip", "program forward-only stages=3 micro-batches=1\n" +
 			"worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", schedule.Limits{}, []string{
-			"unknown: worker 0, action 7, 0>2F0: activations move from a stage to the next or along a declared " +
+			"unknown: worker 0, action 7, 0>2F0: activations move from a stage to the next or along a " +
+				"declared " +
 				"skip, and gradients back",
 		}},
 		{"declared skip", "program whole stages=3 micro-batches=1 skips=0>2\n" +
-			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 1B0>0 1>0B0 0B0\n",
+			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 " +
+			"1B0>0 1>0B0 0B0\n",
 			schedule.Limits{}, nil},
 		{"skip after its use", forward + "worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 0>2F0\n",
-			schedule.Limits{}, []string{"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it needs"}},
+			schedule.Limits{}, []string{"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it " +
+				"needs"}},
 		{"deadlock on a link that holds one output", "program whole stages=2 micro-batches=4 capacity=1\n" +
 			"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0B0 1>0B1 0B1 1>0B2 0B2 1>0B3 0B3\n" +
 			"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n",
 			schedule.Limits{}, []string{
-				"deadlock: worker 0, action 8, 0F3>1: it waits for 0>1F2 on worker 1, which is stuck at 1B1>0, action 8",
-				"deadlock: worker 1, action 8, 1B1>0: it waits for 1>0B0 on worker 0, which is stuck at 0F3>1, action 8",
+				"deadlock: worker 0, action 8, 0F3>1: it waits for 0>1F2 on worker 1, which is stuck at " +
+					"1B1>0, action 8",
+				"deadlock: worker 1, action 8, 1B1>0: it waits for 1>0B0 on worker 0, which is stuck at " +
+					"0F3>1, action 8",
 			}},
 		{"deadlock where sends meet", whole + w0 + "worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
 			schedule.Limits{Meet: true}, []string{
-				"deadlock: worker 0, action 5, 1>0B0: it waits for 0>1F1 on worker 1, which is stuck at 0>1F1, action 5",
-				"deadlock: worker 1, action 5, 0>1F1: it waits for 1>0B0 on worker 0, which is stuck at 1>0B0, action 5",
+				"deadlock: worker 0, action 5, 1>0B0: it waits for 0>1F1 on worker 1, which is stuck at " +
+					"0>1F1, action 5",
+				"deadlock: worker 1, action 5, 0>1F1: it waits for 1>0B0 on worker 0, which is stuck at " +
+					"1>0B0, action 5",
 			}},
 		{"the same where they buffer", whole + w0 + "worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
 			schedule.Limits{}, nil},
-		{"links within a worker hold what they are given", "program whole stages=2 micro-batches=2 capacity=meet\n" +
-			"worker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1>0B0 0B0 1>0B1 0B1\n",
+		{"links within a worker hold what they are given",
+			"program whole stages=2 micro-batches=2 capacity=meet\n" +
+				"worker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1>0B0 0B0 1>0B1 0B1\n",
 			schedule.Limits{}, nil},
-		{"other phase", "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0\n", schedule.Limits{}, []string{
-			"unknown: worker 0, action 2, 0R0: not part of a forward-only program",
-		}},
+		{"other phase", "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0\n",
+			schedule.Limits{}, []string{
+				"unknown: worker 0, action 2, 0R0: not part of a forward-only program",
+			}},
 		{"backward in two parts", whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1\n" +
 			"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1B1 1W0 1B1>0\n", schedule.Limits{}, []string{
 			"order: worker 1, action 7, 1B1: it comes before 1W0, which it needs",
@@ -87,7 +97,8 @@ func TestCheck(t *testing.T) {
 			"worker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n", schedule.Limits{InOrder: true}, []string{
 			"in order: worker 1, action 2, 0>1F0: it comes after 0>2F0, which worker 0 sends later",
 		}},
-		{"no reduction", reduce + "1B0 1B0>0 1B1 1B1>0\n", schedule.Limits{}, []string{"missing: 1RED is on no worker"}},
+		{"no reduction", reduce + "1B0 1B0>0 1B1 1B1>0\n", schedule.Limits{},
+			[]string{"missing: 1RED is on no worker"}},
 		{"an early reduction", reduce + "1I0 1B0>0 1I1 1B1>0 1W0 1RED 1W1\n", schedule.Limits{}, []string{
 			"order: worker 1, action 6, 1RED: it comes before 1W1, which it needs",
 		}},
@@ -138,13 +149,18 @@ func TestCheckMalformedActions(t *testing.T) {
 		{schedule.Action{Kind: schedule.Forward, MicroBatch: -1}, "there are 2 micro-batches"},
 		{schedule.Action{Kind: schedule.ReceiveActivation, Stage: 0, Peer: 1}, moves},
 		{schedule.Action{Kind: schedule.SendGradient, Stage: 0, Peer: 1}, moves},
-		{schedule.Action{Kind: schedule.Backward, Stage: 1, Peer: 1}, "other stage 1 for what is not a transfer"},
-		{schedule.Action{Kind: schedule.Reduce, Stage: 1, MicroBatch: 1}, "micro-batch 1 for a reduction, which is of all"},
+		{schedule.Action{Kind: schedule.Backward, Stage: 1, Peer: 1},
+			"other stage 1 for what is not a transfer"},
+		{schedule.Action{Kind: schedule.Reduce, Stage: 1, MicroBatch: 1},
+			"micro-batch 1 for a reduction, which is of all"},
 	} {
 		p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2})
 		p.Workers[1] = append(p.Workers[1], tt.action)
 		vs := violations(t, schedule.Check(p, schedule.Limits{}))
-		if !slices.ContainsFunc(vs, func(v schedule.Violation) bool { return v.Rule == "unknown" && v.Reason == tt.want }) {
+		if !slices.ContainsFunc(vs, func(v schedule.Violation) bool {
+			return v.Rule == "unknown" &&
+				v.Reason == tt.want
+		}) {
 			t.Errorf("%+v was not reported as %s, but %v", tt.action, tt.want, vs)
 		}
 	}

@@ -26,7 +26,8 @@ func (g Generator) Make(c Config) (*Program, error) {
 	}
 	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase ||
 		!slices.Equal(p.Skips, want.Skips) || !slices.Equal(p.Placement(), placement) {
-		return nil, fmt.Errorf("schedule: a %v program for %d micro-batches, skips %v and stages on the workers "+
+		return nil, fmt.Errorf("schedule: a %v program for %d micro-batches, skips %v and stages on the "+
+			"workers "+
 			"%v; want a %v one for %d, %v and %v", p.Phase, p.MicroBatches, p.Skips, p.Placement(),
 			want.Phase, want.MicroBatches, want.Skips, placement)
 	}
@@ -80,7 +81,8 @@ func (c Config) program() (*Program, []int, error) {
 	used := make([]bool, c.Stages)
 	for s, w := range placement {
 		if w < 0 || w >= c.Stages || len(placement) != c.Stages {
-			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of %d stages",
+			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each "+
+				"of %d stages",
 				s, w, c.Stages-1, c.Stages)
 		}
 		used[w] = true
@@ -114,7 +116,8 @@ func (p *Program) checkHeader() error {
 	case p.Phase > BackwardOnly:
 		return fmt.Errorf("unknown %v", p.Phase)
 	case p.Capacity < Meet:
-		return fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 and more",
+		return fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 "+
+			"and more",
 			p.Capacity, Meet)
 	}
 	for i, e := range p.Skips {
@@ -126,7 +129,8 @@ func (p *Program) checkHeader() error {
 		case e.neighbours():
 			return fmt.Errorf("skip %v: neighbours need none", e)
 		case i > 0 && compareEdges(p.Skips[i-1], e) >= 0:
-			return fmt.Errorf("skip %v: comes after %v, want each skip once, in ascending order", e, p.Skips[i-1])
+			return fmt.Errorf("skip %v: comes after %v, want each skip once, in ascending order", e,
+				p.Skips[i-1])
 		}
 	}
 	return nil

@@ -16,7 +16,8 @@ func TestParseCSV(t *testing.T) {
 	want := scheduled(t, "1f1b", 2, 1, schedule.Config{MicroBatches: 3}).String()
 	for text, want := range map[string]string{
 		"0F0,0F1,,0B0,0F2,0B1,,0B2\r\n,1F0,1B0,1F1,1B1,1F2,1B2,\r\n": want,
-		"0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0, 0B0 ,0F2,0SEND_F2,0RECV_B1,0B1,0RECV_B2,0B2,0RESHARD\n" +
+		"0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0, 0B0 " +
+			",0F2,0SEND_F2,0RECV_B1,0B1,0RECV_B2,0B2,0RESHARD\n" +
 			"1RECV_F0,1F0,1B0,1RECV_F1,1SEND_B0,1F1,1B1,1RECV_F2,1SEND_B1,1F2,1B2,1SEND_B2\n": want,
 		"0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD": "program whole stages=1 micro-batches=2\n" +
 			"worker 0: 0F0 0F1 0B0 0I1 0W1 0RED\n",
@@ -36,12 +37,14 @@ func TestParseCSV(t *testing.T) {
 		"0F0\n1F0,\n2F0,2B":    `line 3, field 2: "2B", want`,
 		"0F0,01F0":             `line 1, field 2: "01" is not a decimal number`,
 		"0F0,(0F1;0B0)OVERLAP": "line 1, field 2:",
-		"0F0,1F0\n0F8388607, 2F0\n0X0": "line 2, field 2: 3 stages and 0 skips of 8388608 micro-batches are more than " +
+		"0F0,1F0\n0F8388607, 2F0\n0X0": "line 2, field 2: 3 stages and 0 skips of 8388608 micro-batches " +
+			"are more than " +
 			"16777216 forwards",
 		"": "no header",
 	} {
 		p, err := schedule.Load(text)
-		if err == nil || !strings.HasPrefix(err.Error(), "schedule: ") || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.HasPrefix(err.Error(), "schedule: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v, want %s", text, p, err, want)
 		}
 	}

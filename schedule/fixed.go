@@ -36,7 +36,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	case err != nil:
 		return nil, err
 	case p.Phase != Whole || p.Stages != c.Stages || p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and %d or more",
+		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d "+
+			"and %d or more",
 			p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
 	}
 	given := p.Fewer(c.MicroBatches)
@@ -50,7 +51,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	if len(lists) != len(out.Workers) || !slices.Equal(given.Placement(), placement) {
 		return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", own, placement)
 	}
-	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" && Check(given, Limits{}) == nil {
+	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" &&
+		Check(given, Limits{}) == nil {
 		return given, nil
 	}
 	out.Capacity = given.Capacity

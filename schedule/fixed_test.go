@@ -15,21 +15,25 @@ import (
 // recomputations and transfers that the config asks for.
 func TestFixed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		stages, microBatches := rapid.IntRange(1, 5).Draw(t, "stages"), rapid.IntRange(1, 6).Draw(t, "micro-batches")
+		stages, microBatches := rapid.IntRange(1, 5).Draw(t, "stages"),
+			rapid.IntRange(1, 6).Draw(t, "micro-batches")
 		draw := func(m int) schedule.Config {
-			c := schedule.Config{Stages: stages, MicroBatches: m, Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")}
+			c := schedule.Config{Stages: stages, MicroBatches: m,
+				Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")}
 			again := rapid.SliceOfN(rapid.Bool(), stages*m, stages*m).Draw(t, "recomputed")
 			c.Recompute = func(s, i int) bool { return again[s*m+i] }
 			for range rapid.IntRange(0, 2).Draw(t, "skips") {
 				from := rapid.IntRange(0, stages-1).Draw(t, "from")
 				if from < stages-1 {
-					c.Skips = append(c.Skips, schedule.Edge{From: from, To: rapid.IntRange(from+1, stages-1).Draw(t, "to")})
+					c.Skips = append(c.Skips,
+						schedule.Edge{From: from, To: rapid.IntRange(from+1, stages-1).Draw(t, "to")})
 				}
 			}
 			return c
 		}
 		made := draw(microBatches)
-		p, err := rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t, "generator")(made)
+		p, err := rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t,
+			"generator")(made)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +57,8 @@ func TestFixed(t *testing.T) {
 		}
 		for s := range stages {
 			for i := range asked.MicroBatches {
-				_, has := got.Graph().IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s, MicroBatch: i})
+				_, has := got.Graph().IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s,
+					MicroBatch: i})
 				if want := asked.Recompute(s, i); has != want {
 					t.Fatalf("stage %d recomputes micro-batch %d: %v, want %v", s, i, has, want)
 				}
@@ -99,11 +104,15 @@ func TestFixedRefuses(t *testing.T) {
 		config  schedule.Config
 		want    string
 	}{
-		{program(), schedule.Config{Stages: 2, MicroBatches: 4}, "it is whole, for 3 stages and 4 micro-batches; want a whole one for 2 and 4 or more"},
+		{program(), schedule.Config{Stages: 2, MicroBatches: 4},
+			"it is whole, for 3 stages and 4 micro-batches; want a whole one for 2 and 4 or more"},
 		{program(), schedule.Config{Stages: 3, MicroBatches: 5}, "want a whole one for 3 and 5 or more"},
-		{program(), schedule.Config{Stages: 3, MicroBatches: 4, Worker: []int{0, 1, 0}}, "its stages are on the workers [0 1 2], and [0 1 0] are asked for"},
-		{program(0, 1, 0), schedule.Config{Stages: 3, MicroBatches: 4}, "its stages are on the workers [0 1 0], and [0 1 2] are asked for"},
-		{program().Part(schedule.ForwardOnly), schedule.Config{Stages: 3, MicroBatches: 4}, "it is forward-only"},
+		{program(), schedule.Config{Stages: 3, MicroBatches: 4, Worker: []int{0, 1, 0}},
+			"its stages are on the workers [0 1 2], and [0 1 0] are asked for"},
+		{program(0, 1, 0), schedule.Config{Stages: 3, MicroBatches: 4},
+			"its stages are on the workers [0 1 0], and [0 1 2] are asked for"},
+		{program().Part(schedule.ForwardOnly), schedule.Config{Stages: 3, MicroBatches: 4},
+			"it is forward-only"},
 		{broken, schedule.Config{Stages: 3, MicroBatches: 4}, "missing: 0>1F0 is on no worker"},
 	} {
 		_, err := schedule.Fixed(tt.program)(tt.config)

@@ -167,9 +167,11 @@ func (g *Graph) needs(list []Action, a Action) []Action {
 			before = BackwardInput
 		}
 		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
-		return append(g.program.receives(list, g.skips, a), Action{Backward, s, i - 1, 0}, Action{before, s, i - 1, 0})
+		return append(g.program.receives(list, g.skips, a), Action{Backward, s, i - 1, 0},
+			Action{before, s, i - 1, 0})
 	case BackwardWeight:
-		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0}, Action{a.Kind, s, i - 1, 0})
+		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0},
+			Action{a.Kind, s, i - 1, 0})
 	case SendGradient:
 		return append(list, Action{Backward, s, i, 0}, Action{BackwardInput, s, i, 0})
 	case ReceiveActivation, ReceiveGradient:
@@ -241,7 +243,8 @@ func (g *Graph) LatestReceives() []int {
 		}
 	}
 	for w, receives := range sent {
-		first := slices.Repeat([]int{g.First[w+1]}, len(g.Actions)) // by id: the first action of the worker that needs it
+		// by id: the first action of the worker that needs it
+		first := slices.Repeat([]int{g.First[w+1]}, len(g.Actions))
 		for _, id := range slices.Backward(order) {
 			needs := first[id]
 			if g.Worker[id] == w {

@@ -21,7 +21,8 @@ func TestGraphDependencies(t *testing.T) {
 	shared, one, meet := two, two, two
 	shared.Worker = []int{0, 0, 1}
 	one.Capacity, meet.Capacity = 1, schedule.Meet
-	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast, Skips: []schedule.Edge{{From: 0, To: 4}, {From: 1, To: 4}, {From: 0, To: 3}}}
+	skips := schedule.Config{Stages: 5, MicroBatches: 2, Recompute: exceptLast,
+		Skips: []schedule.Edge{{From: 0, To: 4}, {From: 1, To: 4}, {From: 0, To: 3}}}
 	oneSkips, meetSkips := skips, skips
 	oneSkips.Capacity, meetSkips.Capacity = 1, schedule.Meet
 	tests := []struct {
@@ -68,14 +69,16 @@ func TestGraphDependencies(t *testing.T) {
 			t.Fatalf("%s is not in the program", tt.action)
 		}
 		if deps, cross := texts(g, g.Deps[id]), texts(g, g.Cross[id]); deps != tt.deps || cross != tt.cross {
-			t.Errorf("%s needs %q, of other workers %q; want %q, %q: %s", tt.action, deps, cross, tt.deps, tt.cross, tt.reason)
+			t.Errorf("%s needs %q, of other workers %q; want %q, %q: %s", tt.action, deps, cross, tt.deps,
+				tt.cross, tt.reason)
 		}
 	}
 }
 
 // What is not in a program of one phase is done before it.
 func TestGraphOfBackward(t *testing.T) {
-	g := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 3, Recompute: exceptLast}).Part(schedule.BackwardOnly).Graph()
+	g := gpipe(t, schedule.Config{Stages: 3, MicroBatches: 3,
+		Recompute: exceptLast}).Part(schedule.BackwardOnly).Graph()
 	for text, want := range map[string]string{"1B2": "1R2 2>1B2 1B1", "1R2": ""} {
 		id, _ := g.IndexOf(action(t, text))
 		if got := texts(g, g.Deps[id]); got != want {
@@ -87,8 +90,10 @@ func TestGraphOfBackward(t *testing.T) {
 // A backward in two parts: the second needs the first, and the gradients of the micro-batch before.
 func TestGraphOfParts(t *testing.T) {
 	g := parse(t, "program whole stages=2 micro-batches=4\n"+
-		"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1 1>0B2 0B2 1>0B3 0I3 0W3\n"+
-		"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1I1 1B1>0 1W0 1W1 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n").Graph()
+		"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1 1>0B2 0B2 1>0B3 "+
+		"0I3 0W3\n"+
+		"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1I1 1B1>0 1W0 1W1 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 "+
+		"1B3>0\n").Graph()
 	for _, tt := range []struct{ action, deps string }{
 		{"0I0", "0F0 1>0B0"},
 		{"0I1", "0F1 1>0B1 0I0"},

@@ -19,22 +19,27 @@ func TestGrid(t *testing.T) {
 	}{
 		{"nothing happened", 2, nil, "1 column = 1ns|worker 0|worker 1"},
 		{"no time passed", 1, []schedule.Event{event(t, 0, "0F0", 5, 5)}, "1 column = 1ns|worker 0  F0"},
-		{"in any order, from any time", 2, []schedule.Event{event(t, 0, "0F1", 101, 102), event(t, 0, "0F0", 100, 101)},
+		{"in any order, from any time", 2,
+			[]schedule.Event{event(t, 0, "0F1", 101, 102), event(t, 0, "0F0", 100, 101)},
 			"1 column = 1ms|worker 0  F0 F1|worker 1  .  ."},
 		{"long transfers are drawn, short ones are not", 2, []schedule.Event{
 			event(t, 0, "0F0", 0, 2), event(t, 1, "0>1F0", 2, 4), event(t, 1, "1F0", 4, 5),
 			event(t, 1, "1B0", 5, 7), event(t, 0, "1>0B0", 7, 7.4), event(t, 0, "0B0", 7.4, 9.4),
-		}, "1 column = 1ms|worker 0  F0----- .   .   .   .   .   B0-----|worker 1  .   .   >F0---- F0  B0----- .   ."},
+		}, "1 column = 1ms|worker 0  F0----- .   .   .   .   .   B0-----|worker 1  .   .   >F0---- F0  " +
+			"B0----- .   ."},
 		{"several stages on a worker", 2, []schedule.Event{
-			event(t, 0, "0F0", 0, 1), event(t, 0, "0>1F0", 1, 2), event(t, 0, "1F0", 2, 3), event(t, 1, "2F10", 3, 5),
+			event(t, 0, "0F0", 0, 1), event(t, 0, "0>1F0", 1, 2), event(t, 0, "1F0", 2, 3), event(t, 1,
+				"2F10", 3, 5),
 		}, "1 column = 1ms|worker 0  0F0   0>1F0 1F0   .     .|worker 1  .     .     .     2F10-------"},
 		{"a transfer from afar says from where", 2, []schedule.Event{
 			event(t, 0, "12>10B0", 0, 1), event(t, 0, "11>10B0", 1, 2), event(t, 0, "10B0", 2, 3),
 			event(t, 1, "0>3F0", 0, 1), event(t, 1, "2>3F0", 1, 2), event(t, 1, "3F0", 2, 3),
 		}, "1 column = 1ms|worker 0  12>B0 >B0   B0|worker 1  0>F0  >F0   F0"},
 		{"a column too long for some: their row runs ahead until it is idle", 1, []schedule.Event{
-			event(t, 0, "0F0", 0, 1), event(t, 0, "0F1", 1, 2), event(t, 0, "0F2", 2, 3), event(t, 0, "0B0", 3200, 6400),
-		}, "1 column = 100ms|worker 0  F0 F1 F2" + strings.Repeat(" . ", 29) + " B0" + strings.Repeat("---", 31)},
+			event(t, 0, "0F0", 0, 1), event(t, 0, "0F1", 1, 2), event(t, 0, "0F2", 2, 3), event(t, 0, "0B0",
+				3200, 6400),
+		}, "1 column = 100ms|worker 0  F0 F1 F2" + strings.Repeat(" . ", 29) + " B0" +
+			strings.Repeat("---", 31)},
 	} {
 		timeline := schedule.Timeline{Workers: tt.workers, Events: tt.events}
 		if got, want := timeline.Grid(), strings.ReplaceAll(tt.want, "|", "\n")+"\n"; got != want {
@@ -73,7 +78,8 @@ func TestGridOfTransfers(t *testing.T) {
 		}
 		return 2 * time.Millisecond
 	}
-	config := schedule.Config{Stages: 4, MicroBatches: 2, Skips: []schedule.Edge{{From: 0, To: 2}, {From: 0, To: 3}}}
+	config := schedule.Config{Stages: 4, MicroBatches: 2,
+		Skips: []schedule.Edge{{From: 0, To: 2}, {From: 0, To: 3}}}
 	golden(t, "grid_skips.txt", simulate(t, gpipe(t, config), duration).Grid())
 }
 
@@ -99,7 +105,8 @@ func TestGridWidth(t *testing.T) {
 			t.Errorf("%d characters of %d:\n%s", n, characters, grid)
 		}
 		for line := range strings.Lines(grid) {
-			if n := strings.Count(line, "F") + strings.Count(line, "R") + strings.Count(line, "B"); strings.HasPrefix(line, "worker ") && n != 8+7+8 {
+			if n := strings.Count(line, "F") + strings.Count(line, "R") +
+				strings.Count(line, "B"); strings.HasPrefix(line, "worker ") && n != 8+7+8 {
 				t.Errorf("%d characters: %d computations in %s", characters, n, line)
 			}
 		}

@@ -66,7 +66,8 @@ func action(t rapid.TB, text string) schedule.Action {
 	return a
 }
 
-func simulate(t rapid.TB, p *schedule.Program, duration func(schedule.Action) time.Duration) schedule.Timeline {
+func simulate(t rapid.TB, p *schedule.Program,
+	duration func(schedule.Action) time.Duration) schedule.Timeline {
 	t.Helper()
 	timeline, err := schedule.Simulate(p, duration)
 	if err != nil {
@@ -97,7 +98,8 @@ func drawConfig(t *rapid.T) schedule.Config {
 
 // drawPart draws a phase of a program.
 func drawPart(t *rapid.T, p *schedule.Program) *schedule.Program {
-	return p.Part(rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly}).Draw(t, "phase"))
+	return p.Part(rapid.SampledFrom([]schedule.Phase{schedule.Whole, schedule.ForwardOnly,
+		schedule.BackwardOnly}).Draw(t, "phase"))
 }
 
 // drawProgram draws a program of any schedule, or a phase of one.

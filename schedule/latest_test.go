@@ -40,7 +40,10 @@ func TestLatestReceives(t *testing.T) {
 			Capacity: rapid.SampledFrom([]int{0, 1, 2, Meet}).Draw(t, "capacity"),
 		}
 		recomputed := rapid.SliceOfN(rapid.Bool(), stages*config.MicroBatches, -1).Draw(t, "recomputed")
-		config.Recompute = func(stage, microBatch int) bool { return recomputed[stage*config.MicroBatches+microBatch] }
+		config.Recompute = func(stage, microBatch int) bool {
+			return recomputed[stage*config.MicroBatches+
+				microBatch]
+		}
 		for from := range stages {
 			for to := from + 2; to < stages; to++ {
 				if rapid.Bool().Draw(t, "skip") {
@@ -64,7 +67,8 @@ func TestLatestReceives(t *testing.T) {
 			want := -1
 			if a.Kind.Receive() {
 				if from, ok := g.IndexOf(a.Matching()); ok {
-					if want = stuckAt(g, id, g.Worker[from]); g.Worker[id] == g.Worker[from] { // which does the receive itself
+					// which does the receive itself
+					if want = stuckAt(g, id, g.Worker[from]); g.Worker[id] == g.Worker[from] {
 						want++
 					}
 				}

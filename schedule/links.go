@@ -126,7 +126,8 @@ func (g *Graph) simulation() *Simulation {
 			}
 			for _, dep := range deps { // the worker has waited already for the receive of what it sent before
 				if g.Worker[dep] != w &&
-					(a.Kind.Receive() && g.Actions[dep] == a.Matching() || a.Kind.Send() && s.program.Capacity > 0) {
+					(a.Kind.Receive() && g.Actions[dep] == a.Matching() || a.Kind.Send() &&
+						s.program.Capacity > 0) {
 					e.after = place[dep]
 				}
 			}
@@ -150,7 +151,8 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 	free := make([]time.Duration, len(p.Workers))    // by worker: when it can go on
 	reduced := make([]time.Duration, len(p.Workers)) // by worker: when its last reduction ends
 	busy := make([]time.Duration, s.ways)            // by way: when it can take the next value
-	ends := make([]time.Duration, len(s.order))      // of an action; of a send to a worker: when its value arrives
+	// of an action; of a send to a worker: when its value arrives
+	ends := make([]time.Duration, len(s.order))
 	for at := range s.order {
 		e := &s.order[at]
 		a, w := p.Workers[e.worker][e.at], e.worker
@@ -212,7 +214,8 @@ func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeli
 
 // Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
 // in which workers are idle, on average. It keeps no timeline.
-func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration, idle float64, err error) {
+func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration,
+	idle float64, err error) {
 	s, err := NewSimulation(p)
 	if err != nil {
 		return 0, 0, err

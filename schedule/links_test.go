@@ -30,7 +30,8 @@ func TestLinks(t *testing.T) {
 		// The same, and worker 0 computes nothing until it hears.
 		schedule.Meet: "0F0 0 0F1 9 0B0 22 0B1 31 | 1F0 6 1F1 15 1B0 16 1B1 25",
 	} {
-		timeline, err := links.Simulate(gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity}), one)
+		timeline, err := links.Simulate(gpipe(t,
+			schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity}), one)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +50,8 @@ func TestLinks(t *testing.T) {
 // A value costs what its own send says: the slow one does not delay another link, and what is on one
 // worker costs nothing.
 func TestLinksOfTheirOwn(t *testing.T) {
-	p := gpipe(t, schedule.Config{Stages: 4, MicroBatches: 1, Worker: []int{0, 0, 1, 2}, Skips: []schedule.Edge{{From: 0, To: 3}}})
+	p := gpipe(t, schedule.Config{Stages: 4, MicroBatches: 1, Worker: []int{0, 0, 1, 2},
+		Skips: []schedule.Edge{{From: 0, To: 3}}})
 	links := schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
 		if send.Peer == 3 && send.Stage == 0 {
 			return schedule.Transfer{Bytes: 20}
@@ -76,7 +78,8 @@ func TestLinksAgainstAClock(t *testing.T) {
 			}
 			return took(a) / time.Millisecond
 		}
-		costs := rapid.SliceOfN(rapid.IntRange(0, 9), 2*p.Stages*p.Stages, 2*p.Stages*p.Stages).Draw(t, "costs")
+		costs := rapid.SliceOfN(rapid.IntRange(0, 9), 2*p.Stages*p.Stages, 2*p.Stages*p.Stages).Draw(t,
+			"costs")
 		links := schedule.Links{
 			Cost: func(send schedule.Action) schedule.Transfer {
 				at := 2 * (send.Stage*p.Stages + send.Peer)
@@ -111,9 +114,11 @@ type ticker struct {
 	arrive   map[schedule.Action]time.Duration // by send
 }
 
-func newTicker(p *schedule.Program, duration func(schedule.Action) time.Duration, links schedule.Links) *ticker {
+func newTicker(p *schedule.Program, duration func(schedule.Action) time.Duration,
+	links schedule.Links) *ticker {
 	return &ticker{p: p, duration: duration, links: links, home: p.Placement(),
-		next: make([]int, len(p.Workers)), until: make([]time.Duration, len(p.Workers)), sent: make([]schedule.Action, len(p.Workers)),
+		next: make([]int, len(p.Workers)), until: make([]time.Duration,
+			len(p.Workers)), sent: make([]schedule.Action, len(p.Workers)),
 		start: map[schedule.Action]time.Duration{},
 		queue: map[[2]int][]schedule.Action{}, free: map[[2]int]time.Duration{}, arrive: map[schedule.Action]time.Duration{}}
 }

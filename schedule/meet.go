@@ -63,7 +63,10 @@ func (m *meeting) foresee() {
 		return
 	}
 	m.before, m.start = make([]int, len(m.Actions)), make([]time.Duration, len(m.Actions))
-	m.simulation().Run(parts, Links{}, func(w, at int, start, _ time.Duration) { m.start[m.First[w]+at] = start })
+	m.simulation().Run(parts, Links{}, func(w, at int, start,
+		_ time.Duration) {
+		m.start[m.First[w]+at] = start
+	})
 	computes := func(id int) bool { k := m.Actions[id].Kind; return !k.Transfer() && k != Reduce }
 	for w := range m.next {
 		next := time.Duration(math.MaxInt64)
@@ -116,7 +119,8 @@ func (m *meeting) run(w int) {
 			case ok && b == a.Matching():
 				m.do(w, a)
 				m.do(other, b)
-			case ok && a.Kind.Send() && b.Kind.Send() && m.home[b.Peer] == w: // each has something for the other
+			// each has something for the other
+			case ok && a.Kind.Send() && b.Kind.Send() && m.home[b.Peer] == w:
 				m.receiveEarly(m.cheaper(a, b))
 			default:
 				other = -1

@@ -56,7 +56,8 @@ func TestMeetCostsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := Config{Stages: len(workers), Worker: workers, MicroBatches: rapid.IntRange(1, 12).Draw(t, "micro-batches")}
+		c := Config{Stages: len(workers), Worker: workers,
+			MicroBatches: rapid.IntRange(1, 12).Draw(t, "micro-batches")}
 		if c.Stages > 2 && rapid.Bool().Draw(t, "skip") {
 			c.Skips = []Edge{{0, c.Stages - 1}}
 		}
@@ -74,7 +75,8 @@ func TestMeetCostsNothing(t *testing.T) {
 // Of GPipe and 1F1B with one stage on each worker they cost no time whatever anything takes.
 func TestMeetCostsNothingOnWorkersOfTheirOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{Stages: rapid.IntRange(1, 6).Draw(t, "stages"), MicroBatches: rapid.IntRange(1, 12).Draw(t, "micro-batches")}
+		c := Config{Stages: rapid.IntRange(1, 6).Draw(t, "stages"),
+			MicroBatches: rapid.IntRange(1, 12).Draw(t, "micro-batches")}
 		p, err := rapid.SampledFrom([]Generator{GPipe, OneFOneB}).Draw(t, "generator")(c)
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +106,8 @@ func TestMeetOfAnOrderThatCannotRun(t *testing.T) {
 		p := &Program{Stages: 2, MicroBatches: 2, Workers: make([][]Action, 2)}
 		func() {
 			defer func() {
-				if said := fmt.Sprint(recover()); !strings.Contains(said, "an order that cannot run: workers wait at [") {
+				if said := fmt.Sprint(recover()); !strings.Contains(said,
+					"an order that cannot run: workers wait at [") {
 					t.Errorf("%s: %s", name, said)
 				}
 			}()

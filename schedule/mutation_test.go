@@ -74,8 +74,12 @@ var mutations = []struct {
 	mutate func(t *rapid.T, p *schedule.Program)
 	rules  []string
 }{
-	{"an action is dropped", false, func(t *rapid.T, p *schedule.Program) { drop(p, drawSite(t, p, required)) }, []string{"missing"}},
-	{"a skip is dropped", true, func(t *rapid.T, p *schedule.Program) { drop(p, drawSite(t, p, isSkip)) }, []string{"missing"}},
+	{"an action is dropped", false, func(t *rapid.T,
+		p *schedule.Program) {
+		drop(p, drawSite(t, p, required))
+	}, []string{"missing"}},
+	{"a skip is dropped", true, func(t *rapid.T, p *schedule.Program) { drop(p, drawSite(t, p, isSkip)) },
+		[]string{"missing"}},
 	{"an action is there twice", false, func(t *rapid.T, p *schedule.Program) {
 		from := drawSite(t, p, anyAction)
 		to := rapid.IntRange(0, len(p.Workers)-1).Draw(t, "to worker")
@@ -103,7 +107,8 @@ var mutations = []struct {
 		p.Skips = slices.Delete(p.Skips, at, at+1)
 	}, []string{"unknown"}},
 	{"a skip more is declared", false, func(t *rapid.T, p *schedule.Program) {
-		edge := schedule.Edge{From: rapid.IntRange(-1, p.Stages).Draw(t, "from"), To: rapid.IntRange(-1, p.Stages).Draw(t, "to")}
+		edge := schedule.Edge{From: rapid.IntRange(-1, p.Stages).Draw(t, "from"),
+			To: rapid.IntRange(-1, p.Stages).Draw(t, "to")}
 		p.Skips = slices.Insert(p.Skips, rapid.IntRange(0, len(p.Skips)).Draw(t, "at"), edge)
 	}, []string{"missing", "header"}},
 	{"a skip is received after its use", true, func(t *rapid.T, p *schedule.Program) {
@@ -111,7 +116,9 @@ var mutations = []struct {
 		list := p.Workers[s.worker]
 		a := list[s.at]
 		use := s.at + slices.IndexFunc(list[s.at:], func(b schedule.Action) bool {
-			return b.Stage == a.Stage && b.MicroBatch == a.MicroBatch && (b.Kind == schedule.Forward || b.Kind == schedule.Backward || b.Kind == schedule.BackwardInput)
+			return b.Stage == a.Stage && b.MicroBatch == a.MicroBatch &&
+				(b.Kind == schedule.Forward || b.Kind == schedule.Backward ||
+					b.Kind == schedule.BackwardInput)
 		})
 		to := rapid.IntRange(use, len(list)-1).Draw(t, "to")
 		p.Workers[s.worker] = slices.Insert(slices.Delete(list, s.at, s.at+1), to, a)

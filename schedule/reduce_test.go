@@ -18,14 +18,20 @@ import (
 func TestAddReduce(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"a stage on each worker",
-			"program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0\n",
-			"program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1 0RED\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1RED\n"},
+			"program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 " +
+				"0B1\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0\n",
+			"program whole stages=2 micro-batches=2\nworker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1 " +
+				"0RED\nworker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1RED\n"},
 		{"two parts count by the second",
-			"program backward-only stages=2 micro-batches=2\nworker 0: 1I0 1I0>0 1I1 1W0 1B1>0 1>0B0 0B0 1W1 1>0B1 0B1\n",
-			"program backward-only stages=2 micro-batches=2\nworker 0: 1I0 1B0>0 1I1 1W0 1B1>0 1>0B0 0B0 1W1 1RED 1>0B1 0B1 0RED\n"},
+			"program backward-only stages=2 micro-batches=2\nworker 0: 1I0 1I0>0 1I1 1W0 1B1>0 1>0B0 0B0 " +
+				"1W1 1>0B1 0B1\n",
+			"program backward-only stages=2 micro-batches=2\nworker 0: 1I0 1B0>0 1I1 1W0 1B1>0 1>0B0 0B0 " +
+				"1W1 1RED 1>0B1 0B1 0RED\n"},
 		{"a skip's gradient is sent before",
-			"program backward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 2B0 2B0>1 2B0>0 2>1B0 1B0 1B0>0 2>0B0 1>0B0 0B0\n",
-			"program backward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 2B0 2B0>1 2B0>0 2RED 2>1B0 1B0 1B0>0 1RED 2>0B0 1>0B0 0B0 0RED\n"},
+			"program backward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 2B0 2B0>1 2B0>0 2>1B0 " +
+				"1B0 1B0>0 2>0B0 1>0B0 0B0\n",
+			"program backward-only stages=3 micro-batches=1 skips=0>2\nworker 0: 2B0 2B0>1 2B0>0 2RED " +
+				"2>1B0 1B0 1B0>0 1RED 2>0B0 1>0B0 0B0 0RED\n"},
 		{"a lower stage ends first, and waits for the higher one",
 			"program backward-only stages=2 micro-batches=1\nworker 0: 1I0 1I0>0 1>0B0 0B0 1W0\n",
 			"program backward-only stages=2 micro-batches=1\nworker 0: 1I0 1B0>0 1>0B0 0B0 1W0 1RED 0RED\n"},
@@ -71,7 +77,8 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 		for _, e := range simulate(t, p, took).Events {
 			was[e.Action] = e
 		}
-		before, reduced := slices.Repeat([]int{p.Stages}, len(p.Workers)), make([]time.Duration, len(p.Workers))
+		before, reduced := slices.Repeat([]int{p.Stages}, len(p.Workers)),
+			make([]time.Duration, len(p.Workers))
 		for _, e := range simulate(t, got, took).Events {
 			if e.Action.Kind != schedule.Reduce {
 				if was[e.Action] != e {
@@ -79,7 +86,8 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 				}
 				continue
 			}
-			if e.Action.Stage >= before[e.Worker] || e.Start < reduced[e.Worker] || e.End != e.Start+took(e.Action) {
+			if e.Action.Stage >= before[e.Worker] || e.Start < reduced[e.Worker] || e.End != e.Start+
+				took(e.Action) {
 				t.Fatalf("%+v, after stage %d until %v\n%v", e, before[e.Worker], reduced[e.Worker], got)
 			}
 			before[e.Worker], reduced[e.Worker] = e.Action.Stage, e.End

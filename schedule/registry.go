@@ -51,7 +51,8 @@ func Named(name string) (Schedule, error) {
 func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	switch {
 	case devices < 1 || virtual < 1 || devices > maxForwards/virtual:
-		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each, want at least 1 of both and at most "+
+		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each, want at least 1 of both "+
+			"and at most "+
 			"%d stages", s.Name, devices, virtual, maxForwards)
 	case s.Virtual > 0 && virtual != s.Virtual:
 		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want %d", s.Name, virtual, s.Virtual)
@@ -100,7 +101,8 @@ func V(stages, devices int) ([]int, error) {
 
 func place(stages, devices int, worker func(stage int) int) ([]int, error) {
 	if devices < 1 || stages < devices || stages > maxForwards {
-		return nil, fmt.Errorf("schedule: %d stages on %d devices, want at least one device and a stage for each, "+
+		return nil, fmt.Errorf("schedule: %d stages on %d devices, want at least one device and a stage "+
+			"for each, "+
 			"and at most %d", stages, devices, maxForwards)
 	}
 	out := make([]int, stages)

@@ -300,7 +300,8 @@ func (f *fold) times(n int, operations ...string) {
 	for k := range n * len(operations) {
 		op := operations[k%len(operations)]
 		if op[0] == 'W' {
-			at := slices.IndexFunc(f.pending, func(s step) bool { return op == "W" || f.of[op[1]-'0'] == s.chunk })
+			at := slices.IndexFunc(f.pending,
+				func(s step) bool { return op == "W" || f.of[op[1]-'0'] == s.chunk })
 			if at >= 0 {
 				f.do(BackwardWeight, f.pending[at])
 				f.pending = slices.Delete(f.pending, at, at+1)

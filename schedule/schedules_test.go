@@ -38,7 +38,8 @@ func drawScheduled(t *rapid.T) (schedule.Schedule, schedule.Config, *schedule.Pr
 		virtual = rapid.IntRange(1, 3).Draw(t, "virtual")
 	}
 	n, m := devices*virtual, rapid.IntRange(1, 12).Draw(t, "micro-batches")
-	config := schedule.Config{Stages: n, MicroBatches: m, Skips: drawSkips(t, n), Capacity: rapid.IntRange(schedule.Meet, 3).Draw(t, "capacity")}
+	config := schedule.Config{Stages: n, MicroBatches: m, Skips: drawSkips(t, n),
+		Capacity: rapid.IntRange(schedule.Meet, 3).Draw(t, "capacity")}
 	if rapid.Bool().Draw(t, "recompute") {
 		recomputed := rapid.SliceOfN(rapid.Bool(), n*m, n*m).Draw(t, "recomputed")
 		config.Recompute = func(stage, microBatch int) bool { return recomputed[stage*m+microBatch] }
@@ -74,7 +75,8 @@ func TestSchedulesPassCheck(t *testing.T) {
 		}
 		for stage := range config.Stages {
 			for i := range config.MicroBatches {
-				if want := config.Recompute != nil && config.Recompute(stage, i); recomputed[[2]int{stage, i}] != want {
+				if want := config.Recompute != nil &&
+					config.Recompute(stage, i); recomputed[[2]int{stage, i}] != want {
 					t.Fatalf("%s: %dR%d is there: %v, want %v", s.Name, stage, i, !want, want)
 				}
 			}
@@ -98,11 +100,14 @@ func TestSchedulesGolden(t *testing.T) {
 			config schedule.Config
 		}{
 			{s.Name + ".txt", schedule.Config{MicroBatches: 5}},
-			{s.Name + "_always_skip_1.txt", schedule.Config{MicroBatches: 1, Recompute: always, Skips: []schedule.Edge{{From: 0, To: 3*virtual - 1}}}},
+			{s.Name + "_always_skip_1.txt",
+				schedule.Config{MicroBatches: 1, Recompute: always,
+					Skips: []schedule.Edge{{From: 0, To: 3*virtual - 1}}}},
 		} {
 			p := scheduled(t, s.Name, 3, virtual, tt.config)
 			grid := simulate(t, p, equal).Grid()
-			golden(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ")+"\n")
+			golden(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ")+
+				"\n")
 		}
 	}
 }
@@ -128,10 +133,12 @@ func TestSchedulesRefuse(t *testing.T) {
 		"zb-v: 3 stages on each device, want 2":                          workers("zb-v", 2, 3),
 		"1f1b: 2 stages on each device, want 1":                          workers("1f1b", 2, 2),
 		"bfs: 0 devices with 2 stages each, want at least 1 of both":     workers("bfs", 0, 2),
-		"and at most 16777216 stages":                                    workers("interleaved", 1<<40, 1<<40),
+		"and at most 16777216 stages": workers("interleaved", 1<<40,
+			1<<40),
 		"1f1b: stages are on the workers [0 1 0], want consecutive stages on a worker": generate("1f1b",
 			schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}),
-		"interleaved: stages are on the workers [0 1 1 0], want as many blocks on each, that go round (schedule.Loop)": generate(
+		"interleaved: stages are on the workers [0 1 1 0], want as many blocks on each, that go round " +
+			"(schedule.Loop)": generate(
 			"interleaved", schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 1, 0}}),
 		"zb-v: stages are on the workers [0 1 0 1], want two on each, that go to and fro (schedule.V)": generate("zb-v",
 			schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}}),
@@ -148,7 +155,8 @@ func TestSchedulesRefuse(t *testing.T) {
 		"skip 2>0: want an earlier stage first, as in 0>2": generate("gpipe",
 			schedule.Config{Stages: 3, MicroBatches: 2, Skips: []schedule.Edge{{From: 2, To: 0}}}),
 	} {
-		if err == nil || !strings.HasPrefix(err.Error(), "schedule: ") || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.HasPrefix(err.Error(), "schedule: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
@@ -160,7 +168,8 @@ func TestSchedulesRefuse(t *testing.T) {
 // GPipe of fewer micro-batches is a part of GPipe of more. Its forwards may run apart from its
 // backwards; those of 1F1B only where there is nothing to alternate.
 func TestParts(t *testing.T) {
-	config := schedule.Config{Stages: 4, MicroBatches: 5, Recompute: exceptLast, Skips: []schedule.Edge{{From: 0, To: 3}}}
+	config := schedule.Config{Stages: 4, MicroBatches: 5, Recompute: exceptLast,
+		Skips: []schedule.Edge{{From: 0, To: 3}}}
 	whole := gpipe(t, config)
 	config.MicroBatches = 2
 	if diff := cmp.Diff(gpipe(t, config).String(), whole.Fewer(2).String()); diff != "" {
@@ -168,7 +177,8 @@ func TestParts(t *testing.T) {
 	}
 	one := schedule.Config{MicroBatches: 1}
 	four := schedule.Config{MicroBatches: 4}
-	if !whole.Apart() || scheduled(t, "1f1b", 3, 1, four).Apart() || !scheduled(t, "1f1b", 3, 1, one).Apart() {
+	if !whole.Apart() || scheduled(t, "1f1b", 3, 1, four).Apart() ||
+		!scheduled(t, "1f1b", 3, 1, one).Apart() {
 		t.Error("forwards of GPipe run apart, and of 1F1B for one micro-batch")
 	}
 }

@@ -16,7 +16,8 @@ import (
 func TestRecomputationRunsAhead(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for m := 1; m <= 4; m++ {
-			timeline := simulate(t, gpipe(t, schedule.Config{Stages: n, MicroBatches: m, Recompute: always}), schedule.Unit)
+			timeline := simulate(t, gpipe(t,
+				schedule.Config{Stages: n, MicroBatches: m, Recompute: always}), schedule.Unit)
 			if got, want := timeline.Makespan(), time.Duration(2*(m+n-1)+m)*time.Millisecond; got != want {
 				t.Errorf("%d stages, %d micro-batches: takes %v, want %v", n, m, got, want)
 			}

@@ -48,17 +48,21 @@ type device struct {
 	r int
 }
 
-// closedForms says of each schedule how much every device holds, and how long a step takes with forwards and both parts of a backward of a unit each: of the papers, and
-// of a simulator of PyTorch's and Megatron's lists that shares no code with this one.
+// closedForms says of each schedule how much every device holds, and how long a step takes with
+// forwards and both parts of a backward of a unit each: of the papers, and of a simulator of PyTorch's
+// and Megatron's lists that shares no code with this one.
 var closedForms = map[string]struct {
 	held     func(d device) int
 	makespan func(s shape) int
 	counted  func(s shape) bool // where held is known; nil is everywhere
 	timed    func(s shape) bool // where makespan is known; nil is everywhere
 }{
-	"gpipe":   {held: func(d device) int { return d.m }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
-	"1f1b":    {held: func(d device) int { return min(d.m, d.p-d.r) }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
-	"1f1b-2x": {held: func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) }, makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
+	"gpipe": {held: func(d device) int { return d.m },
+		makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
+	"1f1b": {held: func(d device) int { return min(d.m, d.p-d.r) },
+		makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
+	"1f1b-2x": {held: func(d device) int { return min(d.m, 2*(d.p-1-d.r)+1) },
+		makespan: func(s shape) int { return 3 * (s.m + s.p - 1) }},
 	"bfs": {
 		held:     func(d device) int { return d.v * d.m },
 		makespan: func(s shape) int { return 3 * (s.v*s.m + s.p - 1) },
@@ -142,13 +146,17 @@ func TestBubblesAtAnyTimes(t *testing.T) {
 				most = int(min(f, i))
 			}
 			w := draw("w of "+name, most)
-			step := map[string]time.Duration{"1f1b": f + i + w, "zb-h1": max(f, i, f+i-w), "zb-h2": max(f, f+i-2*w)}[name]
-			timeline := simulate(t, scheduled(t, name, p, 1, schedule.Config{MicroBatches: m}), func(a schedule.Action) time.Duration {
-				return map[schedule.Kind]time.Duration{schedule.Forward: f, schedule.BackwardInput: i, schedule.BackwardWeight: w, schedule.Backward: i + w}[a.Kind]
-			})
+			step := map[string]time.Duration{"1f1b": f + i + w, "zb-h1": max(f, i, f+i-w),
+				"zb-h2": max(f, f+i-2*w)}[name]
+			timeline := simulate(t, scheduled(t, name, p, 1, schedule.Config{MicroBatches: m}),
+				func(a schedule.Action) time.Duration {
+					return map[schedule.Kind]time.Duration{schedule.Forward: f, schedule.BackwardInput: i,
+						schedule.BackwardWeight: w, schedule.Backward: i + w}[a.Kind]
+				})
 			work := time.Duration(m) * (f + i + w)
 			if got, want := timeline.Makespan()-work, time.Duration(p-1)*step; got != want {
-				t.Errorf("%s, %d devices, %d micro-batches, times %d, %d, %d: idle for %d, want %d", name, p, m, f, i, w, got, want)
+				t.Errorf("%s, %d devices, %d micro-batches, times %d, %d, %d: idle for %d, want %d", name,
+					p, m, f, i, w, got, want)
 			}
 		}
 	})
@@ -163,11 +171,13 @@ func TestUnequalTimes(t *testing.T) {
 		virtual int
 		bubble  time.Duration
 	}{
-		{"1f1b", 1, 90}, {"zb-h1", 1, 54}, {"interleaved", 2, 45}, {"zb-h2", 1, 36}, {"dualpipe-v", 2, 28}, {"interleaved-zb", 2, 27}, {"zb-v", 2, 24},
+		{"1f1b", 1, 90}, {"zb-h1", 1, 54}, {"interleaved", 2, 45}, {"zb-h2", 1, 36}, {"dualpipe-v", 2, 28},
+		{"interleaved-zb", 2, 27}, {"zb-v", 2, 24},
 	} {
 		p := scheduled(t, tt.name, 4, tt.virtual, schedule.Config{MicroBatches: 16})
 		timeline := simulate(t, p, func(a schedule.Action) time.Duration {
-			return map[schedule.Kind]time.Duration{schedule.Forward: 10, schedule.Backward: 20, schedule.BackwardInput: 14, schedule.BackwardWeight: 6}[a.Kind]
+			return map[schedule.Kind]time.Duration{schedule.Forward: 10, schedule.Backward: 20,
+				schedule.BackwardInput: 14, schedule.BackwardWeight: 6}[a.Kind]
 		})
 		v := time.Duration(tt.virtual)
 		if got := timeline.Makespan() - v*16*30; got != tt.bubble*v {

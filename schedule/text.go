@@ -63,7 +63,8 @@ func Parse(text string) (*Program, error) {
 		}
 	}
 	if p == nil {
-		return nil, fmt.Errorf("schedule: line %d: no header, want \"program whole stages=4 micro-batches=2\"", line+1)
+		return nil, fmt.Errorf("schedule: line %d: no header, want \"program whole stages=4 "+
+			"micro-batches=2\"", line+1)
 	}
 	return p, nil
 }

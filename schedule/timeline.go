@@ -31,7 +31,8 @@ func (t Timeline) Validate() error {
 			return fmt.Errorf("schedule: timeline: %v is on worker %d of %d", e.Action, e.Worker, t.Workers)
 		}
 		if e.End < e.Start {
-			return fmt.Errorf("schedule: timeline: %v on worker %d ends at %v, before its start at %v", e.Action, e.Worker, e.End, e.Start)
+			return fmt.Errorf("schedule: timeline: %v on worker %d ends at %v, before its start at %v",
+				e.Action, e.Worker, e.End, e.Start)
 		}
 	}
 	return nil

@@ -29,12 +29,15 @@ func TestMakespanAndIdle(t *testing.T) {
 	}{
 		{"nothing happened", 2, nil, 0, []float64{0, 0}},
 		{"no time passed", 1, []schedule.Event{event(t, 0, "0F0", 5, 5)}, 0, []float64{0}},
-		{"the clock began before the run", 3, []schedule.Event{event(t, 0, "0F0", 100, 102), event(t, 1, "1F0", 103, 104)},
+		{"the clock began before the run", 3,
+			[]schedule.Event{event(t, 0, "0F0", 100, 102), event(t, 1, "1F0", 103, 104)},
 			4 * time.Millisecond, []float64{0.5, 0.75, 1}},
-		{"transfers are work, in any order", 1, []schedule.Event{event(t, 0, "1F0", 2, 3), event(t, 0, "0>1F0", 1, 2),
-			event(t, 0, "1F1", 4, 5)}, 4 * time.Millisecond, []float64{0.25}},
-		{"a copy beside computations", 1, []schedule.Event{event(t, 0, "1>0B1", 0, 3), event(t, 0, "0B0", 1, 2),
-			event(t, 0, "0B1", 2, 3), event(t, 0, "0B2", 9, 10)}, 10 * time.Millisecond, []float64{0.6}},
+		{"transfers are work, in any order", 1,
+			[]schedule.Event{event(t, 0, "1F0", 2, 3), event(t, 0, "0>1F0", 1, 2),
+				event(t, 0, "1F1", 4, 5)}, 4 * time.Millisecond, []float64{0.25}},
+		{"a copy beside computations", 1,
+			[]schedule.Event{event(t, 0, "1>0B1", 0, 3), event(t, 0, "0B0", 1, 2),
+				event(t, 0, "0B1", 2, 3), event(t, 0, "0B2", 9, 10)}, 10 * time.Millisecond, []float64{0.6}},
 	} {
 		timeline := schedule.Timeline{Workers: tt.workers, Events: tt.events}
 		if got := timeline.Makespan(); got != tt.makespan {
@@ -67,8 +70,10 @@ func drawTimeline(t *rapid.T) schedule.Timeline {
 		at := time.Duration(rapid.Int64Range(0, 1e6).Draw(t, "first"))
 		for range rapid.IntRange(0, 12).Draw(t, "events") {
 			at += time.Duration(rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 1e7)).Draw(t, "idle"))
-			d := time.Duration(rapid.OneOf(rapid.Int64Range(0, 1e4), rapid.Int64Range(0, 1e9)).Draw(t, "duration"))
-			timeline.Events = append(timeline.Events, schedule.Event{Worker: w, Action: drawAction(t), Start: at, End: at + d})
+			d := time.Duration(rapid.OneOf(rapid.Int64Range(0, 1e4), rapid.Int64Range(0, 1e9)).Draw(t,
+				"duration"))
+			timeline.Events = append(timeline.Events,
+				schedule.Event{Worker: w, Action: drawAction(t), Start: at, End: at + d})
 			at += d
 		}
 	}
@@ -96,7 +101,8 @@ func TestGridDrawsAll(t *testing.T) {
 			}
 			var want []string
 			for _, e := range timeline.Events {
-				if text := e.Action.String(); e.Worker == w && !e.Action.Kind.Transfer() && e.Action.Kind != schedule.Reduce {
+				if text := e.Action.String(); e.Worker == w && !e.Action.Kind.Transfer() &&
+					e.Action.Kind != schedule.Reduce {
 					want = append(want, text[strings.IndexAny(text, "FRBIW"):])
 				}
 			}

@@ -40,14 +40,16 @@ type file struct {
 }
 
 // otherTokenizersAdvice is the advice for other tokenizers, such as WordPiece, Unigram and SentencePiece.
-const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
+const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and " +
+	"write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
 
 // step is a normalizer or a pre-tokenizer, or several in a row.
 type step struct {
-	Type             string                          `json:"type"`
-	Normalizers      []step                          `json:"normalizers"`
-	PreTokenizers    []step                          `json:"pretokenizers"`
-	AddPrefixSpace   *bool                           `json:"add_prefix_space"` // these two are true where they are left out
+	Type          string `json:"type"`
+	Normalizers   []step `json:"normalizers"`
+	PreTokenizers []step `json:"pretokenizers"`
+	// these two are true where they are left out
+	AddPrefixSpace   *bool                           `json:"add_prefix_space"`
 	UseRegex         *bool                           `json:"use_regex"`
 	IndividualDigits bool                            `json:"individual_digits"`
 	Behavior         string                          `json:"behavior"`
@@ -65,14 +67,17 @@ func parse(content []byte) (*Tokenizer, error) {
 	case m.Type != "BPE" && m.Type != "":
 		return nil, fmt.Errorf("model.type is %q; want BPE: %s", m.Type, otherTokenizersAdvice)
 	case len(m.Vocab) == 0:
-		return nil, errors.New("model.vocab has no tokens; want a tokenizer.json of byte-pair encoding: this may be another kind of file")
+		return nil, errors.New("model.vocab has no tokens; want a tokenizer.json of byte-pair encoding: " +
+			"this may be another kind of file")
 	case m.Dropout != 0 || m.Prefix != "" || m.Suffix != "":
-		return nil, fmt.Errorf("model has the dropout %g, continuing_subword_prefix %q and end_of_word_suffix %q; want none of them", m.Dropout, m.Prefix, m.Suffix)
+		return nil, fmt.Errorf("model has the dropout %g, continuing_subword_prefix %q and "+
+			"end_of_word_suffix %q; want none of them", m.Dropout, m.Prefix, m.Suffix)
 	}
 	t := &Tokenizer{added: map[string]int32{}, model: model{vocabulary: m.Vocab, wordsFirst: m.IgnoreMerges}}
 	for _, a := range f.AddedTokens {
 		if a.SingleWord || a.LStrip || a.RStrip {
-			return nil, fmt.Errorf("added token %q has single_word, lstrip or rstrip; want none: it would take other text than its own", a.Content)
+			return nil, fmt.Errorf("added token %q has single_word, lstrip or rstrip; want none: it "+
+				"would take other text than its own", a.Content)
 		}
 		t.added[a.Content] = a.ID
 	}
@@ -138,7 +143,8 @@ func (t *Tokenizer) split(s *step) error {
 	case "ByteLevel":
 		if s.AddPrefixSpace == nil || *s.AddPrefixSpace {
 			if len(t.splits) > 0 {
-				return errors.New("pre_tokenizer puts a space in front of each piece of a split; want add_prefix_space false")
+				return errors.New("pre_tokenizer puts a space in front of each piece of a split; want " +
+					"add_prefix_space false")
 			}
 			t.spaceFirst = true
 		}
@@ -161,7 +167,8 @@ func (t *Tokenizer) split(s *step) error {
 			matches, gaps = s.Invert, !s.Invert
 		}
 		if pattern == "" || s.Behavior != "Isolated" && s.Behavior != "Removed" {
-			return fmt.Errorf("pre_tokenizer has a Split by %q with the behavior %q; want a Regex or a String, and Isolated or Removed", pattern, s.Behavior)
+			return fmt.Errorf("pre_tokenizer has a Split by %q with the behavior %q; want a Regex or a "+
+				"String, and Isolated or Removed", pattern, s.Behavior)
 		}
 	default:
 		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s",
@@ -206,7 +213,8 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 		for i, token := range []string{m[0], m[1], m[0] + m[1]} {
 			id, ok := t.model.vocabulary[token]
 			if !ok {
-				return fmt.Errorf("merge %d, of %q and %q: %q is not in the vocabulary; want the merges that were learned with it", rank+1, m[0], m[1], token)
+				return fmt.Errorf("merge %d, of %q and %q: %q is not in the vocabulary; want the merges "+
+					"that were learned with it", rank+1, m[0], m[1], token)
 			}
 			ids[i] = id
 		}
@@ -260,7 +268,8 @@ func parseMerges(content []byte) (all []tokens, err error) {
 		}
 		left, right, _ := strings.Cut(line, " ")
 		if left == "" || right == "" || strings.Contains(right, " ") {
-			return nil, fmt.Errorf("line %d: the merge %q; want two tokens with a space between", number, line)
+			return nil, fmt.Errorf("line %d: the merge %q; want two tokens with a space between", number,
+				line)
 		}
 		all = append(all, tokens{left, right})
 	}

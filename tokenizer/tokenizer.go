@@ -82,7 +82,8 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	var out bytes.Buffer
 	for i, id := range ids {
 		if id < 0 || int(id) >= len(t.tokens) || t.tokens[id] == "" {
-			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 to %d: it may be of another tokenizer",
+			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 "+
+				"to %d: it may be of another tokenizer",
 				i+1, len(ids), id, len(t.tokens)-1)
 		}
 		token := t.tokens[id]
@@ -133,7 +134,8 @@ func (e *encoder) segment(whole string, from, to int) error {
 			}
 			var lacking rune
 			if ids, lacking = e.model.encode(word); lacking >= 0 {
-				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; want a text without it, or a tokenizer that was made for such text",
+				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; "+
+					"want a text without it, or a tokenizer that was made for such text",
 					place(whole[:from]+text[space:max(space, at)]), piece, lacking, lacking)
 			}
 			if len(e.known) < mostKnown {

@@ -31,7 +31,8 @@ func TestEncode(t *testing.T) {
 		write(t, filepath.Join(apart, name), read(t, "testdata/"+name))
 	}
 	for path, cases := range map[string]string{
-		"testdata": "cases.json", "testdata/tokenizer.json": "cases.json", "testdata/vocab.json": "cases.json", apart: "cases.json",
+		"testdata": "cases.json", "testdata/tokenizer.json": "cases.json",
+		"testdata/vocab.json": "cases.json", apart: "cases.json",
 		"testdata/split.json": "splitcases.json",
 	} {
 		tok := open(t, path)
@@ -61,7 +62,9 @@ func TestEncode(t *testing.T) {
 func TestRoundTrip(t *testing.T) {
 	toks := []*tokenizer.Tokenizer{open(t, "testdata/tokenizer.json"), open(t, "testdata/split.json")}
 	rapid.Check(t, func(r *rapid.T) {
-		text := strings.Join(rapid.SliceOf(rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>", "'ll"}))).Draw(r, "text"), "")
+		text := strings.Join(rapid.SliceOf(rapid.OneOf(rapid.String(),
+			rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>",
+				"'ll"}))).Draw(r, "text"), "")
 		for _, tok := range toks {
 			ids := must.Get(tok.Encode([]byte(text)))(r)
 			if back, err := tok.Decode(ids); err != nil || string(back) != text {
@@ -82,7 +85,8 @@ func TestLong(t *testing.T) {
 		all = append(all, b)
 	}
 	rapid.Check(t, func(r *rapid.T) {
-		words := rapid.SliceOfN(rapid.SampledFrom([]string{"the stages", " ", "  ", "\n", "東京", "7", strings.Repeat(" ", 900), strings.Repeat("x", 3000)}), 10, 60).Draw(r, "words")
+		words := rapid.SliceOfN(rapid.SampledFrom([]string{"the stages", " ", "  ", "\n", "東京", "7",
+			strings.Repeat(" ", 900), strings.Repeat("x", 3000)}), 10, 60).Draw(r, "words")
 		text := []byte(strings.Join(words, ""))
 		for _, b := range all {
 			want := must.Get(b.whole.Encode(text))(r)
@@ -109,12 +113,19 @@ func TestVariants(t *testing.T) {
 		"earliest merge first": {nil, "abc", []int32{0, 4}},
 		"leftmost of equals":   {nil, "ababb", []int32{3, 3, 1}},
 		"words first":          {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
-		"composed":             {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301", []int32{0, 6}},
-		"space in front":       {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab", []int32{9, 3}},
-		"no second space":      {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, " ab", []int32{9, 3}},
-		"split by a string":    {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "b"}, "behavior": "Isolated"}}, "abc", []int32{0, 1, 2}},
-		"matches removed":      {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"String": "x"}, "behavior": "Removed"}}, "axb", []int32{0, 1}},
-		"only matches":         {map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "[abc]"}, "behavior": "Removed", "invert": true}}, "axb c", []int32{0, 1, 2}},
+		"composed": {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301",
+			[]int32{0, 6}},
+		"space in front": {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab",
+			[]int32{9, 3}},
+		"no second space": {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}},
+			" ab", []int32{9, 3}},
+		"split by a string": {map[string]any{"pre_tokenizer": map[string]any{"type": "Split",
+			"pattern": map[string]any{"String": "b"}, "behavior": "Isolated"}}, "abc", []int32{0, 1, 2}},
+		"matches removed": {map[string]any{"pre_tokenizer": map[string]any{"type": "Split",
+			"pattern": map[string]any{"String": "x"}, "behavior": "Removed"}}, "axb", []int32{0, 1}},
+		"only matches": {map[string]any{"pre_tokenizer": map[string]any{"type": "Split",
+			"pattern": map[string]any{"Regex": "[abc]"}, "behavior": "Removed", "invert": true}}, "axb c",
+			[]int32{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "t.json")
@@ -155,29 +166,49 @@ func TestRefuses(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"empty":            {nil, "line 1: jsontext: unexpected EOF"},
-		"cut short":        {read(t, "testdata/tokenizer.json")[:3000], "the file may be damaged, or cut short"},
-		"no JSON":          {[]byte("{\n\n?"), "line 3: "},
-		"another file":     {[]byte(`{"architectures": ["GPT2LMHeadModel"]}`), "model.vocab has no tokens; want a tokenizer.json of byte-pair encoding"},
-		"WordPiece":        {small(change{"type": "WordPiece"}), `model.type is "WordPiece"; want BPE`},
-		"dropout":          {small(change{"dropout": 0.1}), "model has the dropout 0.1"},
-		"vocabulary":       {small(change{"vocab": 1}), `within "/model/vocab"`},
-		"empty token":      {small(change{"vocab": change{"": 1}}), `token "" is in the vocabulary; want no empty one`},
-		"negative":         {small(change{"vocab": change{"a": -1}}), `token "a" is -1; want a number from 0 to 1048575`},
-		"token twice":      {[]byte(`{"model": {"vocab": {"a": 0, "a": 1}}}`), `duplicate object member name "a" within "/model/vocab"`},
-		"number twice":     {small(change{"vocab": change{"a": 3, "b": 3}}), `tokens "a" and "b" are both 3; want a number for each`},
-		"merge of three":   {small(change{"merges": []string{"a b c"}}), `the merge ["a" "b" "c"]; want two tokens with a space between`},
-		"merge of unknown": {small(change{"merges": []string{"b c", "x b"}}), `merge 2, of "x" and "b": "x" is not in the vocabulary`},
-		"merge to unknown": {small(change{"merges": []string{"c c"}}), `merge 1, of "c" and "c": "cc" is not in the vocabulary; want the merges that were learned with it`},
-		"normalizer":       {small(change{"normalizer": change{"type": "Lowercase"}}), "normalizer is Lowercase; want none, or one of NFC"},
-		"pre-tokenizer":    {small(change{"pre_tokenizer": change{"type": "Metaspace"}}), "pre_tokenizer is Metaspace; want ByteLevel, Split, Digits, or a Sequence of them"},
-		"pattern":          {small(change{"pre_tokenizer": change{"type": "Split", "pattern": change{"Regex": "("}, "behavior": "Isolated"}}), `the pattern "("`},
-		"after ByteLevel":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "ByteLevel"}, {"type": "Digits"}}}}), "Digits after ByteLevel; want ByteLevel last"},
-		"space in pieces":  {small(change{"pre_tokenizer": change{"type": "Sequence", "pretokenizers": []change{{"type": "Digits"}, {"type": "ByteLevel"}}}}), "want add_prefix_space false"},
-		"stripping":        {small(added(change{"id": 10, "content": "<m>", "lstrip": true})), `added token "<m>" has single_word, lstrip or rstrip; want none`},
-		"added, other":     {small(added(change{"id": 10, "content": "a"})), `token "a" is 0 in model.vocab and 10 in added_tokens; want one number`},
-		"added, same":      {small(added(change{"id": 1, "content": "<m>"})), `tokens "<m>" and "b" are both 1`},
-		"field":            {small(change{"added_tokens": 1}), `within "/added_tokens"`},
+		"empty": {nil, "line 1: jsontext: unexpected EOF"},
+		"cut short": {read(t, "testdata/tokenizer.json")[:3000],
+			"the file may be damaged, or cut short"},
+		"no JSON": {[]byte("{\n\n?"), "line 3: "},
+		"another file": {[]byte(`{"architectures": ["GPT2LMHeadModel"]}`),
+			"model.vocab has no tokens; want a tokenizer.json of byte-pair encoding"},
+		"WordPiece":  {small(change{"type": "WordPiece"}), `model.type is "WordPiece"; want BPE`},
+		"dropout":    {small(change{"dropout": 0.1}), "model has the dropout 0.1"},
+		"vocabulary": {small(change{"vocab": 1}), `within "/model/vocab"`},
+		"empty token": {small(change{"vocab": change{"": 1}}),
+			`token "" is in the vocabulary; want no empty one`},
+		"negative": {small(change{"vocab": change{"a": -1}}),
+			`token "a" is -1; want a number from 0 to 1048575`},
+		"token twice": {[]byte(`{"model": {"vocab": {"a": 0, "a": 1}}}`),
+			`duplicate object member name "a" within "/model/vocab"`},
+		"number twice": {small(change{"vocab": change{"a": 3, "b": 3}}),
+			`tokens "a" and "b" are both 3; want a number for each`},
+		"merge of three": {small(change{"merges": []string{"a b c"}}),
+			`the merge ["a" "b" "c"]; want two tokens with a space between`},
+		"merge of unknown": {small(change{"merges": []string{"b c", "x b"}}),
+			`merge 2, of "x" and "b": "x" is not in the vocabulary`},
+		"merge to unknown": {small(change{"merges": []string{"c c"}}),
+			`merge 1, of "c" and "c": "cc" is not in the vocabulary; want the merges that were learned ` +
+				`with it`},
+		"normalizer": {small(change{"normalizer": change{"type": "Lowercase"}}),
+			"normalizer is Lowercase; want none, or one of NFC"},
+		"pre-tokenizer": {small(change{"pre_tokenizer": change{"type": "Metaspace"}}),
+			"pre_tokenizer is Metaspace; want ByteLevel, Split, Digits, or a Sequence of them"},
+		"pattern": {small(change{"pre_tokenizer": change{"type": "Split",
+			"pattern": change{"Regex": "("}, "behavior": "Isolated"}}), `the pattern "("`},
+		"after ByteLevel": {small(change{"pre_tokenizer": change{"type": "Sequence",
+			"pretokenizers": []change{{"type": "ByteLevel"}, {"type": "Digits"}}}}),
+			"Digits after ByteLevel; want ByteLevel last"},
+		"space in pieces": {small(change{"pre_tokenizer": change{"type": "Sequence",
+			"pretokenizers": []change{{"type": "Digits"}, {"type": "ByteLevel"}}}}),
+			"want add_prefix_space false"},
+		"stripping": {small(added(change{"id": 10, "content": "<m>", "lstrip": true})),
+			`added token "<m>" has single_word, lstrip or rstrip; want none`},
+		"added, other": {small(added(change{"id": 10, "content": "a"})),
+			`token "a" is 0 in model.vocab and 10 in added_tokens; want one number`},
+		"added, same": {small(added(change{"id": 1, "content": "<m>"})),
+			`tokens "<m>" and "b" are both 1`},
+		"field": {small(change{"added_tokens": 1}), `within "/added_tokens"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "t.json")
@@ -190,8 +221,10 @@ func TestRefuses(t *testing.T) {
 		vocabulary, merges string
 		want               string
 	}{
-		"damaged merge": {`{"a": 0}`, "#version: 0.2\na b\n\na\n", `merges.txt: line 4: the merge "a"; want two tokens with a space between`},
-		"other merges":  {`{"a": 0}`, "a a", `vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
+		"damaged merge": {`{"a": 0}`, "#version: 0.2\na b\n\na\n",
+			`merges.txt: line 4: the merge "a"; want two tokens with a space between`},
+		"other merges": {`{"a": 0}`, "a a",
+			`vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
 		"no vocabulary": {`[`, "", "vocab.json: line 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +238,8 @@ func TestRefuses(t *testing.T) {
 	directory := t.TempDir()
 	for _, path := range []string{directory, filepath.Join(directory, "no.json")} {
 		_, err := tokenizer.Open(path)
-		wantError(t, err, "no such file", "want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them")
+		wantError(t, err, "no such file",
+			"want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them")
 	}
 	write(t, filepath.Join(directory, "vocab.json"), []byte(`{"a": 0}`))
 	_, err := tokenizer.Open(filepath.Join(directory, "vocab.json"))
@@ -218,14 +252,16 @@ func TestRefusesText(t *testing.T) {
 	tok := open(t, path)
 	for text, want := range map[string]string{
 		"ab\ncab\xff": "tokenizer: line 2, column 4: byte 0xff is not UTF-8; want text in UTF-8",
-		"ab<m>c\x00":  `line 1, column 6: in the piece "c\x00", '\x00' (U+0000) is not in the vocabulary; want a text without it`,
+		"ab<m>c\x00": `line 1, column 6: in the piece "c\x00", '\x00' (U+0000) is not in the ` +
+			`vocabulary; want a text without it`,
 	} {
 		_, err := tok.Encode([]byte(text))
 		wantError(t, err, want)
 	}
 	for _, ids := range [][]int32{{0, -1}, {0, 11}} {
 		_, err := tok.Decode(ids)
-		wantError(t, err, "tokenizer: token 2 of 2 is ", "want the number of a token, from 0 to 10: it may be of another tokenizer")
+		wantError(t, err, "tokenizer: token 2 of 2 is ",
+			"want the number of a token, from 0 to 10: it may be of another tokenizer")
 	}
 }
 
@@ -268,10 +304,12 @@ func TestEncodeParts(t *testing.T) {
 			return nil
 		})
 		if err != nil || !slices.Equal(got, want) || before != len(text) || parts < 5 {
-			t.Errorf("%s: %d tokens in %d parts, %d bytes, %v; want %d tokens", path, len(got), parts, before, err, len(want))
+			t.Errorf("%s: %d tokens in %d parts, %d bytes, %v; want %d tokens", path, len(got), parts,
+				before, err, len(want))
 		}
 		stop, calls := errors.New("stop"), 0
-		if err := tok.EncodeParts(text, func([]int32, int) error { calls++; return stop }); err != stop || calls != 1 {
+		if err := tok.EncodeParts(text, func([]int32, int) error { calls++; return stop }); err != stop ||
+			calls != 1 {
 			t.Errorf("%v after %d calls", err, calls)
 		}
 	}

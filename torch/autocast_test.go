@@ -47,7 +47,10 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 		return c.GELU(arg("x"),
 			"none")
 	},
-	"softmax": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor { return c.Softmax(arg("x"), -1) },
+	"softmax": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
+		return c.Softmax(arg("x"),
+			-1)
+	},
 	"cross_entropy": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
 		return c.CrossEntropy(arg("x"), arg("target"), nil, torch.ReduceMean, -100, 0)
 	},

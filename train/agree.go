@@ -48,8 +48,9 @@ func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
 		for rank := range lists {
 			if v, first := value(rank, f.Name), value(0, f.Name); v != first && !compared[f.Name] {
 				compared[f.Name] = true // one rank of each fact will do
-				e.Differences = append(e.Differences, fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, f.Name,
-					v, first))
+				e.Differences = append(e.Differences,
+					fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, f.Name,
+						v, first))
 			}
 		}
 	}

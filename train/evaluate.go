@@ -47,14 +47,15 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	if regression {
 		score = squares
 	}
-	err := forEach(ctx, "Evaluate", p, set, config, func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
-		target := tensorOf(c, at.Target)
-		all.Score += score(c, output, target)
-		if config.Loss != nil {
-			all.Loss += lossOf(c, p, config.Loss, output, target)
-		}
-		return nil
-	})
+	err := forEach(ctx, "Evaluate", p, set, config,
+		func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+			target := tensorOf(c, at.Target)
+			all.Score += score(c, output, target)
+			if config.Loss != nil {
+				all.Loss += lossOf(c, p, config.Loss, output, target)
+			}
+			return nil
+		})
 	if err != nil {
 		return Evaluation{}, err
 	}

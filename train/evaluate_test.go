@@ -28,7 +28,8 @@ func trainedIn(t testing.TB, steps int64, g *group.Group, balance []int, dir str
 	defer closer()
 	s.Steps = steps
 	s.run(t)
-	if _, err := (train.Store{Dir: dir, Group: g}).Save(s.Progress(), recipe(), s.model, s.Optimizer); err != nil {
+	if _, err := (train.Store{Dir: dir, Group: g}).Save(s.Progress(), recipe(), s.model,
+		s.Optimizer); err != nil {
 		t.Fatal(err)
 	}
 	sum := must.Get(train.ParamsSHA256In(g, s.model))(t)
@@ -65,7 +66,8 @@ func direct(t testing.TB, model *nn.Sequential, set data.Dataset) (loss, accurac
 	y := model.Forward(n, torch.From(c, b.Input.Float32, b.Input.Shape...))
 	target := torch.From(c, b.Target.Int64, b.Target.Shape...)
 	right := torch.Item[int64](c.Sum(c.Eq(c.Argmax(y, 1), target)))
-	return float64(torch.Item[float32](nn.CrossEntropy().Forward(n, y, target))), float64(right) / float64(set.Len())
+	return float64(torch.Item[float32](nn.CrossEntropy().Forward(n, y, target))),
+		float64(right) / float64(set.Len())
 }
 
 // Evaluate has the bits of the training run whatever the stages, from a checkpoint of any number of
@@ -96,20 +98,23 @@ func TestEvaluate(t *testing.T) {
 		for _, balance := range [][]int{nil, {8}, {3, 5}, {1, 2, 5}} {
 			p, model := evaluating(t, c, balance)
 			told := ""
-			got := must.Get(train.Evaluate(context.Background(), p, testing, train.EvaluateConfig{Batch: 7, Loss: nn.CrossEntropy(),
-				OnBatch: func(done, all int) { told += fmt.Sprintf("%d/%d ", done, all) }}))(t)
+			got := must.Get(train.Evaluate(context.Background(), p, testing,
+				train.EvaluateConfig{Batch: 7, Loss: nn.CrossEntropy(),
+					OnBatch: func(done, all int) { told += fmt.Sprintf("%d/%d ", done, all) }}))(t)
 			if told != "7/20 14/20 20/20 " {
 				t.Errorf("told %q", told)
 			}
 			if want.Loss == nil {
 				want = got
 				loss, accuracy := direct(t, model, testing)
-				if math.Abs(*got.Loss-loss) > 1e-6 || *got.Accuracy != accuracy || got.MSE != nil || got.Samples != 20 {
+				if math.Abs(*got.Loss-loss) > 1e-6 || *got.Accuracy != accuracy || got.MSE != nil ||
+					got.Samples != 20 {
 					t.Errorf("loss %v, accuracy %v; want %v, %v", *got.Loss, *got.Accuracy, loss, accuracy)
 				}
 			}
 			if *got.Loss != *want.Loss || *got.Accuracy != *want.Accuracy {
-				t.Errorf("%d processes, %v: loss %v, accuracy %v; want %v, %v", processes, balance, *got.Loss, *got.Accuracy, *want.Loss, *want.Accuracy)
+				t.Errorf("%d processes, %v: loss %v, accuracy %v; want %v, %v", processes, balance,
+					*got.Loss, *got.Accuracy, *want.Loss, *want.Accuracy)
 			}
 		}
 	}
@@ -122,16 +127,18 @@ func TestEvaluateRegression(t *testing.T) {
 	model := nn.NewSequential(nn.NewReLU(), nn.NewIdentity())
 	p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2}))(t)
 	defer p.Close()
-	e, err := train.Evaluate(context.Background(), p, set, train.EvaluateConfig{Batch: 2, Loss: nn.MSE().Sum()})
+	e, err := train.Evaluate(context.Background(), p, set,
+		train.EvaluateConfig{Batch: 2, Loss: nn.MSE().Sum()})
 	if err != nil || e.Accuracy != nil || *e.MSE != 5.0/3 || *e.Loss != 5 {
 		t.Errorf("%+v, %v", e, err)
 	}
 	var values []float32
-	err = train.Predict(context.Background(), p, set, train.EvaluateConfig{Batch: 2}, func(i int, out []float32) error {
-		values = append(values, float32(i))
-		values = append(values, out...)
-		return nil
-	})
+	err = train.Predict(context.Background(), p, set, train.EvaluateConfig{Batch: 2},
+		func(i int, out []float32) error {
+			values = append(values, float32(i))
+			values = append(values, out...)
+			return nil
+		})
 	if err != nil || !reflect.DeepEqual(values, []float32{0, 1, 1, 2, 2, 3}) {
 		t.Errorf("%v, %v", values, err)
 	}
@@ -151,30 +158,34 @@ func TestPredict(t *testing.T) {
 	p, _ := evaluating(t, c, []int{4, 4})
 	var b data.Batch
 	right, samples, loss := 0, 0, 0.0
-	err = train.Predict(context.Background(), p, testing, train.EvaluateConfig{Batch: 7}, func(i int, out []float32) error {
-		if err := testing.Fill(&b, []int{i}); err != nil {
-			return err
-		}
-		sum := 0.0
-		for _, x := range out {
-			sum += float64(x)
-		}
-		if i != samples || len(out) != 3 || math.Abs(sum-1) > 1e-6 {
-			t.Errorf("sample %d: %v", i, out)
-		}
-		if train.Likely(out, 1)[0] == int(b.Target.Int64[0]) {
-			right++
-		}
-		loss -= math.Log(float64(out[b.Target.Int64[0]])) / 20
-		samples++
-		return nil
-	})
-	e, err2 := train.Evaluate(context.Background(), p, testing, train.EvaluateConfig{Batch: 7, Loss: nn.CrossEntropy()})
+	err = train.Predict(context.Background(), p, testing, train.EvaluateConfig{Batch: 7},
+		func(i int, out []float32) error {
+			if err := testing.Fill(&b, []int{i}); err != nil {
+				return err
+			}
+			sum := 0.0
+			for _, x := range out {
+				sum += float64(x)
+			}
+			if i != samples || len(out) != 3 || math.Abs(sum-1) > 1e-6 {
+				t.Errorf("sample %d: %v", i, out)
+			}
+			if train.Likely(out, 1)[0] == int(b.Target.Int64[0]) {
+				right++
+			}
+			loss -= math.Log(float64(out[b.Target.Int64[0]])) / 20
+			samples++
+			return nil
+		})
+	e, err2 := train.Evaluate(context.Background(), p, testing,
+		train.EvaluateConfig{Batch: 7, Loss: nn.CrossEntropy()})
 	if cmp.Or(err, err2) != nil || float64(right)/20 != *e.Accuracy || math.Abs(loss-*e.Loss) > 1e-6 {
-		t.Errorf("%d of %d right, loss %v; want %v, %v: %v, %v", right, samples, loss, *e.Accuracy, *e.Loss, err, err2)
+		t.Errorf("%d of %d right, loss %v; want %v, %v: %v, %v", right, samples, loss, *e.Accuracy, *e.Loss,
+			err, err2)
 	}
 	enough := errors.New("enough")
-	if err := train.Predict(context.Background(), p, testing, train.EvaluateConfig{Batch: 7}, func(int, []float32) error { return enough }); !errors.Is(err, enough) {
+	if err := train.Predict(context.Background(), p, testing, train.EvaluateConfig{Batch: 7},
+		func(int, []float32) error { return enough }); !errors.Is(err, enough) {
 		t.Error(err)
 	}
 	if got := train.Likely([]float32{0.2, 0.5, 0.2, 0.1}, 3); !reflect.DeepEqual(got, []int{1, 0, 2}) {
@@ -198,7 +209,8 @@ func TestPredictTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	model := nn.NewSequential(nn.NewEmbedding(256, 256, nn.EmbeddingConfig{}), &classesFirst{}) // a token sees itself alone
+	// a token sees itself alone
+	model := nn.NewSequential(nn.NewEmbedding(256, 256, nn.EmbeddingConfig{}), &classesFirst{})
 	p, err := pipe.New(model, pipe.Config{Seed: 3})
 	if err != nil {
 		t.Fatal(err)
@@ -206,10 +218,11 @@ func TestPredictTokens(t *testing.T) {
 	defer nn.Free(model)
 	defer p.Close()
 	var all [][]float32
-	err = train.Predict(context.Background(), p, set, train.EvaluateConfig{Batch: 2}, func(_ int, out []float32) error {
-		all = append(all, out)
-		return nil
-	})
+	err = train.Predict(context.Background(), p, set, train.EvaluateConfig{Batch: 2},
+		func(_ int, out []float32) error {
+			all = append(all, out)
+			return nil
+		})
 	if err != nil || len(all) != 2 || len(all[0]) != 256 || !reflect.DeepEqual(all[0], all[1]) {
 		t.Errorf("%v, %v", all, err)
 	}
@@ -234,7 +247,8 @@ func TestRestoreModelRefuses(t *testing.T) {
 		return c.RestoreModel(p)
 	}
 	var mismatch *train.MismatchError
-	if err := open(nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13))); !errors.As(err, &mismatch) || mismatch.Field != `tensor "1.bias"` {
+	if err := open(nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13))); !errors.As(err,
+		&mismatch) || mismatch.Field != `tensor "1.bias"` {
 		t.Error(err)
 	}
 	file := filepath.Join(step, "model.safetensors")
@@ -246,7 +260,8 @@ func TestRestoreModelRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	must.Do(t, os.Remove(file))
-	if err := open(network()); !errors.As(err, &damaged) || !strings.Contains(err.Error(), "model.safetensors is missing") {
+	if err := open(network()); !errors.As(err, &damaged) ||
+		!strings.Contains(err.Error(), "model.safetensors is missing") {
 		t.Error(err)
 	}
 }

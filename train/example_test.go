@@ -14,7 +14,8 @@ import (
 
 // A pipe trains on a data set of one's own for a hundred epochs, with a line after some steps.
 func ExampleLoop() {
-	set, err := data.FromSlices([]float32{0, 0, 0, 1, 1, 0, 1, 1}, []int64{2}, []int{0, 1, 1, 0}) // exclusive or
+	// exclusive or
+	set, err := data.FromSlices([]float32{0, 0, 0, 1, 1, 0, 1, 1}, []int64{2}, []int{0, 1, 1, 0})
 	if err != nil {
 		log.Fatal(err)
 	}

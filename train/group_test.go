@@ -175,7 +175,8 @@ func (m member) same(seed uint64) error {
 		}
 		for _, slot := range []string{"exp_avg", "exp_avg_sq"} {
 			name := slot + "." + p.Name
-			if n > 0 && (state[name] == nil || !bytes.Equal(torch.Bytes(state[name]), noise(name, seed, p.Bytes()))) {
+			if n > 0 && (state[name] == nil ||
+				!bytes.Equal(torch.Bytes(state[name]), noise(name, seed, p.Bytes()))) {
 				return fmt.Errorf("%s has other bits than were saved", name)
 			}
 			delete(state, name)
@@ -221,16 +222,18 @@ func TestCheckpointsFitAnyGroup(t *testing.T) {
 		dir := must.Get(os.MkdirTemp(temp, ""))(t)
 		n, m := rapid.IntRange(1, 4).Draw(t, "savers"), rapid.IntRange(1, 4).Draw(t, "restorers")
 		const seed = 3
-		onAll(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)), func(_ int, m member) error {
-			return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(7))
-		})
-		onAll(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)), func(_ int, m member) error {
-			step, err := m.restore()
-			if err == nil && step != 7 {
-				err = fmt.Errorf("step %d", step)
-			}
-			return errors.Join(err, m.same(seed))
-		})
+		onAll(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)),
+			func(_ int, m member) error {
+				return errors.Join(m.loadState(seed), m.store().Prepare(), m.save(7))
+			})
+		onAll(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)),
+			func(_ int, m member) error {
+				step, err := m.restore()
+				if err == nil && step != 7 {
+					err = fmt.Errorf("step %d", step)
+				}
+				return errors.Join(err, m.same(seed))
+			})
 	})
 }
 
@@ -337,10 +340,12 @@ func failSave(t *testing.T, rank int, f *fault) {
 		}
 	}
 	// A member that dies after the others need it no more leaves them with a saved checkpoint.
-	if (f.what == "") != (saved == len(all)) && !f.dies || f.dies && saved > 0 && f.what != "" && saved < len(all)-1 {
+	if (f.what == "") != (saved == len(all)) && !f.dies || f.dies && saved > 0 && f.what != "" &&
+		saved < len(all)-1 {
 		t.Errorf("%s: %d members have saved; errors %v", f.what, saved, errs)
 	}
-	if left := leftovers(t, dir); !f.dies && f.what != "" && !strings.HasPrefix(f.what, "remove") && len(left) > 0 {
+	if left := leftovers(t, dir); !f.dies && f.what != "" && !strings.HasPrefix(f.what, "remove") &&
+		len(left) > 0 {
 		t.Errorf("%s leaves %q", f.what, left)
 	}
 
@@ -367,14 +372,19 @@ func failSave(t *testing.T, rank int, f *fault) {
 
 // leftovers lists what is no checkpoint in a directory.
 func leftovers(t testing.TB, dir string) []string {
-	return slices.DeleteFunc(names(t, dir), func(name string) bool { return strings.HasPrefix(name, "step-") })
+	return slices.DeleteFunc(names(t, dir),
+		func(name string) bool { return strings.HasPrefix(name, "step-") })
 }
 
 // TestNotShared: processes that do not see one directory are refused on every rank before they train.
 func TestNotShared(t *testing.T) {
 	all := newMembers(t, t.TempDir(), 2, 1, third)
 	all[1].dir = t.TempDir()
-	for rank, err := range each(all, func(_ int, m member) error { defer m.free(); return m.store().Prepare() }) {
+	for rank, err := range each(all, func(_ int,
+		m member) error {
+		defer m.free()
+		return m.store().Prepare()
+	}) {
 		if err == nil || !strings.Contains(err.Error(), "rank 1 does not see in ") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
@@ -393,14 +403,16 @@ func TestDamagedShards(t *testing.T) {
 	}{
 		{"model-00002-of-00003.safetensors", "is missing", os.Remove},
 		{"optimizer-00001-of-00003.safetensors", "is missing", os.Remove},
-		{"model-00003-of-00003.safetensors", "has 100 bytes", func(path string) error { return os.Truncate(path, 100) }},
+		{"model-00003-of-00003.safetensors", "has 100 bytes",
+			func(path string) error { return os.Truncate(path, 100) }},
 	} {
 		dir := saved(t, 3, 1, 1, third)
 		must.Do(t, tt.do(filepath.Join(dir, "step-000001", tt.file)))
 		for r, err := range each(newMembers(t, dir, 3, 1, third), func(_ int, m member) error {
 			defer m.free()
 			_, err := m.store().Latest()
-			m.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "it goes"}) // others may not have seen yet what is wrong
+			// others may not have seen yet what is wrong
+			m.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "it goes"})
 			return err
 		}) {
 			var damaged *train.DamagedError
@@ -446,7 +458,11 @@ func TestRestoreFailsOnAllMembers(t *testing.T) {
 		dir, lost := saved(t, 3, 1, 1, third), "model-00002-of-00003.safetensors"
 		all := newMembers(t, dir, 3, 2, third)
 		found := make([]*train.Checkpoint, len(all))
-		for _, err := range each(all, func(rank int, m member) (err error) { found[rank], err = m.store().Latest(); return err }) {
+		for _, err := range each(all, func(rank int, m member) (err error) {
+			found[rank],
+				err = m.store().Latest()
+			return err
+		}) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -480,7 +496,8 @@ func tied() *nn.Sequential {
 
 // process is what a process of a run does between start and end: it goes on from the newest
 // checkpoint, unless it starts at step 0, trains to a step, and saves. It returns the hash of the model.
-func process(t *testing.T, g *group.Group, dir string, balance []int, ranks []int, from, to int64) (sum string, err error) {
+func process(t *testing.T, g *group.Group, dir string, balance []int, ranks []int, from,
+	to int64) (sum string, err error) {
 	store := train.Store{Dir: dir, Group: g}
 	if err := store.Prepare(); err != nil {
 		return "", err
@@ -552,7 +569,8 @@ func TestResumeAtAnotherNumberOfProcesses(t *testing.T) {
 			return err
 		}) {
 			if err != nil || sums[rank] != sums[0] {
-				t.Fatalf("to step %d, rank %d: hash %s, rank 0 has %s; %v", r.to, rank, sums[rank], sums[0], err)
+				t.Fatalf("to step %d, rank %d: hash %s, rank 0 has %s; %v", r.to, rank, sums[rank], sums[0],
+					err)
 			}
 		}
 		from, last = r.to, sums[0]
@@ -612,7 +630,8 @@ func TestFailureOfOneProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			check(t)
 			for rank, err := range inProcesses(2, func(g *group.Group) error {
-				s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "adam", config: optim.Config{LR: 0.01}, group: g})
+				s, closer := newRig(t, setup{balance: []int{4, 4}, optimizer: "adam",
+					config: optim.Config{LR: 0.01}, group: g})
 				defer closer()
 				if g.Rank() == 1 {
 					torch.CPU(1).SetLimit(row.limit(torch.CPU(1).Memory().Live))
@@ -622,7 +641,8 @@ func TestFailureOfOneProcess(t *testing.T) {
 				_, err := s.Run(context.Background())
 				return err
 			}) {
-				if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "memory") ||
+				if err == nil || !strings.Contains(err.Error(), row.want) ||
+					!strings.Contains(err.Error(), "memory") ||
 					rank == 0 && name != "batch" && !strings.Contains(err.Error(), "rank 1") {
 					t.Errorf("rank %d: %v", rank, err)
 				}
@@ -644,7 +664,8 @@ func TestAgree(t *testing.T) {
 		want  string // "" is agreement
 	}{
 		{[][]train.Fact{same, same, same}, ""},
-		{[][]train.Fact{same, same, facts("--seed", "8", "--model", "gpt"), facts("--model", "gpt", "--seed", "9")},
+		{[][]train.Fact{same, same, facts("--seed", "8", "--model", "gpt"),
+			facts("--model", "gpt", "--seed", "9")},
 			"rank 2 has --model gpt, rank 0 has mlp; rank 3 has --seed 9, rank 0 has 8"},
 		{[][]train.Fact{same, facts("--model", "mlp")}, "rank 1 has --seed none, rank 0 has 8"},
 		{[][]train.Fact{facts("--model", "mlp"), same}, "rank 1 has --seed 8, rank 0 has none"},
@@ -655,7 +676,9 @@ func TestAgree(t *testing.T) {
 			all.Go(func() {
 				err := train.Agree(t.Context(), g, row.facts[rank])
 				var e *train.DisagreementError
-				if row.want == "" && err != nil || row.want != "" && (!errors.As(err, &e) || !strings.Contains(err.Error(), "the same training: "+row.want+"; start")) {
+				if row.want == "" && err != nil || row.want != "" &&
+					(!errors.As(err, &e) ||
+						!strings.Contains(err.Error(), "the same training: "+row.want+"; start")) {
 					t.Errorf("%v: rank %d: got  %v\nwant %s", row.facts, rank, err, row.want)
 				}
 			})

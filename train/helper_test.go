@@ -31,7 +31,8 @@ func network() *nn.Sequential {
 
 func dataset(t testing.TB) (training, testing data.Dataset) {
 	t.Helper()
-	training, testing, err := data.Synthetic{Seed: 5, Train: samples, Test: 20, Classes: 3, Height: 4, Width: 4}.Open()
+	training, testing, err := data.Synthetic{Seed: 5, Train: samples, Test: 20, Classes: 3, Height: 4,
+		Width: 4}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,8 @@ func loader(t testing.TB, start ...data.Position) *data.Loader {
 func loaderOf(t testing.TB, rows int, start data.Position) *data.Loader {
 	t.Helper()
 	training, _ := dataset(t)
-	l := must.Get(data.NewLoader(training, data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start}))(t)
+	l := must.Get(data.NewLoader(training,
+		data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start}))(t)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -81,7 +83,8 @@ type rig struct {
 func newRig(t testing.TB, s setup) (*rig, func()) {
 	t.Helper()
 	model := network()
-	p := must.Get(pipe.New(model, pipe.Config{Balance: s.balance, Devices: s.devices, Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Balance: s.balance, Devices: s.devices,
+		Chunks: cmp.Or(s.chunks, 3), Seed: 7, Group: s.group, Replicas: s.replicas}))(t)
 	if s.optimizer == "" {
 		s.optimizer, s.config = "sgd", optim.Config{LR: 0.05, Momentum: 0.9}
 	}

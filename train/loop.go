@@ -162,7 +162,8 @@ func (l *Loop) position() data.Position {
 func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 	for {
 		at, n := l.Loader.Position(), len(l.pending.batches)
-		if n >= max(l.Accumulate, 1) || n > 0 && at.Batch == l.Loader.Batches() { // its io.EOF comes after the step
+		// its io.EOF comes after the step
+		if n >= max(l.Accumulate, 1) || n > 0 && at.Batch == l.Loader.Batches() {
 			return l.pending.batches, ctx.Err()
 		}
 		batch, err := l.Loader.Next(ctx)

@@ -34,12 +34,17 @@ func TestRunEnds(t *testing.T) {
 	}{
 		{reason: "by steps", steps: 3, wantStep: 3},
 		{reason: "by steps, in a later epoch", steps: 7, wantStep: 7, wantEpochsClosed: []int{0}},
-		{reason: "by epochs: five batches each, the last one short", epochs: 2, wantStep: 10, wantEpochsClosed: []int{0, 1}},
+		{reason: "by epochs: five batches each, the last one short", epochs: 2, wantStep: 10,
+			wantEpochsClosed: []int{0, 1}},
 		{reason: "whichever comes first: steps", steps: 3, epochs: 2, wantStep: 3},
-		{reason: "whichever comes first: epochs", steps: 30, epochs: 1, wantStep: 5, wantEpochsClosed: []int{0}},
-		{reason: "steps count from the start", steps: 7, start: train.Progress{Step: 6, Position: data.Position{Epoch: 1, Batch: 1}}, wantStep: 7},
-		{reason: "nothing is left to do", steps: 6, start: train.Progress{Step: 6, Position: data.Position{Epoch: 1, Batch: 1}}, wantStep: 6},
-		{reason: "an epoch of which only the end is left", epochs: 1, start: train.Progress{Step: 5, Position: data.Position{Epoch: 0, Batch: 5}},
+		{reason: "whichever comes first: epochs", steps: 30, epochs: 1, wantStep: 5,
+			wantEpochsClosed: []int{0}},
+		{reason: "steps count from the start", steps: 7,
+			start: train.Progress{Step: 6, Position: data.Position{Epoch: 1, Batch: 1}}, wantStep: 7},
+		{reason: "nothing is left to do", steps: 6,
+			start: train.Progress{Step: 6, Position: data.Position{Epoch: 1, Batch: 1}}, wantStep: 6},
+		{reason: "an epoch of which only the end is left", epochs: 1,
+			start:    train.Progress{Step: 5, Position: data.Position{Epoch: 0, Batch: 5}},
 			wantStep: 5, wantEpochsClosed: []int{0}},
 	}
 	for _, tt := range tests {
@@ -79,7 +84,8 @@ func TestStepLeavesNothing(t *testing.T) {
 		after = append(after, live())
 		for d, peak := range i.Peak {
 			if peak <= after[len(after)-1][d] {
-				t.Errorf("step %d: device %d has a peak of %d bytes and %d live", i.Step, d, peak, after[len(after)-1][d])
+				t.Errorf("step %d: device %d has a peak of %d bytes and %d live", i.Step, d, peak,
+					after[len(after)-1][d])
 			}
 		}
 		return nil
@@ -108,7 +114,8 @@ func TestInterrupt(t *testing.T) {
 	if err != nil || !r.Interrupted || r.Step != 3 {
 		t.Errorf("got %+v, %v", r, err)
 	}
-	if got, want := s.Progress(), (train.Progress{Step: 3, Position: data.Position{Epoch: 0, Batch: 3}}); got != want {
+	if got, want := s.Progress(), (train.Progress{Step: 3,
+		Position: data.Position{Epoch: 0, Batch: 3}}); got != want {
 		t.Errorf("progress is %+v, want %+v", got, want)
 	}
 	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 3 {
@@ -184,7 +191,8 @@ func TestDivergence(t *testing.T) {
 func TestScaler(t *testing.T) {
 	check(t)
 	hash := func(clip float64, scaler *optim.Scaler) (sum string, left *optim.Scaler, norm float64) {
-		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "adam", config: optim.Config{LR: 0.01}})
+		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "adam",
+			config: optim.Config{LR: 0.01}})
 		defer closer()
 		s.Steps, s.ClipNorm, s.Scaler = 3, clip, scaler
 		s.OnStep = []train.Hook{func(i train.StepInfo) error { norm = i.GradNorm; return nil }}
@@ -195,14 +203,16 @@ func TestScaler(t *testing.T) {
 		want, none, norm := hash(clip, nil)
 		got, left, scaled := hash(clip, &optim.Scaler{Interval: 2})
 		if got != want || none != nil || norm != scaled {
-			t.Errorf("clip %v: other weights with a scaler, or another norm: %v, without %v; %+v", clip, scaled, norm, none)
+			t.Errorf("clip %v: other weights with a scaler, or another norm: %v, without %v; %+v", clip,
+				scaled, norm, none)
 		}
 		if *left != (optim.Scaler{Scale: 1 << 17, Interval: 2, Passed: 1}) {
 			t.Errorf("clip %v: the scaler is %+v", clip, *left)
 		}
 	}
 
-	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd", config: optim.Config{LR: 0.1}})
+	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd",
+		config: optim.Config{LR: 0.1}})
 	s.Steps, s.ClipNorm, s.Scaler = 1, 1, &optim.Scaler{Scale: 1 << 10}
 	before := values(s.model)
 	s.OnStep = []train.Hook{func(i train.StepInfo) error {
@@ -213,7 +223,8 @@ func TestScaler(t *testing.T) {
 	}}
 	s.Loss = spoiling{s.Loss}
 	s.run(t)
-	if same := slices.Equal(values(s.model), before); !same || *s.Scaler != (optim.Scaler{Scale: 1 << 9, Interval: 2000, Skipped: 1}) {
+	if same := slices.Equal(values(s.model), before); !same ||
+		*s.Scaler != (optim.Scaler{Scale: 1 << 9, Interval: 2000, Skipped: 1}) {
 		t.Errorf("a step whose gradients are not finite: weights stay: %v, %+v", same, *s.Scaler)
 	}
 }
@@ -230,7 +241,8 @@ func (l spoiling) Forward(c *nn.Ctx, y, target *torch.Tensor) *torch.Tensor {
 func TestClipNorm(t *testing.T) {
 	for _, limit := range []float64{1e-3, 1e6} {
 		check(t)
-		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd", config: optim.Config{LR: 1}})
+		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd",
+			config: optim.Config{LR: 1}})
 		s.Steps, s.ClipNorm = 1, limit
 		before := values(s.model)
 		var norm float64
@@ -241,7 +253,8 @@ func TestClipNorm(t *testing.T) {
 			moved += (v - before[i]) * (v - before[i])
 		}
 		if want := min(norm, limit); math.Abs(math.Sqrt(moved)-want) > 1e-3*want {
-			t.Errorf("limit %v: gradients of norm %v moved the parameters by %v, want %v", limit, norm, math.Sqrt(moved), want)
+			t.Errorf("limit %v: gradients of norm %v moved the parameters by %v, want %v", limit, norm,
+				math.Sqrt(moved), want)
 		}
 		closer()
 	}
@@ -261,12 +274,15 @@ func values(model *nn.Sequential) []float64 {
 // running statistics, the dropout, the norms and the learning rates are the same to the bit.
 func TestAccumulateIsOneBatch(t *testing.T) {
 	check(t)
-	for _, row := range []struct{ batch, chunks, n int }{{8, 4, 2}, {6, 3, 3}, {8, 2, 4}, {4, 2, 5}, {9, 1, 2}} {
+	for _, row := range []struct{ batch, chunks, n int }{{8, 4, 2}, {6, 3, 3}, {8, 2, 4}, {4, 2, 5},
+		{9, 1, 2}} {
 		for _, balance := range [][]int{nil, {2, 3, 3}} {
 			run := func(batch, chunks, n int) (losses []float64, all string) {
-				s, closer := newRig(t, setup{balance: balance, batch: batch, chunks: chunks, accumulate: n, optimizer: "adam", config: optim.Config{LR: 0.01}})
+				s, closer := newRig(t, setup{balance: balance, batch: batch, chunks: chunks, accumulate: n,
+					optimizer: "adam", config: optim.Config{LR: 0.01}})
 				defer closer()
-				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3, optim.Linear(0.1, 0.2, 3)
+				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3,
+					optim.Linear(0.1, 0.2, 3)
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
 					losses = append(losses, i.Loss)
 					all += fmt.Sprintln(i.Step, i.Epoch, i.LR, i.GradNorm, i.Samples)
@@ -291,7 +307,8 @@ func TestAccumulateIsOneBatch(t *testing.T) {
 // all batches of an update, which ends at the end of an epoch.
 func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 	t.Helper()
-	runtime.LockOSThread() // autograd orders what is used several times by numbers that it counts on each thread
+	// autograd orders what is used several times by numbers that it counts on each thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
@@ -311,7 +328,8 @@ func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 		}
 		microBatch := 0
 		for _, b := range all {
-			x, y := torch.From(c, b.Input.Float32, b.Input.Shape...), torch.From(c, b.Target.Int64, b.Target.Shape...)
+			x, y := torch.From(c, b.Input.Float32, b.Input.Shape...),
+				torch.From(c, b.Target.Int64, b.Target.Shape...)
 			start := 0
 			for i := range chunks {
 				rows := b.Rows / chunks
@@ -319,10 +337,14 @@ func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 					rows++
 				}
 				c.SetGrad(true)
-				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: chunks, Seed: torch.Mix(7, uint64(step))})
-				loss := nn.CrossEntropy().Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, int64(start), int64(rows))), c.Narrow(y, 0, int64(start), int64(rows)))
+				ctx := nn.NewCtx(c, nn.Config{Training: true, MicroBatch: microBatch, MicroBatches: chunks,
+					Seed: torch.Mix(7, uint64(step))})
+				loss := nn.CrossEntropy().Forward(ctx,
+					model.Forward(ctx, c.Narrow(x, 0, int64(start), int64(rows))), c.Narrow(y, 0,
+						int64(start), int64(rows)))
 				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), float64(rows)/float64(total))}, false)
+				c.Backward([]*torch.Tensor{loss},
+					[]*torch.Tensor{c.Fill_(c.EmptyLike(loss), float64(rows)/float64(total))}, false)
 				microBatch, start = microBatch+1, start+rows
 			}
 		}
@@ -334,8 +356,8 @@ func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 	return train.ParamsSHA256(model)
 }
 
-// Micro-batches of different sizes, a short batch and an epoch's last update of fewer batches give what a plain
-// loop gives. An epoch has 5 batches; the hook of its end is called after its last update.
+// Micro-batches of different sizes, a short batch and an epoch's last update of fewer batches give what
+// a plain loop gives. An epoch has 5 batches; the hook of its end is called after its last update.
 func TestAccumulateOverUnevenBatches(t *testing.T) {
 	check(t)
 	for _, row := range []struct {
@@ -351,7 +373,8 @@ func TestAccumulateOverUnevenBatches(t *testing.T) {
 	} {
 		want := plainly(t, 3, row.n, row.updates, 0.05)
 		for _, balance := range [][]int{nil, {4, 4}} {
-			s, closer := newRig(t, setup{balance: balance, accumulate: row.n, optimizer: "sgd", config: optim.Config{LR: 0.05}})
+			s, closer := newRig(t, setup{balance: balance, accumulate: row.n, optimizer: "sgd",
+				config: optim.Config{LR: 0.05}})
 			var epochs, counts []int
 			finished := ""
 			s.OnStep = []train.Hook{func(i train.StepInfo) error {
@@ -366,8 +389,10 @@ func TestAccumulateOverUnevenBatches(t *testing.T) {
 				s.Steps, s.Epochs = 0, 2
 			}
 			s.run(t)
-			if !slices.Equal(epochs, row.epochs) || !slices.Equal(counts, row.samples) || finished != row.finished {
-				t.Errorf("%d batches an update: epochs %v, samples %v, epochs that ended after steps %s", row.n, epochs, counts, finished)
+			if !slices.Equal(epochs, row.epochs) || !slices.Equal(counts, row.samples) ||
+				finished != row.finished {
+				t.Errorf("%d batches an update: epochs %v, samples %v, epochs that ended after steps %s",
+					row.n, epochs, counts, finished)
 			}
 			if train.ParamsSHA256(s.model) != want {
 				t.Errorf("%d batches an update, balance %v: other weights than a plain loop", row.n, balance)
@@ -406,7 +431,8 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		set, _ := dataset(t)
 		left := reads
-		l := must.Get(data.NewLoader(cancelling{set, &left, cancel}, data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true}))(t)
+		l := must.Get(data.NewLoader(cancelling{set, &left, cancel},
+			data.LoaderConfig{BatchSize: batch, Seed: 7, Shuffle: true}))(t)
 		s.Loader, s.Steps = l, steps
 		r, err := s.Run(ctx)
 		cancel()
@@ -424,7 +450,8 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		next.run(t)
 		s.run(t)
 		if a, b := train.ParamsSHA256(s.model), train.ParamsSHA256(next.model); a != want || b != want {
-			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b, want)
+			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b,
+				want)
 		}
 		l.Close()
 		closer()
@@ -440,7 +467,8 @@ func TestAccumulateInAGroup(t *testing.T) {
 		for _, processes := range []int{1, 2, 3} {
 			said := make([]string, replicas*processes)
 			for rank, err := range inProcesses(replicas*processes, func(g *group.Group) error {
-				s, closer := newRig(t, setup{balance: []int{2, 3, 3}, batch: 10, accumulate: 3, chunks: 2, group: g, replicas: replicas})
+				s, closer := newRig(t, setup{balance: []int{2, 3, 3}, batch: 10, accumulate: 3, chunks: 2,
+					group: g, replicas: replicas})
 				defer closer()
 				s.Steps, s.ClipNorm = 5, 0.3
 				var b strings.Builder
@@ -465,7 +493,8 @@ func TestAccumulateInAGroup(t *testing.T) {
 					want = got
 				}
 				if got != want {
-					t.Errorf("rank %d of %d replicas of %d processes saw\n%swant\n%s", rank, replicas, processes, got, want)
+					t.Errorf("rank %d of %d replicas of %d processes saw\n%swant\n%s", rank, replicas,
+						processes, got, want)
 				}
 			}
 		}
@@ -500,7 +529,8 @@ func TestShortLastBatch(t *testing.T) {
 			start := train.Progress{Step: row.from}
 			start.Position.Batch = int(row.from)
 			all.Go(func() {
-				s, closer := newRig(t, setup{batch: 12, chunks: 1, group: g, replicas: 3, accumulate: row.accumulate, start: start})
+				s, closer := newRig(t, setup{batch: 12, chunks: 1, group: g, replicas: 3,
+					accumulate: row.accumulate, start: start})
 				s.Steps, s.Epochs = row.steps, row.epochs
 				defer closer()
 				r, err := s.Run(context.Background())
@@ -508,7 +538,8 @@ func TestShortLastBatch(t *testing.T) {
 				switch {
 				case !row.refused && (err != nil || r.Step != row.steps):
 					t.Errorf("%+v: %+v, %v", row, r, err)
-				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from || !strings.Contains(err.Error(), "last batch has 2 rows; want 2")):
+				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from ||
+					!strings.Contains(err.Error(), "last batch has 2 rows; want 2")):
 					t.Errorf("%+v: after step %d: %v", row, r.Step, err)
 				}
 			})

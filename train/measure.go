@@ -38,7 +38,8 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 	if set.Len() == 0 {
 		return out, fmt.Errorf("train: %s: the data set is empty; want a sample to measure with", what)
 	}
-	if err := cmp.Or(arg.AtLeast("train", "Batch", c.Batch, 1), arg.AtLeast("train", "Chunks", c.Chunks, 0)); err != nil {
+	if err := cmp.Or(arg.AtLeast("train", "Batch", c.Batch, 1),
+		arg.AtLeast("train", "Chunks", c.Chunks, 0)); err != nil {
 		return out, err
 	}
 	batch := min(c.Batch, set.Len())
@@ -64,9 +65,10 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 	})
 }
 
-// Measure measures the layers of a model, which need not be materialised, with a micro-batch of the first rows
-// of a data set.
-func Measure(ctx context.Context, model *nn.Sequential, set data.Dataset, config MeasureConfig) (profile.Profile,
+// Measure measures the layers of a model, which need not be materialised, with a micro-batch of the
+// first rows of a data set.
+func Measure(ctx context.Context, model *nn.Sequential, set data.Dataset,
+	config MeasureConfig) (profile.Profile,
 	error) {
 	return onFirstRows(ctx, config, "timing layers", set,
 		func(c profile.Config, input *torch.Tensor) (profile.Profile, error) {

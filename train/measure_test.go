@@ -45,9 +45,11 @@ func TestBalanceByTime(t *testing.T) {
 	set, _ := dataset(t)
 	clock := &fakeClock{}
 	taking := func(d time.Duration) nn.Layer { return &slow{clock: clock, time: d} }
-	model := nn.NewSequential(taking(0), taking(0), taking(20*time.Millisecond), taking(0), taking(20*time.Millisecond))
+	model := nn.NewSequential(taking(0), taking(0), taking(20*time.Millisecond), taking(0),
+		taking(20*time.Millisecond))
 	config := train.MeasureConfig{Batch: 8, Chunks: 2, Profile: profile.Config{Repeats: 1, Clock: clock.read}}
-	cut := must.Get(train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Always, pipe.Always}, config))(t)
+	cut := must.Get(train.BalanceByTime(context.Background(), model, set,
+		[]pipe.Checkpoint{pipe.Always, pipe.Always}, config))(t)
 	counts, times := cut.Counts, cut.Times
 	// The fast layer between the slow ones may go to either side.
 	if counts[0]+counts[1] != 5 || counts[0] != 3 && counts[0] != 4 {
@@ -61,11 +63,14 @@ func TestBalanceByTime(t *testing.T) {
 	if times[1].Activations <= 0 {
 		t.Errorf("the second stage receives nothing: %+v", times[1])
 	}
-	if cut, err := train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Never, pipe.Always}, config); err != nil || cut.Times[0].Recomputation != 0 || cut.Times[1].Recomputation != cut.Times[1].Forward {
+	if cut, err := train.BalanceByTime(context.Background(), model, set,
+		[]pipe.Checkpoint{pipe.Never, pipe.Always}, config); err != nil ||
+		cut.Times[0].Recomputation != 0 || cut.Times[1].Recomputation != cut.Times[1].Forward {
 		t.Errorf("policies of their own: %+v, %v", cut, err)
 	}
 	for _, wrong := range []train.MeasureConfig{{}, {Batch: 1, Chunks: -1}} {
-		if cut, err := train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Always}, wrong); err == nil {
+		if cut, err := train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Always},
+			wrong); err == nil {
 			t.Errorf("%+v gives %+v", wrong, cut)
 		}
 	}
@@ -88,10 +93,13 @@ func TestMeasuredOnce(t *testing.T) {
 	check(t)
 	set, _ := dataset(t)
 	planning := func(known bool, batch int) (runs int) {
-		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs}, nn.NewTanh(), nn.NewLinear(8, 3))
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs},
+			nn.NewTanh(), nn.NewLinear(8, 3))
 		defer nn.Free(model)
 		loss := nn.CrossEntropy()
-		cut := must.Get(train.BalanceByTime(context.Background(), model, set, []pipe.Checkpoint{pipe.Optimal, pipe.Optimal}, train.MeasureConfig{Batch: 6, Chunks: 3, Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
+		cut := must.Get(train.BalanceByTime(context.Background(), model, set,
+			[]pipe.Checkpoint{pipe.Optimal, pipe.Optimal}, train.MeasureConfig{Batch: 6, Chunks: 3,
+				Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
 		config := pipe.Config{Balance: cut.Counts, Chunks: 3, Checkpoint: pipe.Optimal}
 		if known {
 			config.Profile = &cut.Profile
@@ -109,10 +117,12 @@ func TestMeasuredOnce(t *testing.T) {
 	const sweep = 1 + 3*(1+5) + 1
 	alone, known, other := planning(false, 6), planning(true, 6), planning(true, 9)
 	if known <= 0 || alone < known+sweep {
-		t.Errorf("with what is known a layer runs %d times, without %d times; want %d fewer", known, alone, sweep)
+		t.Errorf("with what is known a layer runs %d times, without %d times; want %d fewer", known, alone,
+			sweep)
 	}
 	if other < known+sweep {
-		t.Errorf("for other micro-batches a layer runs %d times, with what is known %d; want %d more", other, known, sweep)
+		t.Errorf("for other micro-batches a layer runs %d times, with what is known %d; want %d more",
+			other, known, sweep)
 	}
 }
 
@@ -127,9 +137,13 @@ func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
 		var wg sync.WaitGroup
 		for rank, g := range members {
 			wg.Go(func() {
-				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8), &counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
-				cuts[rank], errs[rank] = train.BalanceByTime(t.Context(), model, set, []pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6, Chunks: 3, Group: g,
-					Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
+				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8),
+					&counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
+				cuts[rank], errs[rank] =
+					train.BalanceByTime(t.Context(), model, set,
+						[]pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6,
+							Chunks: 3, Group: g,
+							Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
 			})
 		}
 		wg.Wait()
@@ -144,12 +158,14 @@ func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
 	if errs[0] != nil || errs[1] != nil || runs[0] == 0 || runs[1] != 0 {
 		t.Fatalf("%v; a layer ran %d times", errs, runs)
 	}
-	if !slices.Equal(cuts[0].Counts, cuts[1].Counts) || cuts[0].Times[0] != cuts[1].Times[0] || cuts[0].Times[1] != cuts[1].Times[1] {
+	if !slices.Equal(cuts[0].Counts, cuts[1].Counts) || cuts[0].Times[0] != cuts[1].Times[0] ||
+		cuts[0].Times[1] != cuts[1].Times[1] {
 		t.Errorf("rank 0 has %+v, rank 1 %+v", cuts[0], cuts[1])
 	}
 	torch.CPU(device).SetLimit(100)
 	defer torch.CPU(device).SetLimit(0)
-	if _, errs = cutAll(); !errors.Is(errs[0], torch.ErrOutOfMemory) || !errors.Is(errs[1], torch.ErrOutOfMemory) || !strings.Contains(errs[1].Error(), "rank 0: ") {
+	if _, errs = cutAll(); !errors.Is(errs[0], torch.ErrOutOfMemory) ||
+		!errors.Is(errs[1], torch.ErrOutOfMemory) || !strings.Contains(errs[1].Error(), "rank 0: ") {
 		t.Errorf("got %v", errs)
 	}
 }
@@ -194,8 +210,11 @@ func TestThreadsByTime(t *testing.T) {
 		runs := 0
 		layer := &byThreads{clock: &fakeClock{}, times: tt.times, runs: &runs}
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
-		got := must.Get(train.ThreadsByTime(t.Context(), model, set, tt.most, train.MeasureConfig{Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(), Profile: profile.Config{Clock: layer.clock.read}}))(t)
-		if got.N != tt.n || got.Tried != tt.tried || got.Faster < tt.faster*0.95 || got.Faster > tt.faster*1.05 || runs > 0 != tt.something {
+		got := must.Get(train.ThreadsByTime(t.Context(), model, set, tt.most,
+			train.MeasureConfig{Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(),
+				Profile: profile.Config{Clock: layer.clock.read}}))(t)
+		if got.N != tt.n || got.Tried != tt.tried || got.Faster < tt.faster*0.95 ||
+			got.Faster > tt.faster*1.05 || runs > 0 != tt.something {
 			t.Errorf("at most %d threads, %v: got %+v, want %d; %d runs", tt.most, tt.times, got, tt.n, runs)
 		}
 		nn.Free(model)
@@ -204,11 +223,13 @@ func TestThreadsByTime(t *testing.T) {
 
 // budgeted makes a loop over a network under a limit for each device, by the policy optimal, with
 // Adam. The pipe is not placed.
-func budgeted(t *testing.T, model *nn.Sequential, balance []int, devices []torch.Device, limits []int64, clip float64) *train.Loop {
+func budgeted(t *testing.T, model *nn.Sequential, balance []int, devices []torch.Device, limits []int64,
+	clip float64) *train.Loop {
 	t.Helper()
 	o := must.Get(optim.Adam(optim.Config{LR: 0.01}))(t)
 	t.Cleanup(o.Close)
-	p := must.Get(pipe.Open(model, pipe.Config{Balance: balance, Devices: devices, Chunks: 3, Seed: 7, Checkpoint: pipe.Optimal, Budget: limits,
+	p := must.Get(pipe.Open(model, pipe.Config{Balance: balance, Devices: devices, Chunks: 3, Seed: 7,
+		Checkpoint: pipe.Optimal, Budget: limits,
 		Optimizer: o}))(t)
 	t.Cleanup(func() {
 		p.Close()
@@ -235,9 +256,12 @@ func TestPlanMemory(t *testing.T) {
 		{"one stage, and batches that find gradients", network, []int{8}, 0, 2, []string{""}},
 		{"two stages, and batches that find gradients", network, []int{4, 4}, 0, 2, []string{"", ""}},
 		{"the step of one stage, the update of the other", func() *nn.Sequential {
-			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40), nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40, 300), nn.NewReLU(), nn.NewLinear(300, 3))
+			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40),
+				nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40,
+					300), nn.NewReLU(), nn.NewLinear(300, 3))
 		}, []int{6, 3}, 0, 1, []string{"", "the optimizer's update"}},
-		{"clipping", network, []int{4, 4}, 0.1, 1, []string{"the optimizer's update", "the optimizer's update"}},
+		{"clipping", network, []int{4, 4}, 0.1, 1,
+			[]string{"the optimizer's update", "the optimizer's update"}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			check(t)
@@ -264,7 +288,8 @@ func TestPlanMemory(t *testing.T) {
 			_, short := plan(slices.Repeat([]int64{1}, stages)...)
 			var least []int64
 			for i, s := range short {
-				if s.Stage != i || s.Limit != 1 || (row.set[i] == "") != (s.SetBy != "the optimizer's update") {
+				if s.Stage != i || s.Limit != 1 ||
+					(row.set[i] == "") != (s.SetBy != "the optimizer's update") {
 					t.Errorf("shortage %d is %+v", i, s)
 				}
 				least = append(least, s.Least)
@@ -275,7 +300,8 @@ func TestPlanMemory(t *testing.T) {
 			for i := range least {
 				less := slices.Clone(least)
 				less[i]--
-				if _, short := plan(less...); len(short) != 1 || short[0].Stage != i || short[0].Least != least[i] {
+				if _, short := plan(less...); len(short) != 1 || short[0].Stage != i ||
+					short[0].Least != least[i] {
 					t.Errorf("with %v bytes: short are %v", less, short)
 				}
 			}
@@ -291,7 +317,8 @@ func TestPlanMemory(t *testing.T) {
 			l.OnStep = []train.Hook{func(s train.StepInfo) error {
 				for i, peak := range s.Peak {
 					if peak > least[i] || s.Step > 1 && row.set[i] != "" && peak != least[i] {
-						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i), least[i])
+						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i),
+							least[i])
 					}
 				}
 				return nil
@@ -309,7 +336,8 @@ func TestPlanMemoryOfASharedDevice(t *testing.T) {
 	check(t)
 	training, _ := dataset(t)
 	plan := func(limit int64) (*train.Loop, *plan.MemoryError) {
-		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(), nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
+		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(),
+			nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
 		l := budgeted(t, model, []int{3, 3}, make([]torch.Device, 2), []int64{limit}, 0.1)
 		var short *plan.MemoryError
 		if err := l.PlanMemory(context.Background(), training, batch); err != nil && !errors.As(err, &short) {
@@ -321,7 +349,8 @@ func TestPlanMemoryOfASharedDevice(t *testing.T) {
 		return l, short
 	}
 	_, short := plan(1)
-	if short == nil || len(short.Stages) != 1 || !slices.Equal(short.Stages[0].Others, []int{1}) || short.Stages[0].SetBy != "the optimizer's update" {
+	if short == nil || len(short.Stages) != 1 || !slices.Equal(short.Stages[0].Others, []int{1}) ||
+		short.Stages[0].SetBy != "the optimizer's update" {
 		t.Fatalf("with a byte: %v", short)
 	}
 	least := short.Least()

@@ -41,8 +41,9 @@ type PlanConfig struct {
 	AtWork    int                  // devices of this machine that work at once; 0 is one
 	Clock     func() time.Duration // see profile.Config
 
-	Measuring func(what string) func(layers, of int) // is called before each measurement; it returns profile.Config.Progress
-	Note      func(line string)                      // is called with remarks on the search
+	// is called before each measurement; it returns profile.Config.Progress
+	Measuring func(what string) func(layers, of int)
+	Note      func(line string) // is called with remarks on the search
 }
 
 // PlanDevice is a device of a plan. Devices of one kind and model count as equal.
@@ -81,12 +82,14 @@ func (p *ModelPlan) Layers(balance []int) (layers []int) {
 // planning is a PlanModel that goes on.
 type planning struct {
 	PlanConfig
-	make     func() (*nn.Sequential, error)
-	samples  data.Info
-	model    *nn.Sequential
-	profiles map[[2]int]*profile.Profile // by rows and threads: a step is planned by the times by which it was searched
-	spared   int64                       // bytes taken from each limit, as steps need more than their chains say
-	out      ModelPlan
+	make    func() (*nn.Sequential, error)
+	samples data.Info
+	model   *nn.Sequential
+	// by rows and threads: a step is planned by the times by which it was searched
+	profiles map[[2]int]*profile.Profile
+	// bytes taken from each limit, as steps need more than their chains say
+	spared int64
+	out    ModelPlan
 }
 
 // PlanModel measures a model on made-up samples and finds the fastest plan for it: schedule, cut, number of
@@ -150,13 +153,14 @@ func (p *planning) checkState() error {
 		return nil
 	}
 	return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits",
-		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state take %s, and all devices together "+
+		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state take %s, and all devices "+
+			"together "+
 			"may have %s", arg.Size(need), arg.Size(all))}
 }
 
 // measure measures the model for each number of micro-batches and of threads on the first device, and the
-// speed of devices of another kind. The fewest rows come first: if a unit alone takes more than any device may
-// hold, more rows are not measured.
+// speed of devices of another kind. The fewest rows come first: if a unit alone takes more than any
+// device may hold, more rows are not measured.
 func (p *planning) measure(ctx context.Context) error {
 	kinds := []PlanDevice{{Device: torch.CPU(0)}}
 	if p.Devices != nil {
@@ -189,7 +193,8 @@ func (p *planning) measure(ctx context.Context) error {
 			}
 			one, units := costs(p.model, found, rows, threads)
 			if !slices.Equal(units, p.out.Units) && p.out.Units != nil {
-				p.Note(fmt.Sprintf("micro-batches of fewer than %d rows are left out: other layers of them are "+
+				p.Note(fmt.Sprintf("micro-batches of fewer than %d rows are left out: other layers of "+
+					"them are "+
 					"one unit", rows))
 				*measured = nil
 			}
@@ -238,8 +243,9 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 	if threads == 1 { // of several threads the time of day counts
 		config.Clock = p.Clock
 	}
-	return Measure(ctx, p.model, MadeUp(p.samples, rows, p.Pipe.Seed), MeasureConfig{Batch: rows, Profile: config,
-		Loss: p.Loss})
+	return Measure(ctx, p.model, MadeUp(p.samples, rows, p.Pipe.Seed),
+		MeasureConfig{Batch: rows, Profile: config,
+			Loss: p.Loss})
 }
 
 // costs is a measured model as plans have it, and the layers of each unit. Frozen layers before the first
@@ -355,7 +361,8 @@ func (p *planning) search(ctx context.Context) error {
 				continue
 			}
 		}
-		if step := r.Best.Step; err == nil && step != searched.Step { // the bounds belong to the searched step
+		// the bounds belong to the searched step
+		if step := r.Best.Step; err == nil && step != searched.Step {
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {

@@ -85,6 +85,9 @@ func Likely(probabilities []float32, k int) []int {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(probabilities[b], probabilities[a]) })
+	slices.SortStableFunc(order, func(a,
+		b int) int {
+		return cmp.Compare(probabilities[b], probabilities[a])
+	})
 	return order[:min(max(k, 0), len(order))]
 }

@@ -27,8 +27,10 @@ import (
 // recipe is that of the rigs of these tests.
 func recipe() train.Recipe {
 	return train.Recipe{
-		Model: train.Choice{Name: "network", Settings: map[string]any{"classes": 3}}, Data: train.Choice{Name: "synthetic"}, Batch: batch, Chunks: 3, Seed: 7,
-		Optimizer: train.Choice{Name: "sgd", Settings: optim.Config{LR: 0.05, Momentum: 0.9}}, LRSchedule: train.Choice{Name: "constant"},
+		Model: train.Choice{Name: "network",
+			Settings: map[string]any{"classes": 3}}, Data: train.Choice{Name: "synthetic"}, Batch: batch, Chunks: 3, Seed: 7,
+		Optimizer: train.Choice{Name: "sgd",
+			Settings: optim.Config{LR: 0.05, Momentum: 0.9}}, LRSchedule: train.Choice{Name: "constant"},
 	}
 }
 
@@ -67,7 +69,8 @@ func TestResumeIsBitEqual(t *testing.T) {
 		{optimizer: "rmsprop", config: optim.Config{LR: 0.001, Momentum: 0.5, Centered: true}},
 	}
 	for _, o := range optimizers {
-		for _, at := range []int64{0, 2, 5, 7, steps} { // before the first step; within an epoch; at its end; within the next; at the end
+		// before the first step; within an epoch; at its end; within the next; at the end
+		for _, at := range []int64{0, 2, 5, 7, steps} {
 			t.Run(fmt.Sprintf("%s %v from step %d", o.optimizer, o.config, at), func(t *testing.T) {
 				check(t)
 				o.devices = torchtest.Devices(3)
@@ -125,15 +128,22 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 		field, saved, given string
 	}{
 		{change: func(r *train.Recipe) { r.Batch = 9 }, field: "batch", saved: "8", given: "9"},
-		{change: func(r *train.Recipe) { r.Seed = 1<<64 - 1 }, field: "seed", saved: "7", given: "18446744073709551615"},
-		{change: func(r *train.Recipe) { r.Data.Settings = 3 }, field: "data.settings", saved: "absent", given: "3"},
-		{change: func(r *train.Recipe) { r.Model.Settings = struct{ Classes int }{3} }, field: "model.settings.Classes", saved: "absent", given: "3"},
+		{change: func(r *train.Recipe) { r.Seed = 1<<64 - 1 }, field: "seed", saved: "7",
+			given: "18446744073709551615"},
+		{change: func(r *train.Recipe) { r.Data.Settings = 3 }, field: "data.settings", saved: "absent",
+			given: "3"},
+		{change: func(r *train.Recipe) { r.Model.Settings = struct{ Classes int }{3} },
+			field: "model.settings.Classes", saved: "absent", given: "3"},
 		{change: func(r *train.Recipe) { r.Optimizer.Settings = optim.Config{LR: 0.05, Momentum: 0.8} },
 			field: "optimizer.settings.Momentum", saved: "0.9", given: "0.8"},
-		{change: func(r *train.Recipe) { r.LRSchedule.Name = "cosine" }, field: "schedule.name", saved: `"constant"`, given: `"cosine"`},
-		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13)), field: `tensor "1.bias"`, saved: "F32[12]", given: "F32[13]"},
-		{model: network().Add("extra", nn.NewLinear(3, 3)), field: `tensor "extra.bias"`, saved: "absent", given: "F32[3]"},
-		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 12)), field: `tensor "2.bias"`, saved: "F32[12]", given: "absent"},
+		{change: func(r *train.Recipe) { r.LRSchedule.Name = "cosine" }, field: "schedule.name",
+			saved: `"constant"`, given: `"cosine"`},
+		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13)), field: `tensor "1.bias"`,
+			saved: "F32[12]", given: "F32[13]"},
+		{model: network().Add("extra", nn.NewLinear(3, 3)), field: `tensor "extra.bias"`, saved: "absent",
+			given: "F32[3]"},
+		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 12)), field: `tensor "2.bias"`,
+			saved: "F32[12]", given: "absent"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.field, func(t *testing.T) {
@@ -145,7 +155,8 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 				model = tt.model
 			}
 			got, ok := c.Check(r, model).(*train.MismatchError)
-			if want := (train.MismatchError{Path: path, Field: tt.field, Saved: tt.saved, Given: tt.given}); !ok || *got != want {
+			if want := (train.MismatchError{Path: path, Field: tt.field, Saved: tt.saved,
+				Given: tt.given}); !ok || *got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
@@ -161,7 +172,9 @@ func TestChanges(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})
 	saved := recipe()
-	saved.LRSchedule, saved.Steps, saved.Samples = train.Choice{Name: "cosine", Settings: map[string]any{"warmup": 0, "schedule-steps": 9}}, 9, &data.Info{Name: "synthetic", ClassNames: []string{"a", "b"}}
+	saved.LRSchedule, saved.Steps, saved.Samples =
+		train.Choice{Name: "cosine", Settings: map[string]any{"warmup": 0,
+			"schedule-steps": 9}}, 9, &data.Info{Name: "synthetic", ClassNames: []string{"a", "b"}}
 	store := train.Store{Dir: t.TempDir()}
 	if _, err := store.Save(s.Progress(), saved, s.model, s.Optimizer); err != nil {
 		t.Fatal(err)
@@ -175,16 +188,19 @@ func TestChanges(t *testing.T) {
 		t.Error(err)
 	}
 	got, err := c.Changes(r)
-	want := []train.Change{{"epochs", "0", "3"}, {"optimizer.settings.LR", "0.05", "0.01"}, {"save_every", "0", "5"}, {"schedule.settings.schedule-steps", "9", "20"}, {"steps", "9", "20"}}
+	want := []train.Change{{"epochs", "0", "3"}, {"optimizer.settings.LR", "0.05", "0.01"},
+		{"save_every", "0", "5"}, {"schedule.settings.schedule-steps", "9", "20"}, {"steps", "9", "20"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	if back := c.Recipe; back.Samples.ClassNames[1] != "b" || back.Batch != batch || back.Model.Settings.(map[string]any)["classes"] != json.Number("3") {
+	if back := c.Recipe; back.Samples.ClassNames[1] != "b" || back.Batch != batch ||
+		back.Model.Settings.(map[string]any)["classes"] != json.Number("3") {
 		t.Errorf("%+v", back)
 	}
 	r.LRSchedule.Settings = map[string]any{"warmup": 2, "schedule-steps": 20}
 	var mismatch *train.MismatchError
-	if err := c.Check(r, network()); !errors.As(err, &mismatch) || mismatch.Field != "schedule.settings.warmup" {
+	if err := c.Check(r, network()); !errors.As(err, &mismatch) ||
+		mismatch.Field != "schedule.settings.warmup" {
 		t.Error(err)
 	}
 }
@@ -211,7 +227,8 @@ func TestOtherTokenizer(t *testing.T) {
 		r.Samples = row.given
 		err := latest(t, store).Check(r, network())
 		var mismatch *train.MismatchError
-		if errors.As(err, &mismatch) != row.refused || row.refused && (mismatch.Saved != "one" || mismatch.Given != "other") || !row.refused && err != nil {
+		if errors.As(err, &mismatch) != row.refused || row.refused &&
+			(mismatch.Saved != "one" || mismatch.Given != "other") || !row.refused && err != nil {
 			t.Errorf("%+v and %+v: %v", row.saved, row.given, err)
 		}
 	}
@@ -263,7 +280,8 @@ func TestResumeWithFrozenParts(t *testing.T) {
 		tuned(t, whole, 0, 9)
 		want := train.ParamsSHA256(whole.model)
 		closer()
-		for _, at := range []int64{2, 4, 5, 8} { // frozen; about to be unfrozen; unfrozen; with the head frozen
+		// frozen; about to be unfrozen; unfrozen; with the head frozen
+		for _, at := range []int64{2, 4, 5, 8} {
 			t.Run(fmt.Sprintf("%s from step %d", o.optimizer, at), func(t *testing.T) {
 				check(t)
 				store := train.Store{Dir: t.TempDir()}
@@ -321,7 +339,8 @@ func TestRefusedStepChangesNothing(t *testing.T) {
 			continue
 		}
 		check(t)
-		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam", config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
+		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam",
+			config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
 		plain, closePlain := newRig(t, o)
 		refused, closeRefused := newRig(t, o)
 		plain.ClipNorm, refused.ClipNorm = row.clip, row.clip
@@ -353,7 +372,8 @@ func TestRefusedStepChangesNothing(t *testing.T) {
 				if got := refused.Progress(); got != at {
 					t.Fatalf("%+v, %v: the run stands at %+v, before at %+v", row, err, got, at)
 				}
-				if limit = memory.Live + memory.Requested; d.Kind != torch.KindCPU { // where a step takes longer
+				// where a step takes longer
+				if limit = memory.Live + memory.Requested; d.Kind != torch.KindCPU {
 					limit += (limit - live) / 8
 				}
 			}

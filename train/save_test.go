@@ -154,7 +154,8 @@ func TestLatestWithoutCheckpoints(t *testing.T) {
 			t.Errorf("%s: %v", d, err)
 		}
 	}
-	if _, err := (train.Store{Dir: filepath.Join(dir, "step-000001")}).Latest(); err == nil || errors.Is(err, train.ErrNoCheckpoint) {
+	if _, err := (train.Store{Dir: filepath.Join(dir, "step-000001")}).Latest(); err == nil ||
+		errors.Is(err, train.ErrNoCheckpoint) {
 		t.Errorf("a file: %v", err)
 	}
 }
@@ -204,7 +205,8 @@ func TestDamageIsFound(t *testing.T) {
 		{"missing", state, remove, "state.json: no such file"},
 		{"missing", model, remove, "model.safetensors is missing"},
 		{"another step", state, replace(`"step": 2`, `"step": 3`), "does not have the hash that it says"},
-		{"a member more", state, replace(`"recipe"`, `"x": 1, "recipe"`), "does not have the hash that it says"},
+		{"a member more", state, replace(`"recipe"`, `"x": 1, "recipe"`),
+			"does not have the hash that it says"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file+" "+tt.what, func(t *testing.T) {
@@ -273,7 +275,8 @@ func TestLock(t *testing.T) {
 	if left := names(t, store.Dir); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	if _, err := (train.Store{Dir: filepath.Join(store.Dir, "nowhere")}).Lock(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := (train.Store{Dir: filepath.Join(store.Dir, "nowhere")}).Lock(); !errors.Is(err,
+		fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 }

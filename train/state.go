@@ -153,7 +153,8 @@ func readState(path string) (state, error) {
 	}
 	var version struct{ Version int }
 	if err = json.Unmarshal(content, &version); err == nil && version.Version != formatVersion {
-		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock reads version %d: resume it with the penstock that wrote it",
+		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock "+
+			"reads version %d: resume it with the penstock that wrote it",
 			path, version.Version, formatVersion)
 	}
 	var s state

@@ -84,7 +84,8 @@ func (s Store) Prepare() error {
 		return err
 	}
 	if _, unseen := os.Stat(filepath.Join(s.Dir, probe)); unseen != nil {
-		err = fmt.Errorf("train: rank %d does not see in %s what rank 0 writes there; want a directory that all "+
+		err = fmt.Errorf("train: rank %d does not see in %s what rank 0 writes there; want a directory "+
+			"that all "+
 			"processes share", s.Group.Rank(), s.Dir)
 	}
 	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)

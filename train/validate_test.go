@@ -21,7 +21,11 @@ func validating(t testing.TB, s *rig, store train.Store, into *strings.Builder) 
 		_, err := fmt.Fprintln(into, v.Step, v.Epoch, *v.Loss, *v.Accuracy, v.Better)
 		return err
 	}}
-	s.OnEpoch = func(int) error { _, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer); return err }
+	s.OnEpoch = func(int) error {
+		_, err := store.Save(s.Progress(), recipe(), s.model,
+			s.Optimizer)
+		return err
+	}
 }
 
 // A validation follows each epoch; its checkpoint stays if it is the best, beside the newest ones; and
@@ -101,7 +105,8 @@ func TestPatience(t *testing.T) {
 	for _, row := range []struct {
 		patience int
 		want     train.Result
-	}{{2, train.Result{Step: 10, Stopped: true}}, {3, train.Result{Step: 15, Stopped: true}}, {0, train.Result{Step: 20}}} {
+	}{{2, train.Result{Step: 10, Stopped: true}}, {3, train.Result{Step: 15, Stopped: true}}, {0,
+		train.Result{Step: 20}}} {
 		next, closer := resume(t, store, setup{})
 		validating(t, next, store, &said)
 		next.Best, next.Validation.Patience, next.Epochs = latest(t, store).Best, row.patience, 4
@@ -217,7 +222,8 @@ func TestValidationAtTheEnd(t *testing.T) {
 			s.Steps = steps
 			s.run(t)
 			if s.Best == nil || fmt.Sprint(s.Best.Last) != last {
-				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best, last)
+				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best,
+					last)
 			}
 			save(t, store, s)
 			closer()

@@ -29,16 +29,22 @@ func TestLinksAreMeasured(t *testing.T) {
 	}
 }
 
-// What links take counts in the plan of a model: here a second from device to device, for a step's forward and backward.
+// What links take counts in the plan of a model: here a second from device to device, for a step's
+// forward and backward.
 func TestPlansOfModelsCountLinks(t *testing.T) {
-	model := []string{"--model", "mlp", "--batch", "16", "--chunks", "2", "--schedule", "gpipe", "--repeats", "1"}
-	if line := planLine(t, with(model, "--devices", "2", "--latency", "1s")...); line.Step < 2e6 || line.Step > 3e6 || len(line.Balance) != 2 {
+	model := []string{"--model", "mlp", "--batch", "16", "--chunks", "2", "--schedule", "gpipe",
+		"--repeats", "1"}
+	if line := planLine(t, with(model, "--devices", "2", "--latency", "1s")...); line.Step < 2e6 ||
+		line.Step > 3e6 || len(line.Balance) != 2 {
 		t.Errorf("%+v, want a step of two seconds on two devices", line)
 	}
-	refuses(t, with([]string{"plan"}, with(model, "--latency", "1s")...), exitUsage, "--latency and --bandwidth: want --devices P with them")
+	refuses(t, with([]string{"plan"}, with(model, "--latency", "1s")...), exitUsage,
+		"--latency and --bandwidth: want --devices P with them")
 
 	// Of three stages in two processes two are in one, and values go over one link.
-	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"}, of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1, seed: 1}}
+	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
+		of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,
+			seed: 1}}
 	m, err := newMeasuredModel("mlp", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +57,9 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if step := found.Best.Step.Seconds(); step < 2 || step > 3 || !slices.Equal(found.Best.Devices, []string{"process 0/0", "process 0/1", "process 1"}) {
-		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second", step, found.Best.Devices)
+	if step := found.Best.Step.Seconds(); step < 2 || step > 3 ||
+		!slices.Equal(found.Best.Devices, []string{"process 0/0", "process 0/1", "process 1"}) {
+		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second",
+			step, found.Best.Devices)
 	}
 }

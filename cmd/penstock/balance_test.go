@@ -74,7 +74,8 @@ func TestBalanceOfAModel(t *testing.T) {
 		t.Errorf("with state %v bytes, without %v", with, without)
 	}
 	text := must(t, "balance", "--model", "mlp", "--stages", "2", "--batch", "8", "--repeats", "1").stdout
-	if !strings.HasPrefix(text, "--balance ") || !strings.Contains(text, "\nSTAGE") || !strings.Contains(text, "100 %") {
+	if !strings.HasPrefix(text, "--balance ") || !strings.Contains(text, "\nSTAGE") ||
+		!strings.Contains(text, "100 %") {
 		t.Errorf("got:\n%s", text)
 	}
 }

@@ -317,7 +317,8 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	devices := len(program.Workers)
 	if n := len(o.config.Balance); o.virtual > 0 || s.Changed("stages") && o.stages != devices ||
 		s.Changed("balance") && n != program.Stages {
-		return refuse("the program is for %d stages on %d devices; want --virtual left out, and --stages and "+
+		return refuse("the program is for %d stages on %d devices; want --virtual left out, and --stages "+
+			"and "+
 			"--balance left out or for these", program.Stages, devices)
 	}
 	o.program, o.stages, o.virtual = program.String(), program.Stages, max(program.Stages/devices, 1)

@@ -20,7 +20,8 @@ import (
 )
 
 func threeLayers() *nn.Sequential {
-	return nn.NewSequential(nn.NewLinear(3, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewLinear(4, 2))
+	return nn.NewSequential(nn.NewLinear(3, 4), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}),
+		nn.NewLinear(4, 2))
 }
 
 // savedBy saves step 12 of a small model by so many processes, each with some of the parameters, and
@@ -53,7 +54,8 @@ func savedBy(t *testing.T, processes int) string {
 				return
 			}
 			defer o.Close()
-			recipe := train.Recipe{Model: train.Choice{Name: "three", Settings: map[string]any{"classes": 2}}, Seed: 1<<64 - 1}
+			recipe := train.Recipe{Model: train.Choice{Name: "three",
+				Settings: map[string]any{"classes": 2}}, Seed: 1<<64 - 1}
 			_, errs[rank] = train.Store{Dir: dir, Group: g}.Save(train.Progress{Step: 12}, recipe, model, o)
 		})
 	}
@@ -75,7 +77,8 @@ func TestCheckpointInspect(t *testing.T) {
 			"1.num_batches_tracked I64 [] 8")
 	}
 	var got train.Contents
-	if err := json.Unmarshal([]byte(must(t, "checkpoint", "inspect", dir, "--format", "json").stdout), &got); err != nil {
+	if err := json.Unmarshal([]byte(must(t, "checkpoint", "inspect", dir, "--format", "json").stdout),
+		&got); err != nil {
 		t.Fatal(err)
 	}
 	tensors := 0

@@ -34,12 +34,15 @@ format = "json"
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	typed := []string{"train", "--model", "mlp", "--data", "synthetic", "--set", "width=16,depth=3", "--batch", "64", "--chunks", "2", "--lr", "0.05", "--format", "json"}
-	if got, want := sha(t, "train", "--config", file, "--steps", "2", "--out", out), sha(t, with(typed, "--steps", "2")...); got != want {
+	typed := []string{"train", "--model", "mlp", "--data", "synthetic", "--set", "width=16,depth=3",
+		"--batch", "64", "--chunks", "2", "--lr", "0.05", "--format", "json"}
+	if got, want := sha(t, "train", "--config", file, "--steps", "2", "--out", out), sha(t,
+		with(typed, "--steps", "2")...); got != want {
 		t.Error("other weights than by the command line")
 	}
 	kept := filepath.Join(out, configName)
-	if got, want := sha(t, "train", "--config", kept, "--steps", "3", "--resume"), sha(t, with(typed, "--steps", "3")...); got != want {
+	if got, want := sha(t, "train", "--config", kept, "--steps", "3", "--resume"), sha(t,
+		with(typed, "--steps", "3")...); got != want {
 		t.Error("other weights where the run goes on by the file that it has kept")
 	}
 	r := spawned(t, nil, launched(2, "train", "--config", file, "--steps", "2")...)
@@ -68,11 +71,14 @@ func TestConfigRefuses(t *testing.T) {
 	} {
 		file := textFile(t, "flags.toml", text)
 		r := command(t, "train", "--config", file)
-		if r.code != exitUsage || r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --config "+file+": ") || !strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+		if r.code != exitUsage || r.stdout != "" ||
+			!strings.HasPrefix(r.stderr, "penstock: --config "+file+": ") ||
+			!strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 			t.Errorf("%q: %+v; want %q", text, r, want)
 		}
 	}
-	if r := command(t, "train", "--config", "none.toml"); r.code != exitUsage || !strings.Contains(r.stderr, "--config none.toml: no such file") {
+	if r := command(t, "train", "--config", "none.toml"); r.code != exitUsage ||
+		!strings.Contains(r.stderr, "--config none.toml: no such file") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -81,8 +87,10 @@ func TestConfigRefuses(t *testing.T) {
 // another command line the same, and what is written of that says the same.
 func TestConfigKeepsAll(t *testing.T) {
 	examples := map[string][]string{ // of flags that may be repeated; others have the value they have
-		"set": {"width=16", "depth=3,classes=4"}, "data-set": {"size=8", "classes=3"}, "group": {"*.bias:scale=2", "a\"b\\c\a:weight-decay=0"},
-		"init-rename": {"a=b", "=module", "c.d=e"}, "init-skip": {"fc.*", "x, y"}, "train-only": {"head", `"q" "r"`},
+		"set": {"width=16", "depth=3,classes=4"}, "data-set": {"size=8", "classes=3"},
+		"group":       {"*.bias:scale=2", "a\"b\\c\a:weight-decay=0"},
+		"init-rename": {"a=b", "=module", "c.d=e"}, "init-skip": {"fc.*", "x, y"},
+		"train-only": {"head", `"q" "r"`},
 	}
 	for _, verb := range []string{"train", "plan", "profile", "balance"} {
 		find := func() *cobra.Command {
@@ -94,7 +102,8 @@ func TestConfigKeepsAll(t *testing.T) {
 		}
 		given, met := find(), 0
 		given.Flags().VisitAll(func(f *pflag.Flag) {
-			if _, ok := f.Value.(pflag.SliceValue); !ok && !strings.Contains(f.Usage, "several times") && !strings.Contains(f.Usage, "repeated") {
+			if _, ok := f.Value.(pflag.SliceValue); !ok && !strings.Contains(f.Usage, "several times") &&
+				!strings.Contains(f.Usage, "repeated") {
 				return
 			}
 			if examples[f.Name] == nil {
@@ -123,7 +132,8 @@ func TestConfigKeepsAll(t *testing.T) {
 			if !f.Changed || !ok {
 				return
 			}
-			if got := read.Flags().Lookup(f.Name).Value.(pflag.SliceValue).GetSlice(); !slices.Equal(got, examples[f.Name]) || !slices.Equal(list.GetSlice(), got) {
+			if got := read.Flags().Lookup(f.Name).Value.(pflag.SliceValue).GetSlice(); !slices.Equal(got,
+				examples[f.Name]) || !slices.Equal(list.GetSlice(), got) {
 				t.Errorf("%s --%s: %q, want %q\n%s", verb, f.Name, got, examples[f.Name], text)
 			}
 		})

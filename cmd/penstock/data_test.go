@@ -17,7 +17,8 @@ import (
 
 // imageSettings are images that models take which the usual 28 x 28 are too small for.
 var imageSettings = map[string]string{
-	"vit_": "size=224,channels=3", "unet": "size=64,channels=3", "inception_v3": "size=75", "amoebanetd": "size=32", "densenet": "size=32", "vgg": "size=32",
+	"vit_": "size=224,channels=3", "unet": "size=64,channels=3", "inception_v3": "size=75",
+	"amoebanetd": "size=32", "densenet": "size=32", "vgg": "size=32",
 }
 
 func dataFor(model string) (args []string) {
@@ -62,9 +63,11 @@ func TestTrainsOnSynthetic(t *testing.T) {
 		{"--model", "gpt", "--set", "depth=1,width=8,heads=1", "--data-set", "size=12,classes=4"},
 		{"--model", "densenet121", "--data-set", "size=32,classes=4"},
 	} {
-		line := with([]string{"train", "--data", "synthetic", "--batch", "2", "--chunks", "1", "--steps", "1", "--data-set", "train=4,test=2", "--format", "json"}, args...)
+		line := with([]string{"train", "--data", "synthetic", "--batch", "2", "--chunks", "1", "--steps",
+			"1", "--data-set", "train=4,test=2", "--format", "json"}, args...)
 		steps, done := lines(t, must(t, line...).stdout)
-		if len(steps) != 1 || steps[0].Loss < 0.3 || steps[0].Loss > 9 || *done.TestAccuracy < 0 || *done.TestAccuracy > 1 {
+		if len(steps) != 1 || steps[0].Loss < 0.3 || steps[0].Loss > 9 || *done.TestAccuracy < 0 ||
+			*done.TestAccuracy > 1 {
 			t.Errorf("%v: %+v, %+v", args, steps, done)
 		}
 	}
@@ -76,14 +79,22 @@ func TestRefusesDataSettings(t *testing.T) {
 		args  []string
 		parts []string
 	}{
-		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: size=28: want at least 64"}},
-		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"}, []string{"--model unet is for segmentation, and --data cifar10 for classification; want another of the two"}},
-		{[]string{"--model", "mlp", "--data-set", "sizes=3"}, []string{"--data-set sizes=3: did you mean size? want one of its options; synthetic has size=28, channels=1"}},
-		{[]string{"--model", "mlp", "--data-set", "size=9", "--set", "size=8"}, []string{"--set size=8: --data synthetic has 9; leave it out"}},
-		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"}, []string{"--data-set size=9: want", "text has tokenizer=none, bytes, holdout=0.1"}},
+		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: size=28: want at " +
+			"least 64"}},
+		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"},
+			[]string{"--model unet is for segmentation, and --data cifar10 for classification; want " +
+				"another of the two"}},
+		{[]string{"--model", "mlp", "--data-set", "sizes=3"},
+			[]string{"--data-set sizes=3: did you mean size? want one of its options; synthetic has " +
+				"size=28, channels=1"}},
+		{[]string{"--model", "mlp", "--data-set", "size=9", "--set", "size=8"},
+			[]string{"--set size=8: --data synthetic has 9; leave it out"}},
+		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"},
+			[]string{"--data-set size=9: want", "text has tokenizer=none, bytes, holdout=0.1"}},
 		{[]string{"--model", "gpt", "--window", "9"}, []string{"--window 9"}},
 	} {
-		refuses(t, with([]string{"train", "--data", "synthetic", "--steps", "1"}, row.args...), exitUsage, row.parts...)
+		refuses(t, with([]string{"train", "--data", "synthetic", "--steps", "1"}, row.args...), exitUsage,
+			row.parts...)
 	}
 }
 
@@ -114,7 +125,8 @@ func folderOf(t *testing.T) string {
 			if err := png.Encode(&b, p); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(), 0o666); err != nil {
+			if err := os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(),
+				0o666); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -126,7 +138,8 @@ func folderOf(t *testing.T) string {
 // damaged one ends the run with its name.
 func TestTrainsOnImages(t *testing.T) {
 	directory := folderOf(t)
-	line := []string{"train", "--model", "mlp", "--data", "images", "--data-dir", directory, "--data-set", "size=12,crop=1,flip=1,scale=0.5",
+	line := []string{"train", "--model", "mlp", "--data", "images", "--data-dir", directory, "--data-set",
+		"size=12,crop=1,flip=1,scale=0.5",
 		"--batch", "7", "--chunks", "2", "--epochs", "12", "--lr", "0.02", "--format", "json"}
 	_, one := lines(t, must(t, line...).stdout)
 	_, two := lines(t, must(t, with(line, "--balance", "2,4")...).stdout)
@@ -137,11 +150,13 @@ func TestTrainsOnImages(t *testing.T) {
 		t.Errorf("accuracy %v", *one.TestAccuracy)
 	}
 	for i := range 8 {
-		if err := os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)), []byte("\x89PNG\r\n\x1a\n"), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)),
+			[]byte("\x89PNG\r\n\x1a\n"), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
-	refuses(t, line, exitFailed, filepath.Join(directory, "dark", "0.png")+": ", "want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
+	refuses(t, line, exitFailed, filepath.Join(directory, "dark", "0.png")+": ",
+		"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
 }
 
 // Rows of numbers are learnt from: classes with an accuracy, and numbers with a mean squared error,
@@ -156,14 +171,18 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 		tokens = append(tokens, byte(x), 0, byte(y), 0)
 	}
 	line := func(model, name, file, content string, more ...string) []string {
-		return with([]string{"train", "--model", model, "--data", name, "--data-dir", textFile(t, file, content), "--batch", "20", "--chunks", "2", "--stages", "2", "--optimizer", "adam", "--format", "json"}, more...)
+		return with([]string{"train", "--model", model, "--data", name, "--data-dir",
+			textFile(t, file, content), "--batch", "20", "--chunks", "2", "--stages", "2", "--optimizer", "adam", "--format", "json"}, more...)
 	}
-	_, done := lines(t, must(t, line("mlp", "csv", "a.csv", classes.String(), "--set", "width=16", "--data-set", "standardise=1", "--epochs", "8", "--lr", "0.01")...).stdout)
+	_, done := lines(t, must(t, line("mlp", "csv", "a.csv", classes.String(), "--set", "width=16",
+		"--data-set", "standardise=1", "--epochs", "8", "--lr", "0.01")...).stdout)
 	if *done.TestAccuracy < 0.9 {
 		t.Errorf("accuracy %v", *done.TestAccuracy)
 	}
 	out := t.TempDir()
-	r := must(t, line("mlp", "csv", "b.csv", amounts.String(), "--set", "width=16", "--data-set", "standardise=1,task=regression", "--epochs", "20", "--lr", "0.01", "--test-every", "50", "--out", out)...)
+	r := must(t, line("mlp", "csv", "b.csv", amounts.String(), "--set", "width=16", "--data-set",
+		"standardise=1,task=regression", "--epochs", "20", "--lr", "0.01", "--test-every", "50", "--out",
+		out)...)
 	var end struct {
 		MSE      *float64 `json:"test_mse"`
 		Accuracy *float64 `json:"test_accuracy"`
@@ -176,16 +195,20 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 		t.Errorf("the end says %s", all[len(all)-1])
 	}
 	measured, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
-	if want := fmt.Sprintf(`"mse":%v}`, *end.MSE); err != nil || strings.Count(string(measured), `"mse":`) != 4 || !strings.Contains(string(measured), want) {
+	if want := fmt.Sprintf(`"mse":%v}`, *end.MSE); err != nil ||
+		strings.Count(string(measured), `"mse":`) != 4 || !strings.Contains(string(measured), want) {
 		t.Errorf("%v, no %s in %s", err, want, measured)
 	}
-	_, done = lines(t, must(t, line("gpt", "tokens", "a.bin", string(tokens), "--set", "depth=1,width=8,heads=1", "--window", "7", "--epochs", "1")...).stdout)
+	_, done = lines(t, must(t, line("gpt", "tokens", "a.bin", string(tokens), "--set",
+		"depth=1,width=8,heads=1", "--window", "7", "--epochs", "1")...).stdout)
 	if done.Steps != 3 { // 400 tokens are 50 samples, 45 to train with
 		t.Errorf("%d steps", done.Steps)
 	}
-	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage, "c.csv: record on line 2: wrong number of fields; want as many values as in the first line")
+	refuses(t, line("mlp", "csv", "c.csv", "1,2,3\n1,2\n"), exitUsage,
+		"c.csv: record on line 2: wrong number of fields; want as many values as in the first line")
 	refuses(t, line("mlp", "npy", "c.npy", ""), exitUsage, "name a directory with x.npy and y.npy")
-	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage, "--model gpt is for next token, and --data csv for classification")
+	refuses(t, line("gpt", "csv", "c.csv", "1,2,3\n"), exitUsage,
+		"--model gpt is for next token, and --data csv for classification")
 }
 
 // refuses fails unless a command line ends with this code and says all parts.

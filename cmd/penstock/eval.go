@@ -153,7 +153,8 @@ func fitsTrained(is data.Info, was *data.Info) error {
 		return nil
 	}
 	text := func(i data.Info) string {
-		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(), i.Task())
+		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(),
+			i.Task())
 		if i.Task() == data.NextToken && i.Source == data.Uint8 {
 			out += " of bytes"
 		}

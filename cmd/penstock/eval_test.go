@@ -42,7 +42,8 @@ func TestEval(t *testing.T) {
 	if err := os.Remove(filepath.Join(saved, "optimizer-00001-of-00002.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"--stages 2", "--balance 1,2,3 --devices cpu:2,cpu:0,cpu:1", "--memory-limit 3MiB"} {
+	for _, args := range []string{"--stages 2", "--balance 1,2,3 --devices cpu:2,cpu:0,cpu:1",
+		"--memory-limit 3MiB"} {
 		got := evaluated(t, with([]string{saved}, strings.Fields(args)...)...)
 		if *got.Accuracy != *want.Accuracy || *got.Loss != *want.Loss {
 			t.Errorf("%s: %+v; want %+v", args, got.Evaluation, want.Evaluation)
@@ -60,10 +61,11 @@ func TestEval(t *testing.T) {
 		t.Errorf("all is %+v; the parts %+v and %+v", all.Evaluation, want.Evaluation, training.Evaluation)
 	}
 	for line, part := range map[string]string{
-		"--stages 7":                         "--stages 7: the model has 6 layers",
-		"--balance 1,2":                      "--balance 1,2: ",
-		"--balance 3,3 --stages 3":           "--balance 3,3 with --stages 3",
-		"--data-set classes=11":              "inputs float32 [1 28 28] and outputs 11 for classification, and the model was",
+		"--stages 7":               "--stages 7: the model has 6 layers",
+		"--balance 1,2":            "--balance 1,2: ",
+		"--balance 3,3 --stages 3": "--balance 3,3 with --stages 3",
+		"--data-set classes=11": "inputs float32 [1 28 28] and outputs 11 for " +
+			"classification, and the model was",
 		"--data synthetic --data-set size=9": "the data have inputs float32 [1 9 9] and outputs 10",
 		"--data text --data-dir x":           "--model mlp is for classification",
 		"--data-dir x":                       "--data-dir x: it is for data with files",
@@ -76,7 +78,8 @@ func TestEval(t *testing.T) {
 	if err := os.Remove(filepath.Join(out, configName)); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: there is no "+filepath.Join(out, configName))
+	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: there is no "+
+		filepath.Join(out, configName))
 	if err := os.Truncate(filepath.Join(saved, "model-00002-of-00002.safetensors"), 100); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +110,8 @@ func TestEvalOfOtherRows(t *testing.T) {
 	}
 	turned := table("b.csv", 10, "sum,b,a", "%[3]g,%[2]d,%[1]d")
 	// The rows are split by chance, which changes the order of the sum alone.
-	if got := evaluated(t, out, "--data-dir", turned, "--part", "all"); math.Abs(*got.MSE-*few.MSE) > 1e-5*(*few.MSE) {
+	if got := evaluated(t, out, "--data-dir", turned, "--part",
+		"all"); math.Abs(*got.MSE-*few.MSE) > 1e-5*(*few.MSE) {
 		t.Errorf("other columns: %+v; want %+v", got.Evaluation, few.Evaluation)
 	}
 	refuses(t, []string{"eval", out, "--data-dir", table("c.csv", 10, "a,c,sum", straight)}, exitUsage,
@@ -170,10 +174,13 @@ func TestPredictPictures(t *testing.T) {
 		part string
 	}{
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
-		{[]string{out, dark, cut}, exitFailed, "cut.png: png: invalid format: not enough pixel data; want a PNG,"},
-		{[]string{out, textFile(t, "a.txt", "hello")}, exitUsage, "a.txt: image: unknown format; want a PNG, JPEG"},
+		{[]string{out, dark, cut}, exitFailed,
+			"cut.png: png: invalid format: not enough pixel data; want a PNG,"},
+		{[]string{out, textFile(t, "a.txt", "hello")}, exitUsage,
+			"a.txt: image: unknown format; want a PNG, JPEG"},
 		{[]string{out, textFile(t, "a.txt", "")}, exitUsage, "a.txt: it is empty"},
-		{[]string{savedBy(t, 1), dark}, exitUsage, `is of a model "three", which penstock models does not list`},
+		{[]string{savedBy(t, 1), dark}, exitUsage,
+			`is of a model "three", which penstock models does not list`},
 	} {
 		refuses(t, with([]string{"predict"}, row.args...), row.code, row.part)
 	}
@@ -207,7 +214,8 @@ func TestPredictTextAndPixels(t *testing.T) {
 		"--optimizer", "adam", "--lr", "0.01", "--epochs", "12", "--out", out("text"))
 	all := predicted(t, out("text"), textFile(t, "b.txt", "abcdab"),
 		textFile(t, "c.txt", strings.Repeat("abcd", 20)), "--top", "2")
-	if len(all) != 2 || all[0].Classes[0].Name != "c" || all[1].Classes[0].Name != "a" || len(all[0].Classes) != 2 {
+	if len(all) != 2 || all[0].Classes[0].Name != "c" || all[1].Classes[0].Name != "a" ||
+		len(all[0].Classes) != 2 {
 		t.Errorf("%+v; want c and a", all)
 	}
 	run := onText(t, "--out", out("tokens"), "--steps", "200", "--set",
@@ -215,7 +223,8 @@ func TestPredictTextAndPixels(t *testing.T) {
 	must(t, run...)
 	prompt, other := textFile(t, "d.txt", "The stages of the"), otherTokenizer(t)
 	all = predicted(t, out("tokens"), prompt, "--top", "1")
-	if len(all) != 1 || !strings.HasPrefix(" pipeline", all[0].Classes[0].Name) || len(all[0].Classes[0].Name) < 2 {
+	if len(all) != 1 || !strings.HasPrefix(" pipeline", all[0].Classes[0].Name) ||
+		len(all[0].Classes[0].Name) < 2 {
 		t.Errorf("%+v; want the beginning of \" pipeline\"", all)
 	}
 	refuses(t, []string{"eval", out("tokens"), "--data", "text", "--data-dir",
@@ -239,15 +248,17 @@ func TestPredictTextAndPixels(t *testing.T) {
 	if err := os.Remove(filepath.Join(out("tokens"), configName)); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"predict", out("tokens"), prompt}, exitUsage, "d.txt: it is no file of NumPy; want an .npy "+
-		"of int64 [n t], tokens from 0 to 376, or text with the tokenizer that the set was made with")
+	refuses(t, []string{"predict", out("tokens"), prompt}, exitUsage,
+		"d.txt: it is no file of NumPy; want an .npy "+
+			"of int64 [n t], tokens from 0 to 376, or text with the tokenizer that the set was made with")
 	again := predicted(t, out("tokens"), prompt, "--top", "1", "--tokenizer", fixtureTokenizer)
 	if len(again) != 1 || again[0].Classes[0] != all[0].Classes[0] {
 		t.Errorf("%+v; want %+v", again, all)
 	}
 
 	must(t, "train", "--model", "unet", "--set", "B=1,C=4,depth=2", "--data", "synthetic", "--data-set",
-		"size=16,classes=4,train=8,test=2", "--batch", "4", "--chunks", "1", "--steps", "1", "--out", out("pixels"))
+		"size=16,classes=4,train=8,test=2", "--batch", "4", "--chunks", "1", "--steps", "1", "--out",
+		out("pixels"))
 	all = predicted(t, out("pixels"), numbersFile(t, "1, 16, 16", make([]float32, 256)...))
 	if len(all) != 1 || len(all[0].Pixels) != 16 || len(all[0].Pixels[15]) != 16 || all[0].Classes != nil {
 		t.Errorf("%+v", all)
@@ -280,7 +291,8 @@ func otherTokenizer(t *testing.T) string {
 func TestExport(t *testing.T) {
 	dir := t.TempDir()
 	out, whole, narrow := filepath.Join(dir, "out"), filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	must(t, with(small, "--steps", "2", "--model", "resnet20", "--batch", "8", "--data-set", "train=16,test=8",
+	must(t, with(small, "--steps", "2", "--model", "resnet20", "--batch", "8", "--data-set",
+		"train=16,test=8",
 		"--out", out)...)
 	says(t, must(t, "export", out, "--out", whole).stdout, " tensors of step 2\n")
 	must(t, "export", out, "--out", narrow, "--dtype", "float16")
@@ -298,7 +310,8 @@ func TestExport(t *testing.T) {
 		}
 	}
 	before := tree(t, dir)
-	refuses(t, []string{"export", out, "--out", filepath.Join(out, "step-000002", "model.safetensors")}, exitUsage,
+	refuses(t, []string{"export", out, "--out", filepath.Join(out, "step-000002", "model.safetensors")},
+		exitUsage,
 		"would be overwritten")
 	if after := tree(t, dir); after != before {
 		t.Errorf("something changed:\n%s\n%s", before, after)

@@ -25,7 +25,8 @@ func TestClosedStdout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	cmd := exec.Command(os.Args[0], with(small, "--steps", "1000000", "--save-every", "1000000", "--out", out, "--format", "json")...)
+	cmd := exec.Command(os.Args[0], with(small, "--steps", "1000000", "--save-every", "1000000", "--out",
+		out, "--format", "json")...)
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	var stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = writer, &stderr
@@ -46,13 +47,15 @@ func TestClosedStdout(t *testing.T) {
 	if err != nil || len(steps) != 1 {
 		t.Fatalf("checkpoints of %v, %v; stderr:\n%s", steps, err, &stderr)
 	}
-	for _, want := range []string{"broken pipe\n", fmt.Sprintf("step %d is saved in %s/step-", steps[0], out), " --resume\n"} {
+	for _, want := range []string{"broken pipe\n",
+		fmt.Sprintf("step %d is saved in %s/step-", steps[0], out), " --resume\n"} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("no %q in stderr:\n%s", want, &stderr)
 		}
 	}
 	total := fmt.Sprint(steps[0] + 3)
-	if got, want := sha(t, with(small, "--steps", total, "--out", out, "--resume")...), sha(t, with(small, "--steps", total)...); got != want {
+	if got, want := sha(t, with(small, "--steps", total, "--out", out, "--resume")...), sha(t,
+		with(small, "--steps", total)...); got != want {
 		t.Errorf("cut short after step %d: the resumed run has other weights", steps[0])
 	}
 }
@@ -64,10 +67,14 @@ func TestFullStdout(t *testing.T) {
 		t.Skip(err)
 	}
 	defer full.Close()
-	for format, want := range map[string]string{"json": "step 1 is saved in ", "text": "step 3 is saved in "} { // text is written at the end
+	// text is written at the end
+	for format, want := range map[string]string{"json": "step 1 is saved in ",
+		"text": "step 3 is saved in "} {
 		var stderr strings.Builder
-		code := run(t.Context(), with(small, "--steps", "3", "--out", t.TempDir(), "--format", format), full, &stderr)
-		if code != 1 || !strings.Contains(stderr.String(), "no space left") || !strings.Contains(stderr.String(), want) {
+		code := run(t.Context(), with(small, "--steps", "3", "--out", t.TempDir(), "--format", format),
+			full, &stderr)
+		if code != 1 || !strings.Contains(stderr.String(), "no space left") ||
+			!strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: exit code %d, stderr:\n%s", format, code, &stderr)
 		}
 	}
@@ -79,7 +86,8 @@ func TestFailureInAStep(t *testing.T) {
 	out := t.TempDir()
 	args := with(small, "--steps", "50", "--lr", "1e30", "--out", out)
 	r := command(t, args...)
-	if r.code != 1 || !strings.Contains(r.stderr, "not a finite number") || !strings.HasSuffix(r.stderr, "\nthere is no checkpoint in "+out+"\n") {
+	if r.code != 1 || !strings.Contains(r.stderr, "not a finite number") ||
+		!strings.HasSuffix(r.stderr, "\nthere is no checkpoint in "+out+"\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 	r = command(t, with(args, "--save-every", "1")...)
@@ -88,7 +96,8 @@ func TestFailureInAStep(t *testing.T) {
 		t.Fatalf("%v, %v; stderr:\n%s", steps, err, r.stderr)
 	}
 	last := steps[len(steps)-1]
-	if r.code != 1 || !strings.Contains(r.stderr, fmt.Sprintf("penstock: step %d: ", last+1)) || !strings.HasSuffix(r.stderr, fmt.Sprintf("\nthe last checkpoint in %s is step %d\n", out, last)) {
+	if r.code != 1 || !strings.Contains(r.stderr, fmt.Sprintf("penstock: step %d: ", last+1)) ||
+		!strings.HasSuffix(r.stderr, fmt.Sprintf("\nthe last checkpoint in %s is step %d\n", out, last)) {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }
@@ -99,7 +108,10 @@ func TestRefusedStepIsSaved(t *testing.T) {
 	must(t, with(small, "--steps", "2", "--out", out)...)
 	// the model and the optimizer's state fit
 	r := command(t, with(small, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3000000")...)
-	if r.code != 1 || !strings.Contains(r.stderr, "out of memory") || !strings.Contains(r.stderr, "step 2 is saved in ") || strings.Contains(r.stderr, "To go on") || !strings.HasSuffix(r.stderr, "; change the flags as said and add --resume to go on from there\n") {
+	if r.code != 1 || !strings.Contains(r.stderr, "out of memory") ||
+		!strings.Contains(r.stderr, "step 2 is saved in ") || strings.Contains(r.stderr, "To go on") ||
+		!strings.HasSuffix(r.stderr,
+			"; change the flags as said and add --resume to go on from there\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }
@@ -115,7 +127,8 @@ func TestFailureToSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := command(t, with(small, "--steps", "4", "--out", out, "--resume")...)
-	if r.code != 1 || strings.Count(r.stderr, "saving ") != 1 || !strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2. To go on:\n") {
+	if r.code != 1 || strings.Count(r.stderr, "saving ") != 1 ||
+		!strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2. To go on:\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }
@@ -129,7 +142,8 @@ func TestOutInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{args, with(args, "--resume")} {
-		if r := command(t, args...); r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, "another run uses --out "+out) {
+		if r := command(t, args...); r.code != 1 || r.stdout != "" ||
+			!strings.Contains(r.stderr, "another run uses --out "+out) {
 			t.Errorf("%q: exit code %d, stderr:\n%s", args, r.code, r.stderr)
 		}
 	}
@@ -146,11 +160,13 @@ func TestResumeBeyondTheEnd(t *testing.T) {
 	args := with(small, "--out", out)
 	want := sha(t, with(args, "--steps", "9")...) // an epoch has 8
 	for flag, told := range map[string]string{
-		"--steps=3": "the checkpoint is at step 9, beyond --steps 3: nothing to do\n", "--epochs=1": "the checkpoint is at step 9, beyond --epochs 1: nothing to do\n",
-		"--steps=9": "going on from ",
+		"--steps=3":  "the checkpoint is at step 9, beyond --steps 3: nothing to do\n",
+		"--epochs=1": "the checkpoint is at step 9, beyond --epochs 1: nothing to do\n",
+		"--steps=9":  "going on from ",
 	} {
 		r := must(t, with(args, flag, "--resume", "--format", "json")...)
-		if _, done := lines(t, r.stdout); done.Steps != 9 || done.ParamsSHA256 != want || !strings.HasPrefix(r.stderr, told) || strings.Count(r.stderr, "\n") != 1 {
+		if _, done := lines(t, r.stdout); done.Steps != 9 || done.ParamsSHA256 != want ||
+			!strings.HasPrefix(r.stderr, told) || strings.Count(r.stderr, "\n") != 1 {
 			t.Errorf("%s: %+v, stderr:\n%s", flag, done, r.stderr)
 		}
 	}
@@ -170,7 +186,8 @@ func TestFailuresAreOneLineAndPanicsHaveTheirStackAfterIt(t *testing.T) {
 		stack bool
 	}{
 		{fmt.Errorf("train: step 3: %w", os.ErrClosed), "penstock: step 3: file already closed", false},
-		{fmt.Errorf("train: step 3: %w", panicked), `penstock: step 3: pipe: stage 1, micro-batch 0, layer "2", forward: panic: out of luck`, true},
+		{fmt.Errorf("train: step 3: %w", panicked),
+			`penstock: step 3: pipe: stage 1, micro-batch 0, layer "2", forward: panic: out of luck`, true},
 	} {
 		var stderr strings.Builder
 		tell(&stderr, row.err)

@@ -18,7 +18,8 @@ func TestInputsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Dir(chain)
-	link, hard, drawn := filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json"), filepath.Join(dir, "chain.svg")
+	link, hard, drawn := filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json"),
+		filepath.Join(dir, "chain.svg")
 	for _, make := range []error{os.Symlink(chain, link), os.Link(chain, hard), os.Link(chain, drawn)} {
 		if make != nil {
 			t.Fatal(make)
@@ -26,7 +27,8 @@ func TestInputsAreKept(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"remat", "solve", chain, "--limit", "30MiB", "--out", chain},
-		{"remat", "solve", chain, "--limit", "30MiB", "--out", filepath.Join(dir, "..", filepath.Base(dir), "chain.json")},
+		{"remat", "solve", chain, "--limit", "30MiB", "--out",
+			filepath.Join(dir, "..", filepath.Base(dir), "chain.json")},
 		{"remat", "solve", chain, "--limit", "30MiB", "--out", link},
 		{"remat", "solve", link, "--limit", "30MiB", "--out", chain},
 		{"remat", "solve", chain, "--limit", "30MiB", "--out", hard},
@@ -44,10 +46,12 @@ func TestInputsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	const told = "is the file that is read on standard input and would be overwritten"
-	if r := reading(t, stdin, "remat", "solve", "-", "--limit", "30MiB", "--out", chain); r.code != exitUsage || !strings.Contains(r.stderr, told) {
+	if r := reading(t, stdin, "remat", "solve", "-", "--limit", "30MiB", "--out",
+		chain); r.code != exitUsage || !strings.Contains(r.stderr, told) {
 		t.Errorf("-: %+v", r)
 	}
-	cmd := exec.Command("sh", "-c", `exec "$0" remat solve /dev/stdin --limit 30MiB --out "$1" < "$1"`, os.Args[0], chain)
+	cmd := exec.Command("sh", "-c", `exec "$0" remat solve /dev/stdin --limit 30MiB --out "$1" < "$1"`,
+		os.Args[0], chain)
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), told) {
 		t.Errorf("/dev/stdin: %v, %s", err, out)
@@ -64,7 +68,8 @@ func TestInputsAreKept(t *testing.T) {
 func TestInputsAreRegularFiles(t *testing.T) {
 	chain, dir := chainFile(t), t.TempDir()
 	for path, want := range map[string]string{"/dev/zero": "device", dir: "directory"} {
-		if r := command(t, "remat", "solve", path, "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) {
+		if r := command(t, "remat", "solve", path, "--limit", "30MiB"); r.code != exitUsage ||
+			!strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: %+v", path, r)
 		}
 	}
@@ -78,10 +83,12 @@ func TestInputsAreRegularFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := reading(t, endless, "remat", "solve", "-", "--limit", "30MiB"); r.code != exitUsage || !strings.Contains(r.stderr, "standard input: it has more than 67108864 bytes") {
+	if r := reading(t, endless, "remat", "solve", "-", "--limit", "30MiB"); r.code != exitUsage ||
+		!strings.Contains(r.stderr, "standard input: it has more than 67108864 bytes") {
 		t.Errorf("an endless standard input: %+v", r)
 	}
-	for _, line := range []string{`exec "$0" remat compare /dev/stdin < "$1"`, `cat "$1" | "$0" remat compare /dev/stdin`, `exec "$0" remat compare <(cat "$1")`} {
+	for _, line := range []string{`exec "$0" remat compare /dev/stdin < "$1"`,
+		`cat "$1" | "$0" remat compare /dev/stdin`, `exec "$0" remat compare <(cat "$1")`} {
 		if out, err := shell(line); err != nil || !strings.Contains(out, "sequential") {
 			t.Errorf("%s: %v, %s", line, err, out)
 		}
@@ -93,14 +100,16 @@ func TestInputsAreRegularFiles(t *testing.T) {
 func TestOutputsToDevices(t *testing.T) {
 	chain, dir := chainFile(t), t.TempDir()
 	null, pipe := filepath.Join(dir, "null"), filepath.Join(dir, "pipe")
-	if err := os.Symlink("/dev/null", null); err != nil { // a link, so that a fault does not cost the machine its /dev/null
+	// a link, so that a fault does not cost the machine its /dev/null
+	if err := os.Symlink("/dev/null", null); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		profiled("--out", null), {"remat", "solve", chain, "--limit", "30MiB", "--out", null}, with(small, "--steps", "3", "--trace", null),
+		profiled("--out", null), {"remat", "solve", chain, "--limit", "30MiB", "--out", null}, with(small,
+			"--steps", "3", "--trace", null),
 	} {
 		must(t, args...)
 		if target, err := os.Readlink(null); err != nil || target != "/dev/null" {
@@ -108,9 +117,11 @@ func TestOutputsToDevices(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{
-		profiled("--out", pipe), {"remat", "solve", chain, "--limit", "30MiB", "--out", pipe}, with(small, "--steps", "1", "--trace", pipe),
+		profiled("--out", pipe), {"remat", "solve", chain, "--limit", "30MiB", "--out", pipe}, with(small,
+			"--steps", "1", "--trace", pipe),
 	} {
-		if r := command(t, args...); r.code != exitUsage || !strings.Contains(r.stderr, "cannot be written: not a regular file but a named pipe") {
+		if r := command(t, args...); r.code != exitUsage ||
+			!strings.Contains(r.stderr, "cannot be written: not a regular file but a named pipe") {
 			t.Errorf("%q: %+v", args, r)
 		}
 	}
@@ -118,7 +129,8 @@ func TestOutputsToDevices(t *testing.T) {
 	if !strings.HasPrefix(r.stdout, "{") || strings.Contains(r.stdout, "\npeak ") {
 		t.Errorf("it is not the plan alone: %s", r.stdout)
 	}
-	if r := command(t, "remat", "solve", chain, "--limit", "30MiB", "--out", "/dev/full"); r.code != exitFailed || !strings.Contains(r.stderr, "no space left") {
+	if r := command(t, "remat", "solve", chain, "--limit", "30MiB", "--out",
+		"/dev/full"); r.code != exitFailed || !strings.Contains(r.stderr, "no space left") {
 		t.Errorf("a full device: %+v", r)
 	}
 }
@@ -129,8 +141,11 @@ func TestChangesAreTold(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{with(small, "--steps", "1", "--batch", "100000"), []string{"--batch 100000: there are 1024 samples to train with, so each step takes all of them\n"}},
-		{with(small, "--steps", "1", "--batch", "3"), []string{"--chunks 4: a batch has 3 samples, so it is cut into 3 micro-batches\n"}},
+		{with(small, "--steps", "1", "--batch", "100000"),
+			[]string{"--batch 100000: there are 1024 samples to train with, so each step takes all of " +
+				"them\n"}},
+		{with(small, "--steps", "1", "--batch", "3"),
+			[]string{"--chunks 4: a batch has 3 samples, so it is cut into 3 micro-batches\n"}},
 		{with(small, "--steps", "1", "--batch", "4"), nil},
 	} {
 		r := must(t, with(row.args, "--format", "json")...)
@@ -164,9 +179,11 @@ func TestFoldersThatAreNotThere(t *testing.T) {
 	} {
 		file := filepath.Join(folder, row.name)
 		r := command(t, append(row.args, "--"+row.flag, file)...)
-		want := "penstock: --" + row.flag + " " + file + " cannot be written: there is no folder " + folder + "; make it first, or choose another path\n"
+		want := "penstock: --" + row.flag + " " + file + " cannot be written: there is no folder " +
+			folder + "; make it first, or choose another path\n"
 		if r.code != exitUsage || r.stdout != "" || r.stderr != want {
-			t.Errorf("%v: exit code %d, stdout %q, stderr:\n%swant %s", row.args, r.code, r.stdout, r.stderr, want)
+			t.Errorf("%v: exit code %d, stdout %q, stderr:\n%swant %s", row.args, r.code, r.stdout,
+				r.stderr, want)
 		}
 	}
 	if _, err := os.Stat(folder); err == nil {

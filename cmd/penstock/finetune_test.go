@@ -17,9 +17,11 @@ const pretrained = "../../examples/guide/testdata/finetune/"
 func TestFineTuning(t *testing.T) {
 	pictures := folderOf(t)
 	tune := func(out string, more ...string) []string {
-		return with([]string{"train", "--model", "vit_b_16", "--set", "width=16,depth=1,heads=2", "--data", "images", "--data-dir", pictures, "--data-set", "size=32,crop=4,flip=1",
+		return with([]string{"train", "--model", "vit_b_16", "--set", "width=16,depth=1,heads=2", "--data",
+			"images", "--data-dir", pictures, "--data-set", "size=32,crop=4,flip=1",
 			"--init", pretrained + "vit.safetensors", "--init-skip", "heads.*", "--train-only", "heads.*",
-			"--balance", "9,11", "--memory-limit", "256KiB", "--checkpoint", "optimal", "--batch", "6", "--chunks", "3", "--lr", "0.1", "--out", out}, more...)
+			"--balance", "9,11", "--memory-limit", "256KiB", "--checkpoint", "optimal", "--batch", "6",
+			"--chunks", "3", "--lr", "0.1", "--out", out}, more...)
 	}
 	whole, parts := t.TempDir(), t.TempDir()
 	must(t, tune(whole, "--epochs", "4")...)
@@ -28,10 +30,12 @@ func TestFineTuning(t *testing.T) {
 	var e struct {
 		Accuracy float64 `json:"accuracy"`
 	}
-	if err := json.Unmarshal([]byte(must(t, "eval", whole, "--format", "json").stdout), &e); err != nil || e.Accuracy != 1 {
+	if err := json.Unmarshal([]byte(must(t, "eval", whole, "--format", "json").stdout), &e); err != nil ||
+		e.Accuracy != 1 {
 		t.Errorf("accuracy %v, %v", e.Accuracy, err)
 	}
-	file, other := filepath.Join(t.TempDir(), "tuned.safetensors"), filepath.Join(t.TempDir(), "parts.safetensors")
+	file, other := filepath.Join(t.TempDir(), "tuned.safetensors"),
+		filepath.Join(t.TempDir(), "parts.safetensors")
 	must(t, "export", whole, "--out", file)
 	must(t, "export", parts, "--out", other)
 	before, after, resumed := opened(t, pretrained+"vit.safetensors"), opened(t, file), opened(t, other)
@@ -48,7 +52,11 @@ func TestFineTuning(t *testing.T) {
 			t.Errorf("%s has changed", name)
 		}
 	}
-	refuses(t, with(slices.DeleteFunc(tune(whole, "--epochs", "9", "--resume"), func(arg string) bool { return arg == "--train-only" || arg == "heads.*" || arg == "--init-skip" })), exitUsage,
+	refuses(t, with(slices.DeleteFunc(tune(whole, "--epochs", "9", "--resume"),
+		func(arg string) bool {
+			return arg == "--train-only" || arg == "heads.*" ||
+				arg == "--init-skip"
+		})), exitUsage,
 		"train_only", "resume with the --train-only of then")
 	for pattern, want := range map[string]string{
 		"fc.*":  `--train-only: no layer with parameters is named "fc.*"; there are "conv_proj"`,

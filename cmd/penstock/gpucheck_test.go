@@ -44,7 +44,8 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	dir := t.TempDir()
 	write := func(path, text string) {
 		path = filepath.Join(dir, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,7 +53,8 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	w := tar.NewWriter(&archive)
 	for name, text := range kit {
 		text = "#!/usr/bin/env bash\n" + text + "\n"
-		if err := w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755,
+			Size: int64(len(text))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.Write([]byte(text)); err != nil {
@@ -70,8 +72,10 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	}
 	write("kit/kit.tar.xz", string(packed))
 	write("kit/manifest", "commit 0123\n")
-	write("bin/ldd", "#!/bin/sh\n")                                                 // the programs are scripts
-	write("python/torch/__init__.py", "")                                           // whose libraries are looked for
+	// the programs are scripts
+	write("bin/ldd", "#!/bin/sh\n")
+	// whose libraries are looked for
+	write("python/torch/__init__.py", "")
 	write("python/torch/lib/libtorch.so", "")                                       //
 	write("root/scripts/gpu-check", string(mustRead(t, "../../scripts/gpu-check"))) // a checkout of its own
 	write("root/scripts/fixtures/generate.py", "")                                  //
@@ -80,8 +84,10 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 		write("root/"+folder+"/empty", "")
 	}
 	c := &gpuChecker{Cmd: exec.Command(filepath.Join(dir, "root/scripts/gpu-check"),
-		append([]string{"--kit", filepath.Join(dir, "kit"), "--out", filepath.Join(dir, "out")}, args...)...), out: filepath.Join(dir, "out")}
-	c.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "PYTHONPATH="+filepath.Join(dir, "python"))
+		append([]string{"--kit", filepath.Join(dir, "kit"), "--out", filepath.Join(dir, "out")},
+			args...)...), out: filepath.Join(dir, "out")}
+	c.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "PYTHONPATH="+
+		filepath.Join(dir, "python"))
 	c.Stdout, c.Stderr = &c.said, &c.said
 	return c
 }
@@ -116,7 +122,8 @@ func TestGPUCheckPasses(t *testing.T) {
 	t.Parallel()
 	c := newGPUChecker(t, goodKit(), "--cpu")
 	_ = c.Run() // the exit code is looked at
-	c.want(t, 0, "commit 0123", "| kit | passed |", "| first | passed |", "| train | passed |", "weights {'gpt': '0123456789abcdef'",
+	c.want(t, 0, "commit 0123", "| kit | passed |", "| first | passed |", "| train | passed |",
+		"weights {'gpt': '0123456789abcdef'",
 		"| tests | passed |", "| limits | passed |", "--devices cpu:0 --trial --only plain  1.00")
 }
 
@@ -124,18 +131,24 @@ func TestGPUCheckPasses(t *testing.T) {
 func TestGPUCheckSeesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	kit := goodKit()
-	kit["penstock"] = `[[ $* != *zb-h1* ]] || { echo '{"params_sha256":"1123456789abcdef0","step_ms_median":3.5}'; exit; }` + "\n" +
+	kit["penstock"] = `[[ $* != *zb-h1* ]] || { echo ` +
+		`'{"params_sha256":"1123456789abcdef0","step_ms_median":3.5}'; exit; }` + "\n" +
 		`[[ $* != *always* ]] || { echo "out of memory" >&2; exit 1; }` + "\n" + kit["penstock"]
-	kit["segment.test"] = `[[ $1 == -test.list ]] || { echo "=== RUN TestTwo"; echo "    an operator is wrong"; echo "--- FAIL: TestTwo (0.00s)"; exit 1; }`
+	kit["segment.test"] = `[[ $1 == -test.list ]] || { echo "=== RUN TestTwo"; echo "    an operator is ` +
+		`wrong"; echo "--- FAIL: TestTwo (0.00s)"; exit 1; }`
 	// A GPU that is lost ends a program at once.
-	kit["pipe.test"] = `[[ $1 == -test.list ]] || { echo "CUDA error: device-side assert triggered"; sleep 60; }`
+	kit["pipe.test"] = `[[ $1 == -test.list ]] || { echo "CUDA error: device-side assert triggered"; ` +
+		`sleep 60; }`
 	kit["bench"] = `[[ $* != *limits* ]] || { echo "bench: one row  2.00"; exit 1; }`
 	c := newGPUChecker(t, kit, "--cpu")
 	begun := time.Now()
 	_ = c.Run() // likewise
-	c.want(t, 1, "| kit | passed |", "| first | FAILED |", "stopped: this process cannot use the GPU any more", "| train | FAILED |",
-		"gpt, 2 stages, zb-h1: 1123456789abcdef", "want 0123456789abcdef", "gpt, 2 stages, always: exit code 1: out of memory", "| tests | FAILED |",
-		"segment: TestTwo", "an operator is wrong", "| speed | passed |", "| limits | FAILED |", "one row  2.00", "| overhead | passed |")
+	c.want(t, 1, "| kit | passed |", "| first | FAILED |",
+		"stopped: this process cannot use the GPU any more", "| train | FAILED |",
+		"gpt, 2 stages, zb-h1: 1123456789abcdef", "want 0123456789abcdef",
+		"gpt, 2 stages, always: exit code 1: out of memory", "| tests | FAILED |",
+		"segment: TestTwo", "an operator is wrong", "| speed | passed |", "| limits | FAILED |",
+		"one row  2.00", "| overhead | passed |")
 	if took := time.Since(begun); took > 40*time.Second {
 		t.Errorf("it took %v", took)
 	}

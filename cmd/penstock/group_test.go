@@ -28,7 +28,8 @@ func groupOf(t *testing.T, environment map[string]string, args ...string) (runOp
 }
 
 // threeOf4 is what torchrun says to the last of four processes.
-var threeOf4 = map[string]string{"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500",
+var threeOf4 = map[string]string{"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+	"MASTER_ADDR": "node7", "MASTER_PORT": "29500",
 	"TORCHELASTIC_USE_AGENT_STORE": "True", "PENSTOCK_TOKEN": "secret"}
 
 func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
@@ -41,16 +42,23 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{nil, nil, group.Config{}, 1},
 		{nil, []string{"--rank", "0", "--processes", "1"}, group.Config{Size: 1}, 1},
 		{threeOf4, nil, group.Config{Rank: 3, Size: 4, Address: "node7:29500", Token: "secret"}, 4},
-		{threeOf4, []string{"--stages", "5"}, group.Config{Rank: 3, Size: 4, Address: "node7:29500", Token: "secret"}, 5},
-		{threeOf4, []string{"--balance", "1,1,1,1,1,1"}, group.Config{Rank: 3, Size: 4, Address: "node7:29500", Token: "secret"}, 6},
-		{threeOf4, []string{"--rendezvous", "[::1]:7"}, group.Config{Rank: 3, Size: 4, Address: "[::1]:7", Token: "secret"}, 4},
-		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"}, group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
-		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"}, group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
-		{nil, []string{"--rank", "0", "--processes", "1", "--silence", "10s"}, group.Config{Size: 1, Silence: 10 * time.Second, Heartbeat: 2 * time.Second}, 1},
+		{threeOf4, []string{"--stages", "5"},
+			group.Config{Rank: 3, Size: 4, Address: "node7:29500", Token: "secret"}, 5},
+		{threeOf4, []string{"--balance", "1,1,1,1,1,1"},
+			group.Config{Rank: 3, Size: 4, Address: "node7:29500", Token: "secret"}, 6},
+		{threeOf4, []string{"--rendezvous", "[::1]:7"},
+			group.Config{Rank: 3, Size: 4, Address: "[::1]:7", Token: "secret"}, 4},
+		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"},
+			group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
+		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"},
+			group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
+		{nil, []string{"--rank", "0", "--processes", "1", "--silence", "10s"},
+			group.Config{Size: 1, Silence: 10 * time.Second, Heartbeat: 2 * time.Second}, 1},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
-			t.Errorf("%q: got %+v, %d stages, %v; want %+v, %d stages", row.args, p.member, p.stages, err, row.want, row.stages)
+			t.Errorf("%q: got %+v, %d stages, %v; want %+v, %d stages", row.args, p.member, p.stages, err,
+				row.want, row.stages)
 		}
 	}
 }
@@ -71,25 +79,34 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		args        []string
 		want        string
 	}{
-		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to 65535`},
+		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to ` +
+			`65535`},
 		{with("RANK", "4"), nil, `environment variable RANK is "4": WORLD_SIZE is 4; want 0 to 3`},
 		{nil, []string{"--rank", "1"}, "--rank and --processes: want both"},
 		{nil, []string{"--processes", "2"}, "--rank and --processes: want both"},
 		{nil, []string{"--rank", "2", "--processes", "2"}, "--rank 2: there are --processes 2; want 0 to 1"},
 		{nil, []string{"--rank", "1", "--processes", "2"}, "--processes 2 needs --rendezvous HOST:PORT"},
-		{nil, []string{"--rendezvous", "here:7"}, "--rendezvous here:7: this is one process; want --rank and --processes with it"},
-		{threeOf4, []string{"--stages", "2"}, "4 processes share 2 devices, and one device is in one process: want --stages 4 or more, or fewer processes"},
-		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"}, "--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
-		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"}, "--devices cuda:0,cuda:0,cuda:0: 3 for 4 stages"},
-		{threeOf4, []string{"--stages", "2", "--schedule", "interleaved", "--virtual", "2", "--devices", "cpu:0,cpu:1"}, "4 processes share 2 devices"},
+		{nil, []string{"--rendezvous", "here:7"},
+			"--rendezvous here:7: this is one process; want --rank and --processes with it"},
+		{threeOf4, []string{"--stages", "2"},
+			"4 processes share 2 devices, and one device is in one process: want --stages 4 or more, or " +
+				"fewer processes"},
+		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"},
+			"--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
+		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"},
+			"--devices cuda:0,cuda:0,cuda:0: 3 for 4 stages"},
+		{threeOf4, []string{"--stages", "2", "--schedule", "interleaved", "--virtual", "2", "--devices",
+			"cpu:0,cpu:1"}, "4 processes share 2 devices"},
 		{threeOf4, []string{"--stages", "3"}, "4 processes share 3 devices"},
 		{first(3), []string{"--replicas", "2"}, "--replicas 2: the group has 3 members"},
 		{first(2), []string{"--replicas", "3"}, "--replicas 3: the group has 2 members"},
-		{first(4), []string{"--replicas", "2", "--batch", "1"}, "--replicas 2: a --batch of 1 has fewer rows"},
+		{first(4), []string{"--replicas", "2", "--batch", "1"},
+			"--replicas 2: a --batch of 1 has fewer rows"},
 		{first(4), []string{"--replicas", "2", "--stages", "1"}, "2 processes share 1 device, "},
 		{first(1), []string{"--replicas", "600", "--stages", "2", "--batch", "600"},
 			"--replicas 600: 600 in one process, each with devices up to cpu:1, take more than the 1023"},
-		{with("WORLD_SIZE", "7"), nil, "--stages 7, one for each of 7 processes: mlp has 6 layers; want at most as many stages"},
+		{with("WORLD_SIZE", "7"), nil, "--stages 7, one for each of 7 processes: mlp has 6 layers; want " +
+			"at most as many stages"},
 	} {
 		_, err := groupOf(t, row.environment, row.args...)
 		if err == nil || !strings.HasPrefix(err.Error(), row.want) {
@@ -112,7 +129,8 @@ func TestFactsOfARun(t *testing.T) {
 		return out
 	}
 	plain := of()
-	for _, flag := range []string{"--model", "--set", "--data", "--stages", "--balance", "--devices", "--chunks", "--schedule", "--virtual", "--checkpoint",
+	for _, flag := range []string{"--model", "--set", "--data", "--stages", "--balance", "--devices",
+		"--chunks", "--schedule", "--virtual", "--checkpoint",
 		"--memory-limit", "--batch", "--seed", "--lr", "--resume", "--threads"} {
 		if _, ok := plain[flag]; !ok {
 			t.Errorf("%s is no fact", flag)
@@ -124,7 +142,8 @@ func TestFactsOfARun(t *testing.T) {
 	if got := plain["--lr"] + plain["--steps"] + plain["--balance"]; got != "" {
 		t.Errorf("what is left out has the values %q", got)
 	}
-	if a, b := of("--out", "a", "--trace", "b.json"), of("--out", "c", "--trace", "d.json", "--format", "json", "--rendezvous", "x:1"); !maps.Equal(a, b) || maps.Equal(a, plain) {
+	if a, b := of("--out", "a", "--trace", "b.json"), of("--out", "c", "--trace", "d.json", "--format",
+		"json", "--rendezvous", "x:1"); !maps.Equal(a, b) || maps.Equal(a, plain) {
 		t.Errorf("%v\n%v\n%v", a, b, plain)
 	}
 }
@@ -138,7 +157,8 @@ func TestTheManifestForKubernetes(t *testing.T) {
 	}
 	_, args, _ := strings.Cut(string(text), "exec penstock train ")
 	args, _, found := strings.Cut(args, "env:")
-	if !found || !strings.Contains(string(text), "replicas: 1\n") || !strings.Contains(string(text), "replicas: 3\n") {
+	if !found || !strings.Contains(string(text), "replicas: 1\n") ||
+		!strings.Contains(string(text), "replicas: 3\n") {
 		t.Fatalf("the manifest has no command line, or other replicas:\n%s", text)
 	}
 	if _, err := groupOf(t, threeOf4, strings.Fields(args)...); err != nil {
@@ -155,13 +175,18 @@ func TestDevicesOfProcesses(t *testing.T) {
 		ranks       []int
 		names       string
 	}{
-		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0,cpu:0"}, []int{0, 1, 2, 3}, "rank:0/cuda:0 rank:1/cuda:0 rank:2/cuda:0 rank:3/cpu:0"},
-		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cpu:0"}, []int{0, 1, 2, 3}, "rank:0/cpu:0 rank:1/cpu:0 rank:2/cpu:0 rank:3/cpu:0"},
+		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0,cpu:0"}, []int{0, 1, 2, 3},
+			"rank:0/cuda:0 rank:1/cuda:0 rank:2/cuda:0 rank:3/cpu:0"},
+		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cpu:0"}, []int{0, 1, 2, 3},
+			"rank:0/cpu:0 rank:1/cpu:0 rank:2/cpu:0 rank:3/cpu:0"},
 		{threeOf4, []string{"--devices", "cpu:7,cpu:6,cpu:5,cpu:4"}, nil, "cpu:7 cpu:6 cpu:5 cpu:4"},
-		{threeOf4, []string{"--schedule", "interleaved", "--set", "depth=6", "--devices", "cuda:0,cuda:0,cuda:0,cpu:0"}, []int{0, 1, 2, 3, 0, 1, 2, 3}, "rank:0/cuda:0 rank:1/cuda:0 rank:2/cuda:0 rank:3/cpu:0"},
+		{threeOf4, []string{"--schedule", "interleaved", "--set", "depth=6", "--devices",
+			"cuda:0,cuda:0,cuda:0,cpu:0"}, []int{0, 1, 2, 3, 0, 1, 2, 3},
+			"rank:0/cuda:0 rank:1/cuda:0 rank:2/cuda:0 rank:3/cpu:0"},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
-		if err != nil || !slices.Equal(p.config.Ranks, row.ranks) || strings.Join(p.config.DeviceNames(), " ") != row.names {
+		if err != nil || !slices.Equal(p.config.Ranks, row.ranks) ||
+			strings.Join(p.config.DeviceNames(), " ") != row.names {
 			t.Errorf("%q: ranks %v, %v", row.args, p.config.Ranks, err)
 		}
 	}

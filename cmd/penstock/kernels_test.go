@@ -64,7 +64,8 @@ func TestSlowKernelsAreTold(t *testing.T) {
 			stderr = must(t, args...).stderr
 		}
 		if got := strings.Count(stderr, was); got != tt.want {
-			t.Errorf("slow %v, to step %s: %d times %q, want %d:\n%s", tt.slow, tt.steps, got, was, tt.want, stderr)
+			t.Errorf("slow %v, to step %s: %d times %q, want %d:\n%s", tt.slow, tt.steps, got, was, tt.want,
+				stderr)
 		}
 		if got := strings.Contains(stderr, told); got != tt.slow {
 			t.Errorf("slow %v, to step %s: slow kernels told of: %v", tt.slow, tt.steps, got)

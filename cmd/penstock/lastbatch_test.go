@@ -6,10 +6,12 @@ import (
 	"testing"
 )
 
-// An epoch's last batch with fewer rows than replicas is refused before the first step, and nothing is written.
+// An epoch's last batch with fewer rows than replicas is refused before the first step, and nothing is
+// written.
 func TestShortLastBatch(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	run := []string{"train", "--model", "mlp", "--data", "synthetic", "--data-set", "train=50,test=10", "--replicas", "3", "--batch", "16", "--out", out}
+	run := []string{"train", "--model", "mlp", "--data", "synthetic", "--data-set", "train=50,test=10",
+		"--replicas", "3", "--batch", "16", "--out", out}
 	want := "--replicas 3: an epoch's last batch has 2 rows; want 2, or another batch size"
 	refuses(t, with(run, "--epochs", "1"), exitUsage, want)
 	if _, err := os.Stat(out); err == nil {

@@ -19,14 +19,17 @@ func TestLaunchRefuses(t *testing.T) {
 	} {
 		t.Setenv(token, "")
 		r := command(t, append([]string{"launch"}, row.args...)...)
-		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, row.want) || strings.Count(r.stderr, "\n") != 1 {
-			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %s", row.args, r.code, r.stdout, r.stderr, row.want)
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, row.want) ||
+			strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %s", row.args, r.code, r.stdout,
+				r.stderr, row.want)
 		}
 	}
 }
 
 func TestLaunchShowsTheHelpOfTrain(t *testing.T) {
-	if r := must(t, "launch", "--processes", "2", "--", "train", "--help"); r.stdout != must(t, "train", "--help").stdout {
+	if r := must(t, "launch", "--processes", "2", "--", "train", "--help"); r.stdout != must(t, "train",
+		"--help").stdout {
 		t.Errorf("got %s", r.stdout)
 	}
 }

@@ -27,7 +27,8 @@ func history(t testing.TB, out string) metrics.History {
 }
 
 // ofTime are fields that differ from run to run.
-var ofTime = cmp.Options{cmpopts.IgnoreFields(metrics.Step{}, "Time", "SamplesPerSecond", "PeakBytes"), cmpopts.IgnoreFields(metrics.Test{}, "Time")}
+var ofTime = cmp.Options{cmpopts.IgnoreFields(metrics.Step{}, "Time", "SamplesPerSecond", "PeakBytes"),
+	cmpopts.IgnoreFields(metrics.Test{}, "Time")}
 
 // A line for each step has what was measured, and tests in between change nothing else. An epoch has
 // 8 steps.
@@ -35,12 +36,14 @@ func TestMetrics(t *testing.T) {
 	args := with(small, "--steps", "10", "--clip-norm", "1", "--balance", "3,3", "--lr-schedule", "cosine")
 	want := sha(t, args...)
 	out := filepath.Join(t.TempDir(), "out")
-	steps, done := lines(t, must(t, with(args, "--out", out, "--test-every", "4", "--format", "json")...).stdout)
+	steps, done := lines(t, must(t, with(args, "--out", out, "--test-every", "4", "--format",
+		"json")...).stdout)
 	if done.ParamsSHA256 != want {
 		t.Error("other weights than without tests in between")
 	}
 	h := history(t, out)
-	if len(h.Steps) != 10 || len(h.Tests) != 3 || h.Tests[0].Step != 4 || h.Tests[1].Step != 8 || h.Tests[2].Step != 10 {
+	if len(h.Steps) != 10 || len(h.Tests) != 3 || h.Tests[0].Step != 4 || h.Tests[1].Step != 8 ||
+		h.Tests[2].Step != 10 {
 		t.Fatalf("%+v", h)
 	}
 	if got := *h.Tests[2].Accuracy; got != *done.TestAccuracy {
@@ -51,7 +54,8 @@ func TestMetrics(t *testing.T) {
 		if got := (stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.PeakBytes}); !cmp.Equal(got, said) {
 			t.Errorf("line %+v, the run says %+v", got, said)
 		}
-		if s.Epoch != i/8 || s.LR <= 0 || i > 0 && s.LR >= h.Steps[i-1].LR || s.GradNorm == nil || *s.GradNorm <= 0 {
+		if s.Epoch != i/8 || s.LR <= 0 || i > 0 && s.LR >= h.Steps[i-1].LR || s.GradNorm == nil ||
+			*s.GradNorm <= 0 {
 			t.Errorf("%+v", s)
 		}
 		if age := time.Since(time.UnixMilli(int64(1000 * s.Time))); age < 0 || age > time.Hour {
@@ -116,12 +120,14 @@ func TestMetricsOfAKilledRun(t *testing.T) {
 func TestMetricsOfProcesses(t *testing.T) {
 	dir := t.TempDir()
 	out, events := filepath.Join(dir, "out"), filepath.Join(dir, "events")
-	p := begin(t, nil, launched(2, with(small, "--steps", "3", "--test-every", "2", "--balance", "3,3", "--out", out, "--tensorboard", events)...)...)
+	p := begin(t, nil, launched(2, with(small, "--steps", "3", "--test-every", "2", "--balance", "3,3",
+		"--out", out, "--tensorboard", events)...)...)
 	if code := p.end(t); code != exitDone {
 		t.Fatalf("exit code %d: %s", code, p.said(0))
 	}
 	h := history(t, out)
-	if len(h.Steps) != 3 || len(h.Tests) != 2 || len(h.Steps[0].PeakBytes) != 2 || h.Steps[0].PeakBytes[1] == 0 {
+	if len(h.Steps) != 3 || len(h.Tests) != 2 || len(h.Steps[0].PeakBytes) != 2 ||
+		h.Steps[0].PeakBytes[1] == 0 {
 		t.Errorf("%+v", h)
 	}
 	if files, err := os.ReadDir(events); err != nil || len(files) != 1 {
@@ -136,12 +142,14 @@ func TestMetricsRefused(t *testing.T) {
 	if err := os.WriteFile(file, []byte("my notes\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if r := command(t, with(small, "--steps", "1", "--out", dir)...); r.code != exitFailed || r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --out "+dir+" cannot be written: ") {
+	if r := command(t, with(small, "--steps", "1", "--out", dir)...); r.code != exitFailed ||
+		r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --out "+dir+" cannot be written: ") {
 		t.Errorf("%+v", r)
 	}
 	for _, path := range []string{file, filepath.Join(file, "events")} {
 		r := command(t, with(small, "--steps", "1", "--tensorboard", path)...)
-		if r.code == exitDone || r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --tensorboard "+path+" cannot be written: ") {
+		if r.code == exitDone || r.stdout != "" ||
+			!strings.HasPrefix(r.stderr, "penstock: --tensorboard "+path+" cannot be written: ") {
 			t.Errorf("%+v", r)
 		}
 	}

@@ -103,7 +103,8 @@ func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int,
 	}
 	device.ResetPeak()
 	j.effective = fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
-	fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried, t.Faster)
+	fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried,
+		t.Faster)
 	return t.N, nil
 }
 

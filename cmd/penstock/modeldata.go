@@ -95,7 +95,8 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 			f.window, f.dataName)
 	case f.dataName == "synthetic" && f.dataDir != "":
 		return badUsage("--data-dir %s: it is for data with files, and synthetic has none", f.dataDir)
-	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "": // fashion-mnist has a usual place
+	// fashion-mnist has a usual place
+	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "":
 		return badUsage("--data %s needs --data-dir PATH, where its files are", f.dataName)
 	}
 	if err := data.Set(f.dataName, &f.data, f.dataSettings); err != nil {

@@ -90,7 +90,8 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 }
 
 func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
-	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(barCells),
+	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(barCells),
 		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
 		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
 }
@@ -226,7 +227,8 @@ func (r *reporter) done(o doneLine) error {
 		line("peak memory", "%s", r.memory(r.peaks))
 	}
 	if o.SafeLimitBytes != nil {
-		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead", slices.Max(o.SafeLimitBytes))
+		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead",
+			slices.Max(o.SafeLimitBytes))
 	}
 	if o.PeakResidentBytes > 0 {
 		line("process", "%s resident, at most %s", formatBytes(o.ResidentBytes),

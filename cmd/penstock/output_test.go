@@ -27,25 +27,30 @@ func verbLines(t *testing.T) map[string][]string {
 	program, saved := textFile(t, "program.csv", "0F0,0B0\n"), filepath.Join(t.TempDir(), "out")
 	must(t, with(small, "--steps", "1", "--out", saved)...)
 	return map[string][]string{
-		"penstock":                       {},
-		"penstock help":                  {"help", "train"},
-		"penstock version":               {"version"},
-		"penstock models":                {"models"},
-		"penstock balance":               {"balance", "--costs", "1,2,3", "--stages", "2"},
-		"penstock profile":               profiled(),
-		"penstock train":                 with(small, "--steps", "1"),
-		"penstock eval":                  {"eval", saved},
-		"penstock predict":               {"predict", saved, numbersFile(t, "1, 28, 28", make([]float32, 784)...)},
-		"penstock tokenize":              {"tokenize", textFile(t, "a.txt", "the stages"), "--tokenizer", "../../tokenizer/testdata", "--out", filepath.Join(t.TempDir(), "a.bin")},
-		"penstock export":                {"export", saved, "--out", filepath.Join(t.TempDir(), "model.safetensors")},
-		"penstock checkpoint":            {"checkpoint"},
-		"penstock checkpoint inspect":    {"checkpoint", "inspect", saved},
-		"penstock checkpoint merge":      {"checkpoint", "merge", saved, "--out", filepath.Join(t.TempDir(), "model.safetensors")},
-		"penstock checkpoint verify":     {"checkpoint", "verify", saved},
-		"penstock remat":                 {"remat"},
-		"penstock remat check":           {"remat", "check", chain, plan},
-		"penstock remat compare":         {"remat", "compare", chain},
-		"penstock remat curve":           {"remat", "curve", chain, "--out", filepath.Join(t.TempDir(), "curve.svg")},
+		"penstock":         {},
+		"penstock help":    {"help", "train"},
+		"penstock version": {"version"},
+		"penstock models":  {"models"},
+		"penstock balance": {"balance", "--costs", "1,2,3", "--stages", "2"},
+		"penstock profile": profiled(),
+		"penstock train":   with(small, "--steps", "1"),
+		"penstock eval":    {"eval", saved},
+		"penstock predict": {"predict", saved,
+			numbersFile(t, "1, 28, 28", make([]float32, 784)...)},
+		"penstock tokenize": {"tokenize", textFile(t, "a.txt", "the stages"), "--tokenizer",
+			"../../tokenizer/testdata", "--out", filepath.Join(t.TempDir(), "a.bin")},
+		"penstock export": {"export", saved, "--out",
+			filepath.Join(t.TempDir(), "model.safetensors")},
+		"penstock checkpoint":         {"checkpoint"},
+		"penstock checkpoint inspect": {"checkpoint", "inspect", saved},
+		"penstock checkpoint merge": {"checkpoint", "merge", saved, "--out",
+			filepath.Join(t.TempDir(), "model.safetensors")},
+		"penstock checkpoint verify": {"checkpoint", "verify", saved},
+		"penstock remat":             {"remat"},
+		"penstock remat check":       {"remat", "check", chain, plan},
+		"penstock remat compare":     {"remat", "compare", chain},
+		"penstock remat curve": {"remat", "curve", chain, "--out",
+			filepath.Join(t.TempDir(), "curve.svg")},
 		"penstock remat explain":         {"remat", "explain", chain, "--limit", "30MiB"},
 		"penstock remat solve":           {"remat", "solve", chain, "--limit", "30MiB"},
 		"penstock plan":                  {"plan", chain, "--stages", "2", "--chunks", "2"},
@@ -97,7 +102,8 @@ func brokenOutputs(t *testing.T) map[string]*os.File {
 	}
 	reader.Close()
 	t.Cleanup(func() { errors.Join(full.Close(), closed.Close(), pipe.Close()) })
-	return map[string]*os.File{"no space left on device": full, "bad file descriptor": closed, "broken pipe": pipe}
+	return map[string]*os.File{"no space left on device": full, "bad file descriptor": closed,
+		"broken pipe": pipe}
 }
 
 // Every verb, help of every verb, and --format json where there is one: if its output cannot be
@@ -112,7 +118,10 @@ func TestOutputIsChecked(t *testing.T) {
 		}
 		all = append(all, args, append(strings.Fields(path)[1:], "--help"))
 	}
-	for _, path := range []string{"penstock models", "penstock balance", "penstock plan", "penstock profile", "penstock train", "penstock eval", "penstock checkpoint inspect", "penstock remat compare", "penstock remat explain", "penstock remat solve", "penstock schedule compare"} {
+	for _, path := range []string{"penstock models", "penstock balance", "penstock plan",
+		"penstock profile", "penstock train", "penstock eval", "penstock checkpoint inspect",
+		"penstock remat compare", "penstock remat explain", "penstock remat solve",
+		"penstock schedule compare"} {
 		all = append(all, with(lines[path], "--format", "json"))
 	}
 	outputs := brokenOutputs(t)
@@ -124,7 +133,8 @@ func TestOutputIsChecked(t *testing.T) {
 			}
 			stdout := outputs[why]
 			var stderr bytes.Buffer
-			if code := run(context.Background(), args, stdout, &stderr); code != exitFailed || !strings.Contains(stderr.String(), why) {
+			if code := run(context.Background(), args, stdout, &stderr); code != exitFailed ||
+				!strings.Contains(stderr.String(), why) {
 				t.Errorf("%q, %s: exit code %d, stderr %q", args, why, code, &stderr)
 			}
 		}
@@ -135,7 +145,8 @@ func TestOutputIsChecked(t *testing.T) {
 func TestClosedOutputIsFoundFirst(t *testing.T) {
 	closed := brokenOutputs(t)["bad file descriptor"]
 	out := filepath.Join(t.TempDir(), "out")
-	for _, args := range [][]string{with(small, "--steps", "1", "--out", out), profiled("--out", out), {"balance", "--model", "mlp", "--stages", "2"},
+	for _, args := range [][]string{with(small, "--steps", "1", "--out", out), profiled("--out", out),
+		{"balance", "--model", "mlp", "--stages", "2"},
 		{"plan", "--model", "mlp", "--batch", "8", "--out", out}} {
 		torchtest.Check(t)
 		var stderr bytes.Buffer
@@ -180,8 +191,10 @@ func TestClosedAtStart(t *testing.T) {
 		if err != nil && !errors.As(err, &exit) {
 			t.Fatal(err)
 		}
-		if code := cmd.ProcessState.ExitCode(); code != row.code || !strings.Contains(stderr.String(), row.want) {
-			t.Errorf("%s %q: exit code %d, want %d; stderr %q", row.shell, row.args, code, row.code, stderr.String())
+		if code := cmd.ProcessState.ExitCode(); code != row.code ||
+			!strings.Contains(stderr.String(), row.want) {
+			t.Errorf("%s %q: exit code %d, want %d; stderr %q", row.shell, row.args, code, row.code,
+				stderr.String())
 		}
 	}
 }

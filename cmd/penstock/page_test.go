@@ -31,7 +31,8 @@ func TestReport(t *testing.T) {
 		!strings.HasPrefix(run.Facts[0].Value, "penstock train --model mlp --data synthetic ") {
 		t.Errorf("%+v", run)
 	}
-	if got, want := len(run.Ran.Events), len(run.Plan.Program.Workers[0])+len(run.Plan.Program.Workers[1]); got != want {
+	if got, want := len(run.Ran.Events), len(run.Plan.Program.Workers[0])+
+		len(run.Plan.Program.Workers[1]); got != want {
 		t.Errorf("%d actions ran, and %d were planned", got, want)
 	}
 	if run.Planned == nil || run.Planned.Makespan() != run.Plan.Step() || run.Planned.Events[0].Live == 0 {
@@ -78,7 +79,8 @@ func TestReportOfProcesses(t *testing.T) {
 // another program than was searched, and of a machine with links.
 func TestReportOfAPlan(t *testing.T) {
 	dir := t.TempDir()
-	file, page, chain := filepath.Join(dir, "plan.json"), filepath.Join(dir, "plan.html"), filepath.Join(dir, "mlp.json")
+	file, page, chain := filepath.Join(dir, "plan.json"), filepath.Join(dir, "plan.html"),
+		filepath.Join(dir, "mlp.json")
 	must(t, "profile", "--model", "mlp", "--batch", "16", "--repeats", "1", "--out", chain)
 	machine := textFile(t, "machine.json", `{"version":1,
 		"devices":[{"name":"a gpu","count":2,"bytes":80000000,"threads":1,"speed":2}],
@@ -109,12 +111,14 @@ func TestReportOfAPlan(t *testing.T) {
 		}
 		for w, d := range run.Plan.Devices {
 			if most[w] == 0 || most[w] > d.Peak || d.Peak != line.Peak[w] {
-				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", title, d.Name,
+				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", title,
+					d.Name,
 					most[w], d.Peak, line.Peak[w])
 			}
 		}
 		if took := us(run.Planned.Makespan()); took != line.Step || line.LowerBound > line.Step {
-			t.Errorf("%s: a timeline of %v us, a step of %v, none below %v", title, took, line.Step, line.LowerBound)
+			t.Errorf("%s: a timeline of %v us, a step of %v, none below %v", title, took, line.Step,
+				line.LowerBound)
 		}
 		if r := must(t, "report", file, "--out", page); r.stdout != title+": a planned step\n" {
 			t.Errorf("%s: %+v", title, r)
@@ -147,14 +151,18 @@ func TestRunsKeepHowTheyEnded(t *testing.T) {
 		return run
 	}
 	failed, good := filepath.Join(dir, "failed"), filepath.Join(dir, "good")
-	if r := command(t, with(small, "--steps", "5", "--lr", "1e30", "--out", failed)...); r.code != exitFailed {
+	if r := command(t, with(small, "--steps", "5", "--lr", "1e30", "--out",
+		failed)...); r.code != exitFailed {
 		t.Fatalf("%+v", r)
 	}
-	if run := kept(failed); run.Ended.How != "failed" || !strings.HasPrefix(run.Ended.Why, "step 2: loss NaN") || run.Title != "mlp on synthetic" || run.Last != 5 {
+	if run := kept(failed); run.Ended.How != "failed" ||
+		!strings.HasPrefix(run.Ended.Why, "step 2: loss NaN") || run.Title != "mlp on synthetic" ||
+		run.Last != 5 {
 		t.Errorf("%+v: %+v", run.Ended, run)
 	}
 	must(t, "report", failed, "--out", filepath.Join(dir, "report.html"))
-	frozen := with(small, "--stages", "2", "--balance", "3,3", "--checkpoint", "optimal", "--train-only", "fc", "--out", good)
+	frozen := with(small, "--stages", "2", "--balance", "3,3", "--checkpoint", "optimal", "--train-only",
+		"fc", "--out", good)
 	must(t, with(frozen, "--steps", "4")...)
 	first := kept(good)
 	if first.Ended.How != "finished" || first.Ended.Why != "" || first.Step != 3 {
@@ -166,7 +174,8 @@ func TestRunsKeepHowTheyEnded(t *testing.T) {
 		}
 	}
 	must(t, with(frozen, "--steps", "4", "--resume")...) // which has nothing left to do
-	if run := kept(good); run.Ended.How != "finished" || run.Ended.Time <= first.Ended.Time || run.Last != 4 || run.Step != 3 || run.Ran == nil {
+	if run := kept(good); run.Ended.How != "finished" || run.Ended.Time <= first.Ended.Time ||
+		run.Last != 4 || run.Step != 3 || run.Ran == nil {
 		t.Errorf("%+v: %+v", run.Ended, run)
 	}
 }
@@ -176,7 +185,8 @@ func TestRunsKeepHowTheyEnded(t *testing.T) {
 func TestDashboard(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
 	must(t, with(small, "--steps", "3", "--out", out)...)
-	p := begin(t, nil, with(small, "--steps", "1000000", "--balance", "3,3", "--out", out, "--resume", "--dashboard", ":0")...)
+	p := begin(t, nil, with(small, "--steps", "1000000", "--balance", "3,3", "--out", out, "--resume",
+		"--dashboard", ":0")...)
 	var url string
 	for began := time.Now(); url == "" && time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
 		if _, rest, ok := strings.Cut(p.stderr.String(), "dashboard: "); ok {
@@ -212,7 +222,8 @@ func TestDashboard(t *testing.T) {
 		}
 		return string(text[:n])
 	}
-	if page := get(""); !strings.Contains(page, `"steps":[[1,0,`) || !strings.Contains(page, `"title":"mlp on synthetic"`) {
+	if page := get(""); !strings.Contains(page, `"steps":[[1,0,`) ||
+		!strings.Contains(page, `"title":"mlp on synthetic"`) {
 		t.Errorf("the page is %d bytes without the first step", len(page))
 	}
 	if text := get("events?after=3.3.0"); !strings.Contains(text, "event: run\ndata: {") {
@@ -234,9 +245,10 @@ func TestDashboardRefused(t *testing.T) {
 	defer taken.Close()
 	out := filepath.Join(t.TempDir(), "run")
 	for at, want := range map[string]string{
-		taken.Addr().String(): "--dashboard " + taken.Addr().String() + ": bind: address already in use; want an address of this machine with a port that is free",
-		"192.0.2.1:0":         "--dashboard 192.0.2.1:0: bind: cannot assign requested address",
-		"8080":                "--dashboard 8080: want HOST:PORT",
+		taken.Addr().String(): "--dashboard " + taken.Addr().String() +
+			": bind: address already in use; want an address of this machine with a port that is free",
+		"192.0.2.1:0": "--dashboard 192.0.2.1:0: bind: cannot assign requested address",
+		"8080":        "--dashboard 8080: want HOST:PORT",
 	} {
 		r := command(t, with(small, "--steps", "1", "--out", out, "--dashboard", at)...)
 		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, want) {

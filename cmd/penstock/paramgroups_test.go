@@ -36,15 +36,18 @@ func TestParameterGroups(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, with(args, "--group", "*.bias:weight-decay=0", "--out", out)...)
 	must(t, "train", "--config", filepath.Join(out, configName), "--steps", "4", "--resume")
-	refuses(t, with(args, "--steps", "5", "--group", "*.bias:weight-decay=1", "--out", out, "--resume"), exitUsage,
-		`optimizer.settings.group is ["*.bias:weight-decay=0"] there and ["*.bias:weight-decay=1"] here; resume with the --group of then`)
+	refuses(t, with(args, "--steps", "5", "--group", "*.bias:weight-decay=1", "--out", out, "--resume"),
+		exitUsage,
+		`optimizer.settings.group is ["*.bias:weight-decay=0"] there and ["*.bias:weight-decay=1"] here; `+
+			`resume with the --group of then`)
 	for text, part := range map[string]string{
-		"fc.*":               `--group "fc.*": want PATTERN:scale=X,weight-decay=W`,
-		":scale=1":           "want PATTERN",
-		"*:scale=-1":         "finite and not negative",
-		"*:scale=0":          "want PATTERN",
-		"*:momentum=1":       "want PATTERN",
-		"body.*:scale=0.1":   "--group body.*:scale=0.1: no parameter of mlp has such a name, of which there are 6 from fc1.weight to fc.bias",
+		"fc.*":         `--group "fc.*": want PATTERN:scale=X,weight-decay=W`,
+		":scale=1":     "want PATTERN",
+		"*:scale=-1":   "finite and not negative",
+		"*:scale=0":    "want PATTERN",
+		"*:momentum=1": "want PATTERN",
+		"body.*:scale=0.1": "--group body.*:scale=0.1: no parameter of mlp has such a name, of which " +
+			"there are 6 from fc1.weight to fc.bias",
 		"*:weight-decay=NaN": "finite and not negative",
 	} {
 		refuses(t, with(args, "--group", text), exitUsage, part)

@@ -44,7 +44,8 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 		is, self := strings.Trim(flag.Value.String(), "[]"), f.planned == auto
 		switch {
 		case !flag.Changed && has == "", flag.Changed && is == has,
-			flag.Changed && (name == "data" || slices.Contains(dataOnly, name) || self && slices.Contains(keptByAuto, name)):
+			flag.Changed && (name == "data" || slices.Contains(dataOnly, name) || self &&
+				slices.Contains(keptByAuto, name)):
 			continue
 		case flag.Changed && !(self && name == "devices"): // which may have them in another order
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
@@ -78,10 +79,12 @@ func (l searchLine) flags() map[string]string {
 	virtual := max(l.Virtual, 1)
 	text := func(x any) string { return strings.Trim(fmt.Sprint(x), "[]") }
 	out := map[string]string{
-		"model": l.Model, "set": strings.Join(l.Settings, ","), "batch": text(l.Batch), "optimizer": l.Optimizer,
-		"balance": numbers(l.Balance), "stages": text(len(l.Balance) / virtual), "schedule": l.Schedule,
+		"model": l.Model, "set": strings.Join(l.Settings, ","), "batch": text(l.Batch),
+		"optimizer": l.Optimizer,
+		"balance":   numbers(l.Balance), "stages": text(len(l.Balance) / virtual), "schedule": l.Schedule,
 		"virtual": text(virtual), "chunks": text(l.Chunks), "threads": text(max(l.Threads, 1)),
-		"autocast": text(l.Autocast), "train-only": strings.Join(l.TrainOnly, ","), "checkpoint": string(pipe.Optimal),
+		"autocast": text(l.Autocast), "train-only": strings.Join(l.TrainOnly, ","),
+		"checkpoint":   string(pipe.Optimal),
 		"memory-limit": strings.TrimPrefix(text(l.Limit), "0"), "momentum": text(usualMomentum(l.Optimizer)),
 	}
 	if l.Momentum != nil {
@@ -149,12 +152,14 @@ func parsePlan(text []byte) (line searchLine, err error) {
 	return line, line.check()
 }
 
-// check refuses a plan that makes no sense, with the field that is wrong. What its flags refuse is left to them.
+// check refuses a plan that makes no sense, with the field that is wrong. What its flags refuse is left
+// to them.
 func (l searchLine) check() error {
 	virtual, named := max(l.Virtual, 1), l.named()
 	switch {
 	case l.Model == "":
-		return errors.New("model is missing; want a plan of penstock plan --model; the layers of a chain are " +
+		return errors.New("model is missing; want a plan of penstock plan --model; the layers of a chain " +
+			"are " +
 			"not those of a model")
 	case l.Replicas > 1:
 		return fmt.Errorf("replicas is %d; want a plan of one pipeline", l.Replicas)

@@ -107,7 +107,8 @@ func (p *process) after(t *testing.T, step int) {
 	}
 }
 
-// end waits for the end of the process and returns its exit code. A process that hangs ends the test, which shows where.
+// end waits for the end of the process and returns its exit code. A process that hangs ends the test,
+// which shows where.
 func (p *process) end(t *testing.T) int {
 	t.Helper()
 	code, ended := p.endWithin(t, proctest.Limit)
@@ -182,10 +183,13 @@ func TestProcessesTrainAsOne(t *testing.T) {
 	other := with(args, "--schedule", "1f1b", "--checkpoint", "always")
 	runs := [][]string{
 		launched(3, other...),
-		launched(2, "train", "--model", "mlp", "--data", "synthetic", "--batch", "128", "--chunks", "4", "--format", "json", "--steps", "4", "--clip-norm", "0.5"), // measured and cut
+		// measured and cut
+		launched(2, "train", "--model", "mlp", "--data", "synthetic", "--batch", "128", "--chunks", "4",
+			"--format", "json", "--steps", "4", "--clip-norm", "0.5"),
 	}
 	if draws.Full {
-		runs = append(runs, launched(1, args...), launched(2, args...), launched(3, args...), launched(2, other...))
+		runs = append(runs, launched(1, args...), launched(2, args...), launched(3, args...),
+			launched(2, other...))
 	}
 	for _, run := range runs {
 		p := begin(t, nil, run...)
@@ -193,7 +197,9 @@ func TestProcessesTrainAsOne(t *testing.T) {
 			t.Fatalf("%q: exit code %d, stderr:\n%s", run, code, p.stderr)
 		}
 		steps, done := lines(t, p.stdout.String())
-		if len(steps) != 4 || done.ParamsSHA256 != want.ParamsSHA256 || *done.TestAccuracy != *want.TestAccuracy || min(len(steps[0].PeakBytes), len(done.SafeLimitBytes)) < 2 {
+		if len(steps) != 4 || done.ParamsSHA256 != want.ParamsSHA256 ||
+			*done.TestAccuracy != *want.TestAccuracy ||
+			min(len(steps[0].PeakBytes), len(done.SafeLimitBytes)) < 2 {
 			t.Errorf("%q: got %d steps, %+v; want %+v", run, len(steps), done, want)
 		}
 		for _, line := range strings.Split(p.words(), "\n") {
@@ -207,11 +213,13 @@ func TestProcessesTrainAsOne(t *testing.T) {
 // Without a launcher processes say themselves which they are.
 func TestProcessesStartedByHand(t *testing.T) {
 	args := with(inThree, "--steps", "2", "--processes", "2", "--rendezvous", proctest.Address(t))
-	one, zero := begin(t, []string{token + "=a"}, with(args, "--rank", "1")...), begin(t, []string{token + "=a"}, with(args, "--rank", "0")...)
+	one, zero := begin(t, []string{token + "=a"}, with(args, "--rank", "1")...),
+		begin(t, []string{token + "=a"}, with(args, "--rank", "0")...)
 	if a, b := zero.end(t), one.end(t); a != exitDone || b != exitDone {
 		t.Fatalf("exit codes %d and %d, stderr:\n%s\n%s", a, b, zero.stderr, one.stderr)
 	}
-	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t, with(small, "--steps", "2")...) || one.stdout.String() != "" || one.words() != "" {
+	if _, done := lines(t, zero.stdout.String()); done.ParamsSHA256 != sha(t,
+		with(small, "--steps", "2")...) || one.stdout.String() != "" || one.words() != "" {
 		t.Errorf("rank 0 wrote %s; rank 1 wrote %q and %q", zero.stdout, one.stdout, one.stderr)
 	}
 }
@@ -231,11 +239,14 @@ func TestASignalToALauncher(t *testing.T) {
 	}
 	told := fmt.Sprintf("penstock: interrupted after step %d; saved in %s/step-", steps[0], out)
 	for rank := range 3 {
-		if got := p.said(rank); !strings.HasPrefix(strings.TrimPrefix(got, "\nfinishing the step; Ctrl-C again ends at once\n"), told) || strings.Contains(got, "To go on:") != (rank == 0) {
+		if got := p.said(rank); !strings.HasPrefix(strings.TrimPrefix(got,
+			"\nfinishing the step; Ctrl-C again ends at once\n"), told) ||
+			strings.Contains(got, "To go on:") != (rank == 0) {
 			t.Errorf("rank %d says %q", rank, got)
 		}
 	}
-	if want := "launch --processes 3 -- train"; !strings.Contains(p.said(0), want) || !strings.HasSuffix(p.said(0), " --resume\n") {
+	if want := "launch --processes 3 -- train"; !strings.Contains(p.said(0), want) ||
+		!strings.HasSuffix(p.said(0), " --resume\n") {
 		t.Errorf("rank 0 says %q, without %q", p.said(0), want)
 	}
 	wantGoesOn(t, out, steps[0]+2, 2)
@@ -250,7 +261,8 @@ func wantGoesOn(t *testing.T, out string, to int64, processes int) {
 	if code := p.end(t); code != exitDone {
 		t.Fatalf("going on: exit code %d, stderr:\n%s", code, p.stderr)
 	}
-	if _, done := lines(t, p.stdout.String()); done.Steps != to || done.ParamsSHA256 != sha(t, with(small, "--steps", fmt.Sprint(to))...) {
+	if _, done := lines(t, p.stdout.String()); done.Steps != to ||
+		done.ParamsSHA256 != sha(t, with(small, "--steps", fmt.Sprint(to))...) {
 		t.Errorf("going on to step %d: %+v: other weights than without a failure", to, done)
 	}
 }
@@ -284,9 +296,11 @@ func TestALostProcess(t *testing.T) {
 		rank    int
 		silence string
 		why     string
-	}{{syscall.SIGKILL, 1, "20m", "connection"}, {syscall.SIGSTOP, 2, "3s", "nothing was heard of it for 3s"}} {
+	}{{syscall.SIGKILL, 1, "20m", "connection"}, {syscall.SIGSTOP, 2, "3s",
+		"nothing was heard of it for 3s"}} {
 		out := filepath.Join(t.TempDir(), "out")
-		p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out, "--save-every", "3", "--silence", row.silence)...)...)
+		p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out, "--save-every",
+			"3", "--silence", row.silence)...)...)
 		p.after(t, 4)
 		var others []int
 		for rank := range 3 {
@@ -302,16 +316,20 @@ func TestALostProcess(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		took := time.Since(began)
-		if silent := row.signal == syscall.SIGSTOP; slices.ContainsFunc(others, proctest.Runs) || silent && took < time.Second {
-			t.Fatalf("%v to rank %d: the others run %v, after %v", row.signal, row.rank, slices.ContainsFunc(others, proctest.Runs), took)
+		if silent := row.signal == syscall.SIGSTOP; slices.ContainsFunc(others, proctest.Runs) || silent &&
+			took < time.Second {
+			t.Fatalf("%v to rank %d: the others run %v, after %v", row.signal, row.rank,
+				slices.ContainsFunc(others, proctest.Runs), took)
 		}
 		if code := p.end(t); code != exitFailed {
 			t.Errorf("%v to rank %d: exit code %d", row.signal, row.rank, code)
 		}
 		for rank := range 3 {
 			said := p.said(rank)
-			if want := fmt.Sprintf("rank %d is lost: ", row.rank); rank != row.rank && !(strings.Count(said, want) == 1 && strings.Contains(said, row.why)) {
-				t.Errorf("%v to rank %d: rank %d says %q, without %q and %q", row.signal, row.rank, rank, said, want, row.why)
+			if want := fmt.Sprintf("rank %d is lost: ", row.rank); rank != row.rank &&
+				!(strings.Count(said, want) == 1 && strings.Contains(said, row.why)) {
+				t.Errorf("%v to rank %d: rank %d says %q, without %q and %q", row.signal, row.rank, rank,
+					said, want, row.why)
 			}
 		}
 		if saved := lastStep(t, out); row.signal == syscall.SIGKILL || draws.Full {
@@ -340,7 +358,8 @@ func TestKills(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	args := with(inThree, "--steps", "1000000", "--out", out, "--save-every", "1", "--silence", "20m")
-	p := begin(t, nil, append([]string{"launch", "--processes", "3", "--restarts", fmt.Sprint(kills), "--"}, args...)...)
+	p := begin(t, nil, append([]string{"launch", "--processes", "3", "--restarts", fmt.Sprint(kills), "--"},
+		args...)...)
 	steps := func() int { return strings.Count(p.stdout.String(), "\n") }
 	await := func(what string, done func() bool) {
 		for until := time.Now().Add(proctest.Limit); !done(); time.Sleep(time.Millisecond) {
@@ -363,7 +382,8 @@ func TestKills(t *testing.T) {
 		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
 		await(again, func() bool { return strings.Contains(p.stderr.String(), again) })
 		for line := range strings.Lines(p.stderr.String()) {
-			if strings.HasSuffix(line, again) && !strings.Contains(line, fmt.Sprintf("rank %d was ended by signal 9 (killed)", rank)) {
+			if strings.HasSuffix(line, again) &&
+				!strings.Contains(line, fmt.Sprintf("rank %d was ended by signal 9 (killed)", rank)) {
 				t.Errorf("kill %d, of rank %d after %v: %s", kill, rank, moment, line)
 			}
 		}
@@ -384,9 +404,12 @@ func TestKills(t *testing.T) {
 
 // A process waits for the others for as long as it is told, and says who has not come.
 func TestAProcessThatDoesNotCome(t *testing.T) {
-	for rank, want := range []string{"rank 1 of 2 did not come to 127.0.0.1:", "rank 1 of 2 calls rank 0 at "} {
-		r := command(t, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous", proctest.Address(t), "--join-timeout", "1s")...)
-		if r.code != exitFailed || !strings.Contains(r.stderr, want) || !strings.Contains(r.stderr, "more time (--join-timeout)") {
+	for rank, want := range []string{"rank 1 of 2 did not come to 127.0.0.1:",
+		"rank 1 of 2 calls rank 0 at "} {
+		r := command(t, with(inThree, "--processes", "2", "--rank", fmt.Sprint(rank), "--rendezvous",
+			proctest.Address(t), "--join-timeout", "1s")...)
+		if r.code != exitFailed || !strings.Contains(r.stderr, want) ||
+			!strings.Contains(r.stderr, "more time (--join-timeout)") {
 			t.Errorf("rank %d: exit code %d, stderr %q; want %s", rank, r.code, r.stderr, want)
 		}
 	}
@@ -396,10 +419,14 @@ func TestAProcessThatDoesNotCome(t *testing.T) {
 func TestProcessesThatDiffer(t *testing.T) {
 	address := proctest.Address(t)
 	start := func(rank int, more ...string) *process {
-		return begin(t, []string{token + "=a"}, with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank", fmt.Sprint(rank)), more...)...)
+		return begin(t, []string{token + "=a"},
+			with(with(inThree, "--steps", "2", "--processes", "3", "--rendezvous", address, "--rank",
+				fmt.Sprint(rank)), more...)...)
 	}
 	for rank, p := range []*process{start(0), start(1, "--seed", "7", "--momentum", "0"), start(2)} {
-		if code := p.end(t); code != exitUsage || p.stdout.String() != "" || !strings.Contains(p.stderr.String(), "rank 1 has --seed 7, rank 0 has 1") || !strings.Contains(p.stderr.String(), "rank 1 has --momentum 0, rank 0 has none") {
+		if code := p.end(t); code != exitUsage || p.stdout.String() != "" ||
+			!strings.Contains(p.stderr.String(), "rank 1 has --seed 7, rank 0 has 1") ||
+			!strings.Contains(p.stderr.String(), "rank 1 has --momentum 0, rank 0 has none") {
 			t.Errorf("rank %d: exit code %d, stdout %q, stderr %q", rank, code, p.stdout, p.stderr)
 		}
 	}
@@ -412,23 +439,29 @@ func TestDataThatOneProcessLacks(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"train", "--model", "gpt", "--data", "text", "--batch", "4", "--chunks", "2", "--steps", "1", "--processes", "2", "--rendezvous", address}
-	zero, one := begin(t, nil, with(args, "--rank", "0", "--data-dir", file)...), begin(t, nil, with(args, "--rank", "1", "--data-dir", file+"-not")...)
+	args := []string{"train", "--model", "gpt", "--data", "text", "--batch", "4", "--chunks", "2",
+		"--steps", "1", "--processes", "2", "--rendezvous", address}
+	zero, one := begin(t, nil, with(args, "--rank", "0", "--data-dir", file)...),
+		begin(t, nil, with(args, "--rank", "1", "--data-dir", file+"-not")...)
 	if code := one.end(t); code != exitUsage || !strings.Contains(one.stderr.String(), "no such file") {
 		t.Errorf("rank 1: exit code %d, stderr %q", code, one.stderr)
 	}
-	if code := zero.end(t); code != exitFailed || !strings.Contains(zero.stderr.String(), "rank 1 failed: ") || !strings.Contains(zero.stderr.String(), "no such file") {
+	if code := zero.end(t); code != exitFailed ||
+		!strings.Contains(zero.stderr.String(), "rank 1 failed: ") ||
+		!strings.Contains(zero.stderr.String(), "no such file") {
 		t.Errorf("rank 0: exit code %d, stderr %q", code, zero.stderr)
 	}
 }
 
 // A launcher that is told so starts a run again that was lost, until it has done so often enough.
 func TestRestartsAreCounted(t *testing.T) {
-	p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "1", "--"}, with(inThree, "--steps", "50", "--lr", "1e30")...)...)
+	p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "1", "--"},
+		with(inThree, "--steps", "50", "--lr", "1e30")...)...)
 	if code := p.end(t); code != exitFailed {
 		t.Errorf("exit code %d", code)
 	}
-	if got := strings.Count(p.stderr.String(), "; starting again, restart 1 of 1\n"); got != 1 || strings.Count(p.said(1), "penstock: ") != 2 {
+	if got := strings.Count(p.stderr.String(), "; starting again, restart 1 of 1\n"); got != 1 ||
+		strings.Count(p.said(1), "penstock: ") != 2 {
 		t.Errorf("stderr:\n%s", p.stderr)
 	}
 }
@@ -437,9 +470,13 @@ func TestRestartsAreCounted(t *testing.T) {
 func TestNoRestartForWhatIsRefused(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, with(inThree, "--steps", "1", "--out", out)...)
-	for _, args := range [][]string{with(inThree, "--steps", "2", "--out", out), with(inThree, "--steps", "2", "--memory-limit", "1KiB")} {
-		p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "3", "--"}, args...)...)
-		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "; starting again") || !strings.Contains(p.stderr.String(), "exited with 2 after ") || !strings.Contains(p.stderr.String(), launch.Hopeless) {
+	for _, args := range [][]string{with(inThree, "--steps", "2", "--out", out),
+		with(inThree, "--steps", "2", "--memory-limit", "1KiB")} {
+		p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "3", "--"},
+			args...)...)
+		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "; starting again") ||
+			!strings.Contains(p.stderr.String(), "exited with 2 after ") ||
+			!strings.Contains(p.stderr.String(), launch.Hopeless) {
 			t.Errorf("%q: exit code %d, stderr:\n%s", args, code, p.stderr)
 		}
 	}

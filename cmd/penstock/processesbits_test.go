@@ -45,23 +45,31 @@ func whatWasTrained(t *testing.T, run ...string) string {
 // back, and a last batch that is short.
 func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("a text that is long enough. ", 70)), 0o666); err != nil {
+	if err := os.WriteFile(text, []byte(strings.Repeat("a text that is long enough. ", 70)),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
-	gpt := []string{"train", "--model", "gpt", "--set", "depth=2,width=16,heads=2,dropout=0.1", "--data", "text", "--data-dir", text, "--window", "16",
-		"--batch", "14", "--chunks", "3", "--epochs", "1", "--test-every", "3", "--clip-norm", "0.5", "--optimizer", "adamw"} // 34 layers
-	resnet := []string{"train", "--model", "resnet20", "--data", "synthetic", "--batch", "24", "--chunks", "3", "--steps", "2", "--deferred-batch-norm", "--autocast"} // 11 layers
+	gpt := []string{"train", "--model", "gpt", "--set", "depth=2,width=16,heads=2,dropout=0.1", "--data",
+		"text", "--data-dir", text, "--window", "16",
+		// 34 layers
+		"--batch", "14", "--chunks", "3", "--epochs", "1", "--test-every", "3", "--clip-norm", "0.5",
+		"--optimizer", "adamw"}
+	// 11 layers
+	resnet := []string{"train", "--model", "resnet20", "--data", "synthetic", "--batch", "24", "--chunks",
+		"3", "--steps", "2", "--deferred-batch-norm", "--autocast"}
 	for _, row := range []struct {
 		name string
 		one  []string   // what one process is given
 		many [][]string // processes, and what they are given beside that
 	}{
 		{"gpt", gpt, [][]string{
-			{"2", "--balance", "7,8,9,10", "--stages", "2", "--virtual", "2", "--schedule", "zb-v", "--checkpoint", "never"},
+			{"2", "--balance", "7,8,9,10", "--stages", "2", "--virtual", "2", "--schedule", "zb-v",
+				"--checkpoint", "never"},
 			{"2", "--balance", "7,8,9,10", "--stages", "2", "--virtual", "2", "--schedule", "interleaved"},
 			{"8", "--balance", "3,4,5,4,4,5,4,5", "--schedule", "1f1b", "--checkpoint", "always"},
 		}},
-		{"resnet20", resnet, [][]string{{"3", "--balance", "2,2,2,2,2,1", "--stages", "3", "--virtual", "2", "--schedule", "bfs"}}},
+		{"resnet20", resnet, [][]string{{"3", "--balance", "2,2,2,2,2,1", "--stages", "3", "--virtual", "2",
+			"--schedule", "bfs"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if !draws.Full {

@@ -16,7 +16,8 @@ import (
 
 // profiled is a command line that measures a network of a fraction of a second once.
 func profiled(args ...string) []string {
-	return with([]string{"profile", "--model", "resnet20", "--set", "width=4", "--size", "16", "--batch", "4", "--repeats", "1"}, args...)
+	return with([]string{"profile", "--model", "resnet20", "--set", "width=4", "--size", "16", "--batch",
+		"4", "--repeats", "1"}, args...)
 }
 
 // chainOf reads what a command line of penstock profile prints as JSON.
@@ -104,11 +105,15 @@ func TestProfileTable(t *testing.T) {
 func TestProfileOfEveryModel(t *testing.T) {
 	full(t)
 	for _, args := range [][]string{
-		{"mlp", "--set", "size=6,channels=2"}, {"resnet20", "--set", "channels=1,width=4"}, {"resnet18", "--size", "32", "--set", "classes=5"}, {"gpt", "--set", "context=5,width=8,heads=2,classes=7"},
-		{"unet", "--set", "B=1,C=4,size=32,depth=2,classes=3"}, {"amoebanetd", "--set", "L=3,D=16,size=32"}, {"vgg11_bn", "--set", "size=32,width=16"}, {"densenet121", "--size", "32", "--set", "growth=4"},
+		{"mlp", "--set", "size=6,channels=2"}, {"resnet20", "--set", "channels=1,width=4"},
+		{"resnet18", "--size", "32", "--set", "classes=5"},
+		{"gpt", "--set", "context=5,width=8,heads=2,classes=7"},
+		{"unet", "--set", "B=1,C=4,size=32,depth=2,classes=3"}, {"amoebanetd", "--set", "L=3,D=16,size=32"},
+		{"vgg11_bn", "--set", "size=32,width=16"}, {"densenet121", "--size", "32", "--set", "growth=4"},
 		{"googlenet", "--size", "64", "--set", "aux=1,classes=5"},
 	} {
-		c := chainOf(t, with([]string{"profile", "--batch", "2", "--repeats", "1", "--format", "json", "--model"}, args...)...)
+		c := chainOf(t, with([]string{"profile", "--batch", "2", "--repeats", "1", "--format", "json",
+			"--model"}, args...)...)
 		if _, err := remat.Check(c, remat.All(len(c.Layers))); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}

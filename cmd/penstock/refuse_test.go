@@ -16,7 +16,8 @@ func TestRefuses(t *testing.T) {
 	if err := os.WriteFile(file, []byte("short"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
 	programs := t.TempDir()
@@ -31,7 +32,8 @@ func TestRefuses(t *testing.T) {
 	}
 	split := t.TempDir() // pictures in parts to train and to test with
 	for _, class := range []string{"train/a", "train/b", "val/a", "val/b"} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777), os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777),
+			os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,70 +45,109 @@ func TestRefuses(t *testing.T) {
 	}{
 		{[]string{"train"}, exitUsage, []string{"--model", "resnet20"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
-		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage, []string{"gpt", "cifar10"}},
-		{train("--schedule", "cosine"), exitUsage, []string{`--schedule "cosine": no schedule "cosine"; want one of gpipe, 1f1b`, "no such file", "--lr-schedule"}},
+		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage,
+			[]string{"gpt", "cifar10"}},
+		{train("--schedule", "cosine"), exitUsage,
+			[]string{`--schedule "cosine": no schedule "cosine"; want one of gpipe, 1f1b`, "no such file",
+				"--lr-schedule"}},
 		{train("--schedule", file), exitUsage, []string{"--schedule " + file, "line 1, field 1"}},
-		{train("--schedule", programs), exitUsage, []string{"--schedule " + programs + ": ", "not a regular file but a directory; want a schedule's name, such as 1f1b, or a file with a program"}},
-		{train("--schedule", broken), exitUsage, []string{"--schedule " + broken, "missing: 0B1 is on no worker", "penstock schedule check"}},
-		{train("--schedule", other, "--stages", "2"), exitUsage, []string{"--schedule " + other + ": the program is for 1 stages on 1 devices; want"}},
-		{train("--schedule", other, "--chunks", "8"), exitUsage, []string{"--schedule " + other + ": a given program: it is whole, for 1 stages and 4 micro-batches; want a whole one for 1 and 8 or more"}},
-		{train("--schedule", "interleaved", "--balance", "2,2,2"), exitUsage, []string{"--balance 2,2,2", "want a multiple of 2"}},
-		{train("--schedule", "dualpipe-v", "--stages", "3", "--balance", "2,2,2,2"), exitUsage, []string{"--stages 3 and --balance 2,2,2,2, which has 4: want 6"}},
-		{train("--schedule", "dualpipe-v", "--stages", "999"), exitUsage, []string{"--stages 999 with 2 on each device: mlp has 6 layers"}},
-		{train("--schedule", "dualpipe-v", "--stages", "6", "--virtual", "3"), exitUsage, []string{"--virtual 3: dualpipe-v: 3 stages on each device, want 2"}},
-		{train("--schedule", "interleaved", "--stages", "2", "--virtual", "2", "--devices", "cpu:0,cpu:1,cpu:1,cpu:0"), exitUsage, []string{"--schedule interleaved: stages are on the workers [0 1 1 0]", "other stages, devices or chunks"}},
-		{train("--checkpoint", "allways"), exitUsage, []string{"--checkpoint allways", "did you mean always? want never"}},
+		{train("--schedule", programs), exitUsage,
+			[]string{"--schedule " + programs + ": ",
+				"not a regular file but a directory; want a schedule's name, such as 1f1b, or a file " +
+					"with a program"}},
+		{train("--schedule", broken), exitUsage,
+			[]string{"--schedule " + broken, "missing: 0B1 is on no worker", "penstock schedule check"}},
+		{train("--schedule", other, "--stages", "2"), exitUsage,
+			[]string{"--schedule " + other + ": the program is for 1 stages on 1 devices; want"}},
+		{train("--schedule", other, "--chunks", "8"), exitUsage,
+			[]string{"--schedule " + other + ": a given program: it is whole, for 1 stages and 4 " +
+				"micro-batches; want a whole one for 1 and 8 or more"}},
+		{train("--schedule", "interleaved", "--balance", "2,2,2"), exitUsage,
+			[]string{"--balance 2,2,2", "want a multiple of 2"}},
+		{train("--schedule", "dualpipe-v", "--stages", "3", "--balance", "2,2,2,2"), exitUsage,
+			[]string{"--stages 3 and --balance 2,2,2,2, which has 4: want 6"}},
+		{train("--schedule", "dualpipe-v", "--stages", "999"), exitUsage,
+			[]string{"--stages 999 with 2 on each device: mlp has 6 layers"}},
+		{train("--schedule", "dualpipe-v", "--stages", "6", "--virtual", "3"), exitUsage,
+			[]string{"--virtual 3: dualpipe-v: 3 stages on each device, want 2"}},
+		{train("--schedule", "interleaved", "--stages", "2", "--virtual", "2", "--devices",
+			"cpu:0,cpu:1,cpu:1,cpu:0"), exitUsage,
+			[]string{"--schedule interleaved: stages are on the workers [0 1 1 0]",
+				"other stages, devices or chunks"}},
+		{train("--checkpoint", "allways"), exitUsage,
+			[]string{"--checkpoint allways", "did you mean always? want never"}},
 		{train("--data-set", "size=3,size=4"), exitUsage, []string{"--data-set size=4: size is given twice"}},
-		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage, []string{"never,always,never", "3 policies for 2 stages"}},
+		{train("--stages", "2", "--checkpoint", "never,always,never"), exitUsage,
+			[]string{"never,always,never", "3 policies for 2 stages"}},
 		{train("--set", "depht=2"), exitUsage, []string{"--set", "depht=2", "depth="}},
 		{train("--set", "classes=7"), exitUsage, []string{"--set classes=7", "synthetic", "10"}},
 
 		{train("--balance", "3,4"), exitUsage, []string{"3,4", "the 6 layers in all"}},
 		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
-		{train("--balance", "99999999999999999999,1"), exitUsage, []string{`"99999999999999999999", element 0: want numbers of layers, such as 5,6`}},
+		{train("--balance", "99999999999999999999,1"), exitUsage,
+			[]string{`"99999999999999999999", element 0: want numbers of layers, such as 5,6`}},
 		{train("--stages", "7"), exitUsage, []string{"--stages 7", "6 layers"}},
 		{train("--stages", "2", "--devices", "cpu:0"), exitUsage, []string{"cpu:0", "1 for 2 stages"}},
 		{train("--devices", "cpu:99999"), exitUsage, []string{"cpu:99999"}},
 
 		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "at least 1"}},
 		{train("--threads", "257"), exitUsage, []string{"--threads 257", "at most 256"}},
-		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage, []string{"--warmup 2", "cosine", "only 2 steps"}},
+		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage,
+			[]string{"--warmup 2", "cosine", "only 2 steps"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9", "cosine"}},
 		{train("--lr", "0"), exitUsage, []string{"--lr 0"}},
 		{train("--optimizer", "adam", "--momentum", "0.9"), exitUsage, []string{"adam", "0.9"}},
 		{train("--momentum", "0", "--nesterov"), exitUsage, []string{"--nesterov", "Momentum above 0"}},
 
-		{train("--plan", "auto", "--memory-limit", "64MiB", "--accumulate", "2"), exitUsage, []string{"--accumulate 2: --plan auto with a limit does not count gradients between batches"}},
+		{train("--plan", "auto", "--memory-limit", "64MiB", "--accumulate", "2"), exitUsage,
+			[]string{"--accumulate 2: --plan auto with a limit does not count gradients between batches"}},
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
-		{train("--memory-limit", "100KiB"), exitUsage, []string{"stage 0 on cpu:0 needs ", " and may have 102400", "the least that will do is --memory-limit "}},
-		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage, []string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
-		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed, []string{"step 1: updating", "limit 3145728", "aten::", "or a larger --memory-limit"}},
-		{train("--memory-limit", "1500KiB", "--chunks", "1"), exitFailed, []string{"step 1: pipe: stage 0, micro-batch 0", "cpu:0", "use more --chunks, more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}},
+		{train("--memory-limit", "100KiB"), exitUsage,
+			[]string{"stage 0 on cpu:0 needs ", " and may have 102400",
+				"the least that will do is --memory-limit "}},
+		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage,
+			[]string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
+		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed,
+			[]string{"step 1: updating", "limit 3145728", "aten::", "or a larger --memory-limit"}},
+		{train("--memory-limit", "1500KiB", "--chunks", "1"), exitFailed,
+			[]string{"step 1: pipe: stage 0, micro-batch 0", "cpu:0",
+				"use more --chunks, more --stages, --checkpoint always, a smaller --batch, or a larger " +
+					"--memory-limit"}},
 
 		{train("--data", "mnist"), exitUsage, []string{"--data mnist needs --data-dir PATH"}},
 		{train("--data-dir", dir), exitUsage, []string{"--data-dir", "synthetic has none"}},
-		{train("--data", "fashion-mnist", "--data-dir", ""), exitUsage, []string{`--data-dir ""`, "want a path"}},
+		{train("--data", "fashion-mnist", "--data-dir", ""), exitUsage,
+			[]string{`--data-dir ""`, "want a path"}},
 		{train("--data", "mnist", "--data-dir", dir), exitUsage, []string{"-ubyte"}},
-		{[]string{"train", "--model", "gpt", "--data", "text", "--data-dir", file}, exitUsage, []string{"5 bytes", "129"}},
+		{[]string{"train", "--model", "gpt", "--data", "text", "--data-dir", file}, exitUsage,
+			[]string{"5 bytes", "129"}},
 
 		{train("--resume"), exitUsage, []string{"--resume", "--out"}},
-		{train("--resume", "--out", filepath.Join(dir, "nothing")), exitUsage, []string{"no checkpoint", "nothing", "--resume"}},
+		{train("--resume", "--out", filepath.Join(dir, "nothing")), exitUsage,
+			[]string{"no checkpoint", "nothing", "--resume"}},
 		{train("--out", file), exitUsage, []string{file, "not a directory"}},
 		{train("--out", "/proc/penstock"), exitUsage, []string{"/proc/penstock"}},
 		{train("--trace", dir), exitUsage, []string{"cannot be written: not a regular file but a directory"}},
-		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitUsage, []string{"--trace", "there is no folder", "nowhere"}},
+		{train("--trace", filepath.Join(dir, "nowhere", "t.json")), exitUsage,
+			[]string{"--trace", "there is no folder", "nowhere"}},
 
-		{[]string{"models", "resnet21"}, exitUsage, []string{`penstock: NAME "resnet21": did you mean resnet20? want one of mlp`}},
-		{train("--model", "resnet21"), exitUsage, []string{`penstock: --model "resnet21": did you mean resnet20? want one of mlp`}},
-		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage, []string{"--set heads=5: width=768: want a multiple of the 5"}},
-		{train("--model", "inception_v3"), exitUsage, []string{"--model inception_v3 with --data synthetic: size=28: want at least 75"}},
-		{train("--data", "images", "--data-dir", split, "--data-set", "holdout=0.3"), exitUsage, []string{"--data-set holdout=0.3: ", "there is a part to test with; want it left out"}},
+		{[]string{"models", "resnet21"}, exitUsage,
+			[]string{`penstock: NAME "resnet21": did you mean resnet20? want one of mlp`}},
+		{train("--model", "resnet21"), exitUsage,
+			[]string{`penstock: --model "resnet21": did you mean resnet20? want one of mlp`}},
+		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage,
+			[]string{"--set heads=5: width=768: want a multiple of the 5"}},
+		{train("--model", "inception_v3"), exitUsage,
+			[]string{"--model inception_v3 with --data synthetic: size=28: want at least 75"}},
+		{train("--data", "images", "--data-dir", split, "--data-set", "holdout=0.3"), exitUsage,
+			[]string{"--data-set holdout=0.3: ", "there is a part to test with; want it left out"}},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args[1:], " "), func(t *testing.T) {
 			r := command(t, tt.args...)
 			line := strings.TrimSuffix(r.stderr, "\n")
-			if r.code != tt.code || r.stdout != "" || !strings.HasPrefix(line, "penstock: ") || strings.Contains(line, "\n") {
+			if r.code != tt.code || r.stdout != "" || !strings.HasPrefix(line, "penstock: ") ||
+				strings.Contains(line, "\n") {
 				t.Errorf("exit code %d, want %d; stdout %q, stderr:\n%s", r.code, tt.code, r.stdout, r.stderr)
 			}
 			for _, part := range tt.want {
@@ -126,7 +167,8 @@ func TestRefuses(t *testing.T) {
 
 // TestExitCodes: scripts rely on the numbers.
 func TestExitCodes(t *testing.T) {
-	for code, args := range map[int][]string{0: {"models"}, 1: with(small, "--memory-limit", "3MiB", "--chunks", "1"), 2: with(small, "--stages", "0")} {
+	for code, args := range map[int][]string{0: {"models"},
+		1: with(small, "--memory-limit", "3MiB", "--chunks", "1"), 2: with(small, "--stages", "0")} {
 		if r := command(t, args...); r.code != code {
 			t.Errorf("%q: exit code %d, want %d", args, r.code, code)
 		}
@@ -141,9 +183,12 @@ func TestRefusesSyntax(t *testing.T) {
 		want string
 	}{
 		{[]string{"tain"}, `unknown command "tain" for "penstock"; did you mean train? see penstock --help`},
-		{[]string{"checkpoint", "inspct", "x"}, `unknown command "inspct" for "penstock checkpoint"; did you mean inspect? see`},
-		{[]string{"train", "--model", "resnt20"}, `--model "resnt20": did you mean resnet20? want one of mlp, `},
-		{[]string{"train", "--stagse", "2"}, "unknown flag: --stagse; did you mean --stages? see penstock train --help"},
+		{[]string{"checkpoint", "inspct", "x"},
+			`unknown command "inspct" for "penstock checkpoint"; did you mean inspect? see`},
+		{[]string{"train", "--model", "resnt20"},
+			`--model "resnt20": did you mean resnet20? want one of mlp, `},
+		{[]string{"train", "--stagse", "2"},
+			"unknown flag: --stagse; did you mean --stages? see penstock train --help"},
 		{[]string{"train", "--stages", "two"}, "two"},
 		{[]string{"train", "--stages"}, "--stages"},
 		{[]string{"train", "--seed", "-1"}, "-1"},
@@ -155,7 +200,8 @@ func TestRefusesSyntax(t *testing.T) {
 	} {
 		r := command(t, tt.args...)
 		line, rest, _ := strings.Cut(r.stderr, "\n")
-		if r.code != exitUsage || r.stdout != "" || !strings.Contains(line, tt.want) || !strings.HasSuffix(line, " --help") || rest != "" {
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(line, tt.want) ||
+			!strings.HasSuffix(line, " --help") || rest != "" {
 			t.Errorf("%q: exit code %d, stdout %q, stderr:\n%s", tt.args, r.code, r.stdout, r.stderr)
 		}
 	}

@@ -221,7 +221,8 @@ more steps the best plan does in the same time.`,
 					best = p
 				}
 			}
-			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time, over(b.Time),
+			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time,
+				over(b.Time),
 				best.Peak, best.Time, over(best.Time), part(b.Time-best.Time, best.Time) / 100})
 			if b.Strategy == "none" {
 				none = b.Peak

@@ -19,7 +19,8 @@ func rematChain() remat.Chain {
 	c := remat.Chain{Input: 1 << 20, InputGradient: 1 << 20, Loss: remat.Loss{Backward: 100}}
 	for i := range 6 {
 		size := int64(i+1) << 20
-		c.Layers = append(c.Layers, remat.Layer{Name: string(rune('a' + i)), Forward: 1000, ForwardNoGrad: 900, Backward: 2000, Output: size, Saved: 2 * size, Gradient: size})
+		c.Layers = append(c.Layers, remat.Layer{Name: string(rune('a' + i)), Forward: 1000,
+			ForwardNoGrad: 900, Backward: 2000, Output: size, Saved: 2 * size, Gradient: size})
 	}
 	return c
 }
@@ -127,7 +128,8 @@ func TestRematPipes(t *testing.T) {
 		t.Fatalf("%+v", solved)
 	}
 	says(t, piped(t, solved.stdout, "remat", "check", chain, "-").stdout, "the plan holds: ")
-	r := piped(t, strings.Replace(solved.stdout, `"peak_bytes":`, `"peak_bytes":1`, 1), "remat", "check", chain, "-")
+	r := piped(t, strings.Replace(solved.stdout, `"peak_bytes":`, `"peak_bytes":1`, 1), "remat", "check",
+		chain, "-")
 	if says(t, r.stderr, "the plan does not hold: the peak is"); r.code != exitFailed {
 		t.Errorf("%+v", r)
 	}
@@ -177,7 +179,8 @@ func TestRematCompare(t *testing.T) {
 	if len(strategies) != 4 {
 		t.Errorf("%v", strategies)
 	}
-	says(t, must(t, "remat", "compare", chain).stdout, "STRATEGY", "GAIN", "\nnone ", "\nsequential 2 ", "54.0 MiB",
+	says(t, must(t, "remat", "compare", chain).stdout, "STRATEGY", "GAIN", "\nnone ", "\nsequential 2 ",
+		"54.0 MiB",
 		"100 %")
 }
 
@@ -219,7 +222,8 @@ func TestVerbsAreInterrupted(t *testing.T) {
 		args := strings.Fields(strings.NewReplacer("CHAIN", chain, "DIR", dir).Replace(line))
 		var stdout, stderr bytes.Buffer
 		code := run(ctx, args, &stdout, &stderr)
-		if says(t, stderr.String(), "interrupted; nothing is written"); code != exitFailed || stdout.Len() > 0 {
+		if says(t, stderr.String(), "interrupted; nothing is written"); code != exitFailed ||
+			stdout.Len() > 0 {
 			t.Errorf("%s: exit code %d, stdout %q", line, code, &stdout)
 		}
 	}

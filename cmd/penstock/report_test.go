@@ -14,11 +14,13 @@ import (
 )
 
 func step(n int64) train.StepInfo {
-	return train.StepInfo{Step: n, Loss: 1.5, Samples: 10, Duration: 20 * time.Millisecond, SamplesPerSecond: 500, Peak: []int64{1 << 20, 3 << 20}}
+	return train.StepInfo{Step: n, Loss: 1.5, Samples: 10, Duration: 20 * time.Millisecond,
+		SamplesPerSecond: 500, Peak: []int64{1 << 20, 3 << 20}}
 }
 
 func textReport(stdout, stderr *bytes.Buffer) *reporter {
-	return &reporter{stdout: stdout, stderr: stderr, title: "a on b", devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
+	return &reporter{stdout: stdout, stderr: stderr, title: "a on b",
+		devices: []torch.Device{torch.CPU(4), torch.CPU(5)}, names: []string{"cpu:4", "cpu:5"}, last: 9}
 }
 
 func TestTextReport(t *testing.T) {
@@ -72,7 +74,8 @@ func TestBarFits(t *testing.T) {
 	if !strings.Contains(stderr.String(), "9/9  loss 1.5") || !strings.HasSuffix(stderr.String(), "\n") {
 		t.Errorf("no loss, or no end of the line, in %q", &stderr)
 	}
-	for row := range strings.FieldsFuncSeq(stderr.String(), func(c rune) bool { return c == '\r' || c == '\n' }) {
+	for row := range strings.FieldsFuncSeq(stderr.String(),
+		func(c rune) bool { return c == '\r' || c == '\n' }) {
 		if n := utf8.RuneCountInString(row); n > width {
 			t.Errorf("a row of %d: %q", n, row)
 		}
@@ -95,8 +98,9 @@ func TestToldWhileOpening(t *testing.T) {
 
 func TestShellQuoted(t *testing.T) {
 	for want, words := range map[string][]string{
-		`penstock train --out a/b.c --balance 5,6`: {"penstock", "train", "--out", "a/b.c", "--balance", "5,6"},
-		`'' 'a b' 'it'\''s' '$x' '--out=~'`:        {"", "a b", "it's", "$x", "--out=~"},
+		`penstock train --out a/b.c --balance 5,6`: {"penstock", "train", "--out", "a/b.c", "--balance",
+			"5,6"},
+		`'' 'a b' 'it'\''s' '$x' '--out=~'`: {"", "a b", "it's", "$x", "--out=~"},
 	} {
 		if got := shellQuoted(words); got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -108,17 +112,21 @@ func TestShellQuoted(t *testing.T) {
 func TestJSONReportOfEvaluations(t *testing.T) {
 	var stdout bytes.Buffer
 	r := &reporter{lines: json.NewEncoder(&stdout)}
-	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7, Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
+	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7,
+		Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
 		t.Fatal(err)
 	}
-	if want := `{"epoch":1,"step":7,"validation_loss":0.5,"validation_accuracy":0.25,"best":true}` + "\n"; stdout.String() != want {
+	if want := `{"epoch":1,"step":7,"validation_loss":0.5,"validation_accuracy":0.25,"best":true}` +
+		"\n"; stdout.String() != want {
 		t.Errorf("%s, want %s", &stdout, want)
 	}
 }
 
-// --autocast alone is bfloat16, as it was when that was the only type. What GPUs compute by is said to libtorch before the model is made.
+// --autocast alone is bfloat16, as it was when that was the only type. What GPUs compute by is said to
+// libtorch before the model is made.
 func TestPrecisionFlags(t *testing.T) {
-	refuses(t, with(small, "--steps", "1", "--autocast=half"), exitUsage, `--autocast "half": want one of off, bfloat16, float16`)
+	refuses(t, with(small, "--steps", "1", "--autocast=half"), exitUsage,
+		`--autocast "half": want one of off, bfloat16, float16`)
 	sum := func(flags ...string) string {
 		r := must(t, with(small, append([]string{"--steps", "1", "--format", "json"}, flags...)...)...)
 		_, after, _ := strings.Cut(r.stdout, "params_sha256")
@@ -129,16 +137,20 @@ func TestPrecisionFlags(t *testing.T) {
 	if torch.Deterministic() {
 		t.Error("--deterministic=false: they are told to be")
 	}
-	if off, on := sum("--autocast=off"), sum("--autocast"); off != plain || on == plain || on != sum("--autocast=bfloat16") || on != sum("--autocast=true") {
+	if off, on := sum("--autocast=off"), sum("--autocast"); off != plain || on == plain ||
+		on != sum("--autocast=bfloat16") || on != sum("--autocast=true") {
 		t.Errorf("--autocast=off %s, --autocast %s, none %s", off, on, plain)
 	}
 	if !torch.Deterministic() {
 		t.Error("by default they are not told to be deterministic")
 	}
 	// What is planned is measured as it will be trained.
-	for _, verb := range [][]string{with(small, "--steps", "1"), {"plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule", "gpipe", "--repeats", "1"}} {
+	for _, verb := range [][]string{with(small, "--steps", "1"),
+		{"plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule",
+			"gpipe", "--repeats", "1"}} {
 		if must(t, with(verb, "--tf32", "--deterministic=false")...); !torch.TF32() || torch.Deterministic() {
-			t.Errorf("penstock %s --tf32 --deterministic=false: TF32 %v, deterministic %v", verb[0], torch.TF32(), torch.Deterministic())
+			t.Errorf("penstock %s --tf32 --deterministic=false: TF32 %v, deterministic %v", verb[0],
+				torch.TF32(), torch.Deterministic())
 		}
 		if must(t, verb...); torch.TF32() || !torch.Deterministic() {
 			t.Errorf("penstock %s: TF32 %v, deterministic %v", verb[0], torch.TF32(), torch.Deterministic())

@@ -27,8 +27,10 @@ func TestProcessKeepsTheLimit(t *testing.T) {
 	if base == 0 {
 		t.Skip("the system does not tell what is resident")
 	}
-	got := held(t, "train --model resnet20 --data synthetic --batch 128 --chunks 1 --memory-limit 100MiB --checkpoint optimal --steps 2")
+	got := held(t, "train --model resnet20 --data synthetic --batch 128 --chunks 1 --memory-limit 100MiB "+
+		"--checkpoint optimal --steps 2")
 	if got > base+limit*11/10+more {
-		t.Errorf("%d MiB with a limit of %d MiB, and %d MiB with next to nothing", got>>20, int64(limit)>>20, base>>20)
+		t.Errorf("%d MiB with a limit of %d MiB, and %d MiB with next to nothing", got>>20,
+			int64(limit)>>20, base>>20)
 	}
 }

@@ -104,7 +104,8 @@ func (j *job) tellResumed(stderr io.Writer) {
 	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an "+
 		"uninterrupted run")
 	differs("--threads", from.Recipe.Threads, j.config.Threads, bits)
-	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, bits+", and more with batch norm or dropout")
+	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, bits+
+		", and more with batch norm or dropout")
 	now := system.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
 		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {

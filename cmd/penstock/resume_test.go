@@ -30,14 +30,16 @@ func sha(t testing.TB, args ...string) string {
 func TestResume(t *testing.T) {
 	for _, training := range [][]string{
 		{"--nesterov", "--weight-decay", "0.001"},
-		{"--optimizer", "adam", "--lr-schedule", "cosine", "--warmup", "2", "--schedule-steps", "11", "--clip-norm", "1"},
+		{"--optimizer", "adam", "--lr-schedule", "cosine", "--warmup", "2", "--schedule-steps", "11",
+			"--clip-norm", "1"},
 	} {
 		args := with(small, training...)
 		want := sha(t, with(args, "--steps", "11")...)
 		out := filepath.Join(t.TempDir(), "deep", "out")
 		must(t, with(args, "--steps", "3", "--balance", "3,3", "--out", out)...)
 		must(t, with(args, "--steps", "9", "--stages", "3", "--out", out, "--resume")...)
-		r := must(t, with(args, "--steps", "11", "--balance", "1,5", "--checkpoint", "always", "--out", out, "--resume", "--format", "json")...)
+		r := must(t, with(args, "--steps", "11", "--balance", "1,5", "--checkpoint", "always", "--out", out,
+			"--resume", "--format", "json")...)
 		steps, done := lines(t, r.stdout)
 		if done.ParamsSHA256 != want {
 			t.Errorf("%q: other weights than without interruption", training)
@@ -57,11 +59,13 @@ func TestRestartedByALauncher(t *testing.T) {
 		args := with(small, "--out", out)
 		must(t, with(args, "--steps", "3")...) // nothing was saved before
 		r := must(t, with(args, "--steps", "5", "--format", "json")...)
-		if _, done := lines(t, r.stdout); done.ParamsSHA256 != want || !strings.HasPrefix(r.stderr, "going on from "+out) {
+		if _, done := lines(t, r.stdout); done.ParamsSHA256 != want ||
+			!strings.HasPrefix(r.stderr, "going on from "+out) {
 			t.Errorf("%s: %+v, stderr:\n%s", name, done, r.stderr)
 		}
 		t.Setenv(name, "0")
-		if r := command(t, with(args, "--steps", "6")...); r.code != exitUsage || !strings.Contains(r.stderr, "--resume") {
+		if r := command(t, with(args, "--steps", "6")...); r.code != exitUsage ||
+			!strings.Contains(r.stderr, "--resume") {
 			t.Errorf("%s=0: exit code %d, stderr:\n%s", name, r.code, r.stderr)
 		}
 		t.Setenv(name, "")
@@ -77,7 +81,9 @@ func TestAutoresume(t *testing.T) {
 		t.Errorf("nothing to go on from: %s", r.stderr)
 	}
 	r := must(t, with(args, "--steps", "5")...)
-	if steps, done := lines(t, r.stdout); len(steps) != 2 || done.ParamsSHA256 != sha(t, with(small, "--steps", "5")...) || !strings.HasPrefix(r.stderr, "going on from "+out) {
+	if steps, done := lines(t, r.stdout); len(steps) != 2 ||
+		done.ParamsSHA256 != sha(t, with(small, "--steps", "5")...) ||
+		!strings.HasPrefix(r.stderr, "going on from "+out) {
 		t.Errorf("%+v, stderr:\n%s", done, r.stderr)
 	}
 }
@@ -87,7 +93,8 @@ func TestResumeOfACompleteRun(t *testing.T) {
 	args := with(small, "--epochs", "1", "--out", out)
 	want := sha(t, args...)
 	r := must(t, with(args, "--resume", "--format", "json", "--trace", filepath.Join(out, "trace.json"))...)
-	if strings.Count(r.stdout, "\n") != 1 || !strings.Contains(r.stdout, want) || !strings.Contains(r.stdout, `"step_ms_median":null`) {
+	if strings.Count(r.stdout, "\n") != 1 || !strings.Contains(r.stdout, want) ||
+		!strings.Contains(r.stdout, `"step_ms_median":null`) {
 		t.Errorf("stdout: %s", r.stdout)
 	}
 	if !strings.Contains(r.stderr, "no step was recorded") {
@@ -109,13 +116,17 @@ func TestOutHolds(t *testing.T) {
 		want []string
 	}{
 		{args, []string{"--resume", "--out"}},
-		{with(args, "--resume", "--model", "resnet20"), []string{"model.name", `"mlp"`, `"resnet20"`, "--model"}},
+		{with(args, "--resume", "--model", "resnet20"),
+			[]string{"model.name", `"mlp"`, `"resnet20"`, "--model"}},
 		{with(args, "--resume", "--batch", "64"), []string{"batch is 128 there and 64 here", "--batch"}},
 		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here", "--chunks"}},
 		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here", "--seed"}},
-		{with(args, "--resume", "--optimizer", "adam"), []string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
-		{with(args, "--resume", "--lr-schedule", "cosine"), []string{`"constant"`, `"cosine"`, "--lr-schedule"}},
-		{with(args, "--resume", "--clip-norm", "2"), []string{"clip_norm is 0 there and 2 here", "--clip-norm"}},
+		{with(args, "--resume", "--optimizer", "adam"),
+			[]string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
+		{with(args, "--resume", "--lr-schedule", "cosine"),
+			[]string{`"constant"`, `"cosine"`, "--lr-schedule"}},
+		{with(args, "--resume", "--clip-norm", "2"),
+			[]string{"clip_norm is 0 there and 2 here", "--clip-norm"}},
 	}
 	for _, tt := range tests {
 		r := command(t, tt.args...)
@@ -137,7 +148,8 @@ func TestOutHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := command(t, with(args, "--resume")...)
-	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors ") || !strings.Contains(r.stderr, "remove") {
+	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors ") ||
+		!strings.Contains(r.stderr, "remove") {
 		t.Errorf("exit code %d, stderr: %s", r.code, r.stderr)
 	}
 }
@@ -166,7 +178,8 @@ func TestSaveEvery(t *testing.T) {
 	out := t.TempDir()
 	must(t, with(small, "--steps", "7", "--save-every", "3", "--out", out)...)
 	entries, err := filepath.Glob(filepath.Join(out, "step-*"))
-	if err != nil || len(entries) != 2 || filepath.Base(entries[0]) != "step-000006" || filepath.Base(entries[1]) != "step-000007" {
+	if err != nil || len(entries) != 2 || filepath.Base(entries[0]) != "step-000006" ||
+		filepath.Base(entries[1]) != "step-000007" {
 		t.Errorf("%q, %v", entries, err)
 	}
 }
@@ -177,7 +190,8 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 	cancel()
 	for _, args := range [][]string{small, with(small, "--stages", "2")} {
 		var stdout, stderr bytes.Buffer
-		if code := run(ctx, args, &stdout, &stderr); code != exitFailed || stdout.Len() > 0 || !strings.Contains(stderr.String(), "interrupted") {
+		if code := run(ctx, args, &stdout, &stderr); code != exitFailed || stdout.Len() > 0 ||
+			!strings.Contains(stderr.String(), "interrupted") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
 		}
 	}
@@ -211,7 +225,8 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, 
 func TestSignal(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		out := filepath.Join(t.TempDir(), "it's out")
-		cmd, stdout, stderr := start(t, with(small, "--steps", "1000000", "--out", out, "--format", "json")...)
+		cmd, stdout, stderr := start(t, with(small, "--steps", "1000000", "--out", out, "--format",
+			"json")...)
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
@@ -223,13 +238,16 @@ func TestSignal(t *testing.T) {
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
 			t.Fatalf("%v: %v, stderr:\n%s", signal, err, stderr)
 		}
-		for _, want := range []string{"finishing the step; Ctrl-C again ends at once\n", fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), `'` + strings.ReplaceAll(out, `'`, `'\''`) + `'`, " --resume\n"} {
+		for _, want := range []string{"finishing the step; Ctrl-C again ends at once\n",
+			fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), `'` +
+				strings.ReplaceAll(out, `'`, `'\''`) + `'`, " --resume\n"} {
 			if !strings.Contains(stderr.String(), want) {
 				t.Errorf("%v: no %q in stderr:\n%s", signal, want, stderr)
 			}
 		}
 		total := fmt.Sprint(steps + 3)
-		if got, want := sha(t, with(small, "--steps", total, "--out", out, "--resume")...), sha(t, with(small, "--steps", total)...); got != want {
+		if got, want := sha(t, with(small, "--steps", total, "--out", out, "--resume")...), sha(t,
+			with(small, "--steps", total)...); got != want {
 			t.Errorf("%v after step %d: the resumed run has other weights", signal, steps)
 		}
 	}
@@ -242,20 +260,25 @@ func TestResumeWithChanges(t *testing.T) {
 	first, again := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "out")
 	must(t, with(args, first, "--steps", "4")...)
 	must(t, with(args, again, "--steps", "4")...)
-	r := must(t, with(args, first, "--steps", "6", "--lr", "0.02", "--save-every", "1", "--resume", "--format", "json")...)
-	want := "/step-000004; --lr 0.02 instead of 0.1; --save-every 1 instead of 0; --schedule-steps 6 instead of 4; --steps 6 instead of 4\n"
+	r := must(t, with(args, first, "--steps", "6", "--lr", "0.02", "--save-every", "1", "--resume",
+		"--format", "json")...)
+	want := "/step-000004; --lr 0.02 instead of 0.1; --save-every 1 instead of 0; --schedule-steps 6 " +
+		"instead of 4; --steps 6 instead of 4\n"
 	if !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr: %s; want %s", r.stderr, want)
 	}
 	_, done := lines(t, r.stdout)
-	if same := sha(t, with(args, again, "--steps", "6", "--lr", "0.02", "--resume")...); same != done.ParamsSHA256 || done.Steps != 6 {
+	if same := sha(t, with(args, again, "--steps", "6", "--lr", "0.02",
+		"--resume")...); same != done.ParamsSHA256 || done.Steps != 6 {
 		t.Errorf("%+v; want %s", done, same)
 	}
-	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6", "--save-every", "1", "--resume")...)
+	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6",
+		"--save-every", "1", "--resume")...)
 	if want := "/step-000006; --epochs 2 instead of 0; --steps 7 instead of 6\n"; !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr: %s; want %s", r.stderr, want)
 	}
-	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6", "--save-every", "1", "--resume")...)
+	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6",
+		"--save-every", "1", "--resume")...)
 	if strings.Contains(r.stderr, "instead of") {
 		t.Errorf("stderr: %s", r.stderr)
 	}
@@ -263,10 +286,13 @@ func TestResumeWithChanges(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--steps", "9", "--warmup", "1"}, "schedule.settings.warmup is 0 there and 1 here; resume with the --warmup of then"},
-		{[]string{"--steps", "9", "--momentum", "0.5"}, "optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the --momentum of then"},
+		{[]string{"--steps", "9", "--warmup", "1"},
+			"schedule.settings.warmup is 0 there and 1 here; resume with the --warmup of then"},
+		{[]string{"--steps", "9", "--momentum", "0.5"},
+			"optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the --momentum of then"},
 	} {
-		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitUsage || !strings.Contains(r.stderr, row.want) {
+		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitUsage ||
+			!strings.Contains(r.stderr, row.want) {
 			t.Errorf("%q: %+v; want %q", row.args, r, row.want)
 		}
 	}
@@ -275,18 +301,21 @@ func TestResumeWithChanges(t *testing.T) {
 // TestResumeOfAnOldCheckpoint: testdata/run was saved by the version before recipes were read by the
 // table of options. The kernels are fixed, on which bits depend.
 func TestResumeOfAnOldCheckpoint(t *testing.T) {
-	kernels := []string{"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"}
+	kernels := []string{"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2",
+		"ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"}
 	out := filepath.Join(t.TempDir(), "run")
 	if err := os.CopyFS(out, os.DirFS("testdata/run")); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"train", "--config", filepath.Join("testdata", "run", "config.toml"), "--steps", "7", "--format", "json"}
+	args := []string{"train", "--config", filepath.Join("testdata", "run", "config.toml"), "--steps", "7",
+		"--format", "json"}
 	_, whole := lastLine(t, spawned(t, kernels, args...))
 	if whole.ParamsSHA256 != "43fed2f99865c0f225d0d254c0fe8e54bbbf9ff12fcb6752b2b857977601b65a" {
 		t.Skip("other kernels than those of the checkpoint")
 	}
 	r := spawned(t, kernels, with(args, "--out", out, "--resume")...)
-	if steps, done := lastLine(t, r); steps != 4 || done.ParamsSHA256 != whole.ParamsSHA256 || !strings.Contains(r.stderr, "; --save-every 0 instead of 3; --steps 7 instead of 3\n") {
+	if steps, done := lastLine(t, r); steps != 4 || done.ParamsSHA256 != whole.ParamsSHA256 ||
+		!strings.Contains(r.stderr, "; --save-every 0 instead of 3; --steps 7 instead of 3\n") {
 		t.Errorf("%d steps, %+v, stderr:\n%s", steps, done, r.stderr)
 	}
 }

@@ -31,7 +31,8 @@ const endless = "PENSTOCK_TEST_ENDLESS_STEP"
 func TestMain(m *testing.M) {
 	fewMicroBatches = math.MaxInt64
 	if os.Getenv("OPENBLAS_CORETYPE") != slowest {
-		kernelsInUse = func() []system.Kernels { // slow ones, by which tests are run as on other processors, are not told of
+		// slow ones, by which tests are run as on other processors, are not told of
+		kernelsInUse = func() []system.Kernels {
 			all := system.KernelsInUse()
 			for i := range all {
 				all[i].Best = ""
@@ -126,16 +127,19 @@ func TestTrainJSON(t *testing.T) {
 		t.Fatalf("%d steps in:\n%s", len(steps), r.stdout)
 	}
 	for i, s := range steps {
-		if s.Step != int64(i+1) || !(s.Loss > 0 && s.Loss < 10) || s.SamplesPerSecond <= 0 || len(s.PeakBytes) != 2 || min(s.PeakBytes[0], s.PeakBytes[1]) < 10_000 {
+		if s.Step != int64(i+1) || !(s.Loss > 0 && s.Loss < 10) || s.SamplesPerSecond <= 0 ||
+			len(s.PeakBytes) != 2 || min(s.PeakBytes[0], s.PeakBytes[1]) < 10_000 {
 			t.Errorf("step %d: %+v", i+1, s)
 		}
 	}
-	for _, name := range []string{`"resident_bytes":`, `"peak_resident_bytes":`, `"safe_limit_bytes":`, `"params_sha256":`, `"step_ms_median":`} {
+	for _, name := range []string{`"resident_bytes":`, `"peak_resident_bytes":`, `"safe_limit_bytes":`,
+		`"params_sha256":`, `"step_ms_median":`} {
 		if strings.Count(r.stdout, name) != 1 {
 			t.Errorf("no %s in %s", name, r.stdout)
 		}
 	}
-	if !done.Done || done.Steps != 5 || !(*done.TestAccuracy > 0.2 && *done.TestAccuracy <= 1) || done.StepMedian == nil || *done.StepMedian <= 0 ||
+	if !done.Done || done.Steps != 5 || !(*done.TestAccuracy > 0.2 && *done.TestAccuracy <= 1) ||
+		done.StepMedian == nil || *done.StepMedian <= 0 ||
 		done.ResidentBytes < 50<<20 || done.PeakResidentBytes < done.ResidentBytes ||
 		!regexp.MustCompile("^[0-9a-f]{64}$").MatchString(done.ParamsSHA256) {
 		t.Errorf("%+v", done)
@@ -154,7 +158,8 @@ func TestTrainIsTransparent(t *testing.T) {
 		{"--balance", "2,2,2", "--checkpoint", "always", "--devices", "cpu:3,cpu:1,cpu:3"},
 		{"--stages", "3", "--memory-limit", "100MB"}, // measured
 	} {
-		_, done := lines(t, must(t, with(with(small, "--steps", "4", "--clip-norm", "0.5", "--warmup", "2", "--format", "json"), args...)...).stdout)
+		_, done := lines(t, must(t, with(with(small, "--steps", "4", "--clip-norm", "0.5", "--warmup", "2",
+			"--format", "json"), args...)...).stdout)
 		if want == "" {
 			want = done.ParamsSHA256
 		}
@@ -168,11 +173,13 @@ func TestTrainIsTransparent(t *testing.T) {
 // model is cut changes them no more than without.
 func TestModesOfARunAreTransparent(t *testing.T) {
 	full(t)
-	net := []string{"train", "--model", "resnet20", "--set", "width=8", "--data", "synthetic", "--batch", "6", "--chunks", "3", "--steps", "2", "--format", "json"}
+	net := []string{"train", "--model", "resnet20", "--set", "width=8", "--data", "synthetic", "--batch",
+		"6", "--chunks", "3", "--steps", "2", "--format", "json"}
 	seen := map[string]string{}
 	for _, modes := range [][]string{{}, {"--deferred-batch-norm"}, {"--autocast"}} {
 		var want string
-		for _, cut := range [][]string{{}, {"--balance", "4,3,4", "--checkpoint", "always,never,except_last"}} {
+		for _, cut := range [][]string{{},
+			{"--balance", "4,3,4", "--checkpoint", "always,never,except_last"}} {
 			_, done := lines(t, must(t, with(with(net, modes...), cut...)...).stdout)
 			if want == "" {
 				want = done.ParamsSHA256
@@ -191,17 +198,21 @@ func TestModesOfARunAreTransparent(t *testing.T) {
 func TestTrainText(t *testing.T) {
 	dir := t.TempDir()
 	text := dir + "/text.txt"
-	if err := os.WriteFile(text, bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 100), 0o666); err != nil {
+	if err := os.WriteFile(text, bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 100),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
-	r := must(t, "train", "--model", "gpt", "--data", "text", "--data-dir", text, "--stages", "2", "--batch", "4", "--chunks", "2", "--steps", "2",
+	r := must(t, "train", "--model", "gpt", "--data", "text", "--data-dir", text, "--stages", "2",
+		"--batch", "4", "--chunks", "2", "--steps", "2",
 		"--optimizer", "adamw", "--out", dir+"/out", "--trace", dir+"/trace.json")
-	for _, want := range []string{"gpt on text: 2 steps done", "test accuracy ", " samples/s", "cpu:0 ", "sha256 ", dir + "/out/step-000002", dir + "/trace.json"} {
+	for _, want := range []string{"gpt on text: 2 steps done", "test accuracy ", " samples/s", "cpu:0 ",
+		"sha256 ", dir + "/out/step-000002", dir + "/trace.json"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("stdout lacks %q:\n%s", want, r.stdout)
 		}
 	}
-	for _, want := range []string{"by measured time", "step 1/2  loss ", "step 2/2  loss ", "step 2, recorded in "} {
+	for _, want := range []string{"by measured time", "step 1/2  loss ", "step 2/2  loss ",
+		"step 2, recorded in "} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
 		}
@@ -211,15 +222,18 @@ func TestTrainText(t *testing.T) {
 // Batches of a step are one batch of all their rows and micro-batches, in any number of
 // stages and processes. A step counts as one wherever steps are counted. An epoch has 1,024 samples.
 func TestAccumulate(t *testing.T) {
-	whole := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "256", "--chunks", "8", "--steps", "4",
+	whole := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "256", "--chunks", "8",
+		"--steps", "4",
 		"--lr-schedule", "cosine", "--warmup", "1", "--clip-norm", "0.5", "--optimizer", "adam"}
 	parts := with(whole, "--batch", "64", "--chunks", "2", "--accumulate", "4", "--format", "json")
 	want := sha(t, whole...)
 	for _, args := range [][]string{
 		parts, with(parts, "--balance", "2,4", "--schedule", "1f1b", "--checkpoint", "always"),
-		launched(2, with(parts, "--balance", "2,1,3")...), with(parts, "--stages", "2", "--checkpoint", "optimal", "--memory-limit", "1GiB"),
+		launched(2, with(parts, "--balance", "2,1,3")...), with(parts, "--stages", "2", "--checkpoint",
+			"optimal", "--memory-limit", "1GiB"),
 	} {
-		if steps, done := lines(t, mustTrain(t, args...).stdout); len(steps) != 4 || done.Steps != 4 || done.ParamsSHA256 != want {
+		if steps, done := lines(t, mustTrain(t, args...).stdout); len(steps) != 4 || done.Steps != 4 ||
+			done.ParamsSHA256 != want {
 			t.Errorf("%q: %d steps, %+v; want the weights %s", args, len(steps), done, want)
 		}
 	}
@@ -240,7 +254,8 @@ func TestTrace(t *testing.T) {
 		want  int
 	}{{"1", 1}, {"2", 2}, {"5", 3}} {
 		path := t.TempDir() + "/trace.json"
-		r := must(t, with(small, "--balance", "3,3", "--steps", tt.steps, "--format", "json", "--trace", path)...)
+		r := must(t, with(small, "--balance", "3,3", "--steps", tt.steps, "--format", "json", "--trace",
+			path)...)
 		if want := fmt.Sprintf("step %d, ", tt.want); !strings.HasPrefix(r.stderr, want) {
 			t.Errorf("%s steps: stderr does not begin with %q:\n%s", tt.steps, want, r.stderr)
 		}
@@ -269,12 +284,14 @@ func TestTrace(t *testing.T) {
 // A trace that ends in .svg is a picture of the step, with the bytes of each device.
 func TestTraceAsPicture(t *testing.T) {
 	path := t.TempDir() + "/step.svg"
-	must(t, with(small, "--steps", "4", "--stages", "2", "--schedule", "1f1b", "--chunks", "3", "--trace", path)...)
+	must(t, with(small, "--steps", "4", "--stages", "2", "--schedule", "1f1b", "--chunks", "3", "--trace",
+		path)...)
 	svg, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"step 3", "worker 1 · cpu:1", "forward, stage 1, micro-batch 2", "at most ", "KiB"} {
+	for _, want := range []string{"step 3", "worker 1 · cpu:1", "forward, stage 1, micro-batch 2",
+		"at most ", "KiB"} {
 		if !strings.Contains(string(svg), want) {
 			t.Errorf("%q is not in %s", want, svg)
 		}
@@ -303,7 +320,8 @@ func TestHelp(t *testing.T) {
 func TestTrainsAuxiliaryClassifiers(t *testing.T) {
 	full(t)
 	loss := func(aux string) float64 {
-		steps, _ := lines(t, must(t, "train", "--model", "googlenet", "--data", "synthetic", "--set", aux, "--batch", "8", "--stages", "2", "--chunks", "2", "--steps", "1", "--format", "json").stdout)
+		steps, _ := lines(t, must(t, "train", "--model", "googlenet", "--data", "synthetic", "--set", aux,
+			"--batch", "8", "--stages", "2", "--chunks", "2", "--steps", "1", "--format", "json").stdout)
 		return steps[0].Loss
 	}
 	plain, aux := loss("aux=0"), loss("aux=1")

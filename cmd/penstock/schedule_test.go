@@ -59,7 +59,8 @@ func TestScheduleLinks(t *testing.T) {
 	for flags, want := range map[string]string{
 		"":               "takes 90, of which devices are idle for 33.3 %",
 		"--latency 1ms ": "takes 92, of which devices are idle for 34.8 %",
-		"--latency 1000us --bandwidth 10Gbit/s --activation 5MB": "takes 100, of which devices are idle for 40.0 %",
+		"--latency 1000us --bandwidth 10Gbit/s --activation 5MB": "takes 100, of which devices are idle " +
+			"for 40.0 %",
 	} {
 		if got := must(t, with(args, strings.Fields(flags)...)...).stdout; !strings.Contains(got, want) {
 			t.Errorf("%s: %s, want %s", flags, got, want)
@@ -87,7 +88,8 @@ func TestScheduleCompare(t *testing.T) {
 	}
 	// Bubbles of 24, 27, 28, 36, 45, 54 and 90 in 480, as an independent simulator has them.
 	lines := compared("--stages", "4", "--chunks", "16", "--times", "f=10,i=14,w=6")
-	if got, want := strings.Join(names(lines), " "), "zb-v interleaved-zb dualpipe-v zb-h2 interleaved bfs zb-h1 1f1b 1f1b-2x gpipe"; got != want {
+	if got, want := strings.Join(names(lines),
+		" "), "zb-v interleaved-zb dualpipe-v zb-h2 interleaved bfs zb-h1 1f1b 1f1b-2x gpipe"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if l := lines[0]; l.Makespan != 504 || l.Virtual != 2 || !slices.Equal(l.Held, []float64{4, 4, 4, 4}) {
@@ -104,7 +106,8 @@ func TestScheduleCompare(t *testing.T) {
 	}
 	// Of six layers four devices have one stage each and no more; what is left out is said.
 	got := must(t, "schedule", "compare", "--stages", "4", "--chunks", "3", "--profile", chainFile(t))
-	if !strings.HasPrefix(got.stderr, "bfs is left out, as the chain has 6 layers\n") || strings.Count(got.stderr, "\n") != 5 || strings.Count(got.stdout, "\n") != 6 {
+	if !strings.HasPrefix(got.stderr, "bfs is left out, as the chain has 6 layers\n") ||
+		strings.Count(got.stderr, "\n") != 5 || strings.Count(got.stdout, "\n") != 6 {
 		t.Errorf("%+v", got)
 	}
 	table := must(t, "schedule", "compare", "--stages", "2", "--chunks", "3").stdout

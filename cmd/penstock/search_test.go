@@ -53,7 +53,8 @@ func TestPlanForAMachine(t *testing.T) {
 	machine := textFile(t, "machine.json", `{"version":1,
 		"devices":[{"name":"fast","bytes":1e9,"threads":1,"speed":2},{"name":"slow","bytes":1e9,"threads":1,"speed":1}],
 		"links":[{"latency_us":10,"bytes_per_second":1e12}]}`)
-	line := planLine(t, chainFile(t), "--machine", machine, "--stages", "2", "--chunks", "8", "--schedule", "1f1b")
+	line := planLine(t, chainFile(t), "--machine", machine, "--stages", "2", "--chunks", "8", "--schedule",
+		"1f1b")
 	if !slices.Equal(line.Balance, []int{4, 2}) || !slices.Equal(line.Devices, []string{"fast", "slow"}) {
 		t.Errorf("%+v, want more layers on the faster device, in the order of the file", line)
 	}
@@ -66,7 +67,8 @@ func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	chain := func(fields string) string {
-		return textFile(t, "chain.json", strings.Replace(string(text), `"input_bytes"`, fields+`,"input_bytes"`, 1))
+		return textFile(t, "chain.json",
+			strings.Replace(string(text), `"input_bytes"`, fields+`,"input_bytes"`, 1))
 	}
 	measured := chain(`"model":"gpt depth=2","rows":8,"threads":2`)
 	machine := textFile(t, "m.json", `{"version":1,"devices":[{"name":"cpu","bytes":1e9,"threads":4,"speed":1}]}`)
@@ -97,24 +99,28 @@ func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
 }
 
 func TestPlanRefuses(t *testing.T) {
-	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`)
+	machine := textFile(t, "machine.json",
+		`{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`)
 	out := filepath.Join(t.TempDir(), "plan.json")
 	for line, want := range map[string]string{
 		"":                                "want --chunks M",
 		"--chunks 4":                      "want --stages P",
 		"--chunks 4 --stages 7":           "7 stages are more than 6 units",
 		"--chunks 3 --stages 2 --batch 8": "--chunks 3: want divisors of the 8 rows",
-		"--chunks 4 --stages 2 --schedule gpipe,2f2b": `--schedule gpipe,2f2b: "2f2b", element 1: did you mean 1f1b?`,
-		"--chunks 4 --stages 2 --memory-limit 1MiB":   "no plan keeps the limits: stage 0 on device 0 needs",
-		"--chunks 1000000 --stages 2":                 "--chunks 1000000: want 1 to 16384",
-		"--chunks 4 --machine none.json":              "--machine none.json: no such file",
-		"--chunks 4 --stages 2 --machine " + machine:  "2 devices with 1 threads are wanted, and the machine has 1",
+		"--chunks 4 --stages 2 --schedule gpipe,2f2b": `--schedule gpipe,2f2b: "2f2b", element 1: did ` +
+			`you mean 1f1b?`,
+		"--chunks 4 --stages 2 --memory-limit 1MiB": "no plan keeps the limits: stage 0 on device 0 needs",
+		"--chunks 1000000 --stages 2":               "--chunks 1000000: want 1 to 16384",
+		"--chunks 4 --machine none.json":            "--machine none.json: no such file",
+		"--chunks 4 --stages 2 --machine " + machine: "2 devices with 1 threads are wanted, and the " +
+			"machine has 1",
 		"--chunks 4 --stages 2 --latency 2h":          "at most 1h",
 		"--chunks 4 --stages 2 --optimizer adamw":     "--optimizer is for a model that is measured",
 		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want divisors of the 8 rows",
 		"--batch 8 --model mlp --stages 2":            "want one of the two",
 	} {
-		refuses(t, with([]string{"plan", chainFile(t), "--out", out}, strings.Fields(line)...), exitUsage, want)
+		refuses(t, with([]string{"plan", chainFile(t), "--out", out}, strings.Fields(line)...), exitUsage,
+			want)
 	}
 	if _, err := os.Stat(out); err == nil {
 		t.Error("a file is written")
@@ -124,7 +130,8 @@ func TestPlanRefuses(t *testing.T) {
 // A plan by a file is for as many devices as it has.
 func TestAPlanHasItsDevices(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
-	must(t, "plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule", "gpipe",
+	must(t, "plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule",
+		"gpipe",
 		"--repeats", "1", "--out", file)
 	run := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "1", "--stages"}
 	refuses(t, with(run, "3"), exitUsage,
@@ -135,7 +142,8 @@ func TestAPlanHasItsDevices(t *testing.T) {
 // The limit that is told where nothing fits has a plan, at the latest when the limits of two tries are told.
 func TestPlansKeepTheLimitThatIsTold(t *testing.T) {
 	for _, args := range [][]string{
-		{"plan", chainFile(t), "--stages", "2", "--chunks", "2", "--schedule", "1f1b", "--memory-limit", "17MiB"},
+		{"plan", chainFile(t), "--stages", "2", "--chunks", "2", "--schedule", "1f1b", "--memory-limit",
+			"17MiB"},
 		{"plan", "--model", "mlp", "--batch", "16", "--devices", "1", "--chunks", "2", "--schedule", "1f1b",
 			"--repeats", "1", "--memory-limit", "3160KiB"},
 	} {
@@ -157,8 +165,8 @@ func TestPlansKeepTheLimitThatIsTold(t *testing.T) {
 	}
 }
 
-// What cannot fit whatever is measured is refused before anything is: gpt2-xl would be measured for minutes, and
-// takes more memory than there is.
+// What cannot fit whatever is measured is refused before anything is: gpt2-xl would be measured for
+// minutes, and takes more memory than there is.
 func TestPlansThatCannotFitAreNotMeasured(t *testing.T) {
 	xl := []string{"plan", "--model", "gpt2-xl", "--batch", "8"}
 	refuses(t, with(xl, "--devices", "2", "--memory-limit", "4GiB", "--optimizer", "adamw"), exitUsage,
@@ -167,7 +175,8 @@ func TestPlansThatCannotFitAreNotMeasured(t *testing.T) {
 
 // Sizes that cannot fit are said in one line, and the plan is one of the others.
 func TestSizesThatCannotFitAreNotMeasured(t *testing.T) {
-	r := must(t, "plan", "--model", "resnet20", "--set", "size=32,width=4", "--batch", "32", "--devices", "2", "--threads", "1", "--schedule", "1f1b",
+	r := must(t, "plan", "--model", "resnet20", "--set", "size=32,width=4", "--batch", "32", "--devices",
+		"2", "--threads", "1", "--schedule", "1f1b",
 		"--repeats", "1", "--memory-limit", "900KiB", "--format", "json")
 	if strings.Count(r.stderr, "micro-batches of more rows are not measured: layer ") != 1 {
 		t.Fatalf("stderr:\n%s", r.stderr)

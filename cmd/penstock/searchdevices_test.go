@@ -30,13 +30,15 @@ func TestCopiesAreTimed(t *testing.T) {
 	}
 	two.SetLimit(1000)
 	defer two.SetLimit(0)
-	if _, err := measureCopies([]torch.Device{one, two}); err == nil || !strings.Contains(err.Error(), "cpu:6") {
+	if _, err := measureCopies([]torch.Device{one, two}); err == nil ||
+		!strings.Contains(err.Error(), "cpu:6") {
 		t.Errorf("without memory: %v", err)
 	}
 }
 
 // planMLP is a plan of mlp.
-var planMLP = []string{"plan", "--model", "mlp", "--batch", "64", "--threads", "1", "--repeats", "1", "--format", "json"}
+var planMLP = []string{"plan", "--model", "mlp", "--batch", "64", "--threads", "1", "--repeats", "1",
+	"--format", "json"}
 
 // A plan for CPU devices by name is that for as many, on these in their order; and so is the run by it.
 func TestPlanForNamedDevices(t *testing.T) {
@@ -83,7 +85,8 @@ func TestPlanForNamedDevices(t *testing.T) {
 func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	model := []string{"plan", "--model", "mlp", "--batch", "8", "--devices"}
 	auto := []string{"train", "--model", "mlp", "--data", "synthetic", "--plan", "auto", "--devices"}
-	machine := textFile(t, "machine.json", `{"version":1,"devices":[{"name":"gpu","bytes":1e9,"threads":1,"speed":1}]}`)
+	machine := textFile(t, "machine.json",
+		`{"version":1,"devices":[{"name":"gpu","bytes":1e9,"threads":1,"speed":1}]}`)
 	gone := torch.CUDA(torch.CUDADevices()).String()
 	for _, test := range []struct {
 		args []string
@@ -91,9 +94,11 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	}{
 		{with(model, "0"), "--devices 0: want at least 1, or names of devices"},
 		{with(model, "gpu:0"), `--devices gpu:0: unknown device "gpu:0": want cpu:N or cuda:N, or a number`},
-		{with(model, "cpu:0,cpu:1,cpu"), "--devices cpu:0,cpu:1,cpu:0: cpu:0 is there twice; want each device once"},
+		{with(model, "cpu:0,cpu:1,cpu"),
+			"--devices cpu:0,cpu:1,cpu:0: cpu:0 is there twice; want each device once"},
 		{with(model, "cpu:0,cuda:0"), "--devices cpu:0,cuda:0: a CPU and a GPU are not planned together"},
-		{with(model, gone), "--devices " + gone + ": libtorch " + torch.Version() + " here cannot use " + gone},
+		{with(model, gone), "--devices " + gone + ": libtorch " + torch.Version() + " here cannot use " +
+			gone},
 		{with(model, "cpu:0,cpu:1", "--machine", machine), "--machine has devices and links"},
 		{with(auto, "cpu:0,cpu:0"), "cpu:0 is there twice"},
 		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3: the plan of --plan auto has 2"},
@@ -101,7 +106,8 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	} {
 		refuses(t, test.args, exitUsage, test.want)
 	}
-	refuses(t, launched(2, with(auto, "cpu:0,cpu:1")...), exitUsage, "--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices")
+	refuses(t, launched(2, with(auto, "cpu:0,cpu:1")...), exitUsage,
+		"--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices")
 }
 
 // A run that plans itself does so for the devices that are named, and again when others are.
@@ -110,7 +116,8 @@ func TestRunsPlanForNamedDevices(t *testing.T) {
 	flags := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4",
 		"--threads", "1", "--format", "json", "--steps"}
 	run := func(steps string, more ...string) ran {
-		return must(t, with(with(flags, steps, "--plan", "auto", "--memory-limit", "3MiB", "--out", out), more...)...)
+		return must(t, with(with(flags, steps, "--plan", "auto", "--memory-limit", "3MiB", "--out", out),
+			more...)...)
 	}
 	run("1", "--devices", "cpu:1,cpu:0")
 	says(t, run("2", "--devices", "cpu:1,cpu:0", "--resume").stderr, "--plan auto: as before, ")
@@ -119,8 +126,8 @@ func TestRunsPlanForNamedDevices(t *testing.T) {
 	says(t, last.stdout, sha(t, with(flags, "3")...)) // the weights without a plan
 }
 
-// Devices that are made of different things, as GPUs may be, are measured each, and each holds no more than it
-// has: in the plan, and in the run by it.
+// Devices that are made of different things, as GPUs may be, are measured each, and each holds no more
+// than it has: in the plan, and in the run by it.
 func TestPlanForUnequalDevices(t *testing.T) {
 	const has = 8 << 20
 	setHardware(t, torch.Hardware{Model: "slow", Free: has}, torch.Hardware{Model: "fast", Free: has + 1000})

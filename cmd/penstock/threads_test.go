@@ -12,7 +12,8 @@ import (
 )
 
 func TestCoresFor(t *testing.T) {
-	for _, tt := range []struct{ cores, devices, want int }{{8, 1, 8}, {8, 2, 4}, {8, 3, 2}, {2, 4, 1}, {1, 1, 1}, {1000, 1, 256}} {
+	for _, tt := range []struct{ cores, devices, want int }{{8, 1, 8}, {8, 2, 4}, {8, 3, 2}, {2, 4, 1},
+		{1, 1, 1}, {1000, 1, 256}} {
 		if got := coresFor(tt.cores, tt.devices); got != tt.want {
 			t.Errorf("%d cores for %d devices: %d threads each, want %d", tt.cores, tt.devices, got, tt.want)
 		}
@@ -27,11 +28,14 @@ func TestThreadsAll(t *testing.T) {
 	cores := runtime.NumCPU()
 	r := must(t, with(small, "--steps", "1", "--balance", "3,3", "--threads", "all", "--out", out)...)
 	two := max(cores/2, 1)
-	if want := "--threads all: " + counted(two, "thread") + " on each device\n"; !strings.Contains(r.stderr, want) || threads() != two {
+	if want := "--threads all: " + counted(two, "thread") + " on each device\n"; !strings.Contains(r.stderr,
+		want) || threads() != two {
 		t.Errorf("%d threads, %s", threads(), r.stderr)
 	}
-	r = must(t, with(small, "--steps", "2", "--balance", "6", "--threads", "all", "--out", out, "--resume")...)
-	if threads() != two || cores > 1 && !strings.Contains(r.stderr, "as before") || strings.Contains(r.stderr, "may differ") {
+	r = must(t, with(small, "--steps", "2", "--balance", "6", "--threads", "all", "--out", out,
+		"--resume")...)
+	if threads() != two || cores > 1 && !strings.Contains(r.stderr, "as before") ||
+		strings.Contains(r.stderr, "may differ") {
 		t.Errorf("resumed: %d threads, %s", threads(), r.stderr)
 	}
 	// on one device from the beginning
@@ -43,7 +47,8 @@ func TestThreadsAll(t *testing.T) {
 	for want, args := range map[string][]string{
 		`--threads "some": want a whole number, at least 1, or all`: {"--threads", "some"},
 	} {
-		if r := command(t, with(small, append(args, "--steps", "1")...)...); r.code != exitUsage || !strings.Contains(r.stderr, want) {
+		if r := command(t, with(small, append(args, "--steps", "1")...)...); r.code != exitUsage ||
+			!strings.Contains(r.stderr, want) {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
@@ -59,8 +64,8 @@ func threadsIn(t *testing.T, out string) int {
 	return c.Recipe.Threads
 }
 
-// Without --threads a run that is long enough takes the number that is faster, and writes it down. A run that is
-// resumed has the number that it had.
+// Without --threads a run that is long enough takes the number that is faster, and writes it down. A
+// run that is resumed has the number that it had.
 func TestThreadsByTime(t *testing.T) {
 	const told = "by measured time"
 	fewMicroBatches = 100
@@ -72,17 +77,21 @@ func TestThreadsByTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr, "--threads 1, by measured time: 2 are ") != measured ||
-		strings.Contains(string(config), "threads = 1 # by measured time\n") != measured || threadsIn(t, out) != 1 {
+	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr,
+		"--threads 1, by measured time: 2 are ") != measured ||
+		strings.Contains(string(config), "threads = 1 # by measured time\n") != measured ||
+		threadsIn(t, out) != 1 {
 		t.Errorf("%d threads, %s\n%s", threadsIn(t, out), r.stderr, config)
 	}
-	if r := must(t, with(small, "--steps", "60", "--out", out, "--resume")...); strings.Contains(r.stderr, "--threads") {
+	if r := must(t, with(small, "--steps", "60", "--out", out, "--resume")...); strings.Contains(r.stderr,
+		"--threads") {
 		t.Errorf("resumed: %s", r.stderr)
 	}
 	clock = nil
 	out = filepath.Join(t.TempDir(), "two")
 	must(t, with(small, "--steps", "1", "--threads", "2", "--out", out)...)
-	if r := must(t, with(small, "--steps", "2", "--out", out, "--resume")...); !strings.Contains(r.stderr, "--threads 2, as before\n") || threadsIn(t, out) != 2 {
+	if r := must(t, with(small, "--steps", "2", "--out", out, "--resume")...); !strings.Contains(r.stderr,
+		"--threads 2, as before\n") || threadsIn(t, out) != 2 {
 		t.Errorf("resumed: %d threads, %s", threadsIn(t, out), r.stderr)
 	}
 	for _, args := range [][]string{{"--steps", "25"}, {"--steps", "26", "--threads", "1"}} {

@@ -31,12 +31,14 @@ func unsteady() func() time.Duration {
 // TestUncertainTimesAreTold: every verb that measures times says once that they vary, with the number and a
 // remedy, and nothing where they do not.
 func TestUncertainTimesAreTold(t *testing.T) {
-	told := regexp.MustCompile(`(?m)^measured times are uncertain: the median run took [1-9][0-9]+ % longer than the lower quartile; (.*)$`)
+	told := regexp.MustCompile(`(?m)^measured times are uncertain: the median run took [1-9][0-9]+ % ` +
+		`longer than the lower quartile; (.*)$`)
 	for _, args := range []string{
 		"profile --model mlp --batch 4 --format json",
 		"balance --model mlp --stages 2 --batch 8",
 		"train --model mlp --data synthetic --batch 8 --stages 2 --steps 1 --format json",
-		"train --model mlp --data synthetic --batch 8 --chunks 2 --steps 1 --checkpoint optimal --format json --stages 2",
+		"train --model mlp --data synthetic --batch 8 --chunks 2 --steps 1 --checkpoint optimal --format " +
+			"json --stages 2",
 	} {
 		for _, noisy := range []bool{false, true} {
 			if setClock(t, steady); noisy {
@@ -44,13 +46,15 @@ func TestUncertainTimesAreTold(t *testing.T) {
 			}
 			r := must(t, strings.Fields(args)...)
 			found := told.FindAllStringSubmatch(r.stderr, -1)
-			if noisy != (len(found) == 1 && found[0][1] == measureAgain) || noisy != strings.Contains(r.stderr, "uncertain") || strings.Contains(r.stdout, "uncertain") {
+			if noisy != (len(found) == 1 && found[0][1] == measureAgain) ||
+				noisy != strings.Contains(r.stderr, "uncertain") || strings.Contains(r.stdout, "uncertain") {
 				t.Errorf("%s, noisy %v: stdout %q, stderr %q", args, noisy, r.stdout, r.stderr)
 			}
 		}
 	}
 	setClock(t, unsteady())
-	if r := must(t, "balance", "--model", "mlp", "--stages", "2", "--by", "size"); r.stderr != "" { // nothing was timed
+	// nothing was timed
+	if r := must(t, "balance", "--model", "mlp", "--stages", "2", "--by", "size"); r.stderr != "" {
 		t.Errorf("stderr %q", r.stderr)
 	}
 }
@@ -61,13 +65,15 @@ func TestUncertainTimesAreTold(t *testing.T) {
 // gradient, takes 0.84 ms: transfers are timed as one.
 func TestTrainCountsRecomputation(t *testing.T) {
 	setClock(t, steady)
-	cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time: a micro-batch takes the stages ([0-9.]+), ([0-9.]+) ms\n`)
+	cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time: a micro-batch takes the stages ` +
+		`([0-9.]+), ([0-9.]+) ms\n`)
 	for _, test := range []struct{ policy, want string }{
 		// of four micro-batches three
 		{"never", "3,3 5.84 6.84"}, {"always", "3,3 8.84 9.84"}, {"except_last", "3,3 8.09 9.09"},
 		{"always,never", "2,4 5.84 8.84"},
 	} {
-		r := must(t, with(small, "--stages", "2", "--steps", "1", "--format", "json", "--checkpoint", test.policy)...)
+		r := must(t, with(small, "--stages", "2", "--steps", "1", "--format", "json", "--checkpoint",
+			test.policy)...)
 		found := cut.FindStringSubmatch(r.stderr)
 		if found == nil {
 			t.Fatalf("--checkpoint %s: no balance in %q", test.policy, r.stderr)

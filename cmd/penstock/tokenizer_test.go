@@ -19,11 +19,14 @@ const (
 func onText(t *testing.T, args ...string) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "text.txt")
-	if err := os.WriteFile(path, []byte(strings.Repeat("The stages of the pipeline are busy. ", 40)), 0o666); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Repeat("The stages of the pipeline are busy. ", 40)),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
-	return with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--data", "text", "--data-dir", path,
-		"--data-set", "tokenizer=" + fixtureTokenizer, "--window", "8", "--batch", "4", "--chunks", "2", "--steps", "1"}, args...)
+	return with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--data", "text",
+		"--data-dir", path,
+		"--data-set", "tokenizer=" + fixtureTokenizer, "--window", "8", "--batch", "4", "--chunks", "2",
+		"--steps", "1"}, args...)
 }
 
 // The model has a class for each token, or more, and room for the window, or more, so that weights
@@ -60,12 +63,16 @@ func TestRefusesTokenizers(t *testing.T) {
 	}{
 		"more tokens than the model": {[]string{"--set", "classes=300"}, exitUsage,
 			[]string{"--set classes=300: --data text has 377; want at least as many"}},
-		"a window that is too long": {[]string{"--set", "context=4"}, exitUsage, []string{"--set context=4: --data text has 8; want at least as many"}},
+		"a window that is too long": {[]string{"--set", "context=4"}, exitUsage,
+			[]string{"--set context=4: --data text has 8; want at least as many"}},
 		"weights of another vocabulary": {[]string{"--init", weights}, exitUsage,
 			[]string{"wte.weight", "[400 8]", "[377 8]"}},
-		"damaged": {[]string{"--data-set", "tokenizer=" + damaged}, exitUsage, []string{damaged + ": line 2: "}},
-		"missing": {[]string{"--data-set", "tokenizer=none"}, exitUsage, []string{"none: no such file", "want a tokenizer.json"}},
-		"no path": {[]string{"--data-set", "tokenizer="}, exitUsage, []string{"--data-set tokenizer=: want the path of a tokenizer.json"}},
+		"damaged": {[]string{"--data-set", "tokenizer=" + damaged}, exitUsage,
+			[]string{damaged + ": line 2: "}},
+		"missing": {[]string{"--data-set", "tokenizer=none"}, exitUsage,
+			[]string{"none: no such file", "want a tokenizer.json"}},
+		"no path": {[]string{"--data-set", "tokenizer="}, exitUsage,
+			[]string{"--data-set tokenizer=: want the path of a tokenizer.json"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			unwritten := filepath.Join(t.TempDir(), "out")
@@ -105,8 +112,11 @@ func TestTokenize(t *testing.T) {
 		{[]string{"none.txt", "--tokenizer", fixtureTokenizer}, exitUsage, "none.txt: no such file"},
 		{[]string{text, "--tokenizer", "none"}, exitUsage, "--tokenizer: tokenizer: stat none: no such file"},
 		{[]string{textFile(t, "a.txt", ""), "--tokenizer", fixtureTokenizer}, exitFailed, "no tokens"},
-		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitFailed, "b.txt: tokenizer: line 2, column 2: byte 0xff is not UTF-8"},
-		{[]string{text, "--tokenizer", textFile(t, "t.json", `{"model":{"type":"Unigram","vocab":{"a":0}}}`)}, exitUsage, `model.type is "Unigram"; want BPE: for any other tokenizer make the tokens with`},
+		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitFailed,
+			"b.txt: tokenizer: line 2, column 2: byte 0xff is not UTF-8"},
+		{[]string{text, "--tokenizer", textFile(t, "t.json",
+			`{"model":{"type":"Unigram","vocab":{"a":0}}}`)}, exitUsage,
+			`model.type is "Unigram"; want BPE: for any other tokenizer make the tokens with`},
 	} {
 		out := filepath.Join(dir, "none.bin")
 		args := with(row.args, "--out", out)
@@ -120,7 +130,8 @@ func TestTokenize(t *testing.T) {
 	}
 	before, _ := os.ReadFile(text)
 	r = command(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", text)
-	if after, err := os.ReadFile(text); r.code != exitUsage || err != nil || len(after) == 0 || string(after) != string(before) {
+	if after, err := os.ReadFile(text); r.code != exitUsage || err != nil || len(after) == 0 ||
+		string(after) != string(before) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

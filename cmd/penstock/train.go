@@ -247,7 +247,8 @@ func (j *job) saveAfterFailure(failure error) error {
 	var step *train.StepError
 	inStep := errors.As(failure, &step)
 	lost := diverged || inStep && step.Half() ||
-		j.group != nil && (j.group.Err() != nil || !inStep) // what fails outside of a step fails in one process
+		// what fails outside of a step fails in one process
+		j.group != nil && (j.group.Err() != nil || !inStep)
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {

@@ -113,7 +113,8 @@ func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Se
 	case config.Balance == nil:
 		var costs []float64
 		for _, l := range all {
-			costs = append(costs, float64(1+stateBytes(l.Layer))) // 1, so that layers without parameters are spread as well
+			// 1, so that layers without parameters are spread as well
+			costs = append(costs, float64(1+stateBytes(l.Layer)))
 		}
 		if config.Balance, err = plan.Partition(costs, stages); err != nil {
 			return err

@@ -19,7 +19,9 @@ func TestValidate(t *testing.T) {
 	dir := t.TempDir()
 	run := func(name string, more ...string) (ran, []validationLine) {
 		t.Helper()
-		r := must(t, with(with(small, "--data-set", "train=256,test=64", "--validate", "0.25", "--batch", "64", "--lr", "0.5", "--keep", "1", "--format", "json", "--out", filepath.Join(dir, name)), more...)...)
+		r := must(t, with(with(small, "--data-set", "train=256,test=64", "--validate", "0.25", "--batch",
+			"64", "--lr", "0.5", "--keep", "1", "--format", "json", "--out", filepath.Join(dir, name)),
+			more...)...)
 		var all []validationLine
 		for line := range strings.Lines(r.stdout) {
 			if strings.HasPrefix(line, `{"epoch":`) {
@@ -47,7 +49,9 @@ func TestValidate(t *testing.T) {
 	}
 	first, _ := run("b", "--epochs", "2")
 	second, later := run("b", "--epochs", "6", "--resume")
-	if sumOf(t, whole) != sumOf(t, second) || sumOf(t, first) == sumOf(t, second) || fmt.Sprint(*later[3].Accuracy, later[3].Loss, later[3].Better) != fmt.Sprint(*said[5].Accuracy, said[5].Loss, said[5].Better) {
+	if sumOf(t, whole) != sumOf(t, second) || sumOf(t, first) == sumOf(t, second) ||
+		fmt.Sprint(*later[3].Accuracy, later[3].Loss, later[3].Better) != fmt.Sprint(*said[5].Accuracy,
+			said[5].Loss, said[5].Better) {
 		t.Errorf("%+v after resuming; want %+v", later, said)
 	}
 	c, err := findCheckpoint(filepath.Join(dir, "a"), false)
@@ -55,7 +59,8 @@ func TestValidate(t *testing.T) {
 		t.Fatalf("%+v, %v; want epoch %d", c, err, best)
 	}
 	e := evaluated(t, filepath.Join(dir, "a"), "--best", "--part", "validation", "--stages", "2")
-	if e.Step != c.Best.Step || *e.Loss != said[best].Loss || *e.Accuracy != *said[best].Accuracy || e.Samples != 64 {
+	if e.Step != c.Best.Step || *e.Loss != said[best].Loss || *e.Accuracy != *said[best].Accuracy ||
+		e.Samples != 64 {
 		t.Errorf("%+v of step %d; want %+v", e.Evaluation, e.Step, said[best])
 	}
 	steps, err := train.Store{Dir: filepath.Join(dir, "a")}.Steps()
@@ -63,16 +68,19 @@ func TestValidate(t *testing.T) {
 		t.Errorf("steps %v, %v", steps, err)
 	}
 	h, err := metrics.Read(filepath.Join(dir, "b", metrics.FileName))
-	if err != nil || len(h.Validations) != 6 || len(h.Tests) != 2 || *h.Validations[5].TestLoss != said[5].Loss {
+	if err != nil || len(h.Validations) != 6 || len(h.Tests) != 2 ||
+		*h.Validations[5].TestLoss != said[5].Loss {
 		t.Errorf("%+v, %v", h.Validations, err)
 	}
 
 	// A rate at which nothing is learnt: the first epoch is the best.
 	r, said := run("c", "--epochs", "9", "--lr", "1e-30", "--patience", "2", "--save-every", "100")
-	if len(said) != 3 || !strings.Contains(r.stderr, "--patience 2: stopped after step 9; the lowest validation loss was ") {
+	if len(said) != 3 || !strings.Contains(r.stderr,
+		"--patience 2: stopped after step 9; the lowest validation loss was ") {
 		t.Errorf("%+v, stderr:\n%s", said, r.stderr)
 	}
-	if c, err := findCheckpoint(filepath.Join(dir, "c"), false); err != nil || c.Best.Step != 3 || c.Best.Since != 2 {
+	if c, err := findCheckpoint(filepath.Join(dir, "c"), false); err != nil || c.Best.Step != 3 ||
+		c.Best.Since != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "c", "step-000003")); err != nil {
@@ -87,14 +95,16 @@ func TestValidate(t *testing.T) {
 		code int
 		part string
 	}{
-		{[]string{"--validate", "1"}, exitUsage, "--validate 1: want a share of the training samples between 0 and 1, such as 0.1, or test"},
+		{[]string{"--validate", "1"}, exitUsage,
+			"--validate 1: want a share of the training samples between 0 and 1, such as 0.1, or test"},
 		{[]string{"--patience", "2"}, exitUsage, "--patience 2: it needs --validate"},
 		{[]string{"--keep", "2"}, exitUsage, "--keep 2: it needs --out DIR"},
 		{[]string{"--data-set", "train=1", "--validate", "0.5"}, exitFailed, "--validate 0.5: "},
 	} {
 		refuses(t, with(with(small, "--steps", "1"), row.args...), row.code, row.part)
 	}
-	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr", "0.5", "--resume", "--out", filepath.Join(dir, "a")), exitUsage,
+	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr",
+		"0.5", "--resume", "--out", filepath.Join(dir, "a")), exitUsage,
 		`data.settings.validation is "0.25" there and "0.5" here; resume with the --validate of then`)
 }
 

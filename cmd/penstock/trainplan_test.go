@@ -18,7 +18,8 @@ import (
 func TestTrainingByAPlan(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
 	const limit = 3 << 20
-	got := must(t, "plan", "--model", "mlp", "--batch", "64", "--devices", "2", "--memory-limit", fmt.Sprint(limit), "--repeats", "1", "--out", file)
+	got := must(t, "plan", "--model", "mlp", "--batch", "64", "--devices", "2", "--memory-limit",
+		fmt.Sprint(limit), "--repeats", "1", "--out", file)
 	if !strings.Contains(got.stdout, "the best") {
 		t.Errorf("no table:\n%s", got.stdout)
 	}
@@ -35,10 +36,12 @@ func TestTrainingByAPlan(t *testing.T) {
 		layers += n
 	}
 	if virtual := max(line.Virtual, 1); len(line.Balance) != 2*virtual || layers != 6 {
-		t.Errorf("a balance of %v, want the 6 layers of mlp on 2 devices, %d stages on each", line.Balance, virtual)
+		t.Errorf("a balance of %v, want the 6 layers of mlp on 2 devices, %d stages on each", line.Balance,
+			virtual)
 	}
 	trained := func(args ...string) stepLine {
-		got := must(t, with([]string{"train", "--data", "synthetic", "--steps", "2", "--format", "json"}, args...)...)
+		got := must(t, with([]string{"train", "--data", "synthetic", "--steps", "2", "--format", "json"},
+			args...)...)
 		lines := strings.Split(got.stdout, "\n")
 		var step stepLine
 		if err := json.Unmarshal([]byte(lines[1]), &step); err != nil {
@@ -49,10 +52,12 @@ func TestTrainingByAPlan(t *testing.T) {
 	step := trained("--plan", file)
 	for device, peak := range step.PeakBytes {
 		if peak > line.Peak[device] || peak > limit {
-			t.Errorf("device %d: training holds %d bytes, the plan says %d, the limit is %d", device, peak, line.Peak[device], limit)
+			t.Errorf("device %d: training holds %d bytes, the plan says %d, the limit is %d", device, peak,
+				line.Peak[device], limit)
 		}
 	}
-	if step = trained("--plan", "auto", "--model", "mlp", "--batch", "64", "--memory-limit", "3MiB", "--stages", "2", "--chunks", fmt.Sprint(line.Chunks)); len(step.PeakBytes) != 2 {
+	if step = trained("--plan", "auto", "--model", "mlp", "--batch", "64", "--memory-limit", "3MiB",
+		"--stages", "2", "--chunks", fmt.Sprint(line.Chunks)); len(step.PeakBytes) != 2 {
 		t.Errorf("%d devices, want 2", len(step.PeakBytes))
 	}
 
@@ -67,12 +72,19 @@ func TestTrainingByAPlan(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"train", "--plan", file, "--data", "synthetic", "--model", "resnet20"}, "--model resnet20: the plan of --plan " + file + " has mlp"},
-		{[]string{"train", "--plan", file, "--data", "synthetic", "--memory-limit", "4MiB"}, "--memory-limit 4194304"},
-		{[]string{"train", "--plan", write("junk", "{"), "--data", "synthetic"}, "unexpected EOF; penstock plan --model --out writes plans"},
-		{[]string{"train", "--plan", write("chain", `{"balance":[1],"schedule":"gpipe","chunks":1}`), "--data", "synthetic"}, "want a plan of penstock plan --model"},
-		{[]string{"train", "--plan", write("stages", `{"balance":[1,1,1],"schedule":"zb-v","virtual":2,"chunks":1,"model":"mlp","batch":3}`), "--data", "synthetic"}, "balance is [1 1 1]; want layers of 2 stages on each device"},
-		{[]string{"train", "--plan", filepath.Join(t.TempDir(), "none"), "--data", "synthetic"}, "no such file"},
+		{[]string{"train", "--plan", file, "--data", "synthetic", "--model", "resnet20"},
+			"--model resnet20: the plan of --plan " + file + " has mlp"},
+		{[]string{"train", "--plan", file, "--data", "synthetic", "--memory-limit", "4MiB"},
+			"--memory-limit 4194304"},
+		{[]string{"train", "--plan", write("junk", "{"), "--data", "synthetic"},
+			"unexpected EOF; penstock plan --model --out writes plans"},
+		{[]string{"train", "--plan", write("chain", `{"balance":[1],"schedule":"gpipe","chunks":1}`),
+			"--data", "synthetic"}, "want a plan of penstock plan --model"},
+		{[]string{"train", "--plan", write("stages",
+			`{"balance":[1,1,1],"schedule":"zb-v","virtual":2,"chunks":1,"model":"mlp","batch":3}`),
+			"--data", "synthetic"}, "balance is [1 1 1]; want layers of 2 stages on each device"},
+		{[]string{"train", "--plan", filepath.Join(t.TempDir(), "none"), "--data", "synthetic"},
+			"no such file"},
 		{[]string{"train", "--plan", "auto", "--data", "synthetic"}, "--model is needed"},
 		{[]string{"plan", "--model", "mlp"}, "want --batch N"},
 	} {
@@ -84,7 +96,8 @@ func TestTrainingByAPlan(t *testing.T) {
 }
 
 // inAuto is a run that plans itself.
-var inAuto = []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--plan", "auto", "--format", "json"}
+var inAuto = []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--plan", "auto",
+	"--format", "json"}
 
 // chosen is the flags that a run said it has chosen for itself, and the line in which it said so.
 func chosen(t *testing.T, stderr string) (flags []string, line string) {
@@ -117,7 +130,8 @@ func TestProcessesPlanThemselves(t *testing.T) {
 			want = 3
 		}
 		if len(steps) != 2 || len(steps[0].PeakBytes) != want {
-			t.Errorf("%v: %d steps on %d devices, want 2 on %d", more, len(steps), len(steps[0].PeakBytes), want)
+			t.Errorf("%v: %d steps on %d devices, want 2 on %d", more, len(steps), len(steps[0].PeakBytes),
+				want)
 		}
 		same := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--steps", "2"}
 		for i := 0; i < len(flags); i += 2 {
@@ -137,10 +151,12 @@ func TestPlansOfResumedRuns(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	args := with(inAuto, "--out", out)
 	first, _ := chosen(t, must(t, with(args, "--steps", "2")...).stderr)
-	whole := sha(t, with([]string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--steps", "3"}, first...)...)
+	whole := sha(t, with([]string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64",
+		"--steps", "3"}, first...)...)
 	r := must(t, with(args, "--steps", "3", "--resume")...)
 	same, said := chosen(t, r.stderr)
-	if _, done := lines(t, r.stdout); done.ParamsSHA256 != whole || !slices.Equal(first, same) || !strings.HasPrefix(said, "as before, ") {
+	if _, done := lines(t, r.stdout); done.ParamsSHA256 != whole || !slices.Equal(first, same) ||
+		!strings.HasPrefix(said, "as before, ") {
 		t.Errorf("%v, then %v (%s): the weights %s, want %s", first, same, said, done.ParamsSHA256, whole)
 	}
 	chunks := first[slices.Index(first, "--chunks")+1]
@@ -181,11 +197,13 @@ func TestAnotherWorldKeepsTheWeights(t *testing.T) {
 		t.Errorf("config.toml is %q, %v", kept, err)
 	}
 	must(t, "eval", out)
-	p := begin(t, nil, launched(2, with(fixed, "--steps", "4", "--out", out, "--resume", "--memory-limit", "3MiB")...)...)
+	p := begin(t, nil, launched(2, with(fixed, "--steps", "4", "--out", out, "--resume", "--memory-limit",
+		"3MiB")...)...)
 	if code := p.end(t); code != exitDone {
 		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
 	}
-	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4", "--steps", "4")
+	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4",
+		"--steps", "4")
 	if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != want {
 		t.Errorf("other weights; stderr:\n%s", p.stderr)
 	}
@@ -198,7 +216,8 @@ func TestAnotherWorldKeepsTheWeights(t *testing.T) {
 // Several processes run by a plan in a file, which has to have a device for each.
 func TestProcessesByAPlanInAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
-	must(t, "plan", "--model", "mlp", "--batch", "64", "--devices", "2", "--chunks", "4", "--repeats", "1", "--out", file)
+	must(t, "plan", "--model", "mlp", "--batch", "64", "--devices", "2", "--chunks", "4", "--repeats", "1",
+		"--out", file)
 	args := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "2", "--format", "json"}
 	p := begin(t, nil, launched(2, args...)...)
 	if code := p.end(t); code != exitDone {
@@ -208,7 +227,9 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
 	}
 	r := begin(t, nil, launched(3, args...)...)
-	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are 3: want a plan for --devices 3 or more"; r.end(t) != exitUsage || !strings.Contains(r.stderr.String(), want) {
+	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are " +
+		"3: want a plan for --devices 3 or more"; r.end(t) != exitUsage ||
+		!strings.Contains(r.stderr.String(), want) {
 		t.Errorf("want %q in %s", want, r.stderr)
 	}
 }
@@ -223,7 +244,8 @@ func TestAutoRefuses(t *testing.T) {
 		{[]string{"--replicas", "2"}, "--replicas 2: --plan auto decides it"},
 		{[]string{"--schedule", "auto"}, "--schedule auto with --plan auto"},
 		{[]string{"--chunks", "7"}, "--chunks 7: want a divisor of the 64 rows"},
-		{[]string{"--memory-limit", "20KiB"}, "--memory-limit 20480: parameters, gradients and the optimizer's state"},
+		{[]string{"--memory-limit", "20KiB"},
+			"--memory-limit 20480: parameters, gradients and the optimizer's state"},
 	} {
 		r := command(t, with(inAuto, append(test.args, "--steps", "1")...)...)
 		if r.code != exitUsage || !strings.Contains(r.stderr, test.want) || r.stdout != "" {
@@ -235,7 +257,8 @@ func TestAutoRefuses(t *testing.T) {
 // The optimizer's state counts as --momentum says.
 func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
 	peak := func(more ...string) int64 {
-		line := planLine(t, with([]string{"--model", "mlp", "--batch", "16", "--devices", "1", "--chunks", "1", "--memory-limit", "1GiB", "--schedule", "gpipe", "--repeats", "1"}, more...)...)
+		line := planLine(t, with([]string{"--model", "mlp", "--batch", "16", "--devices", "1", "--chunks",
+			"1", "--memory-limit", "1GiB", "--schedule", "gpipe", "--repeats", "1"}, more...)...)
 		if len(more) > 1 && (line.Momentum == nil || *line.Momentum != 0) {
 			t.Errorf("%v: the plan has a momentum of %v", more, line.Momentum)
 		}
@@ -254,7 +277,9 @@ func TestPlansAreForTheirData(t *testing.T) {
 		return []string{"--data", "synthetic", "--data-set", fmt.Sprintf("size=%d,classes=%d", size, classes)}
 	}
 	model := []string{"--model", "resnet20", "--set", "width=4", "--batch", "8"}
-	must(t, with(append([]string{"plan"}, model...), append(on(16, 5), "--devices", "2", "--chunks", "4", "--schedule", "1f1b", "--memory-limit", "1MiB", "--repeats", "1", "--out", file)...)...)
+	must(t, with(append([]string{"plan"}, model...),
+		append(on(16, 5), "--devices", "2", "--chunks", "4", "--schedule", "1f1b", "--memory-limit", "1MiB",
+			"--repeats", "1", "--out", file)...)...)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -263,10 +288,12 @@ func TestPlansAreForTheirData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if in := line.Input; in == nil || !slices.Equal(in.Shape, []int64{1, 16, 16}) || in.DType != "float32" || in.Outputs != 5 || line.Rows != 2 {
+	if in := line.Input; in == nil || !slices.Equal(in.Shape, []int64{1, 16, 16}) ||
+		in.DType != "float32" || in.Outputs != 5 || line.Rows != 2 {
 		t.Errorf("the plan is for inputs %+v, %d rows of a micro-batch", in, line.Rows)
 	}
-	got := must(t, with(append([]string{"train", "--plan", file}, on(16, 5)...), "--steps", "2", "--format", "json")...)
+	got := must(t, with(append([]string{"train", "--plan", file}, on(16, 5)...), "--steps", "2", "--format",
+		"json")...)
 	var step stepLine
 	if err := json.Unmarshal([]byte(strings.Split(got.stdout, "\n")[1]), &step); err != nil {
 		t.Fatal(err)
@@ -276,19 +303,25 @@ func TestPlansAreForTheirData(t *testing.T) {
 			t.Errorf("device %d: training holds %d bytes, the plan says %d", device, peak, line.Peak[device])
 		}
 	}
-	if got := must(t, "train", "--plan", file, "--steps", "1"); !strings.Contains(got.stdout+got.stderr, "resnet20 on synthetic") {
+	if got := must(t, "train", "--plan", file, "--steps", "1"); !strings.Contains(got.stdout+got.stderr,
+		"resnet20 on synthetic") {
 		t.Errorf("without --data:\n%s%s", got.stdout, got.stderr)
 	}
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"plan", "--model", "resnet20", "--batch", "8", "--data-set", "size=8"}, "--data-set size=8: want --data NAME with it"},
-		{[]string{"plan", "--model", "gpt", "--batch", "8", "--data", "fashion-mnist"}, "--model gpt is for next token"},
-		{[]string{"plan", "chain.json", "--stages", "2", "--chunks", "2", "--data", "synthetic"}, "--data is for a model that is measured"},
-		{[]string{"plan", "--model", "resnet20", "--batch", "64", "--data", "synthetic", "--data-set", "train=32"}, "--batch 64: --data synthetic has 32 samples"},
+		{[]string{"plan", "--model", "resnet20", "--batch", "8", "--data-set", "size=8"},
+			"--data-set size=8: want --data NAME with it"},
+		{[]string{"plan", "--model", "gpt", "--batch", "8", "--data", "fashion-mnist"},
+			"--model gpt is for next token"},
+		{[]string{"plan", "chain.json", "--stages", "2", "--chunks", "2", "--data", "synthetic"},
+			"--data is for a model that is measured"},
+		{[]string{"plan", "--model", "resnet20", "--batch", "64", "--data", "synthetic", "--data-set",
+			"train=32"}, "--batch 64: --data synthetic has 32 samples"},
 	} {
-		if got := command(t, test.args...); got.code != exitUsage || !strings.Contains(got.stderr, test.want) {
+		if got := command(t, test.args...); got.code != exitUsage ||
+			!strings.Contains(got.stderr, test.want) {
 			t.Errorf("%v: exit code %d, want %q in %s", test.args, got.code, test.want, got.stderr)
 		}
 	}
@@ -299,22 +332,29 @@ func TestPlansAreForTheirData(t *testing.T) {
 func TestPlansWithoutALimitTellThePeaks(t *testing.T) {
 	data := []string{"--data", "synthetic", "--data-set", "size=16,train=32,test=8"}
 	for name, model := range map[string][]string{
-		"plain":                 {"--model", "mlp", "--devices", "2", "--schedule", "gpipe"},
-		"residual":              {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule", "1f1b"},
-		"frozen, zero bubble":   {"--model", "resnet20", "--set", "width=4", "--devices", "2", "--schedule", "zb-v", "--train-only", "layer3*", "--train-only", "head"},
-		"frozen, on one device": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule", "zb-v", "--train-only", "layer3*", "--train-only", "head"},
+		"plain": {"--model", "mlp", "--devices", "2", "--schedule", "gpipe"},
+		"residual": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule",
+			"1f1b"},
+		"frozen, zero bubble": {"--model", "resnet20", "--set", "width=4", "--devices", "2", "--schedule",
+			"zb-v", "--train-only", "layer3*", "--train-only", "head"},
+		"frozen, on one device": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule",
+			"zb-v", "--train-only", "layer3*", "--train-only", "head"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "plan.json")
-			line := planLine(t, with(with(model, data...), "--batch", "8", "--chunks", "4", "--threads", "1", "--repeats", "1", "--out", file)...)
-			steps, done := lines(t, must(t, "train", "--plan", file, "--steps", "2", "--format", "json").stdout)
+			line := planLine(t, with(with(model, data...), "--batch", "8", "--chunks", "4", "--threads",
+				"1", "--repeats", "1", "--out", file)...)
+			steps, done := lines(t, must(t, "train", "--plan", file, "--steps", "2", "--format",
+				"json").stdout)
 			if !slices.Equal(done.SafeLimitBytes, line.Peak) {
-				t.Errorf("a run takes %v bytes if stages run ahead, the plan says %v", done.SafeLimitBytes, line.Peak)
+				t.Errorf("a run takes %v bytes if stages run ahead, the plan says %v", done.SafeLimitBytes,
+					line.Peak)
 			}
 			// In the first step the optimizer has no state yet.
 			for device, peak := range steps[1].PeakBytes {
 				says := line.Peak[device]
-				if peak > says || len(line.Peak) == 1 && peak != says || peak < says*3/4 { // less where what may wait on a link did not
+				// less where what may wait on a link did not
+				if peak > says || len(line.Peak) == 1 && peak != says || peak < says*3/4 {
 					t.Errorf("device %d: training holds %d bytes, the plan says %d", device, peak, says)
 				}
 			}
@@ -326,7 +366,8 @@ func TestPlansWithoutALimitTellThePeaks(t *testing.T) {
 // what is frozen too, and is for such training alone.
 func TestPlansOfFrozenLayers(t *testing.T) {
 	dir := t.TempDir()
-	model := []string{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set", "size=16,channels=3,train=32,test=8", "--batch", "8", "--devices", "2", "--chunks", "4",
+	model := []string{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set",
+		"size=16,channels=3,train=32,test=8", "--batch", "8", "--devices", "2", "--chunks", "4",
 		"--schedule", "1f1b", "--repeats", "1", "--memory-limit", "1MiB"}
 	plan := func(name string, more ...string) (string, searchLine) {
 		file := filepath.Join(dir, name)
@@ -334,17 +375,22 @@ func TestPlansOfFrozenLayers(t *testing.T) {
 	}
 	whole, all := plan("all")
 	head, some := plan("head", "--train-only", "head")
-	if len(some.Balance) != 2 || !slices.Equal(some.TrainOnly, []string{"head"}) || slices.Max(some.Peak) > slices.Max(all.Peak)*2/3 {
+	if len(some.Balance) != 2 || !slices.Equal(some.TrainOnly, []string{"head"}) ||
+		slices.Max(some.Peak) > slices.Max(all.Peak)*2/3 {
 		t.Errorf("only the head is trained: %+v; all of it: %+v", some, all)
 	}
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"train", "--plan", head, "--steps", "1", "--train-only", "layer3*"}, "--train-only layer3*: the plan of --plan " + head + " has head"},
-		{[]string{"train", "--plan", whole, "--steps", "1", "--train-only", "head"}, "--train-only head: the plan of --plan " + whole + " has none"},
-		{with([]string{"plan"}, with(model, "--train-only", "nosuch")...), `--train-only: no layer with parameters is named "nosuch"`},
-		{[]string{"plan", "chain.json", "--stages", "1", "--chunks", "1", "--train-only", "head"}, "--train-only is for a model that is measured"},
+		{[]string{"train", "--plan", head, "--steps", "1", "--train-only", "layer3*"},
+			"--train-only layer3*: the plan of --plan " + head + " has head"},
+		{[]string{"train", "--plan", whole, "--steps", "1", "--train-only", "head"},
+			"--train-only head: the plan of --plan " + whole + " has none"},
+		{with([]string{"plan"}, with(model, "--train-only", "nosuch")...),
+			`--train-only: no layer with parameters is named "nosuch"`},
+		{[]string{"plan", "chain.json", "--stages", "1", "--chunks", "1", "--train-only", "head"},
+			"--train-only is for a model that is measured"},
 	} {
 		refuses(t, test.args, exitUsage, test.want)
 	}
@@ -353,22 +399,26 @@ func TestPlansOfFrozenLayers(t *testing.T) {
 // What a plan leaves out is as train has it by itself: a plan is not for another model, limit or optimizer.
 func TestPlansRefuseWhatTheyLeaveOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plan.json")
-	must(t, "plan", "--model", "mlp", "--data", "synthetic", "--data-set", "size=8,train=16,test=8", "--batch", "4", "--devices", "1", "--chunks", "1",
+	must(t, "plan", "--model", "mlp", "--data", "synthetic", "--data-set", "size=8,train=16,test=8",
+		"--batch", "4", "--devices", "1", "--chunks", "1",
 		"--schedule", "gpipe", "--repeats", "1", "--out", file)
 	args := []string{"train", "--plan", file, "--steps", "1"}
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"--set", "width=2"}, "--set width=2: the plan of --plan " + file + " has none; want --set left out, or another plan"},
-		{[]string{"--momentum", "0.5"}, "--momentum 0.5: the plan of --plan " + file + " has 0.9; want --momentum left out, or another plan"},
+		{[]string{"--set", "width=2"}, "--set width=2: the plan of --plan " + file +
+			" has none; want --set left out, or another plan"},
+		{[]string{"--momentum", "0.5"}, "--momentum 0.5: the plan of --plan " + file +
+			" has 0.9; want --momentum left out, or another plan"},
 	} {
 		refuses(t, with(args, test.args...), exitUsage, test.want)
 	}
 	must(t, with(args, "--momentum", "0.90")...)
 }
 
-// A plan that was edited by hand is refused in words of its file, with the field, and before anything is written.
+// A plan that was edited by hand is refused in words of its file, with the field, and before anything
+// is written.
 func TestEditedPlans(t *testing.T) {
 	const plan = `{"balance":[3,3],"schedule":"gpipe","chunks":2,"model":"mlp","batch":16,"optimizer":"sgd",` +
 		`"input":{"shape":[1,28,28],"dtype":"float32","outputs":10,"task":"classification"}}`
@@ -380,10 +430,12 @@ func TestEditedPlans(t *testing.T) {
 		{`"batch":16`, `"batch":99999999998`, "batch is 99999999998; want at most 2147483647"},
 		{`"mlp"`, `"mpl"`, `model is mpl; did you mean mlp? `},
 	} {
-		r := command(t, "train", "--plan", textFile(t, "plan.json", strings.Replace(plan, test.was, test.is, 1)),
+		r := command(t, "train", "--plan",
+			textFile(t, "plan.json", strings.Replace(plan, test.was, test.is, 1)),
 			"--data", "synthetic", "--steps", "1", "--out", out)
 		if r.code != exitUsage || !strings.Contains(r.stderr, test.want) {
-			t.Errorf("%s for %s: exit code %d, want %q in\n%s", test.is, test.was, r.code, test.want, r.stderr)
+			t.Errorf("%s for %s: exit code %d, want %q in\n%s", test.is, test.was, r.code, test.want,
+				r.stderr)
 		}
 		if found, _ := filepath.Glob(out + "/*"); found != nil {
 			t.Fatalf("%s for %s: something is written", test.is, test.was)

@@ -249,7 +249,8 @@ func quoted(text string) string {
 func completeValues(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*value); ok && !v.path { // the only error is a second registration
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
+			_ = cmd.RegisterFlagCompletionFunc(f.Name,
+				cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
 		}
 	})
 	if cmd.Name() == "models" {

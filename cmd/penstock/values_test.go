@@ -14,7 +14,12 @@ import (
 // text has a row in anyText, with where its value is checked.
 func TestFlagsRefuseWhatTheyCannotRead(t *testing.T) {
 	anyText := map[string]string{
-		"set": "by the model", "checkpoint": "with the number of stages", "data-dir": "a path", "init": "a path", "init-rename": "with --init", "init-skip": "by the weights", "train-only": "by the model", "data-set": "by the data set", "schedule": "a name or a path", "profile": "a path", "tensorboard": "a path", "out": "a path", "config": "a path", "machine": "a path", "plan": "a path", "group": "with the others", "tokenizer": "a path", "trace": "a path", "help": "cobra's",
+		"set": "by the model", "checkpoint": "with the number of stages", "data-dir": "a path",
+		"init": "a path", "init-rename": "with --init", "init-skip": "by the weights",
+		"train-only": "by the model", "data-set": "by the data set", "schedule": "a name or a path",
+		"profile": "a path", "tensorboard": "a path", "out": "a path", "config": "a path",
+		"machine": "a path", "plan": "a path", "group": "with the others",
+		"tokenizer": "a path", "trace": "a path", "help": "cobra's",
 	}
 	var walk func(path []string, cmd *cobra.Command)
 	walk = func(path []string, cmd *cobra.Command) {
@@ -25,7 +30,9 @@ func TestFlagsRefuseWhatTheyCannotRead(t *testing.T) {
 			args := append(slices.Clone(path), "--"+f.Name+"=@")
 			r := command(t, args...)
 			line := strings.TrimSuffix(r.stderr, "\n")
-			if r.code != exitUsage || r.stdout != "" || strings.Contains(line, "\n") || !strings.HasPrefix(line, "penstock: --"+f.Name+` "@"`) || !strings.Contains(line, "want ") || strings.Contains(line, "strconv") {
+			if r.code != exitUsage || r.stdout != "" || strings.Contains(line, "\n") ||
+				!strings.HasPrefix(line, "penstock: --"+f.Name+` "@"`) ||
+				!strings.Contains(line, "want ") || strings.Contains(line, "strconv") {
 				t.Errorf("%q: exit code %d, stdout %q, stderr:\n%s", args, r.code, r.stdout, r.stderr)
 			}
 		})

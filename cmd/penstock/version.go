@@ -69,7 +69,8 @@ func describeKernels(k system.Kernels) string {
 // commit is the commit of sources without a repository; the build sets it with -ldflags.
 var commit string
 
-// ownVersion is the version of this program: of its module, which go build makes of its commit, or the commit.
+// ownVersion is the version of this program: of its module, which go build makes of its commit, or the
+// commit.
 func ownVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -50,7 +50,8 @@ func TestTrainFromWeights(t *testing.T) {
 		tensor.Name = "module." + tensor.Name
 		var data []byte
 		for i := 0; i < len(tensor.Data); i += 4 {
-			data = binary.LittleEndian.AppendUint64(data, math.Float64bits(float64(math.Float32frombits(binary.LittleEndian.Uint32(tensor.Data[i:])))))
+			data = binary.LittleEndian.AppendUint64(data,
+				math.Float64bits(float64(math.Float32frombits(binary.LittleEndian.Uint32(tensor.Data[i:])))))
 		}
 		tensor.DType, tensor.Data = safetensors.F64, data
 	})
@@ -71,7 +72,8 @@ func TestTrainFromWeights(t *testing.T) {
 	if got := sha(t, with(still, "--seed", "9", "--init", file, "--init-skip", "fc.*")...); got != sum {
 		t.Error("what is skipped does not start as it would without the file")
 	}
-	p := begin(t, nil, launched(2, with(still, "--seed", "7", "--stages", "2", "--balance", "3,3", "--init", file)...)...)
+	p := begin(t, nil, launched(2, with(still, "--seed", "7", "--stages", "2", "--balance", "3,3", "--init",
+		file)...)...)
 	if code := p.end(t); code != exitDone || !strings.Contains(p.stdout.String(), sum) {
 		t.Errorf("two processes: exit code %d\n%s%s", code, p.stdout, p.stderr)
 	}
@@ -85,7 +87,8 @@ func TestResumedRunsKeepTheirWeights(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if again := sha(t, with(still, "--seed", "7", "--init", file, "--out", dir, "--resume")...); first != sum || again != sum {
+	if again := sha(t, with(still, "--seed", "7", "--init", file, "--out", dir,
+		"--resume")...); first != sum || again != sum {
 		t.Errorf("%s at first, %s resumed, want %s", first, again, sum)
 	}
 }
@@ -111,13 +114,19 @@ func TestInitRefuses(t *testing.T) {
 		code int
 		want []string
 	}{
-		{[]string{"--init", file, "--init-rename", "a=b", "--init-skip", "fc.bais"}, exitDone, []string{"loaded 6 of 6; rules that match no name: a=b, fc.bais"}},
-		{[]string{"--init", torch}, exitUsage, []string{torch, "it is a file of PyTorch; want", "safetensors.torch.save_file("}},
-		{[]string{"--init", prefixed}, exitUsage, []string{"penstock: --init " + prefixed + " is not of this model", "not in the file", "--init-rename"}},
-		{[]string{"--init", headless}, exitUsage, []string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
+		{[]string{"--init", file, "--init-rename", "a=b", "--init-skip", "fc.bais"}, exitDone,
+			[]string{"loaded 6 of 6; rules that match no name: a=b, fc.bais"}},
+		{[]string{"--init", torch}, exitUsage,
+			[]string{torch, "it is a file of PyTorch; want", "safetensors.torch.save_file("}},
+		{[]string{"--init", prefixed}, exitUsage,
+			[]string{"penstock: --init " + prefixed + " is not of this model", "not in the file",
+				"--init-rename"}},
+		{[]string{"--init", headless}, exitUsage,
+			[]string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
 		{[]string{"--init", text}, exitUsage, []string{"--init: ", text + ": "}},
 		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip fc.*: it needs --init FILE"}},
-		{[]string{"--init", file, "--init-rename", "a"}, exitUsage, []string{"--init-rename", "want OLD=NEW"}},
+		{[]string{"--init", file, "--init-rename", "a"}, exitUsage,
+			[]string{"--init-rename", "want OLD=NEW"}},
 	} {
 		out := t.TempDir() + "/out"
 		r := command(t, with(still, with(row.args, "--out", out)...)...)

@@ -8,14 +8,16 @@ import (
 
 func TestSizes(t *testing.T) {
 	for n, want := range map[int64][2]string{
-		0: {"0 B", "0 bytes"}, 1023: {"1023 B", "1023 bytes"}, 3 << 19: {"1.5 MiB", "1572864 bytes (1.5 MiB)"},
+		0: {"0 B", "0 bytes"}, 1023: {"1023 B", "1023 bytes"}, 3 << 19: {"1.5 MiB",
+			"1572864 bytes (1.5 MiB)"},
 	} {
 		if got := [2]string{arg.Bytes(n), arg.Size(n)}; got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
 	}
 	for s, want := range map[string]int64{
-		"0": 0, "1048576": 1 << 20, "512MiB": 512 << 20, "1.5GiB": 3 << 29, "512MB": 512e6, "2 kib": 2048, ".5KiB": 512,
+		"0": 0, "1048576": 1 << 20, "512MiB": 512 << 20, "1.5GiB": 3 << 29, "512MB": 512e6, "2 kib": 2048,
+		".5KiB": 512,
 	} {
 		if got, err := arg.ParseBytes(s); err != nil || got != want {
 			t.Errorf("%q: got %d, %v, want %d", s, got, err, want)
@@ -30,7 +32,8 @@ func TestSizes(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	models := []string{"mlp", "resnet20", "resnet200", "gpt", "densenet121"}
-	for word, want := range map[string]string{"ResNt20": "resnet20", "mpl": "mlp", "": "", "x": "", "transformer": ""} {
+	for word, want := range map[string]string{"ResNt20": "resnet20", "mpl": "mlp", "": "", "x": "",
+		"transformer": ""} {
 		if got := arg.Nearest(word, models); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
 		}

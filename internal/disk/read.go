@@ -64,7 +64,8 @@ func Read(path string, most int64) ([]byte, error) {
 	info, err := f.Stat()
 	var content []byte
 	if err == nil && info.Size() > most {
-		err = fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", info.Size(), most)
+		err = fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", info.Size(),
+			most)
 	}
 	if err == nil {
 		content, err = ReadStream(f, most) // the size may have changed, and files of /proc do not tell theirs

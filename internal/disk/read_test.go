@@ -30,7 +30,8 @@ func odd(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	return map[string]string{"named pipe": pipe, "device": "/dev/zero", "socket": socket, "directory": dir, "but a named pipe": link}
+	return map[string]string{"named pipe": pipe, "device": "/dev/zero", "socket": socket, "directory": dir,
+		"but a named pipe": link}
 }
 
 // Nothing but a regular file is opened, nothing blocks, and the error names what is there.
@@ -38,7 +39,8 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 	for what, path := range odd(t) {
 		_, err := disk.Open(path)
 		var at *fs.PathError
-		if !errors.Is(err, disk.ErrNotRegular) || !errors.As(err, &at) || at.Path != path || !strings.Contains(err.Error(), what) {
+		if !errors.Is(err, disk.ErrNotRegular) || !errors.As(err, &at) || at.Path != path ||
+			!strings.Contains(err.Error(), what) {
 			t.Errorf("%s: error %v, want ErrNotRegular with the path and what is there", what, err)
 		}
 		if _, err := disk.OpenAppend(path); !errors.Is(err, disk.ErrNotRegular) {
@@ -69,7 +71,8 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %q, %v", p, got, err)
 		}
 	}
-	if _, err := disk.Read(path, 9); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "10 bytes; want at most 9") {
+	if _, err := disk.Read(path, 9); err == nil || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "10 bytes; want at most 9") {
 		t.Errorf("a file above the bound: error %v", err)
 	}
 	// A file that is all hole is refused by its size: reading it would take as long as its bytes
@@ -84,7 +87,8 @@ func TestRead(t *testing.T) {
 	if got, err := disk.Read("/proc/self/status", 1<<20); err != nil || len(got) == 0 {
 		t.Errorf("/proc/self/status: %d bytes, %v", len(got), err)
 	}
-	if _, err := disk.Read("/proc/self/status", 5); err == nil || !strings.Contains(err.Error(), "more than 5 bytes") {
+	if _, err := disk.Read("/proc/self/status", 5); err == nil ||
+		!strings.Contains(err.Error(), "more than 5 bytes") {
 		t.Errorf("/proc/self/status above the bound: error %v", err)
 	}
 }

@@ -63,7 +63,8 @@ func TestWriteTakesFilesAndDevices(t *testing.T) {
 			t.Errorf("%s was replaced", what)
 		}
 	}
-	null := filepath.Join(t.TempDir(), "null") // a link, so that a fault does not cost the machine its /dev/null
+	// a link, so that a fault does not cost the machine its /dev/null
+	null := filepath.Join(t.TempDir(), "null")
 	if err := os.Symlink("/dev/null", null); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ type picture struct {
 }
 
 func newPicture(t schedule.Timeline, o Options) *picture {
-	p := &picture{o: o, t: t, events: make([][]schedule.Event, t.Workers), shades: map[int]float64{}, left: 96}
+	p := &picture{o: o, t: t, events: make([][]schedule.Event, t.Workers), shades: map[int]float64{},
+		left: 96}
 	for i, e := range t.Events {
 		p.events[e.Worker] = append(p.events[e.Worker], e)
 		if i == 0 {
@@ -85,7 +86,10 @@ func newPicture(t schedule.Timeline, o Options) *picture {
 		p.left = max(p.left, 24+7*len(p.name(w)))
 	}
 	if o.Time == nil {
-		p.o.Time = func(d time.Duration) string { return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond)) }
+		p.o.Time = func(d time.Duration) string {
+			return fmt.Sprintf("%.3g ms",
+				float64(d)/float64(time.Millisecond))
+		}
 	}
 	if o.Bytes == nil {
 		p.o.Bytes = func(n int64) string { return fmt.Sprintf("%.3g MiB", float64(n)/(1<<20)) }
@@ -112,7 +116,8 @@ func (p *picture) printf(format string, args ...any) { fmt.Fprintf(&p.b, format+
 
 // text writes text at a place.
 func (p *picture) text(x, y float64, size int, anchor, colour, text string) {
-	p.printf(`<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s" fill="%s">%s</text>`, x, y, size, anchor, colour, escaped(text))
+	p.printf(`<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s" fill="%s">%s</text>`, x, y, size,
+		anchor, colour, escaped(text))
 }
 
 func escaped(text string) string {
@@ -123,7 +128,8 @@ func escaped(text string) string {
 
 func (p *picture) head() {
 	width, height := p.left+plain+right, p.y(p.t.Workers)+bottom
-	p.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="Helvetica, Arial, sans-serif" font-size="12">`, width, height)
+	p.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" `+
+		`font-family="Helvetica, Arial, sans-serif" font-size="12">`, width, height)
 	p.printf(`<rect width="%d" height="%d" fill="#ffffff"/>`, width, height)
 	p.text(float64(p.left), 26, 17, "start", "#111111", cmp.Or(p.o.Title, "Timeline"))
 	idle := 0.0
@@ -138,7 +144,8 @@ func (p *picture) head() {
 func (p *picture) legend() {
 	there, several := map[string]bool{}, false
 	for _, e := range p.t.Events {
-		there[styleOf(e.Action.Kind).name] = there[styleOf(e.Action.Kind).name] || !thin(e.Action.Kind) || e.End > e.Start
+		there[styleOf(e.Action.Kind).name] = there[styleOf(e.Action.Kind).name] || !thin(e.Action.Kind) ||
+			e.End > e.Start
 		several = several || p.shades[e.Action.Stage] > 0
 	}
 	x := float64(p.left)
@@ -158,7 +165,8 @@ func (p *picture) legend() {
 func (p *picture) worker(w int) {
 	y := p.y(w)
 	p.text(float64(p.left-10), float64(y+17), 12, "end", "#111111", p.name(w))
-	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555", fmt.Sprintf("idle %.1f %%", 100*p.t.Idle(w)))
+	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555",
+		fmt.Sprintf("idle %.1f %%", 100*p.t.Idle(w)))
 	p.printf(`<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`, p.left, y, plain, row)
 	for _, beside := range []bool{false, true} { // reductions last, over what goes on meanwhile
 		for _, e := range p.events[w] {
@@ -181,10 +189,12 @@ func (p *picture) memory(w, y int) {
 	for _, e := range events {
 		if e.Action.Kind != schedule.Reduce || e.Live != 0 {
 			most = max(most, e.Live)
-			path += fmt.Sprintf("H%.2fV%.2f", p.x(e.End), float64(y+curve)-float64(curve-2)*float64(max(e.Live, 0))/float64(p.peak))
+			path += fmt.Sprintf("H%.2fV%.2f", p.x(e.End),
+				float64(y+curve)-float64(curve-2)*float64(max(e.Live, 0))/float64(p.peak))
 		}
 	}
-	p.printf(`<path d="%sH%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`, path, p.x(p.end), y+curve)
+	p.printf(`<path d="%sH%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`, path, p.x(p.end),
+		y+curve)
 	p.text(float64(p.left+plain+10), float64(y+14), 12, "start", "#555555", "at most "+p.o.Bytes(most))
 }
 
@@ -202,8 +212,10 @@ func (p *picture) event(e schedule.Event, y int) {
 		return
 	}
 	edge := min(0.6, width/8) // a line between what follows directly
-	title := fmt.Sprintf("%v: %s, from %s to %s", e.Action, e.Action.Words(), p.o.Time(e.Start-p.start), p.o.Time(e.End-p.start))
-	p.printf(`<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%s</title></rect>`, x, y, width-edge, row, colour.mixed(shade), escaped(title))
+	title := fmt.Sprintf("%v: %s, from %s to %s", e.Action, e.Action.Words(), p.o.Time(e.Start-p.start),
+		p.o.Time(e.End-p.start))
+	p.printf(`<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%s</title></rect>`, x, y,
+		width-edge, row, colour.mixed(shade), escaped(title))
 	if label := fmt.Sprint(e.Action.MicroBatch); width > 7*float64(len(label))+3 {
 		p.text(x+(width-edge)/2, float64(y+17), 11, "middle", colour.ink(shade), label)
 	}

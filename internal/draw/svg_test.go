@@ -96,7 +96,8 @@ func TestSVGOfReductions(t *testing.T) {
 		t.Errorf("%v", elements)
 	}
 	// They are drawn over what goes on meanwhile: no computation of the row comes later.
-	if svg := string(draw.SVG(took(3*time.Millisecond), draw.Options{})); strings.Count(svg[strings.LastIndex(svg, "<title>"):], `height="4"`) != 2 {
+	if svg := string(draw.SVG(took(3*time.Millisecond),
+		draw.Options{})); strings.Count(svg[strings.LastIndex(svg, "<title>"):], `height="4"`) != 2 {
 		t.Errorf("two reductions do not follow the last computation in\n%s", svg)
 	}
 	if texts, _ := read(t, draw.SVG(took(0), draw.Options{})); slices.Contains(texts, "gradient reduction") {
@@ -105,10 +106,13 @@ func TestSVGOfReductions(t *testing.T) {
 }
 
 func TestSVG(t *testing.T) {
-	texts, elements := read(t, draw.SVG(simulated(t, "zb-v", 2, 2, 4), draw.Options{Title: "zb-v <2>", Workers: []string{"", "cpu:1"}}))
+	texts, elements := read(t, draw.SVG(simulated(t, "zb-v", 2, 2, 4),
+		draw.Options{Title: "zb-v <2>", Workers: []string{"", "cpu:1"}}))
 	all := "\n" + strings.Join(texts, "\n") + "\n"
-	for _, want := range []string{"zb-v <2>", "device 0", "cpu:1", "forward", "gradient of the input", "gradients of the weights", "idle 4.0 %",
-		"lighter: later stages of a device", "3I0: backward of the input, stage 3, micro-batch 0, from 4 ms to 5 ms"} {
+	for _, want := range []string{"zb-v <2>", "device 0", "cpu:1", "forward", "gradient of the input",
+		"gradients of the weights", "idle 4.0 %",
+		"lighter: later stages of a device",
+		"3I0: backward of the input, stage 3, micro-batch 0, from 4 ms to 5 ms"} {
 		if !strings.Contains(all, "\n"+want+"\n") {
 			t.Errorf("%q is not among %q", want, texts)
 		}
@@ -141,11 +145,13 @@ func TestSVGOfBytes(t *testing.T) {
 func TestSVGOfAnything(t *testing.T) {
 	read(t, draw.SVG(schedule.Timeline{}, draw.Options{}))
 	read(t, draw.SVG(schedule.Timeline{Workers: 2}, draw.Options{}))
-	read(t, draw.SVG(schedule.Timeline{Workers: 1, Events: []schedule.Event{{Action: schedule.Action{Kind: schedule.Forward}}}}, draw.Options{}))
+	read(t, draw.SVG(schedule.Timeline{Workers: 1,
+		Events: []schedule.Event{{Action: schedule.Action{Kind: schedule.Forward}}}}, draw.Options{}))
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.SampledFrom(schedule.Schedules()).Draw(t, "schedule")
 		virtual := max(s.Virtual, 1)
-		timeline := simulated(t, s.Name, rapid.IntRange(1, 4).Draw(t, "devices"), virtual, rapid.IntRange(1, 9).Draw(t, "micro-batches"))
+		timeline := simulated(t, s.Name, rapid.IntRange(1, 4).Draw(t, "devices"), virtual,
+			rapid.IntRange(1, 9).Draw(t, "micro-batches"))
 		_, elements := read(t, draw.SVG(timeline, draw.Options{}))
 		computations := 0
 		for _, e := range timeline.Events {

@@ -67,7 +67,8 @@ func (f *Failure) Error() string {
 	case f.Err != nil:
 		return fmt.Sprintf("launch: rank %d: %v", f.Rank, f.Err)
 	case f.Signal != 0:
-		return fmt.Sprintf("launch: rank %d was ended by signal %d (%v) after %v", f.Rank, int(f.Signal), f.Signal, after)
+		return fmt.Sprintf("launch: rank %d was ended by signal %d (%v) after %v", f.Rank, int(f.Signal),
+			f.Signal, after)
 	}
 	return fmt.Sprintf("launch: rank %d exited with %d after %v", f.Rank, f.Code, after)
 }
@@ -145,9 +146,10 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 			}
 			f := failureOf(e, running[e.rank], time.Since(started))
 			if failure != nil {
-				// A process that was killed, or refused its command line, is why others exit. Their exits may be
-				// seen first.
-				if f.Signal != 0 && failure.Signal == 0 && !signalled || f.Code == Usage && failure.Code > 0 && failure.Code != Usage {
+				// A process that was killed, or refused its command line, is why others exit. Their
+				// exits may be seen first.
+				if f.Signal != 0 && failure.Signal == 0 && !signalled || f.Code == Usage &&
+					failure.Code > 0 && failure.Code != Usage {
 					failure = f
 				}
 				continue

@@ -97,7 +97,8 @@ func TestMain(m *testing.M) {
 func job(stdout, stderr io.Writer, whats ...string) launch.Job {
 	j := launch.Job{Stdout: stdout, Stderr: stderr, Settle: forever, Grace: forever}
 	for _, what := range whats {
-		j.Processes = append(j.Processes, launch.Process{Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
+		j.Processes = append(j.Processes,
+			launch.Process{Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
 	}
 	return j
 }
@@ -122,7 +123,8 @@ func TestOutputIsTheFirstOnesAndTheRestIsPrefixed(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
 	slices.Sort(lines)
-	want := []string{"[0] one", "[0] the end", "[0] two", "[1] a\x00b", "[1] no endone", "[1] two", "[1] the end", "[2] true"}
+	want := []string{"[0] one", "[0] the end", "[0] two", "[1] a\x00b", "[1] no endone", "[1] two",
+		"[1] the end", "[2] true"}
 	slices.Sort(want)
 	if !slices.Equal(lines, want) {
 		t.Errorf("stderr has\n%q, want\n%q", lines, want)
@@ -150,8 +152,8 @@ func TestLinesOfProcessesAreWhole(t *testing.T) {
 	}
 }
 
-// The first failure ends all. One that was killed, crashed or refused is told before others that exit for that reason,
-// but not one that the launcher has ended.
+// The first failure ends all. One that was killed, crashed or refused is told before others that exit
+// for that reason, but not one that the launcher has ended.
 func TestTheFailureThatIsTold(t *testing.T) {
 	t.Setenv("GOTRACEBACK", "")
 	os.Unsetenv("GOTRACEBACK")
@@ -162,9 +164,11 @@ func TestTheFailureThatIsTold(t *testing.T) {
 		signal        syscall.Signal
 		text          string
 	}{
-		{[]string{"wait", "exit 3", "wait"}, time.Millisecond, forever, 1, 3, 0, "rank 1 exited with 3 after "},
+		{[]string{"wait", "exit 3", "wait"}, time.Millisecond, forever, 1, 3, 0,
+			"rank 1 exited with 3 after "},
 		{[]string{"stubborn", "exit 2"}, time.Millisecond, 300 * time.Millisecond, 1, 2, 0, ""},
-		{[]string{"exit 1", "dies", "exit 1"}, forever, forever, 1, -1, syscall.SIGKILL, "was ended by signal 9 (killed)"},
+		{[]string{"exit 1", "dies", "exit 1"}, forever, forever, 1, -1, syscall.SIGKILL,
+			"was ended by signal 9 (killed)"},
 		{[]string{"exit 1", "silent"}, time.Millisecond, forever, 0, 1, 0, ""},
 		{[]string{"exit 1", "refused", "exit 1"}, forever, forever, 1, launch.Usage, 0, ""},
 		{[]string{"crash"}, forever, forever, 0, -1, syscall.SIGABRT, ""}, // a crash is no refusal
@@ -172,7 +176,8 @@ func TestTheFailureThatIsTold(t *testing.T) {
 		j := job(io.Discard, io.Discard, row.whats...)
 		j.Settle, j.Grace = row.settle, row.grace
 		f := failure(t, j.Run(t.Context()))
-		if f.Rank != row.rank || f.Code != row.code || f.Signal != row.signal || !strings.Contains(f.Error(), row.text) {
+		if f.Rank != row.rank || f.Code != row.code || f.Signal != row.signal ||
+			!strings.Contains(f.Error(), row.text) {
 			t.Errorf("%q: got %+v", row.whats, f)
 		}
 	}
@@ -227,7 +232,8 @@ func TestRestarts(t *testing.T) {
 		want []int // codes of the failures before each restart
 		code int   // of the last failure
 	}{
-		{"counts 2", []int{10, 11}, 0}, {"exit 7", []int{7, 7, 7}, 7}, {"exit 2", nil, launch.Usage}, {"exit 0", nil, 0},
+		{"counts 2", []int{10, 11}, 0}, {"exit 7", []int{7, 7, 7}, 7}, {"exit 2", nil, launch.Usage},
+		{"exit 0", nil, 0},
 	} {
 		j := job(io.Discard, io.Discard, row.what)
 		var got []int
@@ -241,8 +247,10 @@ func TestRestarts(t *testing.T) {
 		if err != nil {
 			code = failure(t, err).Code
 		}
-		if code != row.code || !slices.Equal(got, row.want) || (code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), launch.Hopeless)) {
-			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code, row.want)
+		if code != row.code || !slices.Equal(got, row.want) ||
+			(code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), launch.Hopeless)) {
+			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code,
+				row.want)
 		}
 	}
 }

@@ -17,7 +17,10 @@ type Port struct {
 
 // KeepPort keeps a port, or with 0 any free port. It fails if the port is in use. The caller releases it.
 func KeepPort(number int) (p *Port, err error) {
-	failed := func(err error) (*Port, error) { return nil, fmt.Errorf("launch: keeping port %d: %w", number, err) }
+	failed := func(err error) (*Port, error) {
+		return nil,
+			fmt.Errorf("launch: keeping port %d: %w", number, err)
+	}
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return failed(err)
@@ -30,7 +33,10 @@ func KeepPort(number int) (p *Port, err error) {
 	bind := func() error {
 		return syscall.Bind(socket, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}})
 	}
-	reuse := func() error { return syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) }
+	reuse := func() error {
+		return syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR,
+			1)
+	}
 	steps := []func() error{reuse, bind}
 	if number != 0 { // with reuse first it would get a port that another process keeps
 		steps = []func() error{bind, reuse}

@@ -126,7 +126,8 @@ type NamedID struct {
 //
 // Links open in rounds in which a device opens at most one. A number moves over each, as the first move of a
 // communicator may take long. Then a number moves over all of them at once.
-func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{}, fail func(error),
+func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{},
+	fail func(error),
 	meet func(own []NamedID, failed error) ([][]NamedID, error)) (*Direct, error) {
 	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{},
 		closing: make(chan struct{}), closed: make(chan struct{})}

@@ -42,7 +42,8 @@ func meet(g *group.Group) func([]link.NamedID, error) ([][]link.NamedID, error) 
 
 // join makes the processes of stages on the given workers, with ways between all that are neighbours
 // or among skips.
-func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *linktest.Fabric, change func(rank int, t link.Transport) link.Transport) []*member {
+func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *linktest.Fabric,
+	change func(rank int, t link.Transport) link.Transport) []*member {
 	n := slices.Max(worker) + 1
 	var edges []schedule.Edge
 	pairs := slices.Clone(skips)
@@ -62,15 +63,20 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 		}
 		m := &member{group: g}
 		var err error
-		if m.remote, err = link.NewRemote(transport, worker, chunks, link.Tags{Count: group.MaxTag}); err != nil {
+		if m.remote, err = link.NewRemote(transport, worker, chunks,
+			link.Tags{Count: group.MaxTag}); err != nil {
 			t.Fatal(err)
 		}
 		copies := 0
 		end := link.End{Device: torch.CPU(rank),
 			Copies: func() streams.Stream { copies++; return linktest.NewStream(uint64(100*rank + copies)) }}
 		m.connect = func() (err error) {
-			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end}, g.Failed(),
-				func(err error) { g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()}) }, meet(g))
+			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end},
+				g.Failed(),
+				func(err error) {
+					g.Fail(group.Failure{Stage: -1, MicroBatch: -1,
+						Message: err.Error()})
+				}, meet(g))
 			m.remote.SetDirect(m.direct, worker)
 			return err
 		}
@@ -102,7 +108,8 @@ func leave(t rapid.TB, members []*member) {
 func TestDirect(t *testing.T) {
 	torchtest.Check(t)
 	rapid.Check(t, func(t *rapid.T) {
-		name := rapid.SampledFrom([]string{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}).Draw(t, "schedule")
+		name := rapid.SampledFrom([]string{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}).Draw(t,
+			"schedule")
 		s := must.Get(schedule.Named(name))(t)
 		devices, virtual := rapid.IntRange(2, 4).Draw(t, "devices"), s.Virtual
 		if virtual == 0 {
@@ -112,8 +119,9 @@ func TestDirect(t *testing.T) {
 		if n := devices * virtual; n > 2 && rapid.Bool().Draw(t, "skip") {
 			skips = append(skips, schedule.Edge{From: 0, To: n - 1})
 		}
-		p, err := s.Program(devices, virtual, schedule.Config{MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches"),
-			Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity"), Skips: skips})
+		p, err := s.Program(devices, virtual,
+			schedule.Config{MicroBatches: rapid.IntRange(1, 4).Draw(t, "micro-batches"),
+				Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity"), Skips: skips})
 		if err != nil {
 			t.Skip(err)
 		}
@@ -144,10 +152,12 @@ func TestDirect(t *testing.T) {
 						t.Errorf("%v (%v)", err, members[w].group.Err())
 						members[w].group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
 					}
-					next, expected := 0, 0 // the action that is looked at, and receives that were expected and are to come
+					// the action that is looked at, and receives that were expected and are to come
+					next, expected := 0, 0
 					for i, a := range actions {
 						for next = max(next, i); expected < ahead && next < len(actions); next++ {
-							if send := actions[next].Matching(); actions[next].Kind.Receive() && wants[send] != "" {
+							if send := actions[next].Matching(); actions[next].Kind.Receive() &&
+								wants[send] != "" {
 								expected++
 								if err := l.Expect(c, send); err != nil {
 									failed(err)
@@ -166,7 +176,8 @@ func TestDirect(t *testing.T) {
 								failed(err)
 								continue
 							}
-							if got := describe(c, p) + "end"; got != wants[a.Matching()] || p.Device != torch.CPU(w) {
+							if got := describe(c, p) + "end"; got != wants[a.Matching()] ||
+								p.Device != torch.CPU(w) {
 								t.Errorf("%v on %v is\n%swant\n%s", a, p.Device, got, wants[a.Matching()])
 							}
 							p.Free()
@@ -212,14 +223,18 @@ func TestDirectRefuses(t *testing.T) {
 		first  int // micro-batch that is received first
 		want   string
 	}{
-		{"another length", word(1, 128), 0, "0F0>1, from stage 0 to stage 1, micro-batch 0: the sender sends 128 bytes, and the receiver has room for 256"},
-		{"another order", nil, 1, "0F1>1, from stage 0 to stage 1, micro-batch 1: it is parcel 1 of its sender's GPU, and 0 is the next that is received here"},
+		{"another length", word(1, 128), 0,
+			"0F0>1, from stage 0 to stage 1, micro-batch 0: the sender sends 128 bytes, and the receiver " +
+				"has room for 256"},
+		{"another order", nil, 1, "0F1>1, from stage 0 to stage 1, micro-batch 1: it is parcel 1 of its " +
+			"sender's GPU, and 0 is the next that is received here"},
 		{"an unknown layout", word(2, 0), 0, "the sender takes its layout for known, and it is not"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			members := join(t, []int{0, 1}, nil, 2, &linktest.Fabric{}, func(_ int, t link.Transport) link.Transport {
-				return changing{t, row.change}
-			})
+			members := join(t, []int{0, 1}, nil, 2, &linktest.Fabric{},
+				func(_ int, t link.Transport) link.Transport {
+					return changing{t, row.change}
+				})
 			defer leave(t, members)
 			together(t, members, func(m *member) error {
 				c := torch.NewCtx(torch.Options{Device: torch.CPU(m.group.Rank())})
@@ -276,14 +291,16 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 							return err
 						}
 					}
-					time.AfterFunc(20*time.Millisecond, func() { m.group.Fail(failure) }) // from another thread
+					// from another thread
+					time.AfterFunc(20*time.Millisecond, func() { m.group.Fail(failure) })
 					<-m.group.Failed()
 					return nil
 				}
 				p, err := l.Receive(c, send) // its values are not there
 				p.Free()
 				var failed *group.FailedError
-				if first := m.group.Err(); !errors.As(first, &failed) || failed.Stage != 3 || err != nil && err.Error() != first.Error() {
+				if first := m.group.Err(); !errors.As(first, &failed) || failed.Stage != 3 || err != nil &&
+					err.Error() != first.Error() {
 					t.Errorf("the receive ended with %v, and the group with %v", err, first)
 				}
 				return nil
@@ -297,7 +314,8 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 		g, edges := group.Local(2), []schedule.Edge{{From: 0, To: 1}}
 		end := link.End{Device: torch.CPU(0), Copies: func() streams.Stream { return linktest.NewStream(1) }}
 		time.AfterFunc(20*time.Millisecond, func() { g[1].Fail(failure) })
-		d, err := link.Connect((&linktest.Fabric{}).Communicators(), edges, map[int]link.End{0: end}, g[0].Failed(), nil, meet(nil))
+		d, err := link.Connect((&linktest.Fabric{}).Communicators(), edges, map[int]link.End{0: end},
+			g[0].Failed(), nil, meet(nil))
 		defer d.Close()
 		if !errors.Is(err, linktest.ErrClosed) {
 			t.Errorf("opening ended with %v", err)
@@ -305,16 +323,18 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 	})
 	t.Run("a communicator fails", func(t *testing.T) {
 		g := group.Local(2)
-		d, err := link.Connect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(), func(err error) {
-			g[0].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
-		}, meet(nil))
+		d, err := link.Connect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(),
+			func(err error) {
+				g[0].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+			}, meet(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer d.Close()
 		select {
 		case <-g[1].Failed():
-			if err := g[1].Err(); !strings.Contains(err.Error(), "between GPUs of different processes: the connection broke") {
+			if err := g[1].Err(); !strings.Contains(err.Error(),
+				"between GPUs of different processes: the connection broke") {
 				t.Errorf("the group has failed with %v", err)
 			}
 		case <-time.After(linktest.Patience):
@@ -323,8 +343,8 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 	})
 }
 
-// Where opening ways fails, all moves that were queued have ended when it returns, with their tensors: what can be
-// aborted is, as its other end may never come.
+// Where opening ways fails, all moves that were queued have ended when it returns, with their tensors:
+// what can be aborted is, as its other end may never come.
 func TestOpeningWaitsForAllMoves(t *testing.T) {
 	for name, comms := range map[string]*stuck{
 		"queueing fails":            {transfer: errors.New("half of it was queued")},
@@ -336,7 +356,8 @@ func TestOpeningWaitsForAllMoves(t *testing.T) {
 			here := map[int]link.End{}
 			var ways []schedule.Edge
 			for i := range 3 {
-				here[i] = link.End{Device: torch.CPU(i), Copies: func() streams.Stream { return linktest.NewStream(uint64(i)) }}
+				here[i] = link.End{Device: torch.CPU(i),
+					Copies: func() streams.Stream { return linktest.NewStream(uint64(i)) }}
 				ways = append(ways, schedule.Edge{From: i, To: 3 + i})
 			}
 			d, err := link.Connect(comms, ways, here, nil, func(error) {}, meet(nil))
@@ -351,8 +372,8 @@ func TestOpeningWaitsForAllMoves(t *testing.T) {
 	}
 }
 
-// stuck are communicators that fail when moves are queued, or when the first has ended. The others end when they are
-// aborted, and look at their tensors then.
+// stuck are communicators that fail when moves are queued, or when the first has ended. The others end
+// when they are aborted, and look at their tensors then.
 type stuck struct {
 	linktest.Communicators
 	t              *testing.T
@@ -492,7 +513,8 @@ func (*noted) Close()     {}
 // expected before they are received.
 func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, ahead int) (faults []string) {
 	t.Helper()
-	own, copies := [2]*clock{newClock(without), newClock(without)}, [2]*clock{newClock(without), newClock(without)}
+	own, copies := [2]*clock{newClock(without), newClock(without)},
+		[2]*clock{newClock(without), newClock(without)}
 	var links [2]link.Link
 	var values [][]byte
 	var needs [2]int
@@ -582,8 +604,10 @@ func TestWaitsOfAWay(t *testing.T) {
 				if faults := waitsOf(t, streams.Reasons, capacity, settles, ahead); len(faults) > 0 {
 					t.Errorf("capacity %d, settles %v, %d ahead: %v", capacity, settles, ahead, faults)
 				}
-				for _, without := range []streams.Reason{streams.Produced, streams.Vacant, streams.Arrived, streams.Copied, streams.Ended} {
-					if without == streams.Copied && !settles && capacity == 0 || without == streams.Ended && settles {
+				for _, without := range []streams.Reason{streams.Produced, streams.Vacant, streams.Arrived,
+					streams.Copied, streams.Ended} {
+					if without == streams.Copied && !settles && capacity == 0 || without == streams.Ended &&
+						settles {
 						continue // nothing is freed before the end of the run, or nothing at the end
 					}
 					if faults := waitsOf(t, without, capacity, settles, ahead); len(faults) == 0 {

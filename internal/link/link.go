@@ -134,7 +134,8 @@ func (l *Memory) Receive(_ *torch.Ctx, send schedule.Action) (Parcel, error) {
 	defer l.mu.Unlock()
 	p, sent := l.waiting[send]
 	if !sent {
-		return Parcel{}, fmt.Errorf("link: %v was not sent; want the send done before the receive begins", send)
+		return Parcel{}, fmt.Errorf("link: %v was not sent; want the send done before the receive begins",
+			send)
 	}
 	delete(l.waiting, send)
 	return p, nil

@@ -71,9 +71,10 @@ func act(s peerSettings) error {
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
 		end := link.End{Device: a.device, Copies: a.device.NewStream}
-		direct, err := link.Connect(&link.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(), func(err error) {
-			g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
-		}, meet(g))
+		direct, err := link.Connect(&link.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(),
+			func(err error) {
+				g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+			}, meet(g))
 		defer direct.Close()
 		if err != nil {
 			return err
@@ -132,7 +133,8 @@ func (a *actor) receive(i int, n int64, value float64) error {
 	}
 	got := torch.Values[float32](p.Lists()[0][0].Tensor)
 	if int64(len(got)) != n || slices.Min(got) != float32(value) || slices.Max(got) != float32(value) {
-		return fmt.Errorf("%d numbers from %v to %v came; want %d of %v", len(got), slices.Min(got), slices.Max(got), n, value)
+		return fmt.Errorf("%d numbers from %v to %v came; want %d of %v", len(got), slices.Min(got),
+			slices.Max(got), n, value)
 	}
 	return nil
 }
@@ -174,10 +176,12 @@ var scenes = map[string]struct {
 	"lengths from 4 bytes to the longest": {func(a *actor, rank int) error {
 		for i, n := range a.lengths() {
 			value := float64(10*i + rank)
-			if err := errors.Join(a.send(i%8, n, value), a.receive(i%8, n, value+float64(1-2*rank))); err != nil {
+			if err := errors.Join(a.send(i%8, n, value),
+				a.receive(i%8, n, value+float64(1-2*rank))); err != nil {
 				return fmt.Errorf("%d bytes: %w", 4*n, err)
 			}
-			if err := a.link.Settle(a.action(rank, i%8)); err != nil { // it has arrived: the other end has sent its own next
+			// it has arrived: the other end has sent its own next
+			if err := a.link.Settle(a.action(rank, i%8)); err != nil {
 				return err
 			}
 		}
@@ -185,7 +189,8 @@ var scenes = map[string]struct {
 	}, fine, false},
 	"both ways at once": {func(a *actor, rank int) error {
 		for i := range 3 {
-			if err := errors.Join(a.send(i, large, float64(rank)), a.receive(i, large, float64(1-rank))); err != nil {
+			if err := errors.Join(a.send(i, large, float64(rank)),
+				a.receive(i, large, float64(1-rank))); err != nil {
 				return err
 			}
 		}
@@ -215,7 +220,8 @@ var scenes = map[string]struct {
 	}, lost, true},
 	"a dropped send, and an abort from another thread": {func(a *actor, rank int) error {
 		if rank == 0 { // sends nothing
-			time.AfterFunc(200*time.Millisecond, func() { a.group.Fail(group.Failure{Stage: 0, MicroBatch: 0, Message: "given up"}) })
+			time.AfterFunc(200*time.Millisecond,
+				func() { a.group.Fail(group.Failure{Stage: 0, MicroBatch: 0, Message: "given up"}) })
 			return waitFor(a)
 		}
 		return a.receive(0, large, 1)
@@ -259,7 +265,8 @@ func TestTwoProcesses(t *testing.T) {
 				_ = cmd.Wait()
 				return
 			}
-			if err := cmd.Wait(); (err == nil) != scene.ended(nil) || err != nil && !strings.Contains(said.String(), "given up") {
+			if err := cmd.Wait(); (err == nil) != scene.ended(nil) || err != nil &&
+				!strings.Contains(said.String(), "given up") {
 				t.Errorf("the other process ended with %v: %s", err, said.String())
 			}
 		})

@@ -170,8 +170,10 @@ func (l *remoteRun) receiveMessage(send schedule.Action, part, n int, in *incomi
 // receive waits for a parcel that is posted.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
 	refuse := func(format string, args ...any) (Parcel, error) {
-		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: %s; want processes with the same program "+
-			"and the same Penstock", send, send.Stage, send.Peer, send.MicroBatch, fmt.Sprintf(format, args...))
+		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: %s; want processes "+
+			"with the same program "+
+			"and the same Penstock", send, send.Stage, send.Peer, send.MicroBatch,
+			fmt.Sprintf(format, args...))
 	}
 	if err := wait(in.works); err != nil {
 		return p, err

@@ -80,7 +80,8 @@ func NewRemote(t Transport, rank []int, chunks int, tags Tags) (*Remote, error) 
 	l := &Remote{transport: t, rank: rank, chunks: chunks, first: tags.First, parts: tags.Count / sends,
 		staged: func(d torch.Device) bool { return d.Kind != torch.KindCPU }, known: map[schedule.Action]layout{}}
 	if l.parts < 16 {
-		return nil, fmt.Errorf("link: %d stages and %d micro-batches have %d sends between processes, and there are tags "+
+		return nil, fmt.Errorf("link: %d stages and %d micro-batches have %d sends between processes, "+
+			"and there are tags "+
 			"for %d; want fewer", len(rank), chunks, sends, tags.Count/16)
 	}
 	return l, nil
@@ -165,7 +166,8 @@ type remoteRun struct {
 	*Remote
 	capacity int
 
-	mu     sync.Mutex                    // of the fields, not of the values: an edge has one sender and one receiver
+	// of the fields, not of the values: an edge has one sender and one receiver
+	mu     sync.Mutex
 	sent   map[edge][]*outgoing          // not known to have arrived
 	queued map[edge][]schedule.Action    // expected sends, without receives so far
 	posted map[schedule.Action]*incoming // by send, until the parcel is handed over

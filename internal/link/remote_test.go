@@ -103,7 +103,8 @@ func describe(c *torch.Ctx, p link.Parcel) string {
 			}
 			same := slices.IndexFunc(list, func(e link.Value) bool { return e.Tensor == v.Tensor })
 			copied := c.CopyHere(v.Tensor)
-			fmt.Fprintf(&b, " %d %v %v %v %v %x", i-same, v.Wants, v.Tensor.DType(), copied.Shape(), c.Strides(copied), torch.Bytes(copied))
+			fmt.Fprintf(&b, " %d %v %v %v %v %x", i-same, v.Wants, v.Tensor.DType(), copied.Shape(),
+				c.Strides(copied), torch.Bytes(copied))
 		}
 		fmt.Fprintln(&b)
 	}
@@ -136,7 +137,8 @@ func TestRemote(t *testing.T) {
 		var ends [2]*link.Remote
 		for i := range ends {
 			var err error
-			if ends[i], err = link.NewRemote(members[i], rank, 3, link.Tags{First: 7, Count: group.MaxTag - 7}); err != nil {
+			if ends[i], err = link.NewRemote(members[i], rank, 3,
+				link.Tags{First: 7, Count: group.MaxTag - 7}); err != nil {
 				t.Fatal(err)
 			}
 			ends[i].SetStaged(staged)
@@ -250,7 +252,8 @@ func counted(t *testing.T, microBatches int) (ends [2]*link.Remote, counts [2]*c
 	for rank, g := range members {
 		counts[rank] = &counting{Transport: g}
 		var err error
-		if ends[rank], err = link.NewRemote(counts[rank], []int{0, 1}, microBatches, link.Tags{Count: group.MaxTag}); err != nil {
+		if ends[rank], err = link.NewRemote(counts[rank], []int{0, 1}, microBatches,
+			link.Tags{Count: group.MaxTag}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -268,12 +271,16 @@ func TestMessagesOfAParcel(t *testing.T) {
 		next  func(c *torch.Ctx) []*torch.Tensor
 		want  []int
 	}{
-		{"the same", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, []int{3, 2, 2}},
+		{"the same", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) },
+			func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, []int{3, 2, 2}},
 		{"two", func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) },
 			func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) }, []int{4, 3, 3}},
-		{"small", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) }, []int{3, 2, 2}},
-		{"nothing", func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} }, func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} }, []int{2, 1, 1}},
-		{"other rows", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, func(c *torch.Ctx) []*torch.Tensor { return ones(c, 32) }, []int{3, 4, 2}},
+		{"small", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) },
+			func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) }, []int{3, 2, 2}},
+		{"nothing", func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} },
+			func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} }, []int{2, 1, 1}},
+		{"other rows", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) },
+			func(c *torch.Ctx) []*torch.Tensor { return ones(c, 32) }, []int{3, 4, 2}},
 	} {
 		c := torch.NewCtx(torch.Options{})
 		ends, counts := counted(t, 1)
@@ -315,7 +322,8 @@ func TestMessagesOfAParcel(t *testing.T) {
 
 // A head that is cut short, or says other sizes, is refused.
 func TestHeadsThatAreWrong(t *testing.T) {
-	for _, head := range [][]byte{{0, 0, 0, 0, 0, 0, 0, 0}, append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), make([]byte, 24)} {
+	for _, head := range [][]byte{{0, 0, 0, 0, 0, 0, 0, 0}, append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0),
+		make([]byte, 24)} {
 		torchtest.Check(t)
 		ends, counts := counted(t, 1)
 		from, to := ends[0].Open(0), ends[1].Open(0)
@@ -329,7 +337,8 @@ func TestHeadsThatAreWrong(t *testing.T) {
 			}
 			must.Do(t, from.Send(c, send, p))
 			got, err := to.Receive(c, send)
-			if refused := err != nil && strings.Contains(err.Error(), "bytes, and the receiver has room for 256"); refused != (run == 1) {
+			if refused := err != nil && strings.Contains(err.Error(),
+				"bytes, and the receiver has room for 256"); refused != (run == 1) {
 				t.Errorf("run %d: %v", run, err)
 			}
 			got.Free()
@@ -343,7 +352,8 @@ func TestHeadsThatAreWrong(t *testing.T) {
 // A tensor with gaps is refused: its copy would be in no plan.
 func TestRemoteRefusesGaps(t *testing.T) {
 	torchtest.Check(t)
-	ends := must.Get(link.NewRemote(group.Local(2)[0], []int{0, 1}, 1, link.Tags{First: 7, Count: group.MaxTag - 7}))(t)
+	ends := must.Get(link.NewRemote(group.Local(2)[0], []int{0, 1}, 1,
+		link.Tags{First: 7, Count: group.MaxTag - 7}))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	wide := c.Randn(2, 3)
@@ -359,9 +369,9 @@ func TestRemoteRefusesGaps(t *testing.T) {
 	}
 }
 
-// Of what is expected on an edge, as many parcels are received ahead as have 4 MiB together, at least one, and
-// no more than may wait there. The next is begun as soon as one was received, and memory is taken for
-// those that are begun.
+// Of what is expected on an edge, as many parcels are received ahead as have 4 MiB together, at least
+// one, and no more than may wait there. The next is begun as soon as one was received, and memory is
+// taken for those that are begun.
 func TestReceivesAhead(t *testing.T) {
 	const kib, parcels = int64(1 << 10), 6
 	for _, row := range []struct {
@@ -379,7 +389,8 @@ func TestReceivesAhead(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			torchtest.Check(t)
 			ends, counts := counted(t, parcels)
-			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			sender, receiver := torch.NewCtx(torch.Options{}),
+				torch.NewCtx(torch.Options{Device: torch.CPU(1)})
 			defer sender.Close()
 			defer receiver.Close()
 			live := func() int64 { return torch.CPU(1).Memory().Live }
@@ -388,15 +399,18 @@ func TestReceivesAhead(t *testing.T) {
 				from, to := ends[0].Open(0), ends[1].Open(row.capacity)
 				var sends []schedule.Action
 				for i := range parcels {
-					sends = append(sends, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1})
+					sends = append(sends,
+						schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1})
 				}
 				counts[1].received = 0
 				for _, send := range sends {
 					must.Do(t, to.Expect(receiver, send))
 				}
 				for i, send := range sends {
-					if want := min(i+row.ahead, parcels); run == 1 && (counts[1].received != 2*want || live()-before != int64(want-i)*row.bytes) {
-						t.Errorf("%d receives were begun, for which %d bytes were taken, when %d have ended; want %d and %d",
+					if want := min(i+row.ahead, parcels); run == 1 &&
+						(counts[1].received != 2*want || live()-before != int64(want-i)*row.bytes) {
+						t.Errorf("%d receives were begun, for which %d bytes were taken, when %d have "+
+							"ended; want %d and %d",
 							counts[1].received, live()-before, i, 2*want, int64(want-i)*row.bytes)
 					}
 					x := sender.Keep(sender.MulScalar(sender.Ones(torch.Float32, row.bytes/4), float64(i)))
@@ -435,7 +449,8 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 					members[0].remote.SetDirect(nil, nil)
 					members[1].remote.SetDirect(nil, nil)
 				}
-				sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+				sender, receiver := torch.NewCtx(torch.Options{}),
+					torch.NewCtx(torch.Options{Device: torch.CPU(1)})
 				defer sender.Close()
 				defer receiver.Close()
 				d := torch.CPU(1)
@@ -448,7 +463,9 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 					}
 					short := func(shortage bool, err error) {
 						t.Helper()
-						if shortage != errors.Is(err, torch.ErrOutOfMemory) || shortage != (err != nil && strings.Contains(err.Error(), "0F1>1, ahead of its receive")) {
+						if shortage != errors.Is(err, torch.ErrOutOfMemory) ||
+							shortage != (err != nil &&
+								strings.Contains(err.Error(), "0F1>1, ahead of its receive")) {
 							t.Errorf("run %d: %v; want it to be out of memory: %v", run, err, shortage)
 						}
 					}
@@ -459,7 +476,8 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 					short(run == 1 && row.capacity == 0, to.Expect(receiver, send(1)))
 					for i := range 2 {
 						var p link.Parcel
-						p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, bytes/8)), sender.Keep(sender.Zeros(torch.Float32, bytes/8))))
+						p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, bytes/8)),
+							sender.Keep(sender.Zeros(torch.Float32, bytes/8))))
 						must.Do(t, from.Send(sender, send(i), p))
 						if run == 1 && i == 1 {
 							break // what has failed is not received
@@ -491,13 +509,15 @@ func TestCopiesOnTheHostWithoutMemory(t *testing.T) {
 			const bytes = 64 << 10 // of each of two tensors, of which the first repeats itself
 			ends, _ := counted(t, 1)
 			ends[short].SetStaged(true)
-			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			sender, receiver := torch.NewCtx(torch.Options{}),
+				torch.NewCtx(torch.Options{Device: torch.CPU(1)})
 			defer sender.Close()
 			defer receiver.Close()
 			from, to := ends[0].Open(0), ends[1].Open(0)
 			send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 			var p link.Parcel
-			p.Add(link.Values(sender.Keep(sender.Expand(sender.Zeros(torch.Float32, 1, bytes/4), 3, bytes/4)), sender.Keep(sender.Zeros(torch.Float32, bytes/4))))
+			p.Add(link.Values(sender.Keep(sender.Expand(sender.Zeros(torch.Float32, 1, bytes/4), 3,
+				bytes/4)), sender.Keep(sender.Zeros(torch.Float32, bytes/4))))
 			torch.CPU(short).SetLimit(torch.CPU(short).Memory().Live + bytes + bytes/2)
 			defer torch.CPU(short).SetLimit(0)
 			err := torch.Try(func() {
@@ -542,7 +562,8 @@ func TestAllWorksAreWaitedFor(t *testing.T) {
 		t.Run(fmt.Sprintf("sends %v", sends), func(t *testing.T) {
 			torchtest.Check(t)
 			ends, counts := counted(t, 1)
-			sender, receiver := torch.NewCtx(torch.Options{}), torch.NewCtx(torch.Options{Device: torch.CPU(1)})
+			sender, receiver := torch.NewCtx(torch.Options{}),
+				torch.NewCtx(torch.Options{Device: torch.CPU(1)})
 			defer sender.Close()
 			defer receiver.Close()
 			send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
@@ -564,7 +585,9 @@ func TestAllWorksAreWaitedFor(t *testing.T) {
 				}
 				must.Do(t, to.Expect(receiver, send))
 				var p link.Parcel
-				p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, 64)), sender.Keep(sender.Zeros(torch.Float32, 32)), sender.Keep(sender.Zeros(torch.Float32, 2))))
+				p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, 64)),
+					sender.Keep(sender.Zeros(torch.Float32, 32)), sender.Keep(sender.Zeros(torch.Float32,
+						2))))
 				must.Do(t, from.Send(sender, send, p))
 				got, err := to.Receive(receiver, send)
 				if sends {
@@ -629,10 +652,12 @@ func TestCapacityOfRemote(t *testing.T) {
 				x := c.Keep(c.Ones(torch.Float32, 2))
 				sent = append(sent, x)
 				p.Add(link.Values(x))
-				must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: row.peer}, p))
+				must.Do(t, l.Send(c, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i,
+					Peer: row.peer}, p))
 				waited := 0
 				for k := 0; k < len(transport.works); k += messages {
-					if !slices.ContainsFunc(transport.works[k:k+messages], func(w *slowWork) bool { return !w.waited }) {
+					if !slices.ContainsFunc(transport.works[k:k+messages],
+						func(w *slowWork) bool { return !w.waited }) {
 						waited++
 					}
 				}
@@ -645,7 +670,8 @@ func TestCapacityOfRemote(t *testing.T) {
 				}
 			}
 			if !slices.Equal(got, row.want) || live != row.live {
-				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want, row.live)
+				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want,
+					row.live)
 			}
 		})
 	}
@@ -665,7 +691,8 @@ func TestMemory(t *testing.T) {
 	send := schedule.Action{Kind: schedule.SendActivation, Stage: 0, MicroBatch: 2, Peer: 1}
 	must.Do(t, l.Send(c, send, sent))
 	got := must.Get(l.Receive(c, send))(t)
-	if list := got.Take(); got.Device != torch.CPU(1) || len(list) != 2 || list[0] != (link.Value{Tensor: x, Wants: true}) ||
+	if list := got.Take(); got.Device != torch.CPU(1) || len(list) != 2 ||
+		list[0] != (link.Value{Tensor: x, Wants: true}) ||
 		list[1] != (link.Value{}) {
 		t.Errorf("the first list is %v from %v", list, got.Device)
 	}

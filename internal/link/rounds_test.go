@@ -16,7 +16,8 @@ func TestRounds(t *testing.T) {
 		var links []schedule.Edge
 		degree := map[int]int{}
 		for range rapid.IntRange(0, 40).Draw(t, "links") {
-			l := schedule.Edge{From: rapid.IntRange(0, n-1).Draw(t, "from"), To: rapid.IntRange(0, n-1).Draw(t, "to")}
+			l := schedule.Edge{From: rapid.IntRange(0, n-1).Draw(t, "from"),
+				To: rapid.IntRange(0, n-1).Draw(t, "to")}
 			if !slices.Contains(links, l) && l.From != l.To {
 				degree[l.From]++
 				degree[l.To]++

@@ -83,7 +83,8 @@ func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err 
 			if at.Absent {
 				continue
 			}
-			if at.Same = slices.IndexFunc(list[:i], func(e Value) bool { return e.Tensor == v.Tensor }); at.Same >= 0 {
+			if at.Same = slices.IndexFunc(list[:i],
+				func(e Value) bool { return e.Tensor == v.Tensor }); at.Same >= 0 {
 				continue
 			}
 			core, strides, err := coreOf(c, v.Tensor)

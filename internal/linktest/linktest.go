@@ -113,7 +113,8 @@ var ErrClosed = errors.New("linktest: the communicators were closed")
 func (c *Communicators) ID() ([]byte, error) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	w := &wire{id: fmt.Sprintf("wire %d", len(c.f.wires)), joined: make(chan struct{}), memory: make(chan []byte)}
+	w := &wire{id: fmt.Sprintf("wire %d", len(c.f.wires)), joined: make(chan struct{}),
+		memory: make(chan []byte)}
 	c.f.wires = append(c.f.wires, w)
 	return []byte(w.id), nil
 }

@@ -34,7 +34,8 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	}
 	now := time.Now()
 	host, _ := os.Hostname()
-	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(), now.Nanosecond(),
+	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(),
+		now.Nanosecond(),
 		host, os.Getpid()))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
@@ -81,9 +82,11 @@ func scalar(b []byte, tag string, x *float64) []byte {
 func field(b []byte, number protowire.Number, value any) []byte {
 	switch v := value.(type) {
 	case float64:
-		return protowire.AppendFixed64(protowire.AppendTag(b, number, protowire.Fixed64Type), math.Float64bits(v))
+		return protowire.AppendFixed64(protowire.AppendTag(b, number, protowire.Fixed64Type),
+			math.Float64bits(v))
 	case float32:
-		return protowire.AppendFixed32(protowire.AppendTag(b, number, protowire.Fixed32Type), math.Float32bits(v))
+		return protowire.AppendFixed32(protowire.AppendTag(b, number, protowire.Fixed32Type),
+			math.Float32bits(v))
 	case int64:
 		return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.VarintType), uint64(v))
 	}

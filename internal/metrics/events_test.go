@@ -32,7 +32,8 @@ func records(t *testing.T, path string) (events []string) {
 	for r := bytes.NewBuffer(content); r.Len() > 0; {
 		head := r.Next(12)
 		message := slices.Clone(r.Next(int(binary.LittleEndian.Uint64(head))))
-		if unmasked(head[8:]) != crc32.Checksum(head[:8], table) || unmasked(r.Next(4)) != crc32.Checksum(message, table) {
+		if unmasked(head[8:]) != crc32.Checksum(head[:8], table) ||
+			unmasked(r.Next(4)) != crc32.Checksum(message, table) {
 			t.Fatalf("record %d: a checksum is wrong", len(events))
 		}
 		events = append(events, fields(t, message, len(events) == 0))
@@ -90,9 +91,11 @@ func TestEvents(t *testing.T) {
 	}
 	// wall_time is 1, step 2, file_version 3, summary 5 and session_log 7; of a summary's value 1 the tag
 	// is 1 and the number 2.
-	const first = "1=1763838001.125 2=1 5={1={1=loss 2=1} 1={1=learning_rate 2=0.1} 1={1=samples_per_second 2=100} " +
+	const first = "1=1763838001.125 2=1 5={1={1=loss 2=1} 1={1=learning_rate 2=0.1} " +
+		"1={1=samples_per_second 2=100} " +
 		"1={1=peak_bytes/cpu:0 2=1.048576e+06} 1={1=peak_bytes/cpu:1 2=5}}"
-	const second = "1=1763838002.125 2=2 5={1={1=loss 2=0.5} 1={1=learning_rate 2=0.1} 1={1=grad_norm 2=0.6666667} " +
+	const second = "1=1763838002.125 2=2 5={1={1=loss 2=0.5} 1={1=learning_rate 2=0.1} 1={1=grad_norm " +
+		"2=0.6666667} " +
 		"1={1=samples_per_second 2=100} 1={1=peak_bytes/cpu:0 2=2.097152e+06} 1={1=peak_bytes/cpu:1 2=5}}"
 	for i, want := range [][]string{
 		{"1=now 3=brain.Event:2", first, second, "1=1763838002.500 2=2 5={1={1=accuracy 2=0.6666667}}"},

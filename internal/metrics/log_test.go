@@ -20,7 +20,8 @@ import (
 
 // step is what a run measures after a step, the same whenever it takes it.
 func step(n int64) metrics.Step {
-	s := metrics.Step{Step: n, Epoch: int(n / 5), Time: 1763838000.125 + float64(n), Loss: 1 / float64(n), LR: 0.1,
+	s := metrics.Step{Step: n, Epoch: int(n / 5), Time: 1763838000.125 + float64(n), Loss: 1 / float64(n),
+		LR:               0.1,
 		SamplesPerSecond: 100, PeakBytes: []int64{n << 20, 5}}
 	if n%2 == 0 {
 		norm := float64(n) / 3
@@ -30,7 +31,8 @@ func step(n int64) metrics.Step {
 }
 
 func test(n int64) metrics.Test {
-	return metrics.Test{Step: n, Epoch: int(n / 5), Time: 1763838000.5 + float64(n), Accuracy: new(1 - 1/float64(n+1))}
+	return metrics.Test{Step: n, Epoch: int(n / 5), Time: 1763838000.5 + float64(n),
+		Accuracy: new(1 - 1/float64(n+1))}
 }
 
 func open(t rapid.TB, path string, steps int64) *metrics.Log {
@@ -84,7 +86,8 @@ func TestValidationLines(t *testing.T) {
 	ok(t, l.Test(held), l.Test(test(1)), l.Step(step(2)), l.Close())
 	h, err := metrics.Read(path)
 	ok(t, err)
-	if len(h.Steps) != 2 || len(h.Tests) != 1 || len(h.Validations) != 1 || *h.Validations[0].TestLoss != 0.25 {
+	if len(h.Steps) != 2 || len(h.Tests) != 1 || len(h.Validations) != 1 ||
+		*h.Validations[0].TestLoss != 0.25 {
 		t.Errorf("%+v", h)
 	}
 }
@@ -178,7 +181,8 @@ func TestRefused(t *testing.T) {
 		path := filepath.Join(t.TempDir(), metrics.FileName)
 		ok(t, os.WriteFile(path, []byte(content), 0o666))
 		_, err := metrics.Open(path, 3)
-		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move it away") {
+		if err == nil || !strings.Contains(err.Error(), path) ||
+			!strings.Contains(err.Error(), "move it away") {
 			t.Errorf("%s: error %v", name, err)
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != content {

@@ -29,7 +29,8 @@ func chain(seed uint64) remat.Chain {
 		}
 		forward := float64(1 + r.IntN(1000))
 		l := remat.Layer{
-			Forward: forward, ForwardNoGrad: forward * (0.8 + 0.2*r.Float64()), Backward: forward * (1 + 2*r.Float64()),
+			Forward: forward, ForwardNoGrad: forward * (0.8 + 0.2*r.Float64()), Backward: forward * (1 +
+				2*r.Float64()),
 			Output: size(20), ForwardTmp: size(10), ForwardNoGradTmp: size(10), BackwardTmp: size(20),
 		}
 		l.Saved, l.Gradient = l.Output+size(60), l.Output
@@ -43,7 +44,8 @@ func chain(seed uint64) remat.Chain {
 	}
 	if layers > 4 {
 		for _, from := range r.Perm(layers - 3)[:r.IntN(min(4, layers-3))] {
-			c.Carries = append(c.Carries, remat.Carry{From: from, To: from + 2 + r.IntN(layers-from-2), Bytes: unit})
+			c.Carries = append(c.Carries,
+				remat.Carry{From: from, To: from + 2 + r.IntN(layers-from-2), Bytes: unit})
 		}
 	}
 	c.Loss = remat.Loss{Backward: 1, Tmp: size(4)}
@@ -88,8 +90,10 @@ func solve(t *testing.T, c remat.Chain, limit int64, was float64) remat.Plan {
 	t.Helper()
 	p := must.Get(solver.Solve(context.Background(), c, limit, solver.Options{}))(t)
 	const rounding = 1e-9 // times are sums in floating point
-	if err := remat.CheckPlan(c, p); err != nil || !p.Feasible || p.Peak > limit || was > 0 && p.Time > was*(1+rounding) {
-		t.Errorf("%v us and a peak of %d bytes (feasible: %v) under the limit %d, was %v us; %v", p.Time, p.Peak,
+	if err := remat.CheckPlan(c, p); err != nil || !p.Feasible || p.Peak > limit || was > 0 &&
+		p.Time > was*(1+rounding) {
+		t.Errorf("%v us and a peak of %d bytes (feasible: %v) under the limit %d, was %v us; %v", p.Time,
+			p.Peak,
 			p.Feasible, limit, was, err)
 	}
 	return p

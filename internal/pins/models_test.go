@@ -52,7 +52,8 @@ func TestModels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lowest, all := least, greatest
 			if draws.Full || *update || slices.Contains(quick, name) {
-				r := runner.Run(t, append([]string{"profile", "--repeats", "1", "--format", "json", "--model", name}, flags...)...)
+				r := runner.Run(t, append([]string{"profile", "--repeats", "1", "--format", "json",
+					"--model", name}, flags...)...)
 				if r.Code != 0 {
 					t.Fatalf("exit code %d\n%s", r.Code, r.Stderr)
 				}
@@ -69,7 +70,8 @@ func TestModels(t *testing.T) {
 				p := solve(t, c, limit, times[i])
 				times[i] = p.Time
 			}
-			out = append(out, fmt.Sprintf("%s %d %d %.17g %.17g %.17g %s", name, lowest, all, times[0], times[1], times[2], strings.Join(flags, " ")))
+			out = append(out, fmt.Sprintf("%s %d %d %.17g %.17g %.17g %s", name, lowest, all, times[0],
+				times[1], times[2], strings.Join(flags, " ")))
 		})
 	}
 	write(t, table, out)

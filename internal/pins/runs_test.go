@@ -31,7 +31,8 @@ var update = flag.Bool("update", false, "write the tables of testdata anew")
 // every x86-64 processor with AVX2: OpenBLAS's kernels and block sizes, libtorch's vector width,
 // oneDNN's instruction set.
 var kernels = []string{
-	"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2",
+	"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2",
+	"ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2",
 }
 
 // asFingerprint in the environment makes this test binary print the fingerprint of its kernels.
@@ -114,7 +115,8 @@ func TestRuns(t *testing.T) {
 	dir := t.TempDir()
 	usual, fixed := proctest.NewRunner(t, build(t)), proctest.NewRunner(t, build(t), kernels...)
 	text := filepath.Join(dir, "text.txt")
-	must.Do(t, os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads it there. ", 400)), 0o644))
+	must.Do(t, os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads "+
+		"it there. ", 400)), 0o644))
 	mark, known := fixedKernels(t)
 	if !known && !*update {
 		t.Log("only weights within groups are compared")
@@ -191,7 +193,8 @@ func fixedKernels(t *testing.T) (mark string, known bool) {
 }
 
 // build makes the command's test binary, which runs several command lines in one process, and
-// returns its path. It looks at every source file, so that "go test" knows that a cached result depends on them.
+// returns its path. It looks at every source file, so that "go test" knows that a cached result depends
+// on them.
 func build(t *testing.T) (binary string) {
 	t.Helper()
 	binary = filepath.Join(folder, "penstock.test")
@@ -204,7 +207,8 @@ func build(t *testing.T) (binary string) {
 		}
 		return err
 	}))
-	if out, err := exec.Command("go", "test", "-c", "-o", binary, "penstock.example/cmd/penstock").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "test", "-c", "-o", binary,
+		"penstock.example/cmd/penstock").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return binary
@@ -224,7 +228,8 @@ func weights(t *testing.T, runner *proctest.Runner, flags []string) string {
 		SHA256 string `json:"params_sha256"`
 	}
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &done); err != nil || done.SHA256 == "" {
-		t.Fatalf("penstock train %s: no weights in %s (%v)", strings.Join(flags, " "), lines[len(lines)-1], err)
+		t.Fatalf("penstock train %s: no weights in %s (%v)", strings.Join(flags, " "), lines[len(lines)-1],
+			err)
 	}
 	return done.SHA256
 }

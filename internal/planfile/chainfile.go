@@ -107,7 +107,8 @@ func parse(what string, data []byte, file any, version *int) error {
 		return fmt.Errorf("remat: %s, %w", what, err)
 	}
 	if *version != 1 {
-		return fmt.Errorf("remat: %s, %w", what, &strict.Error{Path: "version", Reason: fmt.Sprintf("%d; want 1", *version)})
+		return fmt.Errorf("remat: %s, %w", what,
+			&strict.Error{Path: "version", Reason: fmt.Sprintf("%d; want 1", *version)})
 	}
 	return nil
 }

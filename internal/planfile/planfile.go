@@ -34,20 +34,24 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 	if err := parse("plan", data, &f, &f.Version); err != nil {
 		return remat.Plan{}, err
 	}
-	p := remat.Plan{Feasible: f.Feasible, Limit: f.Limit, Peak: f.Peak, Time: f.Time, LowerBound: f.LowerBound, Chain: f.Chain}
+	p := remat.Plan{Feasible: f.Feasible, Limit: f.Limit, Peak: f.Peak, Time: f.Time,
+		LowerBound: f.LowerBound, Chain: f.Chain}
 	refuse := func(path, format string, args ...any) (remat.Plan, error) {
-		return remat.Plan{}, fmt.Errorf("remat: plan, %w", &strict.Error{Path: path, Reason: fmt.Sprintf(format, args...)})
+		return remat.Plan{}, fmt.Errorf("remat: plan, %w",
+			&strict.Error{Path: path, Reason: fmt.Sprintf(format, args...)})
 	}
 	for _, n := range []struct {
 		path  string
 		value float64
-	}{{"limit_bytes", float64(f.Limit)}, {"peak_bytes", float64(f.Peak)}, {"time_us", f.Time}, {"lower_bound_us", f.LowerBound}} {
+	}{{"limit_bytes", float64(f.Limit)}, {"peak_bytes", float64(f.Peak)}, {"time_us",
+		f.Time}, {"lower_bound_us", f.LowerBound}} {
 		if n.value < 0 {
 			return refuse(n.path, "%v; want 0 or more", n.value)
 		}
 	}
 	if f.Chain != "" && !remat.IsFingerprint(f.Chain) {
-		return refuse("chain", "%q; want %d hexadecimal digits", strict.Shown(f.Chain), remat.FingerprintDigits)
+		return refuse("chain", "%q; want %d hexadecimal digits", strict.Shown(f.Chain),
+			remat.FingerprintDigits)
 	}
 	for i, o := range f.Ops {
 		path := fmt.Sprintf("ops[%d]", i)
@@ -66,7 +70,8 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 		}
 	}
 	if p.Feasible != (len(p.Ops) > 0) {
-		return refuse("feasible", "%t with %d operations; want operations in a feasible plan alone", p.Feasible, len(p.Ops))
+		return refuse("feasible", "%t with %d operations; want operations in a feasible plan alone",
+			p.Feasible, len(p.Ops))
 	}
 	return p, nil
 }

@@ -1,5 +1,5 @@
-// Package proctest gives tests the processes of this machine: which a process has started, whether one still runs,
-// where one hangs, and ports at which they meet.
+// Package proctest gives tests the processes of this machine: which a process has started, whether one
+// still runs, where one hangs, and ports at which they meet.
 package proctest
 
 import (
@@ -20,12 +20,14 @@ import (
 // Limit is how long a process of a test may take that takes seconds, on a machine that does much else.
 const Limit = 3 * time.Minute
 
-// Watch bounds how long a process that was started may run from now on, until stop is called or the test ends.
-// After the limit the test fails, and the process is ended, with all that it has started, by SIGQUIT: programs in
-// Go write first where their goroutines are. stop, called once, reports whether the limit was exceeded.
+// Watch bounds how long a process that was started may run from now on, until stop is called or the
+// test ends. After the limit the test fails, and the process is ended, with all that it has started, by
+// SIGQUIT: programs in Go write first where their goroutines are. stop, called once, reports whether
+// the limit was exceeded.
 func Watch(t testing.TB, cmd *exec.Cmd, limit time.Duration) (stop func() (hung bool)) {
 	timer := time.AfterFunc(limit, func() {
-		t.Errorf("%q has not ended within %v; where it hangs is at the end of what it has written", cmd.Args, limit)
+		t.Errorf("%q has not ended within %v; where it hangs is at the end of what it has written",
+			cmd.Args, limit)
 		end(cmd.Process.Pid)
 	})
 	t.Cleanup(func() { timer.Stop() })

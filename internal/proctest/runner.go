@@ -44,7 +44,8 @@ type Runner struct {
 	out *json.Decoder
 }
 
-// NewRunner starts a test binary that calls Serve, with more variables in its environment. The process ends with the test.
+// NewRunner starts a test binary that calls Serve, with more variables in its environment. The process
+// ends with the test.
 func NewRunner(t testing.TB, binary string, variables ...string) *Runner {
 	t.Helper()
 	cmd := exec.Command(binary)

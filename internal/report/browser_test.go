@@ -63,7 +63,8 @@ var browser context.Context
 var chromium = sync.OnceValues(func() (context.Context, error) {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
-			options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+			options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+				chromedp.NoSandbox,
 				chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(time.Minute))
 			exec, _ := chromedp.NewExecAllocator(context.Background(), options...)
 			browser, _ = chromedp.NewContext(exec)
@@ -91,7 +92,8 @@ func newTab(t *testing.T, width, height int64) *tab {
 		if _, apt := exec.LookPath("apt-get"); apt == nil {
 			t.Fatal("there is no Chromium to test the page with; scripts/setup test installs it")
 		}
-		t.Skip("there is no Chromium to test the page with, and no apt-get with which scripts/setup test could install it")
+		t.Skip("there is no Chromium to test the page with, and no apt-get with which scripts/setup test " +
+			"could install it")
 	}
 	if err != nil {
 		t.Fatalf("Chromium does not start: %v", err)
@@ -110,7 +112,8 @@ func newTab(t *testing.T, width, height int64) *tab {
 		case *runtime.EventExceptionThrown:
 			p.problems = append(p.problems, e.ExceptionDetails.Error())
 		case *log.EventEntryAdded:
-			p.problems = append(p.problems, fmt.Sprintf("log %s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
+			p.problems = append(p.problems,
+				fmt.Sprintf("log %s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 		case *cdppage.EventJavascriptDialogOpening:
 			p.problems = append(p.problems, "dialog: "+e.Message)
 			go chromedp.Run(ctx, cdppage.HandleJavaScriptDialog(true))
@@ -159,7 +162,8 @@ func (p *tab) open(page report.Page) {
 // frame waits until what is due has been painted. Chromium paints no tab that is behind another.
 func (p *tab) frame() {
 	p.t.Helper()
-	p.run(cdppage.BringToFront(), chromedp.Evaluate(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`, nil,
+	p.run(cdppage.BringToFront(), chromedp.Evaluate(`new Promise(done => requestAnimationFrame(() => `+
+		`requestAnimationFrame(() => done(true))))`, nil,
 		func(e *runtime.EvaluateParams) *runtime.EvaluateParams { return e.WithAwaitPromise(true) }))
 }
 
@@ -181,7 +185,8 @@ func (p *tab) want(expression, value string) {
 // until waits until an expression has a value.
 func (p *tab) until(expression, value string) {
 	p.t.Helper()
-	if err := chromedp.Run(p.ctx, chromedp.Poll(fmt.Sprintf("String(%s) === %q", expression, value), nil, chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(30*time.Second))); err != nil {
+	if err := chromedp.Run(p.ctx, chromedp.Poll(fmt.Sprintf("String(%s) === %q", expression, value), nil,
+		chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(30*time.Second))); err != nil {
 		p.t.Fatalf("%s is %q, want %q: %v", expression, p.text(expression), value, err)
 	}
 }
@@ -190,7 +195,9 @@ func (p *tab) until(expression, value string) {
 func (p *tab) at(id string, x, y float64) (float64, float64) {
 	p.t.Helper()
 	var at [2]float64
-	p.run(chromedp.Evaluate(fmt.Sprintf(`(() => { const c = document.querySelector("#%s canvas"); c.scrollIntoView({ block: "center" }); const r = c.getBoundingClientRect(); return [r.left + %g, r.top + %g]; })()`, id, x, y), &at))
+	p.run(chromedp.Evaluate(fmt.Sprintf(`(() => { const c = document.querySelector("#%s canvas"); `+
+		`c.scrollIntoView({ block: "center" }); const r = c.getBoundingClientRect(); return [r.left + `+
+		`%g, r.top + %g]; })()`, id, x, y), &at))
 	return at[0], at[1]
 }
 
@@ -233,7 +240,8 @@ func TestPageRenders(t *testing.T) {
 	p.want(`document.querySelector("h1").textContent`, "gpt on text")
 	p.want(`document.querySelectorAll("main > section:not([hidden])").length`, "6")
 	p.want(`document.querySelectorAll(".tile").length`, "6")
-	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`, "Steps,Loss,Test accuracy,Samples a second,Idle,Peak memory")
+	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`,
+		"Steps,Loss,Test accuracy,Samples a second,Idle,Peak memory")
 	p.want(`document.querySelectorAll("#charts figure").length`, "6")
 	p.want(`document.querySelectorAll("#memory-charts figure").length`, "1")
 	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "12")
@@ -264,12 +272,17 @@ func TestPlanPage(t *testing.T) {
 	p := newTab(t, 1600, 1200)
 	p.open(planPage(t, 4, 8))
 	p.want(`document.title`, "gpt, planned · Penstock")
-	p.want(`[...document.querySelectorAll("main > section:not([hidden])")].map(e => e.id).join()`, "tiles,step,memory,others,layers,about")
-	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`, "Step, planned,Idle, planned,Peak memory, planned,Forwards run again")
-	p.want(`[...document.querySelectorAll("#devices th")].slice(0, 6).map(e => e.textContent).join()`, "Device,Stages,Idle, planned,Forwards run again,Predicted peak,Limit")
-	p.want(`[...document.querySelectorAll("#other-table tbody th")].map(e => e.textContent).join()`, "gpipe,1f1b,zb-v")
+	p.want(`[...document.querySelectorAll("main > section:not([hidden])")].map(e => e.id).join()`,
+		"tiles,step,memory,others,layers,about")
+	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`,
+		"Step, planned,Idle, planned,Peak memory, planned,Forwards run again")
+	p.want(`[...document.querySelectorAll("#devices th")].slice(0, 6).map(e => e.textContent).join()`,
+		"Device,Stages,Idle, planned,Forwards run again,Predicted peak,Limit")
+	p.want(`[...document.querySelectorAll("#other-table tbody th")].map(e => e.textContent).join()`,
+		"gpipe,1f1b,zb-v")
 	p.want(`document.querySelector("#other-table .kept").closest("tr").firstChild.textContent`, "1f1b")
-	for id, colours := range map[string][]string{"timeline": {"forward", "backward", "recompute"}, "bytes": {"limit"}, "memory-charts": {"mark"}} {
+	for id, colours := range map[string][]string{"timeline": {"forward", "backward", "recompute"},
+		"bytes": {"limit"}, "memory-charts": {"mark"}} {
 		for _, colour := range colours {
 			if n := p.colours(id, colour); n < 50 {
 				t.Errorf("%d pixels of %s have the colour of %s", n, id, colour)
@@ -277,7 +290,8 @@ func TestPlanPage(t *testing.T) {
 		}
 	}
 	got := p.hover("timeline", left+4, planned+10)
-	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0", "17 MiB on the device afterwards"} {
+	for _, want := range []string{"Forward · stage 0 · micro-batch 0", "As planned, on cpu:0",
+		"17 MiB on the device afterwards"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %q", want, got)
 		}
@@ -285,7 +299,8 @@ func TestPlanPage(t *testing.T) {
 	if got := p.hover("bytes", 800, 100); !strings.Contains(got, "cpu:3: ") {
 		t.Errorf("bytes: %q", got)
 	}
-	if got := p.hover("memory-charts", 300, 100); !strings.Contains(got, "Within ") || !strings.Contains(got, "more than without recomputation") {
+	if got := p.hover("memory-charts", 300, 100); !strings.Contains(got, "Within ") ||
+		!strings.Contains(got, "more than without recomputation") {
 		t.Errorf("memory: %q", got)
 	}
 	narrow := newTab(t, 400, 800)
@@ -296,9 +311,12 @@ func TestPlanPage(t *testing.T) {
 // Names are text, whatever is in them.
 func TestHostileNames(t *testing.T) {
 	hostile := []string{
-		`<img src=x onerror="window.hacked=1">`, `</script><script>window.hacked=1</script>`, `<!--<script>`, `]]>`,
-		`</title><script>window.hacked=1</script>`, `{{data}}`, `'; window.hacked=1; '`, "line\nbreak\u2028\u2029",
-		`<a href="javascript:window.hacked=1">x</a>`, `${window.hacked=1}`, `__proto__`, `<style>*{display:none}</style>`,
+		`<img src=x onerror="window.hacked=1">`, `</script><script>window.hacked=1</script>`,
+		`<!--<script>`, `]]>`,
+		`</title><script>window.hacked=1</script>`, `{{data}}`, `'; window.hacked=1; '`,
+		"line\nbreak\u2028\u2029",
+		`<a href="javascript:window.hacked=1">x</a>`, `${window.hacked=1}`, `__proto__`,
+		`<style>*{display:none}</style>`,
 	}
 	content := page(t, 4, 8)
 	r := &content.Run
@@ -326,7 +344,8 @@ func TestHostileNames(t *testing.T) {
 	p.want(`document.querySelectorAll("style").length`, "1")
 	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "1000")
 	var names []string
-	p.run(chromedp.Evaluate(`[...document.querySelectorAll("#layer-table tbody code")].map(e => e.textContent)`, &names))
+	p.run(chromedp.Evaluate(`[...document.querySelectorAll("#layer-table tbody code")].map(e => `+
+		`e.textContent)`, &names))
 	for i, name := range names {
 		if name != r.Layers[i].Name {
 			t.Fatalf("layer %d is shown as %q, want %q", i, name, r.Layers[i].Name)

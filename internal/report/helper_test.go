@@ -15,8 +15,8 @@ import (
 	"penstock.example/schedule"
 )
 
-// oneFOneBPlan is the plan of a step under 1F1B where every other micro-batch is recomputed, with predictions if
-// they are wanted.
+// oneFOneBPlan is the plan of a step under 1F1B where every other micro-batch is recomputed, with
+// predictions if they are wanted.
 func oneFOneBPlan(t testing.TB, stages, microBatches int, predicted bool) *plan.Plan {
 	t.Helper()
 	program, err := schedule.OneFOneB(schedule.Config{Stages: stages, MicroBatches: microBatches,
@@ -61,7 +61,8 @@ func ran(t testing.TB, p *plan.Plan) *schedule.Timeline {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	out, err := schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
-		base := map[schedule.Kind]float64{schedule.Forward: 1000, schedule.Recompute: 500, schedule.Backward: 2000}[a.Kind]
+		base := map[schedule.Kind]float64{schedule.Forward: 1000, schedule.Recompute: 500,
+			schedule.Backward: 2000}[a.Kind]
 		if a.Kind.Transfer() {
 			base = 30
 		}
@@ -88,9 +89,11 @@ func ran(t testing.TB, p *plan.Plan) *schedule.Timeline {
 // chain is one of two units, as the plan has them.
 func chain() remat.Chain {
 	layer := func(name string, us float64) remat.Layer {
-		return remat.Layer{Name: name, Forward: us, ForwardNoGrad: us, Backward: 2 * us, Output: 1 << 20, Saved: 4 << 20, Gradient: 1 << 20}
+		return remat.Layer{Name: name, Forward: us, ForwardNoGrad: us, Backward: 2 * us, Output: 1 << 20,
+			Saved: 4 << 20, Gradient: 1 << 20}
 	}
-	return remat.Chain{Input: 1 << 20, InputGradient: 1 << 20, Layers: []remat.Layer{layer("a", 500), layer("b", 400)}}
+	return remat.Chain{Input: 1 << 20, InputGradient: 1 << 20,
+		Layers: []remat.Layer{layer("a", 500), layer("b", 400)}}
 }
 
 // sample is a run with all that a page shows.
@@ -98,12 +101,15 @@ func sample(t testing.TB, stages, microBatches int) report.Run {
 	t.Helper()
 	p := oneFOneBPlan(t, stages, microBatches, true)
 	r := report.Run{
-		Title: "gpt on text", Last: 400, Plan: p, Step: 3, Ran: ran(t, p), Chains: []report.Chain{{Stage: 0, Chain: chain()}},
-		Facts: []report.Fact{{Name: "Command", Value: "penstock train --model gpt"}, {Name: "Schedule", Value: "1f1b"}},
+		Title: "gpt on text", Last: 400, Plan: p, Step: 3, Ran: ran(t,
+			p), Chains: []report.Chain{{Stage: 0, Chain: chain()}},
+		Facts: []report.Fact{{Name: "Command", Value: "penstock train --model gpt"},
+			{Name: "Schedule", Value: "1f1b"}},
 	}
 	for i := range 3 * stages {
-		r.Layers = append(r.Layers, report.Layer{Name: fmt.Sprintf("block%d.mlp", i), Type: "Linear", Parameters: 1 << 20,
-			Forward: 0.001 + 0.0001*float64(i%5), Backward: 0.002, Saved: 3 << 20})
+		r.Layers = append(r.Layers, report.Layer{Name: fmt.Sprintf("block%d.mlp", i), Type: "Linear",
+			Parameters: 1 << 20,
+			Forward:    0.001 + 0.0001*float64(i%5), Backward: 0.002, Saved: 3 << 20})
 	}
 	return r
 }
@@ -113,14 +119,16 @@ func numbers(steps int64, devices int) (h metrics.History) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for n := int64(1); n <= steps; n++ {
 		norm := 1 + random.Float64()
-		s := metrics.Step{Step: n, Epoch: int(n / 100), Time: 1763838000 + float64(n), Loss: 2*math.Exp(-float64(n)/100) + 0.2*random.Float64(),
-			LR: 0.05 * (1 + math.Cos(math.Pi*float64(n)/float64(steps))), GradNorm: &norm, SamplesPerSecond: 900 + 100*random.Float64()}
+		s := metrics.Step{Step: n, Epoch: int(n / 100), Time: 1763838000 + float64(n),
+			Loss: 2*math.Exp(-float64(n)/100) + 0.2*random.Float64(),
+			LR:   0.05 * (1 + math.Cos(math.Pi*float64(n)/float64(steps))), GradNorm: &norm, SamplesPerSecond: 900 + 100*random.Float64()}
 		for d := range devices {
 			s.PeakBytes = append(s.PeakBytes, int64(40+d)<<20)
 		}
 		h.Steps = append(h.Steps, s)
 		if n%20 == 0 {
-			h.Tests = append(h.Tests, metrics.Test{Step: n, Time: s.Time, Accuracy: new(0.95 - 0.8*math.Exp(-float64(n)/80))})
+			h.Tests = append(h.Tests, metrics.Test{Step: n, Time: s.Time,
+				Accuracy: new(0.95 - 0.8*math.Exp(-float64(n)/80))})
 		}
 	}
 	return h
@@ -133,7 +141,8 @@ func planPage(t testing.TB, stages, microBatches int) report.Page {
 	planned := *ran(t, r.Plan)
 	r.Title, r.Planned, r.Ran, r.Step, r.Last = "gpt, planned", &planned, nil, 0, 0
 	r.Others = []report.Other{
-		{Schedule: "gpipe", MicroBatches: microBatches, Step: 0.05, Bound: 0.05, Peak: 60 << 20, Lost: "time: 12.0 % more"},
+		{Schedule: "gpipe", MicroBatches: microBatches, Step: 0.05, Bound: 0.05, Peak: 60 << 20,
+			Lost: "time: 12.0 % more"},
 		{Schedule: "1f1b", MicroBatches: microBatches, Step: 0.04, Bound: 0.04, Peak: 53 << 20},
 		{Schedule: "zb-v", Lost: "2 stages on each device are more than there are units"},
 	}
@@ -144,5 +153,6 @@ func planPage(t testing.TB, stages, microBatches int) report.Page {
 func page(t testing.TB, stages, microBatches int) report.Page {
 	t.Helper()
 	r := sample(t, stages, microBatches)
-	return report.Page{Run: r, History: numbers(400, stages), Curves: []report.Curve{report.NewCurve(0, chain(), best(t), r.Plan)}}
+	return report.Page{Run: r, History: numbers(400, stages),
+		Curves: []report.Curve{report.NewCurve(0, chain(), best(t), r.Plan)}}
 }

@@ -63,7 +63,8 @@ func TestLiveRefuses(t *testing.T) {
 			t.Errorf("%s %s of %s: %s", tt.method, tt.path, tt.host, answer.Status)
 		}
 		policy := answer.Header.Get("Content-Security-Policy")
-		for _, want := range []string{"default-src 'none'", "script-src 'sha256-", "connect-src 'self'", "frame-ancestors 'none'"} {
+		for _, want := range []string{"default-src 'none'", "script-src 'sha256-", "connect-src 'self'",
+			"frame-ancestors 'none'"} {
 			if !strings.Contains(policy, want) || strings.Contains(policy, "unsafe") {
 				t.Errorf("%s %s: the policy %q lacks %s", tt.method, tt.path, policy, want)
 			}
@@ -125,7 +126,8 @@ func TestLiveEvents(t *testing.T) {
 		query, last string
 		want        []string
 	}{
-		{"", "", []string{`id: 0.0.0.1 event: run data: {"title":"gpt on text"`, `id: 10.0.0.1 event: numbers data: {"steps":[[1,0,`}},
+		{"", "", []string{`id: 0.0.0.1 event: run data: {"title":"gpt on text"`,
+			`id: 10.0.0.1 event: numbers data: {"steps":[[1,0,`}},
 		{"?after=10.0.0.0", "", []string{`id: 10.0.0.1 event: run`}},
 		{"?after=7.0.0.1", "", []string{`id: 10.0.0.1 event: numbers data: {"steps":[[8,0,`}},
 		{"?after=0.0.0.1", "9.0.0.1", []string{`id: 10.0.0.1 event: numbers data: {"steps":[[10,0,`}},
@@ -141,16 +143,20 @@ func TestLiveEvents(t *testing.T) {
 		live.Step(s)
 	}
 	live.Test(more.Tests[0])
-	if got := events(t, server, 1, "?after=10.0.0.1", ""); !strings.HasPrefix(got[0], `id: 20.20.0.1 event: numbers data: {"steps":[[11,0,`) {
+	if got := events(t, server, 1, "?after=10.0.0.1", ""); !strings.HasPrefix(got[0],
+		`id: 20.20.0.1 event: numbers data: {"steps":[[11,0,`) {
 		t.Errorf("%q", got)
 	}
 	loss := 1.5
-	live.Test(metrics.Test{Step: 20, TestLoss: &loss, Accuracy: &loss, Validation: true}) // beside the test after the same step
-	if got := events(t, server, 1, "?after=20.20.0.1", ""); !strings.HasPrefix(got[0], `id: 20.20.20.1 event: numbers data: {"steps":[],"tests":[],"validatio`) {
+	// beside the test after the same step
+	live.Test(metrics.Test{Step: 20, TestLoss: &loss, Accuracy: &loss, Validation: true})
+	if got := events(t, server, 1, "?after=20.20.0.1", ""); !strings.HasPrefix(got[0],
+		`id: 20.20.20.1 event: numbers data: {"steps":[],"tests":[],"validatio`) {
 		t.Errorf("%q", got)
 	}
 	live.End("interrupted")
-	if got := events(t, server, 1, "?after=20.20.20.1", ""); got[0] != `id: 20.20.20.1 event: end data: "interrupted" ` {
+	if got := events(t, server, 1, "?after=20.20.20.1",
+		""); got[0] != `id: 20.20.20.1 event: end data: "interrupted" ` {
 		t.Errorf("%q", got)
 	}
 }

@@ -26,8 +26,9 @@ type Run struct {
 	Planned *schedule.Timeline `json:"-"`
 	Limits  []int64            `json:"limits,omitempty"` // bytes, by device of Plan; 0 is no limit
 	Others  []Other            `json:"others,omitempty"` // what else could have been done
-	Layers  []Layer            `json:"layers,omitempty"` // in order, as the stages of Plan have them, without a loss
-	Chains  []Chain            `json:"costs,omitempty"`
+	// in order, as the stages of Plan have them, without a loss
+	Layers []Layer `json:"layers,omitempty"`
+	Chains []Chain `json:"costs,omitempty"`
 
 	Step int64              `json:"step,omitempty"` // the one that Ran is of
 	Ran  *schedule.Timeline `json:"-"`              // its workers are the devices of Plan

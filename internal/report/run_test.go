@@ -71,7 +71,8 @@ func TestRunFileFromAnywhere(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := report.ReadFile(path); err == nil || !strings.HasPrefix(err.Error(), "report: "+path+": ") {
+		if _, err := report.ReadFile(path); err == nil ||
+			!strings.HasPrefix(err.Error(), "report: "+path+": ") {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -135,7 +136,8 @@ func TestView(t *testing.T) {
 		if w == 0 {
 			limit = 1 << 30
 		}
-		if d.Idle != planned.Idle(w) || d.RanIdle != r.Ran.Idle(w) || d.Peak != most || d.Limit != limit || d.Predicted != int64(50+w)<<20 ||
+		if d.Idle != planned.Idle(w) || d.RanIdle != r.Ran.Idle(w) || d.Peak != most || d.Limit != limit ||
+			d.Predicted != int64(50+w)<<20 ||
 			d.Recomputed != 8 || len(d.Stages) != 1 || d.Stages[0] != w {
 			t.Errorf("device %d: %+v", w, d)
 		}
@@ -156,7 +158,8 @@ func TestMedians(t *testing.T) {
 	at := schedule.Timeline{Workers: 1}
 	for i, us := range []int{100, 500, 200} {
 		start := time.Duration(i) * time.Second
-		at.Events = append(at.Events, schedule.Event{Action: schedule.Action{Kind: schedule.Forward, MicroBatch: i}, Start: start, End: start + time.Duration(us)*time.Microsecond})
+		at.Events = append(at.Events, schedule.Event{Action: schedule.Action{Kind: schedule.Forward,
+			MicroBatch: i}, Start: start, End: start + time.Duration(us)*time.Microsecond})
 	}
 	got := data(t, written(t, report.Page{Run: report.Run{Plan: p, Ran: &at}})).View
 	if got.Times != "median" {

@@ -78,7 +78,8 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 // used.
 func (e *Execution) settle(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
-	x := grads{xs: make([]*torch.Tensor, len(g.mail)), skips: make([][]*torch.Tensor, len(u.popped)+len(u.passed))}
+	x := grads{xs: make([]*torch.Tensor, len(g.mail)),
+		skips: make([][]*torch.Tensor, len(u.popped)+len(u.passed))}
 	for i, box := range g.mail {
 		x.xs[i] = taken(c, box)
 	}

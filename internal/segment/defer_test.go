@@ -113,14 +113,17 @@ func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
 		{[]int{6}, "S0 L B0", true, 6 * one, "x and dy of three linears"},
 		{[]int{2, 2, 2}, "S0 S1 S2 L B2 B1 B0", true, 6 * one, "x and dy of three linears"},
 		{[]int{2, 2, 2}, "K0 F1 K2 L S2 B2 K0 S1 B1 S0 B0", true, 6 * one, "x and dy of three linears"},
-		{[]int{2, 2, 2}, "S0 S1 S2 L B2 B1 B0", false, 7 * one, "that, and GELU's input, as the first unit goes back later"},
-		{[]int{6}, "S0 L B0", false, 7 * one, "the graph: inputs of linears and GELUs, the output of tanh, and its gradient"},
+		{[]int{2, 2, 2}, "S0 S1 S2 L B2 B1 B0", false, 7 * one,
+			"that, and GELU's input, as the first unit goes back later"},
+		{[]int{6}, "S0 L B0", false, 7 * one,
+			"the graph: inputs of linears and GELUs, the output of tanh, and its gradient"},
 	} {
 		begun := device.Memory().Live
 		e := &segment.Execution{}
 		e.Begin(whole(t, m, tt.units...), training)
 		e.Defer = true
-		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Randn(rows, width))}, Wants: []bool{tt.wants}})
+		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Randn(rows, width))},
+			Wants: []bool{tt.wants}})
 		ops := must.Get(remat.ParseOps(tt.ops))(t)
 		for _, op := range ops {
 			e.Do(c, op)
@@ -132,7 +135,8 @@ func TestDeferredWeightsHoldInputsAndGradients(t *testing.T) {
 		xs, _ := e.TakeGrads(0)
 		torch.FreeAll(xs)
 		if got := device.Memory().Live - begun; got != tt.held {
-			t.Errorf("units %v, %s, input gradient %v: %d bytes are held, want %d: %s", tt.units, tt.ops, tt.wants, got, tt.held, tt.of)
+			t.Errorf("units %v, %s, input gradient %v: %d bytes are held, want %d: %s", tt.units, tt.ops,
+				tt.wants, got, tt.held, tt.of)
 		}
 		e.Weights(c)
 		e.Weights(c) // nothing is left
@@ -156,7 +160,8 @@ func TestRetainedGraphsDeferNothing(t *testing.T) {
 	defer e.Free()
 	e.Defer, e.Retain = true, true
 	for range 2 {
-		for _, op := range []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep}, {Kind: remat.Backward}} {
+		for _, op := range []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.LossStep},
+			{Kind: remat.Backward}} {
 			if op.Kind == remat.ForwardSave && !e.Retain {
 				continue
 			}

@@ -89,7 +89,8 @@ type grads struct {
 
 // Begin makes an execution that holds nothing ready for a segment. context makes the contexts of units.
 func (e *Execution) Begin(s *Segment, context NewContext) {
-	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1), store: e.store, before: e.before}
+	*e = Execution{s: s, context: context, at: emptied(e.at, len(s.units)+1), store: e.store,
+		before: e.before}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
 	}
@@ -156,7 +157,8 @@ type Arrival struct {
 // Send gives the execution the input of a unit, usually of the first. The execution owns the
 // tensors from now on.
 func (e *Execution) Send(unit int, a Arrival) {
-	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips, wants: a.Wants,
+	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips,
+		wants:      a.Wants,
 		wantsSkips: a.WantsSkips}
 }
 

@@ -20,7 +20,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// persistent draws a plan of units i..l, of which the last, if it is loss, is the loss: either the first is saved, or some are run without a graph and run again.
+// persistent draws a plan of units i..l, of which the last, if it is loss, is the loss: either the
+// first is saved, or some are run without a graph and run again.
 func persistent(t *rapid.T, i, l, loss int) []remat.Op {
 	if i == loss {
 		return []remat.Op{{Kind: remat.LossStep}}
@@ -40,7 +41,8 @@ func persistent(t *rapid.T, i, l, loss int) []remat.Op {
 	return append(append(ops, persistent(t, j, l, loss)...), persistent(t, i, j-1, loss)...)
 }
 
-// cuts draws units of a model's layers. A layer that works in place is not cut off from the one before, as the input of a unit stays.
+// cuts draws units of a model's layers. A layer that works in place is not cut off from the one before,
+// as the input of a unit stays.
 func cuts(t *rapid.T, layers []nn.NamedLayer) (units []int) {
 	for i, l := range layers {
 		inPlace, ok := l.Layer.(nn.InPlace)
@@ -52,7 +54,8 @@ func cuts(t *rapid.T, layers []nn.NamedLayer) (units []int) {
 	return units
 }
 
-// TestAnyPlanGivesTheSameBits: outputs, gradients, running statistics and dropped elements do not depend on the units, nor on what is kept and what is run again, once or twice.
+// TestAnyPlanGivesTheSameBits: outputs, gradients, running statistics and dropped elements do not
+// depend on the units, nor on what is kept and what is run again, once or twice.
 func TestAnyPlanGivesTheSameBits(t *testing.T) {
 	torchtest.Check(t)
 	want := map[int]map[string]string{1: plain(network(), 1), 2: plain(network(), 2)}
@@ -68,7 +71,8 @@ func TestAnyPlanGivesTheSameBits(t *testing.T) {
 	})
 }
 
-// TestOperationsThatCannotBe: what a plan must not ask for fails as an operator does, says why, and leaves an execution that can be freed.
+// TestOperationsThatCannotBe: what a plan must not ask for fails as an operator does, says why, and
+// leaves an execution that can be freed.
 func TestOperationsThatCannotBe(t *testing.T) {
 	for _, tt := range []struct{ ops, want string }{
 		{"B0", "unit 0 goes back and has no graph"},
@@ -101,7 +105,8 @@ func TestOperationsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, an execution frees everything.
+// TestFailuresLeaveNothing: wherever memory runs out, in forward, in a repetition or in backward, an
+// execution frees everything.
 func TestFailuresLeaveNothing(t *testing.T) {
 	ops := must.Get(remat.ParseOps("K0 F1 S2 L B2 K0 S1 B1 S0 B0"))(t)
 	failed, device := 0, torchtest.Device(1)
@@ -146,7 +151,9 @@ func TestFailuresLeaveNothing(t *testing.T) {
 
 // TestBoundaries: which skips and ties lie at each boundary, and what a unit does to them.
 func TestBoundaries(t *testing.T) {
-	m := network() // stash a is layer 1 and its pops 8 and 11; stash b is 4, its pop 9; the weight is that of layers 0, 3 and 12
+	// stash a is layer 1 and its pops 8 and 11; stash b is 4, its pop 9; the weight is that of layers
+	// 0, 3 and 12
+	m := network()
 	s := whole(t, m, 2, 2, 4, 2, 4)
 	for i, want := range [][]int{nil, {2}, {2}, {2, 1}, {1}, nil} {
 		if got := s.Crossing(i); !slices.Equal(got, want) {
@@ -217,7 +224,8 @@ func TestNewRefuses(t *testing.T) {
 func TestWhatLeavesIsDense(t *testing.T) {
 	torchtest.Check(t)
 	const rows, wide = 3, 10
-	gaps := &layer{forward: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { // in the output, the skip and the gradient of x
+	// in the output, the skip and the gradient of x
+	gaps := &layer{forward: func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		both := c.Cat([]*torch.Tensor{x, c.Detach(x)}, 1)
 		c.Stash("s", c.Narrow(both, 1, 1, wide))
 		return c.Narrow(both, 1, 2, wide)
@@ -230,7 +238,8 @@ func TestWhatLeavesIsDense(t *testing.T) {
 	defer c.Close()
 	x := c.Randn(rows, wide)
 	run := func(first, last int, kind remat.Kind) (outs []*torch.Tensor, e *segment.Execution) {
-		s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: first, Last: last, InputGrad: true}))(t)
+		s := must.Get(segment.New(segment.Config{Layers: m.Layers(), Routes: routes, First: first,
+			Last: last, InputGrad: true}))(t)
 		e = &segment.Execution{}
 		e.Begin(s, training)
 		e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Detach(x))}, Wants: []bool{true}})
@@ -272,7 +281,8 @@ func TestWhatLeavesIsDense(t *testing.T) {
 				t.Errorf("the gradient %v has strides %v", g, c.Strides(g))
 			}
 			if held := d.Memory().Live - before; held != rows*wide*4 {
-				t.Errorf("after the backward %d bytes are held, want those of the gradient, %d", held, rows*wide*4)
+				t.Errorf("after the backward %d bytes are held, want those of the gradient, %d", held,
+					rows*wide*4)
 			}
 			torch.FreeAll(grads)
 		}
@@ -299,7 +309,8 @@ func Example() {
 	var e segment.Execution
 	defer e.Free()
 	e.Begin(s, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
-		return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+		return nn.NewCtx(c, nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again,
+			Spans: run.Graph, Skips: run.Skips})
 	})
 	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{c.Keep(c.Randn(3, 4))}})
 	for _, op := range ops {

@@ -86,7 +86,8 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 		if k := slices.Index(s.xs[:i], x); k >= 0 {
 			xs[i] = xs[k]
 		} else if e.wants(s.wants, at, i, x, e.s.units[at].trained) {
-			if at == 0 && e.s.first == 0 { // the model's own input gets the gradient that it gets without a cut
+			// the model's own input gets the gradient that it gets without a cut
+			if at == 0 && e.s.first == 0 {
 				g.mail[i] = c.Mailbox()
 				xs[i] = c.Gate(g.mail[i], x)
 			} else {
@@ -177,7 +178,8 @@ func (w *watched) check(c *torch.Ctx, layer string) {
 			what = fmt.Sprintf("the output of %q", w.e.s.layers[unit.from-1].Name)
 		}
 		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare nn.InPlace, or "+
+			Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
+				"nn.InPlace, or "+
 				"work on a Clone", layer, what)})
 	}
 }

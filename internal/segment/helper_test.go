@@ -36,18 +36,22 @@ func pop(name string) nn.Layer {
 	return l
 }
 
-// network has all that crosses boundaries: a skip that is popped twice, one that overlaps it, a weight that three layers use, dropout, batch norm, a layer that works in place.
+// network has all that crosses boundaries: a skip that is popped twice, one that overlaps it, a weight
+// that three layers use, dropout, batch norm, a layer that works in place.
 func network() *nn.Sequential {
 	first := nn.NewLinear(8, 8)
 	return nn.NewSequential(
-		first, stash("a"), nn.NewTanh(), nn.NewLinearShared(first.Weight, true), stash("b"), nn.NewDropout(0.3), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-		pop("a"), pop("b"), nn.NewLinear(8, 8), pop("a"), nn.NewLinearShared(first.Weight, false), nn.NewTanh(),
+		first, stash("a"), nn.NewTanh(), nn.NewLinearShared(first.Weight,
+			true), stash("b"), nn.NewDropout(0.3), nn.NewBatchNorm1d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
+		pop("a"), pop("b"), nn.NewLinear(8, 8), pop("a"), nn.NewLinearShared(first.Weight,
+			false), nn.NewTanh(),
 	)
 }
 
 // training makes the contexts of a training step.
 func training(c *torch.Ctx, run segment.Run) *nn.Ctx {
-	return nn.NewCtx(c, nn.Config{Training: true, Seed: 5, Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph, Skips: run.Skips})
+	return nn.NewCtx(c, nn.Config{Training: true, Seed: 5, Checkpointing: run.More, Recomputing: run.Again,
+		Spans: run.Graph, Skips: run.Skips})
 }
 
 // begin is an execution of a segment that is a whole model, on an input.
@@ -71,7 +75,8 @@ func whole(t test, model *nn.Sequential, units ...int) *segment.Segment {
 	t.Helper()
 	routes := must.Get(model.SkipRoutes())(t)
 	layers := model.Layers()
-	s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers), Units: units}))(t)
+	s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers),
+		Units: units}))(t)
 	return s
 }
 
@@ -107,7 +112,8 @@ func plain(model *nn.Sequential, backwards int) map[string]string {
 }
 
 // executed runs a model by operations. With two backwards those from the loss on are repeated.
-func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op, backwards int) map[string]string {
+func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op,
+	backwards int) map[string]string {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

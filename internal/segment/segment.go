@@ -33,9 +33,10 @@ type Segment struct {
 
 // Config describes a segment.
 type Config struct {
-	Layers      []nn.NamedLayer // the model's flattened layers; nn.LossLayer after them makes the loss a part of a unit, or a unit
-	Routes      []nn.SkipRoute  // of the model
-	First, Last int             // the segment has the layers First <= i < Last
+	// the model's flattened layers; nn.LossLayer after them makes the loss a part of a unit, or a unit
+	Layers      []nn.NamedLayer
+	Routes      []nn.SkipRoute // of the model
+	First, Last int            // the segment has the layers First <= i < Last
 	// Units is the number of layers of each unit. Nil is one unit of all.
 	Units []int
 	// InputGrad says that a gradient of the model's input is wanted.
@@ -53,17 +54,19 @@ type unit struct {
 	from, to int // layers of the model
 	popped   []popped
 	stashed  []stashed
-	passed   [][2]int    // skips that the unit neither pops nor stashes: place at the boundary before, and after
-	ties     []int       // ties of the segment that the unit's layers use
-	handles  []*nn.Param // by which they do, one of each tie
-	trained  bool        // something before the unit has a gradient
+	// skips that the unit neither pops nor stashes: place at the boundary before, and after
+	passed  [][2]int
+	ties    []int       // ties of the segment that the unit's layers use
+	handles []*nn.Param // by which they do, one of each tie
+	trained bool        // something before the unit has a gradient
 }
 
 // crossing is a skip at a boundary between units.
 type crossing struct {
 	key     nn.SkipKey
-	trained bool  // the layer that stashes it, or something before, has a gradient
-	pops    []int // units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
+	trained bool // the layer that stashes it, or something before, has a gradient
+	// units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
+	pops []int
 }
 
 // popped is a skip that a unit pops. It goes on to the next boundary if a later unit pops it as
@@ -86,10 +89,12 @@ func New(cfg Config) (*Segment, error) {
 	if counts == nil {
 		counts = []int{cfg.Last - cfg.First}
 	}
-	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold, overwrite: cfg.Overwrite}
+	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold,
+		overwrite: cfg.Overwrite}
 	trained := -1 // the first layer with a gradient
 	if !cfg.InputGrad {
-		trained = slices.IndexFunc(cfg.Layers, func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
+		trained = slices.IndexFunc(cfg.Layers,
+			func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
 		if trained < 0 {
 			trained = len(cfg.Layers)
 		}
@@ -97,13 +102,15 @@ func New(cfg Config) (*Segment, error) {
 	at := cfg.First
 	for i, n := range counts {
 		if n < 1 {
-			return nil, fmt.Errorf("segment: unit %d has %d layers; every unit needs at least 1 (units %v)", i, n, cfg.Units)
+			return nil, fmt.Errorf("segment: unit %d has %d layers; every unit needs at least 1 (units %v)",
+				i, n, cfg.Units)
 		}
 		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), trained: trained < at})
 		at += n
 	}
 	if at != cfg.Last {
-		return nil, fmt.Errorf("segment: units %v have %d layers, the segment %d", cfg.Units, at-cfg.First, cfg.Last-cfg.First)
+		return nil, fmt.Errorf("segment: units %v have %d layers, the segment %d", cfg.Units, at-cfg.First,
+			cfg.Last-cfg.First)
 	}
 	s.route(cfg.Routes, trained)
 	s.tie()
@@ -140,11 +147,13 @@ func (s *Segment) route(routes []nn.SkipRoute, trained int) {
 			case p < s.first:
 			case s.unitOf(p) < last:
 				pops = append(pops, s.unitOf(p))
-			case from >= 0 && !slices.Contains(pops, last): // a skip from before the segment does not go on through it
+			// a skip from before the segment does not go on through it
+			case from >= 0 && !slices.Contains(pops, last):
 				pops = append(pops, last)
 			}
 		}
-		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from }) // pops in the stashing unit cross no boundary
+		// pops in the stashing unit cross no boundary
+		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from })
 		if len(pops) == 0 {
 			continue
 		}

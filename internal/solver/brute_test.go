@@ -224,7 +224,8 @@ func (d dice) chain(r *rand.Rand) Chain {
 	}
 	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: time(), Tmp: size()}}
 	for range d.layers {
-		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size()}
+		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(),
+			ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size()}
 		l.Saved = l.Output + size()
 		if r.IntN(4) == 0 { // some of what it saves goes before it needs most
 			l.BackwardTmp, l.BackwardEarly = 0, r.Int64N(l.Saved+1)

@@ -11,7 +11,8 @@ func TestEnvelopeIsTheMinimum(t *testing.T) {
 	fronts := rapid.Custom(func(t *rapid.T) (f front) {
 		bytes, price := int64(0), int64(40)
 		for range rapid.IntRange(0, 6).Draw(t, "breakpoints") {
-			bytes, price = bytes+rapid.Int64Range(1, 5).Draw(t, "bytes"), price-rapid.Int64Range(1, 6).Draw(t, "price")
+			bytes, price = bytes+rapid.Int64Range(1, 5).Draw(t, "bytes"),
+				price-rapid.Int64Range(1, 6).Draw(t, "price")
 			f = append(f, breakpoint{bytes, price})
 		}
 		return f
@@ -38,7 +39,8 @@ func TestEnvelopeIsTheMinimum(t *testing.T) {
 			if rapid.Bool().Draw(t, "free") {
 				left = free
 			}
-			moveRight, moveLeft, price, from := small.Draw(t, "move right"), small.Draw(t, "move left"), small.Draw(t, "price"), small.Draw(t, "from")
+			moveRight, moveLeft, price, from := small.Draw(t, "move right"), small.Draw(t, "move left"),
+				small.Draw(t, "price"), small.Draw(t, "from")
 			e.add(right, moveRight, left, moveLeft, price, from)
 			for m := from; m < most; m++ {
 				want[m] = min(want[m], price+value(right, m-moveRight)+value(left, m-moveLeft))

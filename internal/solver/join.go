@@ -31,7 +31,8 @@ func join(t *terms, most int) *joined {
 		best, least := 0, 0.0
 		for k := 1; k < len(first)-1; k++ {
 			a, b, c := first[k-1], first[k], first[k+1]
-			cost := float64(t.savedSum[c]-t.savedSum[a]) * (t.nograd[c] - t.nograd[a]) / float64(1+t.kept(a, b))
+			cost := float64(t.savedSum[c]-t.savedSum[a]) * (t.nograd[c] - t.nograd[a]) / float64(1+
+				t.kept(a, b))
 			if best == 0 || cost < least {
 				best, least = k, cost
 			}
@@ -48,7 +49,8 @@ func (t *terms) joinedChain(first []int) remat.Chain {
 	for k, a := range first[:len(first)-1] {
 		end := first[k+1]
 		l := remat.Layer{
-			Output: t.kept(a, end), Saved: t.savedSum[end] - t.savedSum[a], WeightGradient: t.weights(a, end-1),
+			Output: t.kept(a, end), Saved: t.savedSum[end] - t.savedSum[a], WeightGradient: t.weights(a,
+				end-1),
 			ForwardNoGrad: t.nograd[end] - t.nograd[a], Gradient: t.made[end],
 		}
 		if end < t.n {
@@ -59,14 +61,16 @@ func (t *terms) joinedChain(first []int) remat.Chain {
 			l.Forward += c.Layers[i].Forward
 			l.Backward += c.Layers[i].Backward
 			before := t.savedSum[i] - t.savedSum[a]
-			forward, backward = max(forward, before+t.savingEarly(i)), max(backward, before+t.savingLate(i, end-1))
+			forward, backward = max(forward, before+t.savingEarly(i)),
+				max(backward, before+t.savingLate(i, end-1))
 		}
 		l.ForwardTmp, l.ForwardNoGradTmp = forward-l.Saved, t.sweep[t.pair(a, end)]-l.Output
 		backward -= t.y[end] + l.Saved + t.madeWithin(a, end) + l.WeightGradient
 		l.BackwardTmp, l.BackwardEarly = max(backward, 0), max(-backward, 0)
 		out.Layers = append(out.Layers, l)
 	}
-	out.Carries, out.GradientCarries = carriesBetween(first, c.Carries), carriesBetween(first, c.GradientCarries)
+	out.Carries, out.GradientCarries = carriesBetween(first, c.Carries),
+		carriesBetween(first, c.GradientCarries)
 	return out
 }
 

@@ -59,7 +59,8 @@ func TestLongChains(t *testing.T) {
 	for _, test := range []struct {
 		limit    int64
 		overhead float64 // at most; 0 is any
-	}{{least - 1, 0}, {least, 0}, {least + (greatest-least)/5, 0.23}, {least + (greatest-least)/2, 0.12}, {greatest, 1e-9}} {
+	}{{least - 1, 0}, {least, 0}, {least + (greatest-least)/5, 0.23}, {least + (greatest-least)/2,
+		0.12}, {greatest, 1e-9}} {
 		p, err := Solve(context.Background(), c, test.limit, Options{Gap: 0.01})
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +72,8 @@ func TestLongChains(t *testing.T) {
 			t.Errorf("limit %d: feasible %v, peak %d; the least is %d", test.limit, p.Feasible, p.Peak, least)
 		}
 		overhead := p.Time/c.Once() - 1
-		if t.Logf("limit %d: overhead %.4f", test.limit, overhead); test.overhead > 0 && overhead > test.overhead {
+		if t.Logf("limit %d: overhead %.4f", test.limit, overhead); test.overhead > 0 &&
+			overhead > test.overhead {
 			t.Errorf("limit %d: overhead %.3f; want at most %v", test.limit, overhead, test.overhead)
 		}
 	}
@@ -84,7 +86,8 @@ func TestLongChains(t *testing.T) {
 			t.Errorf("%+v after %+v", point, curve[k-1])
 		}
 	}
-	if last := curve[len(curve)-1]; len(curve) < 50 || last.Peak != greatest || math.Abs(last.Time-c.Once()) > 1 {
+	if last := curve[len(curve)-1]; len(curve) < 50 || last.Peak != greatest ||
+		math.Abs(last.Time-c.Once()) > 1 {
 		t.Errorf("%d points, the last %+v", len(curve), last)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,13 +112,16 @@ func TestPlansOfJoinedLayersAreExact(t *testing.T) {
 		if same := greatestOf(t, c); same != greatest {
 			t.Fatalf("%+v joined at %v: %d bytes at most, want %d", c, j.first, greatest, same)
 		}
-		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain), least+r.Int64N(greatest-least+1), Options{Steps: 1 << 30})
+		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain), least+
+			r.Int64N(greatest-least+1), Options{Steps: 1 << 30})
 		if err != nil {
 			t.Fatal(err)
 		}
 		report, err := Check(c, j.path(whole, p).ops)
-		if time := whole.once + p.extra; err != nil || report.Peak != p.peak || math.Abs(report.Time-time) > 1e-9*time {
-			t.Fatalf("%+v joined at %v: peak %d, want %d; %v us, want %v; %v", c, j.first, report.Peak, p.peak, report.Time, time, err)
+		if time := whole.once + p.extra; err != nil || report.Peak != p.peak ||
+			math.Abs(report.Time-time) > 1e-9*time {
+			t.Fatalf("%+v joined at %v: peak %d, want %d; %v us, want %v; %v", c, j.first, report.Peak,
+				p.peak, report.Time, time, err)
 		}
 	}
 }
@@ -132,12 +138,14 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 			for i := range l + 1 {
 				least, all := b.of(i, l)
 				if least != want[[2]int{i, l}] {
-					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least, want[[2]int{i, l}])
+					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least,
+						want[[2]int{i, l}])
 				}
 				w := newPath(terms)
 				m := least + r.Int64N(all-least+1)
 				if w.write(b, sparing{}, i, l, m); w.peak > max(c.Input+m, 0) {
-					t.Fatalf("(%d, %d) of chain %d, %+v: a plan of %d bytes; want at most %d", i, l, seed, c, w.peak-c.Input, m)
+					t.Fatalf("(%d, %d) of chain %d, %+v: a plan of %d bytes; want at most %d", i, l, seed,
+						c, w.peak-c.Input, m)
 				}
 			}
 		}
@@ -147,7 +155,8 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 		}
 		report, err := Check(c, p.Ops)
 		if err != nil || report.Peak != p.Peak || report.PeakOp != at || p.Limit != p.Peak {
-			t.Fatalf("chain %d, %+v: peak %d at operation %d, replayed %d at %d, %v", seed, c, p.Peak, at, report.Peak, report.PeakOp, err)
+			t.Fatalf("chain %d, %+v: peak %d at operation %d, replayed %d at %d, %v", seed, c, p.Peak, at,
+				report.Peak, report.PeakOp, err)
 		}
 	}
 }
@@ -162,7 +171,8 @@ func leastOfAll(t *terms) map[[2]int]int64 {
 				need = max(need, t.saved[i]+least[[2]int{i + 1, l}])
 			}
 			for j := i + 1; j <= l; j++ {
-				need = min(need, max(t.sweeping(i, j, l), t.kept(i, j)+least[[2]int{j, l}], t.weights(j, l)+least[[2]int{i, j - 1}]))
+				need = min(need, max(t.sweeping(i, j, l), t.kept(i, j)+least[[2]int{j, l}], t.weights(j, l)+
+					least[[2]int{i, j - 1}]))
 			}
 			least[[2]int{i, l}] = need
 		}
@@ -198,10 +208,12 @@ func uneven(r *rand.Rand, layers int) Chain {
 		from := r.IntN(layers)
 		to := from + 1 + r.IntN(layers-from)
 		// A layer's output is shared by one carry, and so is a gradient.
-		if share := (Carry{From: from, To: to, Bytes: r.Int64N(c.Layers[from].Output + 1)}); !slices.ContainsFunc(c.Carries, func(k Carry) bool { return k.From == from }) {
+		if share := (Carry{From: from, To: to,
+			Bytes: r.Int64N(c.Layers[from].Output + 1)}); !slices.ContainsFunc(c.Carries, func(k Carry) bool { return k.From == from }) {
 			c.Carries = append(c.Carries, share)
 		}
-		if share := (Carry{From: from, To: to, Bytes: r.Int64N(c.Layers[to-1].Gradient + 1)}); !slices.ContainsFunc(c.GradientCarries, func(k Carry) bool { return k.To == to }) {
+		if share := (Carry{From: from, To: to,
+			Bytes: r.Int64N(c.Layers[to-1].Gradient + 1)}); !slices.ContainsFunc(c.GradientCarries, func(k Carry) bool { return k.To == to }) {
 			c.GradientCarries = append(c.GradientCarries, share)
 		}
 	}

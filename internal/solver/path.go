@@ -45,7 +45,8 @@ func (p *path) do(o remat.Op, bytes int64) {
 // plan is the finished path as a plan. bound is a time that no plan is below.
 func (p *path) plan(limit int64, bound float64) remat.Plan {
 	time := p.t.once + p.extra
-	return remat.Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time), Ops: p.ops,
+	return remat.Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time),
+		Ops:   p.ops,
 		Chain: p.t.chain.Fingerprint()}
 }
 

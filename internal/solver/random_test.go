@@ -17,7 +17,8 @@ import (
 	. "penstock.example/remat"
 )
 
-var chainCount = flag.Int("chains", draws.Pick(20_000, 200_000), "random chains whose plans TestPlansKeepTheirLimits checks")
+var chainCount = flag.Int("chains", draws.Pick(20_000, 200_000),
+	"random chains whose plans TestPlansKeepTheirLimits checks")
 
 // TestPlansKeepTheirLimits solves chains of all kinds, exactly and with few slots and many, at one
 // limit each, and replays the plans.
@@ -37,10 +38,12 @@ func TestPlansKeepTheirLimits(t *testing.T) {
 				}
 				r := rand.New(rand.NewPCG(uint64(seed), 11))
 				d := dice{
-					layers: 1 + r.IntN(9), bytes: []int64{2, 10, 100, 1e4, 1e9, 1 << 50}[r.IntN(6)], carries: r.IntN(8), zeros: []float64{0, 0.1, 0.5}[r.IntN(3)],
+					layers: 1 + r.IntN(9), bytes: []int64{2, 10, 100, 1e4, 1e9,
+						1 << 50}[r.IntN(6)], carries: r.IntN(8), zeros: []float64{0, 0.1, 0.5}[r.IntN(3)],
 					weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(3) == 0,
 				}
-				checkOne(t, d.chain(r), Options{Steps: []int64{0, 100, -1, -1}[r.IntN(4)], Slots: []int{1, 2, 10, 50, 500}[r.IntN(5)], Gap: []float64{-1, 0, 0.1}[r.IntN(3)]}, r)
+				checkOne(t, d.chain(r), Options{Steps: []int64{0, 100, -1, -1}[r.IntN(4)],
+					Slots: []int{1, 2, 10, 50, 500}[r.IntN(5)], Gap: []float64{-1, 0, 0.1}[r.IntN(3)]}, r)
 			}
 		})
 	}
@@ -86,7 +89,8 @@ func checkOne(t *testing.T, c Chain, o Options, r *rand.Rand) {
 	case !p.Feasible && p.Peak != least.Peak:
 		t.Errorf("limit %d of %+v: not feasible, peak %d; the least is %d", limit, c, p.Peak, least.Peak)
 	case limit >= greatest && (p.Peak != greatest || len(p.Ops) != 2*len(c.Layers)+1):
-		t.Errorf("limit %d of %+v: peak %d, %d operations; want no recomputation", limit, c, p.Peak, len(p.Ops))
+		t.Errorf("limit %d of %+v: peak %d, %d operations; want no recomputation", limit, c, p.Peak,
+			len(p.Ops))
 	case p.Feasible && p.LowerBound < 0.999*c.Once():
 		t.Errorf("limit %d of %+v: bound %v; everything once takes %v", limit, c, p.LowerBound, c.Once())
 	}
@@ -98,8 +102,10 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		d := dice{
-			layers: rapid.IntRange(1, 12).Draw(t, "layers"), bytes: rapid.Int64Range(2, 60).Draw(t, "bytes"), carries: rapid.IntRange(0, 6).Draw(t, "carries"),
-			zeros: 0.1, weights: rapid.Bool().Draw(t, "weights"), gradientLikeOutputs: rapid.Bool().Draw(t, "like outputs"),
+			layers: rapid.IntRange(1, 12).Draw(t, "layers"), bytes: rapid.Int64Range(2, 60).Draw(t,
+				"bytes"), carries: rapid.IntRange(0, 6).Draw(t, "carries"),
+			zeros: 0.1, weights: rapid.Bool().Draw(t, "weights"), gradientLikeOutputs: rapid.Bool().Draw(t,
+				"like outputs"),
 		}
 		c := d.chain(r)
 		least, _, err := Least(c)
@@ -108,7 +114,9 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 		}
 		greatest := greatestOf(t, c)
 		limit := rapid.Int64Range(max(least.Peak, 1), max(greatest, 1)).Draw(t, "limit")
-		p, err := Solve(context.Background(), c, limit, Options{Gap: 1e-12, Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps"), Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")})
+		p, err := Solve(context.Background(), c, limit,
+			Options{Gap: 1e-12, Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps"),
+				Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +199,8 @@ func (r *recursion) extra(i, l int, m int64) float64 {
 		return best
 	}
 	layer := r.c.Layers[i]
-	if m >= r.gradient(l+1)+layer.Saved+layer.ForwardTmp && m >= r.gradient(i+1)+layer.Saved+r.made(i)+r.weights(i, l)+layer.BackwardTmp-layer.BackwardEarly {
+	if m >= r.gradient(l+1)+layer.Saved+layer.ForwardTmp && m >= r.gradient(i+1)+layer.Saved+r.made(i)+
+		r.weights(i, l)+layer.BackwardTmp-layer.BackwardEarly {
 		best = 0
 		if i < l {
 			best = r.extra(i+1, l, m-layer.Saved)

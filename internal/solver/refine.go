@@ -10,7 +10,8 @@ import "context"
 // about proportional to the unit, so one pair tells how fine the next must be. The achievable grid
 // can be coarser: choices are made for the bytes that are really left, so what rounding took is
 // found again.
-func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (best *path, bound float64, err error) {
+func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (best *path, bound float64,
+	err error) {
 	m := limit - t.chain.Input
 	slots := o.Slots
 	if o.Gap >= 0 {

@@ -60,7 +60,8 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 
 // solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once.
 // If no plan stays under the limit it returns nil and the least limit with a plan.
-func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64, err error) {
+func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64,
+	err error) {
 	p = newPath(t)
 	if p.all(0, t.n); limit == 0 || limit >= p.peak {
 		return p, 0, 0, nil

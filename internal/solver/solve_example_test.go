@@ -15,7 +15,8 @@ func alike(layers int) remat.Chain {
 	const mb = 1e6
 	c := remat.Chain{Input: 4 * mb, InputGradient: 4 * mb}
 	for range layers {
-		c.Layers = append(c.Layers, remat.Layer{Forward: 10, ForwardNoGrad: 10, Backward: 20, Output: 4 * mb, Saved: 12 * mb, Gradient: 4 * mb})
+		c.Layers = append(c.Layers, remat.Layer{Forward: 10, ForwardNoGrad: 10, Backward: 20,
+			Output: 4 * mb, Saved: 12 * mb, Gradient: 4 * mb})
 	}
 	return c
 }
@@ -62,7 +63,8 @@ func ExampleStage() {
 		return
 	}
 	for _, m := range stage.Curve(0) {
-		fmt.Printf("%s: %d MB, at most %d MB, %v µs\n", remat.FormatOps(m.Ops), m.Held/1e6, m.Backward/1e6, m.Time)
+		fmt.Printf("%s: %d MB, at most %d MB, %v µs\n", remat.FormatOps(m.Ops), m.Held/1e6, m.Backward/1e6,
+			m.Time)
 	}
 	// Output:
 	// S0 S1 L B1 B0: 28 MB, at most 36 MB, 0 µs

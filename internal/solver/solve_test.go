@@ -57,13 +57,18 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 					}
 					if limit < least {
 						if p.Feasible || p.Peak != least {
-							t.Fatalf("limit %d of %+v: feasible %v, peak %d; want no plan below %d", limit, c, p.Feasible, p.Peak, least)
+							t.Fatalf("limit %d of %+v: feasible %v, peak %d; want no plan below %d", limit,
+								c, p.Feasible, p.Peak, least)
 						}
 						continue
 					}
 					best, recomputed, peak := -1.0, 0, int64(0)
 					for _, other := range tallies {
-						if other.peak <= limit && (best < 0 || cmp.Or(cmp.Compare(other.time, best), cmp.Compare(other.recomputed, recomputed), cmp.Compare(other.peak, peak)) < 0) {
+						if other.peak <= limit &&
+							(best < 0 ||
+								cmp.Or(cmp.Compare(other.time, best),
+									cmp.Compare(other.recomputed, recomputed), cmp.Compare(other.peak,
+										peak)) < 0) {
 							best, recomputed, peak = other.time, other.recomputed, other.peak
 						}
 					}
@@ -75,10 +80,12 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 						t.Fatalf("limit %d of %+v: the plan says %+v, and is %+v", limit, c, p, got)
 					}
 					if got.time != best || p.LowerBound > best || p.LowerBound < best*(1-1e-5) {
-						t.Fatalf("limit %d of %+v: time %v, bound %v; want %v", limit, c, got.time, p.LowerBound, best)
+						t.Fatalf("limit %d of %+v: time %v, bound %v; want %v", limit, c, got.time,
+							p.LowerBound, best)
 					}
 					if exact && (p.LowerBound != best || got.recomputed != recomputed || got.peak != peak) {
-						t.Fatalf("limit %d of %+v: bound %v, %d recomputations, peak %d; want %v, %d, %d", limit, c, p.LowerBound, got.recomputed, got.peak, best, recomputed, peak)
+						t.Fatalf("limit %d of %+v: bound %v, %d recomputations, peak %d; want %v, %d, %d",
+							limit, c, p.LowerBound, got.recomputed, got.peak, best, recomputed, peak)
 					}
 				}
 			}

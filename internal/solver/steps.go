@@ -59,7 +59,8 @@ func (s *steps) begin(e *envelope, i, l int) {
 	}
 	e.add(s.fronts[(i+1)*w+l], t.saved[i], free, 0, 0, t.saving(i, l))
 	for j := i + 1; j <= l; j++ {
-		e.add(s.fronts[j*w+l], t.kept(i, j), s.fronts[i*w+j-1], t.weights(j, l), s.prices[j]-s.prices[i], t.sweeping(i, j, l))
+		e.add(s.fronts[j*w+l], t.kept(i, j), s.fronts[i*w+j-1], t.weights(j, l), s.prices[j]-s.prices[i],
+			t.sweeping(i, j, l))
 	}
 }
 

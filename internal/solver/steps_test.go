@@ -16,7 +16,8 @@ func ragged(r *rand.Rand, layers int) Chain {
 	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: 1, Tmp: size()}}
 	for range layers {
 		l := Layer{
-			Forward: float64(1 + r.IntN(1000)), ForwardNoGrad: float64(1 + r.IntN(1000)), Backward: float64(1 + r.IntN(1000)),
+			Forward: float64(1 + r.IntN(1000)), ForwardNoGrad: float64(1 +
+				r.IntN(1000)), Backward: float64(1 + r.IntN(1000)),
 			Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size(), WeightGradient: size(),
 		}
 		l.Saved = l.Output + size()
@@ -50,9 +51,11 @@ func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 					t.Fatal(err)
 				}
 				limits++
-				if want := c.Once() + recurrence.extra(0, len(c.Layers), limit-c.Input); got.Time != want || got.LowerBound != want {
+				if want := c.Once() + recurrence.extra(0, len(c.Layers), limit-c.Input); got.Time != want ||
+					got.LowerBound != want {
 					slower++
-					t.Errorf("%d layers, limit %d: time %v, bound %v; want %v", len(c.Layers), limit, got.Time, got.LowerBound, want)
+					t.Errorf("%d layers, limit %d: time %v, bound %v; want %v", len(c.Layers), limit,
+						got.Time, got.LowerBound, want)
 				}
 			}
 		}
@@ -67,7 +70,8 @@ func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 	r := rand.New(rand.NewPCG(610, 2))
 	for range 40 {
-		d := dice{layers: 20 + r.IntN(25), bytes: []int64{100, 1 << 30}[r.IntN(2)], carries: r.IntN(8), zeros: 0.05, weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(2) == 0}
+		d := dice{layers: 20 + r.IntN(25), bytes: []int64{100, 1 << 30}[r.IntN(2)], carries: r.IntN(8),
+			zeros: 0.05, weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(2) == 0}
 		c := d.chain(r)
 		curve, err := Curve(context.Background(), c, Options{})
 		if err != nil {
@@ -78,8 +82,10 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 			t.Fatal(err)
 		}
 		greatest := greatestOf(t, c)
-		if curve[0].Peak != least.Peak || curve[len(curve)-1].Time != c.Once() || curve[len(curve)-1].Peak > greatest {
-			t.Fatalf("a curve from %+v to %+v; the least is %d, the greatest %d", curve[0], curve[len(curve)-1], least.Peak, greatest)
+		if curve[0].Peak != least.Peak || curve[len(curve)-1].Time != c.Once() ||
+			curve[len(curve)-1].Peak > greatest {
+			t.Fatalf("a curve from %+v to %+v; the least is %d, the greatest %d", curve[0],
+				curve[len(curve)-1], least.Peak, greatest)
 		}
 		for q := range int64(4) {
 			limit := least.Peak + (greatest-least.Peak)*q/4
@@ -95,7 +101,8 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got.Time > other.Time || got.Time < other.LowerBound*(1-1e-9) || got.LowerBound != got.Time {
-				t.Errorf("limit %d of %+v: time %v, bound %v; tables say %v, at least %v", limit, c, got.Time, got.LowerBound, other.Time, other.LowerBound)
+				t.Errorf("limit %d of %+v: time %v, bound %v; tables say %v, at least %v", limit, c,
+					got.Time, got.LowerBound, other.Time, other.LowerBound)
 			}
 		}
 	}
@@ -118,7 +125,8 @@ func TestTimesOfAnySizeAreCompared(t *testing.T) {
 		}
 		recurrence := newRecursion(c)
 		for _, p := range curve {
-			if want := recurrence.extra(0, 8, p.Peak-c.Input); p.Time < want*(1-1e-12) || p.Time > want*(1+1e-12) {
+			if want := recurrence.extra(0, 8, p.Peak-c.Input); p.Time < want*(1-1e-12) ||
+				p.Time > want*(1+1e-12) {
 				t.Errorf("times of %g: %v, want %v", scale, p.Time, want)
 			}
 		}

@@ -68,7 +68,8 @@ func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 // limits have enough slots. All but the first have half the slots, which are still twice as fine.
 func tablePlans(ctx context.Context, t *terms, b *bounds, o Options) (plans []func() *path, err error) {
 	least, all := b.of(0, t.n)
-	m := max(slices.Max(b.all), 1) // an interval can need more than the whole chain does, with its end's gradient
+	// an interval can need more than the whole chain does, with its end's gradient
+	m := max(slices.Max(b.all), 1)
 	for slots := o.Slots; ; m, slots = m/4, max(o.Slots/2, 1) {
 		g := newGrid(t, b, m, t.unitFor(m, slots), false)
 		if err := g.fill(ctx); err != nil {

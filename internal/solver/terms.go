@@ -68,7 +68,8 @@ func newTermsOf(c remat.Chain, receives bool) *terms {
 		n: n, chain: c,
 		a: make([]int64, n*(n+1)/2), sweep: make([]int64, n*(n+1)/2),
 		y: make([]int64, n+2), made: make([]int64, n+1),
-		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+2), nograd: make([]float64, n+1),
+		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+
+			2), nograd: make([]float64, n+1),
 		once: c.Loss.Backward,
 	}
 	t.made[0] = c.InputGradient
@@ -166,7 +167,8 @@ func (t *terms) savingEarly(i int) int64 { return t.saved[i] + t.chain.Layers[i]
 
 // savingLate is the backward's.
 func (t *terms) savingLate(i, l int) int64 {
-	return t.y[i+1] + t.saved[i] + t.made[i] + t.weights(i, l) + t.chain.Layers[i].BackwardTmp - t.chain.Layers[i].BackwardEarly
+	return t.y[i+1] + t.saved[i] + t.made[i] + t.weights(i,
+		l) + t.chain.Layers[i].BackwardTmp - t.chain.Layers[i].BackwardEarly
 }
 
 // sweeping is the bytes that computing x(j) from x(i) takes in (i, l).

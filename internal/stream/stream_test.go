@@ -50,7 +50,8 @@ type parcel struct {
 }
 
 func newJob(g *gpus, p *schedule.Program) *job {
-	j := &job{g: g, graph: p.Graph(), meet: p.Capacity == schedule.Meet, move: stream.Route.Move, caller: g.stream("caller"), copies: map[[2]int]*fake{}}
+	j := &job{g: g, graph: p.Graph(), meet: p.Capacity == schedule.Meet, move: stream.Route.Move,
+		caller: g.stream("caller"), copies: map[[2]int]*fake{}}
 	for w := range p.Workers {
 		j.compute = append(j.compute, g.stream(fmt.Sprintf("worker %d", w)))
 	}
@@ -79,7 +80,8 @@ func (j *job) run(stages, microBatches int) {
 	j.ended = false
 	j.next, j.within = slices.Clone(j.graph.First[:len(j.compute)]), make([]bool, len(j.compute))
 	j.queued = make([]bool, len(j.graph.Actions))
-	j.sent, j.here, j.received = map[schedule.Action]parcel{}, map[schedule.Action]*block{}, map[schedule.Action]bool{}
+	j.sent, j.here, j.received = map[schedule.Action]parcel{}, map[schedule.Action]*block{},
+		map[schedule.Action]bool{}
 	j.sums, j.sumText, j.batch = make([]*block, stages), make([]string, stages), nil
 	for i := range microBatches {
 		b := j.caller.allocate()
@@ -125,7 +127,8 @@ func (j *job) batchText(i int) string { return fmt.Sprintf("batch %d of step %d"
 func (j *job) somebody() bool {
 	for _, w := range j.g.random.Perm(len(j.next)) {
 		id := j.next[w]
-		if j.within[w] || id == j.graph.First[w+1] || slices.ContainsFunc(j.graph.Cross[id], func(dep int) bool { return !j.queued[dep] }) {
+		if j.within[w] || id == j.graph.First[w+1] ||
+			slices.ContainsFunc(j.graph.Cross[id], func(dep int) bool { return !j.queued[dep] }) {
 			continue
 		}
 		j.within[w] = true
@@ -263,8 +266,9 @@ func drawProgram(t *rapid.T) *schedule.Program {
 			skips = append(skips, schedule.Edge{From: from, To: rapid.IntRange(from+2, n-1).Draw(t, "to")})
 		}
 	}
-	p, err := s.Program(devices, virtual, schedule.Config{MicroBatches: rapid.IntRange(1, 6).Draw(t, "micro-batches"), Skips: skips,
-		Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")})
+	p, err := s.Program(devices, virtual,
+		schedule.Config{MicroBatches: rapid.IntRange(1, 6).Draw(t, "micro-batches"), Skips: skips,
+			Capacity: rapid.IntRange(schedule.Meet, 2).Draw(t, "capacity")})
 	if err != nil {
 		t.Skip(err)
 	}
@@ -298,12 +302,14 @@ func TestStreamsKeepTheOrder(t *testing.T) {
 	})
 }
 
-// Each wait is needed, in one process and between processes: without it somebody reads what was not meant for him.
+// Each wait is needed, in one process and between processes: without it somebody reads what was not
+// meant for him.
 func TestEachWaitIsNeeded(t *testing.T) {
 	needed := func(name string, without stream.Reason, change func(*job)) {
 		found, trials := "", 0
 		for ; found == "" && trials < 20000; trials++ {
-			p, err := mustNamed(t, "1f1b").Program(2+trials%3, 1, schedule.Config{MicroBatches: 4, Capacity: 2})
+			p, err := mustNamed(t, "1f1b").Program(2+trials%3, 1,
+				schedule.Config{MicroBatches: 4, Capacity: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -364,7 +370,8 @@ func TestMoveThatFails(t *testing.T) {
 					}
 				}
 			}
-			stream.Route{From: from, Copies: copies, To: to}.Move(from.Record(), at("allocate"), at("copy"), func() { freed = true })
+			stream.Route{From: from, Copies: copies, To: to}.Move(from.Record(), at("allocate"), at("copy"),
+				func() { freed = true })
 		}()
 		if freed != (fails == "copy") || (len(from.queue) > 0) != (fails == "copy") {
 			t.Errorf("%s: freed %v, the sender waits %d times", fails, freed, len(from.queue))
@@ -464,7 +471,8 @@ func (j *job) sendAway(w, to int, a schedule.Action) {
 func (j *job) settle(w int, all bool) {
 	for _, a := range j.graph.Actions {
 		l, is := j.left[a]
-		if is && l.way.Own == stream.Stream(j.compute[w]) && (all || j.received[a] && j.g.random.IntN(2) == 0) {
+		if is && l.way.Own == stream.Stream(j.compute[w]) &&
+			(all || j.received[a] && j.g.random.IntN(2) == 0) {
 			free := func() { j.compute[w].free(l.value) }
 			if j.ended {
 				l.way.Finish(host{j.g}, l.event, free)
@@ -529,7 +537,8 @@ func TestAWayThatFails(t *testing.T) {
 	if left, err := w.Send(own.Record(), func() error { return failure }); left == nil || err != failure {
 		t.Errorf("a send gave %v, %v", left, err)
 	}
-	if err := w.Receive(w.Room(func() {}), func() error { return failure }); err != failure || len(own.queue) != 1 {
+	if err := w.Receive(w.Room(func() {}), func() error { return failure }); err != failure ||
+		len(own.queue) != 1 {
 		t.Errorf("a receive gave %v, and the worker waits %d times", err, len(own.queue))
 	}
 	g.finish()

@@ -44,15 +44,19 @@ func Unmarshal(text []byte, to any) error {
 			return &Error{Line: 1, Reason: "there is nothing; want JSON"}
 		}
 		before := text[:min(syntax.ByteOffset, int64(len(text)))]
-		return &Error{pathOf(syntax.JSONPointer), 1 + bytes.Count(before, []byte("\n")), fmt.Sprintf("%v; want JSON with each field once", syntax.Err)}
+		return &Error{pathOf(syntax.JSONPointer), 1 + bytes.Count(before, []byte("\n")),
+			fmt.Sprintf("%v; want JSON with each field once", syntax.Err)}
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return &Error{Path: pathOf(semantic.JSONPointer), Reason: "unknown field; want one of the file's format, in its case"}
+		return &Error{Path: pathOf(semantic.JSONPointer),
+			Reason: "unknown field; want one of the file's format, in its case"}
 	case errors.As(err, &semantic):
 		have := string(semantic.JSONValue)
 		if have == "" {
-			have = map[jsontext.Kind]string{'{': "an object", '[': "an array", 't': "true", 'f': "false", '"': "a text", '0': "a number"}[semantic.JSONKind]
+			have = map[jsontext.Kind]string{'{': "an object", '[': "an array", 't': "true", 'f': "false",
+				'"': "a text", '0': "a number"}[semantic.JSONKind]
 		}
-		return &Error{Path: pathOf(semantic.JSONPointer), Reason: fmt.Sprintf("%s; want %s", Shown(have), wanted(semantic.GoType))}
+		return &Error{Path: pathOf(semantic.JSONPointer),
+			Reason: fmt.Sprintf("%s; want %s", Shown(have), wanted(semantic.GoType))}
 	case err != nil:
 		return &Error{Line: 1, Reason: err.Error()}
 	}
@@ -137,7 +141,8 @@ func complete(path jsontext.Pointer, value jsontext.Value, t reflect.Type) error
 					return err
 				}
 			case !strings.Contains(options, "omitzero"):
-				return &Error{Path: pathOf(path), Reason: fmt.Sprintf("the field %q is missing; want it", name)}
+				return &Error{Path: pathOf(path),
+					Reason: fmt.Sprintf("the field %q is missing; want it", name)}
 			}
 		}
 	}

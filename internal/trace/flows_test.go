@@ -84,17 +84,21 @@ func TestFlows(t *testing.T) {
 		events string // one after the other, each on the worker of its stage
 		want   []string
 	}{
-		{"activation and gradient", "0F0 0F0>1 0>1F0 1F0 1B0 1B0>0 1>0B0 0B0", []string{"0F0 0F0>1 0>1F0 1F0", "1B0 1B0>0 1>0B0 0B0"}},
+		{"activation and gradient", "0F0 0F0>1 0>1F0 1F0 1B0 1B0>0 1>0B0 0B0",
+			[]string{"0F0 0F0>1 0>1F0 1F0", "1B0 1B0>0 1>0B0 0B0"}},
 		{"sends left out", "0F0 0>1F0 1F0 1B0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
-		{"recomputation in between", "0F0 0>1F0 1F0 1R0 1B0 0R0 1>0B0 0B0", []string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
+		{"recomputation in between", "0F0 0>1F0 1F0 1R0 1B0 0R0 1>0B0 0B0",
+			[]string{"0F0 0>1F0 1F0", "1B0 1>0B0 0B0"}},
 		{"a backward in two parts", "1I0 1B0>0 1W0 1>0B0 0I0 0W0", []string{"1I0 1B0>0 1>0B0 0I0"}},
-		{"skip", "0F0 0F0>1 0F0>2 0>1F0 0>2F0 1F0 1F0>2 1>2F0 2F0", []string{"0F0 0F0>1 0>1F0 1F0", "0F0 0F0>2 0>2F0 2F0", "1F0 1F0>2 1>2F0 2F0"}},
+		{"skip", "0F0 0F0>1 0F0>2 0>1F0 0>2F0 1F0 1F0>2 1>2F0 2F0",
+			[]string{"0F0 0F0>1 0>1F0 1F0", "0F0 0F0>2 0>2F0 2F0", "1F0 1F0>2 1>2F0 2F0"}},
 		{"made before recording began", "0>1F0 1F0", []string{"0>1F0 1F0"}},
 		{"failed before use", "0F0 0>1F0", []string{"0F0 0>1F0"}},
 		{"only the receive", "0>1F0", nil},
 		{"sent, not received", "0F0 0F0>1", nil},
 		{"two steps", "0F0 0>1F0 1F0 0F0 0>1F0 1F0", []string{"0F0 0>1F0 1F0", "0F0 0>1F0 1F0"}},
-		{"two steps, the first one cut short", "0F0 0>1F0 0F0 0>1F0 1F0", []string{"0F0 0>1F0 1F0", "0F0 0>1F0 1F0"}},
+		{"two steps, the first one cut short", "0F0 0>1F0 0F0 0>1F0 1F0",
+			[]string{"0F0 0>1F0 1F0", "0F0 0>1F0 1F0"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,7 +109,8 @@ func TestFlows(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				timeline.Events = append(timeline.Events, schedule.Event{Worker: a.Stage, Action: a, Start: at, End: at + 1000})
+				timeline.Events = append(timeline.Events,
+					schedule.Event{Worker: a.Stage, Action: a, Start: at, End: at + 1000})
 				at += 1000
 			}
 			if diff := cmp.Diff(tt.want, arrows(t, written(t, timeline))); diff != "" {
@@ -127,7 +132,8 @@ func TestFlowsOfPrograms(t *testing.T) {
 		}
 		p := gpipe(t, config)
 		unit := time.Duration(rapid.IntRange(0, 2).Draw(t, "unit"))
-		timeline, err := schedule.Simulate(p, func(a schedule.Action) time.Duration { return unit * schedule.Unit(a) })
+		timeline, err := schedule.Simulate(p,
+			func(a schedule.Action) time.Duration { return unit * schedule.Unit(a) })
 		if err != nil {
 			t.Fatal(err)
 		}

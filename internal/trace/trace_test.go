@@ -66,7 +66,8 @@ func TestWriteGolden(t *testing.T) {
 	for name, p := range map[string]*schedule.Program{
 		"full.json":     gpipe(t, two),
 		"backward.json": gpipe(t, schedule.Config{Stages: 2, MicroBatches: 1}).Part(schedule.BackwardOnly),
-		"replicas.json": schedule.AddReduce(gpipe(t, schedule.Config{Stages: 2, MicroBatches: 1, Worker: []int{0, 0}})),
+		"replicas.json": schedule.AddReduce(gpipe(t,
+			schedule.Config{Stages: 2, MicroBatches: 1, Worker: []int{0, 0}})),
 	} {
 		timeline := simulated(t, p)
 		for i := range timeline.Events {
@@ -130,8 +131,10 @@ func TestWriteFileFails(t *testing.T) {
 
 func TestWriteRefuses(t *testing.T) {
 	timeline := simulated(t, gpipe(t, schedule.Config{Stages: 2, MicroBatches: 1}))
-	early := schedule.Timeline{Workers: 2, Events: []schedule.Event{{Action: timeline.Events[0].Action, Start: -5, End: 3}}}
-	beyond := schedule.Timeline{Workers: 2, Events: []schedule.Event{{Action: timeline.Events[0].Action, Worker: 2}}}
+	early := schedule.Timeline{Workers: 2,
+		Events: []schedule.Event{{Action: timeline.Events[0].Action, Start: -5, End: 3}}}
+	beyond := schedule.Timeline{Workers: 2,
+		Events: []schedule.Event{{Action: timeline.Events[0].Action, Worker: 2}}}
 	for want, err := range map[string]error{
 		"trace: 1 names for 2 workers; want one for each": trace.Write(io.Discard, timeline, workers(1)),
 		"0F0 is on worker 2 of 2":                         trace.Write(io.Discard, beyond, workers(2)),

@@ -123,7 +123,8 @@ func (m micros) MarshalJSON() ([]byte, error) {
 func names(pid int, process string, workers []string) []record {
 	out := []record{{Phase: "M", Pid: pid, Name: "process_name", Args: &args{Name: process}}}
 	for w, name := range workers {
-		out = append(out, record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_name", Args: &args{Name: name}},
+		out = append(out, record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_name",
+			Args: &args{Name: name}},
 			record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_sort_index", Args: &args{SortIndex: &w}})
 	}
 	return out

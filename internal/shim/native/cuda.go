@@ -2,7 +2,8 @@
 
 package native
 
-// The tag cuda is set by make, bundle/build and scripts/cuda where the libtorch that is linked has CUDA. The linker would drop libraries that nothing names: libtorch_cuda registers itself.
+// The tag cuda is set by make, bundle/build and scripts/cuda where the libtorch that is linked has
+// CUDA. The linker would drop libraries that nothing names: libtorch_cuda registers itself.
 
 /*
 #cgo CXXFLAGS: -DPENSTOCK_CUDA -isystem /usr/local/cuda/include
