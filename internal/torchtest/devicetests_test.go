@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write the list of tests anew")
 
 // packages are those whose tests run on the devices for tests.
-var packages = []string{"torch", "nn", "segment", "profile", "pipe", "train"}
+var packages = []string{"torch", "nn", "internal/segment", "profile", "pipe", "train"}
 
 // devicetests.txt lists the tests that run on the devices for tests, with their packages. They are
 // what is worth running with PENSTOCK_TEST_DEVICES: others name CPUs, or no device at all.
