@@ -21,7 +21,7 @@ FULL_RACY = ./group ./internal/link ./profile ./train
 RACES = KeepTheirLimits AgreesWithTheRecurrence \
 	Concurrent CallsFromWithin RunAnother FailedRunsBesideOthers UpdatesBesideRuns TestTransparency$$ \
 	TransparencyOfRandomModels TransparencyOfReplicas TransparencyOfDirectWays MishapInOne CloseWaits CancelledRun SumsGoOn TestStreamsOf \
-	 TroubleAtAnyTurn FailureEndsWaits FailureBesideASum PipesLeaveNothing
+	TroubleAtAnyTurn FailureEndsWaits FailureBesideASum PipesLeaveNothing
 space := $(subst ,, )
 
 DEBIAN_PYTHON = /usr/bin/python3

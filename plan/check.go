@@ -116,7 +116,8 @@ func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
 			}
 			continue
 		case len(c.Layers) == 0:
-			return fmt.Errorf("operation %d is %v; want none after the last unit, as nothing has a backward", i, op)
+			return fmt.Errorf("operation %d is %v; want none after the last unit, "+
+				"as nothing has a backward", i, op)
 		case op.Kind != remat.LossStep:
 			op.Layer -= prologue
 		}

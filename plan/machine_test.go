@@ -29,16 +29,19 @@ func TestParseMachine(t *testing.T) {
 		`{}`:                         `"version" is missing`,
 		`{"version":2,"devices":[]}`: `version: 2; want 1`,
 		`{"version":1,"devices":[]}`: `the machine has none`,
-		`{"version":1,"devices":[{"bytes":1,"threads":1,"speed":1}]}`:                                                                       `"name" is missing`,
-		`{"version":1,"devices":[{"name":"","bytes":1,"threads":1,"speed":1}]}`:                                                             `want a name`,
-		`{"version":1,"devices":[{"name":"a","bytes":1.5,"threads":1,"speed":1}]}`:                                                          `devices[0].bytes: 1.5; want a whole number`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1000000000,"speed":1}]}`:                                                   `at most 131072`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1e300}]}`:                                                        `want 0.000001 to 1000000`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1,"count":100000}]}`:                                             `devices[0].count: 100000`,
-		`{"version":1,"devices":[{"name":"a","byte":1}]}`:                                                                                   `devices[0].byte: unknown field`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1},{"name":"a","bytes":1,"threads":1,"speed":1}]}`:               `want a name that no other has`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"latency_us":-1,"bytes_per_second":1}]}`:           `the latency of link 0`,
-		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],"links":[{"from":"b","latency_us":1,"bytes_per_second":1}]}`: `want names of devices`,
+		`{"version":1,"devices":[{"bytes":1,"threads":1,"speed":1}]}`:                           `"name" is missing`,
+		`{"version":1,"devices":[{"name":"","bytes":1,"threads":1,"speed":1}]}`:                 `want a name`,
+		`{"version":1,"devices":[{"name":"a","bytes":1.5,"threads":1,"speed":1}]}`:              `devices[0].bytes: 1.5; want a whole number`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1000000000,"speed":1}]}`:       `at most 131072`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1e300}]}`:            `want 0.000001 to 1000000`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1,"count":100000}]}`: `devices[0].count: 100000`,
+		`{"version":1,"devices":[{"name":"a","byte":1}]}`:                                       `devices[0].byte: unknown field`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1},` +
+			`{"name":"a","bytes":1,"threads":1,"speed":1}]}`: `want a name that no other has`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],` +
+			`"links":[{"latency_us":-1,"bytes_per_second":1}]}`: `the latency of link 0`,
+		`{"version":1,"devices":[{"name":"a","bytes":1,"threads":1,"speed":1}],` +
+			`"links":[{"from":"b","latency_us":1,"bytes_per_second":1}]}`: `want names of devices`,
 	} {
 		if _, err := ParseMachine([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n got %v\nwant %s", text, err, want)
