@@ -106,8 +106,11 @@ func TestDevicesThatAreNotPlannedFor(t *testing.T) {
 	} {
 		refuses(t, test.args, exitUsage, test.want)
 	}
-	refuses(t, launched(2, with(auto, "cpu:0,cpu:1")...), exitUsage,
-		"--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices")
+	p := begin(t, nil, launched(2, with(auto, "cpu:0,cpu:1")...)...)
+	want := "--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices"
+	if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), want) {
+		t.Errorf("exit code %d, %s; want %s", code, p.stderr, want)
+	}
 }
 
 // A run that plans itself does so for the devices that are named, and again when others are.
