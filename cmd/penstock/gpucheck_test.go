@@ -79,8 +79,8 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	write("python/torch/lib/libtorch.so", "")                                       //
 	write("root/scripts/gpu-check", string(mustRead(t, "../../scripts/gpu-check"))) // a checkout of its own
 	write("root/scripts/fixtures/generate.py", "")                                  //
-	write("root/internal/torchtest/devicetests.txt", "segment TestOne\npipe TestOne\n")
-	for _, folder := range []string{"bench", "models", "pipe", "segment"} {
+	write("root/internal/torchtest/devicetests.txt", "internal/segment TestOne\npipe TestOne\n")
+	for _, folder := range []string{"bench", "models", "pipe", "internal/segment"} {
 		write("root/"+folder+"/empty", "")
 	}
 	c := &gpuChecker{Cmd: exec.Command(filepath.Join(dir, "root/scripts/gpu-check"),
