@@ -462,35 +462,3 @@ func TestParityAsOnCUDA(t *testing.T) {
 		})
 	}
 }
-
-// lossOf is a loss with its target, as a layer.
-type lossOf struct {
-	nn.Base
-	loss   nn.Loss
-	target *torch.Tensor
-}
-
-func (l *lossOf) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	return l.loss.Forward(c, x, l.target)
-}
-
-// outputAndGrad runs a layer, and backward with the sum of the squares of what it gives.
-func outputAndGrad(c *torch.Ctx, l nn.Layer, x *torch.Tensor) (output, grad *torch.Tensor) {
-	x = c.Detach(x).SetRequiresGrad(true)
-	output = l.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
-	c.Backward([]*torch.Tensor{output}, []*torch.Tensor{c.Detach(output)}, false)
-	grad = c.Clone(c.GradOf(x))
-	x.SetGradOf(nil)
-	return output, grad
-}
-
-// largestDifference is the largest difference of two tensors' elements, as a part of the largest.
-func largestDifference(c *torch.Ctx, want, got *torch.Tensor) (difference float64) {
-	largest := 0.0
-	w, g := torch.Values[float64](c.To(c.Detach(want), torch.Float64)),
-		torch.Values[float64](c.To(c.Detach(got), torch.Float64))
-	for i := range min(len(w), len(g)) {
-		largest, difference = max(largest, math.Abs(w[i])), max(difference, math.Abs(w[i]-g[i]))
-	}
-	return difference / largest
-}

@@ -222,14 +222,6 @@ func TestAModelWhoseSkipsDoNotMatchDoesNotRun(t *testing.T) {
 	}
 }
 
-// inPlace is a layer of tuples that overwrites its first tensor.
-type inPlace struct{ nn.Base }
-
-func (*inPlace) OverwritesInput() bool { return true }
-func (*inPlace) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{c.ReLU_(xs[0])}
-}
-
 func TestInPlaceTakesNoCopyWhereNothingIsPopped(t *testing.T) {
 	const activation = 4 * 1000
 	for _, row := range []struct {

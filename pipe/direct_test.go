@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"penstock.example/group"
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
@@ -22,7 +24,6 @@ import (
 	"penstock.example/pipe"
 	"penstock.example/schedule"
 	"penstock.example/torch"
-	"pgregory.net/rapid"
 )
 
 // reached makes devices GPUs, by their names: devices of one name are one GPU, and those without are
@@ -113,18 +114,6 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 				fmt.Sprint(errs))
 		}
 	}
-}
-
-// aborted are communicators that say when they are.
-type aborted struct {
-	link.Communicators
-	done chan struct{}
-	once sync.Once
-}
-
-func (a *aborted) Abort() {
-	a.Communicators.Abort()
-	a.once.Do(func() { close(a.done) })
 }
 
 // Processes may name their devices alike: that is a device of each. Stages are then shared out in order.

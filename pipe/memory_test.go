@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
 	"penstock.example/internal/draws"
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
@@ -25,7 +27,6 @@ import (
 	"penstock.example/remat"
 	"penstock.example/schedule"
 	"penstock.example/torch"
-	"pgregory.net/rapid"
 )
 
 // tanh is a layer whose graph holds exactly its output: Linear keeps its input, which is the output
@@ -695,17 +696,6 @@ func TestSafeLimitHolds(t *testing.T) {
 			}
 		}
 	})
-}
-
-// wide is a problem of few parameters and many rows, whose first stage of two layers gives more
-// than it is given.
-func wide() problem {
-	const rows = 600
-	return problem{rows: rows, loss: nn.MSE(), input: normal(rows, 4), target: normal(rows, 4), steps: 1,
-		model: func() *nn.Sequential {
-			return nn.NewSequential(nn.NewLinear(4, 32), nn.NewTanh(),
-				nn.NewLinear(32, 4))
-		}}
 }
 
 // requested is what libtorch's allocator of a GPU says that it was asked for, and 0 for a CPU.

@@ -154,11 +154,6 @@ func tied(middle, frozen bool) *nn.Sequential {
 		use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, nil) }))
 }
 
-func tokens(rows int64) trial {
-	return trial{rows: rows, inputs: one(classes(rows, 6)), targets: one(classes(rows, 6)),
-		loss: nn.CrossEntropy(), steps: 3}
-}
-
 // The copies follow the parameter from run to run, whatever changed it: an optimizer, new bytes, a
 // new tensor.
 func TestTiedParameterIsFollowed(t *testing.T) {

@@ -119,14 +119,11 @@ func (p *Pipe) cut() error {
 
 // updateStages finds the trained parameters of the stages, and the gradients that go between stages.
 func (p *Pipe) updateStages() error {
-	trains := func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }
-	if p.firstTrained = slices.IndexFunc(p.layers, trains); p.firstTrained < 0 {
-		p.firstTrained = len(p.layers)
-	}
+	p.firstTrained = segment.FirstTrained(p.layers)
 	var err error
 	for _, s := range p.stages {
 		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, s.Params()
-		s.trains = slices.ContainsFunc(s.Layers, trains)
+		s.trains = segment.FirstTrained(s.Layers) < len(s.Layers)
 		for _, q := range s.State() {
 			if q.IsBuffer() {
 				s.buffers = append(s.buffers, q)

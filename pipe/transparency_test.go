@@ -9,17 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
-	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/plan"
 	"penstock.example/schedule"
 	"penstock.example/torch"
-	"pgregory.net/rapid"
 )
 
 var policies = []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.ExceptLast}
@@ -337,11 +337,6 @@ func randomLink(t *rapid.T, mayMeet bool) func(worker []int) link.Link {
 	}
 	meets, delays := rapid.Bool().Draw(t, "links meet") && mayMeet, rapid.Bool().Draw(t, "links delay")
 	return func(worker []int) link.Link { return newWire(meets, delays, worker) }
-}
-
-func sgd(t *testing.T) optim.Optimizer {
-	o := must.Get(optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-4}))(t)
-	return o
 }
 
 // kindCount is how many numbers randomModel knows. From gapped on they are tensors with gaps, between layers.

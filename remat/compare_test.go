@@ -11,15 +11,6 @@ import (
 	"penstock.example/remat"
 )
 
-// segments is [remat.Sequential] with two segments, if there are as many layers.
-func segments(layers int) []remat.Op {
-	ops, err := remat.Sequential(layers, min(2, layers))
-	if err != nil {
-		panic(err)
-	}
-	return ops
-}
-
 func solveEach(c remat.Chain) func(context.Context, int64) (remat.Plan, error) {
 	return func(ctx context.Context, limit int64) (remat.Plan, error) {
 		return solver.Solve(ctx, c, limit, solver.Options{Slots: 60})

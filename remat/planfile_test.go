@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/golden"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/strict"
 	"penstock.example/remat"
@@ -81,7 +82,7 @@ func TestFilesAreGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name, string(text))
+		golden.Compare(t, name, string(text))
 	}
 }
 

@@ -1,7 +1,6 @@
 package remat_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -102,19 +101,4 @@ func readTestdata(t testing.TB, name string) []byte {
 		t.Fatal(err)
 	}
 	return data
-}
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares text with a file of testdata.
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile("testdata/"+name, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := string(readTestdata(t, name)); text != want {
-		t.Errorf("%s (-update writes it): got\n%s\nwant\n%s", name, text, want)
-	}
 }

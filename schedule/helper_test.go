@@ -1,39 +1,13 @@
 package schedule_test
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
-	"slices"
-	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/schedule"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares with testdata/name, or rewrites it under -update.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", path, diff)
-	}
-}
 
 // The checkpoint policies that a pipeline offers; the one that is never is nil.
 func always(int, int) bool              { return true }
@@ -156,13 +130,4 @@ func drawDurations(t *rapid.T, stages int) func(schedule.Action) time.Duration {
 		}
 		return d
 	}
-}
-
-func clone(p *schedule.Program) *schedule.Program {
-	c := *p
-	c.Workers, c.Skips = nil, slices.Clone(p.Skips)
-	for _, actions := range p.Workers {
-		c.Workers = append(c.Workers, slices.Clone(actions))
-	}
-	return &c
 }

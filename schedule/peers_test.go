@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"testing"
 
+	"penstock.example/internal/golden"
 	"penstock.example/schedule"
 )
 
@@ -23,6 +24,6 @@ func TestProgramsOfPipelining(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, tt.file, text)
+		golden.Compare(t, tt.file, text)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/golden"
 	"penstock.example/schedule"
 )
 
@@ -106,7 +107,7 @@ func TestSchedulesGolden(t *testing.T) {
 		} {
 			p := scheduled(t, s.Name, 3, virtual, tt.config)
 			grid := simulate(t, p, equal).Grid()
-			golden(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ")+
+			golden.Compare(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ")+
 				"\n")
 		}
 	}

@@ -93,11 +93,7 @@ func New(cfg Config) (*Segment, error) {
 		overwrite: cfg.Overwrite}
 	trained := -1 // the first layer with a gradient
 	if !cfg.InputGrad {
-		trained = slices.IndexFunc(cfg.Layers,
-			func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 })
-		if trained < 0 {
-			trained = len(cfg.Layers)
-		}
+		trained = FirstTrained(cfg.Layers)
 	}
 	at := cfg.First
 	for i, n := range counts {
@@ -115,6 +111,16 @@ func New(cfg Config) (*Segment, error) {
 	s.route(cfg.Routes, trained)
 	s.tie()
 	return s, nil
+}
+
+// FirstTrained returns the first layer that has parameters to train; len(layers) if none has.
+func FirstTrained(layers []nn.NamedLayer) int {
+	for i, l := range layers {
+		if len(nn.Params(l.Layer)) > 0 {
+			return i
+		}
+	}
+	return len(layers)
 }
 
 // Units is the number of units.

@@ -15,8 +15,6 @@ package shim
 #cgo nocallback ps_describe
 #cgo noescape ps_storage
 #cgo nocallback ps_storage
-#cgo noescape ps_account_lend
-#cgo nocallback ps_account_lend
 #include <stdlib.h>
 #include "native/shim.h"
 */
@@ -261,14 +259,7 @@ func SetLimit(i int, bytes int64)  { C.ps_account_limit(C.int32_t(i), C.int64_t(
 func ResetPeak(i int)              { C.ps_account_reset_peak(C.int32_t(i)) }
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
 
-func Lend(account int, h Handle) (loan uint64, bytes int64) {
-	var n C.int64_t
-	loan = uint64(C.ps_account_lend(C.int32_t(account), C.ps_tensor(h), &n))
-	return loan, int64(n)
-}
-
-func EndLoan(account int, loan uint64) { C.ps_account_end_loan(C.int32_t(account), C.uint64_t(loan)) }
-func OwnPeak(account int) int64        { return int64(C.ps_account_own(C.int32_t(account))) }
+func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
 
 func SetGPUNumerics(deterministic, tf32 bool) {
 	C.ps_gpu_numerics(boolean(deterministic), boolean(tf32))
@@ -296,10 +287,6 @@ func ThreadTag() int64      { return int64(C.ps_thread_tag()) }
 func Library() string       { return C.GoString(C.ps_library()) }
 func BLASVersion() string   { return C.GoString(C.ps_blas_version()) }
 func OneDNNVersion() string { return C.GoString(C.ps_onednn_version()) }
-
-func LinearBy(rows, out, in int) string {
-	return C.GoString(C.ps_linear_by(C.int64_t(rows), C.int64_t(out), C.int64_t(in)))
-}
 
 func BLASCore() string          { return C.GoString(C.ps_blas_core()) }
 func BetterBLASCore() string    { return C.GoString(C.ps_blas_better_core()) }

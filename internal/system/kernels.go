@@ -97,10 +97,6 @@ func (k Kernels) Slow() string {
 		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
 
-// LinearBy returns what computes a linear layer from `in` to `out` values for a number of rows of
-// float32: "Penstock", by kernels of its own, "oneDNN" or "BLAS".
-func LinearBy(rows, out, in int) string { return shim.LinearBy(rows, out, in) }
-
 // BLASCore returns the name of the BLAS kernels in use, "" when the BLAS does not tell.
 func BLASCore() string { return shim.BLASCore() }
 

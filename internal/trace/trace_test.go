@@ -2,7 +2,6 @@ package trace_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,11 +15,10 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/golden"
 	"penstock.example/internal/trace"
 	"penstock.example/schedule"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // simulated is GPipe's timeline, by start, in which every action takes some time.
 func simulated(t rapid.TB, p *schedule.Program) schedule.Timeline {
@@ -79,19 +77,7 @@ func TestWriteGolden(t *testing.T) {
 		if !json.Valid([]byte(got)) {
 			t.Errorf("%s is no JSON", name)
 		}
-		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s differs (-want +got):\n%s", path, diff)
-		}
+		golden.Compare(t, name, got)
 	}
 }
 
