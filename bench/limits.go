@@ -40,8 +40,8 @@ func (b *bench) compileAhead(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// forShares calls f for each share with PyTorch, which has tried so many segments, and what it takes
-// without recomputation.
+// forShares calls f for each share of the memory. c is PyTorch's process, which has tried the numbers of
+// segments; all is its time and peak without recomputation.
 func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(share float64, c *child,
 	all answer) error) error {
 	c, err := b.startMemory(ctx, w)

@@ -20,10 +20,15 @@ type Options struct {
 	// Size is the height and width of the input image. Networks that end in an average take other
 	// images too. It is a multiple of a vit's patches.
 	Size int
-	// Width is the number of mlp's hidden units, and of those in a vgg's classifier; the length of
-	// a token's vector in gpt, gpt2 and vit; the channels of the first group of resnet20 to resnet56,
-	// and of the 3x3 convolutions of that of resnet1001, of the first level of unet [C], and those that
-	// a layer of a densenet adds [growth]; the filters of amoebanetd [D].
+	// Width is, by model:
+	//
+	//	mlp, vgg              hidden units, of a vgg in its classifier
+	//	gpt, gpt2, vit        length of a token's vector
+	//	resnet20 to resnet56  channels of the first group
+	//	resnet1001            channels of the 3x3 convolutions of the first group
+	//	unet                  channels of the first level [C]
+	//	densenet              channels that a layer adds [growth]
+	//	amoebanetd            filters [D]
 	Width int
 	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of the blocks of each
 	// group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.

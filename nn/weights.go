@@ -97,8 +97,8 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 	return file, w, nil
 }
 
-// LoadWeights gives the parameters and buffers of m the values that a safetensors file has for them,
-// such as one that Save wrote or a PyTorch state_dict saved as such, and says what it has done.
+// LoadWeights reads the parameters and buffers of m from a safetensors file, by name. Save writes such
+// files, and PyTorch users save a state_dict as one. It reports what it loaded and what it skipped.
 // Floating-point numbers of another type are converted. A num_batches_tracked that the file lacks
 // keeps its value, and a tied parameter may be there under each of its names.
 //

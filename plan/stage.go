@@ -42,7 +42,8 @@ type Stage struct {
 	Layers int // of the model
 	Policy Policy
 	Costs  StageCosts // for Optimal alone
-	// those of micro-batches of fewer rows, if there are any; its times and units do not count
+	// Fewer has the bytes of micro-batches with fewer rows; nil if all have the same. Its times and units
+	// are not used.
 	Fewer  *StageCosts
 	Memory Memory // for Optimal alone
 }

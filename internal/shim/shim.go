@@ -1,7 +1,7 @@
 // Package shim is the only cgo in Penstock: a thin Go face on the plain C headers of package native,
 // which is the C++ over libtorch.
 //
-// Functions and constants are those of native/shim.h, which says what they do. Handles are raw words,
+// native/shim.h documents the functions and constants. Handles are raw words,
 // every function returns its error in the same call, and what a call runs under is an argument (Mode).
 // Ownership, errors people read and typed operators are package torch's.
 //
