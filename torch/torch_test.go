@@ -383,9 +383,9 @@ func ExampleTry() {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	a := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
-	fmt.Println(torch.Values[float32](c.Op("aten::mm", a, a)))
-	fmt.Println(torch.Try(func() { c.Op("aten::mm", a, c.Ones(torch.Float32, 3, 2)) }))
+	fmt.Println(torch.Values[float32](c.Matmul(a, a)))
+	fmt.Println(torch.Try(func() { c.Reshape(a, 3, 2) }))
 	// Output:
 	// [7 10 15 22]
-	// aten::mm(float32[2,2], float32[3,2]): mat1 and mat2 shapes cannot be multiplied (2x2 and 3x2)
+	// aten::reshape(float32[2,2]): shape '[3, 2]' is invalid for input of size 4
 }
