@@ -12,12 +12,12 @@ import (
 func same(_, _ int64) nn.Layer { return nn.NewIdentity() }
 
 func avgPool3x3(_, stride int64) nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(stride),
+	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(stride),
 		Padding: nn.Square(1), ExcludePadding: true})
 }
 
 func maxPool2x2(_, stride int64) nn.Layer {
-	return nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{Stride: nn.Square(stride)})
+	return nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{Stride: nn.Square(stride)})
 }
 
 func conv1x1(channels, stride int64) nn.Layer { return conv1x1To(channels, channels, stride) }
@@ -56,7 +56,7 @@ func convChain(in int64, kernels ...kernel) nn.Layer {
 		}
 		padding := nn.Pair{k.size[0] / 2, k.size[1] / 2}
 		layers = append(layers, relu,
-			nn.NewConv2d(in, k.out, k.size, nn.Conv2dConfig{Stride: k.stride, Padding: padding,
+			nn.NewConv2d(in, k.out, k.size, nn.ConvConfig{Stride: k.stride, Padding: padding,
 				NoBias: true}),
 			nn.NewBatchNorm2d(k.out, nn.BatchNormConfig{}))
 		in = k.out

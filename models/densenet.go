@@ -38,7 +38,7 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 		Add("norm0", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
 		Add("relu0", nn.NewReLUInPlace()).
 		Add("pool0", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	for i, n := range blocks {
 		block := nn.NewSequential()
 		for k := range n {
@@ -53,7 +53,7 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 			Add("norm", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
 			Add("relu", nn.NewReLUInPlace()).
 			Add("conv", convolution(channels, channels/2, 1, 1)).
-			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
 		channels /= 2
 	}
 	features.Add("norm5", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))

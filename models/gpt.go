@@ -29,7 +29,7 @@ func gpt(o Options) (*nn.Sequential, error) {
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
 		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads),
-			nn.TransformerConfig{Dropout: o.Dropout}))
+			o.Dropout))
 	}
 	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
@@ -88,12 +88,12 @@ func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 // logits [N, classes, T], with the classes where cross entropy wants them.
 type head struct {
 	nn.Base
-	norm   *nn.LayerNorm
+	norm   nn.Layer
 	linear *nn.Linear
 }
 
 func newHead(width int64, weight *nn.Param) *head {
-	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}),
+	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.NormConfig{}),
 		linear: nn.NewLinearShared(weight, false)}
 	h.Child("norm", h.norm)
 	h.Child("linear", h.linear)

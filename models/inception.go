@@ -26,7 +26,7 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 	}
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	halves := func(name string) {
-		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
+		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(2)}))
 	}
 	s.filters(halve("Conv2d_1a_3x3", 32),
 		filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3",
@@ -76,7 +76,7 @@ func inceptionB() [][]filter {
 	return [][]filter{
 		path(halve("branch3x3", 384)),
 		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), halve("branch3x3dbl_3", 96)),
-		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))),
+		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(2)}))),
 	}
 }
 
@@ -97,7 +97,7 @@ func inceptionD() [][]filter {
 		path(conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)),
 		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7),
 			conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
-		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))),
+		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(2)}))),
 	}
 }
 
@@ -114,7 +114,7 @@ func inceptionE() [][]filter {
 
 // surroundings averages the 3x3 pixels around each, zeros beyond the edge.
 func surroundings() nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 }
 
 // inceptionInit draws all weights of convolutions and linear layers with one deviation, and those

@@ -36,7 +36,7 @@ func block(in, stride int64, steps ...residualStep) *nn.Sequential {
 	channels := in
 	for i, step := range steps {
 		number := strconv.Itoa(i + 1)
-		s.Add("conv"+number, nn.NewConv2d(channels, step.out, nn.Square(step.kernel), nn.Conv2dConfig{
+		s.Add("conv"+number, nn.NewConv2d(channels, step.out, nn.Square(step.kernel), nn.ConvConfig{
 			Stride: nn.Square(step.stride), Padding: nn.Square(step.kernel / 2), Groups: step.groups,
 			NoBias: true})).
 			Add("bn"+number, nn.NewBatchNorm2d(step.out, nn.BatchNormConfig{}))

@@ -20,7 +20,7 @@ func (u *unit) add(name string, l nn.Layer) *unit {
 
 // convolution is one without a bias, padded so that stride 1 keeps the size of the image.
 func convolution(in, out, size, stride int64) nn.Layer {
-	return nn.NewConv2d(in, out, nn.Square(size), nn.Conv2dConfig{Stride: nn.Square(stride),
+	return nn.NewConv2d(in, out, nn.Square(size), nn.ConvConfig{Stride: nn.Square(stride),
 		Padding: nn.Square(size / 2), NoBias: true})
 }
 

@@ -55,9 +55,7 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
-		buffers.Take(nn.Buffers(p.model))
-		defer buffers.Restore()
+		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
 		var workers []int
 		for _, s := range p.stages {
 			workers = append(workers, s.worker)

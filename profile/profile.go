@@ -56,7 +56,7 @@ type Config struct {
 	// The lower quartile counts. 0 is 5, and fewer, at least 2, if passes take long.
 	Repeats  int
 	Seed     uint64
-	Extras   []nn.Extra     // batch values that are not tensors
+	Extras   map[string]any // batch values that are not tensors
 	Autocast torch.Autocast // the type of forwards, as in a pipe
 	// Clock times runs, as the difference of two readings. Nil is the processor time of the thread
 	// for one thread on a CPU, so that other programs do not count; on a GPU the

@@ -69,9 +69,8 @@ type Loop struct {
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	pending       pending        // the step that is read, runs, or has failed and is to be taken again
-	ended         *data.Position // the end of an epoch that is still to be validated
-	buffersBefore nn.BufferCopy  // the step that runs
+	pending pending        // the step that is read, runs, or has failed and is to be taken again
+	ended   *data.Position // the end of an epoch that is still to be validated
 }
 
 // pending is the batches of a step that was not taken yet.
@@ -287,10 +286,10 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	for _, d := range l.Pipe.Devices() {
 		d.ResetPeak()
 	}
-	l.buffersBefore.Take(nn.Buffers(l.Pipe.Model()))
+	restore := nn.CopyBuffers(nn.Buffers(l.Pipe.Model()))
 	defer func() {
 		if err != nil {
-			l.buffersBefore.Restore()
+			restore()
 			nn.ZeroGrads(l.Pipe.Model())
 		}
 	}()
