@@ -105,11 +105,14 @@ func (f *balanceFlags) cutCosts() (r result, err error) {
 
 // cutModel measures a model and cuts it.
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	m, err := newMeasuredModel(f.modelName, f.settings)
+	if err := f.check(cmd.Flags()); err != nil {
+		return r, err
+	}
+	m, err := f.measured(nil)
 	if err != nil {
 		return r, err
 	}
-	if layers := len(m.model.Layers()); f.stages > layers {
+	if layers := len(m.Layers()); f.stages > layers {
 		return r, badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages,
 			f.modelName, layers)
 	}

@@ -36,7 +36,7 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	bestFlag(s, &f.best)
 	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, parameters are spread "+
-		"evenly", layers)
+		"evenly", integer)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
 		"cpu:0,cpu:1,...)", device)
 	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
