@@ -114,7 +114,7 @@ func TestPlanRefuses(t *testing.T) {
 		"--chunks 4 --machine none.json":            "--machine none.json: no such file",
 		"--chunks 4 --stages 2 --machine " + machine: "2 devices with 1 threads are wanted, and the " +
 			"machine has 1",
-		"--chunks 4 --stages 2 --latency 2h":          "at most 1h",
+		"--chunks 4 --stages 2 --latency 2h":          "--links 2h0m0s: the latency of link 0; want 0 to 1h0m0s",
 		"--chunks 4 --stages 2 --optimizer adamw":     "--optimizer is for a model that is measured",
 		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want divisors of the 8 rows",
 		"--batch 8 --model mlp --stages 2":            "want one of the two",

@@ -27,7 +27,7 @@ a vocab.json and a merges.txt. For another tokenizer write the file yourself:
 
   numpy.array(ids, dtype="<u2").tofile("tokens.bin")   # or <u4, with type=uint32`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
-		Args:    atLeast("FILE"),
+		Args:    filesNamed("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := need(cmd, "tokenizer", "out"); err != nil {
 				return err
