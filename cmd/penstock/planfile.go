@@ -64,11 +64,11 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 		}
 	}
 	f.bytes = nil
-	for i, n := range line.Bytes[:min(len(line.Bytes), len(f.config.Devices))] {
+	for i := range min(len(line.Bytes), len(f.config.Devices)) {
 		if f.bytes == nil {
 			f.bytes = map[torch.Device]int64{}
 		}
-		f.bytes[f.config.Devices[i]] = n
+		f.bytes[f.config.Devices[i]] = line.Bytes[i]
 	}
 	return nil
 }
