@@ -25,7 +25,6 @@ type prober struct {
 	s         *segment.Segment
 	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
-	inputGrad bool   // the gradient of its input is wanted
 
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
@@ -46,7 +45,7 @@ type prober struct {
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
 	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes,
-		inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
+		copies: map[*torch.Tensor]*copied{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
@@ -169,7 +168,7 @@ func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
 func (p *prober) wants(xs []*torch.Tensor) []bool {
 	out := make([]bool, len(xs))
 	for i, x := range xs {
-		out[i] = p.inputGrad && x != nil && x.DType().IsFloat()
+		out[i] = p.InputGrad && x != nil && x.DType().IsFloat()
 	}
 	return out
 }

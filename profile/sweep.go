@@ -68,7 +68,7 @@ func (b *input) free() {
 func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
 	w = &sweep{prober: p, held: map[int]input{}}
 	counts := slices.Concat(units...)
-	if p.s, err = p.segment(0, sum(counts), counts); err != nil {
+	if p.s, err = p.segment(counts); err != nil {
 		return nil, err
 	}
 	var unitOf []int // by layer

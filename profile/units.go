@@ -12,22 +12,26 @@ import (
 func (f *found) joined(layers []nn.NamedLayer) []bool {
 	out := make([]bool, len(layers))
 	makes := func(i int) bool {
-		return slices.ContainsFunc(f.out[i], func(o flow) bool { return o.block.creator == i })
+		return slices.ContainsFunc(f.tuple(i+1), func(o flow) bool { return o.block.creator == i })
 	}
 	for i := 1; i < len(out); i++ {
 		out[i] = f.overwrote[i] || overwrites(layers[i]) || !makes(i) || i == 1 && !makes(0) ||
-			f.wasted(i-1) > f.kept(i-1)
+			loose(f.tuple(i), nil) > f.kept(i-1)
 	}
 	return out
 }
 
-// wasted is the bytes that a boundary after a layer would hold although no layer saves them for
-// backward.
-func (f *found) wasted(layer int) (bytes int64) {
-	var counted []*block
-	for _, o := range f.out[layer] {
-		if b := o.block; b.creator != nobody && b.saver == nobody && !slices.Contains(counted, b) {
-			counted, bytes = append(counted, b), bytes+b.bytes
+// tuple is the tuple at a boundary.
+func (f *found) tuple(boundary int) []flow { return f.at[boundary][:f.tuples[boundary]] }
+
+// loose is the bytes that a boundary holds although no layer saves them for backward. Blocks of
+// others do not count.
+func loose(flows, others []flow) (bytes int64) {
+	for i, f := range flows {
+		if !slices.ContainsFunc(slices.Concat(flows[:i], others), func(o flow) bool {
+			return o.block == f.block
+		}) {
+			bytes += f.block.loose()
 		}
 	}
 	return bytes
