@@ -57,10 +57,6 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
-		var workers []int
-		for _, s := range p.stages {
-			workers = append(workers, s.worker)
-		}
 		c.Synchronize() // the default stream of a GPU measures, and then the stages' streams go on
 		p.idle()
 		defer p.idle()
@@ -79,7 +75,7 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 		config := profile.Config{
 			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0),
+			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.targets, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
