@@ -86,24 +86,10 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 			config.Known = p.cfg.Profile
 		}
 		measured, err := profile.Measure(ctx, p.model, config, part(r.inputs, 0)...)
-		if chains = measured.Chains; measured.Beyond > 0 {
-			p.plans.known.Lock()
-			defer p.plans.known.Unlock()
-			p.plans.beyond.bytes, p.plans.beyond.limit = measured.Most, measured.Beyond
-		}
+		chains = measured.Chains
 		return err
 	})
 	return chains, err
-}
-
-// MeasuredBeyond returns the most bytes that were live on a device when the pipe last measured
-// layers there beyond its limit, and that limit. Both are 0 if measuring has kept the limits, as it
-// does if they have room for each unit by itself (profile.Measure). Below that no plan may keep
-// them, and only a measurement tells the least limit.
-func (p *Pipe) MeasuredBeyond() (bytes, limit int64) {
-	p.plans.known.Lock()
-	defer p.plans.known.Unlock()
-	return p.plans.beyond.bytes, p.plans.beyond.limit
 }
 
 // idle blocks until the default streams of the stages' GPUs are idle.

@@ -138,9 +138,9 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		}
 		out.Spread = append(out.Spread, max(spread(timesOf(times, forwardNoGrad)...),
 			spread(timesOf(times, forward)...), spread(timesOf(times, firstBackward)...)))
-		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left, Share: u.share}
+		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left}
 		second := micros(times, secondPart)
-		if both := micros(times, firstPart) + second; both > 0 { // unless Config.Known has no parts
+		if both := micros(times, firstPart) + second; both > 0 {
 			left.Share, left.Longer = second/both, max(both-micros(times, laterBackward), 0)
 		}
 		deferred = append(deferred, left)
@@ -182,14 +182,13 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	return out
 }
 
-// mostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections
-// are given up first.
+// mostUnits is the most units that a model is cut into.
 const mostUnits = 400
 
 // cut returns the units of each stage, as numbers of layers.
 func (p *prober) cut(f *found) (units [][]int) {
 	joined := f.joined(p.layers[:p.model])
-	coarsen(joined, p.routes, max(mostUnits-len(p.Balance), 1))
+	coarsen(joined, max(mostUnits-len(p.Balance), 1))
 	first := 0
 	for stage, n := range p.Balance {
 		units = append(units, nil)

@@ -29,8 +29,6 @@ type prober struct {
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
 
-	most int64 // bytes that were live on the device at any moment
-
 	drops      []func()             // free memory after a unit
 	executions []*segment.Execution // of the unit; failed ones still hold tensors
 	deferred   *nn.Deferred         // statistics that first forwards gather
@@ -75,9 +73,6 @@ type reading struct {
 	took  time.Duration
 }
 
-// see notes the most bytes that were live since the peak was reset.
-func (p *prober) see() { p.most = max(p.most, p.Device.Memory().Peak) }
-
 // do performs an operation, and reads the account before and after it.
 func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
@@ -86,7 +81,6 @@ func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 
 // read does something, and reads the account before and after it.
 func (p *prober) read(do func()) (r reading) {
-	p.see()
 	before := p.live()
 	p.Device.ResetPeak()
 	r.took = p.took(p.c, do)

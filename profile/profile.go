@@ -85,7 +85,7 @@ type Config struct {
 	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
 	Split             bool // measure also backwards in two parts
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
-	// it can (Profile.Beyond). For only a measurement tells the least limit that will do.
+	// it can. For only a measurement tells the least limit that will do.
 	LiftLimit bool
 	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
 	// same loss. Its layers and times are not measured again. A profile of something else is not
@@ -104,9 +104,6 @@ type Profile struct {
 	SecondsPerByte float64
 	Timing         Timing  // of all layers
 	Chains         []Chain // by stage of Config.Balance
-	// Most is the most bytes that were live on Config.Device, with those live before. Beyond is its
-	// limit if that had no room; 0 otherwise.
-	Most, Beyond int64
 
 	looked looked
 }
@@ -144,11 +141,9 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 		if p.isFull(err) && p.LiftLimit {
 			p.Device.SetLimit(0)
 			defer p.Device.SetLimit(limit)
-			out.Beyond, p.isLean = limit, true
+			p.isLean = true
 			err = out.measure(p, of, sample)
 		}
-		p.see()
-		out.Most = p.most
 		return err
 	})
 	if err != nil {
@@ -174,7 +169,6 @@ func measuring(ctx context.Context, model *nn.Sequential, config Config, sample 
 	return onThread(config.Threads, func() error {
 		p := newProber(ctx, config, layers, routes)
 		defer p.close()
-		p.Device.ResetPeak()
 		return f(p)
 	})
 }
@@ -235,7 +229,7 @@ func (c *prober) describe(sample []*torch.Tensor) string {
 		words = append(words, l.Name)
 	}
 	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad,
-		c.BytesOnly, fmt.Sprintf("%T", c.Loss))
+		c.BytesOnly, c.Split, fmt.Sprintf("%T", c.Loss))
 }
 
 // resolved checks the settings, and fills in defaults.

@@ -21,7 +21,6 @@ type sweep struct {
 	tuples    []int // by boundary: elements of the tuple
 
 	in, next input
-	inputs   int64         // bytes of kept inputs
 	held     map[int]input // kept inputs; the others are computed again from them
 	// back holds the gradients between units, by remat.BackwardKind: Makes and Adds. Only their
 	// layout counts, not their values. They have memory while their unit is measured.
@@ -52,7 +51,6 @@ type unit struct {
 	commit   int64 // the peak when the statistics of deferred batch norms are applied
 	isFrozen bool  // it has no backward
 	backs    [4]remat.UnitBackward
-	share    float64 // of the second part of a backward in its time
 }
 
 // input is the input of a unit. It owns its tensors.
@@ -160,7 +158,6 @@ func (w *sweep) forwards() error {
 				if w.tuples[i] = len(w.in.xs); i == st.first {
 					w.enter(st, number)
 				}
-				w.holdInput(i, i == st.first)
 				w.forward(st, i)
 			})
 			if err != nil {
@@ -182,6 +179,7 @@ func (w *sweep) enter(st *stage, number int) {
 		}
 	}
 	st.values.note(0, nil, n.values(w.in))
+	w.held[st.first] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
 }
 
 // replace puts copies, as another device gets them, into the place of tensors.
@@ -191,28 +189,6 @@ func (w *sweep) replace(list []*torch.Tensor) {
 	mapped(copies, func(t *torch.Tensor) *torch.Tensor { return w.c.Keep(t) })
 	torch.FreeAll(list)
 	copy(list, copies)
-}
-
-// holdInput keeps the input of a unit for its backwards, always for the first of a stage, and
-// evenly over the other units if memory allows. Other inputs are computed again.
-func (w *sweep) holdInput(i int, always bool) {
-	bytes := sizeOf(slices.Concat(w.in.xs, w.in.skips))
-	if !always {
-		room := windowBytes / int64(len(w.units)) * int64(i+1)
-		isLimited := w.isLean || w.Device.Kind != torch.KindCPU || w.Device.Memory().Limit > 0
-		if isLimited || w.inputs+bytes > room {
-			return
-		}
-		w.inputs += bytes
-	}
-	w.held[i] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
-}
-
-// sizeOf is the bytes of the memory of tensors. Memory that several share counts once.
-func sizeOf(list []*torch.Tensor) int64 {
-	b := blocks{remat.Blocks{At: make([][]int, 1)}}
-	b.note(0, nil, list)
-	return sum(b.Bytes)
 }
 
 // forward measures the forwards of a unit, and makes its output the input of the next. After the
@@ -387,7 +363,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		}
 	}
 	if zero(); w.Split {
-		u.backs[kind+remat.MakesLater] = w.split(st, i, kind)
+		u.backs[kind+remat.MakesLater] = w.split(i, kind)
 		zero()
 	}
 	known := map[uintptr]int{}
@@ -429,7 +405,7 @@ func (w *sweep) hold(t *torch.Tensor) uintptr {
 func (w *sweep) depart(st *stage) {
 	n := w.elements(st, st.first)
 	for _, kind := range kinds {
-		g := w.takeGradients(kind, st.first)
+		g := w.gradients(kind, st.first)
 		w.c.Refill(g.all())
 		w.replace(g.xs)
 		for k, place := range n.places {
@@ -440,9 +416,9 @@ func (w *sweep) depart(st *stage) {
 		for _, k := range n.ties {
 			one := []*torch.Tensor{g.ties[k]}
 			w.replace(one)
+			w.back[kind].GiveTie(k, one[0])
 			g.ties[k] = one[0]
 		}
 		torch.Hollow(g.all())
-		w.giveGradients(kind, st.first, g)
 	}
 }

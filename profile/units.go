@@ -48,36 +48,18 @@ func (f *found) kept(layer int) int64 {
 	return bytes
 }
 
-// coarsen joins layers until at most most units are left: first those inside of skip connections,
-// shortest skips first, then neighbours, evenly.
-func coarsen(joined []bool, routes []nn.SkipRoute, most int) {
-	units := func() (n int) {
-		for _, is := range joined {
-			if !is {
-				n++
-			}
-		}
-		return n
-	}
-	routes = slices.Clone(routes)
-	slices.SortStableFunc(routes, func(a, b nn.SkipRoute) int {
-		return (lastPop(a) - a.Stash) - (lastPop(b) - b.Stash)
-	})
-	for _, r := range routes {
-		if units() <= most {
-			return
-		}
-		for i := r.Stash + 1; i <= lastPop(r); i++ {
-			joined[i] = true
+// coarsen joins neighbours, evenly, so that at most most units are left.
+func coarsen(joined []bool, most int) {
+	n, k := 0, 0
+	for _, is := range joined {
+		if !is {
+			n++
 		}
 	}
-	for n := units(); n > most; n = units() {
-		every, k := n/most+1, 0
-		for i, is := range joined {
-			if !is {
-				joined[i] = k%every != 0
-				k++
-			}
+	for i, is := range joined {
+		if !is {
+			joined[i] = k%((n+most-1)/most) != 0
+			k++
 		}
 	}
 }
