@@ -32,7 +32,7 @@ func trainedIn(t testing.TB, steps int64, g *group.Group, balance []int, dir str
 		s.Optimizer); err != nil {
 		t.Fatal(err)
 	}
-	sum := must.Get(train.ParamsSHA256In(g, s.model))(t)
+	sum := must.Get(train.ParamsSHA256(g, s.model))(t)
 	return sum
 }
 
