@@ -261,7 +261,7 @@ func TestRestoreModelRefuses(t *testing.T) {
 	}
 	must.Do(t, os.Remove(file))
 	if err := open(network()); !errors.As(err, &damaged) ||
-		!strings.Contains(err.Error(), "model.safetensors is missing") {
+		!strings.Contains(err.Error(), "model.safetensors: no such file") {
 		t.Error(err)
 	}
 }

@@ -443,7 +443,6 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 			t.Errorf("reading batch %d: the run stands at %+v, in the middle of an update", reads, at)
 		}
 		store := train.Store{Dir: filepath.Join(t.TempDir(), "out")}
-		must.Do(t, store.Prepare())
 		save(t, store, s)
 		next, closeNext := resume(t, store, setup{balance: []int{4, 4}, accumulate: n})
 		next.Steps = steps
