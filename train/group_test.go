@@ -648,23 +648,17 @@ func TestFailureOfOneProcess(t *testing.T) {
 }
 
 func TestAgree(t *testing.T) {
-	facts := func(pairs ...string) (out []train.Fact) {
-		for i := 0; i < len(pairs); i += 2 {
-			out = append(out, train.Fact{Name: pairs[i], Value: pairs[i+1]})
-		}
-		return out
-	}
-	same := facts("--model", "mlp", "--seed", "8")
+	type facts = map[string]string
+	same := facts{"--model": "mlp", "--seed": "8"}
 	for _, row := range []struct {
-		facts [][]train.Fact
+		facts []facts
 		want  string // "" is agreement
 	}{
-		{[][]train.Fact{same, same, same}, ""},
-		{[][]train.Fact{same, same, facts("--seed", "8", "--model", "gpt"),
-			facts("--model", "gpt", "--seed", "9")},
+		{[]facts{same, same, same}, ""},
+		{[]facts{same, same, {"--seed": "8", "--model": "gpt"}, {"--model": "gpt", "--seed": "9"}},
 			"rank 2 has --model gpt, rank 0 has mlp; rank 3 has --seed 9, rank 0 has 8"},
-		{[][]train.Fact{same, facts("--model", "mlp")}, "rank 1 has --seed none, rank 0 has 8"},
-		{[][]train.Fact{facts("--model", "mlp"), same}, "rank 1 has --seed 8, rank 0 has none"},
+		{[]facts{same, {"--model": "mlp"}}, "rank 1 has --seed none, rank 0 has 8"},
+		{[]facts{{"--model": "mlp"}, same}, "rank 1 has --seed 8, rank 0 has none"},
 	} {
 		members := group.Local(len(row.facts))
 		var all sync.WaitGroup

@@ -332,14 +332,9 @@ func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (p
 	return l.Pipe.Step(ctx, b, l.Loss)
 }
 
-// Check returns an error if Run would take no step: the Scaler is in no state to go on from, or an epoch's
-// last batch has fewer rows than there are replicas, and Steps does not end the run before it.
+// Check returns an error if Run would take no step: an epoch's last batch has fewer rows than there are
+// replicas, and Steps does not end the run before it.
 func (l *Loop) Check() error {
-	if l.Scaler != nil {
-		if err := l.Scaler.Validate(); err != nil {
-			return fmt.Errorf("train: the Scaler: %w; want the zero one, or a checkpoint's", err)
-		}
-	}
 	each, rows := max(l.Accumulate, 1), l.Loader.LastBatch()
 	updates := int64((l.Loader.Batches() + each - 1) / each)
 	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.Steps > 0 && l.Steps < updates {
