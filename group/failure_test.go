@@ -38,13 +38,13 @@ func init() {
 			if g.Rank() == victim {
 				forever()
 			}
-			_, err := g.Gather(context.Background(), "models", make([]byte, 1<<20))
+			_, err := group.Meet(context.Background(), g, "models", make([]byte, 1<<20), nil)
 			return err
 		},
 		"panic": atVictim(func(*group.Group) error { panic("a bug") }),
 		"exit":  atVictim(func(*group.Group) error { os.Exit(3); return nil }),
 		"fail": atVictim(func(g *group.Group) error {
-			g.Fail(group.Failure{Stage: 2, MicroBatch: 5, Action: "forward", Message: "not a number"})
+			g.Fail(group.FailedError{Stage: 2, MicroBatch: 5, Action: "forward", Message: "not a number"})
 			return g.Err()
 		}),
 	} {
@@ -54,7 +54,7 @@ func init() {
 				defer c.Close()
 				x := c.Zeros(torch.Float32, 1<<18)
 				// All are there before one of them goes.
-				if _, err := g.Gather(context.Background(), "start", nil); err != nil {
+				if _, err := group.Meet(context.Background(), g, "start", 0, nil); err != nil {
 					return err
 				}
 				say("waiting")
@@ -97,7 +97,7 @@ func TestMemberKilledAtWork(t *testing.T) {
 	for range draws.Pick(1, 3) {
 		victim := rand.Intn(4)
 		cfg := config(t, 4)
-		cfg.Heartbeat, cfg.Silence = heartbeat, 3*heartbeat
+		cfg.Silence = 5 * heartbeat
 		all := job(t, "work", cfg)
 		all[victim].until("at working")
 		time.Sleep(time.Duration(rand.Intn(200)) * time.Millisecond)
@@ -147,7 +147,7 @@ func TestKilledMember(t *testing.T) {
 				}
 				t.Run(name, func(t *testing.T) {
 					cfg := config(t, size)
-					cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, heartbeat, 3*heartbeat
+					cfg.LocalRank, cfg.Silence = victim, 5*heartbeat
 					all := job(t, scenario, cfg)
 					for _, p := range all {
 						p.until("at waiting")
@@ -165,7 +165,7 @@ func TestKilledMember(t *testing.T) {
 func TestStoppedMember(t *testing.T) {
 	for _, victim := range []int{0, 2} { // rank 0 hands on what is for all
 		cfg := config(t, 3)
-		cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 200*time.Millisecond, 2*time.Second
+		cfg.LocalRank, cfg.Silence = victim, 2*time.Second
 		all := job(t, "receive", cfg)
 		for _, p := range all {
 			p.until("at waiting")
@@ -185,7 +185,7 @@ func TestMemberThatEnds(t *testing.T) {
 				continue
 			}
 			cfg := config(t, 3)
-			cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, heartbeat, 3*heartbeat
+			cfg.LocalRank, cfg.Silence = victim, 5*heartbeat
 			all := job(t, scenario, cfg)
 			all[victim].until("at waiting")
 			othersSay(t, all, victim, time.Now(), heartbeat, fmt.Sprintf(want, victim))
@@ -207,13 +207,13 @@ func TestCallsAfterClose(t *testing.T) {
 		if _, err := g.Send(x, 1-g.Rank(), 1); err == nil {
 			t.Error("a send after Close goes on")
 		}
-		if _, err := g.Gather(context.Background(), "models", nil); err == nil {
+		if _, err := group.Meet(context.Background(), g, "models", 0, nil); err == nil {
 			t.Error("a gather after Close goes on")
 		}
 		if err := g.Close(); err != nil {
 			t.Errorf("Close again: %v", err)
 		}
-		g.Fail(group.Failure{Message: "late"})
+		g.Fail(group.FailedError{Message: "late"})
 	}
 }
 
@@ -238,7 +238,7 @@ func TestGroupsLeaveNoThreadAndNoConnection(t *testing.T) {
 		all := inProcess(t, cfg)
 		none(t, each(all, exchange))
 		if i%2 == 1 {
-			all[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "enough"})
+			all[1].Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: "enough"})
 		}
 		for _, err := range each(all, func(g *group.Group) error { return g.Close() }) {
 			if err != nil && i%2 == 0 {

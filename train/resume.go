@@ -69,7 +69,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 		}
 	}
 	problem := cmp.Or(c.damageOf(mine)...)
-	err = group.Agree(ctx, s.Group, "train: files checked", problem)
+	_, err = group.Meet(ctx, s.Group, "train: files checked", 0, problem)
 	if another := (*group.MemberError)(nil); problem != nil || errors.As(err, &another) {
 		err = &DamagedError{c.Path, err}
 	}
@@ -174,7 +174,7 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 // checkpoint's. After an error while tensors are read the model is unusable. In a group it is collective.
 func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
 	err := cmp.Or(c.checkTensors(p.Model()), c.checkModel())
-	if err := group.Agree(context.Background(), c.group, "train: model checked", err); err != nil {
+	if _, err := group.Meet(context.Background(), c.group, "train: model checked", 0, err); err != nil {
 		return err
 	}
 	return c.restore(p.Model(), nil, nil)
@@ -211,7 +211,8 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 	if err != nil {
 		err = fmt.Errorf("train: restoring from %s: %w", c.Path, err)
 	}
-	return group.Agree(context.Background(), c.group, "train: checkpoint restored", err)
+	_, err = group.Meet(context.Background(), c.group, "train: checkpoint restored", 0, err)
+	return err
 }
 
 // reader reads tensors of a checkpoint.

@@ -88,7 +88,7 @@ func (s Store) Prepare() error {
 			"that all "+
 			"processes share", s.Group.Rank(), s.Dir)
 	}
-	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)
+	_, err = group.Meet(context.Background(), s.Group, "train: directory of checkpoints seen", 0, err)
 	if s.Group.Rank() == 0 { // Lock removes it as a leftover
 		if failed := os.Remove(filepath.Join(s.Dir, probe)); !errors.Is(failed, fs.ErrNotExist) {
 			err = cmp.Or(err, failed)

@@ -53,7 +53,7 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"},
 			group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
 		{nil, []string{"--rank", "0", "--processes", "1", "--silence", "10s"},
-			group.Config{Size: 1, Silence: 10 * time.Second, Heartbeat: 2 * time.Second}, 1},
+			group.Config{Size: 1, Silence: 10 * time.Second}, 1},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
