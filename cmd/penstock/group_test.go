@@ -79,9 +79,8 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		args        []string
 		want        string
 	}{
-		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to ` +
-			`65535`},
-		{with("RANK", "4"), nil, `environment variable RANK is "4": WORLD_SIZE is 4; want 0 to 3`},
+		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to 3`},
+		{with("RANK", "4"), nil, `environment variable RANK is "4"; want a whole number from 0 to 3`},
 		{nil, []string{"--rank", "1"}, "--rank and --processes: want both"},
 		{nil, []string{"--processes", "2"}, "--rank and --processes: want both"},
 		{nil, []string{"--rank", "2", "--processes", "2"}, "--rank 2: there are --processes 2; want 0 to 1"},
