@@ -390,8 +390,8 @@ func ExampleTry() {
 	defer c.Close()
 	a := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
 	fmt.Println(torch.Values[float32](c.Mm(a, a)))
-	fmt.Println(torch.Try(func() { c.Mm(a, c.Ones(torch.Float32, 3, 2)) }))
+	fmt.Println(torch.Try(func() { c.Reshape(a, 3, 2) }))
 	// Output:
 	// [7 10 15 22]
-	// aten::mm(float32[2,2], float32[3,2]): mat1 and mat2 shapes cannot be multiplied (2x2 and 3x2)
+	// aten::reshape(float32[2,2]): shape '[3, 2]' is invalid for input of size 4
 }
