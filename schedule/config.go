@@ -19,7 +19,7 @@ func (g Generator) Make(c Config) (*Program, error) {
 	}
 	p, err := g(c)
 	if err == nil {
-		err = Check(p, Limits{})
+		err = Check(p)
 	}
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func Fixed(p *Program) Generator {
 }
 
 func (p *Program) adapted(c Config) (*Program, error) {
-	if err := Check(p, Limits{}); err != nil {
+	if err := Check(p); err != nil {
 		return nil, err
 	}
 	out, placement, err := c.program()
@@ -52,7 +52,7 @@ func (p *Program) adapted(c Config) (*Program, error) {
 		return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", own, placement)
 	}
 	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" &&
-		Check(given, Limits{}) == nil {
+		Check(given) == nil {
 		return given, nil
 	}
 	out.Capacity = given.Capacity

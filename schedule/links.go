@@ -104,7 +104,7 @@ func NewSimulation(p *Program) (*Simulation, error) {
 			return s, nil
 		}
 	}
-	c.progress(false)
+	c.progress()
 	return nil, c.err()
 }
 
@@ -113,7 +113,7 @@ func (g *Graph) simulation() *Simulation {
 	s := &Simulation{program: g.program, order: make([]simulated, 0, len(g.Actions))}
 	place := make([]int32, len(g.Actions)) // by id: the place in the order, from 1
 	ways := map[[2]int]int32{}
-	g.advance(false, func(id int, deps []int) {
+	g.advance(func(id int, deps []int) {
 		a, w := g.Actions[id], g.Worker[id]
 		e := simulated{worker: int32(w), at: int32(g.place(id))}
 		if a.Kind.Transfer() {

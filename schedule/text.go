@@ -203,7 +203,7 @@ func ParseCSV(text string) (*Program, error) {
 			"0F0,0F1,0B0,0B1", line+1)
 	}
 	p.fill(p.Workers)
-	if Check(p, Limits{}) == nil {
+	if Check(p) == nil {
 		p.meet()
 	}
 	return p, nil
@@ -232,7 +232,7 @@ func parseCSVAction(text string) (a Action, err error) {
 // torch.distributed.pipelining loads as "compute_only". It adds transfers and reductions itself, and
 // has no recomputations. The error is that of [Check].
 func (p *Program) CSV() (string, error) {
-	if err := Check(p, Limits{}); err != nil {
+	if err := Check(p); err != nil {
 		return "", err
 	}
 	var b strings.Builder

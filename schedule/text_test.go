@@ -155,7 +155,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("-first +again:\n%s", diff)
 		}
 		// Whatever was read can be judged.
-		if p.Stages*p.MicroBatches < 1000 && schedule.Check(p, schedule.Limits{}) == nil {
+		if p.Stages*p.MicroBatches < 1000 && schedule.Check(p) == nil {
 			schedule.InFlight(p, nil)
 		}
 	})

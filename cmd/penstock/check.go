@@ -305,7 +305,7 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	}
 	program, err := schedule.Load(string(text))
 	if err == nil {
-		err = schedule.Check(program, schedule.Limits{})
+		err = schedule.Check(program)
 	}
 	var found schedule.Violations
 	switch {

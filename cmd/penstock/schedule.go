@@ -235,7 +235,7 @@ torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 			if err != nil {
 				return err
 			}
-			if err := schedule.Check(p, schedule.Limits{}); err != nil {
+			if err := schedule.Check(p); err != nil {
 				return fmt.Errorf("%s: %s", inputName(args[0]), message(err))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run: %s on %s, %s\n%s",
