@@ -14,8 +14,8 @@ func (p *Plan) Step() time.Duration {
 	if !predicted {
 		return 0
 	}
-	step, _, _ := schedule.Links{}.Predict(p.Program, duration)
-	return step
+	step, _ := schedule.Simulate(p.Program, duration)
+	return step.Makespan()
 }
 
 // Timeline is the predicted timeline of a step, of the program with the predicted times of its actions,

@@ -75,8 +75,8 @@ func (c Config) program() (*Program, []int, error) {
 		return nil, nil, err
 	}
 	placement := c.Worker
-	if placement == nil {
-		placement, _ = Loop(c.Stages, c.Stages)
+	for s := 0; c.Worker == nil && s < c.Stages; s++ {
+		placement = append(placement, s)
 	}
 	used := make([]bool, c.Stages)
 	for s, w := range placement {

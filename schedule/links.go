@@ -211,23 +211,3 @@ func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeli
 	})
 	return t, nil
 }
-
-// Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
-// in which workers are idle, on average. It keeps no timeline.
-func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration,
-	idle float64, err error) {
-	s, err := NewSimulation(p)
-	if err != nil {
-		return 0, 0, err
-	}
-	var busy float64
-	makespan = s.Run(duration, l, func(w, at int, start, end time.Duration) {
-		if p.Workers[w][at].Kind != Reduce {
-			busy += float64(end - start)
-		}
-	})
-	if makespan > 0 {
-		idle = max(0, 1-busy/(float64(makespan)*float64(len(p.Workers))))
-	}
-	return makespan, idle, nil
-}

@@ -303,7 +303,7 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	case err != nil:
 		return err
 	}
-	program, err := schedule.Load(string(text))
+	program, err := schedule.Parse(string(text))
 	if err == nil {
 		err = schedule.Check(program)
 	}

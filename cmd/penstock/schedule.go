@@ -212,7 +212,7 @@ func idle(t schedule.Timeline) (sum float64) {
 
 // heldText lists the micro-batches that each device holds.
 func heldText(p *schedule.Program) string {
-	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p, nil)), "[]") + "\n"
+	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p)), "[]") + "\n"
 }
 
 func newScheduleCheck() *cobra.Command {
@@ -230,7 +230,7 @@ torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 		Args: filesNamed("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program, error) {
-				return schedule.Load(string(text))
+				return schedule.Parse(string(text))
 			})
 			if err != nil {
 				return err
@@ -347,9 +347,9 @@ func (s *scheduleShape) compare(line *comparedSchedule, of schedule.Schedule, li
 	if err != nil {
 		return err
 	}
-	makespan, idle, err := links.Predict(p, takes)
-	line.Makespan, line.Bubble = float64(makespan)/float64(scheduleUnit), idle
-	for _, n := range schedule.InFlight(p, nil) {
+	timeline, err := links.Simulate(p, takes)
+	line.Makespan, line.Bubble = float64(timeline.Makespan())/float64(scheduleUnit), idle(timeline)
+	for _, n := range schedule.InFlight(p) {
 		line.Held = append(line.Held, float64(n)/float64(line.Virtual))
 	}
 	return err
