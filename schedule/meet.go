@@ -33,13 +33,14 @@ func (p *Program) meet() {
 	m := &meeting{Graph: free.index(), home: p.Placement(), out: make([][]Action, len(p.Workers))}
 	m.next = slices.Clone(m.First[:len(p.Workers)])
 	m.ahead = make([]bool, len(m.Actions))
+	for w := range p.Workers {
+		m.ready = append(m.ready, w)
+	}
 	for waiting := true; waiting; waiting = m.breakCircle() {
-		for again := true; again; {
-			again = false
-			for w := range p.Workers {
-				for m.step(w) {
-					again = true
-				}
+		for n := len(m.ready); n > 0; n = len(m.ready) {
+			w := m.ready[n-1]
+			m.ready = m.ready[:n-1]
+			for m.step(w) {
 			}
 		}
 	}
@@ -53,6 +54,7 @@ type meeting struct {
 	ahead []bool     // by id: received ahead
 	out   [][]Action // by worker: what it has done
 	home  []int      // by stage: its worker
+	ready []int      // workers that may be able to go on
 
 	// By id, where links hold any number of values; nil until it is asked for (foresee).
 	ends []time.Duration
@@ -110,6 +112,7 @@ func (m *meeting) step(w int) bool {
 			return false
 		}
 		m.do(other, a.Matching())
+		m.ready = append(m.ready, other)
 	}
 	m.do(w, a)
 	return true
@@ -182,5 +185,6 @@ func (m *meeting) breakCircle() bool {
 	m.ahead[m.receiveOf(send)] = true
 	m.out[to] = append(m.out[to], send.Matching())
 	m.do(m.home[send.Stage], send)
+	m.ready = append(m.ready, m.home[send.Stage], to)
 	return true
 }
