@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/nn"
@@ -76,7 +75,7 @@ func (p *Pipe) connectReplicas() error {
 	if p.cfg.Replicas <= 1 {
 		return nil
 	}
-	each := group.MaxTag / 2 / len(p.stages)
+	each := link.MaxTag / 2 / len(p.stages)
 	for i, s := range p.stages {
 		var ranks []int
 		for k := range p.cfg.Replicas {
@@ -84,7 +83,7 @@ func (p *Pipe) connectReplicas() error {
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
 		l, err := link.NewRemote(p.cfg.Group, ranks, values,
-			link.Tags{First: group.MaxTag/2 + i*each, Count: each})
+			link.Tags{First: link.MaxTag/2 + i*each, Count: each})
 		if err != nil {
 			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values,
 				len(ranks), err)

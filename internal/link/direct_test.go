@@ -65,7 +65,7 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 		m := &member{group: g}
 		var err error
 		if m.remote, err = link.NewRemote(transport, worker, chunks,
-			link.Tags{Count: group.MaxTag}); err != nil {
+			link.Tags{Count: link.MaxTag}); err != nil {
 			t.Fatal(err)
 		}
 		copies := 0
@@ -75,7 +75,7 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end},
 				g.Failed(),
 				func(err error) {
-					g.Fail(group.Failure{Stage: -1, MicroBatch: -1,
+					g.Fail(group.FailedError{Stage: -1, MicroBatch: -1,
 						Message: err.Error()})
 				}, meet(g))
 			m.remote.SetDirect(m.direct, worker)
@@ -151,7 +151,7 @@ func TestDirect(t *testing.T) {
 					defer l.Free()
 					failed := func(err error) {
 						t.Errorf("%v (%v)", err, members[w].group.Err())
-						members[w].group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+						members[w].group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 					}
 					// the action that is looked at, and receives that were expected and are to come
 					next, expected := 0, 0
@@ -258,7 +258,7 @@ func TestDirectRefuses(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), row.want) {
 					t.Errorf("got %v, want %s", err, row.want)
 				}
-				m.group.Fail(group.Failure{Stage: 1, MicroBatch: row.first, Message: fmt.Sprint(err)})
+				m.group.Fail(group.FailedError{Stage: 1, MicroBatch: row.first, Message: fmt.Sprint(err)})
 				return nil
 			})
 		})
@@ -269,7 +269,7 @@ func TestDirectRefuses(t *testing.T) {
 // opening of a way that the other end does not open. A communicator that fails is a failure of all.
 func TestDirectEndsWithTheGroup(t *testing.T) {
 	torchtest.Check(t)
-	failure := group.Failure{Stage: 3, MicroBatch: 4, Action: "forward", Message: "a layer has failed"}
+	failure := group.FailedError{Stage: 3, MicroBatch: 4, Action: "forward", Message: "a layer has failed"}
 	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 	for name, fabric := range map[string]*linktest.Fabric{
 		"nothing is sent": {},
@@ -326,7 +326,7 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 		g := group.Local(2)
 		d, err := link.Connect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(),
 			func(err error) {
-				g[0].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+				g[0].Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 			}, meet(nil))
 		if err != nil {
 			t.Fatal(err)
@@ -520,7 +520,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 	var values [][]byte
 	var needs [2]int
 	for rank, g := range group.Local(2) {
-		remote := must.Get(link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: group.MaxTag}))(t)
+		remote := must.Get(link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: link.MaxTag}))(t)
 		end := link.End{Device: torch.CPU(rank), Copies: func() streams.Stream { return copies[rank] }}
 		comms := &noted{own: own, values: &values, sends: map[int]bool{}, needs: &needs, faults: &faults}
 		ways := []schedule.Edge{{From: 0, To: 1}}
