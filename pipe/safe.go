@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -114,7 +115,7 @@ func (l *ledger) note(id int) {
 			total += l.r.parcels[receive]
 		}
 	}
-	if g.beside(l.worker, id) {
+	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // the others go on beside the worker
 		l.sums = max(l.sums, l.r.p.stages[a.Stage].reduction())
 	}
 	l.most = max(l.most, total+l.sums)
