@@ -23,8 +23,6 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 		r.backward(c, a)
 	case schedule.BackwardWeight:
 		r.state(a).execution.Weights(c)
-	case schedule.Reduce:
-		return r.reduce(c, a)
 	case schedule.SendActivation:
 		return r.sendActivation(c, a)
 	case schedule.ReceiveActivation:

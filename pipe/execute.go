@@ -158,19 +158,14 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		if hold(worker, id); !r.await(id) {
 			break
 		}
-		if g.beside(worker, id) {
-			beside.begin(c.Device(), r.p.cfg.Threads, current)
+		if current.Kind == schedule.Reduce {
+			beside.begin(current)
 			ledger.note(id)
 			r.finish(id)
 			continue
 		}
-		do := r.do
-		if current.Kind == schedule.Reduce {
-			do = beside.last
-			beside.wait()
-		}
 		mark()
-		if err := do(c, current); err != nil {
+		if err := r.do(c, current); err != nil {
 			r.failAt(current, "", err)
 			break
 		}
@@ -196,9 +191,11 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e := &r.events[worker][i]
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
-	r.events[worker] = append(r.events[worker], beside.events...)
-	slices.SortStableFunc(r.events[worker],
-		func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	if r.record {
+		r.events[worker] = append(r.events[worker], beside.events...)
+		slices.SortStableFunc(r.events[worker],
+			func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	}
 	finished = true
 }
 
