@@ -149,7 +149,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.SetSeed(torch.Mix(c.seed, c.hash))
 	var from uint64
 	if c.trace {
-		from = torch.Sequence()
+		from = engine.Sequence()
 	}
 	in := xs
 	if c.skips != nil {
@@ -171,7 +171,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 		if length > 0 {
 			name = string(c.path)
 		}
-		c.spans = append(c.spans, span{name, from, torch.Sequence()})
+		c.spans = append(c.spans, span{name, from, engine.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash

@@ -56,7 +56,7 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 		loss = l.Forward(c, outputs[0], targets[0])
 	}
 	c.running = running
-	if loss == nil || loss.Freed() || loss.Dims() != 0 {
+	if loss == nil || loss.Freed() || len(loss.Shape()) != 0 {
 		c.fail("loss", both, "a loss must be a number, a tensor without dimensions; it is %v", loss)
 	}
 	return loss
