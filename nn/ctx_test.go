@@ -345,7 +345,7 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 	}{
 		"Linear": {nn.NewLinear(6, 3), rows, half},
 		"Conv2d": {nn.NewConv2d(2, 3, nn.Square(3), nn.ConvConfig{}), image, half},
-		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
+		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{}),
 			image, half},
 		"BatchNorm without parameters": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true,
 			NoRunningStats: true}), image, half},

@@ -251,10 +251,10 @@ func TestExtras(t *testing.T) {
 	build := func() *nn.Sequential {
 		use := func() nn.Layer {
 			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				if n := c.Extras()["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
+				if n := c.Extras["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
 					panic(fmt.Sprint("names are ", n))
 				}
-				return c.Tanh(c.MulScalar(x, c.Extras()["scale"].(float64)))
+				return c.Tanh(c.MulScalar(x, c.Extras["scale"].(float64)))
 			})
 		}
 		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
