@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 
@@ -45,8 +44,7 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train (also what --validate holds out), or all",
-		partTest, "train", "all")
+	word(s, &part, "part", partTest, "`PART` of the data: test, train or all", partTest, "train", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -107,11 +105,10 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data
 		}
 		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
 		if _, err = toml.DecodeFile(file, &run); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
-				"trained on", file)
+			err = errors.New("there is none")
 		}
 		if err != nil {
-			return nil, nil, badUsage("%s: %w", file, err)
+			return nil, nil, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
 		}
 		if f.dataName = run.Data; !s.Changed("data-dir") {
 			f.dataDir = run.Dir
@@ -261,7 +258,7 @@ func (f *predictFlags) openTokenizer(run train.Recipe) (err error) {
 func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
 	info := inputs.Info()
 	line.File, line.Row = inputs.Source(i)
-	if slices.ContainsFunc(output, func(x float32) bool { return !(math.Abs(float64(x)) <= math.MaxFloat32) }) {
+	if slices.ContainsFunc(output, func(x float32) bool { return x-x != 0 }) { // infinite, or no number
 		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
 			"diverged, or the input is far from what it was trained on", line.File, line.Row)
 	}

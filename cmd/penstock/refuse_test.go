@@ -91,7 +91,7 @@ func TestRefuses(t *testing.T) {
 		{train("--devices", "cpu:99999"), exitUsage, []string{"cpu:99999"}},
 
 		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "at least 1"}},
-		{train("--threads", "257"), exitUsage, []string{"--threads 257", "at most 256"}},
+		{train("--threads", "257"), exitUsage, []string{"--threads 257", "a number from 1 to 256"}},
 		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage,
 			[]string{"--warmup 2", "cosine", "only 2 steps"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9", "cosine"}},
