@@ -90,10 +90,10 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 
 // checkOut refuses an --out that cannot be written or is an input, before anything is computed for it.
 func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
-	if err := keepInputs(cmd.InOrStdin(), "out", out, inputs...); err != nil {
-		return err
+	if standardOutput(cmd, out) != nil {
+		return nil
 	}
-	return probeOut(cmd, out)
+	return probe("out", out, inputs...)
 }
 
 // chainTitle is the model of a chain and its batch, or its file.
