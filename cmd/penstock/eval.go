@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
-	"penstock.example/internal/system"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
 )
@@ -50,13 +49,15 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		var set data.Dataset
 		t, err := f.open(cmd, args[0], func(t *trained) error {
-			training, test, err := openData(cmd, t, &of)
+			sets, err := openData(cmd, t, &of)
 			if err != nil {
 				return err
 			}
-			set = map[string]data.Dataset{partTest: test, "train": training}[part]
-			if part == "all" {
-				set = data.Join(training, test)
+			switch set = sets.test; part {
+			case "train":
+				set = sets.training
+			case "all":
+				set = data.Join(sets.training, sets.test)
 			}
 			return fitsTrained(set.Info(), t.recipe.Samples)
 		})
@@ -95,7 +96,7 @@ type evalLine struct {
 }
 
 // openData opens the data of flags. What they leave out is as in the run, unless they name other data.
-func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data.Dataset, err error) {
+func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err error) {
 	if s := cmd.Flags(); !s.Changed("data") {
 		var run struct {
 			Data     string
@@ -108,7 +109,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data
 			err = errors.New("there is none")
 		}
 		if err != nil {
-			return nil, nil, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
+			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
 		}
 		if f.dataName = run.Data; !s.Changed("data-dir") {
 			f.dataDir = run.Dir
@@ -122,12 +123,10 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data
 	}
 	of := modelFlags{modelName: t.recipe.Model.Name, dataFlags: *f}
 	if err := of.check(cmd.Flags()); err != nil {
-		return nil, nil, err
+		return sets, err
 	}
 	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
-	training, test, err = data.Open(of.dataName, of.dataDir, of.data)
-	system.TrimProcess() // reading took more than what was read
-	return training, test, ofData(err)
+	return of.open()
 }
 
 // fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.

@@ -115,17 +115,15 @@ func (j *job) close() error {
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	sets, err := j.read()
 	if err != nil {
-		return wrongInput(err)
+		return err
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	o, settings, err := j.fit(info)
+	m, err := j.measured(&info)
 	if err != nil {
 		return err
 	}
-	if j.model, err = models.New(j.modelName, o); err != nil {
-		return j.misfit(err)
-	}
+	j.model = m.Sequential
 	if err := freeze(j.model, j.weights.trainOnly); err != nil {
 		return err
 	}
@@ -149,7 +147,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		optimizer["group"] = j.groups
 	}
 	j.recipe = train.Recipe{
-		Model:     train.Choice{Name: j.modelName, Settings: settings},
+		Model:     train.Choice{Name: j.modelName, Settings: m.chosen},
 		Data:      train.Choice{Name: j.dataName, Settings: described},
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
 		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,

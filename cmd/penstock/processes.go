@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/system"
 	"penstock.example/pipe"
@@ -26,9 +25,6 @@ import (
 // a process is elsewhere: with a model, a pipe, a loop and devices of its own. They share the data set.
 //
 //	penstock train --replicas 2 --stages 2      process 0   member 0: cpu:0 cpu:1   member 1: cpu:2 cpu:3
-
-// datasets are the training and the test data of a run.
-type datasets struct{ training, test data.Dataset }
 
 // heartbeats is how often a process says that it is alive in the time of --silence.
 const heartbeats = 5
@@ -155,11 +151,7 @@ func (o *runOptions) asMember(config pipe.Config) pipe.Config {
 
 // members are the options of the members of the group that are in this process.
 func (o runOptions) members() (all []runOptions) {
-	o.read = sync.OnceValues(func() (out datasets, err error) {
-		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
-		system.TrimProcess() // reading needs temporary memory
-		return out, ofData(err)
-	})
+	o.read = sync.OnceValues(o.open)
 	within := make([]*group.Group, o.here)
 	if o.grouped && o.here == o.member.Size {
 		within = group.Local(o.here)

@@ -18,7 +18,6 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
-	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -249,17 +248,15 @@ func (f *searchFlags) samples(stderr io.Writer) (*data.Info, error) {
 		return nil, nil
 	}
 	of.data.OnText = showText(stderr)
-	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
+	sets, err := of.open()
 	if err != nil {
-		return nil, wrongInput(ofData(err))
+		return nil, err
 	}
-	system.TrimProcess() // reading took more than what was read
-	if n := training.Len(); f.batch > n {
-		return nil, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch,
-			of.dataName, n)
+	if n := sets.training.Len(); f.batch > n {
+		err = badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch, of.dataName, n)
 	}
-	info := training.Info()
-	return &info, nil
+	info := sets.training.Info()
+	return &info, err
 }
 
 // thisMachine is a CPU with threads that its devices share.
