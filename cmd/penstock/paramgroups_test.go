@@ -42,8 +42,8 @@ func TestParameterGroups(t *testing.T) {
 			`resume with the --group of then`)
 	for text, part := range map[string]string{
 		"fc.*":         `--group "fc.*": want PATTERN:scale=X,weight-decay=W`,
-		":scale=1":     "want PATTERN",
-		"*:scale=-1":   "finite and not negative",
+		":scale=1":     "want a pattern of names",
+		"*:scale=-1":   "--group [*:scale=-1]: want a pattern of names",
 		"*:scale=0":    "want PATTERN",
 		"*:momentum=1": "want PATTERN",
 		"body.*:scale=0.1": "--group body.*:scale=0.1: no parameter of mlp has such a name, of which " +
