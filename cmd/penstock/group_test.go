@@ -121,7 +121,7 @@ func TestFactsOfARun(t *testing.T) {
 		return out
 	}
 	plain := of()
-	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "" || got["--model"] != "mlp" {
+	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "1" || plain["--lr"] != "" || got["--model"] != "mlp" {
 		t.Errorf("with --seed 7 %v, without %v", got, plain)
 	}
 	if a, b := of("--out", "a", "--trace", "b.json"), of("--out", "c", "--trace", "d.json", "--format",

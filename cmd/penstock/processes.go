@@ -179,15 +179,17 @@ var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "das
 // facts lists the flags that must be equal in all processes of a run. Of paths only whether they are given
 // is compared: of a file with a schedule its program, and of --config and --plan the flags in the file.
 func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
-	s.Visit(func(f *pflag.Flag) {
+	s.VisitAll(func(f *pflag.Flag) {
 		text := f.Value.String()
 		switch v, _ := f.Value.(*value); {
 		case slices.Contains(localFlags, f.Name):
 			return
 		case f.Name == "schedule" && o.program != "":
 			text = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(o.program)))
-		case f.Name != "schedule" && v != nil && v.path && text != auto:
+		case f.Name != "schedule" && f.Changed && v != nil && v.path && text != auto:
 			text = "a path"
+		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue):
+			text = "" // a default that depends on other flags
 		}
 		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
 	})
