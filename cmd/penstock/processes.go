@@ -30,9 +30,6 @@ import (
 // datasets are the training and the test data of a run.
 type datasets struct{ training, test data.Dataset }
 
-// heartbeats is how often a process says that it is alive in the time of --silence.
-const heartbeats = 5
-
 // config is the place of this process in its group, by the environment. Flags come before its variables.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.Config, error) {
 	set := map[string]string{}
@@ -53,7 +50,7 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.
 		err = badUsage("environment variable %s; --processes, --rank and --rendezvous come before the "+
 			"environment", message(err))
 	}
-	cfg.Timeout, cfg.Silence, cfg.Heartbeat = f.joinTimeout, f.silence, f.silence/heartbeats
+	cfg.Timeout, cfg.Silence = f.joinTimeout, f.silence
 	return cfg, err
 }
 
@@ -176,9 +173,10 @@ func isPeerFailure(err error) bool {
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
 	"config"}
 
-// facts lists the flags that must be equal in all processes of a run. Of paths only whether they are given
+// facts are the flags that must be equal in all processes of a run. Of paths only whether they are given
 // is compared: of a file with a schedule its program, and of --config and --plan the flags in the file.
-func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
+func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
+	out := map[string]string{}
 	s.VisitAll(func(f *pflag.Flag) {
 		text := f.Value.String()
 		switch v, _ := f.Value.(*value); {
@@ -191,7 +189,7 @@ func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
 		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue):
 			text = "" // a default that depends on other flags
 		}
-		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
+		out["--"+f.Name] = text
 	})
 	return out
 }
@@ -226,7 +224,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 // failGroup tells the other processes that this one cannot go on.
 func (j *job) failGroup(err error) {
 	if j.group != nil && err != nil {
-		j.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: message(err)})
+		j.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
 	}
 }
 
@@ -236,11 +234,11 @@ func (j *job) agree(ctx context.Context, _ io.Writer) error {
 		return nil
 	}
 	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
-	err := train.Agree(ctx, j.group, append(slices.Clip(j.common), train.Fact{Name: "penstock", Value: ownVersion()},
-		train.Fact{Name: "libtorch", Value: torch.Version()},
-		train.Fact{Name: "data with the fingerprint", Value: fmt.Sprint(described["fingerprint"])}))
-	var differ *train.DisagreementError
-	if errors.As(err, &differ) {
+	facts := maps.Clone(j.common)
+	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
+	facts["data with the fingerprint"] = fmt.Sprint(described["fingerprint"])
+	err := train.Agree(ctx, j.group, facts)
+	if differ := (*train.DisagreementError)(nil); errors.As(err, &differ) {
 		return wrongInput(err)
 	}
 	return err

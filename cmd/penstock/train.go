@@ -187,7 +187,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err := j.measures.test(step, tested); err != nil {
 		return err
 	}
-	sum, err := train.ParamsSHA256In(j.group, j.model)
+	sum, err := train.ParamsSHA256(j.group, j.model)
 	if err != nil {
 		return err
 	}
