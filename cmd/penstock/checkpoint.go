@@ -88,7 +88,7 @@ tensors with their types, shapes and sizes. Only state.json is read.
 		if err != nil {
 			return result{}, err
 		}
-		c := found.Contents()
+		c := checkpointLine{found.Path, found.Contents}
 		return result{line: c, text: func(w io.Writer) {
 			var recipe bytes.Buffer
 			json.Indent(&recipe, c.Recipe, "", "  ") // it was read from JSON
@@ -96,18 +96,28 @@ tensors with their types, shapes and sizes. Only state.json is read.
 				"counted from 0\n\nrecipe: %s\n\n", c.Path, c.Step, c.Position.Batch, c.Position.Epoch,
 				&recipe)
 			row(w, "FILE", "BYTES", "TENSORS", "SHA256")
-			for _, f := range c.Files {
-				row(w, f.Name, f.Bytes, len(f.Tensors), f.SHA256)
+			files := slices.Sorted(maps.Keys(c.Files))
+			for _, name := range files {
+				f := c.Files[name]
+				row(w, name, f.Bytes, len(f.Tensors), f.SHA256)
 			}
 			fmt.Fprintln(w)
 			row(w, "TENSOR", "TYPE", "SHAPE", "BYTES", "FILE")
-			for _, f := range c.Files {
-				for _, x := range f.Tensors {
-					row(w, x.Name, x.DType, x.Shape, x.Bytes, f.Name)
+			for _, name := range files {
+				tensors := c.Files[name].Tensors
+				for _, tensor := range slices.Sorted(maps.Keys(tensors)) {
+					x := tensors[tensor]
+					row(w, tensor, x.DType, x.Shape, x.Bytes(), name)
 				}
 			}
 		}}, nil
 	})
+}
+
+// checkpointLine is the JSON of a checkpoint.
+type checkpointLine struct {
+	Path string `json:"path"`
+	train.Contents
 }
 
 func newCheckpointVerify() *cobra.Command {
@@ -128,7 +138,7 @@ If a file is missing or damaged the exit code is 1.
 				return fmt.Errorf("checkpoint %s is damaged:\n%w", c.Path, errors.Join(damage...))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was written: step %d, %d files\n", c.Path,
-				c.Step, len(c.Contents().Files))
+				c.Step, len(c.Files))
 			return err
 		},
 	}
@@ -162,7 +172,7 @@ The files are checked first: of a damaged model nothing is written.
 			if err != nil {
 				return err
 			}
-			if err := checkOut(cmd, out, c.Files()...); err != nil {
+			if err := checkOut(cmd, out, c.Paths()...); err != nil {
 				return err
 			}
 			count, stream := 0, standardOutput(cmd, out)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/plan"
 	"penstock.example/torch"
@@ -97,10 +98,10 @@ func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 			l, err := timeTrips(from, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
 				target := torch.NewCtx(torch.Options{Device: to})
 				defer target.Close()
-				start := target.Moment()
+				start := engine.Now(target)
 				defer start.Free()
 				target.CopyHere(t)
-				end := target.Moment()
+				end := engine.Now(target)
 				defer end.Free()
 				target.Synchronize()
 				return end.Since(start), nil

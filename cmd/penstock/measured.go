@@ -65,7 +65,7 @@ func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Conf
 	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
 	measured, err := train.Measure(cmd.Context(), m.Sequential, train.MadeUp(m.samples, rows, config.Seed),
-		train.MeasureConfig{Batch: rows, Profile: config, Loss: config.Loss})
+		train.MeasureConfig{Batch: rows, Profile: config})
 	show.end()
 	if err == nil {
 		warnOfTiming(cmd.ErrOrStderr(), measured.Timing)

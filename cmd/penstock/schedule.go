@@ -189,7 +189,7 @@ func programSize(p *schedule.Program) string {
 
 // heldText lists the micro-batches that each device holds.
 func heldText(p *schedule.Program) string {
-	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p, nil)), "[]") + "\n"
+	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p)), "[]") + "\n"
 }
 
 func newScheduleCheck() *cobra.Command {
@@ -207,12 +207,12 @@ torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 		Args: filesNamed("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program, error) {
-				return schedule.Load(string(text))
+				return schedule.Parse(string(text))
 			})
 			if err != nil {
 				return err
 			}
-			if err := schedule.Check(p, schedule.Limits{}); err != nil {
+			if err := schedule.Check(p); err != nil {
 				return fmt.Errorf("%s: %s", inputName(args[0]), message(err))
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), "the program can run: ", programSize(p), "\n", heldText(p))
@@ -321,10 +321,10 @@ func (l *comparedSchedule) byTimes(s scheduleShape, of schedule.Schedule, links 
 	if err != nil {
 		return err
 	}
-	makespan, idle, err := links.Predict(p,
+	timeline, err := links.Simulate(p,
 		func(a schedule.Action) time.Duration { return s.duration(a) / time.Duration(l.Virtual) })
-	l.Makespan, l.Bubble = float64(makespan)/float64(scheduleUnit), idle
-	for _, n := range schedule.InFlight(p, nil) {
+	l.Makespan, l.Bubble = float64(timeline.Makespan())/float64(scheduleUnit), idle(timeline)
+	for _, n := range schedule.InFlight(p) {
 		l.Held = append(l.Held, float64(n)/float64(l.Virtual))
 	}
 	return err

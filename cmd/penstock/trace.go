@@ -37,7 +37,7 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 		return err
 	}
 	if j.from != nil {
-		inputs = append(inputs, j.from.Files()...)
+		inputs = append(inputs, j.from.Paths()...)
 	}
 	j.trace.file = j.traceFile
 	return probe("trace", j.traceFile, inputs...)

@@ -194,8 +194,7 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
 	}
 	r := begin(t, nil, launched(3, args...)...)
-	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are " +
-		"3: want a plan for --devices 3 or more"; r.end(t) != exitUsage ||
+	if want := "3 processes share 2 devices, and one device is in one process"; r.end(t) != exitUsage ||
 		!strings.Contains(r.stderr.String(), want) {
 		t.Errorf("want %q in %s", want, r.stderr)
 	}

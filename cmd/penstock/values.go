@@ -208,10 +208,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &value) {
 		cause := errors.Unwrap(value)
 		var number *strconv.NumError
-		if errors.As(cause, &number) { // flags of package pflag's own types
-			cause = map[string]error{"ParseBool": errors.New("want true or false"),
-				"ParseInt":  errors.New("want a whole number"),
-				"ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
+		if errors.As(cause, &number) { // of package pflag's own types
+			cause = errors.New("want a " + value.GetFlag().Value.Type())
 		}
 		return badUsage("--%s %s: %s; see %s --help", value.GetFlag().Name, quoted(value.GetValue()),
 			message(cause), cmd.CommandPath())
