@@ -112,7 +112,7 @@ func exchange(g *group.Group) error {
 		}
 		for _, tag := range r.Perm(tags) {
 			want := numbers(c, peer, g.Rank(), tag)
-			y := c.EmptyLike(want)
+			y := c.Op("aten::empty_like", want)
 			w, err := g.Receive(y, peer, tag)
 			if err != nil {
 				return err
@@ -267,7 +267,7 @@ func TestTransfersThatAreRefused(t *testing.T) {
 		"gaps": {func() (link.Work, error) { return g.Send(c.Narrow(x, 1, 0, 1), 1, 0) },
 			"the tensor is not dense"},
 		"expanded": {func() (link.Work, error) {
-			return g.Receive(c.Call("aten::expand", "", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor), 1, 0)
+			return g.Receive(c.Call("aten::expand", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor), 1, 0)
 		}, "the tensor is not dense"},
 	} {
 		if _, err := row.call(); err == nil || !strings.Contains(err.Error(), row.want) {

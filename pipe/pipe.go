@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -403,7 +404,7 @@ func (p *Pipe) limit() {
 			continue
 		}
 		if b := p.cfg.Budget[i]; b > 0 {
-			p.unlimit = append(p.unlimit, s.Device.Restrict(b))
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, b))
 		}
 	}
 }

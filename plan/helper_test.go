@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -98,4 +99,13 @@ func problem(t *rapid.T) plan.Problem {
 		p.Skips = []plan.Skip{{From: 0, To: 2}}
 	}
 	return p
+}
+
+// stepOf is the predicted duration of a step.
+func stepOf(t interface{ Fatal(...any) }, p *plan.Plan) time.Duration {
+	line, _, err := p.Timeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line.Makespan()
 }

@@ -35,11 +35,9 @@ func randomChain(t *rapid.T, units int) remat.Chain {
 	}
 	if rapid.Bool().Draw(t, "deferred is known") {
 		for range units {
-			d := remat.Deferred{Bytes: bytes("deferred", 100), Input: rapid.Bool().Draw(t, "input"),
-				Gradient: rapid.Bool().Draw(t,
-					"gradient"), Share: float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8,
-				Longer: float64(rapid.IntRange(0, 9).Draw(t, "longer"))}
-			c.Deferred = append(c.Deferred, d)
+			c.Deferred = append(c.Deferred, remat.Deferred{Bytes: bytes("deferred", 100),
+				Share:  float64(rapid.IntRange(0, 8).Draw(t, "share")) / 8,
+				Longer: float64(rapid.IntRange(0, 9).Draw(t, "longer"))})
 		}
 	}
 	return c

@@ -122,11 +122,7 @@ func TestFactsOfARun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := map[string]string{}
-		for _, f := range p.common {
-			out[f.Name] = f.Value
-		}
-		return out
+		return p.common
 	}
 	plain := of()
 	for _, flag := range []string{"--model", "--set", "--data", "--stages", "--balance", "--devices",

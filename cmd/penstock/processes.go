@@ -219,7 +219,8 @@ var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "for
 
 // facts lists the flags that must be equal in all processes of a run. A schedule in a file is compared by its
 // program, --config and --plan by the flags in the file.
-func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
+func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
+	out := map[string]string{}
 	s.VisitAll(func(f *pflag.Flag) {
 		text := f.Value.String()
 		v, _ := f.Value.(*value)
@@ -235,7 +236,7 @@ func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
 			f.DefValue): // a default that depends on other flags
 			text = ""
 		}
-		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
+		out["--"+f.Name] = text
 	})
 	return out
 }
@@ -281,10 +282,9 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
-	facts := slices.Concat([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch",
-		Value: torch.Version()}},
-		j.common, []train.Fact{{Name: "data with the fingerprint",
-			Value: fmt.Sprint(described["fingerprint"])}})
+	facts := maps.Clone(j.common)
+	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
+	facts["data with the fingerprint"] = fmt.Sprint(described["fingerprint"])
 	err := train.Agree(ctx, j.group, facts)
 	var differ *train.DisagreementError
 	if errors.As(err, &differ) {
@@ -293,10 +293,9 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var kernels []train.Fact
-	names := system.KernelNames()
-	for _, library := range slices.Sorted(maps.Keys(names)) {
-		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
+	kernels := map[string]string{}
+	for library, name := range system.KernelNames() {
+		kernels[library+" kernels"] = name
 	}
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err
