@@ -32,7 +32,7 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 	width := int64(o.Width)
 	stem := new(unit).
 		add("conv", convolution(int64(o.Channels), width, 3, 1)).
-		add("bn", nn.NewBatchNorm2d(width, nn.BatchNormConfig{})).
+		add("bn", norm(width)).
 		add("relu", nn.NewReLUInPlace())
 	s := nn.NewSequential().Add("stem", stem)
 	in := addGroups(s, width, []int{n, n, n}, func(in int64, g int, stride int64) (nn.Layer, int64) {

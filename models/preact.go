@@ -68,8 +68,7 @@ func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	l.step("2", width, width, 3, stride)
 	l.step("3", width, out, 1, 1)
 	if in != out || stride != 1 {
-		l.downsample = nn.NewSequential(nn.NewBatchNorm2d(in, nn.BatchNormConfig{}),
-			convolution(in, out, 1, stride))
+		l.downsample = nn.NewSequential(norm(in), convolution(in, out, 1, stride))
 		l.Child("downsample", l.downsample)
 	}
 	return l

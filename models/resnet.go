@@ -60,7 +60,7 @@ func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
 func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", convolution(int64(o.Channels), 64, 7, 2)).
-		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
+		Add("bn1", norm(64)).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
 			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))

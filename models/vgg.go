@@ -39,7 +39,7 @@ func buildVGG(norms bool, convolutions []int, o Options) *nn.Sequential {
 		for range n {
 			add(nn.NewConv2d(in, out, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))
 			if norms {
-				add(nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
+				add(norm(out))
 			}
 			add(nn.NewReLUInPlace())
 			in = out
