@@ -11,8 +11,7 @@ import (
 )
 
 // denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected
-// Convolutional Networks", table 1) with torchvision's names and parameters. growth is the paper's
-// k. Images are halved five times, the last three times rounded down, and averaged.
+// Convolutional Networks", table 1) with torchvision's names and parameters.
 var denseNets = []model{
 	denseNet("densenet121", 32, 6, 12, 24, 16),
 	denseNet("densenet161", 48, 6, 12, 36, 24),
