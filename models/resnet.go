@@ -60,12 +60,12 @@ func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 		Add("bn1", norm(64)).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := addGroups(s, 64, blocks, func(in int64, g int, stride int64) (nn.Layer, int64) {
 		if out := int64(64) << g; d.basic {
 			return basicBlock(in, out, stride), out
 		}
-		out := int64(64*nn.BottleneckExpansion) << g
+		out := int64(64*bottleneckExpansion) << g
 		return bottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
 	})
 	return heInit(average(s, in, o))

@@ -56,7 +56,7 @@ type Pipe struct {
 	closed  bool // guarded by submit
 	plans   plans
 	modesMu sync.Mutex
-	modes   *nn.Modes // that were seen last
+	modes   []bool // that were seen last
 	unlimit []func()
 	placed  atomic.Bool
 	// unsummed says that each replica has gradients of its own.
