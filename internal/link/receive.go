@@ -2,6 +2,7 @@ package link
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -18,7 +19,7 @@ const aheadBytes = 4 << 20
 // incoming is a parcel that is being received.
 type incoming struct {
 	layout  layout          // of the send's last parcel, or of this one
-	head    *torch.Tensor   // of headBytes
+	head    *torch.Tensor   // or the layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
 	staged  bool         // the tensors are on the host
@@ -50,7 +51,7 @@ func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
 func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
 	for {
 		l.mu.Lock()
-		queued, parcels, bytes := l.queued[e], 0, uint64(0)
+		queued, parcels, bytes := l.queued[e], 0, int64(0)
 		for send, in := range l.posted {
 			if edgeOf(send) == e {
 				parcels, bytes = parcels+1, bytes+in.layout.bytes()
@@ -109,8 +110,7 @@ func (l *remoteRun) post(c *torch.Ctx, send schedule.Action) (*incoming, error) 
 	l.mu.Lock()
 	l.posted[send] = in
 	l.mu.Unlock()
-	var err error
-	if in.head, err = l.receiveMessage(send, headPart, headBytes, in); err != nil {
+	if err := l.postMessage(send, headPart, len(head(0, 0)), in); err != nil {
 		return in, err
 	}
 	return in, l.postTensors(c, send, in)
@@ -133,65 +133,40 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 		} else {
 			in.tensors = append(in.tensors, c.Keep(s.empty(c)))
 		}
-		if err := l.receivePart(send, firstTensor+k, in.tensors[k], in); err != nil {
+		if err := l.postPart(send, firstTensor+k, in.tensors[k], in); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// receivePart begins to receive the message of a part.
-func (l *remoteRun) receivePart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
-	tag, err := l.tag(send, part)
-	if err != nil {
-		return err
-	}
-	w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
-	if err == nil {
-		in.works = append(in.works, w)
-	}
-	return err
+// postPart begins to receive the message of a part.
+func (l *remoteRun) postPart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
+	return l.begin(&in.works, l.transport.Receive, send.Stage, send, part, t)
 }
 
-// receiveMessage begins to receive a message of n bytes, in no device's account. A shorter message leaves
-// zeros.
-func (l *remoteRun) receiveMessage(send schedule.Action, part, n int, in *incoming) (*torch.Tensor, error) {
-	var t *torch.Tensor
-	h := torch.NewCtx(torch.Options{})
-	defer h.Close()
-	h.Unlimited(func() { t = h.Keep(h.Zeros(torch.Uint8, int64(n))) })
-	if err := l.receivePart(send, part, t, in); err != nil {
-		t.Free()
-		return nil, err
-	}
-	return t, nil
+// postMessage begins to receive a head or layout of n bytes. A shorter message leaves zeros.
+func (l *remoteRun) postMessage(send schedule.Action, part, n int, in *incoming) error {
+	in.head = message(make([]byte, n))
+	return l.postPart(send, part, in.head, in)
 }
 
 // receive waits for a parcel that is posted.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
-	refuse := func(format string, args ...any) (Parcel, error) {
-		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: %s; want processes "+
-			"with the same program "+
-			"and the same Penstock", send, send.Stage, send.Peer, send.MicroBatch,
-			fmt.Sprintf(format, args...))
-	}
 	if err := wait(in.works); err != nil {
 		return p, err
 	}
-	h, g := parseHead(torch.Bytes(in.head)), in.link
-	switch {
-	case g != nil && h.number != g.number:
-		return refuse("it is parcel %d of its sender's GPU, and %d is the next that is received here",
-			h.number, g.number)
-	case h.layout > 0:
-		if err := l.receiveLayout(c, send, int(h.layout), in); err != nil {
+	number, layout := parseHead(torch.Bytes(in.head))
+	g, known := in.link, in.layout != nil || layout > 0
+	if g != nil && number != g.number || !known {
+		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: it is parcel %d of its sender, "+
+			"its layout is known: %v; want processes with the same program and the same Penstock", send, send.Stage,
+			send.Peer, send.MicroBatch, number, known)
+	}
+	if layout > 0 {
+		if err := l.receiveLayout(c, send, layout, in); err != nil {
 			return p, err
 		}
-	case in.layout == nil:
-		return refuse("the sender takes its layout for known, and it is not")
-	}
-	if have := in.layout.bytes(); h.bytes != have {
-		return refuse("the sender sends %d bytes, and the receiver has room for %d", h.bytes, have)
 	}
 	if g != nil {
 		g.number++
@@ -206,15 +181,15 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 // receiveLayout receives the layout of a parcel that has another one than the last, and its tensors.
 func (l *remoteRun) receiveLayout(c *torch.Ctx, send schedule.Action, n int, in *incoming) error {
 	in.drop()
-	var err error
-	if in.head, err = l.receiveMessage(send, layoutPart, n, in); err != nil {
+	if err := l.postMessage(send, layoutPart, n, in); err != nil {
 		return err
 	}
 	if err := wait(in.works); err != nil {
 		return err
 	}
-	if in.layout, err = parseLayout(torch.Bytes(in.head)); err != nil {
-		return err
+	in.layout = nil
+	if err := json.Unmarshal(torch.Bytes(in.head), &in.layout); err != nil {
+		return fmt.Errorf("link: the layout of %v: %w", send, err)
 	}
 	l.remember(send, in.layout)
 	if err := l.postTensors(c, send, in); err != nil {

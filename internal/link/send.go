@@ -3,6 +3,7 @@ package link
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"penstock.example/internal/stream"
@@ -50,15 +51,6 @@ func (o *outgoing) drop() {
 	o.parcel.Free()
 	torch.FreeAll(o.made)
 	o.made = nil
-}
-
-// message makes a tensor of short content, in no device's account.
-func (o *outgoing) message(content []byte) (t *torch.Tensor) {
-	h := torch.NewCtx(torch.Options{})
-	defer h.Close()
-	h.Unlimited(func() { t = h.Keep(torch.From(h, content)) })
-	o.made = append(o.made, t)
-	return t
 }
 
 // onHost copies tensors to the memory of the host, and waits until the copies are complete.
@@ -115,7 +107,7 @@ func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 	l.mu.Lock()
 	l.sent[e] = append(l.sent[e], out) // whatever fails: works may go on
 	l.mu.Unlock()
-	err := l.begin(c, out)
+	err := l.sendAll(c, out)
 	if err != nil || l.capacity != schedule.Meet || !e.neighbours() {
 		return err
 	}
@@ -156,63 +148,49 @@ func (l *remoteRun) Settle(send schedule.Action) error {
 	return nil
 }
 
-// begin begins all messages of a parcel.
-func (l *remoteRun) begin(c *torch.Ctx, out *outgoing) error {
+// sendAll begins all messages of a parcel.
+func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 	send := out.send
 	now, tensors, err := out.pack(c)
 	if err != nil {
 		return err
 	}
-	before := l.last(send)
-	h, text, changed, instead := head{bytes: now.bytes()}, []byte(nil), !now.equal(before), before.tensors()
-	if changed {
+	before, number, text := l.last(send), uint64(0), []byte(nil)
+	instead := before.tensors()
+	if !reflect.DeepEqual(now, before) {
 		if text, err = json.Marshal(now); err != nil {
 			return err
 		}
-		h.layout = uint64(len(text))
 	}
 	if g := l.gpuLink(send); g != nil {
 		if err := l.direct.send(c, g, out, tensors); err != nil {
 			return err
 		}
-		h.number, tensors, instead = g.number, nil, nil
+		number, tensors, instead = g.number, nil, nil
 		g.number++
 	} else if l.staged(c.Device()) {
 		tensors = out.onHost(c, tensors)
 	}
 	l.remember(send, now)
-	if changed {
+	begin := func(part int, t *torch.Tensor) {
+		if err == nil {
+			err = l.begin(&out.works, l.transport.Send, send.Peer, send, part, t)
+		}
+	}
+	short := func(part int, content []byte) {
+		out.made = append(out.made, message(content))
+		begin(part, out.made[len(out.made)-1])
+	}
+	if text != nil {
 		for k := range instead {
-			if err := l.sendPart(out, firstTensor+k, out.message([]byte{0})); err != nil {
-				return err
-			}
+			short(firstTensor+k, []byte{0})
 		}
 	}
-	if err := l.sendPart(out, headPart, out.message(h.encode())); err != nil {
-		return err
-	}
-	if changed {
-		if err := l.sendPart(out, layoutPart, out.message(text)); err != nil {
-			return err
-		}
+	if short(headPart, head(number, len(text))); text != nil {
+		short(layoutPart, text)
 	}
 	for k, t := range tensors {
-		if err := l.sendPart(out, firstTensor+k, t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sendPart begins the message of a part.
-func (l *remoteRun) sendPart(out *outgoing, part int, t *torch.Tensor) error {
-	tag, err := l.tag(out.send, part)
-	if err != nil {
-		return err
-	}
-	w, err := l.transport.Send(t, l.rank[out.send.Peer], tag)
-	if err == nil {
-		out.works = append(out.works, w)
+		begin(firstTensor+k, t)
 	}
 	return err
 }
