@@ -109,7 +109,6 @@ type Memory struct {
 	waiting map[schedule.Action]Parcel // by send
 }
 
-// Send puts a parcel on the link.
 func (l *Memory) Send(_ *torch.Ctx, send schedule.Action, p Parcel) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,29 +119,23 @@ func (l *Memory) Send(_ *torch.Ctx, send schedule.Action, p Parcel) error {
 	return nil
 }
 
-// Expect does nothing: a parcel waits where it was made.
 func (l *Memory) Expect(*torch.Ctx, schedule.Action) error { return nil }
 
-// Receive takes a parcel from the link.
 func (l *Memory) Receive(_ *torch.Ctx, send schedule.Action) (Parcel, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, sent := l.waiting[send]
 	if !sent {
-		return Parcel{}, fmt.Errorf("link: %v was not sent; want the send done before the receive begins",
-			send)
+		return Parcel{}, fmt.Errorf("link: %v was not sent", send)
 	}
 	delete(l.waiting, send)
 	return p, nil
 }
 
-// Meets is false.
 func (l *Memory) Meets(schedule.Action) bool { return false }
 
-// Settle does nothing: a receiver takes the parcel from the memory of the sender.
 func (l *Memory) Settle(schedule.Action) error { return nil }
 
-// Free frees the parcels that wait.
 func (l *Memory) Free() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -40,52 +40,38 @@ func (in *incoming) drop() {
 // Expect begins to receive a parcel, once the parcels that are expected before it on its edge leave room
 // for it.
 func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
-	e := edgeOf(send)
-	l.mu.Lock()
-	l.queued[e] = append(l.queued[e], send)
-	l.mu.Unlock()
+	e := l.edge(send)
+	e.queued = append(e.queued, send)
 	return l.advance(c, e)
 }
 
 // advance begins as many of the receives that are expected on an edge as its capacity and aheadBytes allow.
-func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
-	for {
-		l.mu.Lock()
-		queued, parcels, bytes := l.queued[e], 0, int64(0)
-		for send, in := range l.posted {
-			if edgeOf(send) == e {
-				parcels, bytes = parcels+1, bytes+in.layout.bytes()
-			}
+func (l *remoteRun) advance(c *torch.Ctx, e *edge) error {
+	for len(e.queued) > 0 && !e.full(len(e.posted)) {
+		next := e.queued[0]
+		bytes := l.last(next).bytes()
+		for _, in := range e.posted {
+			bytes += in.layout.bytes()
 		}
-		l.mu.Unlock()
-		if len(queued) == 0 || l.full(e, parcels) {
+		if len(e.posted) > 0 && bytes > aheadBytes {
 			return nil
 		}
-		next := queued[0]
-		if parcels > 0 && bytes+l.last(next).bytes() > aheadBytes {
-			return nil
-		}
-		l.mu.Lock()
-		l.queued[e] = queued[1:]
-		l.mu.Unlock()
+		e.queued = e.queued[1:]
 		var err error
-		if failed := torch.Try(func() { _, err = l.post(c, next) }); failed != nil || err != nil {
+		if failed := torch.Try(func() { _, err = l.post(c, e, next) }); failed != nil || err != nil {
 			return fmt.Errorf("link: %v, ahead of its receive: %w", next, cmp.Or(failed, err))
 		}
 	}
+	return nil
 }
 
 // Receive receives a parcel on the device of c, and begins the receives that may follow it.
 func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
-	e := edgeOf(send)
-	l.mu.Lock()
-	in := l.posted[send]
+	e := l.edge(send)
+	in := e.posted[send]
 	if in == nil {
-		l.queued[e] = slices.DeleteFunc(l.queued[e], func(s schedule.Action) bool { return s == send })
-	}
-	l.mu.Unlock()
-	if in == nil {
-		in, err = l.post(c, send)
+		e.queued = slices.DeleteFunc(e.queued, func(s schedule.Action) bool { return s == send })
+		in, err = l.post(c, e, send)
 	}
 	if err == nil {
 		p, err = l.receive(c, send, in)
@@ -93,9 +79,7 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 	if err != nil {
 		return p, err
 	}
-	l.mu.Lock()
-	delete(l.posted, send)
-	l.mu.Unlock()
+	delete(e.posted, send)
 	if err := l.advance(c, e); err != nil {
 		p.Free()
 		return Parcel{}, err
@@ -105,11 +89,9 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 
 // post begins to receive the head of a parcel, and tensors of the remembered layout. After a failure,
 // such as out of memory, some receives may be under way: the parcel stays posted until Free.
-func (l *remoteRun) post(c *torch.Ctx, send schedule.Action) (*incoming, error) {
+func (l *remoteRun) post(c *torch.Ctx, e *edge, send schedule.Action) (*incoming, error) {
 	in := &incoming{layout: l.last(send), link: l.gpuLink(send)}
-	l.mu.Lock()
-	l.posted[send] = in
-	l.mu.Unlock()
+	e.posted[send] = in
 	if err := l.postMessage(send, headPart, len(head(0, 0)), in); err != nil {
 		return in, err
 	}
@@ -191,7 +173,7 @@ func (l *remoteRun) receiveLayout(c *torch.Ctx, send schedule.Action, n int, in 
 	if err := json.Unmarshal(torch.Bytes(in.head), &in.layout); err != nil {
 		return fmt.Errorf("link: the layout of %v: %w", send, err)
 	}
-	l.remember(send, in.layout)
+	l.known.Store(send, in.layout)
 	if err := l.postTensors(c, send, in); err != nil {
 		return err
 	}

@@ -70,10 +70,9 @@ type Remote struct {
 	parts     int     // tags of a parcel
 	chunks    int
 
-	staged func(d torch.Device) bool // whether tensors of a device go by a copy on the host
+	known sync.Map // the layout of the last parcel, by send
 
-	mu    sync.Mutex
-	known map[schedule.Action]layout // of the last parcel, by send
+	staged func(d torch.Device) bool // whether tensors of a device go by a copy on the host
 }
 
 // NewRemote makes a Remote. rank is the process of each stage, chunks the most micro-batches, tags
@@ -81,7 +80,7 @@ type Remote struct {
 func NewRemote(t Transport, rank []int, chunks int, tags Tags) *Remote {
 	return &Remote{transport: t, rank: rank, chunks: chunks, first: tags.First,
 		parts:  tags.Count / (2 * len(rank) * len(rank) * chunks),
-		staged: func(d torch.Device) bool { return d.Kind != torch.KindCPU }, known: map[schedule.Action]layout{}}
+		staged: func(d torch.Device) bool { return d.Kind != torch.KindCPU }}
 }
 
 // SetDirect lets parcels take GPU links. ends is the end of each stage, as Direct numbers them. It comes
@@ -98,16 +97,9 @@ func (l *Remote) gpuLink(send schedule.Action) *gpuLink {
 
 // last returns the layout of a send's last parcel, or nil.
 func (l *Remote) last(send schedule.Action) layout {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.known[send]
-}
-
-// remember stores the layout of a send's parcel.
-func (l *Remote) remember(send schedule.Action, now layout) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.known[send] = now
+	known, _ := l.known.Load(send)
+	last, _ := known.(layout)
+	return last
 }
 
 // Parts of a parcel. Each has a tag. A byte in place of a remembered tensor has the tag of the tensor that
@@ -162,37 +154,49 @@ func parseHead(b []byte) (number uint64, layout int) {
 // Open makes the link of a run. capacity is how many values may wait on each link between neighbours
 // (schedule.Program.Capacity).
 func (l *Remote) Open(capacity int) Link {
-	return &remoteRun{Remote: l, capacity: capacity, sent: map[edge][]*outgoing{},
-		queued: map[edge][]schedule.Action{}, posted: map[schedule.Action]*incoming{}}
+	return &remoteRun{Remote: l, capacity: capacity, edges: map[edgeOf]*edge{}}
 }
 
 // remoteRun is the link of a run.
 type remoteRun struct {
 	*Remote
 	capacity int
-
-	// of the fields, not of the values: an edge has one sender and one receiver
-	mu     sync.Mutex
-	sent   map[edge][]*outgoing          // not known to have arrived
-	queued map[edge][]schedule.Action    // expected sends, without receives so far
-	posted map[schedule.Action]*incoming // by send, until the parcel is handed over
+	mu       sync.Mutex
+	edges    map[edgeOf]*edge
 }
 
-// edge is a link in one direction.
-type edge struct {
+// edgeOf names a link in one direction.
+type edgeOf struct {
 	kind     schedule.Kind
 	from, to int
 }
 
-func edgeOf(send schedule.Action) edge { return edge{send.Kind, send.Stage, send.Peer} }
+// edge is a link in one direction. Its sender and its receiver are in different processes.
+type edge struct {
+	capacity int                           // as of Open; 0 between stages that are not neighbours
+	sent     []*outgoing                   // not known to have arrived
+	queued   []schedule.Action             // expected sends, without receives so far
+	posted   map[schedule.Action]*incoming // by send, until the parcel is handed over
+}
 
-// neighbours reports whether an edge joins neighbouring stages. Only these have a capacity.
-func (e edge) neighbours() bool { return e.to == e.from+1 || e.to == e.from-1 }
+// edge returns the edge of a send.
+func (l *remoteRun) edge(send schedule.Action) *edge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := edgeOf{send.Kind, send.Stage, send.Peer}
+	e := l.edges[of]
+	if e == nil {
+		e = &edge{posted: map[schedule.Action]*incoming{}}
+		if of.to == of.from+1 || of.to == of.from-1 {
+			e.capacity = l.capacity
+		}
+		l.edges[of] = e
+	}
+	return e
+}
 
 // full reports whether as many values are on an edge as may wait there.
-func (l *remoteRun) full(e edge, values int) bool {
-	return e.neighbours() && l.capacity > 0 && values >= l.capacity
-}
+func (e *edge) full(values int) bool { return e.capacity > 0 && values >= e.capacity }
 
 // Meets is true: a send ends when it is received.
 func (l *remoteRun) Meets(schedule.Action) bool { return true }
@@ -200,16 +204,15 @@ func (l *remoteRun) Meets(schedule.Action) bool { return true }
 // Free waits until the parcels that were sent have arrived, or the group has failed, and frees them.
 // Receives that are still begun then belong to a run that failed, and so has the group.
 func (l *remoteRun) Free() {
-	for _, list := range l.sent {
-		for _, out := range list {
+	for _, e := range l.edges {
+		for _, out := range e.sent {
 			wait(out.works) //nolint:errcheck // the run has ended; the group has its error
-			out.finish()
+			out.free(true)
+		}
+		for _, in := range e.posted {
+			wait(in.works) //nolint:errcheck // likewise
+			in.drop()
 		}
 	}
-	clear(l.sent)
-	for _, in := range l.posted {
-		wait(in.works) //nolint:errcheck // likewise
-		in.drop()
-	}
-	clear(l.posted)
+	clear(l.edges)
 }

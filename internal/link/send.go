@@ -25,26 +25,22 @@ type outgoing struct {
 func (o *outgoing) wait() error {
 	err := wait(o.works)
 	if err == nil {
-		o.free()
+		o.free(false)
 	}
 	return err
 }
 
-func (o *outgoing) free() {
-	if o.left == nil {
+// free frees the parcel; last is at the end of the run.
+func (o *outgoing) free(last bool) {
+	left := o.left
+	switch o.left = nil; {
+	case left == nil:
 		o.drop()
-		return
+	case last:
+		o.way.Finish(stream.Host{}, left, o.drop)
+	default:
+		o.way.Free(left, o.drop)
 	}
-	o.way.Free(o.left, o.drop)
-	o.left = nil
-}
-
-// finish is free at the end of a run.
-func (o *outgoing) finish() {
-	if o.left != nil {
-		o.way.Finish(stream.Host{}, o.left, func() { o.left = nil })
-	}
-	o.drop()
 }
 
 func (o *outgoing) drop() {
@@ -99,53 +95,36 @@ func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err 
 
 // Send begins to send a parcel. It waits while as many values are on the link as may wait there.
 func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
-	out, e := &outgoing{send: send, parcel: p}, edgeOf(send)
-	if err := l.waitForCapacity(e); err != nil {
-		out.free()
-		return err
+	out, e := &outgoing{send: send, parcel: p}, l.edge(send)
+	for e.full(len(e.sent)) {
+		if err := e.settle(0); err != nil {
+			out.free(false)
+			return err
+		}
 	}
-	l.mu.Lock()
-	l.sent[e] = append(l.sent[e], out) // whatever fails: works may go on
-	l.mu.Unlock()
-	err := l.sendAll(c, out)
-	if err != nil || l.capacity != schedule.Meet || !e.neighbours() {
+	e.sent = append(e.sent, out) // whatever fails: works may go on
+	if err := l.sendAll(c, out); err != nil || e.capacity != schedule.Meet {
 		return err
 	}
 	return out.wait()
 }
 
-// waitForCapacity waits until one more parcel may be sent on an edge.
-func (l *remoteRun) waitForCapacity(e edge) error {
-	for {
-		l.mu.Lock()
-		list := l.sent[e]
-		l.mu.Unlock()
-		if !l.full(e, len(list)) {
-			return nil
-		}
-		if err := l.Settle(list[0].send); err != nil {
-			return err
-		}
-	}
-}
-
 // Settle waits for a send, if it is still on its way.
 func (l *remoteRun) Settle(send schedule.Action) error {
-	e := edgeOf(send)
-	l.mu.Lock()
-	list := l.sent[e]
-	l.mu.Unlock()
-	at := slices.IndexFunc(list, func(o *outgoing) bool { return o.send == send })
+	e := l.edge(send)
+	at := slices.IndexFunc(e.sent, func(o *outgoing) bool { return o.send == send })
 	if at < 0 {
 		return nil
 	}
-	if err := list[at].wait(); err != nil {
-		return err
+	return e.settle(at)
+}
+
+func (e *edge) settle(at int) error {
+	err := e.sent[at].wait()
+	if err == nil {
+		e.sent = slices.Delete(e.sent, at, at+1)
 	}
-	l.mu.Lock()
-	l.sent[e] = slices.Delete(list, at, at+1)
-	l.mu.Unlock()
-	return nil
+	return err
 }
 
 // sendAll begins all messages of a parcel.
@@ -171,7 +150,7 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 	} else if l.staged(c.Device()) {
 		tensors = out.onHost(c, tensors)
 	}
-	l.remember(send, now)
+	l.known.Store(send, now)
 	begin := func(part int, t *torch.Tensor) {
 		if err == nil {
 			err = l.begin(&out.works, l.transport.Send, send.Peer, send, part, t)
