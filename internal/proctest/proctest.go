@@ -85,7 +85,7 @@ func Children(of int) (pids []int) {
 // Address returns an address of this machine at which nobody listens. It is kept until the test ends.
 func Address(t testing.TB) string {
 	t.Helper()
-	p, err := launch.KeepPort(0)
+	p, err := launch.KeepPort()
 	if err != nil {
 		t.Fatal(err)
 	}
