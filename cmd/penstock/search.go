@@ -204,7 +204,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 			return nil, badUsage("--machine %w", err)
 		}
 	}
-	show := newPlanProgress(cmd.ErrOrStderr(), "planning")
+	show := newProgress(cmd.ErrOrStderr(), "planning", "")
 	defer show.end()
 	if f.of.modelName == "" {
 		return f.planChain(cmd, args[0], show)
