@@ -433,7 +433,7 @@ func compareInputs(t *testing.T, set data.Dataset, paths ...string) {
 
 // Of a text the last bytes count; what is missing is zeros, and Length says so.
 func TestInputsOfTokens(t *testing.T) {
-	text := must.Get(data.NewText([]byte("0123456789"), 4))(t)
+	text := must.Get(data.NewText("0123456789", 4))(t)
 	x := inputs(t, text.Info(), file(t, "a.txt", []byte("abcdefg")), file(t, "b.txt", []byte("xy")),
 		npyFile(t, "<i8", []int64{3, 200}, 2, 1))
 	want := []int64{'d', 'e', 'f', 'g', 'x', 'y', 0, 0, 3, 0, 0, 0, 200, 0, 0, 0}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestText(t *testing.T) {
-	set := must.Get(data.NewText([]byte("abcdefgh\xff"), 3))(t)
+	set := must.Get(data.NewText("abcdefgh\xff", 3))(t)
 	if set.Len() != 2 || set.Info().Classes != 256 || !slices.Equal(set.Info().Input.Shape, []int64{3}) ||
 		!slices.Equal(set.Info().Target.Shape, []int64{3}) {
 		t.Errorf("%d samples of %+v", set.Len(), set.Info())

@@ -197,18 +197,13 @@ func TestPredict(t *testing.T) {
 // seen.
 func TestPredictTokens(t *testing.T) {
 	check(t)
-	text, err := data.NewText([]byte("abcdefgh"), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	short, whole := filepath.Join(dir, "short"), filepath.Join(dir, "whole")
 	write(t, short, "ab")
 	write(t, whole, "xab")
-	set, err := data.NewInputs(text.Info(), nil, []string{short, whole})
-	if err != nil {
-		t.Fatal(err)
-	}
+	window := data.Spec{Kind: data.Int64, Shape: []int64{3}}
+	set := must.Get(data.NewInputs(data.Info{Name: "text", Classes: 256, Source: data.Uint8, Input: window,
+		Target: window}, nil, []string{short, whole}))(t)
 	// a token sees itself alone
 	model := nn.NewSequential(nn.NewEmbedding(256, 256, nn.EmbeddingConfig{}), &classesFirst{})
 	p, err := pipe.New(model, pipe.Config{Seed: 3})
