@@ -95,9 +95,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 					}
 					return nil
 				}}
-				if _, err := first.Run(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(first.Run(ctx))(t)
 				save(t, store, first)
 				closer()
 
@@ -184,9 +182,7 @@ func TestChanges(t *testing.T) {
 		train.Choice{Name: "cosine", Settings: map[string]any{"warmup": 0,
 			"schedule-steps": 9}}, 9, &data.Info{Name: "synthetic", ClassNames: []string{"a", "b"}}
 	store := train.Store{Dir: t.TempDir()}
-	if _, err := store.Save(s.Progress(), saved, s.model, s.Optimizer); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(store.Save(s.Progress(), saved, s.model, s.Optimizer))(t)
 	c := must.Get(store.Latest())(t)
 	r := saved
 	r.Optimizer.Settings = optim.Config{LR: 0.01, Momentum: 0.9}
@@ -241,9 +237,7 @@ func tuned(t *testing.T, s *rig, from, to int64) {
 		}
 		return nil
 	}}
-	if _, err := s.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.Run(ctx))(t)
 }
 
 // A run of which parts are frozen, and unfrozen later, goes on from a checkpoint as if it had not
