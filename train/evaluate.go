@@ -83,12 +83,12 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 }
 
 func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[int64](c.Sum(c.Eq(c.Argmax(output, 1), target))))
+	return float64(torch.Item[int64](c.Sum(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target))))
 }
 
 // squares is the sum of squared differences.
 func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
+	return float64(torch.Item[float32](c.Op("aten::mse_loss", output, target, torch.ReduceSum)))
 }
 
 // lossOf is the loss of a batch's rows, a mean times their number. The rows are taken as micro-batches

@@ -60,7 +60,7 @@ func direct(t testing.TB, model *nn.Sequential, set data.Dataset) (loss, accurac
 	n := nn.NewCtx(c, nn.Config{})
 	y := model.Forward(n, torch.From(c, b.Input.Float32, b.Input.Shape...))
 	target := torch.From(c, b.Target.Int64, b.Target.Shape...)
-	right := torch.Item[int64](c.Sum(c.Eq(c.Argmax(y, 1), target)))
+	right := torch.Item[int64](c.Sum(c.Op("aten::eq.Tensor", c.Argmax(y, 1), target)))
 	return float64(torch.Item[float32](nn.CrossEntropy().Forward(n, y, target))),
 		float64(right) / float64(set.Len())
 }

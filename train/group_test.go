@@ -398,7 +398,7 @@ func TestDamagedShards(t *testing.T) {
 			defer m.free()
 			_, err := m.store().Latest()
 			// others may not have seen yet what is wrong
-			m.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "it goes"})
+			m.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: "it goes"})
 			return err
 		}) {
 			var damaged *train.DamagedError

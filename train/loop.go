@@ -297,7 +297,7 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 // failGroup tells the other processes of a failure that they cannot know of, and returns it.
 func (l *Loop) failGroup(action string, err error) error {
 	if g := l.Pipe.Config().Group; g != nil && err != nil {
-		g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
+		g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
 	}
 	return err
 }

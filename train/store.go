@@ -120,7 +120,7 @@ func (s Store) Lock() (release func() error, err error) {
 			err = fmt.Errorf("rank %d does not see what rank 0 writes there; want a directory that all "+
 				"processes share", s.Group.Rank())
 		}
-		err = group.Agree(ctx, s.Group, "train: directory of checkpoints seen", err)
+		_, err = group.Meet(ctx, s.Group, "train: directory of checkpoints seen", 0, err)
 		if s.Group.Rank() == 0 {
 			err = cmp.Or(err, os.RemoveAll(path))
 		}

@@ -303,9 +303,9 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	case err != nil:
 		return err
 	}
-	program, err := schedule.Load(string(text))
+	program, err := schedule.Parse(string(text))
 	if err == nil {
-		err = schedule.Check(program, schedule.Limits{})
+		err = schedule.Check(program)
 	}
 	var found schedule.Violations
 	switch {

@@ -30,9 +30,6 @@ import (
 // datasets are the training and the test data of a run.
 type datasets struct{ training, test data.Dataset }
 
-// heartbeats is how often a process says that it is alive in the time of --silence.
-const heartbeats = 5
-
 // config is the place of this process in its group, by flags and environment.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, err error) {
 	byHand := s.Changed("rank") || s.Changed("processes")
@@ -72,7 +69,7 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
 			f.rendezvous)
 	}
-	cfg.Timeout, cfg.Silence, cfg.Heartbeat = f.joinTimeout, f.silence, f.silence/heartbeats
+	cfg.Timeout, cfg.Silence = f.joinTimeout, f.silence
 	return cfg, err
 }
 
@@ -271,7 +268,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 // failGroup tells the other processes that this one cannot go on.
 func (j *job) failGroup(err error) {
 	if j.group != nil && err != nil {
-		j.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: message(err)})
+		j.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
 	}
 }
 

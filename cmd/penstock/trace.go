@@ -39,14 +39,8 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.from != nil {
 		inputs = append(inputs, j.from.Paths()...)
 	}
-	if err := keepInputs(nil, "trace", j.traceFile, inputs...); err != nil {
-		return err
-	}
-	if err := probe("trace", j.traceFile); err != nil {
-		return err
-	}
 	j.trace.file = j.traceFile
-	return nil
+	return probe("trace", j.traceFile, inputs...)
 }
 
 // hook makes the pipe record the chosen step, and keeps the recording.
