@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -23,8 +24,6 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 		r.backward(c, a)
 	case schedule.BackwardWeight:
 		r.state(a).execution.Weights(c)
-	case schedule.Reduce:
-		return r.reduce(c, a)
 	case schedule.SendActivation:
 		return r.sendActivation(c, a)
 	case schedule.ReceiveActivation:
@@ -310,7 +309,7 @@ func (r *run) readLoss(c *torch.Ctx, state *microBatch, given []*torch.Tensor) {
 	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
 		state.loss = number(c, loss, r.lossType)
 	} else {
-		state.reading = c.Keep(c.ToHost(loss))
+		state.reading = c.Keep(engine.ToHost(c, loss))
 	}
 }
 

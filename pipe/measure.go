@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -97,7 +98,7 @@ func (p *Pipe) idle() {
 	var done []torch.Device
 	for _, s := range p.stages {
 		if s.Here && s.Device.Kind != torch.KindCPU && !slices.Contains(done, s.Device) {
-			stream.End(stream.Host{}, s.Device.DefaultStream())
+			stream.End(stream.Host{}, engine.DefaultStream(s.Device))
 			done = append(done, s.Device)
 		}
 	}

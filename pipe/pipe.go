@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -273,7 +273,7 @@ func (p *Pipe) connectProcesses() (err error) {
 		ranks = append(ranks, p.cfg.rank(i, p.replica))
 	}
 	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks,
-		link.Tags{Count: group.MaxTag / 2}); err != nil {
+		link.Tags{Count: link.MaxTag / 2}); err != nil {
 		return fmt.Errorf("pipe: %w", err)
 	}
 	return nil
@@ -403,7 +403,7 @@ func (p *Pipe) limit() {
 			continue
 		}
 		if b := p.cfg.Budget[i]; b > 0 {
-			p.unlimit = append(p.unlimit, s.Device.Restrict(b))
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, b))
 		}
 	}
 }

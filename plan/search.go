@@ -119,7 +119,7 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 	for i, s := range list {
 		order = append(order, i)
 		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
-			most[i] = int(slices.Max(schedule.InFlight(p, nil))) / s.Usual()
+			most[i] = slices.Max(schedule.InFlight(p)) / s.Usual()
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return most[a] - most[b] })

@@ -125,11 +125,11 @@ func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
 	for s := range times {
 		times[s] = p.plannedTimes(plan, s, c)
 	}
-	took, _, err := p.links(c).Predict(plan.Program, durations(times))
+	took, err := p.links(c).Simulate(plan.Program, durations(times))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int64(took), true
+	return int64(took.Makespan()), true
 }
 
 // virtuals are the numbers of stages of each device that a schedule is tried with.

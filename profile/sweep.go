@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -264,7 +265,7 @@ func (w *sweep) giveOnes(ys []*torch.Tensor) {
 				xs[k] = w.c.Keep(w.c.OnesLike(y))
 			}
 		}
-		torch.Hollow(xs)
+		engine.Hollow(xs)
 	}
 }
 
@@ -340,9 +341,9 @@ func (w *sweep) backward(st *stage, i int) error {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
 	err := w.attempt(i, func() {
 		for _, kind := range kinds {
-			w.c.Refill(w.gradients(kind, i+1).all())
+			engine.Refill(w.c, w.gradients(kind, i+1).all())
 			w.backwardOf(st, i, kind)
-			torch.Hollow(w.gradients(kind, i).all())
+			engine.Hollow(w.gradients(kind, i).all())
 		}
 	})
 	in := w.held[i]
@@ -394,7 +395,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 // hold is the identity of the memory of a gradient. No other memory gets it before the unit is
 // measured, although backward frees the gradient: new memory could otherwise lie where it was.
 func (w *sweep) hold(t *torch.Tensor) uintptr {
-	id, _, drop := t.HoldStorage()
+	id, _, drop := engine.HoldStorage(t)
 	w.drops = append(w.drops, drop)
 	return id
 }
@@ -405,7 +406,7 @@ func (w *sweep) depart(st *stage) {
 	n := w.elements(st, st.first)
 	for _, kind := range kinds {
 		g := w.gradients(kind, st.first)
-		w.c.Refill(g.all())
+		engine.Refill(w.c, g.all())
 		w.replace(g.xs)
 		for k, place := range n.places {
 			if place < len(g.skips) {
@@ -418,6 +419,6 @@ func (w *sweep) depart(st *stage) {
 			w.back[kind].GiveTie(k, one[0])
 			g.ties[k] = one[0]
 		}
-		torch.Hollow(g.all())
+		engine.Hollow(g.all())
 	}
 }

@@ -120,7 +120,7 @@ func TestReportOfAPlan(t *testing.T) {
 			t.Errorf("%s: a timeline of %v us, a step of %v, none below %v", title, took, line.Step,
 				line.LowerBound)
 		}
-		if r := must(t, "report", file, "--out", page); r.stdout != title+": a planned step\n" {
+		if r := must(t, "report", file, "--out", page); r.stdout != title+"\n" {
 			t.Errorf("%s: %+v", title, r)
 		}
 		shown, err := os.ReadFile(page)
@@ -129,7 +129,7 @@ func TestReportOfAPlan(t *testing.T) {
 		}
 	}
 	refuses(t, []string{"report", file, "--out", file}, exitUsage, "would be overwritten")
-	for text, want := range map[string]string{"{": "want the directory of a run, which",
+	for text, want := range map[string]string{"{": "unexpected end of JSON input",
 		`{"balance":[1]}`: "there is no plan in it to show", `{"page":{"version":9}}`: "version 9"} {
 		refuses(t, []string{"report", textFile(t, "a.json", text), "--out", page}, exitUsage, want)
 	}
