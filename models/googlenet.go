@@ -3,8 +3,7 @@ package models
 import "penstock.example/nn"
 
 // googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
-// torchvision's names and parameters: norms after the convolutions, and 3x3 convolutions where the
-// paper has 5x5. Images are halved five times, rounded up, and averaged.
+// torchvision's names and parameters: norms after the convolutions, and 3x3 where the paper has 5x5.
 var googleNets = []model{googleNetModel()}
 
 func googleNetModel() model {

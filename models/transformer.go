@@ -68,3 +68,23 @@ func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 
 // OverwritesInput is true.
 func (a *addParam) OverwritesInput() bool { return true }
+
+// vocabularyHead is a norm, or none, and a linear layer: [N, T, width] to logits [N, classes, T], with
+// the classes where cross entropy wants them.
+type vocabularyHead struct{ unit }
+
+// newVocabularyHead makes a head of the tokens' embedding (Press and Wolf 2017, "Using the Output
+// Embedding to Improve Language Models"), which is one parameter with the linear layer's weight.
+func newVocabularyHead(norm nn.Layer, linear string, embedding *nn.Param) nn.Layer {
+	h := &vocabularyHead{}
+	if norm != nil {
+		h.add("norm", norm)
+	}
+	h.add(linear, nn.NewLinearShared(embedding, false))
+	return h
+}
+
+// Forward returns a view.
+func (h *vocabularyHead) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Transpose(c.Run(x, h.layers...), 1, 2)
+}

@@ -17,9 +17,8 @@ var viTs = []model{
 }
 
 func viT(name string, patch, depth, width, heads int) model {
-	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide "+
-		"(Dosovitskiy et al. 2020)",
-		patch, patch, depth, heads, width),
+	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%[1]d patches, %d blocks of %d heads, %d wide "+
+		"(Dosovitskiy et al. 2020)", patch, depth, heads, width),
 		func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) })
 	m.Defaults.Width, m.Defaults.Depth, m.Defaults.Heads, m.dropout = width, depth, heads, true
 	return m
@@ -52,8 +51,8 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	for _, p := range nn.Params(s) {
 		shape := p.Shape()
 		switch {
-		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name,
-			"_proj.bias"), strings.HasSuffix(p.Name, "_proj_bias"):
+		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name, "_proj.bias"),
+			strings.HasSuffix(p.Name, "_proj_bias"):
 			p.SetInit(nn.Zeros)
 		case p.Name == "conv_proj.weight": // torchvision cuts off at 2, dozens of standard deviations away
 			p.SetInit(nn.Normal(math.Sqrt(1 / float64(shape[1]*shape[2]*shape[3]))))
