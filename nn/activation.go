@@ -30,7 +30,7 @@ func NewReLU() Layer { return newOperation("relu", "penstock::relu") }
 
 // NewReLUInPlace makes a ReLU that overwrites its input and returns it: it takes no memory. What
 // came before must not need its own output to compute its gradient, or the backward fails; Linear,
-// Conv2d and BatchNorm do not. What the graph keeps is the same as with NewReLU.
+// Conv2d and BatchNorm do not. The graph keeps as much as with NewReLU.
 func NewReLUInPlace() Layer {
 	return &operation{kind: "relu", operator: "aten::relu_", inPlace: true}
 }

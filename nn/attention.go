@@ -15,8 +15,9 @@ import (
 //	values   concat(weights v)                       [N, T, dim]
 //	proj     y Wproj + b
 //
-// With causal the tokens after a token are hidden from it. Parameters are qkv.weight [3 dim, dim], qkv.bias, proj.weight [dim, dim] and proj.bias. The
-// weights take N * heads * T * T elements; the backward keeps them once, after the softmax.
+// With causal the tokens after a token are hidden from it. Parameters are qkv.weight [3 dim, dim],
+// qkv.bias, proj.weight [dim, dim] and proj.bias. The weights take N * heads * T * T elements; the
+// backward keeps them once, after the softmax.
 func NewSelfAttention(dim, heads int64, causal bool) *Sequential {
 	core := NewDotProductAttention(dim, heads, causal)
 	s := NewSequential().Add("qkv", NewLinear(dim, 3*dim))
@@ -39,7 +40,7 @@ func NewDotProductAttention(dim, heads int64, causal bool) []NamedLayer {
 	}
 }
 
-// attentionHeads turns queries, keys and values of all heads, [N, T, 3 dim], into those of each: q
+// attentionHeads splits queries, keys and values of all heads, [N, T, 3 dim], by head: q
 // [N heads, T, width], k [N heads, width, T] and v [N heads, T, width]. This is the layout in which
 // products of matrices keep them for backward, so the input need not be kept as well.
 type attentionHeads struct {

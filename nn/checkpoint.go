@@ -7,8 +7,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Checkpointed returns l as a layer whose forward keeps only its inputs and whose backward computes
-// the rest again (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
+// Checkpointed returns l as a layer that keeps only its inputs in forward and computes
+// the rest again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
 // forward and backward its part of the graph holds the inputs and the skips that lead into l, and
 // nothing else.
 //

@@ -40,7 +40,7 @@ func (b *Base) declares(n *Base, deep bool) bool {
 }
 
 // mustRun refuses to run a layer that the running module has not declared. Its parameters would be
-// in no list, and its random numbers would equal those of any other layer without a name. With deep
+// in no list, and it would draw the random numbers of any other layer without a name. With deep
 // a descendant may run as well.
 //
 // Outside of all modules, as in a training loop that calls a model's Forward, a layer without a parent

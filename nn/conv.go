@@ -41,8 +41,8 @@ func NewConv2d(in, out int64, kernel Pair, o ConvConfig) Layer {
 	return l
 }
 
-// ownConv2d gives what aten::conv2d gives. Of few positions it is a product of matrices, whose backward
-// adds to the gradient of the weight in place.
+// ownConv2d gives the bits of aten::conv2d. Of few positions it is a product of matrices, and its
+// backward adds to the gradient of the weight in place.
 const ownConv2d = "penstock::conv2d"
 
 func (o ConvConfig) defaults() (stride, dilation Pair, groups int64) {
@@ -78,7 +78,7 @@ func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
 	return l
 }
 
-// weightAndBias declares a weight of a shape and a bias of out elements, unless there is none.
+// weightAndBias declares a weight of a shape and a bias of out elements unless noBias is set.
 func (b *Base) weightAndBias(init Init, noBias bool, out int64, shape ...int64) (weight, bias *Param) {
 	weight = b.Param("weight", init, shape...)
 	if !noBias {

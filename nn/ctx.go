@@ -21,12 +21,12 @@ type Ctx struct {
 	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
 	model           *Base     // that was run outside of all modules; nil before the first
 	stashed, popped []SkipKey // by running
-	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all
+	// failed is the path of the layer that panicked in a recomputation, shared by the contexts of all
 	// runs of a checkpoint
 	failed *string
 }
 
-// Config is what a layer may know of the run.
+// Config is the state of the run.
 type Config struct {
 	Training bool // dropout drops and batch norm uses the batch
 	// MicroBatch of MicroBatches is being run; 0 of 1 without a pipe.
@@ -162,7 +162,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// denseOutputs makes the outputs of a layer dense, as they are after any cut. A tensor that is there twice
+// denseOutputs makes the outputs of a layer dense, as they are after any cut. A repeated tensor
 // stays one. given are inputs that the layer may have returned unchanged.
 func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 	out := ys

@@ -7,7 +7,7 @@ import (
 // Deferred gathers the statistics of a mini-batch over its micro-batches, so that the running
 // statistics of every BatchNorm move once for each mini-batch, by the mean and the unbiased
 // variance of all its rows, as they would without micro-batches (deferred batch normalisation:
-// Huang et al. 2019, "GPipe", section 2.3). What the layers compute does not change: each
+// Huang et al. 2019, "GPipe", section 2.3). The layers compute the same: each
 // micro-batch is normalised by itself. Deferring is a mode of the run: models are not converted and
 // get no new state.
 //
@@ -26,8 +26,8 @@ type moments struct {
 
 // observe adds a micro-batch [N, channels, ...]: the pairwise update of Chan, Golub and LeVeque,
 // "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squared
-// deviations of a micro-batch are those within each row and those of the rows' means. While it runs
-// it holds a copy of x in float64.
+// deviations of a micro-batch are the deviations within each row plus those between the rows' means.
+// While it runs it holds a copy of x in float64.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
 	// batch_norm is not given the running statistics, and would not look

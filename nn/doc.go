@@ -22,6 +22,6 @@
 //
 //	func (s *Scale) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mul(x, s.weight.Tensor()) }
 //
-// One that has layers inside declares each with Child, in its constructor, and runs them with
+// A layer with layers inside declares each with Child, in its constructor, and runs them with
 // Ctx.Run. Run refuses a layer that was not declared.
 package nn

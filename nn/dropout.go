@@ -5,8 +5,8 @@ import (
 )
 
 // dropout, in training, zeroes each element with probability p and scales the others by 1/(1-p)
-// (Srivastava et al. 2014). In evaluation, or with p = 0, it returns its input itself. What it
-// drops depends on the run's seed, the micro-batch and the layer's full name, so a recomputation
+// (Srivastava et al. 2014). In evaluation, or with p = 0, it returns its input itself. Its mask
+// depends on the run's seed, the micro-batch and the layer's full name, so a recomputation
 // drops the same.
 type dropout struct {
 	Base

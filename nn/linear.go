@@ -43,8 +43,8 @@ func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor())
 }
 
-// linearTransposed is y = x W + b over the last dimension, [*, in] to [*, out]: a Linear whose
-// weight lies the other way round. GPT-2's code has these, under the name of Conv1D.
+// linearTransposed is y = x W + b over the last dimension, [*, in] to [*, out]: a Linear
+// with a transposed weight. GPT-2's code has these, under the name of Conv1D.
 type linearTransposed struct {
 	Base
 	Weight *Param // [in, out]
@@ -52,7 +52,7 @@ type linearTransposed struct {
 }
 
 // NewLinearTransposed makes a LinearTransposed. Weight and bias start uniform within 1/sqrt(in), as
-// those of Linear.
+// in a Linear.
 func NewLinearTransposed(in, out int64) Layer {
 	l := &linearTransposed{}
 	l.Weight, l.Bias = l.weightAndBias(FanIn(in), false, out, in, out)

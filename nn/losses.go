@@ -48,8 +48,8 @@ func CrossEntropy(o ...LossConfig) Loss { return newLoss("aten::cross_entropy_lo
 // LabelSmoothing.
 func NLL(o ...LossConfig) Loss { return newLoss("aten::nll_loss_nd", true, o) }
 
-// MSE is the mean of (output - target)^2 over all elements. Output and target have one shape, as those of
-// all losses of elements: [N, 1] against [N], which libtorch would broadcast, is refused.
+// MSE is the mean of (output - target)^2 over all elements. In all losses of elements output and
+// target have one shape: [N, 1] against [N], which libtorch would broadcast, is refused.
 func MSE(o ...LossConfig) Loss { return newLoss("aten::mse_loss", false, o) }
 
 // L1 is the mean of |output - target| over all elements.

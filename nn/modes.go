@@ -92,8 +92,8 @@ func Modes(m Module) []bool {
 	return modes
 }
 
-// CopyBuffers copies those of buffers that exist, such as running statistics, and returns a function that
-// puts the values back, which autograd does not see. The copy lies in Go's memory: no device's account
+// CopyBuffers copies the buffers that exist, such as running statistics, and returns a function that
+// puts the values back unseen by autograd. The copy lies in Go's memory: no device's account
 // counts it. Nobody may change the buffers meanwhile.
 func CopyBuffers(buffers []NamedParam) (restore func()) {
 	values := make([][]byte, len(buffers))

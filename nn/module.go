@@ -52,9 +52,9 @@ func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64)
 
 // Share declares a parameter that another module has declared, such as an embedding that is the
 // weight of a network's head as well, and returns the handle through which this module is to use
-// it. There is one parameter: it is listed, counted, saved and stepped once, under the name that
+// it. The parameter is listed, counted, saved and stepped once, under the name that
 // comes first in the model. Where a pipe puts the modules on different stages it lives on the first
-// of them; the handles on the others are copies, whose gradients go there.
+// of them; the handles on the others are copies that send their gradients there.
 func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
 
 func (b *Base) declare(name string, p *Param) *Param {

@@ -7,7 +7,7 @@ import (
 	"penstock.example/torch"
 )
 
-// affine declares the weight and bias that a norm scales and shifts by, unless there are none.
+// affine declares the weight and bias that a norm scales and shifts by, unless none is set.
 func (b *Base) affine(none bool, shape ...int64) (weight, bias *Param) {
 	if none {
 		return nil, nil
@@ -52,7 +52,7 @@ func NewLayerNorm(shape []int64, o NormConfig) Layer {
 	return l
 }
 
-// precisely runs a norm on x in the type of its weight. What comes of a product under autocast is
+// precisely runs a norm on x in the type of its weight. Under autocast the result of a product is
 // bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
 // these norms in float32.
 func (c *Ctx) precisely(x *torch.Tensor, weight *Param,

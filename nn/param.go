@@ -136,7 +136,7 @@ func (p *Param) Free() {
 	p.value = nil
 }
 
-// Materialise allocates those of params that do not exist yet, on the context's device, and
+// Materialise allocates the params that do not exist yet, on the context's device, and
 // initialises them. Each is drawn from a seed that is derived from its full name, so its values do
 // not depend on order, partition or device.
 func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {

@@ -212,240 +212,177 @@ func (f *fixture) vector(has bool, name string) []float32 {
 	return torch.Values[float32](f.tensor(nn.NewCtx(c, nn.Config{}), name))
 }
 
+// of makes a builder of PyTorch's arguments.
+func of[A any](build func(A) nn.Layer) func(*testing.T, string) nn.Layer {
+	return func(t *testing.T, args string) nn.Layer {
+		var a A
+		decodeStrictly(t, args, &a)
+		return build(a)
+	}
+}
+
+func constant(build func() nn.Layer) func(*testing.T, string) nn.Layer {
+	return func(*testing.T, string) nn.Layer { return build() }
+}
+
+type (
+	images struct {
+		In                        int64   `json:"in_channels"`
+		Out                       int64   `json:"out_channels"`
+		Kernel                    nn.Pair `json:"kernel_size"`
+		OutputPadding             nn.Pair `json:"output_padding"`
+		Stride, Padding, Dilation nn.Pair
+		Groups                    int64
+		Bias                      bool
+	}
+	windows struct {
+		Kernel                    nn.Pair `json:"kernel_size"`
+		Stride, Padding, Dilation nn.Pair
+		Ceil                      bool  `json:"ceil_mode"`
+		Include                   *bool `json:"count_include_pad"`
+	}
+	normed struct {
+		Shape  []int64 `json:"normalized_shape"`
+		Eps    float64
+		Affine *bool `json:"elementwise_affine"`
+	}
+	block struct {
+		In            int64 `json:"in_channels"`
+		Out           int64 `json:"out_channels"`
+		Width, Stride int64
+	}
+	attention struct {
+		Dim, Heads int64
+		Causal     bool
+	}
+	dim     struct{ Dim int64 }
+	dropped struct{ P float64 }
+)
+
+func (a images) config() nn.ConvConfig {
+	return nn.ConvConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups,
+		NoBias: !a.Bias, OutputPadding: a.OutputPadding}
+}
+
+func (a windows) config() nn.PoolConfig {
+	return nn.PoolConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, CeilMode: a.Ceil,
+		ExcludePadding: a.Include != nil && !*a.Include}
+}
+
+func (a normed) config() nn.NormConfig {
+	return nn.NormConfig{Eps: a.Eps, NoAffine: a.Affine != nil && !*a.Affine}
+}
+
 // Builders of the fixtures' layers from PyTorch's arguments.
 var layers = map[string]func(t *testing.T, args string) nn.Layer{
-	"Linear": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			In   int64 `json:"in_features"`
-			Out  int64 `json:"out_features"`
-			Bias bool
-		}
-		decodeStrictly(t, args, &a)
+	"Linear": of(func(a struct {
+		In   int64 `json:"in_features"`
+		Out  int64 `json:"out_features"`
+		Bias bool
+	}) nn.Layer {
 		if a.Bias {
 			return nn.NewLinear(a.In, a.Out)
 		}
 		return nn.NewLinearNoBias(a.In, a.Out)
-	},
-	"Conv2d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			In                        int64   `json:"in_channels"`
-			Out                       int64   `json:"out_channels"`
-			Kernel                    nn.Pair `json:"kernel_size"`
-			Stride, Padding, Dilation nn.Pair
-			Groups                    int64
-			Bias                      bool
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.ConvConfig{Stride: a.Stride, Padding: a.Padding,
-			Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
-	},
-	"Conv1d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			In                                int64 `json:"in_channels"`
-			Out                               int64 `json:"out_channels"`
-			Kernel                            int64 `json:"kernel_size"`
-			Stride, Padding, Dilation, Groups int64
-			Bias                              bool
-		}
-		decodeStrictly(t, args, &a)
+	}),
+	"Conv2d": of(func(a images) nn.Layer { return nn.NewConv2d(a.In, a.Out, a.Kernel, a.config()) }),
+	"ConvTranspose2d": of(func(a images) nn.Layer {
+		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, a.config())
+	}),
+	"Conv1d": of(func(a struct {
+		In                                int64 `json:"in_channels"`
+		Out                               int64 `json:"out_channels"`
+		Kernel                            int64 `json:"kernel_size"`
+		Stride, Padding, Dilation, Groups int64
+		Bias                              bool
+	}) nn.Layer {
 		return nn.NewConv1d(a.In, a.Out, a.Kernel, nn.Conv1dConfig{Stride: a.Stride, Padding: a.Padding,
 			Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
-	},
-	"ConvTranspose2d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			In                        int64   `json:"in_channels"`
-			Out                       int64   `json:"out_channels"`
-			Kernel                    nn.Pair `json:"kernel_size"`
-			OutputPadding             nn.Pair `json:"output_padding"`
-			Stride, Padding, Dilation nn.Pair
-			Groups                    int64
-			Bias                      bool
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, nn.ConvConfig{Stride: a.Stride,
-			Padding:       a.Padding,
-			OutputPadding: a.OutputPadding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
-	},
-	"GroupNorm": func(t *testing.T, args string) nn.Layer {
-		a := struct {
-			Groups   int64 `json:"num_groups"`
-			Channels int64 `json:"num_channels"`
-			Eps      float64
-			Affine   bool
-		}{Affine: true}
-		decodeStrictly(t, args, &a)
-		return nn.NewGroupNorm(a.Groups, a.Channels, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
-	},
-	"RMSNorm": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Shape  []int64 `json:"normalized_shape"`
-			Eps    float64
-			Affine bool `json:"elementwise_affine"`
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewRMSNorm(a.Shape, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
-	},
+	}),
+	"GroupNorm": of(func(a struct {
+		Groups   int64 `json:"num_groups"`
+		Channels int64 `json:"num_channels"`
+		Eps      float64
+		Affine   *bool
+	}) nn.Layer {
+		return nn.NewGroupNorm(a.Groups, a.Channels, normed{Eps: a.Eps, Affine: a.Affine}.config())
+	}),
+	"InstanceNorm2d": of(func(a struct {
+		Features int64 `json:"num_features"`
+		Eps      float64
+		Affine   bool
+	}) nn.Layer {
+		return nn.NewInstanceNorm2d(a.Features, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
+	}),
+	"LayerNorm": of(func(a normed) nn.Layer { return nn.NewLayerNorm(a.Shape, a.config()) }),
+	"RMSNorm":   of(func(a normed) nn.Layer { return nn.NewRMSNorm(a.Shape, a.config()) }),
 	"BatchNorm1d": func(t *testing.T, args string) nn.Layer {
-		return nn.NewBatchNorm1d(batchNormArgs(t,
-			args))
+		return nn.NewBatchNorm1d(batchNormArgs(t, args))
 	},
 	"BatchNorm2d": func(t *testing.T, args string) nn.Layer {
-		return nn.NewBatchNorm2d(batchNormArgs(t,
-			args))
+		return nn.NewBatchNorm2d(batchNormArgs(t, args))
 	},
-	"LayerNorm": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Shape  []int64 `json:"normalized_shape"`
-			Eps    float64
-			Affine *bool `json:"elementwise_affine"`
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewLayerNorm(a.Shape, nn.NormConfig{Eps: a.Eps, NoAffine: a.Affine != nil &&
-			!*a.Affine})
-	},
-	"InstanceNorm2d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Features int64 `json:"num_features"`
-			Eps      float64
-			Affine   bool
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewInstanceNorm2d(a.Features, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
-	},
-	"Embedding": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			N       int64  `json:"num_embeddings"`
-			Dim     int64  `json:"embedding_dim"`
-			Padding *int64 `json:"padding_idx"`
-		}
-		decodeStrictly(t, args, &a)
+	"Embedding": of(func(a struct {
+		N       int64  `json:"num_embeddings"`
+		Dim     int64  `json:"embedding_dim"`
+		Padding *int64 `json:"padding_idx"`
+	}) nn.Layer {
 		return nn.NewEmbedding(a.N, a.Dim, nn.EmbeddingConfig{PaddingIdx: a.Padding})
-	},
-	"ReLU": func(t *testing.T, args string) nn.Layer {
-		var a struct{ InPlace bool }
-		decodeStrictly(t, args, &a)
+	}),
+	"ReLU": of(func(a struct{ InPlace bool }) nn.Layer {
 		if a.InPlace {
 			return nn.NewReLUInPlace()
 		}
 		return nn.NewReLU()
-	},
-	"LeakyReLU": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Slope   float64 `json:"negative_slope"`
-			InPlace bool
-		}
-		decodeStrictly(t, args, &a)
+	}),
+	"LeakyReLU": of(func(a struct {
+		Slope   float64 `json:"negative_slope"`
+		InPlace bool
+	}) nn.Layer {
 		return nn.NewLeakyReLU(a.Slope, a.InPlace)
-	},
-	"GELU": func(t *testing.T, args string) nn.Layer {
-		var a struct{ Approximate string }
-		decodeStrictly(t, args, &a)
+	}),
+	"GELU": of(func(a struct{ Approximate string }) nn.Layer {
 		if a.Approximate == "tanh" {
 			return nn.NewGELUTanh()
 		}
 		return nn.NewGELU()
-	},
-	"SiLU":       func(t *testing.T, args string) nn.Layer { return nn.NewSiLU() },
-	"Tanh":       func(t *testing.T, args string) nn.Layer { return nn.NewTanh() },
-	"Sigmoid":    func(t *testing.T, args string) nn.Layer { return nn.NewSigmoid() },
-	"Identity":   func(t *testing.T, args string) nn.Layer { return nn.NewIdentity() },
-	"Softmax":    func(t *testing.T, args string) nn.Layer { return nn.NewSoftmax(dimArg(t, args)) },
-	"LogSoftmax": func(t *testing.T, args string) nn.Layer { return nn.NewLogSoftmax(dimArg(t, args)) },
-	"MaxPool2d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Kernel                    nn.Pair `json:"kernel_size"`
-			Stride, Padding, Dilation nn.Pair
-			Ceil                      bool `json:"ceil_mode"`
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewMaxPool2d(a.Kernel, nn.PoolConfig{Stride: a.Stride, Padding: a.Padding,
-			Dilation: a.Dilation, CeilMode: a.Ceil})
-	},
-	"AvgPool2d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Kernel          nn.Pair `json:"kernel_size"`
-			Stride, Padding nn.Pair
-			Ceil            bool `json:"ceil_mode"`
-			Include         bool `json:"count_include_pad"`
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewAvgPool2d(a.Kernel, nn.PoolConfig{Stride: a.Stride, Padding: a.Padding,
-			CeilMode: a.Ceil, ExcludePadding: !a.Include})
-	},
-	"AdaptiveAvgPool2d": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Size nn.Pair `json:"output_size"`
-		}
-		decodeStrictly(t, args, &a)
+	}),
+	"SiLU":       constant(nn.NewSiLU),
+	"Tanh":       constant(nn.NewTanh),
+	"Sigmoid":    constant(nn.NewSigmoid),
+	"Identity":   constant(nn.NewIdentity),
+	"Softmax":    of(func(a dim) nn.Layer { return nn.NewSoftmax(a.Dim) }),
+	"LogSoftmax": of(func(a dim) nn.Layer { return nn.NewLogSoftmax(a.Dim) }),
+	"MaxPool2d":  of(func(a windows) nn.Layer { return nn.NewMaxPool2d(a.Kernel, a.config()) }),
+	"AvgPool2d":  of(func(a windows) nn.Layer { return nn.NewAvgPool2d(a.Kernel, a.config()) }),
+	"AdaptiveAvgPool2d": of(func(a struct {
+		Size nn.Pair `json:"output_size"`
+	}) nn.Layer {
 		return nn.NewAdaptiveAvgPool2d(a.Size)
-	},
-	"Flatten": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Start int64 `json:"start_dim"`
-			End   int64 `json:"end_dim"`
-		}
-		decodeStrictly(t, args, &a)
+	}),
+	"Flatten": of(func(a struct {
+		Start int64 `json:"start_dim"`
+		End   int64 `json:"end_dim"`
+	}) nn.Layer {
 		return nn.NewFlatten(a.Start, a.End)
-	},
-	"Upsample": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Size  nn.Pair
-			Scale [2]float64 `json:"scale_factor"`
-			Mode  string
-			Align bool `json:"align_corners"`
-		}
-		decodeStrictly(t, args, &a)
+	}),
+	"Upsample": of(func(a struct {
+		Size  nn.Pair
+		Scale [2]float64 `json:"scale_factor"`
+		Mode  string
+		Align bool `json:"align_corners"`
+	}) nn.Layer {
 		return nn.NewUpsample(nn.UpsampleConfig{Size: a.Size, Scale: a.Scale,
 			Bilinear: a.Mode == "bilinear", AlignCorners: a.Align})
-	},
-	"Dropout": func(t *testing.T, args string) nn.Layer {
-		var a struct{ P float64 }
-		decodeStrictly(t, args, &a)
-		return nn.NewDropout(a.P)
-	},
-	"Dropout2d": func(t *testing.T, args string) nn.Layer {
-		var a struct{ P float64 }
-		decodeStrictly(t, args, &a)
-		return nn.NewDropout2d(a.P)
-	},
-	"CausalSelfAttention": func(t *testing.T, args string) nn.Layer {
-		var a struct{ Dim, Heads int64 }
-		decodeStrictly(t, args, &a)
-		return nn.NewSelfAttention(a.Dim, a.Heads, true)
-	},
-	"SelfAttention": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			Dim, Heads int64
-			Causal     bool
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewSelfAttention(a.Dim, a.Heads, a.Causal)
-	},
-	"GPTBlock": func(t *testing.T, args string) nn.Layer {
-		var a struct{ Dim, Heads int64 }
-		decodeStrictly(t, args, &a)
-		return nn.NewTransformerBlock(a.Dim, a.Heads, 0)
-	},
-	"BasicBlock": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			In     int64 `json:"in_channels"`
-			Out    int64 `json:"out_channels"`
-			Stride int64
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewBasicBlock(a.In, a.Out, a.Stride)
-	},
-	"Bottleneck": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			In            int64 `json:"in_channels"`
-			Width, Stride int64
-		}
-		decodeStrictly(t, args, &a)
-		return nn.NewBottleneck(a.In, a.Width, a.Stride)
-	},
-	"MLP": func(t *testing.T, args string) nn.Layer {
-		var a struct{ Sizes []int64 }
-		decodeStrictly(t, args, &a)
+	}),
+	"Dropout":             of(func(a dropped) nn.Layer { return nn.NewDropout(a.P) }),
+	"Dropout2d":           of(func(a dropped) nn.Layer { return nn.NewDropout2d(a.P) }),
+	"CausalSelfAttention": of(func(a attention) nn.Layer { return nn.NewSelfAttention(a.Dim, a.Heads, true) }),
+	"SelfAttention":       of(func(a attention) nn.Layer { return nn.NewSelfAttention(a.Dim, a.Heads, a.Causal) }),
+	"GPTBlock":            of(func(a attention) nn.Layer { return nn.NewTransformerBlock(a.Dim, a.Heads, 0) }),
+	"BasicBlock":          of(func(a block) nn.Layer { return nn.NewBasicBlock(a.In, a.Out, a.Stride) }),
+	"Bottleneck":          of(func(a block) nn.Layer { return nn.NewBottleneck(a.In, a.Width, a.Stride) }),
+	"MLP": of(func(a struct{ Sizes []int64 }) nn.Layer {
 		var l []nn.Layer
 		for i := 0; i+1 < len(a.Sizes); i++ {
 			if i > 0 {
@@ -454,25 +391,21 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			l = append(l, nn.NewLinear(a.Sizes[i], a.Sizes[i+1]))
 		}
 		return nn.NewSequential(l...)
-	},
-	"TiedHead": func(t *testing.T, args string) nn.Layer {
-		var a struct {
-			N    int64 `json:"num_embeddings"`
-			Dim  int64 `json:"embedding_dim"`
-			Bias bool
-		}
-		decodeStrictly(t, args, &a)
+	}),
+	"TiedHead": of(func(a struct {
+		N    int64 `json:"num_embeddings"`
+		Dim  int64 `json:"embedding_dim"`
+		Bias bool
+	}) nn.Layer {
 		return tiedHead(a.N, a.Dim, a.Bias)
-	},
-	"SharedLinear": func(t *testing.T, args string) nn.Layer {
-		var a struct{ Features int64 }
-		decodeStrictly(t, args, &a)
+	}),
+	"SharedLinear": of(func(a struct{ Features int64 }) nn.Layer {
 		first := nn.NewLinear(a.Features, a.Features)
 		second, third := nn.NewLinearShared(first.Weight, false), nn.NewLinearNoBias(a.Features, a.Features)
 		second.Bias, third.Bias = second.Share("bias", first.Bias), third.Share("bias", first.Bias)
 		return nn.NewSequential().Add("first", first).Add("tanh1", nn.NewTanh()).Add("second",
 			second).Add("tanh2", nn.NewTanh()).Add("third", third)
-	},
+	}),
 }
 
 func buildLayer(t *testing.T, layer string, args json.RawMessage) nn.Layer {
@@ -494,12 +427,6 @@ func batchNormArgs(t *testing.T, args string) (int64, nn.BatchNormConfig) {
 	decodeStrictly(t, args, &a)
 	return a.Features, nn.BatchNormConfig{Eps: a.Eps, Momentum: a.Momentum, NoAffine: !a.Affine,
 		NoRunningStats: !a.Track}
-}
-
-func dimArg(t *testing.T, args string) int64 {
-	var a struct{ Dim int64 }
-	decodeStrictly(t, args, &a)
-	return a.Dim
 }
 
 // buildLoss is nil when the case is not a loss. Class weights are in the file.

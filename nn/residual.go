@@ -7,7 +7,7 @@ import "penstock.example/torch"
 // shortcut is x itself, or a 1x1 convolution and BatchNorm where the shape changes. Children are
 // named as torchvision's.
 //
-// The sum and every ReLU work in place on what the block itself has made: none of it is needed to
+// The sum and every ReLU work in place on tensors that the block itself has made: none is needed to
 // compute gradients.
 type residual struct {
 	Base

@@ -14,7 +14,7 @@ type Sequential struct {
 	layers []Layer
 }
 
-// NewSequential makes a Sequential whose children are named "0", "1", ...
+// NewSequential makes a Sequential with children named "0", "1", ...
 func NewSequential(layers ...Layer) *Sequential {
 	s := &Sequential{}
 	for i, l := range layers {
@@ -52,7 +52,7 @@ func (s *Sequential) Replace(name string, l Layer) Layer {
 	return old
 }
 
-// find is the Sequential in which a layer of a name is, and its index; nil if there is none.
+// find is the Sequential that has the layer of a name, and its index; nil if no layer has the name.
 func (s *Sequential) find(name string) (*Sequential, int) {
 	for i, l := range s.layers {
 		own := l.node().name

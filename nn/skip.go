@@ -12,8 +12,9 @@ import (
 // it, so that a model is verified before it runs and a pipe sends the tensor straight to the stage
 // that needs it:
 //
-//	l.Stashes("skip")           in the constructor of the layer that it comes from; in its Forward  c.Stash("skip", x)
-//	l.Pops("skip")              in that of each layer that it goes to; in its Forward               skip := c.Pop("skip")
+//	                            in the constructor   in Forward
+//	the layer that it is from   l.Stashes("skip")    c.Stash("skip", x)
+//	each layer that takes it    l.Pops("skip")       skip := c.Pop("skip")
 //
 // Any module may declare skips, however deeply nested. Stash is a layer that does nothing else.
 

@@ -10,8 +10,8 @@ import "penstock.example/torch"
 //
 // x goes around each part as a skip connection, in a namespace of the block's own. Children are
 // those named above, drop1 and drop2 only with a dropout of more than 0, with skip1, add1, skip2 and add2
-// around the parts. A partition may cut between any two layers, and a plan of what to recompute may
-// keep what lies there.
+// around the parts. A partition may cut between any two layers, and a plan of recomputation may keep
+// the tensor between them.
 func NewTransformerBlock(dim, heads int64, dropout float64) *Sequential {
 	s := NewSequential()
 	part := func(number, name string, l *Sequential) {
@@ -29,7 +29,7 @@ func NewTransformerBlock(dim, heads int64, dropout float64) *Sequential {
 	return s
 }
 
-// addSkip adds a skip connection to its input, in place. What comes before must not need its output
+// addSkip adds a skip connection to its input, in place. The layer before must not need its output
 // to compute its gradient; Linear, Conv2d, BatchNorm and Dropout do not.
 type addSkip struct {
 	Base

@@ -15,8 +15,8 @@ import (
 type WeightsConfig struct {
 	// Rename changes the names in the file, one rule after the other.
 	Rename []Rename
-	// Skip leaves out what has one of these names, in the model or, after Rename, in the file: the
-	// parameters keep their values, or start from those of a new model. A * stands for any text.
+	// Skip leaves out tensors with one of these names, in the model or, after Rename, in the file: the
+	// parameters keep their values, or are initialised. A * stands for any text.
 	Skip []string
 	// Partial leaves out what only the file has, or only the model.
 	Partial bool
@@ -99,7 +99,7 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 }
 
 // LoadWeights reads the parameters and buffers of m from a safetensors file, by name. Save writes such
-// files, and PyTorch users save a state_dict as one. It reports what it loaded and what it skipped.
+// files, and PyTorch users save a state_dict as one. It reports the loaded and the skipped tensors.
 // Floating-point numbers of another type are converted. A num_batches_tracked that the file lacks
 // keeps its value, and a tied parameter may be there under each of its names.
 //
@@ -185,7 +185,7 @@ type weightsMatch struct {
 	twice, shapes, types, missing, unused []string // what does not fit
 }
 
-// problems lists what does not fit. A mistake in many names is one problem.
+// problems lists the mismatches. A mistake in many names is one problem.
 func (w *weightsMatch) problems() (all []string) {
 	report := func(list []string, what, remedy string) {
 		if len(list) > 0 {

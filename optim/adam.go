@@ -19,7 +19,7 @@ import (
 func Adam(o Config) (Optimizer, error) { return newAdam("adam", o, false) }
 
 // AdamW is torch.optim.AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"):
-// Adam whose decay does not pass through the averages,
+// Adam with a decay outside of the averages,
 //
 //	p = (1 - LR WeightDecay) p
 //

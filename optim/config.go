@@ -56,7 +56,9 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 		}
 	}
 	number := func(name string, v float64, valid bool, want string) { check(name, v, v != 0, valid, want) }
-	size := func(name string, v float64) { number(name, v, isSize(v), "a finite number that is not negative") }
+	size := func(name string, v float64) {
+		number(name, v, isSize(v), "a finite number that is not negative")
+	}
 	part := func(name string, v float64) {
 		number(name, v, v >= 0 && v < 1, "a number from 0 to 1, 1 excluded")
 	}
@@ -84,12 +86,12 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 func isSize(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
 // Group is parameters that are updated with another rate, or another weight decay, such as the body of a
-// network whose head is new, or biases without decay. As a parameter group of torch.optim it follows
+// network with a new head, or biases without decay. As a parameter group of torch.optim it follows
 // the schedule of the learning rate.
 type Group struct {
 	// Params is the pattern of the parameters' full names (nn.Match).
 	Params string
-	// Scale is what the learning rate is multiplied by; 0 stands for 1. For none at all see nn.Freeze.
+	// Scale is the factor of the learning rate; 0 stands for 1. For none at all see nn.Freeze.
 	Scale float64
 	// WeightDecay replaces the Config's; nil leaves it.
 	WeightDecay *float64
@@ -113,7 +115,7 @@ func grouped(o Config, make func(Config) rule) (all []groupRule) {
 	return all
 }
 
-// ruleOf returns the rule for a parameter, which is its first group's, and the factor of the rate. All rules
+// ruleOf returns the rule of a parameter's first group and the factor of the rate. All rules
 // keep the same slots.
 func (o *optimizer) ruleOf(name string) (rule, float64) {
 	for _, g := range o.groups {
@@ -125,7 +127,7 @@ func (o *optimizer) ruleOf(name string) (rule, float64) {
 }
 
 // Slots is how many tensors of a parameter's size an optimizer by this name keeps for each
-// parameter: none for plain SGD, one with momentum, two for Adam. Its errors are those of New.
+// parameter: none for plain SGD, one with momentum, two for Adam. It fails as New does.
 func Slots(name string, config Config) (int, error) {
 	o, err := New(name, config)
 	if err != nil {

@@ -16,7 +16,7 @@
 //		}
 //	}
 //
-// What comes out does not depend on the cut. Every update is element by element, and a parameter's
+// The result does not depend on the cut. Every update is element by element, and a parameter's
 // state has the parameter's name; the global norm is summed in an order that names give. So the
 // bits are the same for one part or many, on one thread or many.
 package optim

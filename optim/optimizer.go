@@ -27,7 +27,7 @@ type Optimizer interface {
 	// Prepare allocates what Step would and changes nothing yet. It is for updates that happen
 	// everywhere or nowhere. If it fails it panics with *torch.Error and leaves nothing allocated.
 	// The caller must Drop the update. Where several lists of parameters are on one device they are
-	// prepared as one, whose temporaries are shared.
+	// prepared as one, and share temporaries.
 	Prepare(c *torch.Ctx, params []nn.NamedParam) Update
 	// Need is the bytes that the next Step of params allocates if all of them have gradients. They
 	// need not exist yet.
@@ -41,12 +41,12 @@ type Optimizer interface {
 	// State lists the state's tensors, sorted by name: "momentum.layer1.0.conv1.weight". They stay
 	// the optimizer's.
 	State() []StateTensor
-	// Steps counts the updates of every parameter that Step was given, 0 for those that never had a
+	// Steps counts the updates of every parameter that Step was given, 0 for parameters that never had a
 	// gradient. The caller owns the map.
 	Steps() map[string]int64
-	// Load replaces the state by one that State and Steps gave, so that training goes on as if it
-	// had never stopped: bit for bit, given the same rates. places says which parameters there are,
-	// in all, and where their state belongs. The saved state must fit them exactly: a name unknown
+	// Load replaces the state by an earlier result of State and Steps, so that training goes on as if it
+	// had never stopped: bit for bit, given the same rates. places lists all parameters
+	// and the devices of their state. The saved state must fit them exactly: a name unknown
 	// or missing and a shape or element type that differs are errors, after which the old state is
 	// still in place. No tensors and no steps are the state of an optimizer that never stepped.
 	Load(tensors []SavedTensor, steps map[string]int64, places []Placement) error

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// Scaler chooses the factor of a loss whose backward runs in a narrow type. Gradients in float16
+// Scaler chooses the factor of a loss for a backward in a narrow type. Gradients in float16
 // underflow below 6e-8. The loss is multiplied by Scale, and the gradients, which are float32 when
 // they are added up, are divided by it before the update. If a gradient is infinite or NaN, the
 // update is left out and the scale is lowered. After Interval updates in a row it is raised. This is
@@ -23,7 +23,7 @@ type Scaler struct {
 	Skipped  int     // updates that were left out, in all
 }
 
-// ErrNeverFinite is the error of a Scaler whose gradients are not finite at scale 1 either.
+// ErrNeverFinite is the error of a Scaler if gradients are not finite at scale 1 either.
 var ErrNeverFinite = errors.New("optim: the gradients are not finite at loss scale 1 either: the loss " +
 	"or a layer " +
 	"gives infinity or NaN; lower the learning rate, or look for the layer")

@@ -17,7 +17,7 @@ type rule interface {
 	slots() []string
 	// temporaries is the number of further tensors of the parameter's shape that an update needs.
 	temporaries() int
-	// update changes p by its gradient g, which stays as it is, what is remembered of p, and
+	// update changes p by its gradient g, which stays as it is, the state of p, and
 	// scratch, the temporaries. It runs without recording and makes no other tensors.
 	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64)
 }

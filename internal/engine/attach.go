@@ -7,7 +7,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Node is an autograd node whose backward is Go code; see [Attach].
+// Node is an autograd node with a backward in Go; see [Attach].
 type Node interface {
 	// Backward computes the gradients of the node's inputs. It runs inside the Backward that was
 	// called. c is a context with the device, threads and autocast that Attach was called under,
@@ -23,7 +23,7 @@ type Node interface {
 
 // Arrival is the input and the result of a node's backward.
 type Arrival struct {
-	// Grads are the gradients of the outputs, nil where there is none. They are kept tensors that
+	// Grads are the gradients of the outputs, nil where an output has none. They are kept tensors that
 	// nobody else holds, so freeing one in Node.Backward frees its memory. The rest are freed when
 	// Node.Backward returns.
 	Grads []*torch.Tensor
@@ -40,7 +40,7 @@ type Arrival struct {
 // computed them from inputs. Backward through them calls n.
 //
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
-// outputs. Elements may be nil. Outputs whose type has no gradients stay outside of the graph.
+// outputs. Elements may be nil. Outputs of types without gradients stay outside of the graph.
 func Attach(c *torch.Ctx, inputs, outputs []*torch.Tensor, n Node) []*torch.Tensor {
 	return ownAll(c, attach(c, "attach", false, inputs, outputs,
 		func(c *torch.Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))

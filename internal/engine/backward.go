@@ -21,8 +21,8 @@ func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
 	return &Prepared{c, handle}
 }
 
-// Split divides the backward: p keeps the gradients that others wait for, and the result, which is
-// run after p, adds those of the weights (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). Run
+// Split divides the backward: p keeps the gradients that others wait for, and the result, run after p,
+// adds the gradients of weights (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). Run
 // or Free each of them once. Only Free the result if p has failed.
 //
 // Others wait for the gradients of gates (Gate) and of the leaves in first. All that leads to

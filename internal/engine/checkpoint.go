@@ -117,8 +117,8 @@ func (k *checkpoint) recompute(c *torch.Ctx, r *shim.Recomputation) {
 	}
 }
 
-// setAside removes the gradients of shared parameters. The function that it returns drops what has
-// come in the meantime and puts the old ones back.
+// setAside removes the gradients of shared parameters. The function that it returns drops gradients that
+// came in the meantime and puts the old ones back.
 func (k *checkpoint) setAside(c *torch.Ctx) (restore func()) {
 	before := make([]*torch.Tensor, len(k.shared))
 	for i, t := range k.shared {

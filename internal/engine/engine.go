@@ -1,6 +1,6 @@
-// Package engine has what the packages that run models need of libtorch beside package torch: gates
-// between graphs, backwards that are prepared or divided, nodes whose backward is Go code,
-// recomputation, memory without handles, and streams of GPUs.
+// Package engine is the part of libtorch for packages that run models: gates between graphs, backwards
+// that are prepared or divided, nodes with a backward in Go, recomputation, memory without handles, and
+// streams of GPUs.
 package engine
 
 import (
@@ -122,12 +122,13 @@ func InMemoryOrder(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Own(h)
 }
 
-// Hollow frees the memory of the tensors of a list that nobody uses beside it. Shapes, layouts and
+// Hollow frees the memory that only the tensors of a list use. Shapes, layouts and
 // common memory stay. They have no elements until Refill. The list may contain nil and repetitions.
 // Memory that others use, such as a graph or another handle, stays.
 func Hollow(list []*torch.Tensor) {
 	once, _ := torch.Distinct(list)
-	shim.Hollow(handlesOf(slices.DeleteFunc(once, func(t *torch.Tensor) bool { return t == nil || t.Freed() })))
+	none := func(t *torch.Tensor) bool { return t == nil || t.Freed() }
+	shim.Hollow(handlesOf(slices.DeleteFunc(once, none)))
 }
 
 // Refill gives the tensors of a list that Hollow has emptied memory of the context's account, all zeros.
@@ -161,9 +162,11 @@ func EmptyPinned(c *torch.Ctx, dtype torch.DType, shape, strides []int64) (t *to
 	return t
 }
 
-func strided(c *torch.Ctx, dtype torch.DType, shape, strides []int64, on torch.Device, pinned bool) *torch.Tensor {
+func strided(c *torch.Ctx, dtype torch.DType, shape, strides []int64, on torch.Device,
+	pinned bool) *torch.Tensor {
 	none := []int64{} // nil would be None
-	return c.Op("aten::empty_strided", append(none, shape...), append(none, strides...), dtype, nil, on, pinned)
+	return c.Op("aten::empty_strided", append(none, shape...), append(none, strides...), dtype, nil, on,
+		pinned)
 }
 
 // FromPinned is torch.From for a short vector. It goes through pinned memory of the host, so that the

@@ -19,8 +19,8 @@ type Stream struct {
 // ID is libtorch's number of the stream on its device.
 func (s Stream) ID() int64 { return s.id }
 
-// NewStream returns a stream of the device that is not open already, as long as there is one among
-// the 32 that libtorch has of each device. CloseStream gives it back. A CPU device's is the host's.
+// NewStream returns a stream of the device that is not open already, unless all 32 of libtorch's are
+// open. CloseStream gives it back. A CPU device's is the host's.
 // It panics with *torch.Error if the device cannot be used.
 func NewStream(d torch.Device) stream.Stream {
 	if d.Kind == torch.KindCPU {
@@ -33,8 +33,8 @@ func NewStream(d torch.Device) stream.Stream {
 	})
 }
 
-// CloseStream ends the use of a stream of NewStream, of which all work has ended. The next one of the
-// device is the one that was closed last: what libtorch keeps for products on it is used again. Others'
+// CloseStream ends the use of a stream of NewStream after all its work has ended. NewStream returns the
+// stream that was closed last, so that libtorch's workspaces for products on it are used again. Others'
 // streams are left alone.
 func CloseStream(s stream.Stream) {
 	if own, ok := s.(Stream); ok {
@@ -167,7 +167,7 @@ func CopyOn(c *torch.Ctx, s stream.Stream, into, a *torch.Tensor) {
 	c.NoGrad(func() { c.Call("penstock::transfer_into", into, a) })
 }
 
-// ToHost queues a copy of a to memory of the CPU that no account counts. Its values are there when
+// ToHost queues a copy of a to memory of the CPU that no account counts. Its values have arrived when
 // the work of the context's stream is done.
 func ToHost(c *torch.Ctx, a *torch.Tensor) (out *torch.Tensor) {
 	c.NoGrad(func() { out = copyTo(c, torch.CPU(0), a) })

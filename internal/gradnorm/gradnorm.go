@@ -1,6 +1,6 @@
-// Package gradnorm clips by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in parts so
-// that a pipe can do it: every stage squares its own, the whole is added up in one place, every
-// stage scales its own.
+// Package gradnorm clips by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in
+// parts so that a pipe can do it: every stage squares its own, the whole is added up in one place,
+// every stage scales its own.
 //
 //	Squared ─┐
 //	Squared ─┼─► Global ─► ClipFactor ─┬─► Scale

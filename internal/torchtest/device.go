@@ -29,8 +29,8 @@ var named = sync.OnceValue(func() (list []torch.Device) {
 	return list
 })
 
-// Device is the i-th device for tests of what runs on any: cpu:0, cpu:1 and so on, or those of
-// PENSTOCK_TEST_DEVICES in turn. With one device there all stages of a test share it.
+// Device is the i-th test device: cpu:0, cpu:1 and so on, or the devices in PENSTOCK_TEST_DEVICES in
+// turn. If it lists one device all stages of a test share it.
 func Device(i int) torch.Device {
 	if list := named(); len(list) > 0 {
 		return list[i%len(list)]

@@ -25,8 +25,8 @@ func watched() []torch.Device {
 }
 
 // Check registers the leak check. Call it first in a test, so that it runs after everything the
-// test itself cleans up. Tests that use it must not run in parallel: what is live is a number of
-// the process.
+// test itself cleans up. Tests that use it must not run in parallel: live tensors are counted by
+// process.
 func Check(t testing.TB) {
 	t.Helper()
 	torch.TrackLeaks(true)
@@ -79,7 +79,7 @@ func New(t testing.TB, o torch.Options) *torch.Ctx {
 	return c
 }
 
-// Leaf is a tensor that wants a gradient, which is freed with it when the test ends.
+// Leaf is a tensor that wants a gradient. Both are freed when the test ends.
 func Leaf(t testing.TB, c *torch.Ctx, shape ...int64) *torch.Tensor {
 	var x *torch.Tensor
 	c.NoGrad(func() { x = c.Keep(c.Normal_(c.Empty(torch.Float32, shape...), 0, 1).SetRequiresGrad(true)) })
