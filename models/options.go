@@ -134,21 +134,6 @@ func Settings(name string, o Options) ([]Setting, error) {
 	return list, nil
 }
 
-// SettingName is the name by which Set and Settings of a model know a field of Options, such as "C" of
-// unet for Width; "" if no such model exists, or it has no such option.
-func SettingName(name, field string) string {
-	m, err := find(name)
-	if err != nil {
-		return ""
-	}
-	for _, p := range m.options(&Options{}) {
-		if p.field == field {
-			return p.Name
-		}
-	}
-	return ""
-}
-
 // Set changes options by assignments such as "B=6", by the names of Settings; one may hold several,
 // separated by commas, each name once. The last assignment of a name counts. The error lists the model's
 // options, and leaves o as it was. New checks options that depend on each other.

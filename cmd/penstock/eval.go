@@ -130,7 +130,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data
 	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	training, test, err = data.Open(of.dataName, of.dataDir, of.data)
 	system.TrimProcess() // reading took more than what was read
-	return training, test, ofData(err)
+	return training, test, err
 }
 
 // fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.

@@ -58,7 +58,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		doing string // shown on a terminal as soon as it takes long
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
-		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
+		{"", j.openGroup}, {"", j.listen}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
 		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
 		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads},
 		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
@@ -189,8 +189,7 @@ func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.
 		return training, nil, nil
 	}
 	share, _ := strconv.ParseFloat(o.validate, 64) // a number, as the flag was read
-	kept, heldOut, err = data.Split(training, share, o.config.Seed)
-	if err != nil {
+	if kept, heldOut, err = data.Split(training, share, o.config.Seed); err != nil {
 		err = fmt.Errorf("--validate %s: %w", o.validate, err)
 	}
 	return kept, heldOut, err

@@ -114,7 +114,7 @@ func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(func() (out datasets, err error) {
 		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
 		system.TrimProcess() // reading needs temporary memory
-		return out, ofData(err)
+		return out, err
 	})
 	within := make([]*group.Group, o.here)
 	if o.grouped && o.here == o.member.Size {

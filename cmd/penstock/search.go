@@ -261,7 +261,7 @@ func (f *searchFlags) samples(stderr io.Writer) (*data.Info, error) {
 	of.data.OnText = showText(stderr)
 	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
 	if err != nil {
-		return nil, wrongInput(ofData(err))
+		return nil, wrongInput(err)
 	}
 	system.TrimProcess() // reading took more than what was read
 	if n := training.Len(); f.batch > n {
