@@ -115,17 +115,15 @@ func (j *job) close() error {
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	sets, err := j.read()
 	if err != nil {
-		return wrongInput(err)
+		return err
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	o, settings, err := j.fit(info)
+	m, err := j.measured(&info)
 	if err != nil {
 		return err
 	}
-	if j.model, err = models.New(j.modelName, o); err != nil {
-		return j.misfit(err)
-	}
+	j.model = m.Sequential
 	if err := freeze(j.model, j.weights.trainOnly); err != nil {
 		return err
 	}
@@ -134,7 +132,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
-	if j.training, j.heldOut, err = j.splitValidation(j.training); err != nil {
+	if j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed); err != nil {
 		return err
 	}
 	if j.heldOut != nil {
@@ -149,7 +147,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		optimizer["group"] = j.groups
 	}
 	j.recipe = train.Recipe{
-		Model:     train.Choice{Name: j.modelName, Settings: settings},
+		Model:     train.Choice{Name: j.modelName, Settings: m.chosen},
 		Data:      train.Choice{Name: j.dataName, Settings: described},
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
 		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
@@ -182,15 +180,16 @@ func assigned(lists []string) map[string]any {
 	return out
 }
 
-// splitValidation splits the training samples into samples to train with and samples for validation, nil
-// without.
-func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.Dataset, err error) {
-	if o.validate == "" || o.validate == partTest {
+// splitValidation splits the training samples by --validate into samples to train with and samples for
+// validation, nil without.
+func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset,
+	err error) {
+	if validate == "" || validate == partTest {
 		return training, nil, nil
 	}
-	share, _ := strconv.ParseFloat(o.validate, 64) // a number, as the flag was read
-	if kept, heldOut, err = data.Split(training, share, o.config.Seed); err != nil {
-		err = fmt.Errorf("--validate %s: %w", o.validate, err)
+	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
+	if kept, heldOut, err = data.Split(training, share, seed); err != nil {
+		err = fmt.Errorf("--validate %s: %w", validate, err)
 	}
 	return kept, heldOut, err
 }

@@ -61,7 +61,7 @@ const token = "PENSTOCK_TOKEN"
 // launchRun starts the processes with the command line of train and the variables of torchrun, and again after
 // failures.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
-	port, err := launch.KeepPort(0)
+	port, err := launch.KeepPort()
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		return fmt.Errorf("finding the program to start: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
-	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
+	job := launch.Job{Path: program, Args: train, Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
 			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
 				restart, restarts)
@@ -79,10 +79,9 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()))
 	for rank := range processes {
 		r, n := strconv.Itoa(rank), strconv.Itoa(processes)
-		job.Processes = append(job.Processes, launch.Process{Path: program, Args: train,
-			Env: append(slices.Clip(common), "RANK="+r, "WORLD_SIZE="+n, "LOCAL_RANK="+r, "LOCAL_WORLD_SIZE="+n,
-				"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
-				"TORCHELASTIC_USE_AGENT_STORE=")}) // an agent's store is at another address
+		job.Env = append(job.Env, append(slices.Clip(common), "RANK="+r, "WORLD_SIZE="+n, "LOCAL_RANK="+r,
+			"LOCAL_WORLD_SIZE="+n, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
+			"TORCHELASTIC_USE_AGENT_STORE=")) // an agent's store is at another address
 	}
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")

@@ -14,9 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/system"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -26,9 +24,6 @@ import (
 // a process is elsewhere: with a model, a pipe, a loop and devices of its own. They share the data set.
 //
 //	penstock train --replicas 2 --stages 2      process 0   member 0: cpu:0 cpu:1   member 1: cpu:2 cpu:3
-
-// datasets are the training and the test data of a run.
-type datasets struct{ training, test data.Dataset }
 
 // config is the place of this process in its group, by the environment. Flags come before its variables.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.Config, error) {
@@ -111,11 +106,7 @@ func (o *runOptions) asMember(config pipe.Config) pipe.Config {
 
 // members are the options of the members of the group that are in this process.
 func (o runOptions) members() (all []runOptions) {
-	o.read = sync.OnceValues(func() (out datasets, err error) {
-		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
-		system.TrimProcess() // reading needs temporary memory
-		return out, err
-	})
+	o.read = sync.OnceValues(o.open)
 	within := make([]*group.Group, o.here)
 	if o.grouped && o.here == o.member.Size {
 		within = group.Local(o.here)

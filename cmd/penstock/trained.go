@@ -14,6 +14,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/plan"
+	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -31,7 +32,7 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	bestFlag(s, &f.best)
 	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", device)
+		"cpu:0,cpu:1,...)", torch.ParseDevice)
 	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
 	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
