@@ -65,7 +65,7 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 			return r, err
 		}
 		defer func() { err = errors.Join(err, t.close()) }()
-		progress := newCounter(cmd.ErrOrStderr(), "evaluating", "samples")
+		progress := newProgress(cmd.ErrOrStderr(), "evaluating", "samples")
 		e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch,
 			Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
 		progress.end()
@@ -225,7 +225,7 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	defer func() { err = errors.Join(err, t.close()) }()
 	var all bytes.Buffer // so that nothing is written where something is wrong
 	out := json.NewEncoder(&all)
-	progress := newCounter(cmd.ErrOrStderr(), "predicting", "inputs")
+	progress := newProgress(cmd.ErrOrStderr(), "predicting", "inputs")
 	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch,
 		OnBatch: progress.at}, func(i int, output []float32) error {
 		line, err := f.line(inputs, i, output)

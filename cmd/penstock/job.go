@@ -69,7 +69,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			if open.doing == "" || !live {
 				return open.run(ctx, stderr)
 			}
-			p := newPlanProgress(stderr, open.doing)
+			p := newProgress(stderr, open.doing, "")
 			defer p.end()
 			return open.run(ctx, p)
 		}()

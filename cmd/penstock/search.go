@@ -199,7 +199,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
-	show := newPlanProgress(cmd.ErrOrStderr(), "planning")
+	show := newProgress(cmd.ErrOrStderr(), "planning", "")
 	defer show.end()
 	if f.of.modelName == "" {
 		return f.planChain(cmd, args[0], show)
