@@ -109,7 +109,6 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 }
 
 func (f *searchFlags) register(s *pflag.FlagSet) {
-	s.SortFlags = false
 	namesFlags(s, &f.of.modelName, &f.of.settings)
 	f.of.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.of.optimizer, &f.of.momentum)
