@@ -65,7 +65,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		about.InitDefaultHelpFlag()
 		return about.Help()
 	}
-	port, err := launch.KeepPort(0)
+	port, err := launch.KeepPort()
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		return fmt.Errorf("finding the program to start: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
-	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
+	job := launch.Job{Path: program, Args: train, Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
 			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
 				restart, restarts)
@@ -86,7 +86,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		for name, value := range rankEnvironment(rank, processes, port.Number) {
 			environment = append(environment, name+"="+value)
 		}
-		job.Processes = append(job.Processes, launch.Process{Path: program, Args: train, Env: environment})
+		job.Env = append(job.Env, environment)
 	}
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")

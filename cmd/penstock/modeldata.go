@@ -170,8 +170,11 @@ func (f *modelFlags) misfit(err error) error {
 // errors are as they are.
 func ofModel(model string, err error) string {
 	var e *models.ConfigError
-	if errors.As(err, &e) && models.SettingName(model, e.Field) != "" {
-		return refused(models.SettingName(model, e.Field), e)
+	settings, _ := models.Settings(model, models.Options{})
+	for _, s := range settings {
+		if errors.As(err, &e) && s.Field == e.Field {
+			return refused(s.Name, e)
+		}
 	}
 	return message(err)
 }

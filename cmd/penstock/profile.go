@@ -119,11 +119,11 @@ do. For a plan for one device alone, give --devices 1.`,
 }
 
 func showChain(w io.Writer, c profile.Chain) {
-	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "SPREAD", "OUTPUT", "SAVED", "TEMPORARY",
+	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY",
 		"GRADIENT", "WEIGHTS")
 	for i, l := range c.Layers {
 		row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
-			fmt.Sprintf("%.0f %%", 100*c.Spread[i]), formatBytes(l.Output),
+			formatBytes(l.Output),
 			formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
 			formatBytes(l.Gradient), formatBytes(l.WeightGradient))
 	}
