@@ -138,7 +138,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	saved, err := j.save()
 	if err == nil {
-		err = j.trace.finish(j.pipe, stderr)
+		err = j.writeTrace(stderr)
 	}
 	if err != nil {
 		return j.saveAfterFailure(err)
