@@ -222,8 +222,8 @@ func (p Problem) shortage(at int, least int64) Shortage {
 		kind = remat.Makes
 	}
 	first := s.Costs.Chain(kind)
-	if one, at, err := solver.Least(first); err == nil && one.Ops[at].Kind != remat.LossStep {
-		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
+	if _, op, err := solver.Least(first); err == nil && op.Kind != remat.LossStep {
+		out.SetBy = fmt.Sprintf("layer %q", first.Layers[op.Layer].Name)
 	}
 	return out
 }
