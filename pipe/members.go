@@ -70,11 +70,10 @@ func (p *Pipe) lost(err error) error {
 	return err
 }
 
-// openLink makes the link between the stages for a run of a program.
-func (p *Pipe) openLink(program *schedule.Program) link.Link {
-	if p.remote == nil {
-		return p.newLink()
+// linkOf returns the link that the parcel of a send takes.
+func (r *run) linkOf(send schedule.Action) link.Link {
+	if r.p.stages[send.Stage].Here && r.p.stages[send.Peer].Here {
+		return r.within
 	}
-	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity),
-		IsHere: func(stage int) bool { return p.stages[stage].Here }}
+	return r.between
 }

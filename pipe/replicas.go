@@ -69,9 +69,9 @@ func reducing(g schedule.Generator) schedule.Generator {
 }
 
 // connectReplicas makes the links between the replicas of each stage.
-func (p *Pipe) connectReplicas() error {
+func (p *Pipe) connectReplicas() {
 	if p.cfg.Replicas <= 1 {
-		return nil
+		return
 	}
 	each := link.MaxTag / 2 / len(p.stages)
 	for i, s := range p.stages {
@@ -80,15 +80,9 @@ func (p *Pipe) connectReplicas() error {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		l, err := link.NewRemote(p.cfg.Group, ranks, values,
-			link.Tags{First: link.MaxTag/2 + i*each, Count: each})
-		if err != nil {
-			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values,
-				len(ranks), err)
-		}
-		p.between = append(p.between, l)
+		p.between = append(p.between, link.NewRemote(p.cfg.Group, ranks, values,
+			link.Tags{First: link.MaxTag/2 + i*each, Count: each}))
 	}
-	return nil
 }
 
 // reduction is the most bytes of another replica that a stage holds at a time.
