@@ -14,6 +14,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/plan"
+	"penstock.example/torch"
 	"penstock.example/train"
 )
 
