@@ -43,7 +43,8 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train or all", partTest, "train", "all")
+	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation (held out by the run's --validate), or all",
+		partTest, "train", "validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -53,11 +54,22 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 			if err != nil {
 				return err
 			}
+			settings, _ := t.recipe.Data.Settings.(map[string]any)
+			share, _ := settings["validation"].(string)
+			kept, heldOut, err := splitValidation(sets.training, share, t.recipe.Seed)
+			if err != nil {
+				return err
+			}
 			switch set = sets.test; part {
 			case "train":
-				set = sets.training
+				set = kept
+			case "validation":
+				set = heldOut
 			case "all":
 				set = data.Join(sets.training, sets.test)
+			}
+			if set == nil {
+				return badUsage("--part validation: the run held nothing out of training (--validate)")
 			}
 			return fitsTrained(set.Info(), t.recipe.Samples)
 		})

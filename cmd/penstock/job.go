@@ -132,7 +132,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
-	if j.training, j.heldOut, err = j.splitValidation(j.training); err != nil {
+	if j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed); err != nil {
 		return err
 	}
 	if j.heldOut != nil {
@@ -180,16 +180,16 @@ func assigned(lists []string) map[string]any {
 	return out
 }
 
-// splitValidation splits the training samples into samples to train with and samples for validation, nil
-// without.
-func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.Dataset, err error) {
-	if o.validate == "" || o.validate == partTest {
+// splitValidation splits the training samples by --validate into samples to train with and samples for
+// validation, nil without.
+func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset, err error) {
+	if validate == "" || validate == partTest {
 		return training, nil, nil
 	}
-	share, _ := strconv.ParseFloat(o.validate, 64) // a number, as the flag was read
-	kept, heldOut, err = data.Split(training, share, o.config.Seed)
+	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
+	kept, heldOut, err = data.Split(training, share, seed)
 	if err != nil {
-		err = fmt.Errorf("--validate %s: %w", o.validate, err)
+		err = fmt.Errorf("--validate %s: %w", validate, err)
 	}
 	return kept, heldOut, err
 }
