@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/torch"
 )
@@ -84,7 +85,11 @@ func (g *localGroup) meet(t *torch.Tensor, ch channel, peer int, sends bool) (li
 	defer c.Close()
 	c.SetGrad(false)
 	var mine *torch.Tensor
-	if err := torch.Try(func() { mine = c.View(c.InMemoryOrder(t), torch.Uint8) }); err != nil { // as of Gloo
+	// as of Gloo
+	if err := torch.Try(func() {
+		mine = c.Op("aten::view.dtype", engine.InMemoryOrder(c, t),
+			torch.Uint8)
+	}); err != nil {
 		return nil, err
 	}
 	x := &transfer{t: t, sends: sends, ended: make(chan struct{})}
@@ -105,7 +110,7 @@ func (g *localGroup) meet(t *torch.Tensor, ch channel, peer int, sends bool) (li
 	if g.pending[ch] = waiting[1:]; len(waiting) == 1 {
 		delete(g.pending, ch)
 	}
-	from, to := mine, c.View(c.InMemoryOrder(other.t), torch.Uint8)
+	from, to := mine, c.Op("aten::view.dtype", engine.InMemoryOrder(c, other.t), torch.Uint8)
 	if !sends {
 		from, to = to, from
 	}

@@ -110,7 +110,7 @@ func exchange(g *group.Group) error {
 		}
 		for _, tag := range r.Perm(tags) {
 			want := numbers(c, peer, g.Rank(), tag)
-			y := c.EmptyLike(want)
+			y := c.Op("aten::empty_like", want)
 			w, err := g.Receive(y, peer, tag)
 			if err != nil {
 				return err
@@ -251,7 +251,7 @@ func TestWhoHasLeftIsLost(t *testing.T) {
 func TestOnlyDenseTensorsMove(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	x := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
-	for _, y := range []*torch.Tensor{c.Narrow(x, 1, 0, 1), c.Expand(x, 3, 2, 2)} {
+	for _, y := range []*torch.Tensor{c.Narrow(x, 1, 0, 1), c.Call("aten::expand", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor)} {
 		if _, err := group.Local(2)[0].Send(y, 1, 0); err == nil ||
 			!strings.Contains(err.Error(), "the tensor is not dense") {
 			t.Errorf("%v: got %v", y, err)

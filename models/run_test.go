@@ -169,7 +169,7 @@ func TestGPTDoesNotSeeTheFuture(t *testing.T) {
 	materialise(t, c, s)
 	logits := func(tokens ...int64) []float32 {
 		y := s.Forward(nn.NewCtx(c, nn.Config{}), torch.From(c, tokens, 1, 4))
-		return torch.Values[float32](c.Contiguous(c.Narrow(y, 2, 0, 3)))
+		return torch.Values[float32](c.Op("aten::contiguous", c.Narrow(y, 2, 0, 3)))
 	}
 	if !slices.Equal(logits(1, 2, 3, 4), logits(1, 2, 3, 9)) {
 		t.Error("the last token changed the logits of the first three")
@@ -284,11 +284,11 @@ func plainResNet(block func(in, width, stride int64) nn.Layer, expansion int64, 
 	classes int64) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7),
-			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+			nn.ConvConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := int64(64)
 	for g, n := range blocks {
 		group := nn.NewSequential()
@@ -314,7 +314,7 @@ func TestResNetIsThatOfWholeBlocks(t *testing.T) {
 		plain *nn.Sequential
 	}{
 		{"resnet18", plainResNet(nn.NewBasicBlock, 1, []int{2, 2, 2, 2}, 5)},
-		{"resnet50", plainResNet(nn.NewBottleneck, nn.BottleneckExpansion, []int{3, 4, 6, 3}, 5)},
+		{"resnet50", plainResNet(nn.NewBottleneck, 4, []int{3, 4, 6, 3}, 5)},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			runtime.LockOSThread()
@@ -328,7 +328,7 @@ func TestResNetIsThatOfWholeBlocks(t *testing.T) {
 				materialise(t, c, s)
 				y := s.Forward(training(c), x)
 				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-				values = append(gradients(t, c, s), torch.Bytes(c.Contiguous(y)))
+				values = append(gradients(t, c, s), torch.Bytes(c.Op("aten::contiguous", y)))
 				for _, p := range nn.State(s) {
 					names = append(names, p.Name)
 				}
@@ -364,7 +364,7 @@ func TestBlocksCutOpenKeepNoMore(t *testing.T) {
 		return m.Live - before, m.Peak - before
 	}
 	live, peak := kept(build(t, "resnet50", models.Options{Classes: 5}))
-	wantLive, wantPeak := kept(plainResNet(nn.NewBottleneck, nn.BottleneckExpansion, []int{3, 4, 6, 3}, 5))
+	wantLive, wantPeak := kept(plainResNet(nn.NewBottleneck, 4, []int{3, 4, 6, 3}, 5))
 	if live > wantLive || peak > wantPeak {
 		t.Errorf("%d bytes are kept and %d were live, want at most %d and %d", live, peak, wantLive, wantPeak)
 	}

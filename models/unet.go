@@ -60,12 +60,12 @@ func unet(o Options) (*nn.Sequential, error) {
 	spaces := make([]nn.Namespace, o.Depth)
 	for i := range o.Depth {
 		spaces[i] = nn.NewNamespace()
-		skip, out := nn.NewStash(unetSkip), base<<i
+		skip, out := nn.NewSequential().Add("", nn.NewStash(unetSkip)), base<<i
 		skip.Isolate(spaces[i])
 		encoder.Add(strconv.Itoa(i), nn.NewSequential().
 			Add("encode", stack(in, out, out)).
 			Add("skip", skip).
-			Add("down", nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+			Add("down", nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 		in = out
 	}
 	lowest := nn.NewSequential(stack(in, 2*in, in))
@@ -96,9 +96,9 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 		s.Add(strconv.Itoa(i), nn.NewSequential().
 			Add("conv", convolution(in, to, 3, 1)).
 			Add("dropout", nn.NewDropout2d(dropout)).
-			Add("norm", nn.NewInstanceNorm2d(to, nn.InstanceNormConfig{})).
+			Add("norm", nn.NewInstanceNorm2d(to, nn.NormConfig{NoAffine: true})).
 			// a third of the activations less than with new tensors
-			Add("relu", nn.NewLeakyReLU(nn.LeakyReLUConfig{InPlace: true})))
+			Add("relu", nn.NewLeakyReLU(0, true)))
 		in = to
 	}
 	return s
@@ -122,7 +122,7 @@ func (l *concat) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	skip := c.Pop(unetSkip)
 	if bottom, right := skip.Size(2)-x.Size(2), skip.Size(3)-x.Size(3); bottom != 0 || right != 0 {
-		x = c.Pad(x, []int64{0, right, 0, bottom}, 0)
+		x = c.Op("aten::constant_pad_nd", x, []int64{0, right, 0, bottom}, 0.)
 	}
 	y := c.Cat([]*torch.Tensor{x, skip}, 1)
 	c.Release(mark, y)

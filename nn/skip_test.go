@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -183,9 +184,9 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 			`stash: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
 		{"a pop outside of a Sequential", pop("a", "a"), nil, "",
 			`pop: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
-		{"a stash into another model's store", stash("a", "a"), nn.NewSkipStore(routesOfStrangers, 0, 2),
+		{"a stash into another model's store", stash("a", "a"), new(nn.SkipStore).Begin(routesOfStrangers, 0, 2),
 			"", `stash: skip "a" is not a skip of the model that is running`},
-		{"a pop of what a part was not given", pop("b", "b"), nn.NewSkipStore(routesOfStrangers, 1, 2),
+		{"a pop of what a part was not given", pop("b", "b"), new(nn.SkipStore).Begin(routesOfStrangers, 1, 2),
 			"", `pop: skip "b" has not been stashed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -319,7 +320,7 @@ func TestInPlaceInAPartOfAModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			key, l := routes[0].Key, model.Layers()
-			first, second := nn.NewSkipStore(routes, 0, 2), nn.NewSkipStore(routes, 2, 4)
+			first, second := new(nn.SkipStore).Begin(routes, 0, 2), new(nn.SkipStore).Begin(routes, 2, 4)
 			defer first.Free()
 			defer second.Free()
 			var y *torch.Tensor
@@ -453,7 +454,7 @@ func TestAPanicLeavesNoSkip(t *testing.T) {
 							return
 						}
 						routes := must.Get(model.SkipRoutes())(t)
-						store := nn.NewSkipStore(routes, 0, len(model.Layers()))
+						store := new(nn.SkipStore).Begin(routes, 0, len(model.Layers()))
 						defer store.Free()
 						c, xs := nn.NewCtx(a.Ctx, nn.Config{Skips: store}), []*torch.Tensor{x}
 						for _, l := range model.Layers() {
@@ -683,7 +684,7 @@ func (p *plan) run(c *nn.Ctx, x *torch.Tensor, inner func(*torch.Tensor) *torch.
 		case p.absent:
 			stash(k, nil)
 		case p.aside:
-			stash(k, c.AddScalar(x, 0.5))
+			stash(k, c.Op("aten::add.Scalar", x, 0.5))
 		default:
 			stash(k, x)
 		}
@@ -775,7 +776,7 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 	routes := must.Get(model.SkipRoutes())(t)
 	layers, stores := model.Layers(), make([]*nn.SkipStore, len(cuts)-1)
 	for i := range stores {
-		stores[i] = nn.NewSkipStore(routes, cuts[i], cuts[i+1])
+		stores[i] = new(nn.SkipStore).Begin(routes, cuts[i], cuts[i+1])
 		defer stores[i].Free()
 	}
 	xs := []*torch.Tensor{x}
@@ -798,7 +799,7 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 				switch {
 				case skip == nil:
 				case to == i+1:
-					own = c.Keep(c.Branch(skip))
+					own = c.Keep(engine.Branch(c.Ctx, skip))
 				default: // the parts between do not know that it is to be popped
 					own = c.Keep(c.Clone(skip))
 				}

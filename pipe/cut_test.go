@@ -148,19 +148,19 @@ func sensitive(k int) nn.Layer {
 		func() nn.Layer { return nn.NewGELU() },
 		func() nn.Layer { return nn.NewGELUTanh() },
 		func() nn.Layer { return nn.NewBatchNorm2d(2, nn.BatchNormConfig{}) },
-		func() nn.Layer { return nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}) },
-		func() nn.Layer { return nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}) },
+		func() nn.Layer { return nn.NewLayerNorm([]int64{6}, nn.NormConfig{}) },
+		func() nn.Layer { return nn.NewLayerNorm([]int64{2, 6, 6}, nn.NormConfig{}) },
 		func() nn.Layer { return nn.NewSoftmax(3) },
 		func() nn.Layer { return nn.NewLogSoftmax(1) },
-		func() nn.Layer { return nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}) },
-		func() nn.Layer { return nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}) },
-		func() nn.Layer { return nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{Eps: 1e-3}) },
+		func() nn.Layer { return nn.NewGroupNorm(1, 2, nn.NormConfig{}) },
+		func() nn.Layer { return nn.NewInstanceNorm2d(2, nn.NormConfig{NoAffine: true}) },
+		func() nn.Layer { return nn.NewRMSNorm([]int64{6}, nn.NormConfig{Eps: 1e-3}) },
 		func() nn.Layer { return nn.NewSigmoid() },
 		func() nn.Layer { return nn.NewLinear(6, 6) },
-		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}) },
+		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}) },
 		func() nn.Layer {
 			return nn.NewAvgPool2d(nn.Square(3),
-				nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+				nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 		},
 	}[k]()
 }
@@ -200,12 +200,13 @@ func (m *randomNet) gap(k int) {
 		})
 	case 6: // likewise, of what is padded
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Reshape(c.Narrow(c.Pad(x, []int64{1, 1, 0, 0}, 0.5), 3, 1, 6), -1, 2, 6, 6)
+			return c.Reshape(c.Narrow(c.Op("aten::constant_pad_nd", x, []int64{1, 1, 0, 0}, 0.5), 3, 1,
+				6), -1, 2, 6, 6)
 		})
 	case 7: // likewise, of two uses
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			both := c.Cat([]*torch.Tensor{x, c.Tanh(x), c.Transpose(x, 2, 3)}, 3)
-			return c.Narrow(c.SiLU(both), 3, 5, 6)
+			return c.Narrow(c.Op("aten::silu", both), 3, 5, 6)
 		})
 	case 8: // of the elements of a tuple, of which one stands there twice
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -213,11 +214,12 @@ func (m *randomNet) gap(k int) {
 			return []*torch.Tensor{y, interleaved(c, xs[0]), y, xs[0]}
 		}))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.SiLU(xs[0]), part(c, xs[1]), c.Cat([]*torch.Tensor{xs[2], xs[3]}, 3)}
+			return []*torch.Tensor{c.Op("aten::silu", xs[0]), part(c, xs[1]), c.Cat([]*torch.Tensor{xs[2],
+				xs[3]}, 3)}
 		}))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.Add(c.Mul(c.SiLU(xs[0]), c.SiLU(xs[1])),
-				c.Narrow(c.SiLU(xs[2]), 3, 2, 6))}
+			return []*torch.Tensor{c.Add(c.Mul(c.Op("aten::silu", xs[0]), c.Op("aten::silu", xs[1])),
+				c.Narrow(c.Op("aten::silu", xs[2]), 3, 2, 6))}
 		}))
 	case 9, 10: // of a skip, and of its gradient; all in one layer or with others between
 		name := fmt.Sprintf("gaps%d", m.Len())
@@ -230,7 +232,7 @@ func (m *randomNet) gap(k int) {
 		for range 2*k - 17 {
 			pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				skip := c.Pop(name)
-				return c.Add(c.SiLU(c.Add(x, c.SiLU(skip))), part(c, skip))
+				return c.Add(c.Op("aten::silu", c.Add(x, c.Op("aten::silu", skip))), part(c, skip))
 			})
 			pop.Pops(name)
 			m.add(pop)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -129,12 +130,12 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		}
 		_ = torch.Try(w.leave) // the failure is known
 	}()
-	c.Device().OwnPeak() // from here on
-	base, begun := c.Moment(), time.Since(r.begun)
-	marks := []torch.Moment{base} // of the beginnings and ends of actions; a GPU knows them at the end
+	engine.OwnPeak(c.Device()) // from here on
+	base, begun := engine.Now(c), time.Since(r.begun)
+	marks := []engine.Moment{base} // of the beginnings and ends of actions; a GPU knows them at the end
 	mark := func() {
 		if r.record {
-			marks = append(marks, c.Moment())
+			marks = append(marks, engine.Now(c))
 		}
 	}
 	defer func() {
@@ -157,19 +158,14 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		if hold(worker, id); !r.await(id) {
 			break
 		}
-		if g.beside(worker, id) {
-			beside.begin(c.Device(), r.p.cfg.Threads, current)
+		if current.Kind == schedule.Reduce {
+			beside.begin(current)
 			ledger.note(id)
 			r.finish(id)
 			continue
 		}
-		do := r.do
-		if current.Kind == schedule.Reduce {
-			do = beside.last
-			beside.wait()
-		}
 		mark()
-		if err := do(c, current); err != nil {
+		if err := r.do(c, current); err != nil {
 			r.failAt(current, "", err)
 			break
 		}
@@ -195,9 +191,11 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e := &r.events[worker][i]
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
-	r.events[worker] = append(r.events[worker], beside.events...)
-	slices.SortStableFunc(r.events[worker],
-		func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	if r.record {
+		r.events[worker] = append(r.events[worker], beside.events...)
+		slices.SortStableFunc(r.events[worker],
+			func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	}
 	finished = true
 }
 

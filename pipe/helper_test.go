@@ -81,12 +81,13 @@ func descend(c *torch.Ctx, params []nn.NamedParam) {
 // products of which are of matrices.
 func fewPositions() *nn.Sequential {
 	return nn.NewSequential(nn.NewConv2d(3, 64, nn.Square(3),
-		nn.Conv2dConfig{Stride: nn.Square(4), Padding: nn.Square(1)}),
+		nn.ConvConfig{Stride: nn.Square(4), Padding: nn.Square(1)}),
 		nn.NewBatchNorm2d(64, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewConv2d(64, 80, nn.Square(3),
-			nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
+			nn.ConvConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
 		nn.NewConv2d(96, 512, nn.Square(1),
-			nn.Conv2dConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(512, 10))
+			nn.ConvConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1),
+		nn.NewLinear(512, 10))
 }
 
 // problem is a model with its data.
@@ -189,16 +190,15 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 		nn.ZeroGrads(model)
 		q.sets(step, model)
 		x, y := onDevice(b, d, q.input(b, step)), onDevice(b, d, q.target(b, step))
-		var start, left nn.BufferCopy // what replica 0 leaves
-		start.Take(nn.Buffers(model))
+		start, left := nn.CopyBuffers(nn.Buffers(model)), func() {} // what replica 0 leaves
 		sums := map[string]*torch.Tensor{}
 		row, microBatch, total := int64(0), 0, 0.0
 		for k, rows := range parts(q.rows, replicas) {
-			start.Restore()
+			start()
 			loss := 0.0
 			var deferred *nn.Deferred
 			if q.deferred {
-				deferred = nn.NewDeferred()
+				deferred = new(nn.Deferred)
 			}
 			for _, n := range parts(rows, chunks) {
 				weight := 1.0
@@ -212,7 +212,8 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
 				loss += float64(torch.Item[float32](l)) * weight
 				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.EmptyLike(l), weight)}, false)
+				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l),
+					weight)}, false)
 				row, microBatch = row+n, microBatch+1
 			}
 			if q.deferred {
@@ -229,10 +230,10 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 			}
 			nn.ZeroGrads(model)
 			if k == 0 {
-				left.Take(nn.Buffers(model))
+				left = nn.CopyBuffers(nn.Buffers(model))
 			}
 		}
-		left.Restore()
+		left()
 		for _, p := range nn.Params(model) {
 			p.Tensor().SetGradOf(sums[p.Name])
 		}

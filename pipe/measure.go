@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -54,14 +55,8 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
-		buffers.Take(nn.Buffers(p.model))
-		defer buffers.Restore()
-		var workers []int
-		for _, s := range p.stages {
-			workers = append(workers, s.worker)
-		}
-		c.Synchronize() // the default stream of a GPU measures, and then the stages' streams go on
+		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
+		c.Synchronize()                             // the default stream of a GPU measures, and then the stages' streams go on
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})
@@ -79,7 +74,7 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 		config := profile.Config{
 			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0),
+			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.targets, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
@@ -90,24 +85,10 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 			config.Known = p.cfg.Profile
 		}
 		measured, err := profile.Measure(ctx, p.model, config, part(r.inputs, 0)...)
-		if chains = measured.Chains; measured.Beyond > 0 {
-			p.plans.known.Lock()
-			defer p.plans.known.Unlock()
-			p.plans.beyond.bytes, p.plans.beyond.limit = measured.Most, measured.Beyond
-		}
+		chains = measured.Chains
 		return err
 	})
 	return chains, err
-}
-
-// MeasuredBeyond returns the most bytes that were live on a device when the pipe last measured
-// layers there beyond its limit, and that limit. Both are 0 if measuring has kept the limits, as it
-// does if they have room for each unit by itself (profile.Measure). Below that no plan may keep
-// them, and only a measurement tells the least limit.
-func (p *Pipe) MeasuredBeyond() (bytes, limit int64) {
-	p.plans.known.Lock()
-	defer p.plans.known.Unlock()
-	return p.plans.beyond.bytes, p.plans.beyond.limit
 }
 
 // idle blocks until the default streams of the stages' GPUs are idle.
@@ -115,7 +96,7 @@ func (p *Pipe) idle() {
 	var done []torch.Device
 	for _, s := range p.stages {
 		if s.Here && s.Device.Kind != torch.KindCPU && !slices.Contains(done, s.Device) {
-			stream.End(stream.Host{}, s.Device.DefaultStream())
+			stream.End(stream.Host{}, engine.DefaultStream(s.Device))
 			done = append(done, s.Device)
 		}
 	}

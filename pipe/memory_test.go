@@ -313,7 +313,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				defer r.Close()
 				if err := r.Backward(context.Background(),
-					onLast.Fill_(onLast.EmptyLike(r.Output()[0]), 0.1)); err != nil {
+					onLast.Fill_(onLast.Op("aten::empty_like", r.Output()[0]), 0.1)); err != nil {
 					return nil, nil, err
 				}
 				for _, d := range p.Devices() {
@@ -357,7 +357,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 	}
 }
 
-// Measuring keeps the least limit that steps do, and says so where it did not keep one.
+// Measuring keeps the least limit that steps do.
 func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 	for _, m := range []struct {
 		name    string
@@ -400,7 +400,7 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					}
 				}
 				defer device.SetLimit(0)
-				planned := func(limit int64) (beyond, of int64, err error) {
+				planned := func(limit int64) error {
 					p, err := pipe.Open(model,
 						pipe.Config{Balance: []int{len(model.Layers())}, Chunks: chunks,
 							Checkpoint: pipe.Optimal, Seed: 1})
@@ -410,22 +410,16 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					defer p.Close()
 					device.SetLimit(limit)
 					_, err = p.PlanFor(context.Background(), b, nn.CrossEntropy())
-					beyond, of = p.MeasuredBeyond()
-					return beyond, of, err
+					return err
 				}
-				low := device.Memory().Live + 1
-				beyond, of, err := planned(low)
-				if beyond <= low || of != low {
-					t.Errorf("under %d bytes measuring is said to have held %d, beyond %d", low, beyond, of)
+				least := shortages(t, planned(device.Memory().Live+1)).Least()
+				must.Do(t, planned(least))
+				part := func(v pipe.Value) *torch.Tensor {
+					return c.Narrow(v.Tensor, 0, 0, v.Tensor.Size(0)/int64(chunks))
 				}
-				least := shortages(t, err).Least()
-				if beyond > least {
-					t.Errorf("measuring held %d bytes beyond its limit, and a plan needs %d", beyond, least)
-				}
-				if beyond, of, err := planned(least); err != nil || beyond != 0 || of != 0 {
-					t.Errorf("under the least limit, of %d bytes, measuring held %d, beyond %d: %v", least,
-						beyond, of, err)
-				}
+				must.Get(profile.Measure(context.Background(), model, profile.Config{Device: device,
+					MicroBatches: chunks, Balance: []int{len(model.Layers())}, Loss: nn.CrossEntropy(),
+					Target: []*torch.Tensor{part(b.Target[0])}, LossUnit: true}, part(b.Input[0])))(t)
 			})
 		}
 	}
@@ -479,7 +473,7 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		return p.Chains(), []float64{r.Loss}
 	}
 	want, loss := run(false, "a", "a", "a")
-	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"),
+	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Timing", "UnitTimes"),
 		cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),
 		cmpopts.IgnoreFields(remat.Deferred{}, "Share", "Longer")}
 	for _, kinds := range [][]string{{"a", "b", "a"}, {"a", "b", "c"}} {
@@ -711,9 +705,10 @@ func requested(d torch.Device) int64 {
 func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torchtest.Device(6)
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}),
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.ConvConfig{}),
 		nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
+		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)),
+		nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
 	p := started(t, model, pipe.Config{Balance: []int{4, 4}, Devices: []torch.Device{d, d}, Chunks: 3,
 		Checkpoint: pipe.ExceptLast})
 	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)

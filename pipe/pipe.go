@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -55,7 +56,7 @@ type Pipe struct {
 	closed  bool // guarded by submit
 	plans   plans
 	modesMu sync.Mutex
-	modes   *nn.Modes // that were seen last
+	modes   []bool // that were seen last
 	unlimit []func()
 	placed  atomic.Bool
 	// unsummed says that each replica has gradients of its own.
@@ -404,7 +405,7 @@ func (p *Pipe) limit() {
 			continue
 		}
 		if b := p.cfg.Budget[i]; b > 0 {
-			p.unlimit = append(p.unlimit, s.Device.Restrict(b))
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, b))
 		}
 	}
 }

@@ -281,8 +281,6 @@ type plans struct {
 	known sync.Mutex // guards what follows; no layer runs under it
 	all   map[string]*prepared
 	last  *prepared // of the last Step or Forward
-	// beyond is what measuring took where it did not keep a limit.
-	beyond struct{ bytes, limit int64 }
 }
 
 // prepared is a plan that is ready to run.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -77,8 +79,8 @@ func (d *devices) setPeak(worker int, bytes int64) {
 // count begins a part of a call in which nothing waits for other devices. done ends it.
 func (p *Pipe) count(worker int) (done func()) {
 	d := p.workers[worker].device
-	d.OwnPeak()
-	return func() { p.devices.raise(worker, d.OwnPeak()) }
+	engine.OwnPeak(d)
+	return func() { p.devices.raise(worker, engine.OwnPeak(d)) }
 }
 
 // ledger is the memory of a worker in a pass.
@@ -103,7 +105,7 @@ func (r *run) ledger(worker int) *ledger {
 // note notes that an action has ended, before others are told.
 func (l *ledger) note(id int) {
 	g, a := l.r.graph, l.r.graph.Actions[id]
-	total := l.r.p.workers[l.worker].device.OwnPeak()
+	total := engine.OwnPeak(l.r.p.workers[l.worker].device)
 	if l.planned > 0 {
 		l.most = max(l.most, total)
 		return
@@ -114,7 +116,7 @@ func (l *ledger) note(id int) {
 			total += l.r.parcels[receive]
 		}
 	}
-	if g.beside(l.worker, id) {
+	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // the others go on beside the worker
 		l.sums = max(l.sums, l.r.p.stages[a.Stage].reduction())
 	}
 	l.most = max(l.most, total+l.sums)
@@ -127,7 +129,7 @@ func (l *ledger) note(id int) {
 // end ends the pass after the last action.
 func (l *ledger) end() {
 	p := l.r.p
-	p.devices.raise(l.worker, max(l.most, p.workers[l.worker].device.OwnPeak()))
+	p.devices.raise(l.worker, max(l.most, engine.OwnPeak(p.workers[l.worker].device)))
 }
 
 // storageBytes is the memory of the storages of tensors. A tensor may be nil.

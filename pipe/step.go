@@ -107,7 +107,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	r.wanted = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
-			r.deferred = append(r.deferred, nn.NewDeferred())
+			r.deferred = append(r.deferred, new(nn.Deferred))
 		}
 	}
 	return r, nil

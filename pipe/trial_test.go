@@ -22,7 +22,7 @@ type trial struct {
 	loss    nn.Loss
 	rows    int64
 	steps   int // 0 is 1
-	extras  []nn.Extra
+	extras  map[string]any
 
 	deferred bool
 }
@@ -98,7 +98,7 @@ func (q trial) plain(chunks int, seed uint64) record {
 		in, targets := partsOn(b, d, q.inputs(b)), partsOn(b, d, q.targets(b))
 		var deferred *nn.Deferred
 		if q.deferred {
-			deferred = nn.NewDeferred()
+			deferred = new(nn.Deferred)
 		}
 		total, start := 0.0, int64(0)
 		for i := range m {
@@ -126,7 +126,8 @@ func (q trial) plain(chunks int, seed uint64) record {
 			loss := nn.RunLoss(ctx, q.loss, model.ForwardTuple(ctx, cut(in)), cut(targets))
 			total += float64(torch.Item[float32](loss)) * weight
 			c.SetGrad(false)
-			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), weight)}, false)
+			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss),
+				weight)}, false)
 			start += n
 		}
 		if q.deferred {

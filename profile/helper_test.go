@@ -66,7 +66,7 @@ var networks = []struct {
 	}, vectors},
 	{"views, in place, dropout", func() *nn.Sequential {
 		return nn.NewSequential(
-			nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewBatchNorm2d(4,
+			nn.NewConv2d(2, 4, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}), nn.NewBatchNorm2d(4,
 				nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 			nn.NewFlatten(1, -1), nn.NewLinear(4*36, 12), nn.NewDropout(0.3), nn.NewReLUInPlace(),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) }),
@@ -78,7 +78,7 @@ var networks = []struct {
 	}, images},
 	{"tokens", func() *nn.Sequential {
 		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}),
-			nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 11))
+			nn.NewLayerNorm([]int64{8}, nn.NormConfig{}), nn.NewLinear(8, 11))
 	}, tokens},
 	{"tuples", func() *nn.Sequential {
 		pair := func() nn.Layer {
@@ -95,7 +95,9 @@ var networks = []struct {
 		add := func() nn.Layer {
 			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Add(xs[0], xs[1])} })
 		}
-		halves := do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return c.Split(xs[0], 8, 1) })
+		halves := do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return c.Call("aten::split.Tensor", xs[0], 8, 1)[0].([]*torch.Tensor)
+		})
 		return nn.NewSequential(nn.NewLinear(16, 16), pair(), swap(), add(), halves, swap(), add(),
 			nn.NewLinear(8, 2))
 	}, vectors},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/system"
 	"penstock.example/torch"
 )
@@ -40,10 +41,8 @@ func (t Timing) Useless() bool { return t.Spread >= useless }
 // timed is how long each run of one thing took.
 type timed []time.Duration
 
-// typical is the lower quartile, which counts. Up to three of four runs may be disturbed without
-// changing it. The least of all runs would be too low: in no step is every unit as quick as in its
-// best run, and sums of the least were 4 to 8 % below the quickest steps on a machine with other
-// work.
+// typical is the lower quartile, which counts: most runs may be disturbed without changing it. Sums of
+// the least were 4 to 8 % below the quickest steps on a machine with other work.
 func (t timed) typical() time.Duration { return t.quantile(0.25) }
 
 func (t timed) median() time.Duration { return t.quantile(0.5) }
@@ -82,9 +81,7 @@ func (c *Config) processor() bool {
 	return c.Clock == nil && c.Threads <= 1 && c.Device.Kind == torch.KindCPU
 }
 
-// took is how long something takes on a context's device: by the clock of the settings, or by the
-// processor time of this thread, or else by moments of the context's stream, which on a GPU are
-// events.
+// took is how long something takes on a context's device; see Config.Clock.
 func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 	clock := c.Clock
 	if c.processor() {
@@ -95,22 +92,21 @@ func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 		do()
 		return clock() - start
 	}
-	start := on.Moment()
+	start := engine.Now(on)
 	defer start.Free()
 	do()
-	end := on.Moment()
+	end := engine.Now(on)
 	defer end.Free()
 	on.Synchronize()
 	return end.Since(start)
 }
 
-// queues reports whether the host queues all runs of a pass before it waits for them, as in a step.
-// Otherwise a GPU would idle between runs, and short runs would take as long as their launches.
-// Tests replace it.
+// queues reports whether the host queues all runs of a pass before it waits for them, as in a step on
+// a GPU. Tests replace it.
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.
-type queued struct{ start, end torch.Moment }
+type queued struct{ start, end engine.Moment }
 
 // took is how long something takes on a context's device. Where a pass queues its runs, it is the
 // number of the run, counted from 1, until timedPass replaces it.
@@ -119,9 +115,9 @@ func (p *prober) took(on *torch.Ctx, do func()) time.Duration {
 		return p.Config.took(on, do)
 	}
 	k := len(p.queue)
-	p.queue = append(p.queue, queued{start: on.Moment()})
+	p.queue = append(p.queue, queued{start: engine.Now(on)})
 	do()
-	p.queue[k].end = on.Moment()
+	p.queue[k].end = engine.Now(on)
 	return time.Duration(k + 1)
 }
 

@@ -28,38 +28,35 @@ func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evaluat
 	task := info.Task()
 	tokens, _ := set.(interface{ Length(index int) int })
 	return forEach(ctx, "Predict", p, set, config,
-		func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+		func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error {
 			all := torch.Values[float32](c.To(output, torch.Float32))
-			size := len(all) / at.Rows
-			for row := range at.Rows {
+			size := len(all) / batch.Rows
+			for row := range batch.Rows {
 				out := all[row*size:][:size:size]
-				if task == data.NextToken {
-					last := info.Input.Size()
-					if tokens != nil {
-						last = tokens.Length(at.first + row)
-					}
-					out = column(out, info.Input.Size(), last-1)
-				}
-				switch task { // the model may have more classes than the set
-				case data.Regression:
+				positions := 1 // the model may have more classes than the set
+				switch task {
 				case data.Segmentation:
-					softmax(out, info.Target.Size())
-				default:
-					softmax(out, 1)
+					positions = info.Target.Size()
+				case data.NextToken:
+					length := info.Input.Size()
+					last := length - 1
+					if tokens != nil {
+						last = tokens.Length(first+row) - 1
+					}
+					for i := range size / length {
+						out[i] = out[i*length+last]
+					}
+					out = out[:size/length]
 				}
-				if err := each(at.first+row, slices.Clone(out)); err != nil {
+				if out = slices.Clone(out); task != data.Regression {
+					softmax(out, positions)
+				}
+				if err := each(first+row, out); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-}
-
-func column(matrix []float32, columns, index int) (out []float32) {
-	for i := index; i < len(matrix); i += columns {
-		out = append(out, matrix[i])
-	}
-	return out
 }
 
 // softmax makes probabilities of logits [classes, positions].
@@ -85,9 +82,6 @@ func Likely(probabilities []float32, k int) []int {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a,
-		b int) int {
-		return cmp.Compare(probabilities[b], probabilities[a])
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(probabilities[b], probabilities[a]) })
 	return order[:min(max(k, 0), len(order))]
 }

@@ -10,6 +10,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -35,7 +36,7 @@ func TestValidationKeepsTheBest(t *testing.T) {
 	plain, closer := newRig(t, setup{})
 	plain.Epochs = 4
 	plain.run(t)
-	want := train.ParamsSHA256(plain.model)
+	want := sumOf(plain.model)
 	closer()
 
 	store := train.Store{Dir: t.TempDir(), Keep: 1}
@@ -44,7 +45,7 @@ func TestValidationKeepsTheBest(t *testing.T) {
 	validating(t, s, store, &said)
 	s.Epochs = 4
 	s.run(t)
-	if got := train.ParamsSHA256(s.model); got != want {
+	if got := sumOf(s.model); got != want {
 		t.Error("a run that validates has other bits")
 	}
 	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
@@ -78,9 +79,7 @@ func TestValidationKeepsTheBest(t *testing.T) {
 		if row.best > 0 {
 			at.Best = &train.Best{Step: row.best}
 		}
-		if _, err := store.Save(at, recipe(), s.model, s.Optimizer); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(store.Save(at, recipe(), s.model, s.Optimizer))(t)
 		if got := names(t, store.Dir); !reflect.DeepEqual(got, row.want) {
 			t.Errorf("step %d, the best %d: %v; want %v", row.step, row.best, got, row.want)
 		}
@@ -125,7 +124,7 @@ func TestInterruptedValidation(t *testing.T) {
 	validating(t, whole, train.Store{Dir: t.TempDir()}, &want)
 	whole.Epochs = 2
 	whole.run(t)
-	sum := train.ParamsSHA256(whole.model)
+	sum := sumOf(whole.model)
 	closer()
 
 	broken := errors.New("broken")
@@ -157,7 +156,7 @@ func TestInterruptedValidation(t *testing.T) {
 		}
 		s.Validation.OnResult = tell
 		s.run(t)
-		if said.String() != want.String() || train.ParamsSHA256(s.model) != sum {
+		if said.String() != want.String() || sumOf(s.model) != sum {
 			t.Errorf("resumed %v: said\n%swant\n%s", resumed, said.String(), want.String())
 		}
 	}

@@ -49,26 +49,35 @@ parameters, gradients, the optimizer's state, and activations.`,
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
-	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time",
-		"size")
+	word(s, &f.by, "by", "time", "what is to be even: `time`, or size in memory", "time", "size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last",
-		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for "+
-			"each stage")
+		"`POLICY` of recomputing: never, except_last, always or optimal; or a list with one for each stage")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	f.register(s, 1)
-	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (result, error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
 		if (f.costs != nil) == (f.modelName != "") {
-			return result{}, badUsage("want one of --costs N,N,... and --model NAME")
+			return r, badUsage("want one of --costs N,N,... and --model NAME")
 		}
 		if err := need(cmd, "stages"); err != nil {
-			return result{}, err
+			return r, err
 		}
-		if f.costs != nil {
-			return f.cutCosts()
+		if f.modelName != "" {
+			return f.cutModel(cmd)
 		}
-		return f.cutModel(cmd)
+		counts, err := plan.Partition(f.costs, f.stages)
+		if err != nil {
+			return r, badUsage("--costs: %s", message(err))
+		}
+		sums, at := make([]float64, len(counts)), 0
+		for s, n := range counts {
+			for _, x := range f.costs[at : at+n] {
+				sums[s] += x
+			}
+			at += n
+		}
+		return balanceResult(counts, sums, nil, ""), nil
 	})
 }
 
@@ -87,29 +96,16 @@ type balanceCost struct {
 	Cost  float64 `json:"cost"`
 }
 
-// cutCosts cuts layers by given costs.
-func (f *balanceFlags) cutCosts() (r result, err error) {
-	counts, err := plan.Partition(f.costs, f.stages)
-	if err != nil {
-		return r, badUsage("--costs: %s", message(err))
-	}
-	sums, at := make([]float64, len(counts)), 0
-	for s, n := range counts {
-		for range n {
-			sums[s] += f.costs[at]
-			at++
-		}
-	}
-	return balanceResult(counts, sums, nil, ""), nil
-}
-
 // cutModel measures a model and cuts it.
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	m, err := newMeasuredModel(f.modelName, f.settings)
+	if err := f.check(cmd.Flags()); err != nil {
+		return r, err
+	}
+	m, err := f.measured(nil)
 	if err != nil {
 		return r, err
 	}
-	if layers := len(m.model.Layers()); f.stages > layers {
+	if layers := len(m.Layers()); f.stages > layers {
 		return r, badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages,
 			f.modelName, layers)
 	}

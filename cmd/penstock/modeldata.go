@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 )
 
@@ -74,9 +75,9 @@ var tasks = map[models.Kind][]data.Task{
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		for _, name := range dataOnly {
-			if flag := s.Lookup(name); flag.Changed {
-				return badUsage("--%s %s: want --data NAME with it", name, strings.Trim(flag.Value.String(),
-					"[]"))
+			if s.Changed(name) {
+				return badUsage("--%s %s: want --data NAME with it", name,
+					strings.Trim(s.Lookup(name).Value.String(), "[]"))
 			}
 		}
 		return nil
@@ -104,6 +105,16 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	}
 	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
 	return nil
+}
+
+// datasets are what a data set has to train and to test with.
+type datasets struct{ training, test data.Dataset }
+
+// open reads the data set. Its errors are usage errors.
+func (f *modelFlags) open() (sets datasets, err error) {
+	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
+	system.TrimProcess() // reading took more than what was read
+	return sets, wrongInput(ofData(err))
 }
 
 // fit returns the model's options as the data and --set make them, and the ones for the recipe: those that
@@ -149,6 +160,9 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 
 // misfit is the usage error of a model that has refused the data's options.
 func (f *modelFlags) misfit(err error) error {
+	if f.dataName == "" {
+		return badUsage("--set %s: %s", strings.Join(f.settings, ","), ofModel(f.modelName, err))
+	}
 	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, ofModel(f.modelName, err))
 }
 
@@ -156,8 +170,11 @@ func (f *modelFlags) misfit(err error) error {
 // errors are as they are.
 func ofModel(model string, err error) string {
 	var e *models.ConfigError
-	if errors.As(err, &e) && models.SettingName(model, e.Field) != "" {
-		return refused(models.SettingName(model, e.Field), e)
+	settings, _ := models.Settings(model, models.Options{})
+	for _, s := range settings {
+		if errors.As(err, &e) && s.Field == e.Field {
+			return refused(s.Name, e)
+		}
 	}
 	return message(err)
 }

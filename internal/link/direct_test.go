@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/must"
@@ -462,9 +463,9 @@ func (n *noted) Transfer(moves []link.Move) error {
 			*n.faults = append(*n.faults, "a value is "+what)
 		}
 		if on.work(); n.sends[m.Over] {
-			*n.values = append(*n.values, torch.Bytes(h.InMemoryOrder(m.Tensor)))
+			*n.values = append(*n.values, torch.Bytes(engine.InMemoryOrder(h, m.Tensor)))
 		} else if len(*n.values) > 0 {
-			if err := torch.SetBytes(h.InMemoryOrder(m.Tensor), (*n.values)[0]); err != nil {
+			if err := torch.SetBytes(engine.InMemoryOrder(h, m.Tensor), (*n.values)[0]); err != nil {
 				return err
 			}
 			*n.values = (*n.values)[1:]
@@ -578,7 +579,8 @@ func TestWaitsOfAWay(t *testing.T) {
 						continue // nothing is freed before the end of the run, or nothing at the end
 					}
 					if faults := waitsOf(t, without, capacity, settles, ahead); len(faults) == 0 {
-						t.Errorf("capacity %d, settles %v, %d ahead: nothing went wrong without the wait %q", capacity, settles, ahead, without)
+						t.Errorf("capacity %d, settles %v, %d ahead: nothing went wrong without the "+
+							"wait %q", capacity, settles, ahead, without)
 					}
 				}
 			}

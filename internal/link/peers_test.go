@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
@@ -64,10 +65,10 @@ func act(s peerSettings) error {
 	if torch.CUDADevices() > 1 {
 		a.device = torch.CUDA(rank)
 	}
-	a.own = a.device.NewStream()
+	a.own = engine.NewStream(a.device)
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
-		end := link.End{Device: a.device, Copies: a.device.NewStream}
+		end := link.End{Device: a.device, Copies: func() streams.Stream { return engine.NewStream(a.device) }}
 		direct, err := link.Connect(&link.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(),
 			func(err error) {
 				g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})

@@ -12,6 +12,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/must"
@@ -104,7 +105,7 @@ func describe(c *torch.Ctx, p link.Parcel) string {
 			same := slices.IndexFunc(list, func(e link.Value) bool { return e.Tensor == v.Tensor })
 			copied := c.CopyHere(v.Tensor)
 			fmt.Fprintf(&b, " %d %v %v %v %v %x", i-same, v.Wants, v.Tensor.DType(), copied.Shape(),
-				c.Strides(copied), torch.Bytes(copied))
+				engine.Strides(c, copied), torch.Bytes(copied))
 		}
 		fmt.Fprintln(&b)
 	}

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -53,7 +54,7 @@ func (o *outgoing) drop() {
 func (o *outgoing) onHost(c *torch.Ctx, tensors []*torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(tensors))
 	for i, t := range tensors {
-		out[i] = c.Keep(c.ToHost(t))
+		out[i] = c.Keep(engine.ToHost(c, t))
 		o.made = append(o.made, out[i])
 	}
 	c.Synchronize()

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/torch"
@@ -203,7 +204,7 @@ func (c *Communicators) move(over int, t *torch.Tensor) {
 	case o := <-e.offers:
 		h := torch.NewCtx(torch.Options{})
 		defer h.Close()
-		if err := torch.SetBytes(h.InMemoryOrder(o.into), torch.Bytes(h.InMemoryOrder(t))); err != nil {
+		if err := torch.SetBytes(engine.InMemoryOrder(h, o.into), torch.Bytes(engine.InMemoryOrder(h, t))); err != nil {
 			c.f.mu.Lock()
 			c.failed = err
 			c.f.mu.Unlock()

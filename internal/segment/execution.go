@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/torch"
@@ -35,7 +36,7 @@ type Execution struct {
 	// the loss step can be repeated.
 	Retain bool
 	// Defer makes backwards compute the gradients of the input. Weights computes the others, if that
-	// saves work in the backward (torch.Prepared.Split). Gradients of ties are not deferred, since the
+	// saves work in the backward (engine.Prepared.Split). Gradients of ties are not deferred, since the
 	// unit before needs them. With Retain nothing is deferred.
 	Defer bool
 	// Final says that there is no backward. The input of a unit is freed after its first layer.
@@ -77,7 +78,7 @@ type graph struct {
 
 // later is the part of a unit's backward that adds to the gradients of weights.
 type later struct {
-	backward *torch.Prepared
+	backward *engine.Prepared
 	ran      *nn.Ctx // the forward, for errors
 }
 
