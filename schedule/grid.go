@@ -19,10 +19,9 @@ import (
 // more: F2> is a send and >F2 a receive, F2>3 and 0>F2 are transfers between stages that are no
 // neighbours. A reduction, RED, is drawn in a row below its worker's, as both continue.
 //
-// A column is as long as the shortest computation, so that unit times give one column per action
-// and the jitter of a recorded run does little. Where that would give a very wide grid the column
-// is longer, and a computation that is short for it takes a whole column all the same: its row runs
-// ahead of the others until the worker's next idle time. The timeline must be valid.
+// A column is as long as the shortest computation. Where that would give a very wide grid it is
+// longer, and a computation that is short for it takes a whole column all the same: its row runs ahead
+// of the others until the worker's next idle time. The timeline must be valid.
 func (t Timeline) Grid() string {
 	column := t.column()
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
