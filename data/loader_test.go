@@ -220,9 +220,7 @@ func TestPrefetchOverlaps(t *testing.T) {
 			data.LoaderConfig{BatchSize: 1, Prefetch: 1})
 		start := time.Now()
 		for range 10 {
-			if _, err := loader.Next(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(loader.Next(t.Context()))(t)
 			time.Sleep(time.Second)
 		}
 		if took := time.Since(start); took != 11*time.Second {
@@ -262,9 +260,7 @@ func TestErrorOfTheDataset(t *testing.T) {
 		loader := newLoader(t, &counting{n: 10, fails: broken, from: 5},
 			data.LoaderConfig{BatchSize: 2, Prefetch: prefetch, Start: data.Position{Epoch: 3}})
 		for range 2 {
-			if _, err := loader.Next(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(loader.Next(t.Context()))(t)
 		}
 		for range 3 {
 			_, err := loader.Next(t.Context())

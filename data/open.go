@@ -105,8 +105,7 @@ var sets = map[string]set{
 	"fashion-mnist": fashionMNIST.set(),
 	"cifar10":       cifar10.set(),
 	"images": {classes, "a directory with a directory of PNG, JPEG or GIF files for each class, or with " +
-		"such " +
-		"in train and val", "", folderSettings, folderFiles, openFolder},
+		"such in train and val", "", folderSettings, folderFiles, openFolder},
 	"npy": {[]Task{Classification, Regression, Segmentation, NextToken},
 		"a directory with x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy", "",
 		npySettings, npyFiles, openNPY},
@@ -134,8 +133,9 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	fashion-mnist  the same names; directory may be "" where Debian's dataset-fashion-mnist is installed
 //	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin with them in it
 //	images         DIR/train/CLASS/*.png, .jpg, .jpeg, .gif and DIR/val/CLASS, or DIR/test/CLASS; or DIR/CLASS
-//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy, test_y.npy (or val_): see NewArrays for what
-//	               they may be; rows of numbers are images of one pixel, [k 1 1]
+//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy, test_y.npy (or val_). Inputs are float32 or
+//	               uint8 with classes, int64 [n], masks, int64 [n h w], or numbers, float32 [n k]; or tokens,
+//	               int64 [n t], as inputs and targets. Rows of numbers are images of one pixel, [k 1 1]
 //	csv            a file, or a directory with train.csv and test.csv, or val.csv: see CSV
 //	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin, or test.bin
 //	text           a file, or a directory of .txt files, in the order of their names; as bytes, or as tokens of
@@ -221,23 +221,35 @@ func find(name string) (set, error) {
 // partsWanted is what partFiles finds.
 const partsWanted = "a file, or a directory with train.%[1]s and val.%[1]s or test.%[1]s"
 
-// partFiles lists the file at path, or, of a directory, train.EXT and the one to test with if there
-// is one: val.EXT or test.EXT.
+// partFiles lists the file at path, or parts of a directory.
 func partFiles(extension string) func(path string) ([]string, error) {
 	return func(path string) ([]string, error) {
 		if info, err := os.Stat(path); err != nil || !info.IsDir() {
 			return []string{path}, err
 		}
-		train, err := locate([]string{path}, "train."+extension)
-		if err != nil {
-			return nil, err
-		}
-		test, err := locate([]string{path}, "val."+extension, "test."+extension)
-		if errors.Is(err, fs.ErrNotExist) {
-			return []string{train}, nil
-		}
-		return []string{train, test}, err
+		return parts(path, "%s."+extension)
 	}
+}
+
+// parts lists the files with these names, "train" in place of %s, and those to test with if there are some,
+// with "val" or "test".
+func parts(directory string, names ...string) (paths []string, err error) {
+	for _, part := range []string{"train", "val", "test"} {
+		for i, name := range names {
+			path, err := locate([]string{directory}, fmt.Sprintf(name, part))
+			if i == 0 && len(paths) > 0 && errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			paths = append(paths, path)
+		}
+		if len(paths) == 2*len(names) {
+			break
+		}
+	}
+	return paths, nil
 }
 
 // locate returns the path of the first of the names that is in one of the directories.
@@ -283,8 +295,7 @@ func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err erro
 	a, b := sets[0].Info(), sets[1].Info()
 	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
 		return nil, nil, fmt.Errorf("samples to train with are %v and %v, to test with %v and %v; want "+
-			"the same shapes and kinds",
-			a.Input, a.Target, b.Input, b.Target)
+			"the same shapes and kinds", a.Input, a.Target, b.Input, b.Target)
 	}
 	if o.Holdout != 0 {
 		return nil, nil, &ConfigError{Field: "Holdout", Value: o.Holdout,

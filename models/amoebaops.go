@@ -11,12 +11,12 @@ import (
 func same(_, _ int64) nn.Layer { return nn.NewIdentity() }
 
 func avgPool3x3(_, stride int64) nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(stride),
+	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(stride),
 		Padding: nn.Square(1), ExcludePadding: true})
 }
 
 func maxPool2x2(_, stride int64) nn.Layer {
-	return nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{Stride: nn.Square(stride)})
+	return nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{Stride: nn.Square(stride)})
 }
 
 func conv1x1(channels, stride int64) nn.Layer {

@@ -37,7 +37,7 @@ func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 // inceptionAuxiliary is Inception v3's auxiliary classifier.
 func inceptionAuxiliary(in, classes int64) *auxiliary {
 	a := newAuxiliary("AuxLogits")
-	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
+	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.PoolConfig{Stride: nn.Square(3)})).
 		add("conv0", conv("conv0", 128, 1, 1).unit(in, true)).
 		add("conv1", filter{out: 768, size: nn.Square(5), unpadded: true}.unit(128, true)).
 		average("avgpool", 768, classes)

@@ -2,6 +2,7 @@ package models
 
 import (
 	"fmt"
+	"math"
 
 	"penstock.example/nn"
 )
@@ -44,7 +45,7 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 func heInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		if shape := p.Shape(); len(shape) == 4 {
-			p.SetInit(nn.KaimingNormalFanOut(shape[0] * shape[2] * shape[3]))
+			p.SetInit(nn.Normal(math.Sqrt(2 / float64(shape[0]*shape[2]*shape[3]))))
 		}
 	}
 	return s

@@ -37,7 +37,7 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 		Add("norm0", norm(channels)).
 		Add("relu0", nn.NewReLUInPlace()).
 		Add("pool0", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	for i, n := range blocks {
 		block := nn.NewSequential()
 		for k := range n {
@@ -52,7 +52,7 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 			Add("norm", norm(channels)).
 			Add("relu", nn.NewReLUInPlace()).
 			Add("conv", convolution(channels, channels/2, 1, 1)).
-			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
 		channels /= 2
 	}
 	features.Add("norm5", norm(channels))

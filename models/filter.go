@@ -29,7 +29,7 @@ func halve(name string, out int64) filter {
 }
 
 func (f filter) conv(in int64) nn.Layer {
-	o := nn.Conv2dConfig{Stride: nn.Square(max(f.stride, 1)), NoBias: true}
+	o := nn.ConvConfig{Stride: nn.Square(max(f.stride, 1)), NoBias: true}
 	if !f.unpadded {
 		o.Padding = nn.Pair{f.size[0] / 2, f.size[1] / 2}
 	}

@@ -27,13 +27,13 @@ func gpt(o Options) (*nn.Sequential, error) {
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
 		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads),
-			nn.TransformerConfig{Dropout: o.Dropout}))
+			o.Dropout))
 	}
 	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
 		Add("embed", embed).
 		Add("blocks", blocks).
-		Add("head", newVocabularyHead(nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}), "linear",
+		Add("head", newVocabularyHead(nn.NewLayerNorm([]int64{width}, nn.NormConfig{}), "linear",
 			embed.token.Weight))
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
 }

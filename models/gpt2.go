@@ -43,7 +43,7 @@ func buildGPT2(o Options) *nn.Sequential {
 		blocks.Add(strconv.Itoa(i), gpt2Block(width, int64(o.Heads), o.Dropout))
 	}
 	s.Add("h", blocks).
-		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{})).
+		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.NormConfig{})).
 		Add("lm_head", newVocabularyHead(nil, "", tokens.Weight))
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
@@ -52,7 +52,7 @@ func buildGPT2(o Options) *nn.Sequential {
 // attention's weights as well.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
-	for _, l := range nn.NewDotProductAttention(width, heads, nn.CausalMask) {
+	for _, l := range nn.NewDotProductAttention(width, heads, true) {
 		attn.Add(l.Name, l.Layer)
 		if l.Name == "weights" && dropout != 0 {
 			attn.Add("attn_dropout", onFirst(nn.NewDropout(dropout)))
@@ -65,5 +65,5 @@ func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 		Add("act", nn.NewGELUTanh()).
 		Add("c_proj", nn.NewLinearTransposed(4*width, width))
 	addDropout(mlp, "dropout", dropout)
-	return residualPaths(nn.LayerNormConfig{}, width, namedPart{"attn", attn}, namedPart{"mlp", mlp})
+	return residualPaths(nn.NormConfig{}, width, namedPart{"attn", attn}, namedPart{"mlp", mlp})
 }

@@ -103,12 +103,12 @@ func inceptionE() [][]filter {
 }
 
 func halvingPool() nn.Layer {
-	return nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)})
+	return nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(2)})
 }
 
 // surroundings averages the 3x3 pixels around each, zeros beyond the edge.
 func surroundings() nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 }
 
 // inceptionInit starts weights as torchvision does, which cuts the distribution off at 2, twenty

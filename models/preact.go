@@ -28,13 +28,16 @@ func preActResNet(o Options) *nn.Sequential {
 	in = addGroups(s, in, []int{o.Depth, o.Depth, o.Depth},
 		func(in int64, g int, stride int64) (nn.Layer, int64) {
 			width := int64(o.Width) << g
-			return newPreActBottleneck(in, width, stride), nn.BottleneckExpansion * width
+			return newPreActBottleneck(in, width, stride), bottleneckExpansion * width
 		})
 	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
 }
 
 // normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm
 // does not need its output for its gradient. Its parameters have the names of the norm's.
+// bottleneckExpansion is how many times wider than its middle the output of a bottleneck is.
+const bottleneckExpansion = 4
+
 type normReLU struct{ *nn.BatchNorm }
 
 func newNormReLU(channels int64) *normReLU {
@@ -57,7 +60,7 @@ type preActBottleneck struct {
 // newPreActBottleneck is bn1, conv1, bn2, conv2 and bn3, conv3, where a ReLU follows each norm; the
 // stride is conv2's.
 func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
-	l, out := &preActBottleneck{}, nn.BottleneckExpansion*width
+	l, out := &preActBottleneck{}, bottleneckExpansion*width
 	l.step("1", in, width, 1, 1)
 	l.step("2", width, width, 3, stride)
 	l.step("3", width, out, 1, 1)

@@ -19,13 +19,13 @@ var resNets = []model{
 	resNet("resnet101", "", "He et al. 2015, table 1", resNetDesign{}, 3, 4, 23, 3),
 	resNet("resnet152", "", "He et al. 2015, table 1", resNetDesign{}, 3, 8, 36, 3),
 	resNet("resnet200", "", "He et al. 2016", resNetDesign{}, 3, 24, 36, 3),
-	resNet("resnext50_32x4d", "resnext50", "Xie et al. 2017", resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
-	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
+	resNet("resnext50_32x4d", "resnext50", groupSource, resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
+	resNet("resnext101_32x8d", "resnext101", groupSource, resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
 	resNet("wide_resnet50_2", "wide_resnet50", wideSource, resNetDesign{each: 128}, 3, 4, 6, 3),
 	resNet("wide_resnet101_2", "wide_resnet101", wideSource, resNetDesign{each: 128}, 3, 4, 23, 3),
 }
 
-const wideSource = "Zagoruyko and Komodakis 2016"
+const groupSource, wideSource = "Xie et al. 2017", "Zagoruyko and Komodakis 2016"
 
 // resNetDesign has the numbers in which the blocks of residual networks differ.
 type resNetDesign struct {
@@ -60,12 +60,12 @@ func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 		Add("bn1", norm(64)).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := addGroups(s, 64, blocks, func(in int64, g int, stride int64) (nn.Layer, int64) {
 		if out := int64(64) << g; d.basic {
 			return basicBlock(in, out, stride), out
 		}
-		out := int64(64*nn.BottleneckExpansion) << g
+		out := int64(64*bottleneckExpansion) << g
 		return bottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
 	})
 	return heInit(average(s, in, o))

@@ -18,7 +18,7 @@ type namedPart struct {
 // residualPaths is a block of parts, each with its input normalised first and added to its output:
 // skip_1, ln_1, the first part, add_1, skip_2 and so on. Inputs go around the parts as skip
 // connections, in a namespace of the block's own.
-func residualPaths(norm nn.LayerNormConfig, width int64, parts ...namedPart) *nn.Sequential {
+func residualPaths(norm nn.NormConfig, width int64, parts ...namedPart) *nn.Sequential {
 	s := nn.NewSequential()
 	for i, p := range parts {
 		number := strconv.Itoa(i + 1)

@@ -25,7 +25,7 @@ func convolution(in, out, size, stride int64) nn.Layer {
 
 // convolutionOf is one without a bias, padded so that stride 1 keeps the size of the image.
 func convolutionOf(in, out int64, size, stride nn.Pair, groups int64) nn.Layer {
-	return nn.NewConv2d(in, out, size, nn.Conv2dConfig{Stride: stride,
+	return nn.NewConv2d(in, out, size, nn.ConvConfig{Stride: stride,
 		Padding: nn.Pair{size[0] / 2, size[1] / 2}, Groups: groups, NoBias: true})
 }
 

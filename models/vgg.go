@@ -37,14 +37,14 @@ func buildVGG(norms bool, convolutions []int, o Options) *nn.Sequential {
 	for g, n := range convolutions {
 		out := min(int64(64)<<g, 512)
 		for range n {
-			add(nn.NewConv2d(in, out, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))
+			add(nn.NewConv2d(in, out, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}))
 			if norms {
 				add(norm(out))
 			}
 			add(nn.NewReLUInPlace())
 			in = out
 		}
-		add(nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}))
+		add(nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{}))
 	}
 	const pooled = 7
 	hidden := int64(o.Width)

@@ -8,7 +8,6 @@ import (
 
 	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
-	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -24,8 +23,6 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 		r.backward(c, a)
 	case schedule.BackwardWeight:
 		r.state(a).execution.Weights(c)
-	case schedule.Reduce:
-		return r.reduce(c, a)
 	case schedule.SendActivation:
 		return r.sendActivation(c, a)
 	case schedule.ReceiveActivation:
@@ -53,7 +50,7 @@ func (r *run) layer(a schedule.Action, err error) string {
 	case running.Path() != around: // in a forward, or nn.Checkpointed ran it again
 		return running.Path()
 	case errors.As(err, &e):
-		return nn.LayerOf(running.Spans(), e.Sequence)
+		return running.LayerOf(e.Sequence)
 	}
 	return ""
 }

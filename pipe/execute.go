@@ -147,7 +147,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	if r.receivesAhead() {
 		for _, send := range g.expected[worker] {
 			current = send.Matching()
-			if err := r.link.Expect(c, send); err != nil {
+			if err := r.linkOf(send).Expect(c, send); err != nil {
 				r.failAt(current, "", err)
 				break
 			}
@@ -158,19 +158,14 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		if hold(worker, id); !r.await(id) {
 			break
 		}
-		if g.beside(worker, id) {
-			beside.begin(c.Device(), r.p.cfg.Threads, current)
+		if current.Kind == schedule.Reduce {
+			beside.begin(current)
 			ledger.note(id)
 			r.finish(id)
 			continue
 		}
-		do := r.do
-		if current.Kind == schedule.Reduce {
-			do = beside.last
-			beside.wait()
-		}
 		mark()
-		if err := do(c, current); err != nil {
+		if err := r.do(c, current); err != nil {
 			r.failAt(current, "", err)
 			break
 		}
@@ -196,9 +191,11 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e := &r.events[worker][i]
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
-	r.events[worker] = append(r.events[worker], beside.events...)
-	slices.SortStableFunc(r.events[worker],
-		func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	if r.record {
+		r.events[worker] = append(r.events[worker], beside.events...)
+		slices.SortStableFunc(r.events[worker],
+			func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
+	}
 	finished = true
 }
 
@@ -207,14 +204,14 @@ func (r *run) await(id int) bool {
 	g, current := r.graph, r.graph.Actions[id]
 	for _, dep := range g.Cross[id] {
 		if send := g.Actions[dep]; r.here(g.Worker[dep]) &&
-			(!current.Kind.Receive() || current.Matching() != send || !r.link.Meets(send)) {
+			(!current.Kind.Receive() || current.Matching() != send || !r.linkOf(send).Meets(send)) {
 			r.wait(dep)
 		}
 	}
 	for _, send := range g.settled[id] {
 		if receive, _ := g.IndexOf(send.Matching()); r.here(g.Worker[receive]) {
 			r.wait(receive)
-		} else if err := r.link.Settle(send); err != nil {
+		} else if err := r.linkOf(send).Settle(send); err != nil {
 			r.failAt(send, "", err)
 		}
 	}
@@ -295,7 +292,6 @@ func (r *run) fail(err error) {
 	r.mu.Unlock()
 	r.moved.Broadcast()
 	if first {
-		r.link.Abort()
 		_ = r.p.lost(err)
 	}
 }

@@ -55,10 +55,8 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
-		buffers.Take(nn.Buffers(p.model))
-		defer buffers.Restore()
-		c.Synchronize() // the default stream of a GPU measures, and then the stages' streams go on
+		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
+		c.Synchronize()                             // the default stream of a GPU measures, and then the stages' streams go on
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})

@@ -55,7 +55,7 @@ func (p *Pipe) lost(err error) error {
 	if err == nil || g == nil {
 		return err
 	}
-	f := group.Failure{Rank: g.Rank(), Stage: -1, MicroBatch: -1, Message: err.Error()}
+	f := group.FailedError{Rank: g.Rank(), Stage: -1, MicroBatch: -1, Message: err.Error()}
 	var at *Error
 	if errors.As(err, &at) {
 		f.Stage, f.MicroBatch, f.Action, f.Message = at.Stage, at.MicroBatch, at.Direction.String(), at.text()
@@ -70,11 +70,10 @@ func (p *Pipe) lost(err error) error {
 	return err
 }
 
-// openLink makes the link between the stages for a run of a program.
-func (p *Pipe) openLink(program *schedule.Program) link.Link {
-	if p.remote == nil {
-		return p.newLink()
+// linkOf returns the link that the parcel of a send takes.
+func (r *run) linkOf(send schedule.Action) link.Link {
+	if r.p.stages[send.Stage].Here && r.p.stages[send.Peer].Here {
+		return r.within
 	}
-	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity),
-		IsHere: func(stage int) bool { return p.stages[stage].Here }}
+	return r.between
 }

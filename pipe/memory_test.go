@@ -473,7 +473,7 @@ func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
 		return p.Chains(), []float64{r.Loss}
 	}
 	want, loss := run(false, "a", "a", "a")
-	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"),
+	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Timing", "UnitTimes"),
 		cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),
 		cmpopts.IgnoreFields(remat.Deferred{}, "Share", "Longer")}
 	for _, kinds := range [][]string{{"a", "b", "a"}, {"a", "b", "c"}} {
@@ -705,7 +705,7 @@ func requested(d torch.Device) int64 {
 func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torchtest.Device(6)
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}),
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.ConvConfig{}),
 		nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)),
 		nn.NewFlatten(1, -1), nn.NewLinear(8, 5))

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"penstock.example/group"
 	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
@@ -57,16 +56,17 @@ type Pipe struct {
 	closed  bool // guarded by submit
 	plans   plans
 	modesMu sync.Mutex
-	modes   *nn.Modes // that were seen last
+	modes   []bool // that were seen last
 	unlimit []func()
 	placed  atomic.Bool
 	// unsummed says that each replica has gradients of its own.
 	unsummed atomic.Bool
 	devices  devices
 	hold     func(worker, action int) // delays workers in tests; see run.work
-	newLink  func() link.Link         // between the stages, for a mini-batch
-	copies   copyStreams
-	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
+	// newLink makes the link between the stages of this process for a mini-batch; failed says that it failed.
+	newLink func(failed func() bool) link.Link
+	copies  copyStreams
+	spare   sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
 
 // startWorkers starts a worker for each distinct device of this process.
@@ -241,7 +241,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
 		devices: devices{at: map[int]deviceBytes{}},
-		newLink: func() link.Link { return &link.Memory{} }, hold: func(int, int) {}}
+		newLink: func(func() bool) link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
@@ -252,7 +252,12 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		}
 		return p.checkOwner()
 	}
-	for _, step := range []func() error{p.cut, shared, p.connectProcesses, p.connectReplicas, p.planSums} {
+	connect := func() error {
+		p.connectProcesses()
+		p.connectReplicas()
+		return p.planSums()
+	}
+	for _, step := range []func() error{p.cut, shared, connect} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -265,19 +270,15 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 }
 
 // connectProcesses makes the link between the processes of the replica.
-func (p *Pipe) connectProcesses() (err error) {
+func (p *Pipe) connectProcesses() {
 	if _, p.replica = p.cfg.replicas(); p.cfg.Group == nil {
-		return nil
+		return
 	}
 	var ranks []int
 	for i := range p.stages {
 		ranks = append(ranks, p.cfg.rank(i, p.replica))
 	}
-	if p.remote, err = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks,
-		link.Tags{Count: group.MaxTag / 2}); err != nil {
-		return fmt.Errorf("pipe: %w", err)
-	}
-	return nil
+	p.remote = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
 }
 
 // Place makes parameters and buffers that do not exist, on the devices of their stages, and copies

@@ -3,12 +3,9 @@ package pipe
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 	"time"
 
-	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/nn"
@@ -72,26 +69,20 @@ func reducing(g schedule.Generator) schedule.Generator {
 }
 
 // connectReplicas makes the links between the replicas of each stage.
-func (p *Pipe) connectReplicas() error {
+func (p *Pipe) connectReplicas() {
 	if p.cfg.Replicas <= 1 {
-		return nil
+		return
 	}
-	each := group.MaxTag / 2 / len(p.stages)
+	each := link.MaxTag / 2 / len(p.stages)
 	for i, s := range p.stages {
 		var ranks []int
 		for k := range p.cfg.Replicas {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		l, err := link.NewRemote(p.cfg.Group, ranks, values,
-			link.Tags{First: group.MaxTag/2 + i*each, Count: each})
-		if err != nil {
-			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values,
-				len(ranks), err)
-		}
-		p.between = append(p.between, l)
+		p.between = append(p.between, link.NewRemote(p.cfg.Group, ranks, values,
+			link.Tags{First: link.MaxTag/2 + i*each, Count: each}))
 	}
-	return nil
 }
 
 // reduction is the most bytes of another replica that a stage holds at a time.
@@ -257,78 +248,47 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
-// A sum over replicas waits for other processes, and its worker may have other stages to go on with.
-// So it has a goroutine, a thread and on a GPU a stream of its own. The sums of a worker follow each
-// other. A sum that is a worker's last action runs on the worker.
+// sums are the sums over replicas that a worker has begun. They wait for other processes, and the worker
+// may have other stages to go on with, so they run one after the other beside it.
 //
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘
-
-// sums are the sums that a worker has begun.
 type sums struct {
 	r      *run
 	worker int
-	begun  sync.WaitGroup
-	before chan struct{} // closed when the latest sum has ended
+	ended  chan struct{} // closed when the latest sum has ended; nil before the first
 	events []schedule.Event
 }
 
-// beside reports whether a sum runs while its worker goes on.
-func (g *program) beside(worker, id int) bool {
-	return g.Actions[id].Kind == schedule.Reduce && id+1 < g.First[worker+1]
-}
-
-func (s *sums) begin(d torch.Device, threads int, a schedule.Action) {
-	before, ended, ready := s.before, make(chan struct{}), s.ready()
-	s.before = ended
-	s.begun.Go(func() {
+// begin begins a sum of all gradients that are queued on the worker's stream.
+func (s *sums) begin(a schedule.Action) {
+	r, w := s.r, s.r.p.workers[s.worker]
+	ready, before, ended := w.stream.Record(), s.ended, make(chan struct{})
+	s.ended = ended
+	go func() {
 		defer close(ended)
 		defer ready.Free()
 		if before != nil {
 			<-before
 		}
-		if s.r.failed.Load() {
+		if r.failed.Load() {
 			return
 		}
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		c := torch.NewCtx(torch.Options{Device: d, Threads: threads})
-		defer c.Close()
-		finished := false
-		defer func() {
-			if !finished {
-				s.r.failAt(a, "", cause(recover()))
-			}
-		}()
-		start := time.Since(s.r.begun)
-		if err := s.sum(c, a, ready); err != nil {
-			s.r.failAt(a, "", err)
+		c, start := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads}), time.Since(r.begun)
+		c.SetStream(w.sums)
+		if err := recovered(c, func() error {
+			return stream.Beside(stream.Host{}, w.sums, ready, func() error { return r.reduce(c, a) })
+		}); err != nil {
+			r.failAt(a, "", err)
 		}
-		if s.r.record {
-			end := time.Since(s.r.begun)
-			s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start, End: end,
-				Live: d.Memory().Live})
-		}
-		finished = true
-	})
-}
-
-// ready is an event of the worker's stream after all gradients that are queued.
-func (s *sums) ready() stream.Event { return s.r.p.workers[s.worker].stream.Record() }
-
-func (s *sums) sum(c *torch.Ctx, a schedule.Action, ready stream.Event) error {
-	w := s.r.p.workers[s.worker]
-	c.SetStream(w.sums)
-	defer c.SetStream(w.stream)
-	return stream.Beside(stream.Host{}, w.sums, ready, func() error { return s.r.do(c, a) })
-}
-
-// last performs a sum that is the worker's last action.
-func (s *sums) last(c *torch.Ctx, a schedule.Action) error {
-	ready := s.ready()
-	defer ready.Free()
-	return s.sum(c, a, ready)
+		s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start,
+			End: time.Since(r.begun), Live: w.device.Memory().Live})
+	}()
 }
 
 // wait waits for the sums that were begun.
-func (s *sums) wait() { s.begun.Wait() }
+func (s *sums) wait() {
+	if s.ended != nil {
+		<-s.ended
+	}
+}

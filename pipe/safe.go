@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"penstock.example/internal/engine"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
@@ -115,7 +116,7 @@ func (l *ledger) note(id int) {
 			total += l.r.parcels[receive]
 		}
 	}
-	if g.beside(l.worker, id) {
+	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // the others go on beside the worker
 		l.sums = max(l.sums, l.r.p.stages[a.Stage].reduction())
 	}
 	l.most = max(l.most, total+l.sums)

@@ -43,7 +43,8 @@ type run struct {
 	// available is the memory of all stages, for the policy Optimal.
 	available []available
 	states    [][]microBatch // [stage][micro-batch]
-	link      link.Link
+	within    link.Link      // of stages of this process
+	between   link.Link      // of stages of which one is in another process; nil without a group
 	deferred  []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
@@ -106,7 +107,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	r.wanted = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
-			r.deferred = append(r.deferred, nn.NewDeferred())
+			r.deferred = append(r.deferred, new(nn.Deferred))
 		}
 	}
 	return r, nil
@@ -133,10 +134,13 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 // fewer rows than replicas.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
-// open makes the link of the run of a plan. Its backward goes over the link of its forward.
+// open makes the links of the run of a plan. Its backward goes over the links of its forward.
 func (r *run) open(plan *prepared) {
-	if r.link == nil {
-		r.link = r.p.openLink(plan.plan.Program)
+	if r.within == nil {
+		r.within = r.p.newLink(func() bool { return r.failed.Load() })
+		if r.p.remote != nil {
+			r.between = r.p.remote.Open(plan.plan.Program.Capacity)
+		}
 	}
 }
 
@@ -184,8 +188,10 @@ func (r *run) free() {
 			r.states[s][i].free()
 		}
 	}
-	if r.link != nil {
-		r.link.Free()
+	for _, l := range []link.Link{r.within, r.between} {
+		if l != nil {
+			l.Free()
+		}
 	}
 	for _, d := range r.deferred {
 		d.Free()

@@ -278,7 +278,7 @@ func openReplica(model *nn.Sequential, g *group.Group) (*pipe.Pipe, error) {
 // is left, and nothing in memory.
 func TestSumsBetweenGPUsFail(t *testing.T) {
 	torchtest.Check(t)
-	const opening, moves = 4, 15 // of two ways; of 6 parameters up and down, and 3 buffers
+	const opening, moves = 2, 15 // of two ways; of 6 parameters up and down, and 3 buffers
 	type failure struct {
 		name string
 		drop int // the move from which on all are lost, and which replica gives up

@@ -85,7 +85,7 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) 
 	receive, _ := r.graph.IndexOf(a.Matching())
 	r.parcels[receive] = alone
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
-	return r.link.Send(c, a, p)
+	return r.linkOf(a).Send(c, a, p)
 }
 
 // output is the output for the next stage, without a graph. A gradient of a tensor can be wanted
@@ -130,7 +130,7 @@ func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
 
 func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], r.state(a)
-	p, err := r.link.Receive(c, a.Matching())
+	p, err := r.linkOf(a).Receive(c, a.Matching())
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int
 
 func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], r.state(a)
-	p, err := r.link.Receive(c, a.Matching())
+	p, err := r.linkOf(a).Receive(c, a.Matching())
 	if err != nil {
 		return err
 	}

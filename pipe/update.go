@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"penstock.example/group"
+	"penstock.example/internal/gradnorm"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -94,7 +95,7 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 // device are updated together.
 func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (
 	norm float64, err error) {
-	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
+	if _, err := gradnorm.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
 	}
 	leave, err := p.enter(call)
@@ -109,12 +110,12 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 		return 0, ErrAccumulating
 	}
 	factor, clips := 1.0, !math.IsInf(maxNorm, 1)
-	norms, prepared := make([][]optim.NamedNorm, len(p.workers)), make([]optim.Update, len(p.workers))
+	norms, prepared := make([][]gradnorm.Norm, len(p.workers)), make([]optim.Update, len(p.workers))
 	const begins = 2 // the phase that changes parameters
 	phases := []phase{
 		{func(worker int, c *torch.Ctx) error {
 			if clips {
-				norms[worker] = optim.SquaredNorms(c, p.paramsOf(worker))
+				norms[worker] = gradnorm.Squared(c, p.paramsOf(worker))
 			}
 			return nil
 		}, func(failed error) error {
@@ -123,8 +124,8 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 			}
 			all, err := p.meetNorms(ctx, slices.Concat(norms...), failed)
 			if err == nil {
-				norm = optim.GlobalNorm(all) / scale
-				factor, err = optim.ClipFactor(norm, maxNorm)
+				norm = gradnorm.Global(all) / scale
+				factor, err = gradnorm.ClipFactor(norm, maxNorm)
 				factor /= scale
 			}
 			return err
@@ -137,7 +138,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 			return err
 		}},
 		{func(worker int, c *torch.Ctx) error {
-			c.Unlimited(func() { optim.Scale(c, p.paramsOf(worker), factor) })
+			c.Unlimited(func() { gradnorm.Scale(c, p.paramsOf(worker), factor) })
 			prepared[worker].Apply()
 			return nil
 		}, nil},
@@ -167,7 +168,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 }
 
 // meetNorms gives all processes the norms of all.
-func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed error) ([]optim.NamedNorm,
+func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm,
 	error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
@@ -177,10 +178,10 @@ func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed erro
 	if err != nil {
 		return nil, err
 	}
-	var out []optim.NamedNorm
+	var out []gradnorm.Norm
 	for _, part := range ofMine(p.cfg, all) { // the replicas have the same
 		for name, bits := range part {
-			out = append(out, optim.NamedNorm{Name: name, Squared: math.Float64frombits(bits)})
+			out = append(out, gradnorm.Norm{Name: name, Squared: math.Float64frombits(bits)})
 		}
 	}
 	return out, nil

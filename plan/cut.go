@@ -21,11 +21,10 @@ import (
 //
 // Costs are first rounded to multiples of a power of two, so that equal stages are equal: whole
 // numbers are exact while the largest times the number of layers is below 2^29. It takes O(n·L·w)
-// time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap as
-// the answer.
+// time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap.
 //
-// Partition returns an error if n is below one or above len(costs), or if a cost is negative,
-// infinite or not a number.
+// It returns an error if n is below one or above len(costs), or if a cost is no finite number of at
+// least 0.
 func Partition(costs []float64, n int) ([]int, error) {
 	layers := make([]Layer, len(costs))
 	for i, cost := range costs {

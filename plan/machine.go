@@ -22,9 +22,8 @@ type Device struct {
 	// Bytes is the most that it may hold; 0 is no limit. Stages that share the device have equal
 	// parts.
 	Bytes int64
-	// Threads is its number of threads; 0 is 1. It must have as many as the profile was measured
-	// with. If it has several times as many, and the pipeline has more stages than the machine has
-	// devices, stages share it, each as a device of its own.
+	// Threads is its number of threads; 0 is 1. If it has several times as many as the profile was
+	// measured with, and the machine has too few devices for a pipeline, stages share it.
 	Threads int
 	// Speed is relative to the measured device; 0 is 1.
 	Speed float64

@@ -76,7 +76,7 @@ func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 		},
 		F32: func(to []byte, v float64) ([]byte, bool) {
 			x := float32(v)
-			return little.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) || math.IsInf(v, 0)
+			return little.AppendUint32(to, math.Float32bits(x)), math.IsInf(float64(x), 0) == math.IsInf(v, 0)
 		},
 		F16:  func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) },
 		BF16: func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) },

@@ -140,8 +140,8 @@ func checkTiling(spans []span, size int64) error {
 	covered := int64(0)
 	for _, s := range spans {
 		if s.begin != covered || s.end > size {
-			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d bytes "+
-				"of data in the file: it is truncated, or damaged", s.Name, s.begin, s.end, covered, size)
+			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d "+
+				"bytes of data in the file: it is truncated, or damaged", s.Name, s.begin, s.end, covered, size)
 		}
 		covered = s.end
 	}

@@ -32,8 +32,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	case err != nil:
 		return nil, err
 	case p.Phase != Whole || p.Stages != c.Stages || p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and %d "+
-			"or more", p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
+		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and "+
+			"%d or more", p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
 	}
 	given := p.Fewer(c.MicroBatches)
 	given.Capacity = cmp.Or(c.Capacity, p.Capacity)

@@ -66,7 +66,8 @@ func (p *Program) Graph() *Graph {
 // index is the graph without its dependencies.
 func (p *Program) index() *Graph {
 	g := &Graph{
-		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips), rest: map[Action]int{},
+		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips),
+		rest: map[Action]int{},
 	}
 	if p.checkHeader() == nil {
 		g.table = make([]int32, p.Stages*p.MicroBatches*kinds)

@@ -70,7 +70,8 @@ func (t Timeline) GridWidth(characters int) string {
 	return t.lines(fmt.Sprintf("1 character = %v", column.Round(unit)), rows, func(spans []span) string {
 		text := ""
 		for _, s := range append(spans, span{columns, columns, ""}) {
-			text += strings.Repeat(".", s.from-len(text)) + s.text + strings.Repeat("-", s.to-s.from-len(s.text))
+			text += strings.Repeat(".", s.from-len(text)) + s.text
+			text += strings.Repeat("-", s.to-len(text))
 		}
 		if columns > room {
 			text = text[:room-1] + "…"
@@ -82,7 +83,7 @@ func (t Timeline) GridWidth(characters int) string {
 // rows places the actions of each worker on columns of a given duration, each on at least
 // least(text) of them: the reductions of a worker in a row after its own. It returns the number of
 // columns and the length of the longest text.
-func (t Timeline) rows(column time.Duration, least func(text string) int) (rows [][]span, columns, width int) {
+func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]span, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
 	label := t.labels()
@@ -96,7 +97,8 @@ func (t Timeline) rows(column time.Duration, least func(text string) int) (rows 
 				row++
 			}
 			least := least(text)
-			if (row%2 == 1 || e.Action.Kind.Transfer()) && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
+			drawn := row%2 == 0 && !e.Action.Kind.Transfer()
+			if !drawn && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue
 			}
 			from := max(free[row], round(e.Start))

@@ -112,7 +112,8 @@ func (t *Tokenizer) normalise(s *step) error {
 		}
 		return nil
 	}
-	form := slices.Index([]string{norm.NFC: "NFC", norm.NFD: "NFD", norm.NFKC: "NFKC", norm.NFKD: "NFKD"}, s.Type)
+	forms := []string{norm.NFC: "NFC", norm.NFD: "NFD", norm.NFKC: "NFKC", norm.NFKD: "NFKD"}
+	form := slices.Index(forms, s.Type)
 	if form < 0 || t.form != nil {
 		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type,
 			otherTokenizersAdvice)

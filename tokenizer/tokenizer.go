@@ -76,8 +76,8 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	var out bytes.Buffer
 	for i, id := range ids {
 		if id < 0 || int(id) >= len(t.tokens) || t.tokens[id] == "" {
-			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 to %d: "+
-				"it may be of another tokenizer", i+1, len(ids), id, len(t.tokens)-1)
+			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 to "+
+				"%d: it may be of another tokenizer", i+1, len(ids), id, len(t.tokens)-1)
 		}
 		token := t.tokens[id]
 		_, added := t.added[token]

@@ -98,31 +98,6 @@ func TestStepLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestInterrupt: the step in which the context ends is finished and counted.
-func TestInterrupt(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.OnStep = []train.Hook{func(i train.StepInfo) error {
-		if i.Step == 3 {
-			cancel()
-		}
-		return nil
-	}}
-	r, err := s.Run(ctx)
-	if err != nil || !r.Interrupted || r.Step != 3 {
-		t.Errorf("got %+v, %v", r, err)
-	}
-	if got, want := s.Progress(), (train.Progress{Step: 3,
-		Position: data.Position{Epoch: 0, Batch: 3}}); got != want {
-		t.Errorf("progress is %+v, want %+v", got, want)
-	}
-	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 3 {
-		t.Errorf("a context that is over already: got %+v, %v", r, err)
-	}
-}
-
 func TestHookErrorEndsTheRun(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})
@@ -281,8 +256,8 @@ func TestAccumulateIsOneBatch(t *testing.T) {
 				s, closer := newRig(t, setup{balance: balance, batch: batch, chunks: chunks, accumulate: n,
 					optimizer: "adam", config: optim.Config{LR: 0.01}})
 				defer closer()
-				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3,
-					optim.Linear(0.1, 0.2, 3)
+				s.Steps, s.ClipNorm = int64(samples/(row.batch*row.n)), 0.3
+				s.LRSchedule = func(step int) float64 { return 0.1 + 0.03*float64(step) }
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
 					losses = append(losses, i.Loss)
 					all += fmt.Sprintln(i.Step, i.Epoch, i.LR, i.GradNorm, i.Samples)
@@ -466,7 +441,7 @@ func TestAccumulateInAGroup(t *testing.T) {
 		want := ""
 		for _, processes := range []int{1, 2, 3} {
 			said := make([]string, replicas*processes)
-			for rank, err := range inProcesses(replicas*processes, func(g *group.Group) error {
+			inAll(t, replicas*processes, func(g *group.Group) error {
 				s, closer := newRig(t, setup{balance: []int{2, 3, 3}, batch: 10, accumulate: 3, chunks: 2,
 					group: g, replicas: replicas})
 				defer closer()
@@ -483,11 +458,7 @@ func TestAccumulateInAGroup(t *testing.T) {
 				fmt.Fprintln(&b, hash)
 				said[g.Rank()] = b.String()
 				return err
-			}) {
-				if err != nil {
-					t.Fatalf("rank %d of %d replicas of %d processes: %v", rank, replicas, processes, err)
-				}
-			}
+			})
 			for rank, got := range said {
 				if want == "" {
 					want = got

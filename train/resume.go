@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"penstock.example/group"
 	"penstock.example/nn"
@@ -73,7 +74,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 		}
 		err = c.check(mine)
 	}
-	err = group.Agree(ctx, s.Group, "train: checkpoint checked", err)
+	_, err = group.Meet(ctx, s.Group, "train: checkpoint checked", 0, err)
 	if another := (*group.MemberError)(nil); errors.As(err, &another) {
 		err = &DamagedError{s.Path(newest), err}
 	}
@@ -182,7 +183,7 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 // checkpoint's. After an error while tensors are read the model is unusable. In a group it is collective.
 func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
 	err := cmp.Or(c.checkTensors(p.Model()), c.check(c.of(modelKind)))
-	if err := group.Agree(context.Background(), c.group, "train: model checked", err); err != nil {
+	if _, err := group.Meet(context.Background(), c.group, "train: model checked", 0, err); err != nil {
 		return err
 	}
 	return c.restore(p.Model(), nil, nil)
@@ -215,7 +216,8 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 		err = c.read(optimizerKind, func(tensors []safetensors.Tensor) error {
 			var saved []optim.SavedTensor
 			for _, t := range tensors {
-				if _, ok := here[optim.StateTensor{Name: t.Name}.Param()]; !ok {
+				_, param, _ := strings.Cut(t.Name, ".") // after the kind of state
+				if _, ok := here[param]; !ok {
 					continue
 				}
 				dtype, err := torch.DTypeOfFile(t.DType)
@@ -236,7 +238,8 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 	if err != nil {
 		err = fmt.Errorf("train: restoring from %s: %w", c.Path, err)
 	}
-	return group.Agree(context.Background(), c.group, "train: checkpoint restored", err)
+	_, err = group.Meet(context.Background(), c.group, "train: checkpoint restored", 0, err)
+	return err
 }
 
 // read calls f with the tensors in the files of a kind, which can be loaded until it returns.

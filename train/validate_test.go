@@ -10,6 +10,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -78,9 +79,7 @@ func TestValidationKeepsTheBest(t *testing.T) {
 		if row.best > 0 {
 			at.Best = &train.Best{Step: row.best}
 		}
-		if _, err := store.Save(at, recipe(), s.model, s.Optimizer); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(store.Save(at, recipe(), s.model, s.Optimizer))(t)
 		if got := names(t, store.Dir); !reflect.DeepEqual(got, row.want) {
 			t.Errorf("step %d, the best %d: %v; want %v", row.step, row.best, got, row.want)
 		}

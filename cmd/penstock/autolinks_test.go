@@ -55,7 +55,7 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
-	show := newPlanProgress(io.Discard, "planning")
+	show := newProgress(io.Discard, "planning", "")
 	defer show.end()
 	f.threads, f.on = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
 	found, err := f.planModel(t.Context(), show, m)

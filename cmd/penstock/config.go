@@ -11,8 +11,6 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"penstock.example/internal/arg"
 )
 
 // configName is the file in --out that says how penstock train can be run again.
@@ -51,16 +49,10 @@ func readConfig(cmd *cobra.Command) error {
 	if _, err = toml.Decode(string(text), &settings); err != nil {
 		return badUsage("--config %s: %s", file, strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	var known []string
-	s.VisitAll(func(f *pflag.Flag) {
-		if !slices.Contains(neverInFiles, f.Name) {
-			known = append(known, f.Name)
-		}
-	})
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		if !slices.Contains(known, name) {
-			return badUsage("--config %s: %s is no flag there; %swant flags of %s, without --",
-				file, name, arg.Meant(name, known), cmd.CommandPath())
+		if s.Lookup(name) == nil || slices.Contains(neverInFiles, name) {
+			return badUsage("--config %s: %s is no flag there; want flags of %s, without --", file, name,
+				cmd.CommandPath())
 		}
 		if s.Changed(name) {
 			continue

@@ -57,7 +57,7 @@ format = "json"
 // TestConfigRefuses: one line names the file and the line or the flag.
 func TestConfigRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"modle = \"mlp\"\n":            "modle is no flag there; did you mean model?",
+		"modle = \"mlp\"\n":            "modle is no flag there; want flags of",
 		"[train]\nmodel = \"mlp\"\n":   "train is no flag there",
 		"config = \"x\"\n":             "config is no flag there",
 		"rank = 1\n":                   "rank is no flag there",

@@ -58,10 +58,6 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchedBy is the environment variable in which a process finds the command line of launch, to say
-// how to go on.
-const launchedBy = "PENSTOCK_LAUNCHED_BY"
-
 // launchRun starts the processes with the command line of train, and again after failures.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	if slices.Contains(train, "--help") || slices.Contains(train, "-h") {
@@ -69,7 +65,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		about.InitDefaultHelpFlag()
 		return about.Help()
 	}
-	port, err := launch.KeepPort(0)
+	port, err := launch.KeepPort()
 	if err != nil {
 		return err
 	}
@@ -79,19 +75,18 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		return fmt.Errorf("finding the program to start: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
-	job := launch.Job{Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
+	job := launch.Job{Path: program, Args: train, Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
 			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
 				restart, restarts)
 		}}
-	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()),
-		launchedBy+"="+shellQuoted(os.Args))
+	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()))
 	for rank := range processes {
 		environment := slices.Clone(common)
 		for name, value := range rankEnvironment(rank, processes, port.Number) {
 			environment = append(environment, name+"="+value)
 		}
-		job.Processes = append(job.Processes, launch.Process{Path: program, Args: train, Env: environment})
+		job.Env = append(job.Env, environment)
 	}
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")

@@ -12,11 +12,12 @@ import (
 	"penstock.example/train"
 )
 
-// measuredModel is a model that a verb measures on made-up samples. Its weights do not exist yet.
+// measuredModel is a model for samples. Its weights do not exist yet.
 type measuredModel struct {
 	*nn.Sequential
 	options models.Options
-	samples data.Info // what it reads, and what it is to answer
+	chosen  map[string]any // of them, for the recipe
+	samples data.Info      // what it reads, and what it is to answer
 }
 
 // measured makes the model of flags that have been checked, for these samples, or without any for those that
@@ -26,7 +27,7 @@ func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 		samples = f.usualSamples()
 	}
 	m.samples = *samples
-	if m.options, _, err = f.fit(m.samples); err != nil {
+	if m.options, m.chosen, err = f.fit(m.samples); err != nil {
 		return m, err
 	}
 	if m.Sequential, err = models.New(f.modelName, m.options); err != nil {
@@ -61,7 +62,7 @@ func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 // measure measures the model on a made-up micro-batch, on the device of the configuration.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
-	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
+	show := newProgress(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
 	measured, err := train.Measure(cmd.Context(), m.Sequential, train.MadeUp(m.samples, rows, config.Seed),
 		train.MeasureConfig{Batch: rows, Profile: config})

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 )
 
@@ -104,6 +105,16 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	}
 	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
 	return nil
+}
+
+// datasets are what a data set has to train and to test with.
+type datasets struct{ training, test data.Dataset }
+
+// open reads the data set. Its errors are usage errors.
+func (f *modelFlags) open() (sets datasets, err error) {
+	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
+	system.TrimProcess() // reading took more than what was read
+	return sets, wrongInput(ofData(err))
 }
 
 // fit returns the model's options as the data and --set make them, and the ones for the recipe: those that

@@ -138,7 +138,9 @@ func (p *picture) head() {
 func (p *picture) legend() {
 	there, several := map[style]bool{}, false
 	for _, e := range p.t.Events {
-		there[styleOf(e.Action.Kind)] = there[styleOf(e.Action.Kind)] || !thin(e.Action.Kind) || e.End > e.Start
+		if !thin(e.Action.Kind) || e.End > e.Start {
+			there[styleOf(e.Action.Kind)] = true
+		}
 		several = several || p.shades[e.Action.Stage] > 0
 	}
 	x := float64(p.left)
