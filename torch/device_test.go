@@ -203,7 +203,7 @@ func TestAvailableMemoryIsTheLeastOfMachineAndCgroups(t *testing.T) {
 			for name, text := range test.files {
 				write(name, text)
 			}
-			if got, err := system.AvailableMemoryUnder(root); err != nil || got != test.want {
+			if got, err := system.AvailableMemory(root); err != nil || got != test.want {
 				t.Errorf("%d bytes (%v), want %d", got, err, test.want)
 			}
 		})
@@ -221,9 +221,6 @@ func TestKernelsInUse(t *testing.T) {
 	}
 	if want := []string{"BLAS", "ATen", "oneDNN"}; !slices.Equal(libraries, want) {
 		t.Errorf("kernels of %v, want %v", libraries, want)
-	}
-	if !strings.HasPrefix(names["BLAS"], system.BLASCore()) {
-		t.Errorf("the BLAS has %s kernels, and %s", system.BLASCore(), names["BLAS"])
 	}
 }
 
