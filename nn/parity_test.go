@@ -375,13 +375,17 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		return nn.NewUpsample(nn.UpsampleConfig{Size: a.Size, Scale: a.Scale,
 			Bilinear: a.Mode == "bilinear", AlignCorners: a.Align})
 	}),
-	"Dropout":             of(func(a dropped) nn.Layer { return nn.NewDropout(a.P) }),
-	"Dropout2d":           of(func(a dropped) nn.Layer { return nn.NewDropout2d(a.P) }),
-	"CausalSelfAttention": of(func(a attention) nn.Layer { return nn.NewSelfAttention(a.Dim, a.Heads, true) }),
-	"SelfAttention":       of(func(a attention) nn.Layer { return nn.NewSelfAttention(a.Dim, a.Heads, a.Causal) }),
-	"GPTBlock":            of(func(a attention) nn.Layer { return nn.NewTransformerBlock(a.Dim, a.Heads, 0) }),
-	"BasicBlock":          of(func(a block) nn.Layer { return nn.NewBasicBlock(a.In, a.Out, a.Stride) }),
-	"Bottleneck":          of(func(a block) nn.Layer { return nn.NewBottleneck(a.In, a.Width, a.Stride) }),
+	"Dropout":   of(func(a dropped) nn.Layer { return nn.NewDropout(a.P) }),
+	"Dropout2d": of(func(a dropped) nn.Layer { return nn.NewDropout2d(a.P) }),
+	"CausalSelfAttention": of(func(a attention) nn.Layer {
+		return nn.NewSelfAttention(a.Dim, a.Heads, true)
+	}),
+	"SelfAttention": of(func(a attention) nn.Layer {
+		return nn.NewSelfAttention(a.Dim, a.Heads, a.Causal)
+	}),
+	"GPTBlock":   of(func(a attention) nn.Layer { return nn.NewTransformerBlock(a.Dim, a.Heads, 0) }),
+	"BasicBlock": of(func(a block) nn.Layer { return nn.NewBasicBlock(a.In, a.Out, a.Stride) }),
+	"Bottleneck": of(func(a block) nn.Layer { return nn.NewBottleneck(a.In, a.Width, a.Stride) }),
 	"MLP": of(func(a struct{ Sizes []int64 }) nn.Layer {
 		var l []nn.Layer
 		for i := 0; i+1 < len(a.Sizes); i++ {

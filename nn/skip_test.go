@@ -184,9 +184,11 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 			`stash: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
 		{"a pop outside of a Sequential", pop("a", "a"), nil, "",
 			`pop: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
-		{"a stash into another model's store", stash("a", "a"), new(nn.SkipStore).Begin(routesOfStrangers, 0, 2),
+		{"a stash into another model's store", stash("a", "a"),
+			new(nn.SkipStore).Begin(routesOfStrangers, 0, 2),
 			"", `stash: skip "a" is not a skip of the model that is running`},
-		{"a pop of what a part was not given", pop("b", "b"), new(nn.SkipStore).Begin(routesOfStrangers, 1, 2),
+		{"a pop of what a part was not given", pop("b", "b"),
+			new(nn.SkipStore).Begin(routesOfStrangers, 1, 2),
 			"", `pop: skip "b" has not been stashed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
