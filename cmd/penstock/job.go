@@ -38,7 +38,7 @@ type job struct {
 	loop           train.Loop
 	show           *reporter
 	peaks          highest
-	trace          stepTrace
+	recorded       int64 // the step that is; 0 is none
 	measures       measures
 	dashboard      dashboard
 	page           *report.Run  // of the recorded step; nil before it
@@ -311,7 +311,8 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}
 	}
-	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.recordStep}
+	j.pipe.SetRecord(l.Step+1 == j.recorded)
+	l.OnStep = []train.Hook{j.recordStep}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}

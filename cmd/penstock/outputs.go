@@ -212,9 +212,10 @@ func (d *dashboard) close() error {
 	return nil
 }
 
-// recordStep is a hook that updates the page of the run with the recorded step.
+// recordStep is a hook that has a step recorded, and updates the page of the run with it.
 func (j *job) recordStep(s train.StepInfo) error {
-	if s.Timeline == nil || s.Step != j.trace.step || j.member.Rank > 0 {
+	j.pipe.SetRecord(s.Step+1 == j.recorded)
+	if s.Timeline == nil || s.Step != j.recorded || j.member.Rank > 0 {
 		return nil
 	}
 	r := j.describeRun()

@@ -62,7 +62,7 @@ func TestUncertainTimesAreTold(t *testing.T) {
 // TestTrainCountsRecomputation: where the layers of a run are cut by time, a stage is to take as
 // long as its policy has it work. By the clock each of six layers takes a millisecond forward and,
 // but for the first, which has nothing to train, one back. What crosses the border, and its
-// gradient, takes 0.845 ms: transfers are timed as one.
+// gradient, takes 0.845 ms: half of a round trip.
 func TestTrainCountsRecomputation(t *testing.T) {
 	setClock(t, steady)
 	cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time: a micro-batch takes the stages ` +

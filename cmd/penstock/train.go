@@ -138,7 +138,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	saved, err := j.save()
 	if err == nil {
-		err = j.trace.finish(j.pipe, stderr)
+		err = j.writeTrace(stderr)
 	}
 	if err != nil {
 		return j.saveAfterFailure(err)
@@ -187,10 +187,10 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	process := system.ReadProcessMemory()
+	resident, peak := system.ResidentMemory()
 	return j.show.done(doneLine{Done: true, Steps: step, TestAccuracy: tested.Accuracy, TestMSE: tested.MSE,
-		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
-		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile})
+		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: resident,
+		PeakResidentBytes: peak, checkpoint: saved, trace: j.traceFile})
 }
 
 // failedError is an error that ended a run which could take steps, and how to go on.
