@@ -43,8 +43,8 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation (as the run has held out), or "+
-		"all", partTest, "train", "validation", "all")
+	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation (held out by the run) or all",
+		partTest, "train", "validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
