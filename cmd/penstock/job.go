@@ -58,7 +58,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		doing string // shown on a terminal as soon as it takes long
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
-		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
+		{"", j.openGroup}, {"", j.listen}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
 		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
 		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads},
 		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
@@ -182,13 +182,13 @@ func assigned(lists []string) map[string]any {
 
 // splitValidation splits the training samples by --validate into samples to train with and samples for
 // validation, nil without.
-func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset, err error) {
+func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset,
+	err error) {
 	if validate == "" || validate == partTest {
 		return training, nil, nil
 	}
 	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
-	kept, heldOut, err = data.Split(training, share, seed)
-	if err != nil {
+	if kept, heldOut, err = data.Split(training, share, seed); err != nil {
 		err = fmt.Errorf("--validate %s: %w", validate, err)
 	}
 	return kept, heldOut, err
