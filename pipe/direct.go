@@ -36,26 +36,20 @@ func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
 		}
 	}
 	count, _ := p.cfg.replicas()
-	skips, ties := crossings(p.stages)
 	for k := range count {
-		between := func(a, b int) {
-			if p.cfg.Ranks[a] != p.cfg.Ranks[b] {
-				join(p.end(k, p.stages[a].worker), p.end(k, p.stages[b].worker))
+		for to, later := range p.stages {
+			for from, s := range p.stages[:to] {
+				if p.cfg.Ranks[from] != p.cfg.Ranks[to] && (from == to-1 ||
+					slices.ContainsFunc(later.skips, func(s stageSkip) bool { return s.from.stage == from }) ||
+					slices.ContainsFunc(later.ties, func(t tie) bool { return t.from.stage == from })) {
+					join(p.end(k, s.worker), p.end(k, later.worker))
+				}
 			}
 		}
-		for i := range len(p.stages) - 1 {
-			between(i, i+1)
-		}
-		for _, s := range skips {
-			between(s.From, s.To)
-		}
-		for _, t := range ties {
-			between(t.Earlier, t.Later)
-		}
-	}
-	for k := range count - 1 {
 		for w := range p.workers {
-			join(p.end(k, w), p.end(k+1, w))
+			if k > 0 {
+				join(p.end(k-1, w), p.end(k, w))
+			}
 		}
 	}
 	return ways

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
@@ -23,8 +20,6 @@ import (
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/plan"
-	"penstock.example/profile"
-	"penstock.example/remat"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -357,7 +352,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 	}
 }
 
-// Measuring keeps the least limit that steps do, and says so where it did not keep one.
+// Measuring keeps the least limit that steps do.
 func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 	for _, m := range []struct {
 		name    string
@@ -400,7 +395,7 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					}
 				}
 				defer device.SetLimit(0)
-				planned := func(limit int64) (beyond, of int64, err error) {
+				planned := func(limit int64) (most int64, err error) {
 					p, err := pipe.Open(model,
 						pipe.Config{Balance: []int{len(model.Layers())}, Chunks: chunks,
 							Checkpoint: pipe.Optimal, Seed: 1})
@@ -409,88 +404,19 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					}
 					defer p.Close()
 					device.SetLimit(limit)
+					device.ResetPeak()
 					_, err = p.PlanFor(context.Background(), b, nn.CrossEntropy())
-					beyond, of = p.MeasuredBeyond()
-					return beyond, of, err
+					return device.Memory().Peak, err
 				}
-				low := device.Memory().Live + 1
-				beyond, of, err := planned(low)
-				if beyond <= low || of != low {
-					t.Errorf("under %d bytes measuring is said to have held %d, beyond %d", low, beyond, of)
-				}
+				beyond, err := planned(device.Memory().Live + 1)
 				least := shortages(t, err).Least()
 				if beyond > least {
 					t.Errorf("measuring held %d bytes beyond its limit, and a plan needs %d", beyond, least)
 				}
-				if beyond, of, err := planned(least); err != nil || beyond != 0 || of != 0 {
-					t.Errorf("under the least limit, of %d bytes, measuring held %d, beyond %d: %v", least,
-						beyond, of, err)
+				if most, err := planned(least); err != nil || most > least {
+					t.Errorf("under the least limit, of %d bytes, measuring held %d: %v", least, most, err)
 				}
 			})
-		}
-	}
-}
-
-// TestStagesOnUnequalDevicesAreMeasuredEach: a model is measured once for each kind of device that its
-// stages are on, placed or not, and has the same bytes and results as on equal ones.
-func TestStagesOnUnequalDevicesAreMeasuredEach(t *testing.T) {
-	torchtest.Check(t)
-	q := planned(t)["mlp"]
-	once := 0 // how often a layer is run where a model is measured for one kind of device
-	run := func(place bool, kinds ...string) (chains []profile.Chain, losses []float64) {
-		t.Helper()
-		model := q.model()
-		runs := 0
-		model.Add("counts", &counts{n: &runs})
-		defer nn.Free(model)
-		p, err := pipe.Open(model, pipe.Config{Balance: []int{4, 3, 2}, Chunks: 3, Checkpoint: pipe.Optimal,
-			Seed: 1,
-			// so that no other device works while one is measured, for as many runs as that takes
-			Threads: runtime.NumCPU()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		asked := 0
-		p.SetHardware(func(d torch.Device) string { asked++; return kinds[d.Index] })
-		if place {
-			must.Do(t, p.Place())
-		}
-		c := torch.NewCtx(torch.Options{Threads: 1})
-		defer c.Close()
-		b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
-		if _, err := p.PlanFor(context.Background(), b, q.loss); err != nil {
-			t.Fatal(err)
-		}
-		if asked == 0 {
-			t.Error("nobody asks what devices are")
-		}
-		must.Do(t, p.Place())
-		measured := runs
-		r := must.Get(p.Step(context.Background(), b, q.loss))(t)
-		// On a busy machine a measurement makes fewer passes.
-		if n := len(slices.Compact(slices.Sorted(slices.Values(kinds)))); once > 0 &&
-			(2*measured < (2*n-1)*once || 2*measured > (2*n+1)*once) {
-			t.Errorf("placed %v, on %v: the last layer is run %d times for %d kinds, and %d for one", place,
-				kinds, measured, n, once)
-		} else if n == 1 {
-			once = measured
-		}
-		return p.Chains(), []float64{r.Loss}
-	}
-	want, loss := run(false, "a", "a", "a")
-	bytes := cmp.Options{cmpopts.IgnoreFields(profile.Chain{}, "Spread", "Timing", "UnitTimes"),
-		cmpopts.IgnoreFields(remat.Layer{}, "Forward", "ForwardNoGrad", "Backward", "BackwardLater"),
-		cmpopts.IgnoreFields(remat.Deferred{}, "Share", "Longer")}
-	for _, kinds := range [][]string{{"a", "b", "a"}, {"a", "b", "c"}} {
-		for _, place := range []bool{false, true} {
-			got, same := run(place, kinds...)
-			if d := cmp.Diff(want, got, bytes); d != "" {
-				t.Errorf("placed %v, on %v: other bytes (-equal +unequal):\n%s", place, kinds, d)
-			}
-			if !slices.Equal(loss, same) {
-				t.Errorf("placed %v, on %v: the loss is %v, and %v on equal ones", place, kinds, same, loss)
-			}
 		}
 	}
 }

@@ -210,21 +210,21 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 			grads = append(grads, c.GradOf(t))
 		}
 	}
-	if len(grads) != len(run.outputs) ||
-		!slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is "+
-			"none, or run a "+
-			"backward of the loss first", grads, len(run.outputs))
-	}
+	any := false
 	for i, g := range grads {
-		y := run.outputs[i]
-		if g != nil && (g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
-			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind()) {
-			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a "+
-				"floating-point tensor of its "+
-				"shape and kind of device, or nil where the output is not floating-point", i, g, i, y,
-				y.Kind())
+		any = any || g != nil
+		if g == nil || i >= len(run.outputs) {
+			continue
 		}
+		if y := run.outputs[i]; g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
+			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind() {
+			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a floating-point "+
+				"tensor of its shape and kind of device, or nil", i, g, i, y, y.Kind())
+		}
+	}
+	if len(grads) != len(run.outputs) || !any {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is "+
+			"none, or run a backward of the loss first", grads, len(run.outputs))
 	}
 	return grads, nil
 }

@@ -75,13 +75,6 @@ func (d *devices) setPeak(worker int, bytes int64) {
 	d.at[worker] = deviceBytes{d.at[worker].Safe, bytes}
 }
 
-// count begins a part of a call in which nothing waits for other devices. done ends it.
-func (p *Pipe) count(worker int) (done func()) {
-	d := p.workers[worker].device
-	d.OwnPeak()
-	return func() { p.devices.raise(worker, d.OwnPeak()) }
-}
-
 // ledger is the memory of a worker in a pass.
 type ledger struct {
 	r       *run

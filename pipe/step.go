@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -68,13 +69,10 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	case err != nil:
 		return nil, err
 	case total == 0 && training:
-		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at "+
-			"least one",
-			b.Input[0].Tensor)
-	case b.TotalRows != 0 && b.TotalRows < total || b.FirstMicroBatch < 0:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or "+
-			"0, and no "+
-			"FirstMicroBatch (%d) below 0", total, b.TotalRows, b.FirstMicroBatch)
+		return nil, errors.New("pipe: the batch has no rows; a training step needs at least one")
+	case b.TotalRows != 0 && b.TotalRows < total:
+		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or 0",
+			total, b.TotalRows)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras()
@@ -205,28 +203,20 @@ func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
 // same pointer twice.
 type microBatch struct {
 	execution segment.Execution
-	// in is the received input, until the execution takes it: on the first stage views of the batch.
-	in segment.Arrival
-	// sent is the output of a forward without a graph, until it is sent to the next stage or
-	// gathered.
-	sent []*torch.Tensor
-	// out is the output or the loss, with the graph for backward. It belongs to the execution.
-	out     []*torch.Tensor
-	outGrad []*torch.Tensor // by output; nil where there is none
-	inGrad  []*torch.Tensor // by input
-	skips   []skipState     // by skip of the stage
-	ties    []tieState      // by tie of the stage
-	loss    float64
-	reading *torch.Tensor // the loss on its way from a GPU, until the run has ended
+	in        segment.Arrival // received, until the execution takes it: on the first stage views of the batch
+	sent      []*torch.Tensor // output of a forward without a graph, until it is sent or gathered
+	outGrad   []*torch.Tensor // by output; nil where absent
+	inGrad    []*torch.Tensor // by input
+	skips     []skipState     // by skip of the stage
+	ties      []tieState      // by tie of the stage
+	loss      float64
+	reading   *torch.Tensor // the loss on its way from a GPU, until the run has ended
 }
 
 // skipState is the state of a skip on a stage that stashes or pops it.
 type skipState struct {
-	in    *torch.Tensor     // received, until the execution takes it
-	wants bool              // a gradient of it is wanted
 	sent  *torch.Tensor     // stashed here without a graph, until it is sent
-	left  int               // number of stages that it is still to be sent to
-	out   *torch.Tensor     // stashed here with its graph; belongs to the execution
+	left  int               // number of stages to send it to
 	grads [][]*torch.Tensor // by stage that pops it: the gradients, in the order of the pops
 	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
@@ -244,15 +234,23 @@ func (c *microBatch) init(s *Stage) {
 	}
 }
 
+// output is the output or the loss, with its graph if it has one.
+func (c *microBatch) output() []*torch.Tensor {
+	if c.sent != nil {
+		return c.sent
+	}
+	xs, _, _ := c.execution.Output()
+	return xs
+}
+
 // free frees everything. The loss stays.
 func (c *microBatch) free() {
 	c.execution.Free()
-	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
+	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.in.Skips, c.sent, c.outGrad, c.inGrad} {
 		torch.FreeAll(list)
 	}
 	for i := range c.skips {
 		p := &c.skips[i]
-		p.in.Free()
 		p.sent.Free()
 		torch.FreeAll(p.back)
 		for k := range p.grads {
@@ -268,7 +266,7 @@ func (c *microBatch) free() {
 		t.back.Free()
 	}
 	clear(c.ties)
-	c.in, c.sent, c.out, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil, nil
+	c.in, c.sent, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil
 }
 
 // context makes the context in which a unit runs its layers on a micro-batch.

@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 
@@ -40,11 +39,11 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	r.eachMove(a,
 		func() {
 			alone += storageBytes(state.sent...)
-			p.Add(state.output(c, assumed))
+			p.Add(state.outputValues(c, assumed))
 		},
 		func(at, _ int) {
 			alone += storageBytes(state.skips[at].sent)
-			p.Add(state.skips[at].stashed(c, assumed))
+			p.Add(state.stashed(c, stage, at, assumed))
 		},
 		func(at, _ int) {
 			if a.MicroBatch == 0 {
@@ -87,13 +86,10 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) 
 	return r.link.Send(c, a, p)
 }
 
-// output is the output for the next stage, without a graph. A gradient of a tensor can be wanted
+// outputValues is the output for the next stage, without a graph. A gradient of a tensor can be wanted
 // if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
-func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
-	from, given := c.sent, c.sent != nil
-	if !given {
-		from = c.out
-	}
+func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
+	from, given := c.output(), c.sent != nil
 	c.sent = nil
 	values := make([]link.Value, len(from))
 	for i, x := range from {
@@ -113,12 +109,16 @@ func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
 	return values
 }
 
-// stashed is the value of a skip for the next of the stages that pop it, without a graph. It is
-// absent if the skip is. assumed is as in output.
-func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
+// stashed is the value of a skip for the next stage that pops it, without a graph. It is
+// absent if the skip is. assumed is as in outputValues.
+func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, assumed bool) []link.Value {
+	s, from := &c.skips[at], c.skips[at].sent
+	if _, skips, saved := c.execution.Output(); from == nil && saved {
+		from = skips[stage.skips[at].place]
+	}
 	var v link.Value
-	if from := cmp.Or(s.sent, s.out); from != nil {
-		v = link.Value{Tensor: c.Keep(c.Detach(from)), Wants: assumed || s.sent != nil || from.RequiresGrad()}
+	if from != nil {
+		v = link.Value{Tensor: t.Keep(t.Detach(from)), Wants: assumed || s.sent != nil || from.RequiresGrad()}
 	}
 	if s.left--; s.left == 0 {
 		s.sent.Free()
@@ -137,8 +137,12 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	r.eachMove(a,
 		func() { state.in.Tensors, state.in.Wants = r.arrived(c, a, &p, stage.first-1) },
 		func(_, at int) {
+			in, place := &state.in, stage.skips[at].place
+			if in.Skips == nil {
+				in.Skips, in.WantsSkips = make([]*torch.Tensor, stage.entering), make([]bool, stage.entering)
+			}
 			ts, wants := r.arrived(c, a, &p, stage.skips[at].stash)
-			state.skips[at].in, state.skips[at].wants = ts[0], wants[0]
+			in.Skips[place], in.WantsSkips[place] = ts[0], wants[0]
 		},
 		func(_, at int) {
 			if a.MicroBatch > 0 {
