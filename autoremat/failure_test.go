@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/autoremat"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -35,7 +36,7 @@ func moving(fail func(layer int, when string)) *nn.Sequential {
 			if !c.Grad() {
 				return y
 			}
-			return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
+			return engine.Attach(c.Ctx, []*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
 				breaking{func() { fail(i, "backward") }})[0]
 		}
 		m.Add(fmt.Sprint("norm", i), nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: i == 1}))
@@ -56,7 +57,7 @@ func stateOf(m nn.Module) map[string]string {
 // breaking passes gradients on, if during lets it.
 type breaking struct{ during func() }
 
-func (b breaking) Backward(_ *torch.Ctx, a *torch.Arrival) {
+func (b breaking) Backward(_ *torch.Ctx, a *engine.Arrival) {
 	b.during()
 	a.InputGrads[0] = a.Grads[0]
 }

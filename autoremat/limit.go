@@ -3,6 +3,7 @@ package autoremat
 import (
 	"fmt"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/system"
 	"penstock.example/torch"
 )
@@ -30,7 +31,7 @@ func (m *Module) bind(device torch.Device) error {
 		}
 		limit = account.Live + account.Cached + free - reserveOf(free)
 	}
-	m.device, m.release = device, device.Restrict(limit)
+	m.device, m.release = device, engine.Restrict(device, limit)
 	return nil
 }
 

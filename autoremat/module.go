@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -132,7 +133,7 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 	b.LossBytes = m.lossBytes(kind)
 	made, err := p.PlanFor(context.Background(), *b, nil)
 	device.ResetPeak()
-	device.RaisePeak(before.Peak) // measuring is not part of a step
+	engine.RaisePeak(device, before.Peak) // measuring is not part of a step
 	var short *plan.MemoryError
 	if errors.As(err, &short) && b.LossBytes == 0 { // the loss may take less than is assumed
 		b.LossBytes = 1
@@ -208,7 +209,7 @@ func (m *Module) SetLimit(limit int64) error {
 	}
 	if m.config.Limit = limit; m.release != nil {
 		m.release()
-		m.release = m.device.Restrict(limit)
+		m.release = engine.Restrict(m.device, limit)
 	}
 	return nil
 }

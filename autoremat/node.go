@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/torch"
@@ -63,7 +64,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	once, at := torch.Distinct(n.run.Output())
 	n.out = at
-	attached := c.Attach(slices.Concat(given, n.shared), once, n)
+	attached := engine.Attach(c.Ctx, slices.Concat(given, n.shared), once, n)
 	torch.FreeAll(once)
 	ys := make([]*torch.Tensor, len(at))
 	for i, k := range at {
@@ -94,7 +95,7 @@ func (n *node) panic(c *torch.Ctx, xs []*torch.Tensor, err error) {
 }
 
 // Backward runs the backward of the model.
-func (n *node) Backward(c *torch.Ctx, a *torch.Arrival) {
+func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.m.measureLoss(n)
@@ -128,13 +129,13 @@ func (n *node) Backward(c *torch.Ctx, a *torch.Arrival) {
 // setAside removes the gradients of parameters that are also used outside. After a backward the function
 // that it returns moves the new gradients to the node's inputs, where the graph sums them, and puts the
 // old ones back.
-func (n *node) setAside(c *torch.Ctx) func(a *torch.Arrival) {
+func (n *node) setAside(c *torch.Ctx) func(a *engine.Arrival) {
 	before := make([]*torch.Tensor, len(n.shared))
 	for i, t := range n.shared {
 		before[i] = c.GradOf(t)
 		t.SetGradOf(nil)
 	}
-	return func(a *torch.Arrival) {
+	return func(a *engine.Arrival) {
 		for i, t := range n.shared {
 			a.InputGrads[len(a.InputGrads)-len(n.shared)+i] = c.GradOf(t)
 			t.SetGradOf(before[i])
@@ -160,7 +161,7 @@ func (m *Module) observe(n *node) {
 	m.lossMu.Lock()
 	defer m.lossMu.Unlock()
 	if o := m.observed; o != nil {
-		m.device.RaisePeak(o.loss.Peak)
+		engine.RaisePeak(m.device, o.loss.Peak)
 	}
 	m.observed = nil
 	if n != nil && m.loss[n.kind] == 0 {
@@ -175,7 +176,7 @@ func (m *Module) measureLoss(n *node) {
 	defer m.lossMu.Unlock()
 	if m.observed == n {
 		m.loss[n.kind] = max(m.device.Memory().Peak-n.loss.Live, 1)
-		m.device.RaisePeak(n.loss.Peak)
+		engine.RaisePeak(m.device, n.loss.Peak)
 		m.observed = nil
 	}
 }

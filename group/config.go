@@ -17,8 +17,7 @@ type Config struct {
 	Address    string        // host:port at which rank 0 listens; empty for a group of one
 	Token      string        // a secret of all members; needed unless Address is a loopback address
 	Timeout    time.Duration // how long Join waits for the others; 0 is 5 minutes
-	Heartbeat  time.Duration // how often a member sends that it is alive; 0 is 1 second
-	Silence    time.Duration // after how long without a frame a member is lost; 0 is 5 seconds
+	Silence    time.Duration // after how long without a sign of life a member is lost; 0 is 5 seconds
 	Restart    int           // how often the job was started again
 	Log        *slog.Logger  // for refused connections and long waits; may be nil
 }
@@ -31,34 +30,14 @@ type ConfigError = arg.ConfigError
 
 // validate returns the error of a setting that is refused, a *ConfigError, or nil.
 func (c Config) validate() error {
-	if err := arg.Between("group", "Size", c.Size, 1, maxSize); err != nil {
+	err := arg.Between("group", "Size", c.Size, 1, maxSize)
+	if err = cmp.Or(err, arg.Between("group", "Rank", c.Rank, 0, c.Size-1)); err != nil || c.Size == 1 {
 		return err
-	}
-	if err := arg.Between("group", "Rank", c.Rank, 0, c.Size-1); err != nil {
-		return err
-	}
-	if err := arg.AtLeast("group", "Restart", c.Restart, 0); err != nil {
-		return err
-	}
-	times := map[string]time.Duration{"Timeout": c.Timeout, "Heartbeat": c.Heartbeat, "Silence": c.Silence}
-	for field, d := range times {
-		if err := arg.AtLeast("group", field, d, 0); err != nil {
-			return err
-		}
-	}
-	refuse := func(field string, value any, problem, remedy string) error {
-		return &ConfigError{Of: "group", Field: field, Value: value, Problem: problem, Remedy: remedy}
-	}
-	if c = c.filled(); c.Silence < 2*c.Heartbeat {
-		return refuse("Silence", c.Silence, "the heartbeat is every "+c.Heartbeat.String(),
-			"want at least twice that")
-	}
-	if c.Size == 1 && c.Address == "" {
-		return nil
 	}
 	host, port, err := net.SplitHostPort(c.Address)
 	if n, bad := strconv.Atoi(port); err != nil || bad != nil || !arg.IsHost(host) || n < 1 || n > 65535 {
-		return refuse("Address", c.Address, "", "want host:port of rank 0, such as 10.0.0.1:29500")
+		return &ConfigError{Of: "group", Field: "Address", Value: c.Address,
+			Remedy: "want host:port of rank 0, such as 10.0.0.1:29500"}
 	}
 	return nil
 }
@@ -66,8 +45,10 @@ func (c Config) validate() error {
 // filled is c with its defaults.
 func (c Config) filled() Config {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
-	c.Heartbeat = cmp.Or(c.Heartbeat, time.Second)
 	c.Silence = cmp.Or(c.Silence, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
+
+// heartbeat is how often a member sends at least.
+func (c Config) heartbeat() time.Duration { return max(c.Silence/5, 1) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,26 +20,23 @@ type control struct {
 	first    *outcome
 	gathers  *gathers
 	board    shim.Board    // Gloo's addresses
-	turn     sync.Mutex    // of gathers
 	ready    chan struct{} // closed when all members are connected
-	closing  chan struct{} // closed when this member leaves
+	goodbye  chan struct{} // closed when all others have left
+	serves   sync.WaitGroup
 
 	mu      sync.Mutex
 	peers   map[int]*peer // by rank
 	started bool          // ready is closed
-	left    []bool        // by rank: it has left in order
-	staying int           // how many others have not
+	staying int           // how many others have not left
 	leaving bool          // this member leaves in order
-	goodbye chan struct{} // closed when all others have left
-	serves  sync.WaitGroup
+	refused string        // the last connection that was refused while members join
 }
 
 func newControl(c Config) *control {
-	return &control{
-		cfg: c, first: newOutcome(), gathers: newGathers(c.Size), board: shim.NewBoard(),
-		ready: make(chan struct{}), closing: make(chan struct{}), goodbye: make(chan struct{}),
-		peers: map[int]*peer{}, left: make([]bool, c.Size), staying: c.Size - 1,
-	}
+	o := &control{cfg: c, first: newOutcome(), board: shim.NewBoard(), ready: make(chan struct{}),
+		goodbye: make(chan struct{}), peers: map[int]*peer{}, staying: c.Size - 1}
+	o.gathers = newGathers(c.Size, o.first, o.report)
+	return o
 }
 
 // add starts the connection to a peer. The caller has the lock.
@@ -60,37 +56,24 @@ func (c *control) start() {
 }
 
 // take handles a frame.
-func (c *control) take(from *peer, f frame) error {
-	if f.kind == kindBeat {
-		return nil
-	}
-	// Rank 0 hands on frames of others. No other member speaks for another one.
-	if f.rank >= c.cfg.Size || f.rank == c.cfg.Rank || from.rank != 0 && f.rank != from.rank {
-		return fmt.Errorf("%w: rank %d speaks for rank %d", errFrame, from.rank, f.rank)
-	}
+func (c *control) take(from *peer, f frame) (err error) {
 	switch {
+	case f.kind == kindBeat:
+		return nil
+	case f.rank >= c.cfg.Size, f.rank == c.cfg.Rank, from.rank != 0 && f.rank != from.rank:
+		// rank 0 hands on frames of others; nobody else speaks for another one
+		return fmt.Errorf("%w: rank %d speaks for rank %d", errFrame, from.rank, f.rank)
 	case f.kind == kindReady && from.rank == 0:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.start()
 		return nil
-	case f.kind == kindRefused && from.rank == 0:
-		c.first.set(&refusedError{string(f.body)}, nil)
-		return nil
 	case f.kind == kindEnd:
-		var e ending
-		if err := f.decode(&e); err != nil || e.Failed == nil && e.Lost == nil {
-			return errFrame
+		reason := f.reason()
+		if errors.Is(reason, errFrame) {
+			return reason
 		}
-		switch {
-		case c.cfg.Rank != 0:
-			c.first.set(e.error(), nil)
-		case e.Failed != nil:
-			e.Failed.Rank = from.rank
-			c.judge(e.Failed)
-		default:
-			c.judge(e.Lost)
-		}
+		c.judge(reason)
 		return nil
 	case f.kind == kindEntry:
 		var e entry
@@ -100,13 +83,10 @@ func (c *control) take(from *peer, f frame) error {
 		c.board.Put(e.Key, e.Value)
 	case f.kind == kindPart:
 		var p part
-		err := f.decode(&p)
-		if err == nil {
-			err = c.gathers.add(f.rank, p)
-		}
-		if err != nil {
+		if err := f.decode(&p); err != nil {
 			return err
 		}
+		defer func() { err = c.gathers.add(f.rank, p) }() // when it is handed on: this member answers later
 	case f.kind == kindBye:
 		defer c.leave(f.rank)
 	default:
@@ -114,30 +94,6 @@ func (c *control) take(from *peer, f frame) error {
 	}
 	c.tell(f, from)
 	return nil
-}
-
-// ending is the body of an end: one of two errors.
-type ending struct {
-	Failed *FailedError `json:",omitempty"`
-	Lost   *LostError   `json:",omitempty"`
-}
-
-func (e ending) error() error {
-	if e.Failed != nil {
-		return e.Failed
-	}
-	return e.Lost
-}
-
-func endFrame(rank int, err error) frame {
-	var e ending
-	switch err := err.(type) {
-	case *FailedError:
-		e.Failed = &FailedError{err.bounded()}
-	case *LostError:
-		e.Lost = &LostError{err.Rank, cut(err.Why, maxText)}
-	}
-	return jsonFrame(kindEnd, rank, e)
 }
 
 // tell sends a frame to all peers but one.
@@ -156,31 +112,29 @@ func (c *control) tell(f frame, but *peer) {
 func (c *control) report(err error) {
 	if c.cfg.Rank == 0 {
 		c.judge(err)
-		return
+	} else {
+		c.tell(endFrame(c.cfg.Rank, err), nil)
 	}
-	c.tell(endFrame(c.cfg.Rank, err), nil)
 }
 
-// judge decides at rank 0 about a failure. A member that has failed ends the group at once, like the end of
-// a connection to rank 0. A broken connection between others may follow from such an end that rank 0 has not
-// seen so far: it counts only after a while.
+// judge takes what rank 0 has decided, or decides at rank 0 about a failure. A member that has failed ends
+// the group at once, like the end of a connection to rank 0. A broken connection between others may follow
+// from such an end that rank 0 has not seen so far: it counts only after a while.
 func (c *control) judge(err error) {
-	if _, lost := err.(*LostError); lost {
+	if _, lost := err.(*LostError); lost && c.cfg.Rank == 0 {
 		time.AfterFunc(link.VerdictTime, func() { c.end(err) })
-		return
+	} else {
+		c.end(err)
 	}
-	c.end(err)
 }
 
-// end records at rank 0 why the group has ended, and tells the others. Only the first reason counts. It is
-// queued for the others before anybody here can know of it and close the group.
+// end records why the group has ended. Only the first reason counts. At rank 0 it is queued for the others
+// before anybody here can know of it and close the group.
 func (c *control) end(err error) {
 	c.first.set(err, func() {
-		if e, ok := err.(*refusedError); ok {
-			c.tell(frame{kindRefused, 0, []byte(e.text)}, nil)
-			return
+		if c.cfg.Rank == 0 {
+			c.tell(endFrame(0, err), nil)
 		}
-		c.tell(endFrame(0, err), nil)
 	})
 }
 
@@ -190,86 +144,53 @@ func (c *control) ended(p *peer, err error) {
 	if c.peers[p.rank] == p {
 		delete(c.peers, p.rank)
 	}
-	started, left, leaving := c.started, c.left[p.rank], c.leaving
+	started, leaving := c.started, c.leaving
 	c.mu.Unlock()
 	select {
-	case <-c.closing:
+	case <-c.gathers.closing:
 		return
 	default:
 	}
-	lost := &LostError{Rank: p.rank, Why: p.why(err)}
 	switch {
 	case leaving && p.rank == 0: // nobody tells of the others any more
-		for rank := range c.left {
+		for rank := range c.cfg.Size {
 			c.leave(rank)
 		}
 	case leaving:
 		c.tell(frame{kind: kindBye, rank: p.rank}, p)
 		c.leave(p.rank)
-	case c.cfg.Rank != 0:
-		c.first.set(lost, nil)
-	case started && !left: // before all are connected, a member may go and come again
-		c.end(lost)
+	case c.cfg.Rank != 0, started && !c.gathers.hasLeft(p.rank): // before that a member may come again
+		c.end(&LostError{Rank: p.rank, Why: p.why(err)})
 	}
 }
 
 // leave notes that a member has left in order.
 func (c *control) leave(rank int) {
+	if rank == c.cfg.Rank || !c.gathers.leave(rank) {
+		return
+	}
 	c.mu.Lock()
-	if rank != c.cfg.Rank && !c.left[rank] {
-		c.left[rank] = true
-		if c.staying--; c.staying == 0 {
-			close(c.goodbye)
-		}
-	}
-	c.mu.Unlock()
-	c.missLeavers()
-}
-
-const hasLeft = "it has left the group"
-
-// missLeavers reports members that have left although a gather waits for them.
-func (c *control) missLeavers() {
-	c.mu.Lock()
-	left := slices.Clone(c.left)
-	c.mu.Unlock()
-	for rank, gone := range left {
-		if gone && c.gathers.wants(rank) {
-			c.report(&LostError{Rank: rank, Why: hasLeft})
-		}
+	defer c.mu.Unlock()
+	if c.staying--; c.staying == 0 {
+		close(c.goodbye)
 	}
 }
 
-func (c *control) gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	select {
-	case <-c.closing: // the others miss this member
-		return nil, errClosed
-	default:
-	}
-	one := c.gathers.begin()
-	p := part{one.number, what, slices.Clone(mine)}
-	c.tell(jsonFrame(kindPart, c.cfg.Rank, p), nil)
-	if err := c.gathers.add(c.cfg.Rank, p); err != nil {
-		return nil, err
-	}
-	c.missLeavers()
-	return one.wait(ctx, c.first, c.closing)
+func (c *control) gather(ctx context.Context, mine part) ([]part, error) {
+	return c.gathers.gather(ctx, mine, func(p part) error {
+		c.tell(jsonFrame(kindPart, c.cfg.Rank, p), nil)
+		return c.gathers.add(c.cfg.Rank, p)
+	})
 }
-
-// errClosed is the error of calls that wait when this member leaves, and of later calls.
-var errClosed = errors.New("group: it was closed")
 
 // fail is the failure of this member. It waits until rank 0 has decided, a second at most.
-func (c *control) fail(f Failure) {
-	err := &FailedError{f}
-	c.report(err)
+func (c *control) fail(e *FailedError) {
+	c.report(e)
 	select {
 	case <-c.first.failed:
-	case <-c.closing:
+	case <-c.gathers.closing:
 	case <-time.After(time.Second):
-		c.first.set(err, nil)
+		c.first.set(e, nil)
 	}
 }
 
@@ -288,11 +209,11 @@ func (c *control) leaveInOrder() {
 }
 
 // close leaves the group, in order if it has not failed. It is also the end of a join that has failed.
-func (c *control) close() error {
+func (c *control) close() {
 	if c.carrier != nil && c.first.get() == nil {
 		c.leaveInOrder()
 	}
-	close(c.closing)
+	close(c.gathers.closing)
 	if c.carrier != nil {
 		c.carrier.close()
 	}
@@ -303,5 +224,4 @@ func (c *control) close() error {
 	}
 	c.mu.Unlock()
 	c.serves.Wait()
-	return nil
 }

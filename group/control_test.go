@@ -2,6 +2,7 @@ package group
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,7 +21,7 @@ import (
 // are told. They took rank 0 for the one that was lost.
 func TestAFailureIsQueuedBeforeItIsKnown(t *testing.T) {
 	for range 2000 {
-		c := newControl(Config{Size: 3})
+		c := newControl(Config{Size: 3}.filled())
 		here, there := net.Pipe()
 		p := newPeer(1, here, c.cfg)
 		c.peers[1] = p
@@ -49,7 +50,7 @@ func connection(t *testing.T) (here, there net.Conn) {
 func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
 	for range 50 {
 		here, there := connection(t)
-		must.Get(there.Write(endFrame(1, &FailedError{Failure{Rank: 1, Message: "why"}}).encode()))(t)
+		must.Get(there.Write(endFrame(1, &FailedError{Rank: 1, Message: "why"}).encode()))(t)
 		_ = there.Close()
 		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
 		for range 3 { // the first is answered by a reset
@@ -102,7 +103,7 @@ func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
 func TestRank0Judges(t *testing.T) {
 	ended, reported := &LostError{Rank: 2, Why: "its control connection was closed"},
 		&LostError{Rank: 1, Why: "a connection broke"}
-	failed := &FailedError{Failure{Rank: 1, Message: "why"}}
+	failed := &FailedError{Rank: 1, Message: "why"}
 	for _, row := range []struct {
 		later func(c *control)
 		want  error
@@ -125,21 +126,16 @@ func TestRank0Judges(t *testing.T) {
 // user may have given up meanwhile. Another member that looks only then has the result as well, every
 // time.
 func TestAnEndedGatherCounts(t *testing.T) {
-	closing := make(chan struct{})
-	close(closing)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
 	for range 200 {
-		g, first := newGathers(2), newOutcome()
-		one := g.begin()
-		for rank := range 2 {
-			if err := g.add(rank, part{one.number, "names", []byte{byte(rank)}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		first.set(&FailedError{Failure{Rank: 1}}, nil)
-		all, err := one.wait(ctx, first, closing)
-		if err != nil || !slices.Equal(slices.Concat(all...), []byte{0, 1}) {
+		ctx, cancel := context.WithCancel(context.Background())
+		g := newGathers(2, newOutcome(), nil)
+		all, err := g.gather(ctx, part{What: "names"}, func(mine part) error {
+			g.first.set(&FailedError{Rank: 1}, nil)
+			close(g.closing)
+			cancel()
+			return cmp.Or(g.add(0, mine), g.add(1, part{What: "names"}))
+		})
+		if err != nil || len(all) != 2 {
 			t.Fatalf("got %v, %v; want the bytes of both", all, err)
 		}
 	}
@@ -148,10 +144,12 @@ func TestAnEndedGatherCounts(t *testing.T) {
 // TestAFailureCountsBeforeTheEnd: who leaves a group that has failed hears why, every time.
 func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 	for range 200 {
-		c, why := newControl(Config{Size: 2}), &FailedError{Failure{Rank: 1}}
-		c.first.set(why, nil)
-		close(c.closing)
-		_, gathered := newGathers(2).begin().wait(context.Background(), c.first, c.closing)
+		c, why := newControl(Config{Size: 2}), &FailedError{Rank: 1}
+		_, gathered := c.gathers.gather(context.Background(), part{}, func(part) error {
+			c.first.set(why, nil)
+			close(c.gathers.closing)
+			return nil
+		})
 		sent := (&carrier{c: c}).broken(1, errors.New("reset"))
 		if !errors.Is(gathered, why) || !errors.Is(sent, why) {
 			t.Fatalf("a gather: %v, a transfer: %v; want %v", gathered, sent, why)
@@ -202,26 +200,24 @@ func TestStoppedProcessesHearOthers(t *testing.T) {
 	const silence = 20 * time.Millisecond
 	var b [8]byte
 	c := &stopped{stops: 1, late: 3 * silence}
-	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 4 || err != nil {
+	if n, err := newPeer(1, c, Config{Silence: silence}).Read(b[:]); n != 4 || err != nil {
 		t.Errorf("after a stop: %d bytes, %v", n, err)
 	}
 	c = &stopped{stops: 1000}
-	if n, err := (&deadlineReader{c, silence, nil}).Read(b[:]); n != 0 ||
+	if n, err := newPeer(1, c, Config{Silence: silence}).Read(b[:]); n != 0 ||
 		!errors.Is(err, os.ErrDeadlineExceeded) || c.reads != 5 {
 		t.Errorf("of a silence: %d bytes, %v after %d reads", n, err, c.reads)
 	}
 }
 
 var frames = []frame{
-	jsonFrame(kindChallenge, 0, challenge{protocol, []byte{1, 2}}),
-	jsonFrame(kindHello, 3, hello{[]byte{1}, []byte{2}, 4, 12345, "a machine", "1.13.0"}),
-	jsonFrame(kindWelcome, 0, welcome{[]byte{3}}),
-	{kindRefused, 0, []byte("no")},
+	jsonFrame(kindGreeting, 3, greeting{protocol, "a", []byte{2}, 4, 12345, "a machine", "1.13.0"}),
+	endFrame(0, &refusedError{"no"}),
 	{kind: kindReady},
 	jsonFrame(kindEntry, 1, entry{"0/1", []byte{7, 8}}),
-	jsonFrame(kindPart, 1, part{7, "models", []byte{1, 2, 3}}),
+	jsonFrame(kindPart, 1, part{"models", []byte{1, 2, 3}}),
 	{kind: kindBeat},
-	endFrame(2, &FailedError{Failure{2, -1, 5, "forward", "out of memory"}}),
+	endFrame(2, &FailedError{2, -1, 5, "forward", "out of memory"}),
 	endFrame(0, &LostError{1, "silent"}),
 	{kind: kindBye, rank: 3},
 }
@@ -230,20 +226,21 @@ var frames = []frame{
 func TestFrames(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("\x01", n) } // six bytes each in JSON
 	for _, f := range append(slices.Clone(frames),
-		jsonFrame(kindPart, 0, part{What: long(maxWhat), Data: make([]byte, maxGather)}),
-		endFrame(0, &FailedError{Failure{Action: long(2 * maxText), Message: long(2 * maxText)}}),
+		jsonFrame(kindPart, 0, part{What: long(maxWhat), Data: make([]byte, maxPart)}),
+		endFrame(0, &FailedError{Action: long(2 * maxText), Message: long(2 * maxText)}),
 		endFrame(0, &LostError{Why: long(2 * maxText)})) {
 		got, err := readFrame(bytes.NewReader(f.encode()), maxBody)
 		if err != nil || got.kind != f.kind || got.rank != f.rank || !bytes.Equal(got.body, f.body) {
 			t.Errorf("kind %d: %v, %v", f.kind, got, err)
 		}
 	}
-	h := introduction(Config{Size: maxSize})
-	h.Nonce, h.Proof = newNonce(), newNonce()
-	h.Host, h.Libtorch = long(64), long(64)
-	if _, err := readFrame(bytes.NewReader(jsonFrame(kindHello, maxSize-1, h).encode()),
-		maxHandshake); err != nil {
-		t.Errorf("a hello: %v", err)
+	g := introduction(Config{Size: maxSize})
+	g.Proof, g.Host, g.Libtorch = make([]byte, 32), long(64), long(64)
+	for name, f := range map[string]frame{"a greeting": jsonFrame(kindGreeting, maxSize-1, g),
+		"a refusal": endFrame(0, &refusedError{strings.Repeat("long", maxHandshake)})} {
+		if _, err := readFrame(bytes.NewReader(f.encode()), maxHandshake); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -268,22 +265,24 @@ func TestBytesThatAreNoFrame(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", name, f, err, row.want)
 		}
 	}
-	if _, err := readFrame(bytes.NewReader(head(kindHello, 0, maxHandshake+1)),
+	if _, err := readFrame(bytes.NewReader(head(kindGreeting, 0, maxHandshake+1)),
 		maxHandshake); !errors.Is(err, errFrame) {
 		t.Errorf("a long hello: %v", err)
 	}
 	c := newControl(Config{Size: 3})
+	for range 2 {
+		must.Do(t, c.take(&peer{rank: 1}, jsonFrame(kindPart, 1, part{})))
+	}
 	for name, f := range map[string]frame{
-		"a part of another gather": jsonFrame(kindPart, 1, part{Number: 1}),
-		"an end of nobody":         jsonFrame(kindEnd, 1, ending{}),
-		"an end of another":        endFrame(2, &LostError{Rank: 0}),
-		"an end with more":         {kindEnd, 1, []byte(`{"Lost":{"Rank":1,"Why":"","More":1}}`)},
-		"an entry that is cut":     {kindEntry, 1, []byte(`{"Key":"a`)},
-		"a part of another":        jsonFrame(kindPart, 2, part{}),
-		"a part of rank 0":         jsonFrame(kindPart, 0, part{}),
-		"ready of a member":        {kind: kindReady, rank: 1},
-		"refused by a member":      {kind: kindRefused, rank: 1},
-		"a hello when it is in":    frames[1],
+		"a third part":          jsonFrame(kindPart, 1, part{}),
+		"an end of nobody":      jsonFrame(kindEnd, 1, ending{}),
+		"an end of another":     endFrame(2, &LostError{Rank: 0}),
+		"an end with more":      {kindEnd, 1, []byte(`{"Lost":{}}{}`)},
+		"an entry that is cut":  {kindEntry, 1, []byte(`{"Key":"a`)},
+		"a part of another":     jsonFrame(kindPart, 2, part{}),
+		"a part of rank 0":      jsonFrame(kindPart, 0, part{}),
+		"ready of a member":     {kind: kindReady, rank: 1},
+		"a hello when it is in": frames[0],
 	} {
 		if err := c.take(&peer{rank: 1}, f); !errors.Is(err, errFrame) {
 			t.Errorf("%s: %v", name, err)

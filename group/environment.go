@@ -16,9 +16,10 @@ import (
 // launcher. The first of these sets counts that has a variable:
 //
 //	torchrun, penstock launch, Kubernetes' PyTorchJob   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-//	srun of Slurm                                       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
-//	                                                    or SLURM_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID
-//	mpirun of Open MPI                                  OMPI_COMM_WORLD_RANK and _SIZE, MASTER_ADDR, MASTER_PORT
+//	srun of Slurm                                       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID,
+//	                                                    SLURM_STEP_ID, SLURM_STEP_NODELIST or SLURM_NODELIST
+//	mpirun of Open MPI                                  OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE,
+//	                                                    MASTER_ADDR, MASTER_PORT
 //
 // MASTER_ADDR and MASTER_PORT override Slurm's variables. If TORCHELASTIC_USE_AGENT_STORE is true,
 // torchrun's agent has MASTER_PORT. Rank 0 then listens at a port from 20000 to 29999 that is made of it and
@@ -36,6 +37,7 @@ func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err er
 			cfg.Restart = e.whole(name, 0, math.MaxInt32)
 		}
 	}
+	slurm := [2]string{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}
 	for _, l := range [][2]string{{"RANK", "WORLD_SIZE"}, slurm,
 		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}} {
 		rank, size := getenv(l[0]) != "", getenv(l[1]) != ""
@@ -43,9 +45,7 @@ func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err er
 			continue
 		}
 		cfg.Size = e.whole(l[1], 1, maxSize)
-		if cfg.Rank = e.whole(l[0], 0, maxSize-1); cfg.Rank >= cfg.Size {
-			e.refuse(l[0], fmt.Sprintf("%s is %d", l[1], cfg.Size), fmt.Sprintf("want 0 to %d", cfg.Size-1))
-		}
+		cfg.Rank = e.whole(l[0], 0, cfg.Size-1)
 		if cfg.Size > 1 {
 			cfg.Address = e.address(l == slurm)
 		}
@@ -56,9 +56,6 @@ func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err er
 	}
 	return cfg, cfg.Size > 1, nil
 }
-
-// slurm is the rank and the size of a step of Slurm.
-var slurm = [2]string{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}
 
 // environment reads variables.
 type environment struct {
@@ -72,11 +69,11 @@ func (e *environment) refuse(name, problem, remedy string) {
 	}
 }
 
-// whole reads a variable that is a whole number in decimal digits.
+// whole reads a variable that is a whole number.
 func (e *environment) whole(name string, least, most int) int {
 	text, problem := e.get(name), ""
 	n, err := strconv.Atoi(text)
-	if err == nil && text[0] >= '0' && n >= least && n <= most {
+	if err == nil && n >= least && n <= most {
 		return n
 	}
 	if text == "" {
@@ -96,18 +93,17 @@ func (e *environment) address(ofSlurm bool) string {
 		}
 		host, _, _ = strings.Cut(brackets.ReplaceAllString(e.get(name), "$1"), ",")
 		if !arg.IsHost(host) {
-			const remedy = "want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script"
-			e.refuse(name, "it does not begin with a host", remedy)
+			e.refuse(name, "it does not begin with a host",
+				"want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script")
 		}
 	}
 	if !arg.IsHost(host) {
 		e.refuse("MASTER_ADDR", "", "want the host name or address of rank 0: torchrun sets it, and "+
 			"mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500")
 	}
-	job, err := strconv.Atoi(e.get("SLURM_JOB_ID"))
-	if ofSlurm && e.get("MASTER_PORT") == "" && err == nil && job >= 0 {
+	if job, err := strconv.Atoi(e.get("SLURM_JOB_ID")); ofSlurm && e.get("MASTER_PORT") == "" && err == nil {
 		step, _ := strconv.Atoi(e.get("SLURM_STEP_ID")) // sbatch's own step has none
-		port = portOf(job, max(step, 0))
+		port = portOf(job, step)
 	} else {
 		port = e.whole("MASTER_PORT", 1, 65535)
 	}
@@ -117,16 +113,9 @@ func (e *environment) address(ofSlurm bool) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// portOf makes a port of numbers. Jobs that share a machine rarely have the same. It is below the ports that
-// systems give to outgoing connections.
-func portOf(numbers ...int) int {
-	const first, ports = 20000, 10000
-	sum := 0
-	for _, n := range numbers {
-		sum += n % ports
-	}
-	return first + sum%ports
-}
+// portOf makes a port of two numbers. Jobs that share a machine rarely have the same. It is below the ports
+// that systems give to outgoing connections.
+func portOf(a, b int) int { return 20000 + (a%10000+b%10000)%10000 }
 
 // brackets are those in a list of hosts as Slurm writes it: "node[01-04,7],gpu3" begins with node01.
 var brackets = regexp.MustCompile(`\[(\d+)(-\d+)?(,\d+(-\d+)?)*\]`)

@@ -9,24 +9,23 @@ import (
 
 // Limits in bytes of the texts and data that members send each other.
 const (
-	maxText   = 4 << 10
-	maxWhat   = 256
-	maxGather = 64 << 20
+	maxText = 4 << 10
+	maxWhat = 256
+	maxPart = 64 << 20
 )
 
-// Failure says which member could not go on, and where it was. Without a stage or micro-batch the numbers
-// are -1.
-type Failure struct {
+// FailedError says which member could not go on, perhaps this one, and where it was. Without a stage or
+// micro-batch the numbers are -1.
+type FailedError struct {
 	Rank, Stage, MicroBatch int
 	Action                  string // such as "forward"
 	Message                 string
 }
 
-// bounded returns f with texts that are short enough to be sent.
-func (f Failure) bounded() Failure {
-	f.Action, f.Message = cut(f.Action, maxText), cut(f.Message, maxText)
-	f.Stage, f.MicroBatch = max(f.Stage, -1), max(f.MicroBatch, -1)
-	return f
+// bounded returns e with texts that are short enough to be sent.
+func (e FailedError) bounded() FailedError {
+	e.Action, e.Message = cut(e.Action, maxText), cut(e.Message, maxText)
+	return e
 }
 
 // cut shortens s to at most n bytes of whole characters.
@@ -42,9 +41,6 @@ func cut(s string, n int) string {
 	}
 	return s[:n] + dots
 }
-
-// FailedError says that a member has failed, perhaps this one.
-type FailedError struct{ Failure }
 
 // Error names the rank, and the stage, micro-batch and action if they are known.
 func (e *FailedError) Error() string {
@@ -69,6 +65,11 @@ type LostError struct {
 
 // Error names the rank and the reason.
 func (e *LostError) Error() string { return fmt.Sprintf("rank %d is lost: %s", e.Rank, e.Why) }
+
+// refusedError is the reason why rank 0 has refused a member.
+type refusedError struct{ Text string }
+
+func (e *refusedError) Error() string { return e.Text }
 
 // outcome is the first failure of a group.
 type outcome struct {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,29 +23,20 @@ import (
 // for each other in a ring.
 
 func init() {
-	forever := func() { time.Sleep(time.Hour) }
 	for name, wait := range map[string]func(g *group.Group, x *torch.Tensor, victim int) error{
 		"receive": func(g *group.Group, x *torch.Tensor, _ int) error {
-			w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
-			return waited(w, err)
+			return waited(g.Receive(x, (g.Rank()+1)%g.Size(), 1))
 		},
 		"send": func(g *group.Group, x *torch.Tensor, _ int) error {
-			w, err := g.Send(x, (g.Rank()+1)%g.Size(), 1)
-			return waited(w, err)
+			return waited(g.Send(x, (g.Rank()+1)%g.Size(), 1))
 		},
 		"gather": func(g *group.Group, _ *torch.Tensor, victim int) error {
 			if g.Rank() == victim {
-				forever()
+				time.Sleep(time.Hour)
 			}
-			_, err := g.Gather(context.Background(), "models", make([]byte, 1<<20))
+			_, err := group.Meet(context.Background(), g, "models", make([]byte, 1<<20), nil)
 			return err
 		},
-		"panic": atVictim(func(*group.Group) error { panic("a bug") }),
-		"exit":  atVictim(func(*group.Group) error { os.Exit(3); return nil }),
-		"fail": atVictim(func(g *group.Group) error {
-			g.Fail(group.Failure{Stage: 2, MicroBatch: 5, Action: "forward", Message: "not a number"})
-			return g.Err()
-		}),
 	} {
 		scenarios[name] = func(cfg settings, say func(string)) error {
 			return member(func(g *group.Group, say func(string)) error {
@@ -54,24 +44,13 @@ func init() {
 				defer c.Close()
 				x := c.Zeros(torch.Float32, 1<<18)
 				// All are there before one of them goes.
-				if _, err := g.Gather(context.Background(), "start", nil); err != nil {
+				if _, err := group.Meet(context.Background(), g, "start", 0, nil); err != nil {
 					return err
 				}
 				say("waiting")
 				return wait(g, x, cfg.LocalRank)
 			})(cfg, say)
 		}
-	}
-}
-
-// atVictim does something on a member for which the others wait.
-func atVictim(f func(g *group.Group) error) func(*group.Group, *torch.Tensor, int) error {
-	return func(g *group.Group, x *torch.Tensor, victim int) error {
-		if g.Rank() == victim {
-			return f(g)
-		}
-		w, err := g.Receive(x, (g.Rank()+1)%g.Size(), 1)
-		return waited(w, err)
 	}
 }
 
@@ -97,7 +76,7 @@ func TestMemberKilledAtWork(t *testing.T) {
 	for range draws.Pick(1, 3) {
 		victim := rand.Intn(4)
 		cfg := config(t, 4)
-		cfg.Heartbeat, cfg.Silence = heartbeat, 3*heartbeat
+		cfg.Silence = 5 * heartbeat
 		all := job(t, "work", cfg)
 		all[victim].until("at working")
 		time.Sleep(time.Duration(rand.Intn(200)) * time.Millisecond)
@@ -136,36 +115,29 @@ func othersSay(t *testing.T, all []*process, victim int, began time.Time, within
 // TestKilledMember: all others end at once with an error that names the rank. A second is what is
 // promised; no heartbeat is waited for.
 func TestKilledMember(t *testing.T) {
-	for _, scenario := range []string{"receive", "send", "gather"} {
-		for size, victims := range map[int][]int{2: {1}, 4: {0, 3}} {
-			for _, victim := range victims {
-				name := fmt.Sprintf("%s of %d, rank %d", scenario, size, victim)
-				quick := []string{"receive of 2, rank 1", "send of 4, rank 0", "gather of 4, rank 0",
-					"gather of 4, rank 3"}
-				if !draws.Full && !slices.Contains(quick, name) {
-					continue
-				}
-				t.Run(name, func(t *testing.T) {
-					cfg := config(t, size)
-					cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, heartbeat, 3*heartbeat
-					all := job(t, scenario, cfg)
-					for _, p := range all {
-						p.until("at waiting")
-					}
-					time.Sleep(50 * time.Millisecond)
-					began := time.Now()
-					must.Do(t, all[victim].cmd.Process.Kill())
-					othersSay(t, all, victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", victim))
-				})
+	for _, row := range []struct {
+		scenario     string
+		size, victim int
+	}{{"receive", 2, 1}, {"send", 4, 0}, {"gather", 4, 0}, {"gather", 4, 3}} {
+		t.Run(fmt.Sprint(row), func(t *testing.T) {
+			cfg := config(t, row.size)
+			cfg.LocalRank, cfg.Silence = row.victim, 5*heartbeat
+			all := job(t, row.scenario, cfg)
+			for _, p := range all {
+				p.until("at waiting")
 			}
-		}
+			time.Sleep(50 * time.Millisecond)
+			began := time.Now()
+			must.Do(t, all[row.victim].cmd.Process.Kill())
+			othersSay(t, all, row.victim, began, heartbeat, fmt.Sprintf("rank %d is lost: ", row.victim))
+		})
 	}
 }
 
 func TestStoppedMember(t *testing.T) {
 	for _, victim := range []int{0, 2} { // rank 0 hands on what is for all
 		cfg := config(t, 3)
-		cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, 200*time.Millisecond, 2*time.Second
+		cfg.LocalRank, cfg.Silence = victim, 2*time.Second
 		all := job(t, "receive", cfg)
 		for _, p := range all {
 			p.until("at waiting")
@@ -174,22 +146,6 @@ func TestStoppedMember(t *testing.T) {
 		must.Do(t, all[victim].cmd.Process.Signal(syscall.SIGSTOP))
 		othersSay(t, all, victim, began, time.Minute,
 			fmt.Sprintf("rank %d is lost: nothing was heard of it for 2s", victim))
-	}
-}
-
-func TestMemberThatEnds(t *testing.T) {
-	for scenario, want := range map[string]string{"panic": "rank %d is lost: ", "exit": "rank %d is lost: ",
-		"fail": "rank %d failed: stage 2, micro-batch 5, forward: not a number"} {
-		for _, victim := range []int{0, 2} { // rank 0 hands on what is for all
-			if !draws.Full && scenario != "fail" && (victim == 0) != (scenario == "panic") {
-				continue
-			}
-			cfg := config(t, 3)
-			cfg.LocalRank, cfg.Heartbeat, cfg.Silence = victim, heartbeat, 3*heartbeat
-			all := job(t, scenario, cfg)
-			all[victim].until("at waiting")
-			othersSay(t, all, victim, time.Now(), heartbeat, fmt.Sprintf(want, victim))
-		}
 	}
 }
 
@@ -207,13 +163,13 @@ func TestCallsAfterClose(t *testing.T) {
 		if _, err := g.Send(x, 1-g.Rank(), 1); err == nil {
 			t.Error("a send after Close goes on")
 		}
-		if _, err := g.Gather(context.Background(), "models", nil); err == nil {
+		if _, err := group.Meet(context.Background(), g, "models", 0, nil); err == nil {
 			t.Error("a gather after Close goes on")
 		}
 		if err := g.Close(); err != nil {
 			t.Errorf("Close again: %v", err)
 		}
-		g.Fail(group.Failure{Message: "late"})
+		g.Fail(group.FailedError{Message: "late"})
 	}
 }
 
@@ -238,7 +194,7 @@ func TestGroupsLeaveNoThreadAndNoConnection(t *testing.T) {
 		all := inProcess(t, cfg)
 		none(t, each(all, exchange))
 		if i%2 == 1 {
-			all[1].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "enough"})
+			all[1].Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: "enough"})
 		}
 		for _, err := range each(all, func(g *group.Group) error { return g.Close() }) {
 			if err != nil && i%2 == 0 {

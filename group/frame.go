@@ -10,23 +10,18 @@ import (
 )
 
 // Members send frames over the control connection. A frame has a kind, the rank of the member that it
-// comes from, a length and a body. Nothing in it is run, and the length is checked before the body is read.
+// comes from, a length and a body of JSON. The length is checked before the body is read.
 //
 //	rank 0                     member
-//	challenge  ───────────►                a random number
-//	           ◄───────────    hello       who it is, and proof that it knows the token
-//	welcome    ───────────►                proof that rank 0 knows it; or refused, with the reason
+//	greeting   ───────────►                a random number
+//	           ◄───────────    greeting    who it is, and proof that it knows the token
+//	greeting   ───────────►                proof that rank 0 knows it; or end, with the reason
 //	ready      ───────────►                all members are connected
 //	   entry, part, beat, end, bye: both ways; rank 0 hands on entry, part and bye
-//
-// Bodies are JSON.
 type kind byte
 
 const (
-	kindChallenge kind = 1 + iota
-	kindHello
-	kindWelcome
-	kindRefused
+	kindGreeting kind = 1 + iota
 	kindReady
 	kindEntry
 	kindPart
@@ -43,11 +38,9 @@ type frame struct {
 }
 
 const (
-	headBytes = 9
-	// bytes of a body before the other side has proved that it knows the token
-	maxHandshake = 1 << 10
-	maxBody      = maxGather/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a gather, in base64
-	pieceBytes   = 64 << 10               // of a frame that are read or written at a time
+	headBytes    = 9
+	maxHandshake = 1 << 10              // bytes of a body before the other side has proved itself
+	maxBody      = maxPart/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a part, in base64
 )
 
 // errFrame is the error of unexpected bytes.
@@ -80,7 +73,7 @@ func readFrame(r io.Reader, most int) (frame, error) {
 	return f, nil
 }
 
-// jsonFrame makes a frame with a body of JSON.
+// jsonFrame makes a frame with a body.
 func jsonFrame(k kind, rank int, body any) frame {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -89,25 +82,53 @@ func jsonFrame(k kind, rank int, body any) frame {
 	return frame{k, rank, text}
 }
 
-// decode reads a body of JSON.
 func (f frame) decode(to any) error {
-	d := json.NewDecoder(bytes.NewReader(f.body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
+	if err := json.Unmarshal(f.body, to); err != nil {
 		return fmt.Errorf("%w: the body of kind %d: %w", errFrame, f.kind, err)
 	}
 	return nil
 }
 
-// part is the bytes that a rank gives to a gather.
-type part struct {
-	Number uint64
-	What   string
-	Data   []byte
-}
-
-// entry is an address of Gloo.
+// entry is the body of an address of Gloo.
 type entry struct {
 	Key   string
 	Value []byte
+}
+
+// ending is the body of an end: one of three errors.
+type ending struct {
+	Failed  *FailedError  `json:",omitempty"`
+	Lost    *LostError    `json:",omitempty"`
+	Refused *refusedError `json:",omitempty"`
+}
+
+func endFrame(rank int, err error) frame {
+	var e ending
+	switch err := err.(type) {
+	case *FailedError:
+		bounded := err.bounded()
+		e.Failed = &bounded
+	case *LostError:
+		e.Lost = &LostError{err.Rank, cut(err.Why, maxText)}
+	case *refusedError:
+		e.Refused = &refusedError{cut(err.Text, maxHandshake*3/4)}
+	}
+	return jsonFrame(kindEnd, rank, e)
+}
+
+// reason returns the error of an end, or errFrame.
+func (f frame) reason() error {
+	var e ending
+	err := f.decode(&e)
+	switch {
+	case err != nil:
+		return err
+	case e.Failed != nil:
+		return e.Failed
+	case e.Lost != nil:
+		return e.Lost
+	case e.Refused != nil:
+		return e.Refused
+	}
+	return errFrame
 }

@@ -3,116 +3,146 @@ package group
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 )
 
-// gathers are the gathers that a member has not finished. A member can only be one gather ahead of
-// another, as each gather needs a part of every member.
+// gathers has the parts that ranks have given to gathers of this member, one gather after the other. A member
+// can only be one gather ahead of another, as each gather needs a part of every member.
 type gathers struct {
-	size  int
+	first   *outcome
+	closing chan struct{} // closed when this member leaves
+	lost    func(error)   // is told of a rank that has left without its part
+	turn    sync.Mutex    // held by a gather of this member
+
 	mu    sync.Mutex
-	begun uint64 // how many this member has begun
-	open  map[uint64]*gathering
+	parts [][]part      // by rank: those of gathers that have not ended
+	left  []bool        // by rank: it has left the group
+	more  chan struct{} // of capacity one: a part has come, or a rank has left
 }
 
-// gathering is one gather.
-type gathering struct {
-	number uint64
-	begun  bool // by this member
-	what   []string
-	bytes  [][]byte
-	there  []bool // by rank: its bytes are complete
-	ended  chan struct{}
+// part is what a rank gives to a gather.
+type part struct {
+	What string
+	Data []byte
 }
 
-func newGathers(size int) *gathers { return &gathers{size: size, open: map[uint64]*gathering{}} }
+// errClosed is the error of calls that wait when this member leaves, and of later calls.
+var errClosed = errors.New("group: it was closed")
 
-// get returns an open gathering, or a new one.
-func (g *gathers) get(number uint64) *gathering {
-	one := g.open[number]
-	if one == nil {
-		one = &gathering{number: number, what: make([]string, g.size), bytes: make([][]byte, g.size),
-			there: make([]bool, g.size), ended: make(chan struct{})}
-		g.open[number] = one
-	}
-	return one
+func newGathers(size int, first *outcome, lost func(error)) *gathers {
+	return &gathers{first: first, closing: make(chan struct{}), lost: lost,
+		parts: make([][]part, size), left: make([]bool, size), more: make(chan struct{}, 1)}
 }
 
-// begin returns this member's next gather.
-func (g *gathers) begin() *gathering {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	one := g.get(g.begun)
-	one.begun = true
-	g.begun++
-	return one
-}
-
-// add adds a rank's bytes. It refuses those of a gather that is not open.
+// add adds a rank's part.
 func (g *gathers) add(rank int, p part) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := g.open[p.Number]
-	if one == nil && p.Number == g.begun {
-		one = g.get(p.Number)
+	if len(g.parts[rank]) > 1 {
+		return fmt.Errorf("%w: rank %d is two gathers ahead", errFrame, rank)
 	}
-	if one == nil || one.there[rank] {
-		return fmt.Errorf("%w: gather %d of rank %d when this member is at %d", errFrame, p.Number, rank,
-			g.begun)
-	}
-	one.what[rank], one.bytes[rank], one.there[rank] = p.What, p.Data, true
-	if !slices.Contains(one.there, false) {
-		delete(g.open, p.Number)
-		close(one.ended)
-	}
+	g.parts[rank] = append(g.parts[rank], p)
+	notify(g.more)
 	return nil
 }
 
-// wants reports whether this member waits for a rank.
-func (g *gathers) wants(rank int) bool {
+// leave notes that a rank has left. It reports whether that is news.
+func (g *gathers) leave(rank int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, one := range g.open {
-		if one.begun && !one.there[rank] {
-			return true
+	news := !g.left[rank]
+	g.left[rank] = true
+	notify(g.more)
+	return news
+}
+
+func (g *gathers) hasLeft(rank int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.left[rank]
+}
+
+func leftError(rank int) error { return &LostError{Rank: rank, Why: "it has left the group"} }
+
+// notify puts an element into a channel of capacity one, if it is empty.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the next part of every rank. If one is missing it returns nil, and a rank that has left
+// without its part, or -1.
+func (g *gathers) take() (all []part, gone int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gone, complete := -1, true
+	for rank, parts := range g.parts {
+		if len(parts) == 0 {
+			if complete = false; g.left[rank] {
+				gone = rank
+			}
 		}
 	}
-	return false
+	if !complete {
+		return nil, gone
+	}
+	for rank, parts := range g.parts {
+		all = append(all, parts[0])
+		g.parts[rank] = slices.Delete(parts, 0, 1)
+	}
+	return all, -1
 }
 
-// wait waits for the end of a gather. A result counts, whatever has failed since: a member that has its
-// result may fail or leave before another has looked at it. closing is closed when this member leaves.
-func (one *gathering) wait(ctx context.Context, first *outcome, closing <-chan struct{}) ([][]byte, error) {
-	var err error
+// gather gives this member's part to all by tell, and waits for the parts of all. A result counts, whatever
+// has failed since: a member that has its result may fail or leave before another has looked at it.
+func (g *gathers) gather(ctx context.Context, mine part, tell func(part) error) ([]part, error) {
+	g.turn.Lock()
+	defer g.turn.Unlock()
 	select {
-	case <-one.ended:
-	case <-first.failed:
-		err = first.get()
-	case <-closing:
-		err = cmp.Or(first.get(), errClosed)
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	select {
-	case <-one.ended:
-		return one.result()
+	case <-g.closing: // the others miss this member
+		return nil, errClosed
 	default:
-		return nil, err
+	}
+	err := tell(mine)
+	for {
+		all, gone := g.take()
+		switch {
+		case all != nil:
+			return all, different(all)
+		case err != nil:
+			return nil, err
+		case gone >= 0:
+			g.lost(leftError(gone))
+		}
+		select {
+		case <-g.more:
+		case <-g.first.failed:
+			err = g.first.get()
+		case <-g.closing:
+			err = cmp.Or(g.first.get(), errClosed)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
 }
 
-// result returns the bytes of all, or an error if the members gather different things.
-func (one *gathering) result() ([][]byte, error) {
-	if len(slices.Compact(slices.Clone(one.what))) == 1 {
-		return one.bytes, nil
-	}
+// different is an error if the members gather different things, and otherwise nil.
+func different(all []part) error {
 	var at []string
-	for rank, w := range one.what {
-		at = append(at, fmt.Sprintf("rank %d at %q", rank, w))
+	equal := true
+	for rank, p := range all {
+		at = append(at, fmt.Sprintf("rank %d at %q", rank, p.What))
+		equal = equal && p.What == all[0].What
 	}
-	return nil, fmt.Errorf("group: the members gather different things: %s; "+
-		"want the same calls in the same order on every rank", strings.Join(at, ", "))
+	if equal {
+		return nil
+	}
+	return fmt.Errorf("group: the members gather different things: %s; want the same calls in the same order "+
+		"on every rank", strings.Join(at, ", "))
 }

@@ -23,7 +23,7 @@ type carrier struct {
 	mu      sync.Mutex
 	works   map[*work]bool // that have not been waited for
 	aborted bool           // no transfer begins any more
-	watcher sync.WaitGroup // the goroutine that aborts
+	watcher sync.WaitGroup // watch
 }
 
 // openCarrier connects this process with all others. ip is the address that it listens on. Gloo's
@@ -33,53 +33,52 @@ func openCarrier(ctx context.Context, c *control, ip net.IP) (*carrier, error) {
 	if end, ok := ctx.Deadline(); ok {
 		within = time.Until(end)
 	}
-	type opened struct {
-		gloo shim.Gloo
-		err  error
-	}
-	result := make(chan opened, 1)
+	d, opened := &carrier{c: c, works: map[*work]bool{}}, make(chan error, 1)
 	go func() {
-		g, err := shim.OpenGloo(c.board, c.cfg.Rank, c.cfg.Size, ip.String(), within)
-		result <- opened{g, err}
+		var err error
+		d.gloo, err = shim.OpenGloo(c.board, c.cfg.Rank, c.cfg.Size, ip.String(), within)
+		opened <- err
 	}()
 	go func() { // until the board is closed
 		for key, value, ok := c.board.Take(); ok; key, value, ok = c.board.Take() {
 			c.tell(jsonFrame(kindEntry, c.cfg.Rank, entry{key, value}), nil)
 		}
 	}()
-	giveUp := func(err error) (*carrier, error) {
-		c.board.Close()
-		go func() { // it ends when Gloo gives up as well
-			if o := <-result; o.gloo != 0 {
-				o.gloo.Close()
-			}
-		}()
-		return nil, err
-	}
-	var o opened
 	select {
-	case o = <-result:
-	case <-c.first.failed:
-		return giveUp(c.first.get())
-	case <-ctx.Done():
-		return giveUp(context.Cause(ctx))
-	}
-	if o.err != nil {
+	case err := <-opened:
+		if err == nil {
+			d.watcher.Go(d.watch)
+			return d, nil
+		}
 		select { // the reason may be a lost member, which rank 0 reports
 		case <-c.first.failed:
 		case <-time.After(link.VerdictTime):
 		}
-		return nil, cmp.Or(c.first.get(), o.err)
+		return nil, cmp.Or(c.first.get(), err)
+	case <-c.first.failed:
+	case <-ctx.Done():
 	}
-	d := &carrier{gloo: o.gloo, c: c, works: map[*work]bool{}}
-	d.watcher.Go(func() {
-		select {
-		case <-c.first.failed:
-		case <-c.closing:
+	c.board.Close()
+	go func() { // it ends when Gloo gives up as well
+		if <-opened == nil {
+			d.gloo.Close()
 		}
-		d.abort()
-	})
-	return d, nil
+	}()
+	return nil, cmp.Or(c.first.get(), context.Cause(ctx))
+}
+
+// watch ends all waits when the group has failed or this member leaves.
+func (d *carrier) watch() {
+	select {
+	case <-d.c.first.failed:
+	case <-d.c.gathers.closing:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.aborted = true
+	for w := range d.works {
+		w.transfer.Abort()
+	}
 }
 
 // work is a send or a receive. Gloo cannot be asked whether one has ended. The caller of Wait waits in
@@ -149,30 +148,19 @@ func (d *carrier) broken(peer int, err error) error {
 	}
 	select {
 	case <-d.c.first.failed:
-	case <-d.c.closing:
+	case <-d.c.gathers.closing:
 	}
 	return d.endError()
 }
 
-// abort ends all waits.
-func (d *carrier) abort() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.aborted = true
-	for w := range d.works {
-		w.transfer.Abort()
-	}
-}
-
-// close ends all waits and closes the connections.
+// close closes the connections of a member that leaves, when all works have ended.
 func (d *carrier) close() {
-	d.abort()
+	d.watcher.Wait()
 	d.mu.Lock()
 	left := slices.Collect(maps.Keys(d.works))
 	d.mu.Unlock()
 	for _, w := range left {
 		_ = w.Wait()
 	}
-	d.watcher.Wait()
 	d.gloo.Close()
 }

@@ -2,6 +2,8 @@ package group
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -9,27 +11,23 @@ import (
 	"penstock.example/torch"
 )
 
-// MaxTag bounds the tags of sends and receives: 0 <= tag < MaxTag.
-const MaxTag = 1 << 30
-
 // Group is this process's membership in a group of processes that train one model together. Join or Local
 // makes it, and Close frees it. It is safe for concurrent use.
 type Group struct {
 	rank, size int
 	first      *outcome
 	member     member
-	sent       sync.Once
+	failing    sync.Once
 	closing    sync.Once
-	closed     error
 }
 
-// member is the part in which the members of Join and of Local differ. Arguments are checked.
+// member is the part in which the members of Join and of Local differ.
 type member interface {
-	gather(ctx context.Context, what string, mine []byte) ([][]byte, error)
+	gather(ctx context.Context, mine part) ([]part, error)
 	send(t *torch.Tensor, to, tag int) (link.Work, error)
 	receive(t *torch.Tensor, from, tag int) (link.Work, error)
-	fail(f Failure)
-	close() error
+	fail(e *FailedError)
+	close()
 }
 
 // Rank is the number of this member: 0 <= Rank < Size. It is 0 for a nil group.
@@ -48,74 +46,35 @@ func (g *Group) Size() int {
 	return g.size
 }
 
-// Gather gives every member the bytes of all, in rank order. The caller owns them. All members call
-// it in the same order with the same what, at most 256 bytes long. Otherwise all get an error with the what
-// of each rank. mine has at most 64 MiB.
-//
-// It blocks until all members have called it, the group has failed, or ctx is done. As the others wait for
-// this member, the group fails when ctx is done.
-func (g *Group) Gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
-	if len(what) > maxWhat {
-		return nil, fmt.Errorf("group: Gather: what has %d bytes; want at most %d", len(what), maxWhat)
-	}
-	if len(mine) > maxGather {
-		return nil, fmt.Errorf("group: Gather of %s: rank %d gives %d bytes; want at most %d",
-			what, g.rank, len(mine), maxGather)
-	}
-	if err := g.first.get(); err != nil {
-		return nil, err
-	}
-	all, err := g.member.gather(ctx, what, mine)
-	if err != nil && ctx.Err() != nil && g.first.get() == nil {
-		err = fmt.Errorf("group: Gather of %s: %w", what, ctx.Err())
-		g.Fail(Failure{Stage: -1, MicroBatch: -1, Action: "gather of " + what, Message: ctx.Err().Error()})
-	}
-	return all, err
-}
-
-// Send begins to send the memory of a dense tensor to a member. A tensor is dense if its elements fill a
-// range of memory, in any order of its dimensions. A receive gets the sends to it with the same tag, in their
-// order. A send ends after the other member has begun to receive.
+// Send begins to send the memory of a dense tensor on a CPU to another member. A tensor is dense if its
+// elements fill a range of memory, in any order of its dimensions. A receive gets the sends to it with the
+// same tag, in their order. 0 <= tag < 1<<30. A send ends after the other member has begun to receive.
 //
 // Shapes, strides and types are not sent, and sizes are not checked: the callers agree on them beforehand. A
 // message may be shorter than the memory that receives it. A longer one ends the receiving process. The
 // tensor must stay as it is until Wait has returned.
 func (g *Group) Send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	if err := g.checkTransfer("Send", t, to, tag); err != nil {
+	if err := g.first.get(); err != nil {
 		return nil, err
 	}
 	return g.member.send(t, to, tag)
 }
 
-// Receive begins to fill the memory of a dense tensor with a message of a member; see Send. Nobody
-// reads or writes the tensor until Wait has returned.
+// Receive begins to fill the memory of a dense tensor on a CPU with a message of another member; see Send.
+// Nobody reads or writes the tensor until Wait has returned.
 func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	if err := g.checkTransfer("Receive", t, from, tag); err != nil {
+	if err := g.first.get(); err != nil {
 		return nil, err
 	}
 	return g.member.receive(t, from, tag)
 }
 
-func (g *Group) checkTransfer(call string, t *torch.Tensor, peer, tag int) error {
-	if peer < 0 || peer >= g.size || peer == g.rank {
-		return fmt.Errorf("group: %s: rank %d of %d has rank %d as the other side; want another member",
-			call, g.rank, g.size, peer)
-	}
-	if tag < 0 || tag >= MaxTag {
-		return fmt.Errorf("group: %s: the tag is %d; want 0 to %d", call, tag, MaxTag-1)
-	}
-	if t.Kind() != torch.KindCPU {
-		return fmt.Errorf("group: %s: %v is on another kind of device; want a tensor on a CPU", call, t)
-	}
-	return g.first.get()
-}
-
-// Fail tells all members that this one has failed, and ends all waits in sends, receives and gathers, here
+// Fail tells all members that this one has failed, and ends all waits in sends, receives and meetings, here
 // and there. Only the first failure of a group counts. Rank is set to this member's. Long texts are cut.
-func (g *Group) Fail(f Failure) {
-	f = f.bounded()
-	f.Rank = g.rank
-	g.sent.Do(func() { g.member.fail(f) })
+func (g *Group) Fail(e FailedError) {
+	e = e.bounded()
+	e.Rank = g.rank
+	g.failing.Do(func() { g.member.fail(&e) })
 }
 
 // Failed returns a channel that is closed when a member has failed or is lost.
@@ -125,9 +84,96 @@ func (g *Group) Failed() <-chan struct{} { return g.first.failed }
 func (g *Group) Err() error { return g.first.get() }
 
 // Close leaves the group and frees its resources. It ends all waits. All members call it when they are done.
-// It waits some seconds for the others, so that nobody takes the end for a loss. It may be called again and
-// returns the same.
+// It waits some seconds for the others, so that nobody takes the end for a loss. It may be called again. The
+// error is always nil.
 func (g *Group) Close() error {
-	g.closing.Do(func() { g.closed = g.member.close() })
-	return g.closed
+	g.closing.Do(g.member.close)
+	return nil
+}
+
+// MemberError is the failure of another member at a meeting. The group itself goes on.
+type MemberError struct {
+	Rank        int
+	Message     string
+	OutOfMemory bool // the member's error was torch.ErrOutOfMemory, and so is this one
+}
+
+func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
+
+// Is reports that an error for lack of memory is torch.ErrOutOfMemory.
+func (e *MemberError) Is(target error) bool { return e.OutOfMemory && target == torch.ErrOutOfMemory }
+
+// meeting is a member's part in a meeting: a value, and an error from before.
+type meeting[T any] struct {
+	Body   T
+	Failed *MemberError `json:",omitempty"`
+}
+
+// Meet waits for all members, and returns the values of all, by rank. If failed is not nil on any member,
+// all get an error: their own, or the *MemberError of the lowest rank that has one. A nil group is this
+// process alone. encoding/json must be able to write and read back a T, in at most 64 MiB.
+//
+// All members call it in the same order with the same what. Otherwise all get an error with the what of each
+// rank. It blocks until all members have called it, the group has failed, or ctx is done. As the others wait
+// for this member, the group fails when ctx is done.
+func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed error) ([]T, error) {
+	if g == nil {
+		return []T{mine}, failed
+	}
+	own := meeting[T]{Body: mine}
+	if failed != nil {
+		own.Failed = &MemberError{g.rank, cut(failed.Error(), maxText), errors.Is(failed, torch.ErrOutOfMemory)}
+	}
+	text, err := json.Marshal(own)
+	var all []part
+	if err == nil {
+		all, err = g.gather(ctx, cut(what, maxWhat), text)
+	}
+	if err != nil && errors.Is(failed, err) { // both are the failure of the group
+		return nil, failed
+	}
+	if err != nil {
+		return nil, errors.Join(failed, err)
+	}
+	out, first := make([]T, len(all)), failed
+	for rank, p := range all {
+		var m meeting[T]
+		if err := json.Unmarshal(p.Data, &m); err != nil {
+			return nil, fmt.Errorf("group: what rank %d says of %s: %w", rank, what, err)
+		}
+		if m.Failed != nil && first == nil {
+			first = m.Failed
+		}
+		out[rank] = m.Body
+	}
+	return out, first
+}
+
+// gather gives all members the bytes of all, in rank order. Meet has its rules.
+func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, error) {
+	if len(mine) > maxPart {
+		return nil, fmt.Errorf("group: meeting for %s: rank %d gives %d bytes; want at most %d", what, g.rank,
+			len(mine), maxPart)
+	}
+	if err := g.first.get(); err != nil {
+		return nil, err
+	}
+	all, err := g.member.gather(ctx, part{what, mine})
+	if err != nil && ctx.Err() != nil && g.first.get() == nil {
+		err = fmt.Errorf("group: meeting for %s: %w", what, ctx.Err())
+		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: "meeting for " + what, Message: ctx.Err().Error()})
+	}
+	return all, err
+}
+
+// FromFirst calls f on rank 0 and gives its result to all, by a Meet.
+func FromFirst[T any](ctx context.Context, g *Group, what string, f func() (T, error)) (out T, err error) {
+	if g.Rank() == 0 {
+		out, err = f()
+	}
+	all, err := Meet(ctx, g, what, out, err)
+	if err != nil || g.Rank() == 0 { // rank 0's result need not go through JSON
+		return out, err
+	}
+	return all[0], nil
 }

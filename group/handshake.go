@@ -9,113 +9,74 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"penstock.example/torch"
 	"time"
+
+	"penstock.example/torch"
 )
 
-// Both sides of a control connection prove that they know the job's token, which is never sent. Each answers
-// the other's random number with its HMAC-SHA256 under the token.
+const protocol = "penstock 4" // the version of the frames
 
-const nonceBytes = 32
-
-const (
-	protocol  = "penstock 3" // the version of the frames
-	lobbySide = "penstock lobby"
-)
-
-type challenge struct {
-	Protocol string
-	Nonce    []byte
+// greeting is the body of the frames of a handshake. Both sides of a control connection prove that they know
+// the job's token, which is never sent: each answers the other's random number. Only a member's greeting says
+// which process it is.
+type greeting struct {
+	Protocol, Nonce string
+	Proof           []byte
+	Size, PID       int
+	Host, Libtorch  string
 }
 
-type hello struct {
-	Nonce, Proof   []byte
-	Size, PID      int
-	Host, Libtorch string
-}
-
-// String says which process it is.
-func (h hello) String() string { return fmt.Sprintf("pid %d on %s", h.PID, h.Host) }
-
-// introduction is the hello of this process, without proof.
-func introduction(c Config) hello {
-	name, err := os.Hostname()
-	if err != nil {
-		name = "?"
-	}
+// introduction is the greeting of this process, without proof.
+func introduction(c Config) greeting {
+	host, _ := os.Hostname()
 	const most = 64
-	return hello{Size: c.Size, PID: os.Getpid(), Host: cut(name, most), Libtorch: cut(torch.Version(), most)}
+	return greeting{protocol, rand.Text(), nil, c.Size, os.Getpid(), cut(host, most), cut(torch.Version(), most)}
 }
 
-type welcome struct{ Proof []byte }
+// process says which process it is.
+func (g greeting) process() string { return fmt.Sprintf("pid %d on %s", g.PID, g.Host) }
 
-// proof shows that a side knows the token, and the content of its hello.
-func proof(token, side string, theirs, mine []byte, content any) []byte {
-	text, err := json.Marshal(content)
-	if err != nil {
-		panic(err) // hello has no error
-	}
+// proof is the HMAC-SHA256 under the token of the other side's random number and the greeting of a rank.
+func (g greeting) proof(token string, rank int, theirs string) []byte {
+	g.Proof = nil
+	text, _ := json.Marshal(g) // it has no error
 	h := hmac.New(sha256.New, []byte(token))
-	for _, b := range [][]byte{[]byte(side), theirs, mine, text} {
-		h.Write(b)
-	}
+	fmt.Fprintf(h, "%d %q %s", rank, theirs, text)
 	return h.Sum(nil)
 }
 
-// proofOf returns the proof of a hello.
-func (h hello) proofOf(token string, rank int, theirs []byte) []byte {
-	h.Proof = nil
-	return proof(token, fmt.Sprintf("penstock rank %d", rank), theirs, h.Nonce, h)
-}
-
-func newNonce() []byte {
-	n := make([]byte, nonceBytes)
-	rand.Read(n) // it never fails
-	return n
-}
-
-// errToken is the error of a member that has another token.
+// errToken is the error of a side that has another token.
 var errToken = errors.New("it does not know the job's token")
 
-// refusedError is the reason why rank 0 has refused a member.
-type refusedError struct{ text string }
-
-func (e *refusedError) Error() string { return e.text }
-
-// challengeMember does rank 0's side up to the hello. If the error is nil, the hello comes from a process
-// that knows the token. ok is the answer.
-func challengeMember(conn net.Conn, token string, within time.Duration) (rank int, h hello, ok frame,
-	err error) {
-	mine := newNonce()
-	rank, err = exchange(conn, within, jsonFrame(kindChallenge, 0, challenge{protocol, mine}), kindHello, &h)
-	if err == nil && (len(h.Nonce) != nonceBytes || !hmac.Equal(h.Proof, h.proofOf(token, rank, mine))) {
+// challengeMember does rank 0's side up to the member's greeting. If the error is nil, the greeting comes
+// from a process that knows the token. ok is the answer.
+func challengeMember(conn net.Conn, c Config) (rank int, who greeting, ok frame, err error) {
+	mine := greeting{Protocol: protocol, Nonce: rand.Text()}
+	rank, err = exchange(conn, c, jsonFrame(kindGreeting, 0, mine), &who)
+	if err == nil && !hmac.Equal(who.Proof, who.proof(c.Token, rank, mine.Nonce)) {
 		err = errToken
 	}
-	return rank, h, jsonFrame(kindWelcome, 0, welcome{proof(token, lobbySide, h.Nonce, mine, nil)}), err
+	mine.Proof = mine.proof(c.Token, 0, who.Nonce)
+	return rank, who, jsonFrame(kindGreeting, 0, mine), err
 }
 
 // introduce does a member's side. Its error is a *refusedError if rank 0 has given a reason.
-func introduce(conn net.Conn, token string, rank int, me hello, within time.Duration) error {
-	var theirs challenge
-	if _, err := exchange(conn, within, frame{}, kindChallenge, &theirs); err != nil {
+func introduce(conn net.Conn, c Config, me greeting) error {
+	var asks, answers greeting
+	if _, err := exchange(conn, c, frame{}, &asks); err != nil {
 		return err
 	}
-	if theirs.Protocol != protocol || len(theirs.Nonce) != nonceBytes {
-		return fmt.Errorf("%w: %q, and this is %q", errFrame, theirs.Protocol, protocol)
-	}
-	me.Nonce = newNonce()
-	me.Proof = me.proofOf(token, rank, theirs.Nonce)
-	var ok welcome
-	_, err := exchange(conn, within, jsonFrame(kindHello, rank, me), kindWelcome, &ok)
-	if err == nil && !hmac.Equal(ok.Proof, proof(token, lobbySide, me.Nonce, theirs.Nonce, nil)) {
+	me.Proof = me.proof(c.Token, c.Rank, asks.Nonce)
+	_, err := exchange(conn, c, jsonFrame(kindGreeting, c.Rank, me), &answers)
+	if err == nil && !hmac.Equal(answers.Proof, answers.proof(c.Token, 0, me.Nonce)) {
 		err = errToken
 	}
 	return err
 }
 
-// exchange sends a frame, if it has a kind, and reads the answer.
-func exchange(conn net.Conn, within time.Duration, f frame, k kind, to any) (rank int, err error) {
-	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+// exchange sends a frame, if it has a kind, and reads the greeting that answers it.
+func exchange(conn net.Conn, c Config, f frame, to *greeting) (rank int, err error) {
+	if err := conn.SetDeadline(time.Now().Add(c.Silence)); err != nil {
 		return 0, err
 	}
 	if f.kind != 0 {
@@ -126,10 +87,16 @@ func exchange(conn net.Conn, within time.Duration, f frame, k kind, to any) (ran
 	switch f, err = readFrame(conn, maxHandshake); {
 	case err != nil:
 		return 0, err
-	case f.kind == kindRefused:
-		return 0, &refusedError{string(f.body)}
-	case f.kind != k:
+	case f.kind == kindEnd:
+		return 0, f.reason()
+	case f.kind != kindGreeting:
 		return 0, errFrame
 	}
-	return f.rank, errors.Join(f.decode(to), conn.SetDeadline(time.Time{}))
+	if err := f.decode(to); err != nil {
+		return 0, err
+	}
+	if to.Protocol != protocol {
+		return 0, fmt.Errorf("%w: %q, and this is %q", errFrame, to.Protocol, protocol)
+	}
+	return f.rank, conn.SetDeadline(time.Time{})
 }

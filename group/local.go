@@ -2,10 +2,9 @@ package group
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/torch"
 )
@@ -13,15 +12,12 @@ import (
 // Local returns n members within this process, such as replicas of a pipeline: goroutines stand for
 // processes. They behave like members of Join: a send waits for its receive, and tags match by name. A
 // message that is longer than its receive panics, where Gloo would end the process. Close does not
-// wait. Local panics if n is below 1.
+// wait.
 func Local(n int) []*Group {
-	if n < 1 {
-		panic(fmt.Sprintf("group: Local of %d members; want at least 1", n))
-	}
-	g := &localGroup{first: newOutcome(), left: make([]bool, n), pending: map[channel][]*transfer{}}
+	g := &localGroup{first: newOutcome(), pending: map[channel][]*transfer{}}
 	all := make([]*Group, n)
 	for rank := range all {
-		g.gathers = append(g.gathers, newGathers(n))
+		g.gathers = append(g.gathers, newGathers(n, g.first, g.lost))
 		all[rank] = &Group{rank: rank, size: n, first: g.first, member: &localMember{g, rank}}
 	}
 	return all
@@ -35,10 +31,9 @@ type localMember struct {
 // localGroup is shared by the members of Local.
 type localGroup struct {
 	first   *outcome
+	gathers []*gathers // by rank
 	mu      sync.Mutex
-	left    []bool                  // by rank: it has called Close
 	pending map[channel][]*transfer // either sends or receives, which wait for the other side
-	gathers []*gathers              // by rank
 }
 
 // channel is where a send and its receive meet.
@@ -69,6 +64,13 @@ func (g *localGroup) end(err error) {
 	})
 }
 
+// lost fails the group.
+func (g *localGroup) lost(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.end(err)
+}
+
 func (m *localMember) send(t *torch.Tensor, to, tag int) (link.Work, error) {
 	return m.meet(t, channel{m.rank, to, tag}, to, true)
 }
@@ -83,14 +85,18 @@ func (g *localGroup) meet(t *torch.Tensor, ch channel, peer int, sends bool) (li
 	defer c.Close()
 	c.SetGrad(false)
 	var mine *torch.Tensor
-	if err := torch.Try(func() { mine = c.View(c.InMemoryOrder(t), torch.Uint8) }); err != nil { // as of Gloo
+	// as of Gloo
+	if err := torch.Try(func() {
+		mine = c.Op("aten::view.dtype", engine.InMemoryOrder(c, t),
+			torch.Uint8)
+	}); err != nil {
 		return nil, err
 	}
 	x := &transfer{t: t, sends: sends, ended: make(chan struct{})}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.left[peer] {
-		g.end(&LostError{Rank: peer, Why: hasLeft})
+	if g.gathers[peer].hasLeft(peer) {
+		g.end(leftError(peer))
 	}
 	if err := g.first.get(); err != nil {
 		return nil, err
@@ -104,13 +110,9 @@ func (g *localGroup) meet(t *torch.Tensor, ch channel, peer int, sends bool) (li
 	if g.pending[ch] = waiting[1:]; len(waiting) == 1 {
 		delete(g.pending, ch)
 	}
-	from, to := mine, c.View(c.InMemoryOrder(other.t), torch.Uint8)
+	from, to := mine, c.Op("aten::view.dtype", engine.InMemoryOrder(c, other.t), torch.Uint8)
 	if !sends {
 		from, to = to, from
-	}
-	if from.Numel() > to.Numel() {
-		panic(fmt.Sprintf("group: rank %d sends %d bytes to rank %d under tag %d, which receives %d",
-			ch.from, from.Numel(), ch.to, ch.tag, to.Numel()))
 	}
 	c.Copy_(c.Narrow(to, 0, 0, from.Numel()), from)
 	close(other.ended)
@@ -118,47 +120,28 @@ func (g *localGroup) meet(t *torch.Tensor, ch channel, peer int, sends bool) (li
 	return x, nil
 }
 
-func (m *localMember) gather(ctx context.Context, what string, mine []byte) ([][]byte, error) {
+func (m *localMember) gather(ctx context.Context, mine part) ([]part, error) {
+	return m.gathers[m.rank].gather(ctx, mine, func(p part) (err error) {
+		for _, g := range m.gathers {
+			err = g.add(m.rank, p)
+		}
+		return err
+	})
+}
+
+func (m *localMember) fail(e *FailedError) { m.lost(e) }
+
+func (m *localMember) close() {
 	m.mu.Lock()
-	if m.left[m.rank] { // the others miss it
-		m.mu.Unlock()
-		return nil, errClosed
-	}
-	one := m.gathers[m.rank].begin()
+	defer m.mu.Unlock()
+	close(m.gathers[m.rank].closing)
 	for _, g := range m.gathers {
-		if err := g.add(m.rank, part{one.number, what, slices.Clone(mine)}); err != nil {
-			m.mu.Unlock()
-			return nil, err
-		}
+		g.leave(m.rank)
 	}
-	for rank, left := range m.left {
-		if left && m.gathers[m.rank].wants(rank) {
-			m.end(&LostError{Rank: rank, Why: hasLeft})
-		}
-	}
-	m.mu.Unlock()
-	return one.wait(ctx, m.first, nil)
-}
-
-func (m *localMember) fail(f Failure) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.end(&FailedError{f})
-}
-
-func (m *localMember) close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.left[m.rank] = true
-	lost := false
 	for ch := range m.pending {
-		lost = lost || ch.from == m.rank || ch.to == m.rank
+		if ch.from == m.rank || ch.to == m.rank {
+			m.end(leftError(m.rank))
+			break
+		}
 	}
-	for _, g := range m.gathers {
-		lost = lost || g.wants(m.rank)
-	}
-	if lost {
-		m.end(&LostError{Rank: m.rank, Why: hasLeft})
-	}
-	return nil
 }

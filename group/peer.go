@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 )
@@ -17,11 +16,10 @@ const drainTime = time.Second
 
 // peer is the control connection to another member. It sends a heartbeat when it has nothing else to send.
 type peer struct {
-	rank      int
-	who       hello // at rank 0
-	conn      net.Conn
-	heartbeat time.Duration
-	silence   time.Duration
+	rank int
+	who  greeting // at rank 0
+	conn net.Conn
+	cfg  Config
 
 	mu    sync.Mutex
 	queue [][]byte      // frames
@@ -31,32 +29,25 @@ type peer struct {
 }
 
 func newPeer(rank int, conn net.Conn, c Config) *peer {
-	return &peer{rank: rank, conn: conn, heartbeat: c.Heartbeat, silence: c.Silence,
-		more: make(chan struct{}, 1), done: make(chan struct{})}
+	return &peer{rank: rank, conn: conn, cfg: c, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// deadlineReader reads from a connection and gives up after a silence. It waits in short turns, and a turn
-// never counts for longer. So after a stop of this process, or of the whole job, it reads the frames that
+// Read reads from the connection and gives up after a silence. It waits in turns, and a turn never counts for
+// longer than a heartbeat. So after a stop of this process, or of the whole job, it reads the frames that
 // have arrived meanwhile, and others have time to send.
-type deadlineReader struct {
-	conn    net.Conn
-	silence time.Duration
-	done    <-chan struct{} // ends all reads
-}
-
-func (r *deadlineReader) Read(b []byte) (int, error) {
-	turn := max(r.silence/5, 1)
-	for quiet := time.Duration(0); ; quiet += turn {
-		if err := r.conn.SetReadDeadline(time.Now().Add(turn)); err != nil {
+func (p *peer) Read(b []byte) (int, error) {
+	turn := p.cfg.heartbeat()
+	for quiet := turn; ; quiet += turn {
+		if err := p.conn.SetReadDeadline(time.Now().Add(turn)); err != nil {
 			return 0, err
 		}
 		select {
-		case <-r.done: // stop sets an earlier deadline afterwards
+		case <-p.done: // stop sets an earlier deadline afterwards
 			return 0, net.ErrClosed
 		default:
 		}
-		n, err := r.conn.Read(b)
-		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || quiet+turn >= r.silence {
+		n, err := p.conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || quiet >= p.cfg.Silence {
 			return n, err
 		}
 	}
@@ -67,10 +58,7 @@ func (p *peer) send(frame []byte) {
 	p.mu.Lock()
 	p.queue = append(p.queue, frame)
 	p.mu.Unlock()
-	select {
-	case p.more <- struct{}{}:
-	default:
-	}
+	notify(p.more)
 }
 
 // serve sends the queue and calls take with each frame that arrives, until the connection ends or stop is
@@ -80,12 +68,9 @@ func (p *peer) send(frame []byte) {
 // side, such as the reason for the end. So this side first sends the queue and a FIN, and reads until the
 // other side has closed, unless that is silent.
 func (p *peer) serve(take func(frame) error, ended func(error)) {
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		p.write()
-	}()
-	in := bufio.NewReaderSize(&deadlineReader{p.conn, p.silence, p.done}, pieceBytes)
+	var writer sync.WaitGroup
+	writer.Go(p.write)
+	in := bufio.NewReader(p)
 	var err error
 	for err == nil {
 		var f frame
@@ -95,17 +80,17 @@ func (p *peer) serve(take func(frame) error, ended func(error)) {
 	}
 	ended(err)
 	p.stop()
-	<-written
+	writer.Wait()
 	if !errors.Is(err, os.ErrDeadlineExceeded) && p.conn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
 		_, _ = io.Copy(io.Discard, p.conn)
 	}
 	_ = p.conn.Close()
 }
 
-// write sends the queue until stop is called or a write fails. After a failure serve still reads the frames
-// that the other side has sent before.
+// write sends the queue until stop is called or a write fails. It has time as long as the other side sends.
+// After a failure serve still reads the frames that the other side has sent before.
 func (p *peer) write() {
-	tick := time.NewTicker(p.heartbeat)
+	tick := time.NewTicker(p.cfg.heartbeat())
 	defer tick.Stop()
 	for stopped := false; ; {
 		p.mu.Lock()
@@ -113,11 +98,8 @@ func (p *peer) write() {
 		p.queue = nil
 		p.mu.Unlock()
 		for _, b := range queue {
-			for piece := range slices.Chunk(b, pieceBytes) {
-				p.allowWrite()
-				if _, err := p.conn.Write(piece); err != nil {
-					return
-				}
+			if _, err := p.conn.Write(b); err != nil {
+				return
 			}
 		}
 		if stopped {
@@ -136,21 +118,11 @@ func (p *peer) write() {
 	}
 }
 
-// allowWrite sets the time that a write may take.
-func (p *peer) allowWrite() {
-	_ = p.conn.SetWriteDeadline(time.Now().Add(p.silence))
-	select {
-	case <-p.done:
-		_ = p.conn.SetWriteDeadline(time.Now().Add(drainTime))
-	default:
-	}
-}
-
 // stop ends the connection when the queue is sent.
 func (p *peer) stop() {
 	p.once.Do(func() {
 		close(p.done)
-		p.allowWrite()
+		_ = p.conn.SetWriteDeadline(time.Now().Add(drainTime))
 		_ = p.conn.SetReadDeadline(time.Now())
 	})
 }
@@ -159,7 +131,7 @@ func (p *peer) stop() {
 func (p *peer) why(err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Sprintf("nothing was heard of it for %v", p.silence)
+		return fmt.Sprintf("nothing was heard of it for %v", p.cfg.Silence)
 	case errors.Is(err, errFrame):
 		return "its control connection has sent what is " + err.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -28,9 +26,9 @@ const startAll = "want all ranks started by then, or more time (--join-timeout)"
 
 // retry calls f, with growing pauses, until it succeeds, fails for good or the time is over. A long wait is
 // logged. what names the attempt in messages; remedy is the advice after a failure.
-func (c Config) retry(ctx context.Context, what, remedy string, within time.Duration,
+func (c Config) retry(ctx context.Context, what, remedy string,
 	f func(context.Context) (final bool, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, within, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
 	defer cancel()
 	var last error
 	for began, pause, logged := time.Now(), 20*time.Millisecond, false; ; pause = min(2*pause, time.Second) {
@@ -44,7 +42,7 @@ func (c Config) retry(ctx context.Context, what, remedy string, within time.Dura
 		}
 		if !logged && time.Since(began) > longWait {
 			logged = true
-			c.Log.Info("group: "+what, "at", c.Address, "for", within, "error", last)
+			c.Log.Info("group: "+what, "at", c.Address, "for", c.Timeout, "error", last)
 		}
 		select {
 		case <-time.After(pause):
@@ -54,7 +52,7 @@ func (c Config) retry(ctx context.Context, what, remedy string, within time.Dura
 		if why := context.Cause(ctx); why != errTimeout {
 			last = fmt.Errorf("%w; last: %w", why, last)
 		}
-		return fmt.Errorf("group: %s at %s, for %v: %w; %s", what, c.Address, within, last, remedy)
+		return fmt.Errorf("group: %s at %s, for %v: %w; %s", what, c.Address, c.Timeout, last, remedy)
 	}
 }
 
@@ -81,30 +79,29 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 	}
 	c := newControl(cfg)
 	if err := c.join(ctx); err != nil {
-		_ = c.close()
+		c.close()
 		return nil, err
 	}
 	return &Group{rank: cfg.Rank, size: cfg.Size, first: c.first, member: c}, nil
 }
 
-func (c *control) join(user context.Context) (err error) {
-	ctx, cancel := context.WithTimeoutCause(user, c.cfg.Timeout, errTimeout)
-	defer cancel()
-	var ip net.IP
-	if c.cfg.Rank == 0 {
-		ip, err = c.assemble(ctx, introduction(c.cfg))
-	} else {
-		ip, err = c.meetRank0(ctx, user, introduction(c.cfg))
+func (c *control) join(ctx context.Context) (err error) {
+	within, meet := c.cfg.Timeout, c.assemble
+	if c.cfg.Rank != 0 { // rank 0's time ends first, and it knows who is missing
+		within, meet = within+c.cfg.Silence, c.meetRank0
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, within, errTimeout)
+	defer cancel()
+	ip, err := meet(ctx, introduction(c.cfg))
 	if err != nil {
 		return err
 	}
 	if c.carrier, err = openCarrier(ctx, c, ip); err == nil {
-		_, err = c.gather(ctx, "joined", nil)
+		_, err = c.gather(ctx, part{What: "joined"})
 	}
 	if err != nil {
-		f := Failure{Rank: c.cfg.Rank, Stage: -1, MicroBatch: -1, Action: "joining", Message: err.Error()}
-		c.fail(f.bounded())
+		f := FailedError{c.cfg.Rank, -1, -1, "joining", err.Error()}.bounded()
+		c.fail(&f)
 		return c.first.get()
 	}
 	c.board.Close()
@@ -113,57 +110,94 @@ func (c *control) join(user context.Context) (err error) {
 
 // assemble is rank 0's part of the rendezvous: it waits for all members. It returns the address that it
 // has listened on.
-func (c *control) assemble(ctx context.Context, me hello) (net.IP, error) {
-	ip, err := listenIP(ctx, c.cfg)
-	if err == nil {
-		err = c.cfg.checkToken(ip)
-	}
+func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
+	listener, err := listen(ctx, c.cfg)
 	if err != nil {
 		return nil, err
 	}
-	listener, err := listen(ctx, c.cfg, ip)
-	if err != nil {
-		return nil, err
-	}
-	l := &lobby{c: c, me: me, listener: listener}
-	l.serves.Go(l.accept)
-	defer l.close()
+	joining, end := context.WithCancel(ctx)
+	defer func() {
+		end()
+		_ = listener.Close()
+	}()
+	c.serves.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			switch {
+			case errors.Is(err, net.ErrClosed):
+				return
+			case err != nil: // out of file descriptors, most likely
+				time.Sleep(100 * time.Millisecond)
+			default:
+				c.serves.Go(func() { c.serve(joining, conn, me) })
+			}
+		}
+	})
 	for long := time.After(longWait); ; {
 		select {
 		case <-long:
-			c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing",
-				l.missing())
+			missing, _ := c.missing()
+			c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", missing)
 			continue
 		case <-c.ready:
 		case <-c.first.failed:
 		case <-ctx.Done():
-			if missing := l.missing(); missing != "" {
-				c.end(&refusedError{cut(l.timeoutText(missing, context.Cause(ctx)), maxHandshake)})
+			if missing, refused := c.missing(); missing != "" {
+				c.end(&refusedError{fmt.Sprintf("group: %s of %d did not come to %s within %v: %v%s", missing,
+					c.cfg.Size, c.cfg.Address, c.cfg.Timeout, context.Cause(ctx), refused)})
 			}
 		}
-		return ip, c.first.get()
+		return listener.Addr().(*net.TCPAddr).IP, c.first.get()
 	}
 }
 
-// listenIP returns the address of this machine that rank 0 listens on: the address of the rendezvous if this
-// machine has it. Otherwise it is the address of a service, and rank 0 listens on the interface that leads
-// there.
-func listenIP(ctx context.Context, c Config) (net.IP, error) {
-	host, _, _ := net.SplitHostPort(c.Address)
-	var all []net.IP
-	find := func(ctx context.Context) (_ bool, err error) {
-		all, err = net.DefaultResolver.LookupIP(ctx, "ip", host)
-		return false, err
+// missing names the ranks that are not connected, and says who was refused last.
+func (c *control) missing() (ranks, refused string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var missing []int
+	for r := 1; r < c.cfg.Size; r++ {
+		if c.peers[r] == nil {
+			missing = append(missing, r)
+		}
 	}
+	return arg.Numbered("rank", missing), c.refused
+}
+
+// listen opens rank 0's listener. The name of its host may be known later.
+func listen(ctx context.Context, c Config) (l net.Listener, err error) {
+	host, port, _ := net.SplitHostPort(c.Address)
+	began := time.Now()
 	const remedy = "want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous), " +
 		"or more time (--join-timeout)"
-	err := c.retry(ctx, "rank 0 looks up its address", remedy, c.Timeout, find)
+	err = c.retry(ctx, "rank 0 listens", remedy, func(ctx context.Context) (final bool, err error) {
+		ip, err := ownIP(ctx, host, c.Address)
+		if err != nil {
+			return false, err
+		}
+		if err := c.checkToken(ip); err != nil {
+			return true, err
+		}
+		if l, err = net.Listen("tcp", net.JoinHostPort(ip.String(), port)); err != nil {
+			err = fmt.Errorf("group: rank 0 listens at %s: %w; want each rank once, and a port that is free "+
+				"(MASTER_PORT or --rendezvous)", c.Address, err)
+		}
+		return !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) > bindTime, err
+	})
+	return l, err
+}
+
+// ownIP returns the address of this machine that rank 0 listens on: the address of the rendezvous if this
+// machine has it. Otherwise it is the address of a service, and rank 0 listens on the interface that leads
+// there.
+func ownIP(ctx context.Context, host, address string) (net.IP, error) {
+	all, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
 	if err != nil {
 		return nil, err
 	}
 	mine, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, fmt.Errorf("group: %w", err)
+		return nil, err
 	}
 	for _, a := range all {
 		for _, m := range mine {
@@ -172,121 +206,71 @@ func listenIP(ctx context.Context, c Config) (net.IP, error) {
 			}
 		}
 	}
-	route, err := net.Dial("udp", c.Address) // sends nothing
+	route, err := net.Dial("udp", address) // sends nothing
 	if err != nil {
-		return nil, fmt.Errorf("group: no interface of this machine leads to %s: %w", c.Address, err)
+		return nil, fmt.Errorf("no interface of this machine leads there: %w", err)
 	}
 	defer func() { _ = route.Close() }()
 	return route.LocalAddr().(*net.UDPAddr).IP, nil
 }
 
-func listen(ctx context.Context, c Config, ip net.IP) (l net.Listener, err error) {
-	_, port, _ := net.SplitHostPort(c.Address)
-	const remedy = "want each rank once, and a port that is free (MASTER_PORT or --rendezvous)"
-	err = c.retry(ctx, "rank 0 listens", remedy, bindTime, func(context.Context) (bool, error) {
-		l, err = net.Listen("tcp", net.JoinHostPort(ip.String(), port))
-		return !errors.Is(err, syscall.EADDRINUSE), err
-	})
-	return l, err
-}
-
-// lobby admits members at rank 0, until all are there. A connection has the time of Silence to prove that
-// it knows the token.
-type lobby struct {
-	c        *control
-	me       hello
-	listener net.Listener
-	serves   sync.WaitGroup
-
-	mu        sync.Mutex
-	closed    bool
-	strangers []net.Conn // without a proof so far
-	refused   string     // the last refusal
-}
-
-func (l *lobby) accept() {
-	for {
-		conn, err := l.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
+// serve admits a member at rank 0, or refuses a connection. It has the time of Silence to prove that it knows
+// the token, and ends with joining.
+func (c *control) serve(joining context.Context, conn net.Conn, me greeting) {
+	wanted := context.AfterFunc(joining, func() { _ = conn.Close() })
+	p := newPeer(0, conn, c.cfg)
+	var ok frame
+	var err error
+	if p.rank, p.who, ok, err = challengeMember(conn, c.cfg); !wanted() {
+		return
+	}
+	var problem *refusedError
+	switch {
+	case err == nil:
+		if problem = c.admit(p, ok, me); problem == nil {
 			return
 		}
-		if err != nil { // out of file descriptors, most likely
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		l.mu.Lock()
-		if l.strangers = append(l.strangers, conn); l.closed {
-			_ = conn.Close()
-		}
-		l.mu.Unlock()
-		l.serves.Go(func() { l.serve(conn) })
-	}
-}
-
-// serve admits a member, or refuses a connection.
-func (l *lobby) serve(conn net.Conn) {
-	rank, who, ok, err := challengeMember(conn, l.c.cfg.Token, l.c.cfg.Silence)
-	l.mu.Lock()
-	l.strangers = slices.DeleteFunc(l.strangers, func(s net.Conn) bool { return s == conn })
-	l.mu.Unlock()
-	switch {
-	case errors.Is(err, net.ErrClosed): // by this side
+		err = problem
+		defer c.end(problem) // nobody can join any more
 	case errors.Is(err, errToken):
-		l.refuse(conn, err, fmt.Sprintf("group: rank 0 has refused this process: %v; "+
-			"want the same token on all ranks (PENSTOCK_TOKEN)", err))
-	case err != nil:
-		l.refuse(conn, err, "")
-	default:
-		p := newPeer(rank, conn, l.c.cfg)
-		p.who = who
-		if problem := l.admit(p, ok); problem != nil {
-			l.refuse(conn, problem, problem.text)
-			l.c.end(problem) // nobody can join any more
-		}
+		problem = &refusedError{fmt.Sprintf("group: rank 0 has refused this process: %v; want the same token on "+
+			"all ranks (PENSTOCK_TOKEN)", err)}
 	}
-}
-
-// refuse ends a connection. If there is a text, the other side gets it.
-func (l *lobby) refuse(conn net.Conn, why error, text string) {
-	if text != "" {
-		_ = conn.SetWriteDeadline(time.Now().Add(l.c.cfg.Silence))
-		_, _ = conn.Write(frame{kindRefused, 0, []byte(text)}.encode())
+	if problem != nil {
+		_ = conn.SetWriteDeadline(time.Now().Add(c.cfg.Silence))
+		_, _ = conn.Write(endFrame(0, problem).encode())
 	}
 	_ = conn.Close()
 	from, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.refused == "" { // others would fill the log
-		l.c.cfg.Log.Warn("group: a connection was refused", "from", from, "why", why)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == "" { // others would fill the log
+		c.cfg.Log.Warn("group: a connection was refused", "from", from, "why", err)
 	}
-	l.refused = fmt.Sprintf("%s was refused: %v", from, why)
+	c.refused = fmt.Sprintf("; %s was refused: %v", from, err)
 }
 
 // admit makes a process that knows the token a member, or returns what is wrong with the job.
-func (l *lobby) admit(p *peer, ok frame) *refusedError {
-	c := l.c
+func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refuse := func(format string, args ...any) *refusedError {
-		return &refusedError{cut("group: "+fmt.Sprintf(format, args...), maxHandshake)}
+		return &refusedError{fmt.Sprintf("group: rank %d "+format, append([]any{p.rank}, args...)...)}
 	}
-	there := c.peers[p.rank]
-	switch size := c.cfg.Size; {
+	switch there, size := c.peers[p.rank], c.cfg.Size; {
 	case c.started || c.first.get() != nil: // the listener closes now
 		_ = p.conn.Close()
 		return nil
-	case p.who.Libtorch != l.me.Libtorch:
-		return refuse("rank %d has libtorch %s, and rank 0 %s; want the same on all ranks",
-			p.rank, p.who.Libtorch, l.me.Libtorch)
+	case p.who.Libtorch != me.Libtorch:
+		return refuse("has libtorch %s, and rank 0 %s; want the same on all ranks", p.who.Libtorch, me.Libtorch)
 	case p.who.Size != size:
-		return refuse("rank %d is one of %d processes, and rank 0 one of %d; "+
-			"want the same WORLD_SIZE, and as many replicas, on all ranks", p.rank, p.who.Size, size)
+		return refuse("is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE, and as many "+
+			"replicas, on all ranks", p.who.Size, size)
 	case p.rank < 1 || p.rank >= size:
-		return refuse("there is a rank %d in a group of %d", p.rank, size)
+		return refuse("joins a group of %d; want 1 to %d", size, size-1)
 	case there != nil:
-		return refuse("rank %d is there twice: %v, and %v; want each rank once, and another port for "+
-			"another job "+
-			"(MASTER_PORT or --rendezvous)", p.rank, there.who, p.who)
+		return refuse("is there twice: %v, and %v; want each rank once, and another port for another job "+
+			"(MASTER_PORT or --rendezvous)", there.who.process(), p.who.process())
 	}
 	p.send(ok.encode())
 	if c.add(p); len(c.peers) == c.cfg.Size-1 {
@@ -298,53 +282,9 @@ func (l *lobby) admit(p *peer, ok frame) *refusedError {
 	return nil
 }
 
-// missing names the ranks that are not connected.
-func (l *lobby) missing() string {
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
-	var ranks []int
-	for r := 1; r < l.c.cfg.Size; r++ {
-		if l.c.peers[r] == nil {
-			ranks = append(ranks, r)
-		}
-	}
-	return arg.Numbered("rank", ranks)
-}
-
-// timeoutText says which ranks have not come.
-func (l *lobby) timeoutText(missing string, why error) string {
-	cfg := l.c.cfg
-	text := fmt.Sprintf("group: rank 0 waited for %s: %v", missing, why)
-	if why == errTimeout {
-		text = fmt.Sprintf("group: %s of %d did not come to %s within %v; %s",
-			missing, cfg.Size, cfg.Address, cfg.Timeout, startAll)
-	}
-	if at := l.listener.Addr().String(); at != cfg.Address {
-		text += "; rank 0 listens at " + at
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.refused != "" {
-		text += "; " + l.refused
-	}
-	return text
-}
-
-// close ends the listener and all handshakes.
-func (l *lobby) close() {
-	_ = l.listener.Close()
-	l.mu.Lock()
-	l.closed = true
-	for _, conn := range l.strangers {
-		_ = conn.Close()
-	}
-	l.mu.Unlock()
-	l.serves.Wait()
-}
-
 // meetRank0 is the part of the other members: it connects to rank 0 and waits until all are there. It
-// returns the address by which this process reaches rank 0. user is ctx without the timeout.
-func (c *control) meetRank0(ctx, user context.Context, me hello) (net.IP, error) {
+// returns the address by which this process reaches rank 0.
+func (c *control) meetRank0(ctx context.Context, me greeting) (net.IP, error) {
 	conn, err := dialRank0(ctx, c.cfg, me)
 	if err != nil {
 		return nil, err
@@ -352,9 +292,6 @@ func (c *control) meetRank0(ctx, user context.Context, me hello) (net.IP, error)
 	c.mu.Lock()
 	c.add(newPeer(0, conn, c.cfg))
 	c.mu.Unlock()
-	// Rank 0's time ends first, and it knows who is missing.
-	ctx, cancel := context.WithTimeoutCause(user, c.cfg.Timeout+c.cfg.Silence, errTimeout)
-	defer cancel()
 	select {
 	case <-c.ready:
 		return conn.LocalAddr().(*net.TCPAddr).IP, nil
@@ -368,18 +305,18 @@ func (c *control) meetRank0(ctx, user context.Context, me hello) (net.IP, error)
 
 // dialRank0 calls until rank 0 answers. The name of its host may be known later, like the name of a container
 // that starts later. A rank 0 of an earlier start may answer meanwhile.
-func dialRank0(ctx context.Context, c Config, me hello) (conn net.Conn, err error) {
+func dialRank0(ctx context.Context, c Config, me greeting) (conn net.Conn, err error) {
 	d := net.Dialer{Timeout: dialTime}
 	what := fmt.Sprintf("rank %d of %d calls rank 0", c.Rank, c.Size)
 	const remedy = "want rank 0 started by then, an address of it that this machine reaches " +
 		"(MASTER_ADDR and MASTER_PORT, or --rendezvous), or more time (--join-timeout)"
-	err = c.retry(ctx, what, remedy, c.Timeout, func(ctx context.Context) (final bool, err error) {
+	err = c.retry(ctx, what, remedy, func(ctx context.Context) (final bool, err error) {
 		if conn, err = d.DialContext(ctx, "tcp", c.Address); err != nil {
 			return false, err
 		}
 		if err = c.checkToken(conn.RemoteAddr().(*net.TCPAddr).IP); err != nil {
 			final = true
-		} else if err = introduce(conn, c.Token, c.Rank, me, c.Silence); err != nil {
+		} else if err = introduce(conn, c, me); err != nil {
 			var refused *refusedError
 			if final = errors.As(err, &refused); !final {
 				err = fmt.Errorf("what listens there is not rank 0 of this job: %w", err)

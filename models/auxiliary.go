@@ -102,7 +102,7 @@ func (l *auxiliaryLoss) forward(c *nn.Ctx, logits, targets []*torch.Tensor) *tor
 	mark := c.Mark()
 	sum := nn.RunLoss(c, l.loss, logits[:1], targets)
 	for i := 1; i < len(logits); i++ {
-		sum = c.AddScaled(sum, nn.RunLoss(c, l.loss, logits[i:i+1], targets), l.weight)
+		sum = c.Op("aten::add.Tensor", sum, nn.RunLoss(c, l.loss, logits[i:i+1], targets), l.weight)
 		c.Release(mark, sum)
 	}
 	return sum

@@ -169,7 +169,7 @@ func TestGPTDoesNotSeeTheFuture(t *testing.T) {
 	materialise(t, c, s)
 	logits := func(tokens ...int64) []float32 {
 		y := s.Forward(nn.NewCtx(c, nn.Config{}), torch.From(c, tokens, 1, 4))
-		return torch.Values[float32](c.Contiguous(c.Narrow(y, 2, 0, 3)))
+		return torch.Values[float32](c.Op("aten::contiguous", c.Narrow(y, 2, 0, 3)))
 	}
 	if !slices.Equal(logits(1, 2, 3, 4), logits(1, 2, 3, 9)) {
 		t.Error("the last token changed the logits of the first three")
@@ -328,7 +328,7 @@ func TestResNetIsThatOfWholeBlocks(t *testing.T) {
 				materialise(t, c, s)
 				y := s.Forward(training(c), x)
 				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-				values = append(gradients(t, c, s), torch.Bytes(c.Contiguous(y)))
+				values = append(gradients(t, c, s), torch.Bytes(c.Op("aten::contiguous", y)))
 				for _, p := range nn.State(s) {
 					names = append(names, p.Name)
 				}

@@ -200,7 +200,7 @@ func (f *fixture) compareGists(kind string, tensors map[string]*torch.Tensor) {
 		}
 		var product, square float64
 		values := formula("gist "+name, t.Numel())
-		for k, v := range torch.Values[float64](f.c.Contiguous(t)) {
+		for k, v := range torch.Values[float64](f.c.Op("aten::contiguous", t)) {
 			product += float64(v) * values[k]
 			square += float64(v) * float64(v)
 		}

@@ -122,7 +122,7 @@ func (l *concat) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	skip := c.Pop(unetSkip)
 	if bottom, right := skip.Size(2)-x.Size(2), skip.Size(3)-x.Size(3); bottom != 0 || right != 0 {
-		x = c.Pad(x, []int64{0, right, 0, bottom}, 0)
+		x = c.Op("aten::constant_pad_nd", x, []int64{0, right, 0, bottom}, 0.)
 	}
 	y := c.Cat([]*torch.Tensor{x, skip}, 1)
 	c.Release(mark, y)

@@ -47,7 +47,7 @@ func (l *gelu) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.GELU(x,
 type silu struct{ Base }
 
 func NewSiLU() Layer                                          { return &silu{} }
-func (l *silu) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.SiLU(x) }
+func (l *silu) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Op("aten::silu", x) }
 
 // tanh is the hyperbolic tangent.
 type tanh struct{ Base }
@@ -59,7 +59,7 @@ func (l *tanh) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Tanh(x)
 type sigmoid struct{ Base }
 
 func NewSigmoid() Layer                                          { return &sigmoid{} }
-func (l *sigmoid) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Sigmoid(x) }
+func (l *sigmoid) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Op("aten::sigmoid", x) }
 
 // softmax is exp(x) / sum(exp(x)) along a dimension.
 type softmax struct {
@@ -68,8 +68,10 @@ type softmax struct {
 }
 
 // NewSoftmax makes a Softmax along dim; a negative one counts from the end.
-func NewSoftmax(dim int64) Layer                                 { return &softmax{dim: dim} }
-func (l *softmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Softmax(x, l.dim) }
+func NewSoftmax(dim int64) Layer { return &softmax{dim: dim} }
+func (l *softmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Op("aten::softmax.int", x, l.dim)
+}
 
 // logSoftmax is the logarithm of Softmax, computed without overflow.
 type logSoftmax struct {
@@ -78,8 +80,10 @@ type logSoftmax struct {
 }
 
 // NewLogSoftmax makes a LogSoftmax along dim; a negative one counts from the end.
-func NewLogSoftmax(dim int64) Layer                                 { return &logSoftmax{dim: dim} }
-func (l *logSoftmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.LogSoftmax(x, l.dim) }
+func NewLogSoftmax(dim int64) Layer { return &logSoftmax{dim: dim} }
+func (l *logSoftmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Op("aten::log_softmax.int", x, l.dim)
+}
 
 // leakyReLU is x where x is positive and slope x elsewhere (Maas et al. 2013).
 type leakyReLU struct {
@@ -107,9 +111,9 @@ func NewLeakyReLU(o LeakyReLUConfig) Layer {
 // Forward is aten::leaky_relu or aten::leaky_relu_.
 func (l *leakyReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if !l.inPlace {
-		return c.LeakyReLU(x, l.slope)
+		return c.Op("aten::leaky_relu", x, l.slope)
 	}
-	return c.LeakyReLU_(x, l.slope)
+	return c.Op("aten::leaky_relu_", x, l.slope)
 }
 
 func (l *leakyReLU) OverwritesInput() bool { return l.inPlace }

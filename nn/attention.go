@@ -77,7 +77,7 @@ type attentionHeads struct {
 // forward copies. The heads of a single sequence are views.
 func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
-	parts := c.Split(xs[0], l.dim, -1)
+	parts := c.Call("aten::split.Tensor", xs[0], l.dim, -1)[0].([]*torch.Tensor)
 	n, tokens, width := parts[0].Size(0), parts[0].Size(1), l.dim/l.heads
 	for i, part := range parts {
 		head := c.Transpose(c.Reshape(part, n, tokens, l.heads, width), 1, 2)
@@ -116,13 +116,13 @@ func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
 	inner := c.Mark()
 	if l.mask == CausalMask {
-		hidden = c.Triu(c.Ones(torch.Bool, tokens, tokens), 1)
+		hidden = c.Op("aten::triu", c.Ones(torch.Bool, tokens, tokens), 1)
 	}
 	if hidden != nil {
-		c.MaskedFill_(scores, hidden, math.Inf(-1))
+		c.Op("aten::masked_fill_.Scalar", scores, hidden, math.Inf(-1))
 	}
 	c.Release(inner)
-	weights := c.Softmax(scores, -1)
+	weights := c.Op("aten::softmax.int", scores, -1)
 	if l.mask == GivenMask {
 		weights = c.Reshape(weights, -1, tokens, tokens)
 	}

@@ -84,7 +84,8 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 1) })
 		b.counted()
 	}
-	return c.BatchNorm(x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum, b.o.Eps)
+	return c.Op("aten::batch_norm", x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum,
+		b.o.Eps, true)
 }
 
 // share is the weight of the next micro-batch, or mini-batch, in the running statistics.

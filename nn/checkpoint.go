@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
@@ -93,7 +94,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	inputs, at := torch.Distinct(xs)
 	var first []*torch.Tensor // what the first run gave
 	ran := false
-	ys := c.Ctx.Checkpoint(func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
+	ys := engine.Checkpoint(c.Ctx, func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
 		if !ran {
 			ran = true
 			first = c.checkpointing(p, spread(in, at))

@@ -119,7 +119,7 @@ func tripled(wrap wrapper) *nn.Sequential {
 			return list{y, c.Argmax(y, 1), y, y}
 		}))),
 		wrap(mapping(func(c *nn.Ctx, xs list) list {
-			first := c.Mul(xs[0], c.Sigmoid(xs[2]))
+			first := c.Mul(xs[0], c.Op("aten::sigmoid", xs[2]))
 			return list{c.Add(c.Mul(c.Tanh(xs[3]), first), c.Mul(xs[2], xs[0])), xs[1]}
 		})),
 	)
@@ -172,7 +172,8 @@ var checkpointedModels = []struct {
 	{"a tuple in and a tuple out", tripled, leaves([]int64{6, 4}), 5},
 	{"outputs without a gradient before the one with it", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(4, 4), wrap(mapping(func(c *nn.Ctx, xs list) list {
-			return list{c.Argmax(xs[0], 1), c.Detach(c.Tanh(xs[0])), c.Eq(xs[0], xs[0]), c.Tanh(xs[0])}
+			return list{c.Argmax(xs[0], 1), c.Detach(c.Tanh(xs[0])), c.Op("aten::eq.Tensor", xs[0],
+				xs[0]), c.Tanh(xs[0])}
 		})))
 	}, leaves([]int64{6, 4}), 5},
 	{"integers in", func(wrap wrapper) *nn.Sequential {
@@ -300,7 +301,7 @@ func TestFailuresInCheckpoints(t *testing.T) {
 		"an error":      {func(*nn.Ctx) { panic(plain) }, func(p any) bool { return p == any(plain) }},
 		"a torch.Error": {func(*nn.Ctx) { panic(refused) }, func(p any) bool { return p == any(refused) }},
 		"an operator": {func(c *nn.Ctx) {
-			c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2,
+			c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2,
 				3))
 		}, func(p any) bool { return strings.Contains(fmt.Sprint(p), "aten::mm(float32[2,3]") }},
 		"a missing extra": {func(c *nn.Ctx) { nn.NewExtra[int]("gone").In(c) },

@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
@@ -53,12 +54,12 @@ func (l ClassLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	rows, classes := classRows(c, output, target)
 	weight := weights(c, l.weight)
-	var loss *torch.Tensor
-	if l.logs {
-		loss = c.NLL(rows, classes, weight, l.Reduction(), l.ignored)
-	} else {
-		loss = c.CrossEntropy(rows, classes, weight, l.Reduction(), l.ignored, l.smoothing)
+	args := []any{rows, classes, weight, l.Reduction(), l.ignored}
+	op := "aten::nll_loss_nd"
+	if !l.logs {
+		op, args = "aten::cross_entropy_loss", append(args, l.smoothing)
 	}
+	loss := c.Op(op, args...)
 	c.Release(mark, loss)
 	return loss
 }
@@ -69,5 +70,5 @@ func weights(c *Ctx, v []float32) *torch.Tensor {
 	if v == nil {
 		return nil
 	}
-	return torch.FromPinned(c.Ctx, v)
+	return engine.FromPinned(c.Ctx, v)
 }

@@ -48,11 +48,12 @@ func (b *Base) weightAndBias(init Init, noBias bool, out int64, shape ...int64) 
 
 // Forward is penstock::conv2d, which gives what aten::conv2d gives.
 func (l *Conv2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	conv := c.Conv2d
-	if l.Weight.Shared() { // as in Linear
-		conv = c.PlainConv2d
+	conv := "penstock::conv2d" // of few positions a product, whose backward adds to the gradient in place
+	if l.Weight.Shared() {     // as in Linear
+		conv = "aten::conv2d"
 	}
-	return conv(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:], l.groups)
+	return c.Op(conv, x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:],
+		l.groups)
 }
 
 // conv1d is a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' = (L + 2 padding -
@@ -84,7 +85,8 @@ func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
 }
 
 func (l *conv1d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Conv1d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride, l.padding, l.dilation, l.groups)
+	return c.Op("aten::conv1d", x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride, l.padding, l.dilation,
+		l.groups)
 }
 
 // convTranspose2d is the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,
@@ -123,6 +125,6 @@ func NewConvTranspose2d(in, out int64, kernel Pair, o ConvTranspose2dConfig) Lay
 }
 
 func (l *convTranspose2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.ConvTranspose2d(x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:],
-		l.outputPadding[:], l.groups, l.dilation[:])
+	return c.Op("aten::conv_transpose2d.input", x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:],
+		l.padding[:], l.outputPadding[:], l.groups, l.dilation[:])
 }

@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
@@ -183,7 +184,7 @@ func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 			if out[k] != y {
 				out[i] = out[k]
 			}
-		} else if dense := c.Border(y, given...); dense != y {
+		} else if dense := engine.Border(c.Ctx, y, given...); dense != y {
 			if &out[0] == &ys[0] {
 				out = slices.Clone(ys)
 			}

@@ -47,9 +47,9 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		// in a channel of a row
 		values := x.Numel() / (rows * channels)
 		// [rows, channels]
-		within, means := c.VarMean(c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
+		within, means := varMean(c, c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
 		// [channels]
-		between, mean := c.VarMean(means, 0)
+		between, mean := varMean(c, means, 0)
 		count := float64(rows * values)
 		sum := c.Add_(c.MulScalar(between, count), c.SumDim(within, []int64{0}, false), float64(values))
 		m := d.of[b]
@@ -68,6 +68,12 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		c.Add_(m.sum, sum, 1)
 		m.count = total
 	})
+}
+
+// varMean is, over one dimension, the variance, divided by the number of values, and the mean.
+func varMean(c *Ctx, x *torch.Tensor, dim int64) (variance, mean *torch.Tensor) {
+	out := c.Call("aten::var_mean.dim", x, []int64{dim}, false)
+	return out[0].(*torch.Tensor), out[1].(*torch.Tensor)
 }
 
 // Commit moves the running statistics of all layers that were run, and forgets the gathered moments.

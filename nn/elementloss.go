@@ -47,12 +47,10 @@ func (l ElementLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
 	}
 	l.requireRows(l.op, output, target)
 	switch l.op {
-	case "aten::mse_loss":
-		return c.MSE(output, target, l.Reduction())
-	case "aten::l1_loss":
-		return c.L1(output, target, l.Reduction())
 	case "aten::huber_loss":
-		return c.Huber(output, target, l.Reduction(), l.delta)
+		return c.Op(l.op, output, target, l.Reduction(), l.delta)
+	case "aten::binary_cross_entropy_with_logits":
+		return c.Op(l.op, output, target, nil, weights(c, l.posWeight), l.Reduction())
 	}
-	return c.BCEWithLogits(output, target, nil, weights(c, l.posWeight), l.Reduction())
+	return c.Op(l.op, output, target, l.Reduction())
 }

@@ -30,5 +30,5 @@ func NewEmbedding(n, dim int64, o EmbeddingConfig) *Embedding {
 }
 
 func (l *Embedding) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Embedding(l.Weight.Tensor(), x, l.padding)
+	return c.Op("aten::embedding", l.Weight.Tensor(), x, l.padding)
 }

@@ -56,7 +56,7 @@ func TestGELUGradientDoesNotDependOnLayout(t *testing.T) {
 		c := torchtest.New(t, torch.Options{Grad: true})
 		x := c.Normal_(c.Empty(torch.Float32, 8, 8), 0, 1).SetRequiresGrad(true)
 		g := c.Normal_(c.Empty(torch.Float32, 8, 8), 0, 1)
-		transposed := c.Transpose(c.Contiguous(c.Transpose(g, 0, 1)), 0, 1)
+		transposed := c.Transpose(c.Op("aten::contiguous", c.Transpose(g, 0, 1)), 0, 1)
 		var want []float32
 		for i, grad := range []*torch.Tensor{g, transposed, transposed} {
 			for range 50 {
@@ -147,7 +147,7 @@ func TestMasksOfAttention(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	n := nn.NewCtx(c, nn.Config{})
 	x := c.Normal_(c.Empty(torch.Float32, 2, 4, 6), 0, 1)
-	causal := c.Triu(c.Ones(torch.Bool, 4, 4), 1)
+	causal := c.Op("aten::triu", c.Ones(torch.Bool, 4, 4), 1)
 	attend := func(kind nn.AttentionMask, mask ...*torch.Tensor) []float32 {
 		s := nn.NewSelfAttention(6, 3, kind)
 		nn.Materialise(c, nn.State(s), 1)
@@ -163,9 +163,10 @@ func TestMasksOfAttention(t *testing.T) {
 		t.Error("the causal mask changes nothing")
 	}
 	for what, row := range map[string]struct{ got, want []float32 }{
-		"nothing hidden":        {attend(nn.GivenMask, c.Zeros(torch.Bool, 4, 4)), all},
-		"the future":            {attend(nn.GivenMask, causal), before},
-		"the future, each":      {attend(nn.GivenMask, c.Contiguous(c.Expand(causal, 2, 4, 4))), before},
+		"nothing hidden": {attend(nn.GivenMask, c.Zeros(torch.Bool, 4, 4)), all},
+		"the future":     {attend(nn.GivenMask, causal), before},
+		"the future, each": {attend(nn.GivenMask, c.Op("aten::contiguous", c.Expand(causal, 2, 4,
+			4))), before},
 		"nothing hidden, a row": {attend(nn.GivenMask, c.Zeros(torch.Bool, 2, 1, 4)), all},
 	} {
 		if !slices.Equal(row.got, row.want) {

@@ -42,7 +42,7 @@ func NewLayerNorm(shape []int64, o LayerNormConfig) *LayerNorm {
 // and gives that, as the other norms do.
 func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
-		return c.LayerNorm(x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
+		return c.Op("aten::layer_norm", x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
 }
 
@@ -101,7 +101,8 @@ func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		mark := c.Mark()
-		scale := c.Rsqrt_(c.AddScalar_(c.MeanDim(c.Mul(x, x), dims, true), l.eps))
+		scale := c.Op("aten::rsqrt_", c.AddScalar_(c.Op("aten::mean.dim", c.Mul(x, x), dims, true, nil),
+			l.eps))
 		y := c.Mul(x, scale)
 		if l.Weight != nil {
 			y = c.Mul(y, l.Weight.Tensor())
@@ -146,7 +147,7 @@ func (l *groupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample")
 	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
-		return c.GroupNorm(x, l.groups, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
+		return c.Op("aten::group_norm", x, l.groups, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
 }
 

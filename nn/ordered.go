@@ -22,7 +22,10 @@ func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tenso
 		slices.Delete(slices.Clone(shape), 1, 2)) {
 		return output, target
 	}
-	return c.Flatten(c.Transpose(c.Flatten(output, 2, -1), 1, 2), 0, 1), c.Flatten(target, 0, -1)
+	flatten := func(t *torch.Tensor, start, end int) *torch.Tensor {
+		return c.Op("aten::flatten.using_ints", t, start, end)
+	}
+	return flatten(c.Transpose(flatten(output, 2, -1), 1, 2), 0, 1), flatten(target, 0, -1)
 }
 
 // resized resizes images [N, C, H, W] by two products: a matrix times each image times a matrix. along
@@ -35,7 +38,7 @@ func resized(c *Ctx, x *torch.Tensor, along func(image *torch.Tensor, dim int) *
 	}
 	matrix := func(dim int) *torch.Tensor {
 		n := x.Size(2 + dim)
-		return along(c.Reshape(c.Eye(x.DType(), n), 1, 1, n, n), dim)
+		return along(c.Reshape(c.Op("aten::eye", n, x.DType(), nil, c.Device()), 1, 1, n, n), dim)
 	}
 	y := c.Matmul(c.Matmul(matrix(0), x), matrix(1))
 	if y.DType() != dtype {

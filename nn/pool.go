@@ -25,7 +25,7 @@ func NewMaxPool2d(kernel Pair, o MaxPool2dConfig) Layer {
 }
 
 func (l *maxPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.MaxPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.dilation[:], l.ceil)
+	return c.Op("aten::max_pool2d", x, l.kernel[:], l.stride[:], l.padding[:], l.dilation[:], l.ceil)
 }
 
 // avgPool2d takes the mean of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
@@ -53,7 +53,7 @@ func NewAvgPool2d(kernel Pair, o AvgPool2dConfig) Layer {
 }
 
 func (l *avgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.AvgPool2d(x, l.kernel[:], l.stride[:], l.padding[:], l.ceil, l.countPadding)
+	return c.Op("aten::avg_pool2d", x, l.kernel[:], l.stride[:], l.padding[:], l.ceil, l.countPadding)
 }
 
 // adaptiveAvgPool2d averages an image of any size down, or up, to a fixed one: [N, C, *, *] to [N,
@@ -73,8 +73,8 @@ func (l *adaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 			size := []int64{image.Size(2), image.Size(3)}
 			size[dim] = l.size[dim]
-			return c.AdaptiveAvgPool2d(image, size)
+			return c.Op("aten::adaptive_avg_pool2d", image, size)
 		})
 	}
-	return c.AdaptiveAvgPool2d(x, l.size[:])
+	return c.Op("aten::adaptive_avg_pool2d", x, l.size[:])
 }

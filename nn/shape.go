@@ -15,7 +15,7 @@ type flatten struct {
 func NewFlatten(start, end int64) Layer { return &flatten{start: start, end: end} }
 
 func (l *flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Flatten(x, l.start, l.end)
+	return c.Op("aten::flatten.using_ints", x, l.start, l.end)
 }
 
 // identity returns its input itself.
@@ -74,20 +74,21 @@ func NewUpsample(o UpsampleConfig) Layer {
 // Forward is aten::upsample_nearest2d or aten::upsample_bilinear2d. On CUDA the latter is two products
 // of matrices.
 func (l *upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	const bilinear = "aten::upsample_bilinear2d.vec"
 	switch {
 	case !l.o.Bilinear:
-		return c.UpsampleNearest2d(x, l.size, l.scale)
+		return c.Op("aten::upsample_nearest2d.vec", x, l.size, l.scale)
 	case unordered(c) && x.Dims() == 4:
 		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 			if l.scale != nil {
 				scale := []float64{1, 1}
 				scale[dim] = l.scale[dim]
-				return c.UpsampleBilinear2d(image, nil, scale, l.o.AlignCorners)
+				return c.Op(bilinear, image, nil, l.o.AlignCorners, scale)
 			}
 			size := []int64{image.Size(2), image.Size(3)}
 			size[dim] = l.size[dim]
-			return c.UpsampleBilinear2d(image, size, nil, l.o.AlignCorners)
+			return c.Op(bilinear, image, size, l.o.AlignCorners, nil)
 		})
 	}
-	return c.UpsampleBilinear2d(x, l.size, l.scale, l.o.AlignCorners)
+	return c.Op(bilinear, x, l.size, l.o.AlignCorners, l.scale)
 }

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -683,7 +684,7 @@ func (p *plan) run(c *nn.Ctx, x *torch.Tensor, inner func(*torch.Tensor) *torch.
 		case p.absent:
 			stash(k, nil)
 		case p.aside:
-			stash(k, c.AddScalar(x, 0.5))
+			stash(k, c.Op("aten::add.Scalar", x, 0.5))
 		default:
 			stash(k, x)
 		}
@@ -798,7 +799,7 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 				switch {
 				case skip == nil:
 				case to == i+1:
-					own = c.Keep(c.Branch(skip))
+					own = c.Keep(engine.Branch(c.Ctx, skip))
 				default: // the parts between do not know that it is to be popped
 					own = c.Keep(c.Clone(skip))
 				}

@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
@@ -120,9 +121,9 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		c.refuse("stash", key, "is stashed again before it was popped")
 	}
 	if t != nil {
-		own := c.Border(t, t)
+		own := engine.Border(c.Ctx, t, t)
 		if own == t {
-			own = c.Branch(t)
+			own = engine.Branch(c.Ctx, t)
 		}
 		t = c.Keep(own)
 	}
@@ -143,7 +144,7 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	h.pops--
 	var t *torch.Tensor
 	if h.t != nil {
-		t = c.Branch(h.t)
+		t = engine.Branch(c.Ctx, h.t)
 	}
 	if h.pops == 0 && !s.stashed[key].leaves {
 		h.t.Free()

@@ -55,14 +55,14 @@ func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*to
 	case r.decoupled:
 		c.MulScalar_(p, 1-lr*r.WeightDecay)
 	default:
-		g = c.AddOut(scratch[0], g, p, r.WeightDecay)
+		g = addOut(c, scratch[0], g, p, r.WeightDecay)
 	}
 	c.Add_(c.MulScalar_(mean, beta1), g, 1-beta1)
-	c.Addcmul_(c.MulScalar_(square, beta2), g, g, 1-beta2)
+	c.Op("aten::addcmul_", c.MulScalar_(square, beta2), g, g, 1-beta2)
 
 	t := float64(m.steps)
-	denominator := c.SqrtOut(scratch[0], square)
-	c.DivScalar_(denominator, math.Sqrt(1-math.Pow(beta2, t)))
+	denominator := c.Op("aten::sqrt.out", square, scratch[0])
+	c.Op("aten::div_.Scalar", denominator, math.Sqrt(1-math.Pow(beta2, t)))
 	c.AddScalar_(denominator, r.Eps)
-	c.Addcdiv_(p, mean, denominator, -lr/(1-math.Pow(beta1, t)))
+	c.Op("aten::addcdiv_", p, mean, denominator, -lr/(1-math.Pow(beta1, t)))
 }

@@ -82,7 +82,7 @@ func addSquares(c *torch.Ctx, sum, g *torch.Tensor) {
 	mark := c.Mark()
 	for start, n := int64(0), flat.Numel(); start < n; start += block {
 		part := c.To(c.Narrow(flat, 0, start, min(block, n-start)), torch.Float64)
-		c.Add_(sum, c.Sum(c.Mul_(part, part)), 1)
+		c.Add_(sum, c.Sum(c.Op("aten::mul_.Tensor", part, part)), 1)
 		c.Release(mark)
 	}
 }

@@ -31,7 +31,7 @@ func Example() {
 	for step := range 60 {
 		opt.SetLR(rate(step))
 		mark := c.Mark()
-		d := c.AddScalar(w.Tensor(), -3)
+		d := c.Op("aten::add.Scalar", w.Tensor(), -3)
 		c.Backward([]*torch.Tensor{c.Mul(d, d)}, []*torch.Tensor{nil}, false)
 		opt.Step(c, nn.Params(m))
 		nn.ZeroGrads(m)

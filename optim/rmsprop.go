@@ -49,26 +49,26 @@ func (r *rmsprop) temporaries() int {
 
 func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
 	if r.WeightDecay != 0 {
-		g = c.AddOut(scratch[1], g, p, r.WeightDecay)
+		g = addOut(c, scratch[1], g, p, r.WeightDecay)
 	}
 	square := m.slots[0]
-	c.Addcmul_(c.MulScalar_(square, r.Alpha), g, g, 1-r.Alpha)
+	c.Op("aten::addcmul_", c.MulScalar_(square, r.Alpha), g, g, 1-r.Alpha)
 
 	denominator := scratch[0]
 	if r.Centered {
 		mean := m.slots[1]
 		c.Add_(c.MulScalar_(mean, r.Alpha), g, 1-r.Alpha)
-		c.Sqrt_(c.AddcmulOut(denominator, square, mean, mean, -1))
+		c.Op("aten::sqrt_", c.Op("aten::addcmul.out", square, mean, mean, -1., denominator))
 	} else {
-		c.SqrtOut(denominator, square)
+		c.Op("aten::sqrt.out", square, denominator)
 	}
 	c.AddScalar_(denominator, r.Eps)
 
 	if r.Momentum != 0 {
 		b := m.slots[len(m.slots)-1]
-		c.Addcdiv_(c.MulScalar_(b, r.Momentum), g, denominator, 1)
+		c.Op("aten::addcdiv_", c.MulScalar_(b, r.Momentum), g, denominator, 1)
 		c.Add_(p, b, -lr)
 	} else {
-		c.Addcdiv_(p, g, denominator, -lr)
+		c.Op("aten::addcdiv_", p, g, denominator, -lr)
 	}
 }

@@ -43,7 +43,7 @@ func (r *sgd) temporaries() int {
 func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
 	d := g
 	if r.WeightDecay != 0 {
-		d = c.AddOut(scratch[0], g, p, r.WeightDecay)
+		d = addOut(c, scratch[0], g, p, r.WeightDecay)
 	}
 	if r.Momentum != 0 {
 		b := m.slots[0]
@@ -53,7 +53,7 @@ func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*tor
 			c.Add_(c.MulScalar_(b, r.Momentum), d, 1-r.Dampening)
 		}
 		if r.Nesterov {
-			d = c.AddOut(scratch[0], d, b, r.Momentum)
+			d = addOut(c, scratch[0], d, b, r.Momentum)
 		} else {
 			d = b
 		}

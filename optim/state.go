@@ -22,6 +22,11 @@ type rule interface {
 	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64)
 }
 
+// addOut is out = a + alpha b.
+func addOut(c *torch.Ctx, out, a, b *torch.Tensor, alpha float64) *torch.Tensor {
+	return c.Op("aten::add.out", a, b, alpha, out)
+}
+
 // memory is the state kept for one parameter. It belongs to whoever steps that parameter.
 type memory struct {
 	steps int64           // updates so far, with the one that is running

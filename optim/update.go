@@ -138,7 +138,7 @@ func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
 			continue
 		}
 		bytes := u.c.Narrow(u.scratch, 0, int64(i)*n, n)
-		out[i] = u.c.Reshape(u.c.View(bytes, p.DType()), p.Shape()...)
+		out[i] = u.c.Reshape(u.c.Op("aten::view.dtype", bytes, p.DType()), p.Shape()...)
 	}
 	return out
 }

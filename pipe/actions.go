@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -264,7 +265,7 @@ func (r *run) readLoss(c *torch.Ctx, state *microBatch) {
 	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
 		state.loss = number(c, loss, r.lossType)
 	} else {
-		state.reading = c.Keep(c.ToHost(loss))
+		state.reading = c.Keep(engine.ToHost(c, loss))
 	}
 }
 

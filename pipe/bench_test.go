@@ -28,6 +28,6 @@ func (l *linear) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 type squares struct{}
 
 func (squares) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
-	return c.MSE(y, t, torch.ReduceMean)
+	return c.Op("aten::mse_loss", y, t, torch.ReduceMean)
 }
 func (squares) Reduction() torch.Reduction { return torch.ReduceMean }

@@ -201,12 +201,13 @@ func (m *randomNet) gap(k int) {
 		})
 	case 6: // likewise, of what is padded
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Reshape(c.Narrow(c.Pad(x, []int64{1, 1, 0, 0}, 0.5), 3, 1, 6), -1, 2, 6, 6)
+			return c.Reshape(c.Narrow(c.Op("aten::constant_pad_nd", x, []int64{1, 1, 0, 0}, 0.5), 3, 1,
+				6), -1, 2, 6, 6)
 		})
 	case 7: // likewise, of two uses
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			both := c.Cat([]*torch.Tensor{x, c.Tanh(x), c.Transpose(x, 2, 3)}, 3)
-			return c.Narrow(c.SiLU(both), 3, 5, 6)
+			return c.Narrow(c.Op("aten::silu", both), 3, 5, 6)
 		})
 	case 8: // of the elements of a tuple, of which one stands there twice
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -214,11 +215,12 @@ func (m *randomNet) gap(k int) {
 			return []*torch.Tensor{y, interleaved(c, xs[0]), y, xs[0]}
 		}))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.SiLU(xs[0]), part(c, xs[1]), c.Cat([]*torch.Tensor{xs[2], xs[3]}, 3)}
+			return []*torch.Tensor{c.Op("aten::silu", xs[0]), part(c, xs[1]), c.Cat([]*torch.Tensor{xs[2],
+				xs[3]}, 3)}
 		}))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.Add(c.Mul(c.SiLU(xs[0]), c.SiLU(xs[1])),
-				c.Narrow(c.SiLU(xs[2]), 3, 2, 6))}
+			return []*torch.Tensor{c.Add(c.Mul(c.Op("aten::silu", xs[0]), c.Op("aten::silu", xs[1])),
+				c.Narrow(c.Op("aten::silu", xs[2]), 3, 2, 6))}
 		}))
 	case 9, 10: // of a skip, and of its gradient; all in one layer or with others between
 		name := fmt.Sprintf("gaps%d", m.Len())
@@ -231,7 +233,7 @@ func (m *randomNet) gap(k int) {
 		for range 2*k - 17 {
 			pop := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				skip := c.Pop(name)
-				return c.Add(c.SiLU(c.Add(x, c.SiLU(skip))), part(c, skip))
+				return c.Add(c.Op("aten::silu", c.Add(x, c.Op("aten::silu", skip))), part(c, skip))
 			})
 			pop.Pops(name)
 			m.add(pop)

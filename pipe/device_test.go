@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
@@ -89,13 +90,13 @@ func besideCPU(t *testing.T, c *torch.Ctx, left, right []int64,
 }
 
 func tryProducts(t *testing.T, c *torch.Ctx) {
-	besideCPU(t, c, []int64{512, 512}, []int64{512, 512}, (*torch.Ctx).Mm)
+	besideCPU(t, c, []int64{512, 512}, []int64{512, 512}, (*torch.Ctx).Matmul)
 }
 
 func tryConvolutions(t *testing.T, c *torch.Ctx) {
 	besideCPU(t, c, []int64{4, 32, 28, 28}, []int64{64, 32, 3, 3},
 		func(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor {
-			return c.Conv2d(x, w, nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
+			return c.Op("penstock::conv2d", x, w, nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
 		})
 }
 
@@ -121,12 +122,12 @@ func tryDropout(t *testing.T, c *torch.Ctx) {
 
 func tryEvents(t *testing.T, c *torch.Ctx) {
 	x := c.Randn(1024, 1024)
-	c.Mm(x, x)
-	begin := c.Moment()
+	c.Op("aten::mm", x, x)
+	begin := engine.Now(c)
 	for range 10 {
-		c.Mm(x, x)
+		c.Op("aten::mm", x, x)
 	}
-	end := c.Moment()
+	end := engine.Now(c)
 	c.Synchronize()
 	defer begin.Free()
 	defer end.Free()

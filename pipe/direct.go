@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
@@ -21,7 +22,7 @@ type gpus struct {
 	copies func(torch.Device) stream.Stream
 }
 
-var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, torch.Device.NewStream}
+var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, engine.NewStream}
 
 // end is the number of a worker of a replica among the workers of all.
 func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }

@@ -291,7 +291,7 @@ func pack(c *torch.Ctx, p link.Parcel) (out packed) {
 			}
 			at.dtype, at.shape, at.bytes = v.Tensor.DType(), v.Tensor.Shape(), torch.Bytes(v.Tensor)
 			for d := range at.shape {
-				at.strides = append(at.strides, c.Call("aten::stride", "int", v.Tensor, d)[0].(int64))
+				at.strides = append(at.strides, c.Call("aten::stride.int", v.Tensor, d)[0].(int64))
 			}
 		}
 		out = append(out, values)
@@ -325,7 +325,7 @@ func (v packedValue) unpack(c *torch.Ctx) *torch.Tensor {
 			from, shape[d] = c.Narrow(from, int64(d), 0, 1), 1
 		}
 	}
-	out := c.Call("aten::empty_strided", "", shape, v.strides, v.dtype)[0].(*torch.Tensor)
+	out := c.Call("aten::empty_strided", shape, v.strides, v.dtype)[0].(*torch.Tensor)
 	c.Copy_(out, from)
-	return c.Call("aten::expand", "", out, v.shape)[0].(*torch.Tensor)
+	return c.Call("aten::expand", out, v.shape)[0].(*torch.Tensor)
 }

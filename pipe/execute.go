@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -131,12 +132,12 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		}
 		_ = torch.Try(w.leave) // the failure is known
 	}()
-	c.Device().OwnPeak() // from here on
-	base, begun := c.Moment(), time.Since(r.begun)
-	marks := []torch.Moment{base} // of the beginnings and ends of actions; a GPU knows them at the end
+	engine.OwnPeak(c.Device()) // from here on
+	base, begun := engine.Now(c), time.Since(r.begun)
+	marks := []engine.Moment{base} // of the beginnings and ends of actions; a GPU knows them at the end
 	mark := func() {
 		if r.record {
-			marks = append(marks, c.Moment())
+			marks = append(marks, engine.Now(c))
 		}
 	}
 	defer func() {

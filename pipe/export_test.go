@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
@@ -33,7 +34,7 @@ func (p *Pipe) WrapStreams(wrap func(stream.Stream) stream.Stream, given stream.
 		own[i], w.stream, w.given = w.stream, wrap(w.stream), given
 	}
 	p.copies.open = func(from, to int) stream.Stream {
-		s := p.workers[from].device.NewStream()
+		s := engine.NewStream(p.workers[from].device)
 		copies[[2]int{from, to}] = s
 		return wrap(s)
 	}

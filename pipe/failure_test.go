@@ -45,7 +45,10 @@ func TestFailureAtEveryPoint(t *testing.T) {
 		wants []string
 		is    error
 	}{
-		{"shapes that do not fit", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Mm(x, x) },
+		{"shapes that do not fit", func(c *nn.Ctx,
+			x *torch.Tensor) *torch.Tensor {
+			return c.Op("aten::mm", x, x)
+		},
 			[]string{"aten::mm(float32[", "shapes cannot be multiplied"}, nil},
 		{"panic", func(*nn.Ctx, *torch.Tensor) *torch.Tensor { panic("out of luck") },
 			[]string{"panic: out of luck"}, nil},

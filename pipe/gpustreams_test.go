@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
@@ -18,13 +19,13 @@ import (
 
 // leaky is a stream of a GPU on which the waits for one reason are left out.
 type leaky struct {
-	torch.Stream
+	engine.Stream
 	without stream.Reason // stream.Reasons for none
 }
 
 // leak wraps a stream of a GPU. That of a CPU stays.
 func leak(s stream.Stream, without stream.Reason) stream.Stream {
-	if gpu, ok := s.(torch.Stream); ok {
+	if gpu, ok := s.(engine.Stream); ok {
 		return leaky{gpu, without}
 	}
 	return s
@@ -76,9 +77,9 @@ func newSpinner(d torch.Device, seed uint64) *spinner {
 		s.from, s.into = s.c.Zeros(torch.Int64, rows, 2), s.c.Zeros(torch.Int64, rows, 2)
 		s.spin(nil)
 		s.c.Synchronize() // the first time the kernel is loaded
-		begun := s.c.Moment()
+		begun := engine.Now(s.c)
 		s.spin(nil)
-		ended := s.c.Moment()
+		ended := engine.Now(s.c)
 		s.c.Synchronize()
 		took := ended.Since(begun)
 		begun.Free()
@@ -96,11 +97,11 @@ func (s *spinner) spin(on stream.Stream) {
 		return
 	}
 	if on == nil {
-		on = s.c.Device().DefaultStream()
+		on = engine.DefaultStream(s.c.Device())
 	}
 	s.c.SetStream(on)
-	s.c.Call("aten::cumsum", "out", s.from, 0, nil, s.into)
-	s.c.SetStream(s.c.Device().DefaultStream())
+	s.c.Call("aten::cumsum.out", s.from, 0, nil, s.into)
+	s.c.SetStream(engine.DefaultStream(s.c.Device()))
 }
 
 // delay has the streams of a pipe be late before some of the actions, and the batch before each
@@ -116,7 +117,7 @@ func (s *spinner) delay(p *pipe.Pipe, without stream.Reason) delays {
 			own = append(own, w)
 		}
 		return w
-	}, leak(d.DefaultStream(), without))
+	}, leak(engine.DefaultStream(d), without))
 	p.Hold(func(worker, _ int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -87,7 +87,8 @@ func fewPositions() *nn.Sequential {
 		nn.NewConv2d(64, 80, nn.Square(3),
 			nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
 		nn.NewConv2d(96, 512, nn.Square(1),
-			nn.Conv2dConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(512, 10))
+			nn.Conv2dConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1),
+		nn.NewLinear(512, 10))
 }
 
 // problem is a model with its data.
@@ -213,7 +214,8 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
 				loss += float64(torch.Item[float32](l)) * weight
 				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.EmptyLike(l), weight)}, false)
+				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l),
+					weight)}, false)
 				row, microBatch = row+n, microBatch+1
 			}
 			if q.deferred {

@@ -170,7 +170,7 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 	}
 	c.NoGrad(func() {
 		switch {
-		case c.Equal(replica, value): // which waits for a GPU, once a step
+		case c.Call("aten::equal", replica, value)[0].(bool): // which waits for a GPU, once a step
 		case from == s.Device:
 			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
 		default:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -42,10 +43,6 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind, first bool) (chain
 		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
 		buffers.Take(nn.Buffers(p.model))
 		defer buffers.Restore()
-		var workers []int
-		for _, s := range p.stages {
-			workers = append(workers, s.worker)
-		}
 		c.Synchronize() // the default stream of a GPU measures, and then the stages' streams go on
 		p.idle()
 		defer p.idle()
@@ -64,7 +61,7 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind, first bool) (chain
 		config := profile.Config{
 			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.targets, 0),
+			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.targets, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
@@ -86,7 +83,7 @@ func (p *Pipe) idle() {
 	var done []torch.Device
 	for _, s := range p.stages {
 		if s.Here && s.Device.Kind != torch.KindCPU && !slices.Contains(done, s.Device) {
-			stream.End(stream.Host{}, s.Device.DefaultStream())
+			stream.End(stream.Host{}, engine.DefaultStream(s.Device))
 			done = append(done, s.Device)
 		}
 	}

@@ -55,7 +55,7 @@ func (p *Pipe) lost(err error) error {
 	if err == nil || g == nil {
 		return err
 	}
-	f := group.Failure{Rank: g.Rank(), Stage: -1, MicroBatch: -1, Message: err.Error()}
+	f := group.FailedError{Rank: g.Rank(), Stage: -1, MicroBatch: -1, Message: err.Error()}
 	var at *Error
 	if errors.As(err, &at) {
 		f.Stage, f.MicroBatch, f.Action, f.Message = at.Stage, at.MicroBatch, at.Direction.String(), at.text()

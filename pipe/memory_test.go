@@ -308,7 +308,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				defer r.Close()
 				if err := r.Backward(context.Background(),
-					onLast.Fill_(onLast.EmptyLike(r.Output()[0]), 0.1)); err != nil {
+					onLast.Fill_(onLast.Op("aten::empty_like", r.Output()[0]), 0.1)); err != nil {
 					return nil, nil, err
 				}
 				for _, d := range p.Devices() {
@@ -419,17 +419,6 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 			})
 		}
 	}
-}
-
-// counts is a layer that counts how often it is run.
-type counts struct {
-	nn.Base
-	n *int
-}
-
-func (l *counts) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	*l.n++
-	return c.MulScalar(x, 1)
 }
 
 // pace delays workers: to each it gives the actions that others must have begun, or be through,
@@ -639,7 +628,8 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	d := torchtest.Device(6)
 	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}),
 		nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
-		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
+		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)),
+		nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
 	p := started(t, model, pipe.Config{Balance: []int{4, 4}, Devices: []torch.Device{d, d}, Chunks: 3,
 		Checkpoint: pipe.ExceptLast})
 	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)

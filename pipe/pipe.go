@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/nn"
 	"penstock.example/plan"
@@ -157,8 +158,8 @@ func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []e
 	all := p.start(func(worker int, c *torch.Ctx) {
 		w := p.workers[worker]
 		defer func() { _ = torch.Try(w.leave) }() // the next operator fails as well
-		w.device.OwnPeak()                        // nothing waits for other devices from here on
-		defer func() { p.devices.raise(worker, w.device.OwnPeak()) }()
+		engine.OwnPeak(w.device)                  // nothing waits for other devices from here on
+		defer func() { p.devices.raise(worker, engine.OwnPeak(w.device)) }()
 		errs[worker] = ErrGoexit // overwritten unless f ends the goroutine
 		errs[worker] = recovered(c, func() error { return f(worker, c) })
 	})
@@ -390,7 +391,7 @@ func (p *Pipe) limit() {
 			continue
 		}
 		if b := p.cfg.Budget[i]; b > 0 {
-			p.unlimit = append(p.unlimit, s.Device.Restrict(b))
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, b))
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 				t.Errorf("%d micro-batches, output %v", run.MicroBatches(), run.Output()[0])
 			}
 			c.SetGrad(true)
-			loss := c.MSE(run.Output()[0], b.Target[0].Tensor, torch.ReduceSum)
+			loss := c.Op("aten::mse_loss", run.Output()[0], b.Target[0].Tensor, torch.ReduceSum)
 			if got := float64(torch.Item[float32](loss)); got-result.Loss > 1e-4 || result.Loss-got > 1e-4 {
 				t.Errorf("loss %v, Step says %v", got, result.Loss)
 			}
@@ -229,10 +229,11 @@ func TestNoChunk(t *testing.T) {
 				return []*torch.Tensor{xs[0], c.Tanh(xs[1]), xs[2], xs[3]}
 			}),
 				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-					y := c.Mul(c.Mm(xs[1], xs[0]), xs[2])
+					y := c.Mul(c.Op("aten::mm", xs[1], xs[0]), xs[2])
 					return []*torch.Tensor{xs[3], c.Add(y, c.To(xs[3], torch.Float32))}
 				}),
-				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }), nn.NewLinear(3, 3))
+				tuples(func(_ *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return xs[1:] }),
+				nn.NewLinear(3, 3))
 		}
 		want := q.check(t, 3)
 		for _, i := range []int{0, 1, 2} {

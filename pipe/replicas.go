@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/group"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/nn"
@@ -77,7 +76,7 @@ func (p *Pipe) connectProcesses() (err error) {
 		return nil
 	}
 	var own []int
-	each := group.MaxTag / 2 / len(p.stages)
+	each := link.MaxTag / 2 / len(p.stages)
 	for i, s := range p.stages {
 		own = append(own, p.cfg.rank(i, replica))
 		if count == 1 {
@@ -89,7 +88,7 @@ func (p *Pipe) connectProcesses() (err error) {
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
 		l, err := link.NewRemote(p.cfg.Group, ranks, values,
-			link.Tags{First: group.MaxTag/2 + i*each, Count: each})
+			link.Tags{First: link.MaxTag/2 + i*each, Count: each})
 		if err != nil {
 			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values,
 				count, err)
@@ -97,7 +96,7 @@ func (p *Pipe) connectProcesses() (err error) {
 		p.between = append(p.between, l)
 	}
 	if p.remote, err = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks,
-		link.Tags{Count: group.MaxTag / 2}); err != nil {
+		link.Tags{Count: link.MaxTag / 2}); err != nil {
 		return fmt.Errorf("pipe: %w", err)
 	}
 	return nil

@@ -183,7 +183,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 
 // meta is a tensor on libtorch's device without memory: a kind that no stage has.
 func meta(c *torch.Ctx, shape ...int64) *torch.Tensor {
-	return c.Call("aten::empty", "memory_format", shape, torch.Float32, nil, torch.Device{Kind: 14}, nil,
+	return c.Call("aten::empty.memory_format", shape, torch.Float32, nil, torch.Device{Kind: 14}, nil,
 		nil)[0].(*torch.Tensor)
 }
 

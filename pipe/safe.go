@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
@@ -97,7 +98,7 @@ func (r *run) ledger(worker int) *ledger {
 // note notes that an action has ended, before others are told.
 func (l *ledger) note(id int) {
 	g, a := l.r.graph, l.r.graph.Actions[id]
-	total := l.r.p.workers[l.worker].device.OwnPeak()
+	total := engine.OwnPeak(l.r.p.workers[l.worker].device)
 	if l.planned > 0 {
 		l.most = max(l.most, total)
 		return
@@ -121,7 +122,7 @@ func (l *ledger) note(id int) {
 // end ends the pass after the last action.
 func (l *ledger) end() {
 	p := l.r.p
-	p.devices.raise(l.worker, max(l.most, p.workers[l.worker].device.OwnPeak()))
+	p.devices.raise(l.worker, max(l.most, engine.OwnPeak(p.workers[l.worker].device)))
 }
 
 // storageBytes is the memory of the storages of tensors. A tensor may be nil.

@@ -322,7 +322,7 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 					if y := c.To(x, torch.Float32); sum == nil {
 						sum = y
 					} else {
-						sum = c.Mul(c.AddScalar(sum, 1), c.AddScalar(y, 1))
+						sum = c.Mul(c.Op("aten::add.Scalar", sum, 1), c.Op("aten::add.Scalar", y, 1))
 					}
 				}
 				return []*torch.Tensor{sum}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/stream"
@@ -141,7 +142,7 @@ func (r *replica) Transfer(moves []link.Move) error {
 				continue
 			}
 			r.queue(m.On.(*clocked), sends)
-			memory := h.InMemoryOrder(m.Tensor)
+			memory := engine.InMemoryOrder(h, m.Tensor)
 			if sends {
 				r.wire[m.Over] <- torch.Bytes(memory)
 				continue

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
@@ -211,8 +212,8 @@ func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 	if copies == nil {
 		if p.copies.open != nil {
 			copies = p.copies.open(pair[0], pair[1])
-		} else if copies = a.device.NewStream(); copies == (stream.Host{}) {
-			copies = b.device.NewStream()
+		} else if copies = engine.NewStream(a.device); copies == (stream.Host{}) {
+			copies = engine.NewStream(b.device)
 		}
 		if p.copies.of == nil {
 			p.copies.of = map[[2]int]stream.Stream{}
@@ -225,7 +226,7 @@ func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 // close closes the streams, when no copy goes on.
 func (s *copyStreams) close() {
 	for _, c := range s.of {
-		torch.CloseStream(c)
+		engine.CloseStream(c)
 	}
 }
 
@@ -257,8 +258,8 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	}
 	if queued {
 		route.Move(p.Ready,
-			each(func(i int, t *torch.Tensor) { here[i] = c.MemoryLike(t) }),
-			each(func(i int, t *torch.Tensor) { c.CopyOn(route.Copies, here[i], t) }), free)
+			each(func(i int, t *torch.Tensor) { here[i] = engine.MemoryLike(c, t) }),
+			each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }), free)
 	} else {
 		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })()
 	}
@@ -282,5 +283,5 @@ func (w *worker) caller() stream.Stream {
 	if w.given != nil {
 		return w.given
 	}
-	return w.device.DefaultStream()
+	return engine.DefaultStream(w.device)
 }

@@ -464,7 +464,7 @@ func (m *randomNet) grow(i, k int) {
 	case 32:
 		m.add(nn.NewFlatten(2, -1))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return append(xs[:1:1], c.Triu(c.Ones(torch.Bool, xs[0].Size(0), 2, 2), 1))
+			return append(xs[:1:1], c.Op("aten::triu", c.Ones(torch.Bool, xs[0].Size(0), 2, 2), 1))
 		}))
 		m.add(nn.NewSelfAttention(36, 4, nn.GivenMask))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {

@@ -126,7 +126,8 @@ func (q trial) plain(chunks int, seed uint64) record {
 			loss := nn.RunLoss(ctx, q.loss, model.ForwardTuple(ctx, cut(in)), cut(targets))
 			total += float64(torch.Item[float32](loss)) * weight
 			c.SetGrad(false)
-			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.EmptyLike(loss), weight)}, false)
+			c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss),
+				weight)}, false)
 			start += n
 		}
 		if q.deferred {

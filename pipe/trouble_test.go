@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -70,14 +71,14 @@ func (l *counting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	if !c.Grad() {
 		return y
 	}
-	return c.Attach([]*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
+	return engine.Attach(c.Ctx, []*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
 		halted{func() { l.fault.at(l.index, microBatch, "backward") }})[0]
 }
 
 // halted passes gradients on after it has done something.
 type halted struct{ first func() }
 
-func (h halted) Backward(_ *torch.Ctx, a *torch.Arrival) {
+func (h halted) Backward(_ *torch.Ctx, a *engine.Arrival) {
 	h.first()
 	a.InputGrads[0] = a.Grads[0]
 }

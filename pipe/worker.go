@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/system"
 	"penstock.example/torch"
@@ -31,7 +32,10 @@ type worker struct {
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
 	w := &worker{device: device, threads: threads, cores: cores, tag: tag,
 		jobs: make(chan func(*torch.Ctx), 16)}
-	if err := torch.Try(func() { w.stream, w.sums = device.NewStream(), device.NewStream() }); err != nil {
+	if err := torch.Try(func() {
+		w.stream, w.sums = engine.NewStream(device),
+			engine.NewStream(device)
+	}); err != nil {
 		return nil, err
 	}
 	ready := make(chan error)
@@ -66,7 +70,7 @@ func (w *worker) serve(ready chan<- error) {
 		err = system.PinThread(w.cores)
 	}
 	if err == nil {
-		err = torch.Try(c.PrepareProducts)
+		err = torch.Try(func() { engine.PrepareProducts(c) })
 	}
 	if ready != nil {
 		ready <- err
@@ -92,8 +96,8 @@ func (w *worker) stop() {
 }
 
 func (w *worker) closeStreams() {
-	torch.CloseStream(w.stream)
-	torch.CloseStream(w.sums)
+	engine.CloseStream(w.stream)
+	engine.CloseStream(w.sums)
 }
 
 // tags counts pipes. Every pipe has a tag of its own, which the threads of its workers have.

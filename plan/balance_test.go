@@ -53,7 +53,6 @@ func TestPartition(t *testing.T) {
 		{"a free layer between goes to the earlier stage", []float64{4, 0, 4}, 2, []int{2, 1}},
 		{"costs at the top of the range", equal(4, math.MaxFloat64), 2, []int{2, 2}},
 		{"costs at the bottom of the range", equal(4, math.SmallestNonzeroFloat64), 2, []int{2, 2}},
-		{"bytes: exact beyond what 32 bits hold", []float64{1 << 45, 1<<45 + 1, 1, 1 << 45}, 2, []int{2, 2}},
 	}
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {

@@ -33,9 +33,9 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 			t.Fatal(err)
 		}
 		program = program.Without(func(schedule.Action) bool { return true })
-		if want, _, err := p.links(c).Predict(program, durations(times)); err != nil || int64(want) != took {
+		if want, err := p.links(c).Simulate(program, durations(times)); err != nil || int64(want.Makespan()) != took {
 			t.Fatalf("%s v=%d m=%d %v: %d ns, package schedule says %d (%v)", s.Name, v, chunks, c, took,
-				want, err)
+				want.Makespan(), err)
 		}
 		if floor := p.floor(); floor > took {
 			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took,

@@ -18,7 +18,7 @@ func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("plan: the plan has no program")
 	}
-	if err := schedule.Check(p.Program, schedule.Limits{}); err != nil {
+	if err := schedule.Check(p.Program); err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
 	if p.Program.Phase != schedule.Whole {

@@ -20,7 +20,7 @@ import (
 //     2 2 2 2 2 2 2 1.
 //
 // Costs are first rounded to multiples of a power of two, so that equal stages are equal: whole
-// numbers are exact while the largest times the number of layers is below 2^50. It takes O(n·L·w)
+// numbers are exact while the largest times the number of layers is below 2^29. It takes O(n·L·w)
 // time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap as
 // the answer.
 //
@@ -93,7 +93,7 @@ func (t *stageTerms) cost(start, end int) amounts {
 	return sum
 }
 
-// cutter finds the best cut in whole numbers, which a float64 holds exactly.
+// cutter finds the best cut in whole numbers, whose sum of squares a uint64 holds.
 //
 // A stage costs at least the sum of its layers, so a bound of the bottleneck limits its length. Within
 // it dynamic programming tries every stage, from the last layer back. A first pass finds the least
@@ -142,14 +142,14 @@ func (c *cutter) take(t *stageTerms) {
 
 // cell is the best cut of the layers from some one on into the last stages.
 type cell struct {
-	value uint128 // the bottleneck, or the sum of squares
-	end   int     // of the first of these stages; 0 if there is no cut
+	value uint64 // the bottleneck, or the sum of squares
+	end   int    // of the first of these stages; 0 if there is no cut
 }
 
 // pass returns the best cut into stages of at most bound; of no counts if there is none. join makes
 // the value of a cut from the cost of its first stage and the value of the rest.
-func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint128) (counts []int,
-	value uint128) {
+func (c *cutter) pass(bound float64, join func(cost uint64, rest uint64) uint64) (counts []int,
+	value uint64) {
 	n := len(c.stages)
 	table := make([][]cell, n+1)
 	table[n] = make([]cell, c.layers+1)
@@ -179,7 +179,7 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint12
 				if rest.end == 0 || cost > bound {
 					continue
 				}
-				if v := join(uint64(cost), rest.value); row[start].end == 0 || !row[start].value.less(v) {
+				if v := join(uint64(cost), rest.value); row[start].end == 0 || v <= row[start].value {
 					row[start] = cell{v, end} // ends ascend
 				}
 			}
@@ -187,7 +187,7 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint128) uint12
 		table[s] = row
 	}
 	if table[0][0].end == 0 {
-		return nil, uint128{}
+		return nil, 0
 	}
 	for s, at := 0, 0; s < n; s++ {
 		end := table[s][at].end
@@ -219,18 +219,18 @@ func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 			"a larger unit")
 	}
 	_, exponent := math.Frexp(largest)
-	c := &cutter{layers: layers, stages: stages, unit: 52 - bits.Len(uint(count/len(stages))) - exponent}
+	c := &cutter{layers: layers, stages: stages, unit: 31 - bits.Len(uint(count/len(stages))) - exponent}
 	c.take(stages[0])
 	bound := math.Ceil(c.sums[layers] / float64(len(stages)))
-	var bottleneck uint128
+	var bottleneck uint64
 	var counts []int
 	for ; counts == nil; bound += max(1, math.Floor(bound/4)) {
-		counts, bottleneck = c.pass(bound, func(cost uint64, rest uint128) uint128 {
-			return uint128{0, max(cost, rest.low)}
+		counts, bottleneck = c.pass(bound, func(cost uint64, rest uint64) uint64 {
+			return max(cost, rest)
 		})
 	}
-	counts, _ = c.pass(float64(bottleneck.low), func(cost uint64, rest uint128) uint128 {
-		return square(cost).plus(rest)
+	counts, _ = c.pass(float64(bottleneck), func(cost uint64, rest uint64) uint64 {
+		return cost*cost + rest
 	})
 	return counts, costsOf(stages, counts), nil
 }
@@ -243,18 +243,3 @@ func costsOf(stages []*stageTerms, counts []int) (costs []amounts) {
 	}
 	return costs
 }
-
-// uint128 holds a sum of squares.
-type uint128 struct{ high, low uint64 }
-
-func square(x uint64) uint128 {
-	high, low := bits.Mul64(x, x)
-	return uint128{high, low}
-}
-
-func (a uint128) plus(b uint128) uint128 {
-	low, carry := bits.Add64(a.low, b.low, 0)
-	return uint128{a.high + b.high + carry, low}
-}
-
-func (a uint128) less(b uint128) bool { return a.high < b.high || a.high == b.high && a.low < b.low }

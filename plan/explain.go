@@ -129,7 +129,7 @@ func taken(plan *Candidate, c remat.Chain) (took, held []float64) {
 	took, held = make([]float64, len(c.Layers)), make([]float64, len(c.Layers))
 	first := 0
 	for s, n := range plan.Balance {
-		most := schedule.InFlight(plan.Planned.Program, nil)[plan.Planned.Stages[s].Device]
+		most := schedule.InFlight(plan.Planned.Program)[plan.Planned.Stages[s].Device]
 		part := min(1, float64(most)/float64(plan.MicroBatches))
 		for u := first; u < first+n; u++ {
 			held[u] = 2 * float64(c.Layers[u].WeightGradient)

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -49,8 +50,8 @@ func problem(t *rapid.T) plan.Problem {
 	devices := rapid.IntRange(1, stages).Draw(t, "devices")
 	p.Schedule = rapid.SampledFrom([]schedule.Generator{nil, schedule.GPipe}).Draw(t, "schedule")
 	if devices == stages && rapid.Bool().Draw(t, "1F1B") {
-		p.Schedule = rapid.SampledFrom([]schedule.Generator{schedule.OneFOneB, schedule.ZeroBubbleH1,
-			schedule.ZeroBubbleH2}).Draw(t, "other schedule")
+		other, _ := schedule.Named(rapid.SampledFrom([]string{"1f1b", "zb-h1", "zb-h2"}).Draw(t, "other schedule"))
+		p.Schedule = other.Generate
 	}
 	for i := range devices {
 		p.Devices = append(p.Devices, plan.ProblemDevice{Name: fmt.Sprint("cpu:", i),
@@ -98,4 +99,13 @@ func problem(t *rapid.T) plan.Problem {
 		p.Skips = []plan.Skip{{From: 0, To: 2}}
 	}
 	return p
+}
+
+// stepOf is the predicted duration of a step.
+func stepOf(t interface{ Fatal(...any) }, p *plan.Plan) time.Duration {
+	line, _, err := p.Timeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line.Makespan()
 }

@@ -1,12 +1,5 @@
 package plan
 
-import (
-	"slices"
-
-	"penstock.example/remat"
-	"penstock.example/schedule"
-)
-
 // sharesMemory reports whether units share memory with others. Then only the bytes that they save
 // are certain.
 func (p *space) sharesMemory() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
@@ -77,24 +70,12 @@ func leastBytesOf(list []needs, state int) int64 {
 // do not help. found is false if no unit is known to be too large; nothing is planned for this.
 func (m Costs) Oversized(machine Machine, wishes Options) (unit int, bytes int64, found bool) {
 	limit := machine.Largest(wishes.Limit)
-	list, err := wishes.named()
-	if err != nil || limit == 0 {
-		return 0, 0, false
-	}
-	chains := []remat.Chain{m.Chain}
-	if slices.ContainsFunc(list, func(s schedule.Schedule) bool { return s.Split }) {
-		chains = append(chains, m.Chain.InParts())
-	}
+	p := &space{chain: m.Chain, held: m.Held}
+	p.passes()
 	for u := range m.Chain.Layers {
-		least := int64(none)
-		for _, c := range chains {
-			p := &space{chain: c, held: m.Held}
-			p.passes()
-			var n needs
-			n.addUnit(p, u, u)
-			least = min(least, leastBytesOf([]needs{n}, wishes.State))
-		}
-		if least > max(limit, bytes) {
+		var n needs
+		n.addUnit(p, u, u)
+		if least := leastBytesOf([]needs{n}, wishes.State); limit > 0 && least > max(limit, bytes) {
 			unit, bytes, found = u, least, true
 		}
 	}

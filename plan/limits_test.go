@@ -61,7 +61,7 @@ func TestMoreBytesAreNotSlower(t *testing.T) {
 			for _, s := range found.Stages {
 				recomputed += s.Recomputed()
 			}
-			if now := found.Step(); before > 0 && now > before {
+			if now := stepOf(t, found); before > 0 && now > before {
 				t.Fatalf("a step takes %v within %d bytes, and %v within fewer:\n%v", now, limit, before,
 					found)
 			} else if before = now; recomputed == 0 {

@@ -176,10 +176,7 @@ type inFlight struct {
 }
 
 // left is the memory that the first part of a unit's backward leaves to the second.
-type left struct {
-	blocks        []*block
-	peak, weights int64
-}
+type left struct{ bytes, peak, weights int64 }
 
 // notePeak notes temporary bytes in addition to live ones.
 func (r *micro) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
@@ -223,10 +220,8 @@ func (r *micro) do(a schedule.Action) {
 		r.sendGradients(m, a)
 	case schedule.BackwardWeight:
 		for _, l := range m.left {
-			before := r.live
-			r.drop(l.blocks)
-			r.most = max(r.most, before+l.peak+heldElsewhere(l.blocks, nil))
-			r.live += l.weights
+			r.notePeak(l.peak)
+			r.live += l.weights - l.bytes
 		}
 		m.left = nil
 	}
@@ -528,39 +523,17 @@ func (r *micro) unitBackward(m *inFlight, i int) {
 	m.grads[i] = blocksOf(b.Gradients, i, i+1, m.grads[i+1])
 	r.hold(m.grads[i])
 	r.live += u.Weights
-	stays := slices.Concat(m.inputs[i], m.grads[i], r.left(m, b, i, u))
+	if m.kind >= remat.MakesLater {
+		m.left = append(m.left, left{u.Left, u.LeftPeak, u.LeftWeights})
+		r.live += u.Left
+	}
+	stays := slices.Concat(m.inputs[i], m.grads[i])
 	gone := append(append([]*block(nil), m.inputs[i+1]...), m.grads[i+1]...)
 	r.drop(gone)
 	r.drop(m.saved[i : i+1])
 	m.inputs[i+1], m.inGraph[i+1], m.saved[i], m.grads[i+1] = nil, false, nil, nil
 	r.most = max(r.most, before+u.Peak+heldElsewhere(gone, stays))
 	r.dropInput(m, i)
-}
-
-// left holds the memory that the first part of a unit's backward leaves to the second.
-func (r *micro) left(m *inFlight, b *remat.BackwardBytes, i int, u *remat.UnitBackward) []*block {
-	if m.kind < remat.MakesLater {
-		return nil
-	}
-	l := left{peak: u.LeftPeak, weights: u.LeftWeights, blocks: []*block{{bytes: u.Left}}}
-	find := func(at [][]int, list [][]*block, wanted []int) {
-		for _, id := range wanted {
-		search:
-			for _, boundary := range []int{i, i + 1} {
-				for k, found := range at[boundary] {
-					if found == id && list[boundary] != nil && list[boundary][k] != nil {
-						l.blocks = append(l.blocks, list[boundary][k])
-						break search
-					}
-				}
-			}
-		}
-	}
-	find(m.fp.Inputs.At, m.inputs, u.LeftInputs)
-	find(b.Gradients.At, m.grads, u.LeftGradients)
-	r.hold(l.blocks)
-	m.left = append(m.left, l)
-	return l.blocks
 }
 
 // heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/schedule"
 )
 
@@ -97,19 +96,18 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 			lightest, out.Short = known.step, o.short
 		}
 	}
-	at := -1
-	for i, o := range out.Schedules {
+	for _, o := range out.Schedules {
 		out.LowerBound = min(out.LowerBound, o.LowerBound)
 		if p := o.Plan; p != nil && (out.Best == nil || cmp.Or(cmp.Compare(p.Step, out.Best.Step),
 			cmp.Compare(slices.Max(p.Peaks), slices.Max(out.Best.Peaks))) < 0) {
-			out.Best, at = p, i
+			out.Best = p
 		}
 	}
 	if out.Best == nil {
 		out.LowerBound = 0
 		return out, nil
 	}
-	out.Short, out.Schedules[at].Lost = nil, "" // its time without limits is no reason against the best
+	out.Short = nil
 	out.Proved = out.LowerBound == out.Best.Step
 	return out, nil
 }
@@ -121,7 +119,7 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 	for i, s := range list {
 		order = append(order, i)
 		if p, err := s.Program(2, 0, schedule.Config{MicroBatches: 8}); err == nil {
-			most[i] = int(slices.Max(schedule.InFlight(p, nil))) / s.Usual()
+			most[i] = slices.Max(schedule.InFlight(p)) / s.Usual()
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return most[a] - most[b] })
@@ -191,10 +189,7 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 		return out, found{}, err
 	}
 	out.Plan, out.LowerBound = plan, min(plan.Step, time.Duration(bound))
-	if best.limited {
-		out.Lost, err = best.without(ctx, known.cut)
-	}
-	return out, known, err
+	return out, known, nil
 }
 
 // plan plans a cut as a whole and simulates its program.
@@ -227,30 +222,6 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 		}
 	}
 	return out, nil
-}
-
-// without says which device would exceed its limit most if nothing of a plan were recomputed, and how
-// long the step would be.
-func (p *space) without(ctx context.Context, c cut) (string, error) {
-	problem := p.problem(c)
-	for w := range problem.Devices {
-		problem.Devices[w].Limit = 0
-	}
-	free, err := Solve(ctx, problem)
-	if err != nil {
-		return "", err
-	}
-	at, most := -1, 1.0
-	for w, d := range free.Devices {
-		if limit := p.workers[w].bytes; limit > 0 && float64(d.Peak)/float64(limit) > most {
-			at, most = w, float64(d.Peak)/float64(limit)
-		}
-	}
-	if at < 0 {
-		return "", nil
-	}
-	return fmt.Sprintf("bytes: %s would take %s of %s, and the step %v", free.Devices[at].Name,
-		arg.Size(free.Devices[at].Peak), arg.Bytes(p.workers[at].bytes), time.Duration(p.plain(c)).Round(time.Microsecond)), nil
 }
 
 // spaces returns the spaces of a schedule, or why it has none.

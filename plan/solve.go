@@ -109,7 +109,7 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 	})
 	if err == nil {
 		recomputeLate(program, func(stage int) bool { return p.Stages[stage].Policy == Optimal })
-		err = schedule.Check(program, schedule.Limits{})
+		err = schedule.Check(program)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)

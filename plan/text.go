@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +28,7 @@ import (
 //	program whole stages=2 micro-batches=4
 //	worker 0: ...
 //
-// Times are microseconds of a forward, a recomputation and a backward. A name that is no plain word
-// is quoted, with \x20 for a blank.
+// Times are microseconds of a forward, a recomputation and a backward. Names are escaped as in a URL.
 func (p *Plan) String() string {
 	var b strings.Builder
 	for _, d := range p.Devices {
@@ -66,25 +66,8 @@ func (m MicroBatch) equal(o MicroBatch) bool {
 		m.Backward == o.Backward
 }
 
-// nameWord is a name as one word.
-func nameWord(name string) string {
-	if plain := strconv.QuoteToASCII(name); plain != `"`+name+`"` || len(strings.Fields(name)) != 1 {
-		return strings.ReplaceAll(plain, " ", `\x20`)
-	}
-	return name
-}
-
-// parseName reads what nameWord writes.
-func parseName(word string) (string, error) {
-	if !strings.HasPrefix(word, `"`) {
-		return word, nil
-	}
-	name, err := strconv.Unquote(word)
-	if err != nil {
-		return "", fmt.Errorf("the name %s; want a word, or one in quotes as in \"device\\x200\"", word)
-	}
-	return name, nil
-}
+// nameWord is a name as one word, which url.PathUnescape reads.
+func nameWord(name string) string { return strings.ReplaceAll(url.PathEscape(name), "%2F", "/") }
 
 // field is a word name=value of the text form. It is left out if the value is zero.
 type field struct {
@@ -145,7 +128,7 @@ func (f field) read(word string) (err error) {
 			err = fmt.Errorf("%q is no number of microseconds", word)
 		}
 	case *string:
-		*in, err = parseName(word)
+		*in, err = url.PathUnescape(word)
 	case *[]int:
 		for part := range strings.SplitSeq(word, ",") {
 			n, bad := strconv.Atoi(part)
@@ -211,7 +194,7 @@ func (p *Plan) parseLine(words []string) (err error) {
 		return nil
 	case words[0] == "device" && len(words) > 1:
 		d := DevicePlan{}
-		if d.Name, err = parseName(words[1]); err == nil {
+		if d.Name, err = url.PathUnescape(words[1]); err == nil {
 			err = readFields(d.fields(), words[2:])
 		}
 		p.Devices = append(p.Devices, d)

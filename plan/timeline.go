@@ -7,17 +7,6 @@ import (
 	"penstock.example/schedule"
 )
 
-// Step is the predicted duration of a step, as for [Plan.Timeline]. It is 0 unless all stages have
-// predictions.
-func (p *Plan) Step() time.Duration {
-	duration, predicted := p.durations()
-	if !predicted {
-		return 0
-	}
-	step, _, _ := schedule.Links{}.Predict(p.Program, duration)
-	return step
-}
-
 // Timeline is the predicted timeline of a step, of the program with the predicted times of its actions,
 // where transfers take no time, with bytes ([Plan.Hold]). predicted is false unless all stages have
 // predictions: then every action takes one unit.

@@ -358,7 +358,7 @@ func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 		return !out.recomputes(a.Stage,
 			a.MicroBatch)
 	})
-	if err := schedule.Check(out.Program, schedule.Limits{}); err != nil {
+	if err := schedule.Check(out.Program); err != nil {
 		return nil, 0, nil, fmt.Errorf("plan: %w", err)
 	}
 	out.predictPeaks()

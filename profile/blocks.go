@@ -57,7 +57,6 @@ func (b *blocks) bytesOf(list []int) (bytes int64) {
 type elements struct {
 	tuple  int
 	places []int // of skips at the boundary
-	stash  []int // the unit that stashes each
 	pops   []int // the number of each
 	ties   []int // of the segment
 }
@@ -77,8 +76,7 @@ func (w *sweep) elements(st *stage, boundary int) elements {
 			to, _ = slices.BinarySearch(r.pops, st.last)
 		}
 		if to > from {
-			out.places, out.stash = append(out.places, place), append(out.stash, r.stash)
-			out.pops = append(out.pops, to-from)
+			out.places, out.pops = append(out.places, place), append(out.pops, to-from)
 		}
 		place++
 	}
@@ -118,43 +116,17 @@ type gradients struct {
 	ties  map[int]*torch.Tensor // by tie
 }
 
-func (w *sweep) takeGradients(kind remat.BackwardKind, boundary int) (g gradients) {
+// gradients are those at a boundary. The execution keeps them.
+func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 	e := &w.back[kind]
 	g.xs, g.skips = e.TakeGrads(boundary)
+	e.GiveGrads(boundary, g.xs, g.skips)
 	g.ties = map[int]*torch.Tensor{}
 	for _, k := range w.s.Tied(boundary) {
 		g.ties[k] = e.TakeTie(k)
+		e.GiveTie(k, g.ties[k])
 	}
 	return g
-}
-
-func (w *sweep) giveGradients(kind remat.BackwardKind, boundary int, g gradients) {
-	e := &w.back[kind]
-	e.GiveGrads(boundary, g.xs, g.skips)
-	for k, t := range g.ties {
-		e.GiveTie(k, t)
-	}
-}
-
-// gradients are those at a boundary. The execution keeps them.
-func (w *sweep) gradients(kind remat.BackwardKind, boundary int) gradients {
-	g := w.takeGradients(kind, boundary)
-	w.giveGradients(kind, boundary, g)
-	return g
-}
-
-// mapped makes a tensor of each gradient.
-func (g gradients) mapped(f func(t *torch.Tensor) *torch.Tensor) (out gradients) {
-	out.xs, out.ties = mapped(g.xs, f), map[int]*torch.Tensor{}
-	for _, list := range g.skips {
-		out.skips = append(out.skips, mapped(list, f))
-	}
-	for k, t := range g.ties {
-		if out.ties[k] = nil; t != nil {
-			out.ties[k] = f(t)
-		}
-	}
-	return out
 }
 
 // all is the gradients, in no order.

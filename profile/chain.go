@@ -52,8 +52,9 @@ func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards f
 func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
 	chains []Chain, err error) {
 	units := p.cut(&s.found)
-	if p.Loss != nil && p.LossUnit {
-		units[len(units)-1] = append(units[len(units)-1], 1)
+	last := len(units) - 1
+	if p.Loss != nil {
+		units[last] = append(units[last], 1)
 	}
 	w, err := p.newSweep(units)
 	if err != nil {
@@ -67,29 +68,44 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards
 	if err := w.forwards(); err != nil {
 		return nil, err
 	}
-	var loss remat.Loss
-	whole := p.s
-	if p.Loss != nil && !p.LossUnit {
-		if loss, err = p.lossOp(w.in, s.times); err != nil {
-			return nil, err
-		}
-		p.s = whole
-	}
 	w.in.free()
 	p.begin(backwards)
 	if err := w.backwards(); err != nil {
 		return nil, err
 	}
+	var loss *remat.Loss
+	if p.Loss != nil && !p.LossUnit {
+		loss = w.loss(s.times)
+		units[last] = units[last][:len(units[last])-1]
+	}
 	for i, st := range w.stages {
 		chain := Chain{Units: units[i], Footprint: w.footprint(st)}
-		if i == len(w.stages)-1 {
-			chain.Footprint.AtOnce, chain.Footprint.LossTmp = p.Loss != nil && !p.LossUnit, loss.Tmp
-			chain.Loss = loss
+		if i == last && loss != nil {
+			chain.Footprint.AtOnce, chain.Footprint.LossTmp, chain.Loss = true, loss.Tmp, *loss
 		}
 		w.assemble(&chain, st, s)
 		chains = append(chains, chain)
 	}
 	return chains, nil
+}
+
+// loss makes the loss, which is the last unit, forward and backward at once, and leaves it out of
+// the units.
+func (w *sweep) loss(times []unitTimes) *remat.Loss {
+	st := w.stages[len(w.stages)-1]
+	st.last--
+	u, at := &w.units[st.last], st.last-st.first
+	made := st.grads[remat.Makes]
+	seed := made.bytesOf(made.At[at+1])
+	out := &remat.Loss{Tmp: max(slices.Max(u.bytes.Save[:]), u.saved+seed+u.backs[remat.Makes].Peak) -
+		made.fresh(at, at+1)}
+	if times != nil {
+		out.Backward = micros(times[w.model:], forward) + micros(times[w.model:], firstBackward)
+	}
+	for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
+		b.At = b.At[:at+1]
+	}
+	return out
 }
 
 // assemble makes the views of a stage's footprint.
@@ -122,14 +138,14 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 		}
 		out.Spread = append(out.Spread, max(spread(timesOf(times, forwardNoGrad)...),
 			spread(timesOf(times, forward)...), spread(timesOf(times, firstBackward)...)))
-		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left, Share: u.share}
+		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left}
 		second := micros(times, secondPart)
-		if both := micros(times, firstPart) + second; both > 0 { // unless Config.Known has no parts
+		if both := micros(times, firstPart) + second; both > 0 {
 			left.Share, left.Longer = second/both, max(both-micros(times, laterBackward), 0)
 		}
 		deferred = append(deferred, left)
 	}
-	out.Chain = f.Chain(out.UnitTimes, out.Loss.Backward, out.Prologue, remat.Makes)
+	out.Chain = f.Chain(out.UnitTimes, out.Chain.Loss.Backward, out.Prologue, remat.Makes)
 	if out.Timing = (Timing{spread(all...), s.devices}); w.Split {
 		out.Deferred = deferred
 	}
@@ -166,14 +182,13 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	return out
 }
 
-// mostUnits is the most units that a model is cut into. Beyond it cuts inside of skip connections
-// are given up first.
+// mostUnits is the most units that a model is cut into.
 const mostUnits = 400
 
 // cut returns the units of each stage, as numbers of layers.
 func (p *prober) cut(f *found) (units [][]int) {
 	joined := f.joined(p.layers[:p.model])
-	coarsen(joined, p.routes, max(mostUnits-len(p.Balance), 1))
+	coarsen(joined, max(mostUnits-len(p.Balance), 1))
 	first := 0
 	for stage, n := range p.Balance {
 		units = append(units, nil)
@@ -188,8 +203,8 @@ func (p *prober) cut(f *found) (units [][]int) {
 	return units
 }
 
-// segment cuts a part of the model.
-func (p *prober) segment(first, last int, units []int) (*segment.Segment, error) {
-	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, First: first, Last: last,
-		Units: units, InputGrad: p.inputGrad, Overwrite: p.overwrite})
+// segment cuts the first layers into units.
+func (p *prober) segment(units []int) (*segment.Segment, error) {
+	return segment.New(segment.Config{Layers: p.layers, Routes: p.routes, Last: sum(units),
+		Units: units, InputGrad: p.InputGrad, Overwrite: p.overwrite})
 }

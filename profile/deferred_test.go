@@ -105,11 +105,11 @@ func TestBothPartsAreTimed(t *testing.T) {
 	if parts := chain.InParts(); parts.Layers[0].Backward != 2*chain.Layers[0].Backward {
 		t.Errorf("in parts %+v of %+v", parts.Layers, chain.Layers)
 	}
-	// a profile of the layers without parts has none of their times
+	// a profile of the layers without parts has none of their times, and is not used
 	known := measured(t, model, profile.Config{Repeats: 2, Clock: clock.read, InputGrad: true}, vectors(c))
 	config.Known = &known
 	for _, d := range measured(t, model, config, vectors(c)).Chains[0].Deferred {
-		if d.Longer != 0 || !near(d.Share, 0.5) {
+		if !near(d.Share, 0.5) || !near(d.Longer, 1000) {
 			t.Errorf("of known times: %+v", d)
 		}
 	}

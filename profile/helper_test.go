@@ -95,7 +95,9 @@ var networks = []struct {
 		add := func() nn.Layer {
 			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return []*torch.Tensor{c.Add(xs[0], xs[1])} })
 		}
-		halves := do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return c.Split(xs[0], 8, 1) })
+		halves := do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return c.Call("aten::split.Tensor", xs[0], 8, 1)[0].([]*torch.Tensor)
+		})
 		return nn.NewSequential(nn.NewLinear(16, 16), pair(), swap(), add(), halves, swap(), add(),
 			nn.NewLinear(8, 2))
 	}, vectors},

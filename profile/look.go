@@ -11,24 +11,22 @@ import (
 
 // found is the result of one run of each layer. The tensors of its flows are freed.
 type found struct {
-	input     int64    // bytes of the sample
-	in, out   [][]flow // by layer, distinct
+	at        [][]flow // by boundary: the tuple, and then skips by place
+	tuples    []int    // by boundary: elements of the tuple
 	saved     []int64  // by layer: bytes that it saves, without its input and its output
 	held      []int64  // by layer, the loss too: bytes that a forward with gradients leaves
 	overwrote []bool   // by layer, the loss too: it overwrote its input
-	blocks    []*block
-	skips     map[nn.SkipKey]flow // stashed for another layer
+	blocks    []*block // of outputs
 
 	copied  int64   // bytes of transfers that were timed
 	seconds float64 // of these
 }
 
-// flow is a tensor that goes from layer to layer: a copy of an output of the layer before. An
-// element of a tuple that stands there twice is the same flow twice.
+// flow is a tensor that goes from layer to layer: a copy of an output of the layer before.
 type flow struct {
 	t     *torch.Tensor // kept; nil for a skip that is absent
 	grad  bool          // its gradient goes back
-	bytes int64         // of a transfer
+	bytes int64         // of a transfer; 0 for an element of a tuple that stands there again
 	block *block        // of the original
 }
 
@@ -47,9 +45,9 @@ const nobody = -1
 // lookEach measures every layer as a unit of its own. It is what all chains and balances are
 // derived from.
 func (p *prober) lookEach(of string, sample []*torch.Tensor) (s looked, err error) {
-	s.of, p.overwrite, s.found.skips = of, true, map[nn.SkipKey]flow{}
+	s.of, p.overwrite = of, true
 	defer func() { p.overwrite = false }()
-	if p.s, err = p.segment(0, len(p.layers), slices.Repeat([]int{1}, len(p.layers))); err != nil {
+	if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
 		return s, err
 	}
 	if err := p.look(&s.found, sample); err != nil || p.BytesOnly {
@@ -63,18 +61,19 @@ func (p *prober) lookEach(of string, sample []*torch.Tensor) (s looked, err erro
 // look runs each layer once with gradients, and finds the memory held until its backward.
 func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	l := &scan{prober: p, f: f}
-	defer l.free()
+	defer func() {
+		for _, f := range slices.Concat(l.in, l.out) {
+			f.t.Free()
+		}
+	}()
 	err := attempt(theSample, func() error {
 		defer p.c.Close()
-		// The first stage of a pipe holds the batch in any case.
-		owned := &block{creator: nobody, saver: nobody}
+		held := &block{creator: nobody, saver: nobody} // by the first stage of a pipe, in any case
 		for i, x := range sample {
-			l.xs = append(l.xs, l.copied(x, sample[:i], l.xs, owned))
-			l.xs[i].grad = p.InputGrad && x.DType().IsFloat()
+			l.out = append(l.out, l.copied(x, sample[:i], held))
+			l.out[i].grad = p.InputGrad && x.DType().IsFloat()
 		}
-		for _, x := range distinct(l.xs) {
-			f.input += x.bytes
-		}
+		l.arrive(len(sample))
 		return nil
 	})
 	for i, layer := range p.layers {
@@ -99,18 +98,17 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 	return err
 }
 
-// scan is the state of look.
+// scan is the state of look: the input of the next layer, and its output as far as it is copied.
 type scan struct {
 	*prober
-	f               *found
-	xs, skips       []flow // the input of the next layer: the tuple, and the skips by place at the boundary
-	next, nextSkips []flow // its output, as far as it is copied
+	f       *found
+	in, out []flow
 }
 
-func (l *scan) free() {
-	for _, f := range slices.Concat(l.xs, l.skips, l.next, l.nextSkips) {
-		f.t.Free()
-	}
+// arrive makes the output with its tuple of so many elements the input of the next layer.
+func (l *scan) arrive(tuple int) {
+	l.f.at, l.f.tuples = append(l.f.at, l.out), append(l.f.tuples, tuple)
+	l.in, l.out = l.out, nil
 }
 
 // owned frees a kept tensor after the unit, if it is still there.
@@ -119,68 +117,60 @@ func (p *prober) owned(t *torch.Tensor) *torch.Tensor {
 	return t
 }
 
-// copied copies a tensor, as a transfer between stages does. An element that occurs twice shares
-// its copy.
-func (p *prober) copied(t *torch.Tensor, earlier []*torch.Tensor, copies []flow, b *block) flow {
+// copied copies a tensor, as a transfer between stages does. A tensor that is one of the first
+// elements of the output shares their copy.
+func (l *scan) copied(t *torch.Tensor, earlier []*torch.Tensor, b *block) (f flow) {
 	if i := slices.Index(earlier, t); i >= 0 {
-		return copies[i]
+		f = l.out[i]
+		f.bytes = 0
+	} else if t != nil {
+		f = flow{t: l.c.Keep(l.c.CopyHere(t)), grad: t.RequiresGrad(), block: b}
+		_, f.bytes = f.t.Storage()
 	}
-	f := flow{t: p.c.Keep(p.c.CopyHere(t)), grad: t.RequiresGrad(), block: b}
-	_, f.bytes = f.t.Storage()
 	return f
-}
-
-// distinct leaves out elements that stand there again: they are transferred once.
-func distinct(flows []flow) (out []flow) {
-	for _, f := range flows {
-		if !slices.ContainsFunc(out, func(e flow) bool { return e.t == f.t }) {
-			out = append(out, f)
-		}
-	}
-	return out
 }
 
 // run looks at layer i, and makes its output the input of the next. When all handles on input and
 // output are freed, only the graph of the layer holds memory, which the account then shows. A skip
 // that later layers need is copied first.
 func (l *scan) run(i int) {
-	before := l.live()
-	h := &handles{scan: l, blocks: map[uintptr]*block{}, of: map[uintptr][]*torch.Tensor{}}
+	blocks, handles := map[uintptr]*block{}, map[uintptr][]*torch.Tensor{}
 	for _, s := range l.layers[i].State() {
 		id, _ := s.Tensor().Storage()
-		h.blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
+		blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
 	}
-	a := segment.Arrival{}
-	for k, f := range l.xs {
-		if slices.IndexFunc(l.xs, func(e flow) bool { return e.t == f.t }) == k {
-			h.take(f)
+	var xs []*torch.Tensor
+	var wants []bool
+	tuple, passing := l.f.tuples[i], map[int]flow{} // by place after the layer
+	for k, f := range l.in {
+		if k >= tuple {
+			pops, after := l.s.Goes(i, k-tuple)
+			if after >= 0 {
+				passing[after] = f
+			}
+			if pops == 0 {
+				f.t = nil
+			} else if after >= 0 && f.t != nil {
+				f.t = l.owned(l.c.Keep(l.c.Clone(f.t)))
+			}
 		}
-		a.Tensors, a.Wants = append(a.Tensors, f.t), append(a.Wants, f.grad)
-	}
-	for place, f := range l.skips {
-		pops, after := l.s.Goes(i, place)
-		if pops == 0 {
-			f.t = nil
-		} else if f.t != nil && after >= 0 {
-			f.t = l.owned(l.c.Keep(l.c.Clone(f.t)))
-			h.add(f.t, f.block)
-		} else if f.t != nil {
-			h.take(f)
+		if f.t != nil {
+			id, _ := f.t.Storage()
+			blocks[id], handles[id] = f.block, append(handles[id], f.t)
 		}
-		a.Skips, a.WantsSkips = append(a.Skips, f.t), append(a.WantsSkips, f.grad)
+		xs, wants = append(xs, f.t), append(wants, f.grad)
 	}
 	changes := func() (n int64) {
-		for _, list := range h.of {
-			for _, x := range list {
-				n += x.Changes()
+		for _, t := range xs {
+			if t != nil {
+				n += t.Changes()
 			}
 		}
 		return n
 	}
-	was := changes()
-	e := l.execution()
-	a.Tensors, a.Skips = l.shared(a.Tensors), l.shared(a.Skips)
-	e.Send(i, a)
+	was, e := changes(), l.execution()
+	e.Send(i, segment.Arrival{Tensors: l.shared(xs[:tuple]), Skips: l.shared(xs[tuple:]),
+		Wants: wants[:tuple], WantsSkips: wants[tuple:]})
 	e.Again(i)
 	held := l.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
 	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changes() != was)
@@ -192,49 +182,50 @@ func (l *scan) run(i int) {
 		torch.FreeAll(slices.Concat(xs, skips))
 	}
 	ys, stashed := e.TakeSaved(i)
-	for _, t := range slices.Concat(ys, stashed) {
-		l.owned(t)
-	}
-	for k, y := range ys {
-		l.next = append(l.next, h.output(i, y, ys[:k], l.next))
-	}
-	for _, t := range stashed {
-		l.nextSkips = append(l.nextSkips, h.output(i, t, nil, nil))
-	}
-	l.f.in, l.f.out = append(l.f.in, distinct(l.xs)), append(l.f.out, distinct(l.next))
-	l.f.saved = append(l.f.saved, h.release(i)-before)
-	if !l.BytesOnly {
-		l.transfers(distinct(l.next))
-		l.transfers(l.nextSkips)
-	}
-	l.pass(i)
-}
-
-// pass goes on to the next layer.
-func (l *scan) pass(i int) {
-	isStashed := slices.Repeat([]bool{true}, len(l.nextSkips))
-	for place, f := range l.skips {
-		if _, after := l.s.Goes(i, place); after < 0 {
-			f.t.Free()
-		} else {
-			l.nextSkips[after], isStashed[after] = f, false
-		}
-	}
-	place := 0
-	for _, r := range l.routes {
-		if r.Stash != i || lastPop(r) == i { // it goes to no other layer
+	l.drops = append(l.drops, func() { torch.FreeAll(slices.Concat(ys, stashed)) })
+	var made []flow
+	for k, t := range slices.Concat(ys, stashed) {
+		if f, passes := passing[k-len(ys)]; passes {
+			l.out = append(l.out, f)
 			continue
 		}
-		for !isStashed[place] {
-			place++
+		var b *block
+		if t != nil {
+			id, bytes := t.Storage()
+			if blocks[id] == nil {
+				blocks[id] = &block{creator: i, saver: nobody, bytes: bytes}
+				l.f.blocks, held = append(l.f.blocks, blocks[id]), held-bytes
+			}
+			b, handles[id] = blocks[id], append(handles[id], t)
+			l.keepGraph(t)
 		}
-		l.f.skips[r.Key] = l.nextSkips[place]
-		place++
+		earlier := ys[:min(k, len(ys))]
+		if k >= len(ys) {
+			earlier = nil
+		}
+		made = append(made, l.copied(t, earlier, b))
+		l.out = append(l.out, made[len(made)-1])
 	}
-	for _, f := range l.xs {
-		f.t.Free()
+	l.f.saved = append(l.f.saved, held)
+	for id, list := range handles {
+		was := l.live()
+		torch.FreeAll(list)
+		if l.live() == was {
+			blocks[id].saver = i
+		}
 	}
-	l.xs, l.skips, l.next, l.nextSkips = l.next, l.nextSkips, nil, nil
+	if !l.BytesOnly {
+		l.transfers(made)
+	}
+	l.arrive(len(ys))
+}
+
+// keepGraph keeps the graph of a tensor, and not its memory, while the layer is looked at.
+func (l *scan) keepGraph(t *torch.Tensor) {
+	if t.RequiresGrad() {
+		defer l.c.SetGrad(l.c.SetGrad(true))
+		l.c.Sum(t)
+	}
 }
 
 func lastPop(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
@@ -256,68 +247,4 @@ func (l *scan) transfers(flows []flow) {
 		l.f.copied += f.bytes
 		l.f.seconds += times.typical().Seconds()
 	}
-}
-
-// handles are all handles on the inputs and outputs of a layer, except those of its graph.
-type handles struct {
-	*scan
-	blocks map[uintptr]*block          // by identity of the storage
-	of     map[uintptr][]*torch.Tensor // by identity of the storage
-	order  []uintptr
-	beside int64 // bytes that were allocated to look, and not by the layer
-}
-
-func (h *handles) add(t *torch.Tensor, b *block) {
-	id, _ := t.Storage()
-	if h.blocks[id] == nil {
-		h.blocks[id] = b
-		h.order = append(h.order, id)
-	}
-	h.of[id] = append(h.of[id], t)
-}
-
-// take adds an element of the input, which was there before the layer.
-func (h *handles) take(f flow) {
-	_, bytes := f.t.Storage()
-	h.beside -= bytes
-	h.add(f.t, f.block)
-}
-
-// output makes a flow of an output of layer i. earlier are the elements before it, with their
-// flows.
-func (h *handles) output(i int, t *torch.Tensor, earlier []*torch.Tensor, flows []flow) (out flow) {
-	if t == nil {
-		return flow{}
-	}
-	id, bytes := t.Storage()
-	b := h.blocks[id]
-	if b == nil {
-		b = &block{creator: i, saver: nobody, bytes: bytes}
-		h.f.blocks = append(h.f.blocks, b)
-	}
-	h.add(t, b)
-	was := h.live()
-	if t.RequiresGrad() {
-		defer h.c.SetGrad(h.c.SetGrad(true))
-		h.c.Sum(t) // keeps the graph, and not the memory of t
-	}
-	out = h.copied(t, earlier, flows, b) // last, as nobody would free it if the sum failed
-	h.beside += h.live() - was
-	return out
-}
-
-// release frees all handles on each block. If its memory is live afterwards, the graph holds it.
-// The result is the bytes that the graph holds outside of the blocks.
-func (h *handles) release(layer int) int64 {
-	live := h.live() - h.beside
-	for _, id := range h.order {
-		was := h.live()
-		_, bytes := h.of[id][0].Storage()
-		torch.FreeAll(h.of[id])
-		if h.live() == was {
-			h.blocks[id].saver = layer
-		}
-		live -= bytes
-	}
-	return live
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/torch"
@@ -32,10 +33,10 @@ func (w *witness) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	w.tell("S")
 	var y *torch.Tensor
 	c.NoGrad(func() { y = c.MulScalar(x, 1) })
-	return c.Attach([]*torch.Tensor{x}, []*torch.Tensor{y}, w)[0]
+	return engine.Attach(c.Ctx, []*torch.Tensor{x}, []*torch.Tensor{y}, w)[0]
 }
 
-func (w *witness) Backward(c *torch.Ctx, a *torch.Arrival) {
+func (w *witness) Backward(c *torch.Ctx, a *engine.Arrival) {
 	w.tell("B")
 	w.clock.now += 10 * time.Millisecond
 	if w.weight != nil && w.weight.Tensor().HasGrad() {

@@ -25,12 +25,9 @@ type prober struct {
 	s         *segment.Segment
 	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
-	inputGrad bool   // the gradient of its input is wanted
 
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
-
-	most int64 // bytes that were live on the device at any moment
 
 	drops      []func()             // free memory after a unit
 	executions []*segment.Execution // of the unit; failed ones still hold tensors
@@ -46,7 +43,7 @@ type prober struct {
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
 	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes,
-		inputGrad: config.InputGrad, copies: map[*torch.Tensor]*copied{}}
+		copies: map[*torch.Tensor]*copied{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
@@ -76,9 +73,6 @@ type reading struct {
 	took  time.Duration
 }
 
-// see notes the most bytes that were live since the peak was reset.
-func (p *prober) see() { p.most = max(p.most, p.Device.Memory().Peak) }
-
 // do performs an operation, and reads the account before and after it.
 func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
@@ -87,7 +81,6 @@ func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 
 // read does something, and reads the account before and after it.
 func (p *prober) read(do func()) (r reading) {
-	p.see()
 	before := p.live()
 	p.Device.ResetPeak()
 	r.took = p.took(p.c, do)
@@ -169,7 +162,7 @@ func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
 func (p *prober) wants(xs []*torch.Tensor) []bool {
 	out := make([]bool, len(xs))
 	for i, x := range xs {
-		out[i] = p.inputGrad && x != nil && x.DType().IsFloat()
+		out[i] = p.InputGrad && x != nil && x.DType().IsFloat()
 	}
 	return out
 }

@@ -1,28 +1,14 @@
 // Package profile measures a model: seconds and bytes of its layers, and of the units of a
-// rematerialisation plan. Bytes are exact, from the device's account. It decides nothing: package
-// balance cuts a model by these measurements, and package remat chooses the activations to keep.
+// rematerialisation plan. Bytes are exact, from the device's account. Package plan cuts a model by
+// these measurements, and chooses the activations to keep.
 //
 //	p, err := profile.Measure(ctx, model, profile.Config{}, sample) // the rows of a micro-batch
-//	config := balance.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips}
-//	counts, times, err := balance.ByTime(p.Layers, 2, config)
+//	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips}
+//	counts, times, err := plan.ByTime(p.Layers, 2, config)
 //
-// Layers run as a pipe runs them (package segment): on their true inputs, in training mode, one
-// micro-batch at a time:
-//
-//	look.go        the bytes of every layer, as a unit of its own
-//	passes.go      the times of every layer, in passes that are like training steps
-//	concurrent.go  while other devices work too
-//	state.go       a layer made ready to run, and put back
-//	device.go      devices that measure, and that work meanwhile
-//	view.go        the view of package balance: layers, skips, ties
-//	units.go       which layers are one unit, because a plan gains nothing from keeping them apart
-//	sweep.go       the bytes of every unit, by the operations of a plan
-//	split.go       the bytes of backwards in two parts
-//	blocks.go      which tensors between units lie in the same memory
-//	chain.go       the view of packages plan and remat: footprints and chains
-//
-// Not measured: kernels that two stages slow down for each other by sharing a cache or a memory
-// bus, unless Config.Devices has other devices work meanwhile.
+// Layers run as a pipe runs them: on their true inputs, in training mode, one micro-batch at a time.
+// Not measured is how much two stages slow each other down by sharing a cache or a memory bus,
+// unless Config.Devices has other devices work meanwhile.
 package profile
 
 import (
@@ -43,35 +29,28 @@ import (
 // cpu:0, with one thread.
 type Config struct {
 	// Device is where the layers run; on a GPU on its default stream. Nobody else may use it
-	// meanwhile: bytes are read from its account. Parameters that exist on other GPUs are copied
-	// there while their layer is measured.
+	// meanwhile. Parameters on other GPUs are copied there while their layer is measured.
 	Device torch.Device
-	// Peer is where transfers are timed to. Between CPU devices it makes no difference which it is.
-	Peer torch.Device
+	Peer   torch.Device // where transfers are timed to; CPU devices are all alike
 	// Devices is the number of CPU devices that work at once in training. As many layers are timed
 	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
 	Devices int
 	Threads int // of each operator, at most 256; 0 is 1
-	// Repeats is the number of timed passes, after one that does not count unless passes take long.
-	// The lower quartile counts. 0 is 5, and fewer, at least 2, if passes take long.
+	// Repeats is the number of timed passes, of which the lower quartile counts. 0 is 5, and fewer,
+	// at least 2, if passes take long.
 	Repeats  int
 	Seed     uint64
 	Extras   []nn.Extra     // batch values that are not tensors
 	Autocast torch.Autocast // the type of forwards, as in a pipe
-	// Clock times runs, as the difference of two readings. Nil is the processor time of the thread
-	// for one thread on a CPU, so that other programs do not count; on a GPU the
-	// time between events; and else the time of day. With a Clock one layer is timed at a time.
+	// Clock times runs, as the difference of two readings, one layer at a time. Nil is the processor
+	// time of the thread for one thread on a CPU, events on a GPU, and else the time of day.
 	Clock     func() time.Duration
 	BytesOnly bool // seconds stay 0
 	// Progress is called now and then with the number of measured layers, and at the end. Nil is
 	// not called.
 	Progress func(done, layers int)
 
-	// Balance is the number of layers of each stage. Each stage gets a chain. Nil is no chains.
-	Balance []int
-	// Workers is the device of each stage, as a number. Between stages on one device nothing is
-	// copied. Nil is a device for each.
-	Workers []int
+	Balance []int // the number of layers of each stage, which gets a chain; nil is no chains
 	// MicroBatches is the number of micro-batches of a step; 0 is several, some of them in flight
 	// at once. With 1 a backward finds the memory of its forward in the caches.
 	MicroBatches int
@@ -88,11 +67,10 @@ type Config struct {
 	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
 	Split             bool // measure also backwards in two parts
 	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
-	// it can (Profile.Beyond). For only a measurement tells the least limit that will do.
+	// it can. For only a measurement tells the least limit that will do.
 	LiftLimit bool
-	// Known is an earlier profile of the model, for micro-batches of the same shapes and with the
-	// same loss. Its layers and times are not measured again. A profile of something else is not
-	// used. Nil is none.
+	// Known is an earlier profile. Its layers and times are not measured again if it is of the same
+	// model, shapes, settings and loss. Nil is none.
 	Known *Profile
 }
 
@@ -107,9 +85,6 @@ type Profile struct {
 	SecondsPerByte float64
 	Timing         Timing  // of all layers
 	Chains         []Chain // by stage of Config.Balance
-	// Most is the most bytes that were live on Config.Device, with those live before. Beyond is its
-	// limit if that had no room; 0 otherwise.
-	Most, Beyond int64
 
 	looked looked
 }
@@ -133,11 +108,8 @@ type looked struct {
 // goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
 // ctx's error. A failure in a layer is an *Error.
 //
-// On a CPU without a limit it holds inputs of units, at most 256 MiB, and as many bytes in passes
-// over several layers. A limit leaves room for less, which takes longer. The least that has to fit
-// is a unit by itself, with its input, what its backward holds, and the model's input. A step with
-// one stage holds as much under any limit, but for a copy of its output, of skips that go on, and
-// with Config.Split of its input and its gradients.
+// Under a limit it holds less, which takes longer. The least that has to fit is a unit by itself,
+// with its input, what its backward holds, and the model's input.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (
 	Profile, error) {
 	out := Profile{}
@@ -147,11 +119,9 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 		if p.isFull(err) && p.LiftLimit {
 			p.Device.SetLimit(0)
 			defer p.Device.SetLimit(limit)
-			out.Beyond, p.isLean = limit, true
+			p.isLean = true
 			err = out.measure(p, of, sample)
 		}
-		p.see()
-		out.Most = p.most
 		return err
 	})
 	if err != nil {
@@ -177,7 +147,6 @@ func measuring(ctx context.Context, model *nn.Sequential, config Config, sample 
 	return onThread(config.Threads, func() error {
 		p := newProber(ctx, config, layers, routes)
 		defer p.close()
-		p.Device.ResetPeak()
 		return f(p)
 	})
 }
@@ -238,7 +207,7 @@ func (c *prober) describe(sample []*torch.Tensor) string {
 		words = append(words, l.Name)
 	}
 	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad,
-		c.BytesOnly, fmt.Sprintf("%T", c.Loss))
+		c.BytesOnly, c.Split, fmt.Sprintf("%T", c.Loss))
 }
 
 // resolved checks the settings, and fills in defaults.

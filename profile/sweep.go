@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -21,7 +22,6 @@ type sweep struct {
 	tuples    []int // by boundary: elements of the tuple
 
 	in, next input
-	inputs   int64         // bytes of kept inputs
 	held     map[int]input // kept inputs; the others are computed again from them
 	// back holds the gradients between units, by remat.BackwardKind: Makes and Adds. Only their
 	// layout counts, not their values. They have memory while their unit is measured.
@@ -52,7 +52,6 @@ type unit struct {
 	commit   int64 // the peak when the statistics of deferred batch norms are applied
 	isFrozen bool  // it has no backward
 	backs    [4]remat.UnitBackward
-	share    float64 // of the second part of a backward in its time
 }
 
 // input is the input of a unit. It owns its tensors.
@@ -68,7 +67,7 @@ func (b *input) free() {
 func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
 	w = &sweep{prober: p, held: map[int]input{}}
 	counts := slices.Concat(units...)
-	if p.s, err = p.segment(0, sum(counts), counts); err != nil {
+	if p.s, err = p.segment(counts); err != nil {
 		return nil, err
 	}
 	var unitOf []int // by layer
@@ -137,14 +136,6 @@ func (w *sweep) free() {
 // kinds are the whole backwards.
 var kinds = []remat.BackwardKind{remat.Makes, remat.Adds}
 
-// areApart says whether two stages are on different devices, between which everything is copied.
-func (w *sweep) areApart(a, b int) bool { return w.Workers == nil || w.Workers[a] != w.Workers[b] }
-
-// stageOf is the stage of a unit.
-func (w *sweep) stageOf(unit int) int {
-	return slices.IndexFunc(w.stages, func(st *stage) bool { return unit < st.last })
-}
-
 // attempt runs f with the layers of a unit ready to run, and makes its panic the error of the unit.
 func (w *sweep) attempt(i int, f func()) error {
 	return attempt(w.units[i].name, func() error {
@@ -168,7 +159,6 @@ func (w *sweep) forwards() error {
 				if w.tuples[i] = len(w.in.xs); i == st.first {
 					w.enter(st, number)
 				}
-				w.holdInput(i, i == st.first)
 				w.forward(st, i)
 			})
 			if err != nil {
@@ -183,15 +173,14 @@ func (w *sweep) forwards() error {
 // enter makes the output of the stage before the input of a stage.
 func (w *sweep) enter(st *stage, number int) {
 	n := w.elements(st, st.first)
-	if number > 0 && w.areApart(number-1, number) {
+	if number > 0 {
 		w.replace(w.in.xs)
-	}
-	for k, place := range n.places {
-		if w.areApart(w.stageOf(n.stash[k]), number) {
+		for _, place := range n.places {
 			w.replace(w.in.skips[place : place+1])
 		}
 	}
 	st.values.note(0, nil, n.values(w.in))
+	w.held[st.first] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
 }
 
 // replace puts copies, as another device gets them, into the place of tensors.
@@ -201,28 +190,6 @@ func (w *sweep) replace(list []*torch.Tensor) {
 	mapped(copies, func(t *torch.Tensor) *torch.Tensor { return w.c.Keep(t) })
 	torch.FreeAll(list)
 	copy(list, copies)
-}
-
-// holdInput keeps the input of a unit for its backwards, always for the first of a stage, and
-// evenly over the other units if memory allows. Other inputs are computed again.
-func (w *sweep) holdInput(i int, always bool) {
-	bytes := sizeOf(slices.Concat(w.in.xs, w.in.skips))
-	if !always {
-		room := windowBytes / int64(len(w.units)) * int64(i+1)
-		isLimited := w.isLean || w.Device.Kind != torch.KindCPU || w.Device.Memory().Limit > 0
-		if isLimited || w.inputs+bytes > room {
-			return
-		}
-		w.inputs += bytes
-	}
-	w.held[i] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
-}
-
-// sizeOf is the bytes of the memory of tensors. Memory that several share counts once.
-func sizeOf(list []*torch.Tensor) int64 {
-	b := blocks{remat.Blocks{At: make([][]int, 1)}}
-	b.note(0, nil, list)
-	return sum(b.Bytes)
 }
 
 // forward measures the forwards of a unit, and makes its output the input of the next. After the
@@ -299,7 +266,7 @@ func (w *sweep) giveOnes(ys []*torch.Tensor) {
 				xs[k] = w.c.Keep(w.c.OnesLike(y))
 			}
 		}
-		torch.Hollow(xs)
+		engine.Hollow(xs)
 	}
 }
 
@@ -314,7 +281,7 @@ func (w *sweep) backwards() error {
 			return err
 		}
 		if number > 0 {
-			if err := w.attempt(st.first, func() { w.depart(st, number) }); err != nil {
+			if err := w.attempt(st.first, func() { w.depart(st) }); err != nil {
 				return err
 			}
 		}
@@ -375,9 +342,9 @@ func (w *sweep) backward(st *stage, i int) error {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
 	err := w.attempt(i, func() {
 		for _, kind := range kinds {
-			w.c.Refill(w.gradients(kind, i+1).all())
+			engine.Refill(w.c, w.gradients(kind, i+1).all())
 			w.backwardOf(st, i, kind)
-			torch.Hollow(w.gradients(kind, i).all())
+			engine.Hollow(w.gradients(kind, i).all())
 		}
 	})
 	in := w.held[i]
@@ -397,7 +364,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		}
 	}
 	if zero(); w.Split {
-		u.backs[kind+remat.MakesLater] = w.split(st, i, kind)
+		u.backs[kind+remat.MakesLater] = w.split(i, kind)
 		zero()
 	}
 	known := map[uintptr]int{}
@@ -429,38 +396,30 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 // hold is the identity of the memory of a gradient. No other memory gets it before the unit is
 // measured, although backward frees the gradient: new memory could otherwise lie where it was.
 func (w *sweep) hold(t *torch.Tensor) uintptr {
-	id, _, drop := t.HoldStorage()
+	id, _, drop := engine.HoldStorage(t)
 	w.drops = append(w.drops, drop)
 	return id
 }
 
 // depart puts copies, as other devices get them, into the place of the gradients of a stage's
 // input.
-func (w *sweep) depart(st *stage, number int) {
+func (w *sweep) depart(st *stage) {
 	n := w.elements(st, st.first)
 	for _, kind := range kinds {
-		g := w.takeGradients(kind, st.first)
-		w.c.Refill(g.all())
-		if w.areApart(number-1, number) {
-			w.replace(g.xs)
-		}
+		g := w.gradients(kind, st.first)
+		engine.Refill(w.c, g.all())
+		w.replace(g.xs)
 		for k, place := range n.places {
-			if place < len(g.skips) && w.areApart(w.stageOf(n.stash[k]), number) {
+			if place < len(g.skips) {
 				w.replace(g.skips[place][:min(n.pops[k], len(g.skips[place]))])
 			}
 		}
 		for _, k := range n.ties {
-			user := number - 1
-			for !slices.Contains(w.stages[user].ties, k) {
-				user--
-			}
-			if w.areApart(user, number) {
-				one := []*torch.Tensor{g.ties[k]}
-				w.replace(one)
-				g.ties[k] = one[0]
-			}
+			one := []*torch.Tensor{g.ties[k]}
+			w.replace(one)
+			w.back[kind].GiveTie(k, one[0])
+			g.ties[k] = one[0]
 		}
-		torch.Hollow(g.all())
-		w.giveGradients(kind, st.first, g)
+		engine.Hollow(g.all())
 	}
 }

@@ -61,7 +61,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	}
 	err := measuring(ctx, model, config, sample, func(p *prober) (err error) {
 		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // as nobody has looked
-		if p.s, err = p.segment(0, len(p.layers), slices.Repeat([]int{1}, len(p.layers))); err != nil {
+		if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
 			return err
 		}
 		p.begin(1)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/system"
 	"penstock.example/torch"
 )
@@ -95,10 +96,10 @@ func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 		do()
 		return clock() - start
 	}
-	start := on.Moment()
+	start := engine.Now(on)
 	defer start.Free()
 	do()
-	end := on.Moment()
+	end := engine.Now(on)
 	defer end.Free()
 	on.Synchronize()
 	return end.Since(start)
@@ -110,7 +111,7 @@ func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.
-type queued struct{ start, end torch.Moment }
+type queued struct{ start, end engine.Moment }
 
 // took is how long something takes on a context's device. Where a pass queues its runs, it is the
 // number of the run, counted from 1, until timedPass replaces it.
@@ -119,9 +120,9 @@ func (p *prober) took(on *torch.Ctx, do func()) time.Duration {
 		return p.Config.took(on, do)
 	}
 	k := len(p.queue)
-	p.queue = append(p.queue, queued{start: on.Moment()})
+	p.queue = append(p.queue, queued{start: engine.Now(on)})
 	do()
-	p.queue[k].end = on.Moment()
+	p.queue[k].end = engine.Now(on)
 	return time.Duration(k + 1)
 }
 

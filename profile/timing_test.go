@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/remat"
@@ -34,11 +35,11 @@ func (b *busy) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	b.forwards++
 	var y *torch.Tensor
 	c.NoGrad(func() { y = c.MulScalar(x, 2) })
-	return c.Attach([]*torch.Tensor{x}, []*torch.Tensor{y}, b)[0]
+	return engine.Attach(c.Ctx, []*torch.Tensor{x}, []*torch.Tensor{y}, b)[0]
 }
 
 // Backward doubles the gradient.
-func (b *busy) Backward(c *torch.Ctx, a *torch.Arrival) {
+func (b *busy) Backward(c *torch.Ctx, a *engine.Arrival) {
 	b.clock.now += b.backward[b.returns%len(b.backward)]
 	b.returns++
 	a.InputGrads[0] = c.MulScalar(a.Grads[0], 2)

@@ -12,22 +12,26 @@ import (
 func (f *found) joined(layers []nn.NamedLayer) []bool {
 	out := make([]bool, len(layers))
 	makes := func(i int) bool {
-		return slices.ContainsFunc(f.out[i], func(o flow) bool { return o.block.creator == i })
+		return slices.ContainsFunc(f.tuple(i+1), func(o flow) bool { return o.block.creator == i })
 	}
 	for i := 1; i < len(out); i++ {
 		out[i] = f.overwrote[i] || overwrites(layers[i]) || !makes(i) || i == 1 && !makes(0) ||
-			f.wasted(i-1) > f.kept(i-1)
+			loose(f.tuple(i), nil) > f.kept(i-1)
 	}
 	return out
 }
 
-// wasted is the bytes that a boundary after a layer would hold although no layer saves them for
-// backward.
-func (f *found) wasted(layer int) (bytes int64) {
-	var counted []*block
-	for _, o := range f.out[layer] {
-		if b := o.block; b.creator != nobody && b.saver == nobody && !slices.Contains(counted, b) {
-			counted, bytes = append(counted, b), bytes+b.bytes
+// tuple is the tuple at a boundary.
+func (f *found) tuple(boundary int) []flow { return f.at[boundary][:f.tuples[boundary]] }
+
+// loose is the bytes that a boundary holds although no layer saves them for backward. Blocks of
+// others do not count.
+func loose(flows, others []flow) (bytes int64) {
+	for i, f := range flows {
+		if !slices.ContainsFunc(slices.Concat(flows[:i], others), func(o flow) bool {
+			return o.block == f.block
+		}) {
+			bytes += f.block.loose()
 		}
 	}
 	return bytes
@@ -44,36 +48,18 @@ func (f *found) kept(layer int) int64 {
 	return bytes
 }
 
-// coarsen joins layers until at most most units are left: first those inside of skip connections,
-// shortest skips first, then neighbours, evenly.
-func coarsen(joined []bool, routes []nn.SkipRoute, most int) {
-	units := func() (n int) {
-		for _, is := range joined {
-			if !is {
-				n++
-			}
-		}
-		return n
-	}
-	routes = slices.Clone(routes)
-	slices.SortStableFunc(routes, func(a, b nn.SkipRoute) int {
-		return (lastPop(a) - a.Stash) - (lastPop(b) - b.Stash)
-	})
-	for _, r := range routes {
-		if units() <= most {
-			return
-		}
-		for i := r.Stash + 1; i <= lastPop(r); i++ {
-			joined[i] = true
+// coarsen joins neighbours, evenly, so that at most most units are left.
+func coarsen(joined []bool, most int) {
+	n, k := 0, 0
+	for _, is := range joined {
+		if !is {
+			n++
 		}
 	}
-	for n := units(); n > most; n = units() {
-		every, k := n/most+1, 0
-		for i, is := range joined {
-			if !is {
-				joined[i] = k%every != 0
-				k++
-			}
+	for i, is := range joined {
+		if !is {
+			joined[i] = k%((n+most-1)/most) != 0
+			k++
 		}
 	}
 }

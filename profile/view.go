@@ -12,15 +12,23 @@ import (
 // whichever layer saves it.
 func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 	f := &p.looked.found
-	p.Input = f.input
+	for _, x := range f.at[0] {
+		p.Input += x.bytes
+	}
 	if f.copied > 0 {
 		p.SecondsPerByte = f.seconds / float64(f.copied) // so large transfers, which matter most, count most
 	}
-	for _, r := range routes {
-		stashed, found := f.skips[r.Key]
-		if !found {
+	for k, r := range routes {
+		if lastPop(r) == r.Stash {
 			continue
 		}
+		place := f.tuples[r.Stash+1]
+		for _, o := range routes[:k] {
+			if o.Stash <= r.Stash && r.Stash < lastPop(o) {
+				place++
+			}
+		}
+		stashed := f.at[r.Stash+1][place]
 		s := plan.LayerSkip{From: r.Stash, Bytes: stashed.bytes, Leave: stashed.block.loose()}
 		if stashed.grad {
 			s.Gradient = stashed.bytes
@@ -40,21 +48,17 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 	})
 	var all []timed
 	for i, named := range layers {
-		l := plan.Layer{Name: named.Name, Saved: f.saved[i], Leave: f.leave(i, routes)}
-		for _, o := range f.out[i] {
+		out := f.tuple(i + 1)
+		l := plan.Layer{Name: named.Name, Saved: f.kept(i), Leave: loose(out, f.at[i+1][len(out):])}
+		for _, o := range out {
 			l.Output += o.bytes
 			if o.grad {
 				l.Gradient += o.bytes
 			}
 		}
-		for _, in := range f.in[i] {
+		for _, in := range f.tuple(i) {
 			if in.block.saver >= i && (i > 0 || overwrites(named)) {
 				l.Enter += in.bytes
-			}
-		}
-		for _, b := range f.blocks {
-			if b.creator == i && b.saver != nobody {
-				l.Saved += b.bytes
 			}
 		}
 		if p.looked.times != nil { // a later micro-batch's backward adds to gradients
@@ -66,23 +70,6 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 	}
 	p.Timing = Timing{spread(all...), p.looked.devices}
 	p.parameters(layers)
-}
-
-// leave returns the bytes held only because layer i ends a stage. Blocks of skips across the
-// boundary do not count.
-func (f *found) leave(i int, routes []nn.SkipRoute) (bytes int64) {
-	var counted []*block
-	for _, r := range routes {
-		if s, found := f.skips[r.Key]; found && r.Stash <= i && i < lastPop(r) {
-			counted = append(counted, s.block)
-		}
-	}
-	for _, out := range f.out[i] {
-		if !slices.Contains(counted, out.block) {
-			counted, bytes = append(counted, out.block), bytes+out.block.loose()
-		}
-	}
-	return bytes
 }
 
 // overwrites reports whether a layer at the begin of a stage gets a copy of the stage's input.

@@ -72,16 +72,9 @@ type Loss struct {
 }
 
 // Deferred describes a backward in two parts: the first makes the gradients that others wait for,
-// the second the gradients of parameters. It is the memory that the first part leaves to the
-// second.
+// the second the gradients of parameters.
 type Deferred struct {
-	Bytes int64 `json:"bytes,omitzero"` // memory of its own
-	// Whether it holds all or parts of x(i), x(i+1), y(i+1) and y(i).
-	Input         bool `json:"input,omitzero"`
-	Output        bool `json:"output,omitzero"`
-	Gradient      bool `json:"gradient,omitzero"`
-	InputGradient bool `json:"input_gradient,omitzero"`
-
+	Bytes  int64   `json:"bytes,omitzero"`     // of memory that the first leaves to the second
 	Share  float64 `json:"share,omitzero"`     // of the time of both parts that the second takes, from 0 to 1
 	Longer float64 `json:"longer_us,omitzero"` // microseconds that both take more than a whole backward
 }

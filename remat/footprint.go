@@ -83,11 +83,7 @@ type BackwardBytes struct {
 type UnitBackward struct {
 	Peak    int64 // where nobody else holds what it frees; what others hold adds to it, at most
 	Weights int64 // gradients of parameters that it makes
-	// Left is the bytes left to the second part. In addition it holds LeftInputs and LeftGradients,
-	// blocks of the unit's input and of gradients, until then.
-	Left          int64
-	LeftInputs    []int
-	LeftGradients []int
+	Left    int64 // memory left to the second part
 	// LeftPeak is the peak of the second part, LeftWeights the gradients that it makes.
 	LeftPeak, LeftWeights int64
 }
@@ -184,8 +180,8 @@ func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry
 // that takes no memory.
 //
 // A micro-batch after the first takes the bytes of the first without the gradients of weights. The
-// first part of a backward in two leaves to the second what c.Deferred says; if that is nil, the
-// inputs of layers that have weights and the gradients of their outputs. The second part makes the
+// first part of a backward in two leaves to the second what c.Deferred says; if that is nil, as much
+// as the inputs of layers that have weights and the gradients of their outputs. The second part makes the
 // gradients of weights.
 func FootprintOf(c Chain, prologue int) *Footprint {
 	n := len(c.Layers)
@@ -205,7 +201,7 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 		b.Arrives, b.Leaves = Parcel{Tuple: b.Gradients.At[prologue+n]}, Parcel{Tuple: b.Gradients.At[0]}
 		b.Units = make([]UnitBackward, prologue+n)
 		for i, l := range c.Layers {
-			u, at := &b.Units[prologue+i], prologue+i
+			u := &b.Units[prologue+i]
 			u.Peak = c.madeGradient(i) + l.BackwardTmp - l.BackwardEarly
 			weights := int64(0)
 			if kind := BackwardKind(kind); kind == Makes || kind == MakesLater {
@@ -216,20 +212,9 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				u.Peak += weights
 			} else if l.WeightGradient > 0 {
 				u.LeftWeights, u.LeftPeak = weights, weights
-				d := Deferred{Input: true, Gradient: true} // of a linear layer
-				if c.Deferred != nil {
-					d = c.Deferred[i]
+				if u.Left = c.inputAt(i) + c.gradientAt(i+1); c.Deferred != nil { // of a linear layer
+					u.Left = c.Deferred[i].Bytes
 				}
-				u.Left = d.Bytes
-				leave := func(left bool, to *[]int, blocks []int) {
-					if left {
-						*to = append(*to, blocks...)
-					}
-				}
-				leave(d.Input, &u.LeftInputs, out.Inputs.At[at])
-				leave(d.Output, &u.LeftInputs, out.Inputs.At[at+1])
-				leave(d.Gradient, &u.LeftGradients, b.Gradients.At[at+1])
-				leave(d.InputGradient, &u.LeftGradients, b.Gradients.At[at])
 			}
 		}
 	}

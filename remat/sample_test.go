@@ -83,11 +83,9 @@ func chains(most int) *rapid.Generator[remat.Chain] {
 		}
 		if rapid.Bool().Draw(t, "deferred") {
 			for range c.Layers {
-				yes := func(what string) bool { return rapid.Bool().Draw(t, what) }
-				c.Deferred = append(c.Deferred,
-					remat.Deferred{Bytes: bytes.Draw(t, "deferred bytes"), Input: yes("input"),
-						Output:   yes("output"),
-						Gradient: yes("gradient"), InputGradient: yes("input gradient"), Share: float64(rapid.IntRange(0, 4).Draw(t, "share")) / 4, Longer: float64(rapid.IntRange(0, 4).Draw(t, "longer")) / 4})
+				c.Deferred = append(c.Deferred, remat.Deferred{Bytes: bytes.Draw(t, "deferred bytes"),
+					Share:  float64(rapid.IntRange(0, 4).Draw(t, "share")) / 4,
+					Longer: float64(rapid.IntRange(0, 4).Draw(t, "longer")) / 4})
 			}
 		}
 		return c

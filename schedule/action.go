@@ -118,16 +118,16 @@ func (a Action) String() string {
 // Words describes the action for people: "forward, stage 2, micro-batch 5", "send
 // activation, stage 0 to 1, micro-batch 2".
 func (a Action) Words() string {
-	where := strconv.Itoa(a.Stage)
+	text := fmt.Sprintf("%v, stage %d", a.Kind, a.Stage)
 	switch {
 	case a.Kind.Send():
-		where += " to " + strconv.Itoa(a.Peer)
+		text += fmt.Sprintf(" to %d", a.Peer)
 	case a.Kind.Receive():
-		where += " from " + strconv.Itoa(a.Peer)
+		text += fmt.Sprintf(" from %d", a.Peer)
 	case a.Kind == Reduce:
-		return fmt.Sprintf("%v, stage %s", a.Kind, where)
+		return text
 	}
-	return fmt.Sprintf("%v, stage %s, micro-batch %d", a.Kind, where, a.MicroBatch)
+	return fmt.Sprintf("%s, micro-batch %d", text, a.MicroBatch)
 }
 
 // Matching returns the other end of a transfer: the receive of a send, or the send of a receive.
@@ -150,16 +150,13 @@ var (
 )
 
 // ParseAction reads the text form of an action, strictly as [Action.String] writes it. Numbers are
-// decimal, without sign or leading zeros, and below 2^31. A transfer may skip stages (0F2>3,
-// 0>3F2), but an activation only moves to a later stage and a gradient only to an earlier one. The
-// error quotes the text.
+// below 2^31. An activation only moves to a later stage and a gradient only to an earlier one.
 func ParseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) { return Action{}, fmt.Errorf("action %q: %s", text, reason) }
 	form := actionForm.FindStringSubmatch(text)
 	if form == nil || form[1] != "" && form[5] != "" {
 		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, " +
-			"0>1F2 if it " +
-			"receives; or 0RED")
+			"0>1F2 if it receives; or 0RED")
 	}
 	a, peer, sends := Action{Kind: actionKinds[form[3]]}, form[1]+form[5], form[5] != ""
 	for i, into := range []*int{&a.Stage, &a.MicroBatch, &a.Peer} {
@@ -177,9 +174,9 @@ func ParseAction(text string) (Action, error) {
 	case forward != (a.Stage < a.Peer == sends) || a.Stage == a.Peer:
 		return bad("an activation moves to a later stage, a gradient to an earlier one")
 	}
-	a.Kind = map[[2]bool]Kind{
-		{true, true}: SendActivation, {true, false}: ReceiveActivation,
-		{false, true}: SendGradient, {false, false}: ReceiveGradient,
-	}[[2]bool{forward, sends}]
+	a.Kind = map[bool]Kind{true: SendActivation, false: SendGradient}[forward]
+	if !sends {
+		a.Kind++
+	}
 	return a, nil
 }

@@ -108,24 +108,30 @@ func looped(placement []int) ([]chunk, error) {
 	chunks, workers := blocks(placement), slices.Max(placement)+1
 	for at, c := range chunks {
 		if c.worker != chunks[at%workers].worker || len(chunks)%workers != 0 {
-			return nil, fmt.Errorf("stages are on the workers %v, want as many blocks on each, that go "+
-				"round "+
-				"(schedule.Loop)", placement)
+			return nil, fmt.Errorf("stages are on the workers %v, want as many blocks on each, that go round",
+				placement)
 		}
 	}
 	return chunks, nil
 }
 
 // folded divides stages into two chunks of one stage for each worker, that go to and fro.
-func folded(placement []int) (chunks []chunk, err error) {
+func folded(placement []int) ([]chunk, error) {
 	for s, w := range placement {
 		if w != placement[len(placement)-1-s] || len(placement) != 2*(slices.Max(placement)+1) {
-			return nil, fmt.Errorf("stages are on the workers %v, want two on each, that go to and fro "+
-				"(schedule.V)", placement)
+			return nil, fmt.Errorf("stages are on the workers %v, want two on each, that go to and fro",
+				placement)
 		}
+	}
+	return single(placement), nil
+}
+
+// single divides stages into chunks of one.
+func single(placement []int) (chunks []chunk) {
+	for s, w := range placement {
 		chunks = append(chunks, chunk{w, s, s + 1})
 	}
-	return chunks, nil
+	return chunks
 }
 
 // fill gives the program its actions: the computations in their order, with their transfers.

@@ -2,23 +2,20 @@ package schedule
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 )
 
 // Violation is one thing that is wrong with a program.
 type Violation struct {
 	// Rule is the rule that the program violates:
 	//
-	//	header      the numbers of stages and micro-batches are positive and sane, the phase is known;
-	//	            skips are within the stages, run from an earlier to a later stage, not to its
-	//	            neighbour, and are sorted, each once
+	//	header      stages, micro-batches, skips and phase make sense, as Program says
 	//	unknown     every action belongs to the program's stages, micro-batches, skips and phase
 	//	duplicate   no action occurs twice, and no backward both whole and in parts
 	//	missing     every stage, skip and micro-batch has its forward, its backward or both parts of
 	//	            it, its sends and receives; and every stage has a reduction, if one has
 	//	placement   all actions of a stage are on one worker
 	//	order       a worker performs every action after its dependencies on the same worker
-	//	in order    each worker receives from each other in the order of its sends
 	//	deadlock    workers that wait for each other get to the end
 	Rule     string
 	Worker   int    // that performs the action
@@ -38,41 +35,23 @@ func (v Violation) Error() string {
 type Violations []Violation
 
 func (vs Violations) Error() string {
-	var b strings.Builder
-	b.WriteString("schedule: the program cannot run:")
+	text := "schedule: the program cannot run:"
 	for _, v := range vs {
-		b.WriteString("\n\t" + v.Error())
+		text += "\n\t" + v.Error()
 	}
-	return b.String()
+	return text
 }
 
-// Limits says on which links a program is to run. The zero value is links that name their values
-// and hold any number of them, or up to the program's capacity.
-type Limits struct {
-	// Meet asks that workers get to the end also where nothing waits on any link between them,
-	// whatever the program's capacity: a worker that has sent goes on when the value was received.
-	// Gloo's links are like that.
-	Meet bool
-	// InOrder asks that each worker receives from each other in the order in which that sends.
-	// Links with nameless values need it, such as NCCL's.
-	InOrder bool
-}
-
-// Check returns nil if the program can run to its end on such links and gives bit-equal results.
-// Otherwise the error is a [Violations] with up to a hundred faults. A header that makes no sense
-// is reported alone.
-//
-// Check takes any program, and does not change it.
-func Check(p *Program, limits Limits) error {
+// Check returns nil if the program can run to its end, on links of its capacity, and gives bit-equal
+// results. Otherwise the error is a [Violations] with up to a hundred faults. A header that makes no
+// sense is reported alone.
+func Check(p *Program) error {
 	c, err := newChecker(p)
-	if err != nil {
-		return err
+	if err == nil {
+		c.progress()
+		err = c.err()
 	}
-	if limits.InOrder {
-		c.inOrder()
-	}
-	c.progress(limits.Meet)
-	return c.err()
+	return err
 }
 
 // checker collects violations of the program. Its methods check one rule each.
@@ -85,7 +64,6 @@ type checker struct {
 // newChecker returns a checker of a program that has checked the rules for which nothing has to
 // run. It fails with the faults of the header.
 func newChecker(p *Program) (*checker, error) {
-	c := &checker{Program: p}
 	if err := p.checkHeader(); err != nil {
 		return nil, Violations{{Rule: "header", Reason: err.Error()}}
 	}
@@ -96,15 +74,12 @@ func newChecker(p *Program) (*checker, error) {
 		actions += len(list)
 	}
 	if n > large && actions < n {
-		return nil, Violations{{Rule: "missing", Reason: fmt.Sprintf(
-			"%d actions in all, want at least one for each of %d stages and %d micro-batches", actions,
-			p.Stages,
-			p.MicroBatches)}}
+		return nil, Violations{{Rule: "missing", Reason: fmt.Sprintf("%d actions in all, want at least one "+
+			"for each of %d stages and %d micro-batches", actions, p.Stages, p.MicroBatches)}}
 	}
-	c.Graph = p.index()
+	c := &checker{Program: p, Graph: p.index()}
 	c.known()
 	c.missing()
-	c.order()
 	return c, nil
 }
 
@@ -164,39 +139,26 @@ func (c *checker) foreign(a Action) string {
 		return fmt.Sprintf("other stage %d for what is not a transfer", a.Peer)
 	case !c.Phase.has(a.Kind.forward()):
 		return "not part of a " + c.Phase.String() + " program"
-	case a.Kind.Transfer() && !c.moves(a):
+	case a.Kind.Transfer() && !slices.Contains(c.with(Action{Forward, a.Stage, a.MicroBatch, 0}), a) &&
+		!slices.Contains(c.with(Action{Backward, a.Stage, a.MicroBatch, 0}), a):
 		return "activations move from a stage to the next or along a declared skip, and gradients back"
 	}
 	return ""
 }
 
-// moves reports whether the program has links for a transfer.
-func (c *checker) moves(a Action) bool {
-	var list []Action
-	for _, kind := range []Kind{Forward, Backward} {
-		maker := Action{kind, a.Stage, a.MicroBatch, 0}
-		list = c.sends(c.receives(list, c.skips, maker), c.skips, maker)
-	}
-	for _, b := range list {
-		if a == b {
-			return true
-		}
-	}
-	return false
+// with is a computation and its transfers.
+func (c *checker) with(a Action) []Action {
+	return c.sends(append(c.receives(nil, c.skips, a), a), c.skips, a)
 }
 
 // missing finds actions that the program lacks. Recomputations are optional, and a backward may be
 // in two parts.
 func (c *checker) missing() {
-	want := func(a Action) {
-		if _, ok := c.IndexOf(a); !ok {
-			c.report("missing", -1, "%v is on no worker", a)
-		}
-	}
-	all := func(a Action) { // a computation and its transfers
-		list := c.receives(nil, c.skips, a)
-		for _, a := range c.sends(append(list, a), c.skips, a) {
-			want(a)
+	want := func(actions ...Action) {
+		for _, a := range actions {
+			if _, ok := c.IndexOf(a); !ok {
+				c.report("missing", -1, "%v is on no worker", a)
+			}
 		}
 	}
 	reduces := c.Reduces()
@@ -206,7 +168,7 @@ func (c *checker) missing() {
 				return
 			}
 			if c.Phase.has(true) {
-				all(Action{Forward, s, i, 0})
+				want(c.with(Action{Forward, s, i, 0})...)
 			}
 			if !c.Phase.has(false) {
 				continue
@@ -218,10 +180,10 @@ func (c *checker) missing() {
 			case has && (input || weight):
 				c.report("duplicate", whole, "it is there in parts, too")
 			case input || weight:
-				all(Action{BackwardInput, s, i, 0})
+				want(c.with(Action{BackwardInput, s, i, 0})...)
 				want(Action{BackwardWeight, s, i, 0})
 			default:
-				all(Action{Backward, s, i, 0})
+				want(c.with(Action{Backward, s, i, 0})...)
 			}
 		}
 		if reduces {
@@ -230,52 +192,20 @@ func (c *checker) missing() {
 	}
 }
 
-// order finds actions that come before their dependencies on their own worker. Nothing could wait
-// for those.
-func (c *checker) order() {
-	var deps []int
-	for id := range c.Actions {
-		deps = c.deps(deps[:0], id, false)
-		for _, dep := range deps {
-			if dep >= id && c.Worker[dep] == c.Worker[id] {
-				c.report("order", id, "it comes before %v, which it needs", c.Actions[dep])
-			}
-		}
-	}
-}
-
-// inOrder finds receives that come after one of the same worker's values that was sent later.
-func (c *checker) inOrder() {
-	latest := map[[2]int]int{} // by sender and receiver: the id of the last send that was received so far
-	for id, a := range c.Actions {
-		if !a.Kind.Receive() {
-			continue
-		}
-		sent, ok := c.IndexOf(a.Matching())
-		if !ok || c.Worker[sent] == c.Worker[id] {
-			continue
-		}
-		way := [2]int{c.Worker[sent], c.Worker[id]}
-		if last, some := latest[way]; some && sent < last {
-			c.report("in order", id, "it comes after %v, which worker %d sends later",
-				c.Actions[last].Matching(), way[0])
-		}
-		latest[way] = max(latest[way], sent)
-	}
-}
-
-// progress runs the program without a clock and finds the workers that get stuck. With meet,
-// nothing waits on links.
-func (c *checker) progress(meet bool) {
-	stuck := c.advance(meet, func(int, []int) {})
-	var deps []int
+// progress runs the program without a clock and finds the workers that get stuck, at an action that
+// comes before one that it needs on its own worker, or that waits for another stuck worker.
+func (c *checker) progress() {
+	stuck := c.advance(func(int, []int) {})
 	for w, id := range stuck {
 		if id == c.First[w+1] {
 			continue
 		}
-		deps = c.deps(deps[:0], id, meet)
-		for _, dep := range deps {
-			if on := c.Worker[dep]; on != w && dep >= stuck[on] {
+		for _, dep := range c.deps(nil, id) {
+			switch on := c.Worker[dep]; {
+			case dep < stuck[on]:
+			case on == w:
+				c.report("order", id, "it comes before %v, which it needs", c.Actions[dep])
+			default:
 				c.report("deadlock", id, "it waits for %v on worker %d, which is stuck at %v, action %d",
 					c.Actions[dep], on, c.Actions[stuck[on]], c.place(stuck[on])+1)
 			}

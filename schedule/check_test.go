@@ -27,6 +27,7 @@ func violations(t *testing.T, err error) schedule.Violations {
 func TestCheck(t *testing.T) {
 	const (
 		whole   = "program whole stages=2 micro-batches=2\n"
+		meet    = "program whole stages=2 micro-batches=2 capacity=meet\n"
 		w0      = "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1\n"
 		w1      = "worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0\n"
 		forward = "program forward-only stages=3 micro-batches=1 skips=0>2\n"
@@ -35,17 +36,16 @@ func TestCheck(t *testing.T) {
 			"0RED\nworker 1: "
 	)
 	for _, tt := range []struct {
-		name   string
-		text   string
-		limits schedule.Limits
-		want   []string // violations
+		name string
+		text string
+		want []string // violations
 	}{
-		{"valid", whole + w0 + w1 + "worker 2:\n", schedule.Limits{}, nil},
-		{"missing", whole + w0 + "worker 1: 0>1F0 1F0 1F1 1B0 1B0>0 1B1 1B1>0\n", schedule.Limits{}, []string{
+		{"valid", whole + w0 + w1 + "worker 2:\n", nil},
+		{"missing", whole + w0 + "worker 1: 0>1F0 1F0 1F1 1B0 1B0>0 1B1 1B1>0\n", []string{
 			"missing: 0>1F1 is on no worker",
 		}},
 		{"undeclared skip", "program forward-only stages=3 micro-batches=1\n" +
-			"worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", schedule.Limits{}, []string{
+			"worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", []string{
 			"unknown: worker 0, action 7, 0>2F0: activations move from a stage to the next or along a " +
 				"declared " +
 				"skip, and gradients back",
@@ -53,68 +53,66 @@ func TestCheck(t *testing.T) {
 		{"declared skip", "program whole stages=3 micro-batches=1 skips=0>2\n" +
 			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 " +
 			"1B0>0 1>0B0 0B0\n",
-			schedule.Limits{}, nil},
+			nil},
 		{"skip after its use", forward + "worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 0>2F0\n",
-			schedule.Limits{}, []string{"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it " +
+			[]string{"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it " +
 				"needs"}},
 		{"deadlock on a link that holds one output", "program whole stages=2 micro-batches=4 capacity=1\n" +
 			"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0B0 1>0B1 0B1 1>0B2 0B2 1>0B3 0B3\n" +
 			"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n",
-			schedule.Limits{}, []string{
+			[]string{
 				"deadlock: worker 0, action 8, 0F3>1: it waits for 0>1F2 on worker 1, which is stuck at " +
 					"1B1>0, action 8",
 				"deadlock: worker 1, action 8, 1B1>0: it waits for 1>0B0 on worker 0, which is stuck at " +
 					"0F3>1, action 8",
 			}},
-		{"deadlock where sends meet", whole + w0 + "worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
-			schedule.Limits{Meet: true}, []string{
+		{"deadlock where sends meet", meet + w0 + "worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
+			[]string{
 				"deadlock: worker 0, action 5, 1>0B0: it waits for 0>1F1 on worker 1, which is stuck at " +
 					"0>1F1, action 5",
 				"deadlock: worker 1, action 5, 0>1F1: it waits for 1>0B0 on worker 0, which is stuck at " +
 					"1>0B0, action 5",
 			}},
 		{"the same where they buffer", whole + w0 + "worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0\n",
-			schedule.Limits{}, nil},
+			nil},
 		{"links within a worker hold what they are given",
 			"program whole stages=2 micro-batches=2 capacity=meet\n" +
 				"worker 0: 0F0 0F0>1 0F1 0F1>1 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0 1>0B0 0B0 1>0B1 0B1\n",
-			schedule.Limits{}, nil},
+			nil},
 		{"other phase", "program forward-only stages=1 micro-batches=1\nworker 0: 0F0 0R0\n",
-			schedule.Limits{}, []string{
+			[]string{
 				"unknown: worker 0, action 2, 0R0: not part of a forward-only program",
 			}},
 		{"backward in two parts", whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1\n" +
-			"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1B1 1W0 1B1>0\n", schedule.Limits{}, []string{
+			"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1B1 1W0 1B1>0\n", []string{
+			"deadlock: worker 0, action 7, 1>0B1: it waits for 1B1>0 on worker 1, which is stuck at 1B1, action 7",
 			"order: worker 1, action 7, 1B1: it comes before 1W0, which it needs",
 		}},
-		{"half a backward", one + "0I0 0W1\n", schedule.Limits{}, []string{
+		{"half a backward", one + "0I0 0W1\n", []string{
 			"missing: 0W0 is on no worker", "missing: 0I1 is on no worker",
 		}},
-		{"a backward whole and in parts", one + "0B0 0W0 0B1\n", schedule.Limits{}, []string{
+		{"a backward whole and in parts", one + "0B0 0W0 0B1\n", []string{
 			"duplicate: worker 0, action 3, 0B0: it is there in parts, too",
 		}},
-		{"received in another order than sent", forward + "worker 0: 0F0 0F0>1 0F0>2\n" +
-			"worker 1: 0>2F0 0>1F0 1F0 1F0>2 1>2F0 2F0\n", schedule.Limits{InOrder: true}, []string{
-			"in order: worker 1, action 2, 0>1F0: it comes after 0>2F0, which worker 0 sends later",
-		}},
-		{"no reduction", reduce + "1B0 1B0>0 1B1 1B1>0\n", schedule.Limits{},
+		{"no reduction", reduce + "1B0 1B0>0 1B1 1B1>0\n",
 			[]string{"missing: 1RED is on no worker"}},
-		{"an early reduction", reduce + "1I0 1B0>0 1I1 1B1>0 1W0 1RED 1W1\n", schedule.Limits{}, []string{
+		{"an early reduction", reduce + "1I0 1B0>0 1I1 1B1>0 1W0 1RED 1W1\n", []string{
 			"order: worker 1, action 6, 1RED: it comes before 1W1, which it needs",
 		}},
 		{"everything at once", whole + "worker 0: 0F1 0F1>1 0F0 0F0>1 1>0B0 0B0 1>0B1\n" +
-			"worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B0 9F9 0B1\n", schedule.Limits{}, []string{
+			"worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B0 9F9 0B1\n", []string{
 			"duplicate: worker 1, action 7, 1B0: it is there already: worker 1, action 5",
 			"unknown: worker 1, action 8, 9F9: there are 2 stages",
 			"placement: worker 1, action 9, 0B1: stage 0 is on worker 0",
 			"missing: 1B1 is on no worker",
 			"missing: 1B1>0 is on no worker",
 			"order: worker 0, action 1, 0F1: it comes before 0F0, which it needs",
+			"deadlock: worker 1, action 1, 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 0F1, action 1",
 		}},
 	} {
 		p := parse(t, tt.text)
 		var got []string
-		for _, v := range violations(t, schedule.Check(p, tt.limits)) {
+		for _, v := range violations(t, schedule.Check(p)) {
 			got = append(got, v.Error())
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -128,11 +126,11 @@ func TestCheck(t *testing.T) {
 func TestCheckOfLargePrograms(t *testing.T) {
 	p := parse(t, "program whole stages=4000 micro-batches=4000\nworker 0: 0F0\n")
 	want := "missing: 1 actions in all, want at least one for each of 4000 stages and 4000 micro-batches"
-	if vs := violations(t, schedule.Check(p, schedule.Limits{})); len(vs) != 1 || vs[0].Error() != want {
+	if vs := violations(t, schedule.Check(p)); len(vs) != 1 || vs[0].Error() != want {
 		t.Errorf("%v, want %s", vs, want)
 	}
 	p = parse(t, "program whole stages=2 micro-batches=4000\nworker 0:\n")
-	if vs := violations(t, schedule.Check(p, schedule.Limits{})); len(vs) != 100 {
+	if vs := violations(t, schedule.Check(p)); len(vs) != 100 {
 		t.Errorf("%d violations, want 100", len(vs))
 	}
 }
@@ -156,7 +154,7 @@ func TestCheckMalformedActions(t *testing.T) {
 	} {
 		p := gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2})
 		p.Workers[1] = append(p.Workers[1], tt.action)
-		vs := violations(t, schedule.Check(p, schedule.Limits{}))
+		vs := violations(t, schedule.Check(p))
 		if !slices.ContainsFunc(vs, func(v schedule.Violation) bool {
 			return v.Rule == "unknown" &&
 				v.Reason == tt.want
@@ -176,7 +174,7 @@ func ExampleCheck() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(schedule.Check(p, schedule.Limits{}))
+	fmt.Println(schedule.Check(p))
 	// Output:
 	// schedule: the program cannot run:
 	// 	missing: 1B1 is on no worker

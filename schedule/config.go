@@ -19,17 +19,17 @@ func (g Generator) Make(c Config) (*Program, error) {
 	}
 	p, err := g(c)
 	if err == nil {
-		err = Check(p, Limits{})
+		err = Check(p)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if p.Stages != want.Stages || p.MicroBatches != want.MicroBatches || p.Phase != want.Phase ||
-		!slices.Equal(p.Skips, want.Skips) || !slices.Equal(p.Placement(), placement) {
-		return nil, fmt.Errorf("schedule: a %v program for %d micro-batches, skips %v and stages on the "+
-			"workers "+
-			"%v; want a %v one for %d, %v and %v", p.Phase, p.MicroBatches, p.Skips, p.Placement(),
-			want.Phase, want.MicroBatches, want.Skips, placement)
+	shape := func(p *Program, placement []int) string {
+		return fmt.Sprintf("a %v program for %d micro-batches, skips %v and stages on the workers %v", p.Phase,
+			p.MicroBatches, p.Skips, placement)
+	}
+	if given, wanted := shape(p, p.Placement()), shape(want, placement); given != wanted {
+		return nil, fmt.Errorf("schedule: %s; want %s", given, wanted)
 	}
 	if other := p.otherRecomputation(c); other != "" {
 		return nil, fmt.Errorf("schedule: the program has other recomputations: %s", other)
@@ -75,15 +75,14 @@ func (c Config) program() (*Program, []int, error) {
 		return nil, nil, err
 	}
 	placement := c.Worker
-	if placement == nil {
-		placement, _ = Loop(c.Stages, c.Stages)
+	for s := 0; c.Worker == nil && s < c.Stages; s++ {
+		placement = append(placement, s)
 	}
 	used := make([]bool, c.Stages)
 	for s, w := range placement {
 		if w < 0 || w >= c.Stages || len(placement) != c.Stages {
-			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each "+
-				"of %d stages",
-				s, w, c.Stages-1, c.Stages)
+			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of %d "+
+				"stages", s, w, c.Stages-1, c.Stages)
 		}
 		used[w] = true
 	}
@@ -99,8 +98,7 @@ func (c Config) recomputes(stage, microBatch int) bool {
 	return c.Recompute != nil && c.Recompute(stage, microBatch)
 }
 
-// maxForwards bounds stages and skips times micro-batches. Ten thousand stages of a thousand
-// micro-batches are below it; a slip in a header could ask for tens of gigabytes.
+// maxForwards bounds stages and skips times micro-batches, so that a slip asks for no gigabytes.
 const maxForwards = 1 << 24
 
 // checkHeader checks what a program says before its actions.
@@ -116,9 +114,8 @@ func (p *Program) checkHeader() error {
 	case p.Phase > BackwardOnly:
 		return fmt.Errorf("unknown %v", p.Phase)
 	case p.Capacity < Meet:
-		return fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 "+
-			"and more",
-			p.Capacity, Meet)
+		return fmt.Errorf("a capacity of %d values on a link, want 0 for any number, %d for none, or 1 and "+
+			"more", p.Capacity, Meet)
 	}
 	for i, e := range p.Skips {
 		switch {

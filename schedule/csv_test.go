@@ -24,7 +24,7 @@ func TestParseCSV(t *testing.T) {
 		"0B0,0F0":                "program whole stages=1 micro-batches=1\nworker 0: 0B0 0F0\n",
 		"\n# a comment\n" + want: want,
 	} {
-		got, err := schedule.Load(text)
+		got, err := schedule.Parse(text)
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 		} else if diff := cmp.Diff(want, got.String()); diff != "" {
@@ -40,9 +40,9 @@ func TestParseCSV(t *testing.T) {
 		"0F0,1F0\n0F8388607, 2F0\n0X0": "line 2, field 2: 3 stages and 0 skips of 8388608 micro-batches " +
 			"are more than " +
 			"16777216 forwards",
-		"": "no header",
+		"": "no program",
 	} {
-		p, err := schedule.Load(text)
+		p, err := schedule.Parse(text)
 		if err == nil || !strings.HasPrefix(err.Error(), "schedule: ") ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v, want %s", text, p, err, want)
@@ -58,14 +58,14 @@ func TestCSVRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := schedule.ParseCSV(text)
+		again, err := schedule.Parse(text)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
 		if round, err := again.CSV(); err != nil || round != text {
 			t.Fatalf("%v, %s becomes %s", err, text, round)
 		}
-		if err := schedule.Check(again, schedule.Limits{Meet: true, InOrder: true}); err != nil {
+		if err := runs(again); err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
 	})

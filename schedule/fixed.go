@@ -28,7 +28,7 @@ func Fixed(p *Program) Generator {
 }
 
 func (p *Program) adapted(c Config) (*Program, error) {
-	if err := Check(p, Limits{}); err != nil {
+	if err := Check(p); err != nil {
 		return nil, err
 	}
 	out, placement, err := c.program()
@@ -36,9 +36,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	case err != nil:
 		return nil, err
 	case p.Phase != Whole || p.Stages != c.Stages || p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d "+
-			"and %d or more",
-			p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
+		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and %d "+
+			"or more", p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
 	}
 	given := p.Fewer(c.MicroBatches)
 	given.Capacity = cmp.Or(c.Capacity, p.Capacity)
@@ -52,7 +51,7 @@ func (p *Program) adapted(c Config) (*Program, error) {
 		return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", own, placement)
 	}
 	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" &&
-		Check(given, Limits{}) == nil {
+		Check(given) == nil {
 		return given, nil
 	}
 	out.Capacity = given.Capacity

@@ -46,7 +46,7 @@ func TestFixed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := schedule.Check(got, schedule.Limits{Meet: asked.Capacity == schedule.Meet}); err != nil {
+		if err := schedule.Check(got); err != nil {
 			t.Fatal(err)
 		}
 		for w := range got.Workers {

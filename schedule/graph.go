@@ -53,7 +53,7 @@ func (p *Program) Graph() *Graph {
 	deps, cross := make([]int, 0, 3*n), make([]int, 0, n)
 	for id := range g.Actions {
 		firstDep, firstCross := len(deps), len(cross)
-		deps = g.deps(deps, id, false)
+		deps = g.deps(deps, id)
 		for _, dep := range deps[firstDep:] {
 			if g.Worker[dep] != g.Worker[id] {
 				cross = append(cross, dep)
@@ -126,9 +126,8 @@ func (g *Graph) IndexOf(a Action) (int, bool) {
 // place returns the place of an action in the list of its worker.
 func (g *Graph) place(id int) int { return id - g.First[g.Worker[id]] }
 
-// deps appends the ids of the actions that must be done before an action starts. With meet, nothing
-// waits on any link between two workers.
-func (g *Graph) deps(list []int, id int, meet bool) []int {
+// deps appends the ids of the actions that must be done before an action starts.
+func (g *Graph) deps(list []int, id int) []int {
 	var space [8]Action
 	a := g.Actions[id]
 	need := g.needs(space[:0], a)
@@ -140,7 +139,7 @@ func (g *Graph) deps(list []int, id int, meet bool) []int {
 		need = append(need, earlier)
 	}
 	if id > g.First[g.Worker[id]] {
-		if sent := g.Actions[id-1]; sent.Kind.Send() && (meet || capacity == Meet && sent.distance() == 1) {
+		if sent := g.Actions[id-1]; capacity == Meet && sent.Kind.Send() && sent.distance() == 1 {
 			need = append(need, sent.Matching())
 		}
 	}
@@ -182,12 +181,10 @@ func (g *Graph) needs(list []Action, a Action) []Action {
 	return list
 }
 
-// advance performs actions as workers would, each in its own order and waiting only for other
-// workers, until all are done or stuck. It calls visit once for each action, with its dependencies,
-// in an order in which every action follows its performed dependencies. It returns, for each
-// worker, the id of the action that it is stuck at, or the first of the next worker if it is
-// through.
-func (g *Graph) advance(meet bool, visit func(id int, deps []int)) []int {
+// advance performs actions as workers would, each in its own order, until all are done or stuck. It
+// calls visit once for each action, with its dependencies, all visited before. It returns, for each
+// worker, the id of the action that it is stuck at, or the first of the next worker if it is through.
+func (g *Graph) advance(visit func(id int, deps []int)) []int {
 	workers := len(g.First) - 1
 	next := slices.Clone(g.First[:workers])
 	waiting := make([][]int, workers) // by worker: those that wait for it
@@ -202,9 +199,9 @@ func (g *Graph) advance(meet bool, visit func(id int, deps []int)) []int {
 		from := next[w]
 	perform:
 		for ; next[w] < g.First[w+1]; next[w]++ {
-			deps = g.deps(deps[:0], next[w], meet)
+			deps = g.deps(deps[:0], next[w])
 			for _, dep := range deps {
-				if on := g.Worker[dep]; on != w && dep >= next[on] {
+				if on := g.Worker[dep]; dep >= next[on] {
 					waiting[on] = append(waiting[on], w)
 					break perform
 				}
@@ -233,7 +230,7 @@ func (g *Graph) advance(meet bool, visit func(id int, deps []int)) []int {
 func (g *Graph) LatestReceives() []int {
 	out := slices.Repeat([]int{-1}, len(g.Actions))
 	order := make([]int, 0, len(g.Actions))
-	g.advance(false, func(id int, _ []int) { order = append(order, id) })
+	g.advance(func(id int, _ []int) { order = append(order, id) })
 	sent := make([][]int, len(g.First)-1) // by worker: the receives of what it sends
 	for id, a := range g.Actions {
 		if a.Kind.Receive() {

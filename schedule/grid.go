@@ -21,32 +21,24 @@ import (
 //
 // A column is as long as the shortest computation, so that unit times give one column per action
 // and the jitter of a recorded run does little. Where that would give a very wide grid the column
-// is longer, and a computation that is short for it takes a whole column all the same: none is left
-// out, and its row runs ahead of the others until the worker's next idle time.
-//
-// The timeline must be valid.
+// is longer, and a computation that is short for it takes a whole column all the same: its row runs
+// ahead of the others until the worker's next idle time. The timeline must be valid.
 func (t Timeline) Grid() string {
 	column := t.column()
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
 	return t.lines(fmt.Sprintf("1 column = %v", column), rows, func(spans []span) string {
-		var b strings.Builder
-		at := 0
-		idle := func(until int) {
-			for ; at < until; at++ {
-				fmt.Fprintf(&b, " %-*s", width, ".")
+		text, at := "", 0
+		for _, s := range append(spans, span{from: columns}) {
+			text += strings.Repeat(fmt.Sprintf(" %-*s", width, "."), max(0, s.from-at))
+			if s.text != "" {
+				if more := s.to - s.from - 1; more > 0 { // the columns of a span are joined
+					s.text += strings.Repeat("-", more*(width+1)+width-len(s.text))
+				}
+				text += fmt.Sprintf(" %-*s", width, s.text)
 			}
-		}
-		for _, s := range spans {
-			idle(s.from)
-			text := s.text
-			if more := s.to - s.from - 1; more > 0 { // the columns of a span are joined
-				text += strings.Repeat("-", more*(width+1)+width-len(text))
-			}
-			fmt.Fprintf(&b, " %-*s", width, text)
 			at = s.to
 		}
-		idle(columns)
-		return b.String()
+		return text
 	})
 }
 
@@ -60,11 +52,8 @@ func (t Timeline) Grid() string {
 // Here a computation takes at least the characters of its text, and a transfer is drawn if it has
 // room for its own. Rows with too many texts end in "…".
 func (t Timeline) GridWidth(characters int) string {
-	grid, widest := t.Grid(), 0
-	for line := range strings.Lines(grid) {
-		widest = max(widest, len(line)-len("\n"))
-	}
-	if widest <= characters {
+	grid := t.Grid()
+	if !slices.ContainsFunc(strings.Split(grid, "\n"), func(l string) bool { return len(l) > characters }) {
 		return grid
 	}
 	makespan := t.Makespan()
@@ -80,66 +69,59 @@ func (t Timeline) GridWidth(characters int) string {
 		unit *= 10
 	}
 	return t.lines(fmt.Sprintf("1 character = %v", column.Round(unit)), rows, func(spans []span) string {
-		var b strings.Builder
-		for _, s := range spans {
-			b.WriteString(strings.Repeat(".", s.from-b.Len()))
-			b.WriteString(s.text + strings.Repeat("-", s.to-s.from-len(s.text)))
+		text := ""
+		for _, s := range append(spans, span{columns, columns, ""}) {
+			text += strings.Repeat(".", s.from-len(text)) + s.text + strings.Repeat("-", s.to-s.from-len(s.text))
 		}
-		b.WriteString(strings.Repeat(".", columns-b.Len()))
 		if columns > room {
-			return " " + b.String()[:room-1] + "…"
+			text = text[:room-1] + "…"
 		}
-		return " " + b.String()
+		return " " + text
 	})
 }
 
-// lane is the actions of a worker one after the other, and its reductions meanwhile.
-type lane struct{ spans, reductions []span }
-
 // rows places the actions of each worker on columns of a given duration, each on at least
-// least(text) of them. It returns the number of columns and the length of the longest text.
-func (t Timeline) rows(column time.Duration, least func(text string) int) (rows []lane, columns, width int) {
+// least(text) of them: the reductions of a worker in a row after its own. It returns the number of
+// columns and the length of the longest text.
+func (t Timeline) rows(column time.Duration, least func(text string) int) (rows [][]span, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
 	label := t.labels()
-	rows = make([]lane, t.Workers)
+	rows = make([][]span, 2*t.Workers)
+	free := make([]int, 2*t.Workers)
 	columns, width = round(end), 1
-	for w := range rows {
-		free := map[bool]int{} // of reductions, and of the rest
+	for w := range t.Workers {
 		for _, e := range t.worker(w) {
-			text, beside := label(e.Action), e.Action.Kind == Reduce
+			text, row := label(e.Action), 2*w
+			if e.Action.Kind == Reduce {
+				row++
+			}
 			least := least(text)
-			if (beside || e.Action.Kind.Transfer()) && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
+			if (row%2 == 1 || e.Action.Kind.Transfer()) && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue
 			}
-			from := max(free[beside], round(e.Start))
-			to := max(from+least, round(e.End))
-			into := &rows[w].spans
-			if beside {
-				into = &rows[w].reductions
-			}
-			*into = append(*into, span{from, to, text})
-			free[beside] = to
-			columns = max(columns, to)
-			width = max(width, len(text))
+			from := max(free[row], round(e.Start))
+			free[row] = max(from+least, round(e.End))
+			rows[row] = append(rows[row], span{from, free[row], text})
+			columns, width = max(columns, free[row]), max(width, len(text))
 		}
 	}
 	return rows, columns, width
 }
 
 // lines draws each worker's row after its name, and its reductions below.
-func (t Timeline) lines(first string, rows []lane, draw func([]span) string) string {
-	var b strings.Builder
-	b.WriteString(first + "\n")
-	for w, lane := range rows {
-		line := fmt.Sprintf("%-*s ", t.nameWidth(), fmt.Sprintf("worker %d", w)) + draw(lane.spans)
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-		if lane.reductions != nil {
-			line := strings.Repeat(" ", t.nameWidth()+1) + strings.ReplaceAll(draw(lane.reductions), ".", " ")
-			b.WriteString(strings.TrimRight(line, " ") + "\n")
+func (t Timeline) lines(first string, rows [][]span, draw func([]span) string) string {
+	text := first + "\n"
+	for i, spans := range rows {
+		name, line := fmt.Sprintf("worker %d", i/2), draw(spans)
+		if i%2 == 1 {
+			if name, line = "", strings.ReplaceAll(line, ".", " "); spans == nil {
+				continue
+			}
 		}
+		text += strings.TrimRight(fmt.Sprintf("%-*s %s", t.nameWidth(), name, line), " ") + "\n"
 	}
-	return b.String()
+	return text
 }
 
 // nameWidth is the length of the longest worker's name.
@@ -153,12 +135,10 @@ type span struct {
 
 // labels returns how the actions of this timeline are called.
 func (t Timeline) labels() func(Action) string {
-	stages := make(map[int]int) // by worker
-	several := false
+	stages, several := map[int]int{}, false // by worker
 	for _, e := range t.Events {
-		if s, ok := stages[e.Worker]; ok && s != e.Action.Stage {
-			several = true
-		}
+		s, some := stages[e.Worker]
+		several = several || some && s != e.Action.Stage
 		stages[e.Worker] = e.Action.Stage
 	}
 	return func(a Action) string {
@@ -183,8 +163,7 @@ func (t Timeline) labels() func(Action) string {
 }
 
 // column chooses the time that a column stands for. Rows get at least minColumns if the times ask
-// for it, and up to four columns per computation of the busiest worker. This is enough for any mix
-// of computations, with the longest a few times as long as the shortest.
+// for it, and up to four columns per computation of the busiest worker.
 func (t Timeline) column() time.Duration {
 	const minColumns = 64
 	makespan := t.Makespan()

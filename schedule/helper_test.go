@@ -1,6 +1,8 @@
 package schedule_test
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -48,6 +50,37 @@ func simulate(t rapid.TB, p *schedule.Program,
 		t.Fatal(err)
 	}
 	return timeline
+}
+
+// runs returns an error unless a program runs on links that hold any number of values, on links that
+// hold one or meet, and on links in order.
+func runs(p *schedule.Program) error {
+	for _, capacity := range []int{0, 1, schedule.Meet} {
+		on := *p
+		if on.Capacity = capacity; schedule.Check(&on) != nil {
+			return fmt.Errorf("capacity %d: %w", capacity, schedule.Check(&on))
+		}
+	}
+	home, order := p.Placement(), map[[2]int][2][]schedule.Action{} // by way: what is sent, and received
+	for w, a := range p.Workers {
+		for _, a := range a {
+			way, both := [2]int{w, home[a.Peer]}, 0
+			if a.Kind.Receive() {
+				way, both, a = [2]int{home[a.Peer], w}, 1, a.Matching()
+			}
+			if a.Kind.Transfer() && way[0] != way[1] {
+				lists := order[way]
+				lists[both] = append(lists[both], a)
+				order[way] = lists
+			}
+		}
+	}
+	for way, lists := range order {
+		if !slices.Equal(lists[0], lists[1]) {
+			return fmt.Errorf("on %v %v are received as %v", way, lists[0], lists[1])
+		}
+	}
+	return nil
 }
 
 // drawConfig draws any valid config of up to 6 stages and 6 micro-batches: all policies,

@@ -7,16 +7,9 @@ import "time"
 //
 // A value that leaves at time t, with latency a and b for its bytes, arrives at t + a + b, where b
 // is bytes over bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
-// leaves on the link from this worker to that one; values leave in the order in which they are
-// sent. Neither worker is held meanwhile: the sender goes on, and the receiver waits when it comes
-// to the receive and the value is not there.
-//
-// If the program's capacity has a sender wait for a receiver, it continues a latency after the
-// event that it waits for, as it has to hear of it. With a capacity of c values a receive is posted
-// when the one c receives before it is done, and the send waits for that. With the capacity [Meet]
-// the sender waits after the send for the end of the receive.
-//
-// A receive is an action: whoever receives ahead of a send waits for the value before it sends.
+// leaves on the link from this worker to that one. Neither worker is held meanwhile: the sender goes
+// on, and the receiver waits when it comes to the receive and the value is not there. A sender that
+// waits for a receiver, by the program's capacity, continues a latency after the event.
 type Links struct {
 	// Cost is the cost of the value of a send between two workers. Nil is free. It must not return
 	// less than zero.
@@ -42,14 +35,14 @@ func Uniform(latency time.Duration, bandwidth float64, bytes func(send Action) i
 }
 
 // of returns the cost of a transfer's value.
-func (l Links) of(a Action) Transfer {
+func (l Links) of(a Action) (cost Transfer) {
 	if a.Kind.Receive() {
 		a = a.Matching()
 	}
-	if l.Cost == nil {
-		return Transfer{}
+	if l.Cost != nil {
+		cost = l.Cost(a)
 	}
-	return l.Cost(a)
+	return cost
 }
 
 // Unit is the duration of an action if all computations take equally long and transfers take no
@@ -99,13 +92,12 @@ func NewSimulation(p *Program) (*Simulation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.err() == nil {
-		if s := c.simulation(); len(s.order) == len(c.Actions) {
-			return s, nil
-		}
+	s := c.simulation()
+	if len(s.order) < len(c.Actions) || c.err() != nil {
+		c.progress()
+		return nil, c.err()
 	}
-	c.progress(false)
-	return nil, c.err()
+	return s, nil
 }
 
 // simulation orders the actions as far as workers get.
@@ -113,7 +105,7 @@ func (g *Graph) simulation() *Simulation {
 	s := &Simulation{program: g.program, order: make([]simulated, 0, len(g.Actions))}
 	place := make([]int32, len(g.Actions)) // by id: the place in the order, from 1
 	ways := map[[2]int]int32{}
-	g.advance(false, func(id int, deps []int) {
+	g.advance(func(id int, deps []int) {
 		a, w := g.Actions[id], g.Worker[id]
 		e := simulated{worker: int32(w), at: int32(g.place(id))}
 		if a.Kind.Transfer() {
@@ -125,9 +117,8 @@ func (g *Graph) simulation() *Simulation {
 				e.way = ways[way]
 			}
 			for _, dep := range deps { // the worker has waited already for the receive of what it sent before
-				if g.Worker[dep] != w &&
-					(a.Kind.Receive() && g.Actions[dep] == a.Matching() || a.Kind.Send() &&
-						s.program.Capacity > 0) {
+				if g.Worker[dep] != w && (a.Kind.Receive() && g.Actions[dep] == a.Matching() ||
+					a.Kind.Send() && s.program.Capacity > 0) {
 					e.after = place[dep]
 				}
 			}
@@ -190,16 +181,13 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 }
 
 // Simulate returns the timeline of a program with a duration for each action, if moving a value
-// takes no time; see [Simulation]. duration is called once for each action.
-//
-// Each event comes after the events that it depends on. It fails with the error of [Check] for a
-// program that cannot run.
+// takes no time; see [Simulation]. Each event comes after the events that it depends on. It fails
+// with the error of [Check] for a program that cannot run.
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	return Links{}.Simulate(p, duration)
 }
 
-// Simulate is the function [Simulate] on these links. Events are actions of workers; a value on its
-// way is none.
+// Simulate is the function [Simulate] on these links.
 func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	s, err := NewSimulation(p)
 	if err != nil {
@@ -210,24 +198,4 @@ func (l Links) Simulate(p *Program, duration func(Action) time.Duration) (Timeli
 		t.Events = append(t.Events, Event{Worker: w, Action: p.Workers[w][at], Start: start, End: end})
 	})
 	return t, nil
-}
-
-// Predict returns the duration of a step, as [Simulate] finds it, and the share of it, from 0 to 1,
-// in which workers are idle, on average. It keeps no timeline.
-func (l Links) Predict(p *Program, duration func(Action) time.Duration) (makespan time.Duration,
-	idle float64, err error) {
-	s, err := NewSimulation(p)
-	if err != nil {
-		return 0, 0, err
-	}
-	var busy float64
-	makespan = s.Run(duration, l, func(w, at int, start, end time.Duration) {
-		if p.Workers[w][at].Kind != Reduce {
-			busy += float64(end - start)
-		}
-	})
-	if makespan > 0 {
-		idle = max(0, 1-busy/(float64(makespan)*float64(len(p.Workers))))
-	}
-	return makespan, idle, nil
 }

@@ -9,9 +9,9 @@ import (
 )
 
 // meet moves receives of the program's lists ahead until the program gets to its end also where
-// nothing waits on any link, so that a worker that sends goes on when the value was received
-// ([Limits]). The program must get to its end on links that hold any number of values. Otherwise
-// the generator that made it is wrong, and meet panics with the workers that wait for each other.
+// nothing waits on any link, so that a worker that sends goes on when the value was received. The
+// program must get to its end on links that hold any number of values. Otherwise the generator that
+// made it is wrong, and meet panics with the actions at which workers wait for each other.
 //
 // Two neighbours of 1F1B show the problem. Worker 0 hands an activation on and then wants a
 // gradient, worker 1 hands that gradient on and then wants the activation:
@@ -34,11 +34,14 @@ func (p *Program) meet() {
 	m.next = slices.Clone(m.First[:len(p.Workers)])
 	m.ahead = make([]bool, len(m.Actions))
 	for w := range p.Workers {
-		m.run(w)
+		m.ready = append(m.ready, w)
 	}
-	for w := range p.Workers {
-		for m.next[w] < m.First[w+1] {
-			m.breakCircle(w)
+	for waiting := true; waiting; waiting = m.breakCircle() {
+		for n := len(m.ready); n > 0; n = len(m.ready) {
+			w := m.ready[n-1]
+			m.ready = m.ready[:n-1]
+			for m.step(w) {
+			}
 		}
 	}
 	p.Workers = m.out
@@ -51,36 +54,32 @@ type meeting struct {
 	ahead []bool     // by id: received ahead
 	out   [][]Action // by worker: what it has done
 	home  []int      // by stage: its worker
+	ready []int      // workers that may be able to go on
 
-	// Where links hold any number of values; nil until it is asked for (foresee).
-	before []int           // by id: computations of its worker before it
-	start  []time.Duration // by id: of its worker's next computation from there on
+	// By id, where links hold any number of values; nil until it is asked for (foresee).
+	ends []time.Duration
+	due  []time.Duration // start of its worker's next computation from there on
+	left []int           // computations of its worker from there on
 }
 
 // foresee simulates the program, once. Many programs have no value to choose.
 func (m *meeting) foresee() {
-	if m.start != nil {
+	if m.ends != nil {
 		return
 	}
-	m.before, m.start = make([]int, len(m.Actions)), make([]time.Duration, len(m.Actions))
-	m.simulation().Run(parts, Links{}, func(w, at int, start,
-		_ time.Duration) {
-		m.start[m.First[w]+at] = start
+	n := len(m.Actions)
+	m.ends, m.due, m.left = make([]time.Duration, n), make([]time.Duration, n), make([]int, n)
+	m.simulation().Run(parts, Links{}, func(w, at int, start, end time.Duration) {
+		m.ends[m.First[w]+at], m.due[m.First[w]+at] = end, start
 	})
-	computes := func(id int) bool { k := m.Actions[id].Kind; return !k.Transfer() && k != Reduce }
 	for w := range m.next {
-		next := time.Duration(math.MaxInt64)
+		next, left := time.Duration(math.MaxInt64), 0
 		for id := m.First[w+1] - 1; id >= m.First[w]; id-- {
-			if computes(id) {
-				next = m.start[id]
+			if k := m.Actions[id].Kind; !k.Transfer() && k != Reduce {
+				next = m.due[id]
+				left++
 			}
-			m.start[id] = next
-		}
-		for id := m.First[w] + 1; id < m.First[w+1]; id++ {
-			m.before[id] = m.before[id-1]
-			if computes(id - 1) {
-				m.before[id]++
-			}
+			m.due[id], m.left[id] = next, left
 		}
 	}
 }
@@ -102,68 +101,37 @@ func (m *meeting) do(w int, a Action) {
 	m.next[w]++
 }
 
-// run performs the actions of a worker until it has to wait, and then the actions of workers that
-// can continue.
-func (m *meeting) run(w int) {
-	ready := []int{w}
-	for len(ready) > 0 {
-		w, ready = ready[len(ready)-1], ready[:len(ready)-1]
-		for a, ok := m.current(w); ok; a, ok = m.current(w) {
-			other := m.home[a.Peer]
-			if !a.Kind.Transfer() || other == w {
-				m.do(w, a)
-				continue
-			}
-			b, ok := m.current(other)
-			switch {
-			case ok && b == a.Matching():
-				m.do(w, a)
-				m.do(other, b)
-			// each has something for the other
-			case ok && a.Kind.Send() && b.Kind.Send() && m.home[b.Peer] == w:
-				m.receiveEarly(m.cheaper(a, b))
-			default:
-				other = -1
-			}
-			if other < 0 {
-				break
-			}
-			ready = append(ready, other)
-		}
+// step performs the action that a worker is at, of a transfer both ends, unless it has to wait.
+func (m *meeting) step(w int) bool {
+	a, ok := m.current(w)
+	if !ok {
+		return false
 	}
+	if other := m.home[a.Peer]; a.Kind.Transfer() && other != w {
+		if b, ok := m.current(other); !ok || b != a.Matching() {
+			return false
+		}
+		m.do(other, a.Matching())
+		m.ready = append(m.ready, other)
+	}
+	m.do(w, a)
+	return true
 }
 
-// cheaper returns the send of two that costs its receiver less to receive ahead. It compares the
-// receiver's delay; at equal delay, the computations before the receiver needs the value.
-func (m *meeting) cheaper(a, b Action) Action {
-	m.foresee()
-	late := func(send Action) time.Duration { // by how much the receiver would go on later
+// compare orders sends by what it costs their receivers to receive ahead: by the delay, then by the
+// computations before the value is needed.
+func (m *meeting) compare(a, b Action) int {
+	late := func(send Action) time.Duration {
 		w := m.home[send.Peer]
-		due := m.start[m.next[w]] // when it would send or compute next if nothing held it up
+		due := m.due[m.next[w]] // when it would send or compute next if nothing held it up
 		if a, ok := m.current(w); ok && a.Kind.Send() {
-			due = m.made(a)
+			due = m.ends[m.next[w]]
 		}
-		return max(0, m.made(send)-due)
+		return max(0, m.ends[m.next[m.home[send.Stage]]]-due)
 	}
-	wanted := func(send Action) int {
-		return m.before[m.receiveOf(send)] - m.before[m.next[m.home[send.Peer]]]
-	}
-	if cmp.Or(cmp.Compare(late(a), late(b)), cmp.Compare(wanted(a), wanted(b)), cmp.Compare(a.Kind, b.Kind),
-		cmp.Compare(a.Stage, b.Stage)) > 0 {
-		return b
-	}
-	return a
-}
-
-// made returns when the value of a send is made.
-func (m *meeting) made(send Action) time.Duration {
-	for _, kind := range []Kind{Forward, Backward, BackwardInput} {
-		maker := Action{kind, send.Stage, send.MicroBatch, 0}
-		if id, ok := m.IndexOf(maker); ok && kind.forward() == send.Kind.forward() {
-			return m.start[id] + parts(maker)
-		}
-	}
-	return 0
+	wanted := func(send Action) int { return m.left[m.next[m.home[send.Peer]]] - m.left[m.receiveOf(send)] }
+	return cmp.Or(cmp.Compare(late(a), late(b)), wanted(a)-wanted(b), cmp.Compare(a.Kind, b.Kind),
+		a.Stage-b.Stage)
 }
 
 // receiveOf is the receive of a send.
@@ -180,24 +148,19 @@ func (m *meeting) fail(at ...Action) {
 	panic(fmt.Sprintf("schedule: an order that cannot run: workers wait at %v", at))
 }
 
-// receiveEarly performs a send that its worker is at, and has it received where the receiver is.
-func (m *meeting) receiveEarly(send Action) {
-	receive := send.Matching()
-	m.ahead[m.receiveOf(send)] = true
-	m.out[m.home[receive.Stage]] = append(m.out[m.home[receive.Stage]], receive)
-	m.do(m.home[send.Stage], send)
-}
-
-// breakCircle finds workers that wait for each other in a circle, starting with a waiting one, and
-// has one of their values received ahead.
-func (m *meeting) breakCircle(w int) {
+// breakCircle finds workers that wait for each other in a circle, and has one of their values
+// received ahead. It returns false if all workers have ended.
+func (m *meeting) breakCircle() bool {
 	var path []Action // what each worker on the way is at
 	seen := map[int]int{}
-	for {
-		a, ok := m.current(w)
-		if !ok && len(path) == 0 {
-			return
+	w := 0
+	for ; w < len(m.next); w++ {
+		if _, ok := m.current(w); ok {
+			break
 		}
+	}
+	for w < len(m.next) {
+		a, ok := m.current(w)
 		if !ok { // the last one waits for a worker that has ended
 			m.fail(path...)
 		}
@@ -209,15 +172,19 @@ func (m *meeting) breakCircle(w int) {
 		path = append(path, a)
 		w = m.home[a.Peer]
 	}
+	if path == nil {
+		return false
+	}
 	sends := slices.DeleteFunc(slices.Clone(path), func(a Action) bool { return !a.Kind.Send() })
 	if len(sends) == 0 {
 		m.fail(path...)
 	}
-	best := sends[0]
-	for _, a := range sends[1:] {
-		best = m.cheaper(best, a)
-	}
-	m.receiveEarly(best)
-	m.run(m.home[best.Stage])
-	m.run(m.home[best.Peer])
+	m.foresee()
+	send := slices.MinFunc(sends, m.compare)
+	to := m.home[send.Peer]
+	m.ahead[m.receiveOf(send)] = true
+	m.out[to] = append(m.out[to], send.Matching())
+	m.do(m.home[send.Stage], send)
+	m.ready = append(m.ready, m.home[send.Stage], to)
+	return true
 }

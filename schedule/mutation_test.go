@@ -40,7 +40,7 @@ func required(a schedule.Action) bool {
 func mustBreak(t *rapid.T, p *schedule.Program, rules ...string) {
 	t.Helper()
 	var vs schedule.Violations
-	if !errors.As(schedule.Check(p, schedule.Limits{}), &vs) {
+	if !errors.As(schedule.Check(p), &vs) {
 		t.Fatalf("the mutant passed, want a breach of %v:\n%v", rules, p)
 	}
 	if !slices.ContainsFunc(vs, func(v schedule.Violation) bool { return slices.Contains(rules, v.Rule) }) {
@@ -161,7 +161,7 @@ func TestDroppedRecomputationIsAnotherPolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawProgram(t)
 		drop(p, drawSite(t, p, func(a schedule.Action) bool { return a.Kind == schedule.Recompute }))
-		if err := schedule.Check(p, schedule.Limits{}); err != nil {
+		if err := schedule.Check(p); err != nil {
 			t.Fatalf("%v\n%v", err, p)
 		}
 	})
@@ -228,7 +228,7 @@ func TestShuffleIsCaughtOrHarmless(t *testing.T) {
 			j := rapid.IntRange(0, len(p.Workers[w])-1).Draw(t, "j")
 			p.Workers[w][i], p.Workers[w][j] = p.Workers[w][j], p.Workers[w][i]
 		}
-		if schedule.Check(p, schedule.Limits{}) == nil {
+		if schedule.Check(p) == nil {
 			causal(t, p, simulate(t, p, schedule.Unit))
 		}
 	})

@@ -54,7 +54,7 @@ func TestAddReduce(t *testing.T) {
 		if got.Reduces() != strings.Contains(tt.want, "RED") || p.Reduces() {
 			t.Errorf("%s: reduces %v", tt.name, got.Reduces())
 		}
-		if err := schedule.Check(got, schedule.Limits{Meet: true, InOrder: true}); err != nil {
+		if err := runs(got); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
@@ -66,10 +66,10 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		_, _, p := drawScheduled(t)
 		got := schedule.AddReduce(p)
-		if err := schedule.Check(got, schedule.Limits{Meet: true, InOrder: true}); err != nil {
+		if err := runs(got); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(schedule.InFlight(p, nil), schedule.InFlight(got, nil)); diff != "" {
+		if diff := cmp.Diff(schedule.InFlight(p), schedule.InFlight(got)); diff != "" {
 			t.Fatal(diff)
 		}
 		took := drawDurations(t, p.Stages)
@@ -97,7 +97,8 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 
 // Reductions are drawn below what their worker does meanwhile.
 func ExampleAddReduce() {
-	p, err := schedule.BreadthFirst(schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}})
+	bfs, _ := schedule.Named("bfs")
+	p, err := bfs.Program(2, 2, schedule.Config{MicroBatches: 2})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 
 	"penstock.example/internal/arg"
@@ -10,8 +11,7 @@ import (
 type Schedule struct {
 	Name     string
 	Generate Generator
-	// Place gives the worker of each stage; see [Loop] and [V].
-	Place func(stages, devices int) ([]int, error)
+	place    func(stage, devices int) (worker int)
 	// Virtual is how many stages each device may have: any number if it is zero.
 	Virtual int
 	// Split reports whether backwards are in two parts.
@@ -21,16 +21,16 @@ type Schedule struct {
 // Schedules returns all schedules that have a name, the simplest first.
 func Schedules() []Schedule {
 	return []Schedule{
-		{"gpipe", GPipe, Loop, 1, false},
-		{"1f1b", OneFOneB, Loop, 1, false},
-		{"1f1b-2x", oneFOneBEager, Loop, 1, false},
-		{"zb-h1", ZeroBubbleH1, Loop, 1, true},
-		{"zb-h2", ZeroBubbleH2, Loop, 1, true},
-		{"bfs", BreadthFirst, Loop, 0, false},
-		{"interleaved", interleaved, Loop, 0, false},
-		{"interleaved-zb", interleavedZeroBubble, Loop, 0, true},
-		{"zb-v", zeroBubbleV, V, 2, true},
-		{"dualpipe-v", dualPipeV, V, 2, true},
+		{"gpipe", GPipe, loop, 1, false},
+		{"1f1b", OneFOneB, loop, 1, false},
+		{"1f1b-2x", oneFOneBEager, loop, 1, false},
+		{"zb-h1", zeroBubbleH1, loop, 1, true},
+		{"zb-h2", zeroBubbleH2, loop, 1, true},
+		{"bfs", breadthFirst, loop, 0, false},
+		{"interleaved", interleaved, loop, 0, false},
+		{"interleaved-zb", interleavedZeroBubble, loop, 0, true},
+		{"zb-v", zeroBubbleV, vee, 2, true},
+		{"dualpipe-v", dualPipeV, vee, 2, true},
 	}
 }
 
@@ -51,31 +51,26 @@ func Named(name string) (Schedule, error) {
 func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	switch {
 	case devices < 1 || virtual < 1 || devices > maxForwards/virtual:
-		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each, want at least 1 of both "+
-			"and at most "+
-			"%d stages", s.Name, devices, virtual, maxForwards)
+		return nil, fmt.Errorf("schedule: %s: %d devices with %d stages each, want at least 1 of both and "+
+			"at most %d stages", s.Name, devices, virtual, maxForwards)
 	case s.Virtual > 0 && virtual != s.Virtual:
 		return nil, fmt.Errorf("schedule: %s: %d stages on each device, want %d", s.Name, virtual, s.Virtual)
 	}
-	return s.Place(devices*virtual, devices)
+	workers := make([]int, devices*virtual)
+	for stage := range workers {
+		workers[stage] = s.place(stage, devices)
+	}
+	return workers, nil
 }
 
 // Usual is the number of stages of each device that the schedule is for: 2 if it is for several, 1
 // otherwise.
-func (s Schedule) Usual() int {
-	if s.Virtual == 0 {
-		return 2
-	}
-	return s.Virtual
-}
+func (s Schedule) Usual() int { return cmp.Or(s.Virtual, 2) }
 
 // Program makes the program of a schedule for a number of devices with virtual stages each, 0 for
 // [Schedule.Usual]. It sets stages and workers of the config.
 func (s Schedule) Program(devices, virtual int, config Config) (*Program, error) {
-	if virtual == 0 {
-		virtual = s.Usual()
-	}
-	workers, err := s.Workers(devices, virtual)
+	workers, err := s.Workers(devices, cmp.Or(virtual, s.Usual()))
 	if err != nil {
 		return nil, err
 	}
@@ -83,31 +78,9 @@ func (s Schedule) Program(devices, virtual int, config Config) (*Program, error)
 	return s.Generate(config)
 }
 
-// Loop returns the worker of each stage where stages go round: stage s is on worker s mod devices.
-// It fails if a device would have no stage.
-func Loop(stages, devices int) ([]int, error) {
-	return place(stages, devices, func(s int) int { return s % devices })
-}
+// loop has stages go round.
+func loop(stage, devices int) int { return stage % devices }
 
-// V returns the worker of each stage where stages go to and fro: with two stages for each device,
-// the first device has the first and the last stage, and the last device the two in the middle. It
-// fails if a device would have no stage.
-func V(stages, devices int) ([]int, error) {
-	return place(stages, devices, func(s int) int {
-		at := s % (2 * devices)
-		return min(at, 2*devices-1-at)
-	})
-}
-
-func place(stages, devices int, worker func(stage int) int) ([]int, error) {
-	if devices < 1 || stages < devices || stages > maxForwards {
-		return nil, fmt.Errorf("schedule: %d stages on %d devices, want at least one device and a stage "+
-			"for each, "+
-			"and at most %d", stages, devices, maxForwards)
-	}
-	out := make([]int, stages)
-	for s := range out {
-		out[s] = worker(s)
-	}
-	return out, nil
-}
+// vee has stages go to and fro: with two for each device, the first device has the first and the
+// last stage.
+func vee(stage, devices int) int { return min(stage, 2*devices-1-stage) }

@@ -113,9 +113,9 @@ func TestCountsOfSchedules(t *testing.T) {
 		for _, at := range shapes(s) {
 			p := scheduled(t, s.Name, at.p, at.v, schedule.Config{MicroBatches: at.m})
 			if want.counted == nil || want.counted(at) {
-				for r, got := range schedule.InFlight(p, nil) {
+				for r, got := range schedule.InFlight(p) {
 					checks++
-					if want := want.held(device{at, r}); got != int64(want) {
+					if want := want.held(device{at, r}); got != want {
 						t.Errorf("%s of %+v, device %d: holds %d, want %d", s.Name, at, r, got, want)
 					}
 				}

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -40,22 +41,35 @@ func (p *Program) String() string {
 	return b.String() + "\n"
 }
 
-// Parse reads a program's text form. Words are separated by blanks, what follows a # is a comment,
-// and empty lines are skipped; workers are numbered from 0. The first fault is returned with its
-// line and word, both counted from 1.
+// Parse reads a program's text form, or a CSV of torch.distributed.pipelining. In the text form words
+// are separated by blanks, what follows a # is a comment, and empty lines are skipped; workers are
+// numbered from 0. A CSV has a row for each worker, an action in each field, and empty fields where
+// it does nothing:
 //
-// Parse reads, it does not judge: whether the program can run is [Check]'s question.
+//	0F0,0F1,,0I0,0W0,0B1
+//	1F0,1I0,1W0,1F1,1B1
+//
+// (0F4;3B1)OVERLAP_F_B is a forward and then a backward, as a worker here does one thing at a time.
+// Transfers, such as 0SEND_F1, are placed anew, as for any schedule. The highest numbers say how
+// many stages and micro-batches the program has.
+//
+// The first fault is returned with its line and word or field, counted from 1. Whether the program
+// can run is [Check]'s question.
 func Parse(text string) (*Program, error) {
 	var p *Program
 	line := 0
 	for content := range strings.Lines(text) {
 		line++
-		words := wordsOf(content)
+		content, _, _ = strings.Cut(content, "#")
+		words := strings.Fields(content)
 		if len(words) == 0 {
 			continue
 		}
 		parse := (*Program).parseWorker
 		if p == nil {
+			if words[0] != "program" {
+				return parseCSV(text)
+			}
 			p, parse = &Program{}, (*Program).parseHeader
 		}
 		if at, err := parse(p, words); err != nil {
@@ -63,24 +77,14 @@ func Parse(text string) (*Program, error) {
 		}
 	}
 	if p == nil {
-		return nil, fmt.Errorf("schedule: line %d: no header, want \"program whole stages=4 "+
-			"micro-batches=2\"", line+1)
+		return nil, errors.New("schedule: no program, want \"program whole stages=4 micro-batches=2\", or a CSV")
 	}
 	return p, nil
-}
-
-// wordsOf returns the words of a line before its comment.
-func wordsOf(line string) []string {
-	line, _, _ = strings.Cut(line, "#")
-	return strings.Fields(line)
 }
 
 // parseHeader reads the words of the first line. With an error it returns the index of the word at
 // fault.
 func (p *Program) parseHeader(words []string) (at int, err error) {
-	if words[0] != "program" {
-		return 0, fmt.Errorf("%q, want program", words[0])
-	}
 	phase := -1
 	if len(words) > 1 {
 		phase = slices.Index(phaseWords, words[1])
@@ -139,35 +143,11 @@ func (p *Program) parseWorker(words []string) (int, error) {
 	return 0, nil
 }
 
-// Load reads a program in either form: as text if the first word is program, otherwise as a CSV.
-func Load(text string) (*Program, error) {
-	for line := range strings.Lines(text) {
-		if words := wordsOf(line); len(words) > 0 {
-			if words[0] != "program" {
-				return ParseCSV(text)
-			}
-			break
-		}
-	}
-	return Parse(text)
-}
-
 // csvForm is an action of a CSV. Transfers, and what makes weights available, have longer words.
 var csvForm = regexp.MustCompile(`^(\d+)(?:([FBIW])(\d+)|(REDUCE_GRAD)|(?:SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*)$`)
 
-// ParseCSV reads a program in the form that torch.distributed.pipelining writes and reads: a row
-// for each worker, an action in each field, and empty fields where it does nothing.
-//
-//	0F0,0F1,,0I0,0W0,0B1
-//	1F0,1I0,1W0,1F1,1B1
-//
-// (0F4;3B1)OVERLAP_F_B is a forward and then a backward, as a worker here does one thing at a time.
-// Transfers, such as 0SEND_F1, are placed anew, as for any schedule. The highest numbers say how
-// many stages and micro-batches the program has.
-//
-// The first fault is returned with its line and field, both counted from 1. Whether the program can
-// run is [Check]'s question.
-func ParseCSV(text string) (*Program, error) {
+// parseCSV reads a CSV.
+func parseCSV(text string) (*Program, error) {
 	p := &Program{}
 	line := 0
 	for row := range strings.Lines(text) {
@@ -203,7 +183,7 @@ func ParseCSV(text string) (*Program, error) {
 			"0F0,0F1,0B0,0B1", line+1)
 	}
 	p.fill(p.Workers)
-	if Check(p, Limits{}) == nil {
+	if Check(p) == nil {
 		p.meet()
 	}
 	return p, nil
@@ -228,11 +208,11 @@ func parseCSVAction(text string) (a Action, err error) {
 	return a, err
 }
 
-// CSV returns the program's computations in the form that [ParseCSV] reads and
+// CSV returns the program's computations in the form that [Parse] reads and
 // torch.distributed.pipelining loads as "compute_only". It adds transfers and reductions itself, and
 // has no recomputations. The error is that of [Check].
 func (p *Program) CSV() (string, error) {
-	if err := Check(p, Limits{}); err != nil {
+	if err := Check(p); err != nil {
 		return "", err
 	}
 	var b strings.Builder

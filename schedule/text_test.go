@@ -60,8 +60,8 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for given, want := range map[string]string{
-		"# nothing\n\n":   "line 3: no header",
-		"worker 0: 0F0\n": `line 1, word 1: "worker", want program`,
+		"# nothing\n\n":   "no program",
+		"worker 0: 0F0\n": `line 1, field 1: "worker 0: 0F0", want a stage`,
 		"program gpipe stages=2 micro-batches=2": `line 1, word 2: want program and one ` +
 			`of whole, forward-only, backward-only`,
 		"program whole stages=2": "line 1, word 2: 0 micro-batches, want " +
@@ -155,8 +155,8 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("-first +again:\n%s", diff)
 		}
 		// Whatever was read can be judged.
-		if p.Stages*p.MicroBatches < 1000 && schedule.Check(p, schedule.Limits{}) == nil {
-			schedule.InFlight(p, nil)
+		if p.Stages*p.MicroBatches < 1000 && schedule.Check(p) == nil {
+			schedule.InFlight(p)
 		}
 	})
 }

@@ -28,38 +28,36 @@ var autocastOperators = map[string]func(c *torch.Ctx, arg func(string) *torch.Te
 		return c.Linear(arg("x"), arg("weight"), arg("bias"))
 	},
 	"matmul": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.Matmul(arg("x"),
-			arg("y"))
+		return c.Matmul(arg("x"), arg("y"))
 	},
 	"conv2d": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.Conv2d(arg("x"), arg("weight"), arg("bias"), []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1)
+		return c.Op("penstock::conv2d", arg("x"), arg("weight"), arg("bias"), []int64{1, 1}, []int64{1,
+			1}, []int64{1, 1}, 1)
 	},
 	"batch_norm": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.BatchNorm(arg("x"), arg("weight"), arg("bias"), nil, nil, true, 0.1, 1e-5)
+		return c.Op("aten::batch_norm", arg("x"), arg("weight"), arg("bias"), nil, nil, true, 0.1, 1e-5, true)
 	},
 	"layer_norm": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.LayerNorm(arg("x"), []int64{6}, arg("weight"), arg("bias"), 1e-5)
+		return c.Op("aten::layer_norm", arg("x"), []int64{6}, arg("weight"), arg("bias"), 1e-5)
 	},
 	"embedding": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.Embedding(arg("weight"), arg("indices"), -1)
+		return c.Op("aten::embedding", arg("weight"), arg("indices"), -1)
 	},
 	"gelu": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.GELU(arg("x"),
-			"none")
+		return c.GELU(arg("x"), "none")
 	},
 	"softmax": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.Softmax(arg("x"),
-			-1)
+		return c.Op("aten::softmax.int", arg("x"), -1)
 	},
 	"cross_entropy": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.CrossEntropy(arg("x"), arg("target"), nil, torch.ReduceMean, -100, 0)
+		return c.Op("aten::cross_entropy_loss", arg("x"), arg("target"), nil, torch.ReduceMean)
 	},
 	"mse": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
-		return c.MSE(arg("x"), arg("target"), torch.ReduceMean)
+		return c.Op("aten::mse_loss", arg("x"), arg("target"), torch.ReduceMean)
 	},
 	"mlp": func(c *torch.Ctx, arg func(string) *torch.Tensor) *torch.Tensor {
 		h := c.Linear(c.GELU(c.Linear(arg("x"), arg("weight1"), nil), "none"), arg("weight2"), nil)
-		return c.CrossEntropy(h, arg("target"), nil, torch.ReduceMean, -100, 0)
+		return c.Op("aten::cross_entropy_loss", h, arg("target"), nil, torch.ReduceMean)
 	},
 }
 
@@ -139,13 +137,14 @@ func differ(c *torch.Ctx, got, want *torch.Tensor) (difference, largest float64)
 // each micro-batch, as autograd does for aten::linear.
 func TestAutocastLinearAccumulates(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true, Autocast: torch.AutocastBFloat16})
-	w, bias := leaf(t, c, 5, 7), leaf(t, c, 5)
+	w, bias := torchtest.Leaf(t, c, 5, 7), torchtest.Leaf(t, c, 5)
 	gradients := func(linear func(x, weight, bias *torch.Tensor) *torch.Tensor) (out []*torch.Tensor) {
 		c.SetSeed(11)
 		for range 3 {
 			x := c.Normal_(c.Empty(torch.Float32, 4, 7), 0, 1)
 			y := linear(x, w, bias)
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Normal_(c.EmptyLike(y), 0, 1)}, false)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Normal_(c.Op("aten::empty_like", y), 0, 1)},
+				false)
 		}
 		for _, p := range []*torch.Tensor{w, bias} {
 			out = append(out, c.GradOf(p))
@@ -166,7 +165,7 @@ func TestAutocastLinearAccumulates(t *testing.T) {
 
 func TestAutocastBelongsToTheContext(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
-	x, w := leaf(t, c, 4, 4), leaf(t, c, 4, 4)
+	x, w := torchtest.Leaf(t, c, 4, 4), torchtest.Leaf(t, c, 4, 4)
 	dtype := func() torch.DType { return c.Linear(x, w, nil).DType() }
 	if c.Autocast() != torch.AutocastOff || dtype() != torch.Float32 {
 		t.Errorf("by default: %v, %v", c.Autocast(), dtype())
@@ -176,11 +175,11 @@ func TestAutocastBelongsToTheContext(t *testing.T) {
 		t.Errorf("on: was %v, is %v, %v", was, c.Autocast(), dtype())
 	}
 	other := torch.NewCtx(torch.Options{Device: c.Device()})
-	if y := other.Mm(x, w); y.DType() != torch.Float32 {
+	if y := other.Op("aten::mm", x, w); y.DType() != torch.Float32 {
 		t.Errorf("another context on the same thread gives %v", y)
 	}
 	other.Close()
-	if err := torch.Try(func() { c.Mm(x, leaf(t, c, 3, 3)) }); err == nil {
+	if err := torch.Try(func() { c.Op("aten::mm", x, torchtest.Leaf(t, c, 3, 3)) }); err == nil {
 		t.Error("shapes that do not fit went through")
 	}
 	if was := c.SetAutocast(torch.AutocastOff); was != torch.AutocastBFloat16 || dtype() != torch.Float32 {

@@ -13,10 +13,10 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 }
 
 // GradOf returns a handle on t's gradient, owned by the context, or nil when it has none.
-func (c *Ctx) GradOf(t *Tensor) *Tensor { return c.ownAny(shim.Grad(t.given("grad"))) }
+func (c *Ctx) GradOf(t *Tensor) *Tensor { return c.Own(shim.Grad(t.given("grad"))) }
 
 // TakeGrad takes t's gradient away from it. The context owns it; nil is none.
-func (c *Ctx) TakeGrad(t *Tensor) *Tensor { return c.ownAny(shim.TakeGrad(t.given("grad"))) }
+func (c *Ctx) TakeGrad(t *Tensor) *Tensor { return c.Own(shim.TakeGrad(t.given("grad"))) }
 
 // HasGrad says whether t has a gradient.
 func (t *Tensor) HasGrad() bool {
@@ -41,11 +41,19 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	for _, t := range outputs {
 		t.given("backward")
 	}
-	c.ended(shim.Backward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]), keepGraph))
+	c.EndBackward(shim.Backward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]), keepGraph))
 }
 
-// ended ends as a backward has: by return, by a panic, or as Go code that ran in it.
-func (c *Ctx) ended(err *shim.Error) {
+func handlesOf(list []*Tensor) []shim.Handle {
+	out := make([]shim.Handle, len(list))
+	for i, t := range list {
+		out[i] = t.handle()
+	}
+	return out
+}
+
+// EndBackward ends as a backward of package shim has: by return, by a panic, or as Go code that ran in it.
+func (c *Ctx) EndBackward(err *shim.Error) {
 	switch {
 	case err == nil:
 	case err.Ended == shim.Goexit:
@@ -53,77 +61,5 @@ func (c *Ctx) ended(err *shim.Error) {
 	case err.Ended != nil:
 		panic(err.Ended)
 	}
-	c.check("backward", err)
+	c.Check("backward", err)
 }
-
-// Prepared is a backward that was not run yet. It holds the graph and the gradients that it starts
-// from, but not the outputs. Once their handles are freed, each output is freed as soon as the
-// backward has used it. Ctx.Backward holds them to its end.
-type Prepared struct {
-	c      *Ctx
-	handle uint64
-}
-
-// PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
-// once.
-func (c *Ctx) PrepareBackward(outputs, grads []*Tensor) *Prepared {
-	handle, err := shim.PrepareBackward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]))
-	c.check("backward", err, outputs...)
-	return c.prepared(handle)
-}
-
-func (c *Ctx) prepared(handle uint64) *Prepared {
-	p := &Prepared{c: c, handle: handle}
-	remember(p)
-	return p
-}
-
-// Split divides the backward: p keeps the gradients that others wait for, and the result, which is
-// run after p, adds those of the weights (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). Run
-// or Free each of them once. Only Free the result if p has failed.
-//
-// Others wait for the gradients of gates (Ctx.Gate) and of the leaves in first. All that leads to
-// them is run by p. Where a product of tensors (a linear layer, a convolution, a matrix product) is
-// a step on that way and has a weight, the weight's gradient is for later, and so is all that leads
-// to none of them. Weights of other operators, such as norms, get their gradients in p, and so does
-// a weight that both kinds use. If nothing leads to a gate, p does nothing.
-//
-// Both parts together compute what p would have computed, to the bit, and multiply as often. After
-// p the result holds each product's saved tensors and its gradient, and nothing else of the
-// graph. Freeing the result leaves those weights without their gradients.
-func (p *Prepared) Split(first ...*Tensor) *Prepared {
-	p.mustBeThere()
-	handle, err := shim.SplitBackward(&p.c.mode, p.handle, handlesOf(first))
-	p.c.check("backward", err, first...)
-	return p.c.prepared(handle)
-}
-
-// Run runs the backward on the context that prepared it, and frees the graph. It blocks and fails
-// as Ctx.Backward does.
-func (p *Prepared) Run() {
-	p.mustBeThere()
-	p.c.ended(shim.RunBackward(&p.c.mode, p.release()))
-}
-
-func (p *Prepared) mustBeThere() {
-	if p.handle == 0 {
-		panic("torch: use of a backward that was run or freed")
-	}
-}
-
-// Free drops a backward that was not run. It is idempotent.
-func (p *Prepared) Free() {
-	if p != nil && p.handle != 0 {
-		shim.DropBackward(p.release())
-	}
-}
-
-// release gives the handle away.
-func (p *Prepared) release() uint64 {
-	handle := p.handle
-	p.handle = 0
-	forget(p)
-	return handle
-}
-
-func (p *Prepared) String() string { return "backward" }

@@ -47,8 +47,7 @@ func (c *Ctx) operator(name string) operator {
 var writes atomic.Int64
 
 // Writes is how many calls of this process so far may have changed a tensor in place: operators that
-// say so in their schema, those that Call has run, and SetBytes. While it stays the same, so does
-// Changes of every tensor.
+// say so in their schema, and SetBytes. While it stays the same, so does Changes of every tensor.
 func Writes() int64 { return writes.Load() }
 
 // encoder writes the arguments of one call into a buffer that is reused, so that a call allocates
@@ -173,49 +172,51 @@ func (e *encoder) run() []uint64 {
 }
 
 // one calls an operator with one tensor result.
-func (e *encoder) one() *Tensor { return e.c.own(shim.Handle(e.run()[1])) }
+func (e *encoder) one() *Tensor { return e.c.Own(shim.Handle(e.run()[1])) }
 
-// same calls an in-place operator and drops the extra reference it returns.
-func (e *encoder) same(self *Tensor) *Tensor {
+// inPlace calls an in-place operator and drops the extra reference it returns.
+func (e *encoder) inPlace(self *Tensor) *Tensor {
 	shim.Release(shim.Handle(e.run()[1]))
 	return self
-}
-
-// list calls an operator whose result is a list of tensors.
-func (e *encoder) list() []*Tensor {
-	w := e.run()
-	return e.c.ownAll(shim.TakeList(w[2], int(w[1])))
 }
 
 func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
 	out := make([]*Tensor, len(handles))
 	for i, h := range handles {
-		out[i] = c.ownAny(h)
+		out[i] = c.Own(h)
 	}
 	return out
 }
 
-// ownAny is own, and nil for an undefined tensor.
-func (c *Ctx) ownAny(h shim.Handle) *Tensor {
-	if h == 0 {
-		return nil
-	}
-	return c.own(h)
-}
-
-// Call runs any operator of libtorch by name and overload.
+// Call runs any operator of libtorch by its name with overload, such as "aten::add.Tensor".
 //
 // Arguments come in the order of the schema. They are *Tensor (nil is None), []*Tensor, int, int64,
-// float64, bool, string, []int64, []float64, DType and Device. Trailing ones may be left out where the
+// float64, bool, string, []int64, []float64, DType, Device and Reduction. Trailing ones may be left out
+// where the
 // schema has defaults. Ints become floats where the schema wants floats.
 //
 // Results are *Tensor (owned by the context; nil if undefined), []*Tensor, int64, float64, bool or
 // nil. An in-place operator's result is a second handle on its argument. It panics with *Error on
 // failure.
-func (c *Ctx) Call(name, overload string, args ...any) []any {
-	if overload != "" {
-		name += "." + overload
+func (c *Ctx) Call(name string, args ...any) []any { return c.results(c.encode(name, args).run()) }
+
+// Op is Call for an operator with one result, a tensor. An in-place operator returns its argument.
+func (c *Ctx) Op(name string, args ...any) *Tensor {
+	e := c.encode(name, args)
+	w := e.run()
+	if w[0] != shim.Tensor {
+		panic(&Error{Op: name, Device: c.device, Message: "the result is no tensor; use Call"})
 	}
+	h := shim.Handle(w[1])
+	i := slices.IndexFunc(e.tensors, func(t *Tensor) bool { return t != nil && t.h == h })
+	if i >= 0 && c.operator(name).writes {
+		shim.Release(h)
+		return e.tensors[i]
+	}
+	return c.Own(h)
+}
+
+func (c *Ctx) encode(name string, args []any) *encoder {
 	e := c.op(name)
 	for i, a := range args {
 		if !e.any(a) {
@@ -223,8 +224,7 @@ func (c *Ctx) Call(name, overload string, args ...any) []any {
 				"passed", i, a)})
 		}
 	}
-	writes.Add(1)
-	return c.results(e.run())
+	return e
 }
 
 func (e *encoder) any(a any) bool {
@@ -253,6 +253,8 @@ func (e *encoder) any(a any) bool {
 		e.dtype(v)
 	case Device:
 		e.device(v)
+	case Reduction:
+		e.i(int64(v))
 	default:
 		return false
 	}
@@ -265,7 +267,7 @@ func (c *Ctx) results(w []uint64) []any {
 	for len(w) > 0 {
 		switch w[0] {
 		case shim.Tensor:
-			out, w = append(out, c.ownAny(shim.Handle(w[1]))), w[2:]
+			out, w = append(out, c.Own(shim.Handle(w[1]))), w[2:]
 		case shim.Tensors:
 			out, w = append(out, c.ownAll(shim.TakeList(w[2], int(w[1])))), w[3:]
 		case shim.Int:

@@ -50,7 +50,7 @@ type Ctx struct {
 // Options.Threads is not from 0 to 256.
 func NewCtx(o Options) *Ctx {
 	c := &Ctx{device: o.Device, seed: o.Seed, mode: shim.CPUMode()}
-	c.mode.Account = int32(o.Device.account())
+	c.mode.Account = int32(o.Device.Account())
 	c.SetThreads(o.Threads)
 	if o.Device.Kind != KindCPU {
 		c.mode.DeviceType, c.mode.DeviceIndex = int32(o.Device.Kind), int32(o.Device.Index)
@@ -103,17 +103,6 @@ func (c *Ctx) Unlimited(f func()) {
 	f()
 }
 
-// PrepareProducts has libtorch take the workspaces that it keeps for products of the calling thread
-// on the context's stream of a CUDA device: 32 MiB for each pair of a thread and a stream, with the
-// variables of the environment as they are here, and up to as much for products with a bias. No
-// account has them, and they are never given back. Otherwise the first product there takes them.
-func (c *Ctx) PrepareProducts() {
-	if c.device.Kind == KindCPU {
-		return
-	}
-	c.check("prepare products", shim.PrepareProducts(&c.mode))
-}
-
 // SetAutocast switches autocast and returns the old setting. Backward is not affected: its casts
 // are in the graph.
 func (c *Ctx) SetAutocast(to Autocast) (was Autocast) {
@@ -121,8 +110,37 @@ func (c *Ctx) SetAutocast(to Autocast) (was Autocast) {
 	return was
 }
 
-// own makes a tensor of a handle. The context takes over the reference.
-func (c *Ctx) own(h shim.Handle) *Tensor {
+// Mode is what package shim knows the context by.
+func (c *Ctx) Mode() *shim.Mode { return &c.mode }
+
+// SetStream has the context work on a stream of its device. The host's changes nothing.
+func (c *Ctx) SetStream(s stream.Stream) {
+	c.on = s
+	if gpu, ok := s.(interface{ ID() int64 }); ok {
+		c.mode.Stream = gpu.ID()
+	}
+}
+
+// Stream is the stream that SetStream has set, or nil.
+func (c *Ctx) Stream() stream.Stream { return c.on }
+
+// Synchronize blocks until the work of the context's stream is done. A CPU's always is.
+func (c *Ctx) Synchronize() {
+	if c.device.Kind == KindCPU {
+		return
+	}
+	e, err := shim.RecordEvent(int(c.device.Kind), c.device.Index, c.mode.Stream, false)
+	c.Check("synchronize", err)
+	defer shim.FreeEvent(e)
+	c.Check("synchronize", shim.SynchronizeEvent(e))
+}
+
+// Own makes a tensor of a handle of package shim, nil of an undefined one. The context takes over the
+// reference.
+func (c *Ctx) Own(h shim.Handle) *Tensor {
+	if h == 0 {
+		return nil
+	}
 	t := &Tensor{h: h, owner: c, slot: len(c.owned)}
 	c.owned = append(c.owned, t)
 	remember(t)
@@ -159,7 +177,7 @@ func (c *Ctx) Owns(t *Tensor) bool { return t == nil || t.owner == c }
 // Share returns a second handle on t, the same tensor in the same graph, owned by the context.
 func (c *Ctx) Share(t *Tensor) *Tensor {
 	shim.Retain(t.given("share"))
-	return c.own(t.h)
+	return c.Own(t.h)
 }
 
 // Mark returns a point in the context's history, for Release.

@@ -20,17 +20,6 @@ func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 	return FromBytes(c, bytesOf(data), dtypeOf[T](), shape)
 }
 
-// FromPinned is From for a short vector. It goes through pinned memory of the host, so that the host
-// does not wait for a GPU's copy.
-func FromPinned[T Element](c *Ctx, data []T) *Tensor {
-	host := c.EmptyPinned(dtypeOf[T](), []int64{int64(len(data))}, []int64{1})
-	defer host.Free()
-	if err := SetBytes(host, bytesOf(data)); err != nil {
-		panic(&Error{Op: "from", Device: c.device, Err: err})
-	}
-	return c.copyTo(c.device, host)
-}
-
 // Scalar makes a tensor without dimensions.
 func Scalar[T Element](c *Ctx, v T) *Tensor {
 	return FromBytes(c, bytesOf([]T{v}), dtypeOf[T](), []int64{})
@@ -49,8 +38,8 @@ func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 				len(data))})
 	}
 	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
-	c.check("from", err)
-	return c.own(h)
+	c.Check("from", err)
+	return c.Own(h)
 }
 
 // Values copies a tensor's elements out, row-major. The caller owns the slice. T must be the

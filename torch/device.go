@@ -2,7 +2,6 @@ package torch
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,9 +137,9 @@ func Version() string { return shim.Version() }
 // CUDADevices is the number of CUDA devices that this process can use.
 func CUDADevices() int { return shim.Devices(int(KindCUDA)) }
 
-// account returns the index of the device's account. Account 0 is for allocations that no Ctx asked
-// for.
-func (d Device) account() int {
+// Account is the index that package shim knows the device's account by. Account 0 is for allocations
+// that no Ctx asked for.
+func (d Device) Account() int {
 	switch {
 	case d.Kind == KindCPU && d.Index >= 0 && d.Index < MaxCPU:
 		return d.Index + 1
@@ -170,7 +169,7 @@ func (m Memory) Fragmentation() int64 { return max(m.Taken-m.Live-m.Cached, 0) }
 
 // Memory reads the account.
 func (d Device) Memory() Memory {
-	a := shim.GetAccount(d.account())
+	a := shim.GetAccount(d.Account())
 	return Memory{a.Live, a.Peak, a.Limit, a.Cached, a.Taken}
 }
 
@@ -183,17 +182,13 @@ func (d Device) Memory() Memory {
 // PYTORCH_CUDA_ALLOC_CONF sets one (per_process_memory_fraction, from libtorch 2.9 on). An allocation
 // that the GPU has no room for, because of fragmentation, or because others use it too, fails with
 // ErrOutOfMemory as well.
-func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.account(), bytes) }
+func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.Account(), bytes) }
 
 // ResetPeak lowers the peak to the live bytes.
-func (d Device) ResetPeak() { shim.ResetPeak(d.account()) }
-
-// RaisePeak raises the peak to at least that. Code that has reset the peak to measure a
-// part of a longer measurement restores the longer one's peak with it.
-func (d Device) RaisePeak(bytes int64) { shim.RaisePeak(d.account(), bytes) }
+func (d Device) ResetPeak() { shim.ResetPeak(d.Account()) }
 
 // Trim gives cached blocks back to the system.
-func (d Device) Trim() { shim.Trim(d.account()) }
+func (d Device) Trim() { shim.Trim(d.Account()) }
 
 // SetDeterministic sets whether CUDA devices compute the same bits each time, which costs speed, and
 // has operators fail that cannot. It is on unless it is switched off: bits are promised. It is of the
@@ -230,50 +225,4 @@ func setNumerics(change func()) {
 	}
 	shim.SetGPUNumerics(!numerics.varying, numerics.tf32)
 	numerics.told = true
-}
-
-// OwnPeak returns the peak of live bytes since its last call, or since the process began.
-func (d Device) OwnPeak() int64 { return shim.OwnPeak(d.account()) }
-
-// restrictions are the limits in force of Restrict, by device, after the limit that was there before.
-var restrictions struct {
-	mu sync.Mutex
-	of map[Device][]*int64
-}
-
-// Restrict limits the live bytes of a device, to more than 0, until release is
-// called. Restrictions may overlap and be released in any order, and release may be called again.
-// The limit in force is the lowest of all restrictions and of the limit before them, which returns
-// when the last is released. A SetLimit in between holds until the next Restrict or release.
-func (d Device) Restrict(bytes int64) (release func()) {
-	r := &restrictions
-	change := func(how func([]*int64) []*int64) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.of == nil {
-			r.of = map[Device][]*int64{}
-		}
-		if r.of[d] == nil {
-			before := d.Memory().Limit
-			r.of[d] = []*int64{&before}
-		}
-		limits := how(r.of[d])
-		r.of[d] = limits
-		lowest := *limits[0]
-		for _, l := range limits[1:] {
-			if lowest == 0 || *l < lowest {
-				lowest = *l
-			}
-		}
-		d.SetLimit(lowest)
-		if len(limits) == 1 {
-			delete(r.of, d)
-		}
-	}
-	change(func(limits []*int64) []*int64 { return append(limits, &bytes) })
-	return sync.OnceFunc(func() {
-		change(func(limits []*int64) []*int64 {
-			return slices.DeleteFunc(limits, func(l *int64) bool { return l == &bytes })
-		})
-	})
 }

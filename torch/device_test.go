@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/system"
@@ -124,11 +125,11 @@ func TestRestrict(t *testing.T) {
 			t.Errorf("%s: the limit is %d, want %d", reason, got, want)
 		}
 	}
-	first := d.Restrict(1000)
+	first := engine.Restrict(d, 1000)
 	limit("one", 1000)
-	second := d.Restrict(500)
+	second := engine.Restrict(d, 500)
 	limit("a lower one", 500)
-	third := d.Restrict(2000)
+	third := engine.Restrict(d, 2000)
 	limit("a higher one", 500)
 	first()
 	limit("the first has gone", 500)
@@ -141,15 +142,15 @@ func TestRestrict(t *testing.T) {
 
 	d.SetLimit(700)
 	defer d.SetLimit(0)
-	release := d.Restrict(900)
+	release := engine.Restrict(d, 900)
 	limit("above the device's own", 700)
-	lower := d.Restrict(600)
+	lower := engine.Restrict(d, 600)
 	release()
 	limit("below it", 600)
 	lower()
 	limit("the device's own", 700)
 	gpu := torch.CUDA(0)
-	release = gpu.Restrict(5)
+	release = engine.Restrict(gpu, 5)
 	if got := gpu.Memory().Limit; got != 5 {
 		t.Errorf("the limit of %v is %d, want 5", gpu, got)
 	}

@@ -109,14 +109,14 @@ func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 	return out
 }
 
-// check panics with the *Error of a call that failed.
-func (c *Ctx) check(op string, err *shim.Error, tensors ...*Tensor) {
+// Check panics with the *Error of a call that failed.
+func (c *Ctx) Check(op string, err *shim.Error, tensors ...*Tensor) {
 	if err != nil {
 		panic(c.failed(op, tensors, err))
 	}
 }
 
-// check is Ctx.check of a call without a context.
+// check is Ctx.Check of a call without a context.
 func (t *Tensor) check(op string, err *shim.Error) {
 	if err != nil {
 		panic(&Error{Op: op, Args: []string{t.String()}, Message: err.Message})

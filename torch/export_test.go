@@ -17,12 +17,3 @@ func ForgetNumerics() {
 	numerics.told, numerics.varying, numerics.tf32 = false, false, false
 	shim.SetGPUNumerics(false, true)
 }
-
-// StreamPool opens and closes the streams of a device of which there are so many, given in turn.
-func StreamPool(n int64) (open func() (id int64), close func(id int64)) {
-	p, given := &streamPool{}, int64(0)
-	return func() int64 {
-			return p.open(CUDA(0), func() Stream { given++; return Stream{CUDA(0), 1 + given%n} }).id
-		},
-		func(id int64) { p.close(Stream{CUDA(0), id}) }
-}

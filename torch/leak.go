@@ -14,17 +14,16 @@ import (
 var (
 	liveTensors atomic.Int64
 	tracking    atomic.Bool
-	sites       sync.Map // *Tensor or *Prepared -> []uintptr
+	sites       sync.Map // *Tensor -> []uintptr
 )
 
-// LiveTensors returns the number of tensor handles in the process that were not freed, and of
-// prepared backwards.
+// LiveTensors returns the number of tensor handles in the process that were not freed.
 func LiveTensors() int64 { return liveTensors.Load() }
 
 // TrackLeaks starts or stops recording where tensors are made. Tests turn it on.
 func TrackLeaks(on bool) { tracking.Store(on) }
 
-func remember(t fmt.Stringer) {
+func remember(t *Tensor) {
 	liveTensors.Add(1)
 	if tracking.Load() {
 		pcs := make([]uintptr, 32)
@@ -32,7 +31,7 @@ func remember(t fmt.Stringer) {
 	}
 }
 
-func forget(t fmt.Stringer) {
+func forget(t *Tensor) {
 	liveTensors.Add(-1)
 	if tracking.Load() {
 		sites.Delete(t)

@@ -8,16 +8,17 @@ import (
 	"testing"
 )
 
-// TestOperatorsExist: this libtorch has every operator that the package names.
+// TestOperatorsExist: this libtorch has every operator that the module's packages name.
 func TestOperatorsExist(t *testing.T) {
 	c := NewCtx(Options{})
 	defer c.Close()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("../*/*.go")
+	inside, err2 := filepath.Glob("../internal/*/*.go")
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
 	}
 	names := map[string]bool{}
-	for _, file := range files {
+	for _, file := range append(files, inside...) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}

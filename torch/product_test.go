@@ -160,7 +160,7 @@ func TestProductsOfBatches(t *testing.T) {
 	layouts := map[string]func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor{
 		"as it is": func(_ *torch.Ctx, x *torch.Tensor, _ int64) *torch.Tensor { return x },
 		"transposed": func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor {
-			return c.Transpose(c.Contiguous(c.Transpose(x, last-1, last)), last-1, last)
+			return c.Transpose(c.Op("aten::contiguous", c.Transpose(x, last-1, last)), last-1, last)
 		},
 		"a part of wider rows": func(c *torch.Ctx, x *torch.Tensor, last int64) *torch.Tensor {
 			return c.Narrow(c.Cat([]*torch.Tensor{x, x}, last), last, 0, x.Size(int(last)))
@@ -324,7 +324,7 @@ func TestProductsInParts(t *testing.T) {
 				a, b, sum := whole(m, k), whole(k, n), whole(m, n)
 				for _, x := range []*torch.Tensor{a, transposed(c, a)} {
 					for _, w := range []*torch.Tensor{b, transposed(c, b)} {
-						y := torch.Bytes(c.Mm(x, w))
+						y := torch.Bytes(c.Op("aten::mm", x, w))
 						if want == nil {
 							want = y
 						}
@@ -493,11 +493,11 @@ func TestConvolutionOfFewPositions(t *testing.T) {
 			square := func(n int64) []int64 { return []int64{n, n} }
 			for wanted := range 8 {
 				ours := func(x, w, b *torch.Tensor) *torch.Tensor {
-					return c.Conv2d(x, w, b, square(row.stride), square(row.padding),
+					return c.Op("penstock::conv2d", x, w, b, square(row.stride), square(row.padding),
 						square(row.dilation), row.group)
 				}
 				aten := func(x, w, b *torch.Tensor) *torch.Tensor {
-					return c.PlainConv2d(x, w, b, square(row.stride), square(row.padding),
+					return c.Op("aten::conv2d", x, w, b, square(row.stride), square(row.padding),
 						square(row.dilation), row.group)
 				}
 				var results [][][]float32

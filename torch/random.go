@@ -41,12 +41,12 @@ func (c *Ctx) Dropout(x *Tensor, p float64) *Tensor {
 	}
 	var mask *Tensor
 	c.NoGrad(func() {
-		mask = c.EmptyLike(x)
+		mask = c.Op("aten::empty_like", x)
 		if p == 1 {
 			c.Zero_(mask)
 			return
 		}
-		c.Bernoulli_(mask, 1-p)
+		c.op("aten::bernoulli_.float").t(mask).f(1 - p).seed().inPlace(mask)
 		c.MulScalar_(mask, 1/(1-p))
 	})
 	return c.Mul(x, mask)

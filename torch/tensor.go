@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"penstock.example/internal/shim"
 )
@@ -130,31 +129,6 @@ func (t *Tensor) Storage() (id uintptr, bytes int64) {
 	return shim.Storage(t.given("storage"))
 }
 
-// HoldStorage is Storage with an identity that no other storage gets until drop is called, even if
-// the memory is freed before. It does not keep the memory.
-func (t *Tensor) HoldStorage() (id uintptr, bytes int64, drop func()) {
-	id = shim.HoldStorage(t.given("storage"))
-	return id, shim.Describe(t.handle()).StorageBytes, sync.OnceFunc(func() { shim.DropStorage(id) })
-}
-
-// Hollow frees the memory of the tensors of a list that nobody uses beside it. What they are like
-// stays: shapes, layouts, and which of them lie in the same memory. They have no elements until
-// Ctx.Refill. The list may contain nil and repetitions. Memory that others use, such as a graph or
-// another handle, stays.
-func Hollow(list []*Tensor) {
-	once, _ := Distinct(list)
-	shim.Hollow(handlesOf(slices.DeleteFunc(once, func(t *Tensor) bool { return t == nil || t.h == 0 })))
-}
-
-// Refill gives the tensors of a list that Hollow has emptied memory of the context's account, all zeros.
-func (c *Ctx) Refill(list []*Tensor) {
-	for _, t := range list {
-		if t != nil && t.h != 0 {
-			c.check("refill", shim.Refill(&c.mode, t.h), t)
-		}
-	}
-}
-
 // String is the tensor's type and shape, such as "float32[8,16]".
 func (t *Tensor) String() string {
 	switch {
@@ -165,28 +139,4 @@ func (t *Tensor) String() string {
 	}
 	d := shim.Describe(t.h)
 	return DType(d.DType).String() + strings.ReplaceAll(fmt.Sprint(d.Shape), " ", ",")
-}
-
-// Dense says of a tensor with these sizes and strides whether its elements fill its memory, each once, in
-// some order of dimensions. Dimensions along which it repeats itself, with stride 0, do not count: the
-// memory is that of one element of them.
-func Dense(shape, strides []int64) bool {
-	var order []int
-	for d, n := range shape {
-		if n == 0 {
-			return true
-		}
-		if n > 1 && strides[d] != 0 {
-			order = append(order, d)
-		}
-	}
-	slices.SortFunc(order, func(a, b int) int { return int(strides[a] - strides[b]) })
-	next := int64(1)
-	for _, d := range order {
-		if strides[d] != next {
-			return false
-		}
-		next *= shape[d]
-	}
-	return true
 }

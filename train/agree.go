@@ -4,17 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"penstock.example/group"
 )
-
-// Fact is something that all processes of a run must have in common. Its name is as the user knows
-// it, such as "--seed", and its value as he wrote it.
-type Fact struct {
-	Name, Value string
-}
 
 // DisagreementError lists the facts for which ranks have other values than rank 0, such as
 // "rank 2 has --seed 7, rank 0 has 8".
@@ -28,34 +23,28 @@ func (e *DisagreementError) Error() string {
 }
 
 // Agree returns nil if all members of a group have the same facts, and a *DisagreementError on every
-// member otherwise. All members call it, in the order of their other calls of Gather. It blocks
-// until they have. Names are distinct.
-func Agree(ctx context.Context, g *group.Group, facts []Fact) error {
-	lists, err := group.Meet(ctx, g, "facts of the run", facts, nil)
+// member otherwise. A fact has a name as the user knows it, such as "--seed", and a value as he wrote it. All
+// members call Agree, in the order of their other collective calls. It blocks until they have.
+func Agree(ctx context.Context, g *group.Group, facts map[string]string) error {
+	all, err := group.Meet(ctx, g, "facts of the run", facts, nil)
 	if err != nil {
 		return fmt.Errorf("train: comparing the processes: %w", err)
 	}
-	value := func(rank int, name string) string {
-		for _, f := range lists[rank] {
-			if f.Name == name {
-				return cmp.Or(f.Value, "none")
-			}
-		}
-		return "none"
+	names := map[string]string{}
+	for _, facts := range all {
+		maps.Copy(names, facts)
 	}
-	e, compared := &DisagreementError{}, map[string]bool{}
-	for _, f := range slices.Concat(lists...) {
-		for rank := range lists {
-			if v, first := value(rank, f.Name), value(0, f.Name); v != first && !compared[f.Name] {
-				compared[f.Name] = true // one rank of each fact will do
-				e.Differences = append(e.Differences,
-					fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, f.Name,
-						v, first))
-			}
+	var differences []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		first := all[0][name]
+		rank := slices.IndexFunc(all, func(facts map[string]string) bool { return facts[name] != first })
+		if rank > 0 { // one rank of each fact will do
+			differences = append(differences, fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, name,
+				cmp.Or(all[rank][name], "none"), cmp.Or(first, "none")))
 		}
 	}
-	if e.Differences == nil {
-		return nil
+	if differences != nil {
+		return &DisagreementError{differences}
 	}
-	return e
+	return nil
 }

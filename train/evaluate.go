@@ -48,8 +48,8 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 		score = squares
 	}
 	err := forEach(ctx, "Evaluate", p, set, config,
-		func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
-			target := tensorOf(c, at.Target)
+		func(c *torch.Ctx, _ int, batch data.Batch, output *torch.Tensor) error {
+			target := tensorOf(c, batch.Target)
 			all.Score += score(c, output, target)
 			if config.Loss != nil {
 				all.Loss += lossOf(c, p, config.Loss, output, target)
@@ -83,12 +83,12 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 }
 
 func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[int64](c.Sum(c.Eq(c.Argmax(output, 1), target))))
+	return float64(torch.Item[int64](c.Sum(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target))))
 }
 
 // squares is the sum of squared differences.
 func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[float32](c.MSE(output, target, torch.ReduceSum)))
+	return float64(torch.Item[float32](c.Op("aten::mse_loss", output, target, torch.ReduceSum)))
 }
 
 // lossOf is the loss of a batch's rows, a mean times their number. The rows are taken as micro-batches
@@ -102,9 +102,8 @@ func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tens
 			length++
 		}
 		mark := c.Mark()
-		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss,
-			[]*torch.Tensor{c.Narrow(output, 0, start, length)}, []*torch.Tensor{c.Narrow(target, 0, start,
-				length)})
+		y, want := c.Narrow(output, 0, start, length), c.Narrow(target, 0, start, length)
+		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss, []*torch.Tensor{y}, []*torch.Tensor{want})
 		value := float64(torch.Item[float32](c.To(x, torch.Float32)))
 		if loss.Reduction() == torch.ReduceMean {
 			value *= float64(length)
@@ -116,16 +115,13 @@ func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tens
 	return sum
 }
 
-// batchAt is a batch that begins at a sample.
-type batchAt struct {
-	data.Batch
-	first int
-}
+// evaluated is called for a batch that begins at a sample with what the model gives, in the process of the
+// last stage. What it makes on c lives until it returns.
+type evaluated func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error
 
-// forEach runs a set through a model in evaluation mode, in its order, and calls f for each batch with
-// what the model gives, in the process of the last stage. What f makes on c lives until it returns.
+// forEach runs a set through a model in evaluation mode, in its order.
 func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
-	f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+	f evaluated) error {
 	if err := arg.AtLeast("train: "+name, "Batch", config.Batch, 1); err != nil {
 		return err
 	}
@@ -136,18 +132,19 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 	defer loader.Close()
 	trimLimited(p)
 	defer trimLimited(p)
-	for at := (batchAt{}); ; at.first += at.Rows {
-		if at.Batch, err = loader.Next(ctx); err == io.EOF {
+	for first := 0; ; {
+		batch, err := loader.Next(ctx)
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return cmp.Or(errors.Unwrap(err), err) // without the loader's epoch, of which there is one
 		}
-		if err := runBatch(ctx, p, at, f); err != nil {
+		if err := runBatch(ctx, p, first, batch, f); err != nil {
 			return fmt.Errorf("train: evaluating: %w", err)
 		}
-		if config.OnBatch != nil {
-			config.OnBatch(at.first+at.Rows, set.Len())
+		if first += batch.Rows; config.OnBatch != nil {
+			config.OnBatch(first, set.Len())
 		}
 	}
 }
@@ -161,15 +158,14 @@ func trimLimited(p *pipe.Pipe) {
 	}
 }
 
-func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt,
-	f func(c *torch.Ctx, at batchAt, output *torch.Tensor) error) error {
+func runBatch(ctx context.Context, p *pipe.Pipe, at int, batch data.Batch, f evaluated) error {
 	stages := p.Stages()
 	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
 	defer first.Close()
 	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: besideStages})
 	defer last.Close()
 	var input *torch.Tensor
-	if err := torch.Try(func() { input = tensorOf(first, at.Input) }); err != nil {
+	if err := torch.Try(func() { input = tensorOf(first, batch.Input) }); err != nil {
 		return err
 	}
 	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(input)})
@@ -185,6 +181,6 @@ func runBatch(ctx context.Context, p *pipe.Pipe, at batchAt,
 	if n := len(result.Output); n != 1 {
 		return fmt.Errorf("the model gives a tuple of %d; what is evaluated is one tensor", n)
 	}
-	tried := torch.Try(func() { err = f(last, at, result.Output[0]) })
+	tried := torch.Try(func() { err = f(last, at, batch, result.Output[0]) })
 	return cmp.Or(tried, err)
 }

@@ -26,52 +26,31 @@ import (
 //	the number of dimensions, then each dimension, as int64, little-endian
 //	the elements, little-endian, row-major
 //
-// The model must be materialised and must not be trained meanwhile. A MiB at a time is copied
-// out.
-func ParamsSHA256(model nn.Module) string {
-	sum, err := ParamsSHA256In(nil, model)
-	if err != nil {
-		panic(err)
-	}
-	return sum
-}
-
-// ParamsSHA256In is ParamsSHA256 of a model whose parameters exist in the processes of a group,
-// each in one of them at least. Nil is this process alone. It is collective: all members call it,
-// and all get the same hash. No parameter is sent: the members add theirs in turn to the state of
-// the hash.
-func ParamsSHA256In(g *group.Group, model nn.Module) (string, error) {
-	sum, err := paramsSHA256(g, byName(nn.State(model)))
-	if err != nil {
-		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
-	}
-	return sum, nil
-}
-
-func paramsSHA256(g *group.Group, params []nn.NamedParam) (string, error) {
+// Each parameter exists in at least one process of the group; nil is this process alone. The model must not
+// be trained meanwhile. It is collective, and all members get the hash. No parameter is sent: the members add
+// theirs in turn to the state of the hash. A MiB at a time is copied out.
+func ParamsSHA256(g *group.Group, model nn.Module) (string, error) {
+	params := byName(nn.State(model))
 	owners, err := owners(g, params)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
 	}
 	h := sha256.New()
 	for at := 0; at < len(params); {
 		owner, first := owners[at], at
-		var state []byte // after the owner's parameters
 		for ; at < len(params) && owners[at] == owner; at++ {
 			if owner == g.Rank() && err == nil {
 				err = addTo(h, params[at])
 			}
 		}
-		if owner == g.Rank() && err == nil {
-			state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
-		}
+		state, _ := h.(encoding.BinaryMarshaler).MarshalBinary()
 		all, err := group.Meet(context.Background(), g,
 			fmt.Sprintf("train: hash from parameter %d on", first), state, err)
-		if err != nil {
-			return "", err
+		if err == nil {
+			err = h.(encoding.BinaryUnmarshaler).UnmarshalBinary(all[owner])
 		}
-		if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(all[owner]); err != nil {
-			return "", err
+		if err != nil {
+			return "", fmt.Errorf("train: the hash of the parameters: %w", err)
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil

@@ -122,3 +122,12 @@ func live() [3]int64 {
 
 // check is torchtest.Check with a name that says what for.
 func check(t testing.TB) { t.Helper(); torchtest.Check(t) }
+
+// sumOf is the hash of a model that is whole in this process.
+func sumOf(model nn.Module) string {
+	sum, err := train.ParamsSHA256(nil, model)
+	if err != nil {
+		panic(err)
+	}
+	return sum
+}

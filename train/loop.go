@@ -69,15 +69,9 @@ type Loop struct {
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	pending       pending        // the step that is read, runs, or has failed and is to be taken again
-	ended         *data.Position // the end of an epoch that is still to be validated
-	buffersBefore nn.BufferCopy  // the step that runs
-}
-
-// pending is the batches of a step that was not taken yet.
-type pending struct {
-	batches []data.Batch
-	at      data.Position // of the first
+	batches       []data.Batch  // of the step that is read, runs, or has failed and is to be taken again
+	from          data.Position // of the first of them
+	buffersBefore nn.BufferCopy // the step that runs
 }
 
 // Hook is told of a step that was taken.
@@ -148,11 +142,8 @@ func (l *Loop) Progress() Progress {
 }
 
 func (l *Loop) position() data.Position {
-	switch {
-	case len(l.pending.batches) > 0:
-		return l.pending.at
-	case l.ended != nil:
-		return *l.ended
+	if len(l.batches) > 0 {
+		return l.from
 	}
 	return l.Loader.Position()
 }
@@ -161,19 +152,18 @@ func (l *Loop) position() data.Position {
 // the batches that were read are kept.
 func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 	for {
-		at, n := l.Loader.Position(), len(l.pending.batches)
-		// its io.EOF comes after the step
+		at, n := l.Loader.Position(), len(l.batches)
 		if n >= max(l.Accumulate, 1) || n > 0 && at.Batch == l.Loader.Batches() {
-			return l.pending.batches, ctx.Err()
+			return l.batches, ctx.Err()
 		}
 		batch, err := l.Loader.Next(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if n == 0 {
-			l.pending.at = at
+			l.from = at
 		}
-		l.pending.batches = append(l.pending.batches, batch)
+		l.batches = append(l.batches, batch)
 	}
 }
 
@@ -189,93 +179,76 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 //
 // Every step leaves exactly as many bytes live on each device as the one before; gradients exist
 // only within a step.
-func (l *Loop) Run(ctx context.Context) (Result, error) {
-	if err := l.Check(); err != nil {
-		return Result{Step: l.Step}, err
+func (l *Loop) Run(ctx context.Context) (r Result, err error) {
+	if err = l.Check(); err == nil {
+		r, err = l.run(ctx)
 	}
-	g := l.Pipe.Config().Group
-	loading := ctx
+	r.Step = l.Step
+	if l.Pipe.Config().Group == nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		r.Interrupted, err = true, nil
+	}
+	return r, err
+}
+
+func (l *Loop) run(ctx context.Context) (Result, error) {
+	g, between := l.Pipe.Config().Group, ctx
 	if g != nil { // all end at the same step, and none before it
-		loading = context.WithoutCancel(ctx)
+		between = context.WithoutCancel(ctx)
 	}
 	for {
 		at := l.position()
-		if l.Epochs > 0 && at.Epoch >= l.Epochs {
-			return Result{Step: l.Step}, nil
-		}
-		if l.Steps > 0 && l.Step >= l.Steps {
-			return l.endBetweenSteps(ctx, l.validateLast(loading, at))
-		}
-		if l.stopped() {
-			return Result{Step: l.Step, Stopped: true}, nil
+		switch {
+		case l.Epochs > 0 && at.Epoch >= l.Epochs:
+			return Result{}, nil
+		case l.Steps > 0 && l.Step >= l.Steps:
+			return Result{}, l.failGroup("after the last step", l.validate(between, at))
+		case l.stopped():
+			return Result{Stopped: true}, nil
 		}
 		start := time.Now()
 		interrupted, err := group.Meet(context.Background(), g, "train: whether to go on", ctx.Err() != nil,
 			nil)
 		if err != nil {
-			return Result{Step: l.Step}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
+			return Result{}, fmt.Errorf("train: step %d: %w", l.Step+1, err)
 		}
-		if g != nil && slices.Contains(interrupted, true) {
-			return Result{Step: l.Step, Interrupted: true}, nil
+		if slices.Contains(interrupted, true) {
+			return Result{Interrupted: true}, nil
 		}
-		var batches []data.Batch
-		if l.ended == nil {
-			batches, err = l.next(loading)
-		} else {
-			err = io.EOF
-		}
-		if err == io.EOF {
-			if err = l.endEpoch(loading, at); err == nil {
-				continue
+		if at.Batch == l.Loader.Batches() {
+			if err := l.endEpoch(between, at); err != nil {
+				return Result{}, l.failGroup("after an epoch", err)
 			}
-			return l.endBetweenSteps(ctx, err)
+			continue
 		}
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return Result{Step: l.Step, Interrupted: true}, nil
-		case err != nil:
-			return Result{Step: l.Step}, l.failGroup("loading a batch",
-				fmt.Errorf("train: step %d: %w", l.Step+1, err))
+		batches, err := l.next(between)
+		if err != nil {
+			return Result{}, l.failGroup("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
-
 		info, err := l.takeStep(context.WithoutCancel(ctx), batches)
 		if err != nil {
-			return Result{Step: l.Step}, &StepError{l.Step + 1, err}
+			return Result{}, &StepError{l.Step + 1, err}
 		}
-		l.pending = pending{}
+		l.batches = nil
 		l.Step++
-		info.Step, info.Epoch = l.Step, at.Epoch
-		info.Duration = time.Since(start)
+		info.Step, info.Epoch, info.Duration = l.Step, at.Epoch, time.Since(start)
 		info.SamplesPerSecond = float64(info.Samples) / info.Duration.Seconds()
 		for _, hook := range l.OnStep {
 			if err := hook(info); err != nil {
-				return Result{Step: l.Step}, l.failGroup("after a step", err)
+				return Result{}, l.failGroup("after a step", err)
 			}
 		}
 	}
 }
 
-// endBetweenSteps is the result of a run that ends between two steps with err.
-func (l *Loop) endBetweenSteps(ctx context.Context, err error) (Result, error) {
-	switch {
-	case err == nil:
-		return Result{Step: l.Step}, nil
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return Result{Step: l.Step, Interrupted: true}, nil
-	}
-	return Result{Step: l.Step}, l.failGroup("after an epoch", err)
-}
-
-// endEpoch validates and calls OnEpoch. Until the validation is complete the run stands at the epoch's end,
-// so that the validation is neither lost nor done twice.
+// endEpoch validates, goes on to the next epoch, and calls OnEpoch. Until the validation is complete the run
+// stands at the epoch's end, so that the validation is neither lost nor done twice.
 func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
-	if l.Validation != nil && !l.validated() {
-		l.ended = &at
-		if err := l.validate(ctx, at.Epoch, false); err != nil {
-			return err
-		}
+	if err := l.validate(ctx, at); err != nil {
+		return err
 	}
-	l.ended = nil
+	if _, err := l.Loader.Next(ctx); err != io.EOF {
+		return err
+	}
 	if l.OnEpoch == nil {
 		return nil
 	}
@@ -326,8 +299,8 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 
 // failGroup tells the other processes of a failure that they cannot know of, and returns it.
 func (l *Loop) failGroup(action string, err error) error {
-	if g := l.Pipe.Config().Group; g != nil {
-		g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
+	if g := l.Pipe.Config().Group; g != nil && err != nil {
+		g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
 	}
 	return err
 }
@@ -359,26 +332,15 @@ func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (p
 	return l.Pipe.Step(ctx, b, l.Loss)
 }
 
-// Check returns an error if Run would take no step: the Scaler is in no state to go on from, or the run comes
-// to an epoch's last batch, and that has fewer rows than there are replicas.
+// Check returns an error if Run would take no step: an epoch's last batch has fewer rows than there are
+// replicas, and Steps does not end the run before it.
 func (l *Loop) Check() error {
-	if l.Scaler != nil {
-		if err := l.Scaler.Validate(); err != nil {
-			return fmt.Errorf("train: the Scaler: %w; want the zero one, or a checkpoint's", err)
-		}
-	}
-	at, batches, each := l.position(), l.Loader.Batches(), max(l.Accumulate, 1)
-	if at.Batch >= batches { // its end is still to come
-		at.Epoch, at.Batch = at.Epoch+1, 0
-	}
-	updates := int64((batches - at.Batch + each - 1) / each)
-	rows := l.Loader.LastBatch()
-	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.stopped() || l.Epochs > 0 && at.Epoch >= l.Epochs ||
-		l.Steps > 0 && updates > l.Steps-l.Step {
+	each, rows := max(l.Accumulate, 1), l.Loader.LastBatch()
+	updates := int64((l.Loader.Batches() + each - 1) / each)
+	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.Steps > 0 && l.Steps < updates {
 		return nil
 	}
-	replicas := l.Pipe.Config().Replicas
-	return &arg.ConfigError{Of: "train", Field: "Replicas", Value: replicas,
+	return &arg.ConfigError{Of: "train", Field: "Replicas", Value: l.Pipe.Config().Replicas,
 		Problem: fmt.Sprintf("an epoch's last batch has %d rows", rows),
 		Remedy:  fmt.Sprintf("want %d, or another batch size", rows)}
 }

@@ -3,10 +3,8 @@ package train
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 
 	"penstock.example/data"
 	"penstock.example/group"
@@ -24,9 +22,8 @@ import (
 type MeasureConfig struct {
 	Batch  int // rows
 	Chunks int // micro-batches; 0 is 1
-	// Profile has the device, and how the layers will be run.
+	// Profile has the device, and how the layers will be run. The Loss has no Target yet.
 	Profile profile.Config
-	Loss    nn.Loss // is measured with the layers; nil is none
 	// Group is the processes that train the model together. All call what takes the configuration. Rank 0
 	// measures for all. Nil is this process alone.
 	Group *group.Group
@@ -35,11 +32,8 @@ type MeasureConfig struct {
 // onFirstRows measures with a micro-batch of the first rows of a data set.
 func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set data.Dataset,
 	measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
-	if set.Len() == 0 {
-		return out, fmt.Errorf("train: %s: the data set is empty; want a sample to measure with", what)
-	}
-	if err := cmp.Or(arg.AtLeast("train", "Batch", c.Batch, 1),
-		arg.AtLeast("train", "Chunks", c.Chunks, 0)); err != nil {
+	if err := cmp.Or(arg.AtLeast("train", "Samples", set.Len(), 1),
+		arg.AtLeast("train", "Batch", c.Batch, 1), arg.AtLeast("train", "Chunks", c.Chunks, 0)); err != nil {
 		return out, err
 	}
 	batch := min(c.Batch, set.Len())
@@ -55,8 +49,8 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 		config := c.Profile
 		var input *torch.Tensor
 		if err := torch.Try(func() {
-			if input = tensorOf(on, sample.Input); c.Loss != nil {
-				config.Loss, config.Target = c.Loss, []*torch.Tensor{tensorOf(on, sample.Target)}
+			if input = tensorOf(on, sample.Input); config.Loss != nil {
+				config.Target = []*torch.Tensor{tensorOf(on, sample.Target)}
 			}
 		}); err != nil {
 			return out, fmt.Errorf("train: %s: %w", what, err)
@@ -68,8 +62,7 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 // Measure measures the layers of a model, which need not be materialised, with a micro-batch of the
 // first rows of a data set.
 func Measure(ctx context.Context, model *nn.Sequential, set data.Dataset,
-	config MeasureConfig) (profile.Profile,
-	error) {
+	config MeasureConfig) (profile.Profile, error) {
 	return onFirstRows(ctx, config, "timing layers", set,
 		func(c profile.Config, input *torch.Tensor) (profile.Profile, error) {
 			return profile.Measure(ctx, model, c, input)
@@ -165,19 +158,17 @@ type Threads struct {
 
 // ThreadsByTime finds with how many threads of each device, at most most, a model trains fastest: 1, 2, 4 and
 // so on, or most. Layers run forward and backward with each number in turns. A larger number has to be a
-// tenth faster in all rounds but one. The last bits of results depend on the number (Recipe.Threads).
+// tenth faster. The last bits of results depend on the number (Recipe.Threads).
 func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, most int,
 	config MeasureConfig) (Threads, error) {
-	if most < 1 {
-		return Threads{}, errors.New("train: ThreadsByTime: want at least one thread")
+	if most <= 1 {
+		return Threads{N: 1, Tried: 1, Faster: 1}, nil
 	}
-	counts := []int{most}
+	var counts []int
 	for n := 1; n < most; n *= 2 {
 		counts = append(counts, n)
 	}
-	if slices.Sort(counts); most == 1 {
-		return Threads{N: 1, Tried: 1, Faster: 1}, nil
-	}
+	counts = append(counts, most)
 	return onFirstRows(ctx, config, "timing threads", set,
 		func(c profile.Config, input *torch.Tensor) (out Threads, err error) {
 			t, err := profile.Threads(ctx, model, c, counts, input)
@@ -190,18 +181,18 @@ func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 
 func chooseThreads(t profile.ThreadTimes) Threads {
 	const clearly = 1.1 // how many times as fast a larger number has to be
-	median := func(i int) float64 { r := t.Faster(i, 0); return r[len(r)/2] }
+	faster := func(i, than int) float64 { r := t.Faster(i, than); return r[len(r)/2] }
 	best, fastest := 0, 1
-	for i := 1; i < len(t.Threads); i++ {
-		if r := t.Faster(i, best); r[min(1, len(r)-1)] >= clearly {
+	for i := range t.Threads {
+		if faster(i, best) >= clearly {
 			best = i
 		}
-		if median(i) > median(fastest) {
+		if i > 0 && faster(i, 0) > faster(fastest, 0) {
 			fastest = i
 		}
 	}
 	if best > 0 {
 		fastest = best
 	}
-	return Threads{N: t.Threads[best], Tried: t.Threads[fastest], Faster: median(fastest)}
+	return Threads{N: t.Threads[best], Tried: t.Threads[fastest], Faster: faster(fastest, 0)}
 }

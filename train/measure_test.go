@@ -99,7 +99,7 @@ func TestMeasuredOnce(t *testing.T) {
 		loss := nn.CrossEntropy()
 		cut := must.Get(train.BalanceByTime(context.Background(), model, set,
 			[]pipe.Checkpoint{pipe.Optimal, pipe.Optimal}, train.MeasureConfig{Batch: 6, Chunks: 3,
-				Loss: loss, Profile: profile.Config{Repeats: 3}}))(t)
+				Profile: profile.Config{Repeats: 3, Loss: loss}}))(t)
 		config := pipe.Config{Balance: cut.Counts, Chunks: 3, Checkpoint: pipe.Optimal}
 		if known {
 			config.Profile = &cut.Profile
@@ -211,8 +211,8 @@ func TestThreadsByTime(t *testing.T) {
 		layer := &byThreads{clock: &fakeClock{}, times: tt.times, runs: &runs}
 		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 4), layer)
 		got := must.Get(train.ThreadsByTime(t.Context(), model, set, tt.most,
-			train.MeasureConfig{Batch: 8, Chunks: 2, Loss: nn.CrossEntropy(),
-				Profile: profile.Config{Clock: layer.clock.read}}))(t)
+			train.MeasureConfig{Batch: 8, Chunks: 2,
+				Profile: profile.Config{Clock: layer.clock.read, Loss: nn.CrossEntropy()}}))(t)
 		if got.N != tt.n || got.Tried != tt.tried || got.Faster < tt.faster*0.95 ||
 			got.Faster > tt.faster*1.05 || runs > 0 != tt.something {
 			t.Errorf("at most %d threads, %v: got %+v, want %d; %d runs", tt.most, tt.times, got, tt.n, runs)

@@ -50,7 +50,8 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 			err = short
 		}
 	}
-	return group.Agree(ctx, l.Pipe.Config().Group, "train: the memory", err)
+	_, err = group.Meet(ctx, l.Pipe.Config().Group, "train: the memory", 0, err)
+	return err
 }
 
 // placeBeyond is place, whatever the limits are.

@@ -100,11 +100,12 @@ type planning struct {
 // *arg.ConfigError.
 func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples data.Info,
 	c PlanConfig) (*ModelPlan, error) {
-	p := &planning{PlanConfig: c, make: make, samples: samples, profiles: map[[2]int]*profile.Profile{}}
-	var err error
-	if p.model, err = make(); err != nil {
+	model, err := make()
+	if err != nil {
 		return nil, err
 	}
+	p := &planning{PlanConfig: c, make: make, samples: samples, model: model,
+		profiles: map[[2]int]*profile.Profile{}}
 	if c.Devices != nil {
 		p.Machine = plan.Machine{Links: c.Links}
 	}
@@ -119,28 +120,25 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 			plan.Device{Name: d.String(), Bytes: free, Threads: slices.Max(c.Threads)})
 	}
 	p.Wishes.Batch, p.Wishes.Devices, p.Wishes.State = c.Batch, c.Stages, c.Slots
-	for _, n := range c.Chunks {
-		if c.Batch%n != 0 {
-			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
-				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", c.Batch)}
-		}
-	}
-	if err = p.checkState(); err == nil {
+	if err = p.check(); err == nil {
 		err = p.measure(ctx)
 	}
 	if err == nil {
 		err = p.search(ctx)
 	}
-	if err != nil {
-		return nil, err
-	}
 	p.out.Machine, p.out.Wishes = p.Machine, p.Wishes
-	return &p.out, nil
+	return &p.out, err
 }
 
-// checkState refuses limits that parameters, gradients and the optimizer's state exceed, before anything is
-// measured.
-func (p *planning) checkState() error {
+// check refuses, before anything is measured, chunks that do not divide the batch, and limits that
+// parameters, gradients and the optimizer's state exceed.
+func (p *planning) check() error {
+	for _, n := range p.Chunks {
+		if p.Batch%n != 0 {
+			return &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
+				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", p.Batch)}
+		}
+	}
 	need := int64(0)
 	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
 		if need += s.Bytes(); s.Trainable() {
@@ -149,27 +147,26 @@ func (p *planning) checkState() error {
 	}
 	one := p.Machine.Largest(p.Wishes.Limit)
 	all := one * int64(cmp.Or(p.Stages, p.Machine.Parts(slices.Min(p.Threads))))
-	if one == 0 || need <= all {
+	if need <= all || one == 0 {
 		return nil
 	}
 	return &arg.ConfigError{Of: "train", Field: "Limit", Value: one, Remedy: "want larger limits",
 		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state take %s, and all devices "+
-			"together "+
-			"may have %s", arg.Size(need), arg.Size(all))}
+			"together may have %s", arg.Size(need), arg.Size(all))}
 }
 
 // measure measures the model for each number of micro-batches and of threads on the first device, and the
 // speed of devices of another kind. The fewest rows come first: if a unit alone takes more than any
 // device may hold, more rows are not measured.
 func (p *planning) measure(ctx context.Context) error {
-	kinds := []PlanDevice{{Device: torch.CPU(0)}}
-	if p.Devices != nil {
-		kinds = kinds[:0]
-	}
+	var kinds []PlanDevice
 	for _, d := range p.Devices {
 		if !slices.ContainsFunc(kinds, func(k PlanDevice) bool { return k.kind() == d.kind() }) {
 			kinds = append(kinds, d)
 		}
+	}
+	if kinds == nil {
+		kinds = []PlanDevice{{Device: torch.CPU(0)}}
 	}
 	measured := &p.out.Profile.Measured
 	chunks := slices.Sorted(slices.Values(p.Chunks))
@@ -182,8 +179,7 @@ func (p *planning) measure(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			last = found.Chains[0]
-			if len(last.Layers) == 0 {
+			if last = found.Chains[0]; len(last.Layers) == 0 {
 				return &arg.ConfigError{Of: "train", Field: "Model", Value: "it",
 					Remedy: "want something in it trained"}
 			}
@@ -192,10 +188,7 @@ func (p *planning) measure(ctx context.Context) error {
 				p.profiles[[2]int{rows, threads}] = &found
 			}
 			one, units := costs(p.model, found, rows, threads)
-			if !slices.Equal(units, p.out.Units) && p.out.Units != nil {
-				p.Note(fmt.Sprintf("micro-batches of fewer than %d rows are left out: other layers of "+
-					"them are "+
-					"one unit", rows))
+			if !slices.Equal(units, p.out.Units) { // other layers of fewer rows are one unit
 				*measured = nil
 			}
 			p.out.Units, *measured = units, append(*measured, one)
@@ -209,8 +202,7 @@ func (p *planning) measure(ctx context.Context) error {
 	}
 	slices.SortStableFunc(*measured, func(a, b plan.Costs) int { return b.Rows - a.Rows })
 	for _, kind := range kinds[1:] {
-		of := (*measured)[0]
-		found, err := p.measureOn(ctx, kind.Device, of.Rows, p.Threads[len(p.Threads)-1])
+		found, err := p.measureOn(ctx, kind.Device, (*measured)[0].Rows, p.Threads[len(p.Threads)-1])
 		if err != nil {
 			return err
 		}
@@ -236,7 +228,7 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 	error) {
 	config := profile.Config{
 		Device: on, Peer: on, Threads: threads, MicroBatches: p.Batch / rows, Repeats: p.Repeats,
-		Seed: p.Pipe.Seed, Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true,
+		Loss: p.Loss, Seed: p.Pipe.Seed, Autocast: p.Pipe.Autocast, Balance: []int{len(p.model.Layers())}, Split: true,
 		DeferredBatchNorm: p.Pipe.DeferredBatchNorm, Devices: p.AtWork,
 		Progress: p.Measuring(fmt.Sprintf("micro-batches of %d rows, threads: %d", rows, threads)),
 	}
@@ -244,16 +236,15 @@ func (p *planning) measureOn(ctx context.Context, on torch.Device, rows, threads
 		config.Clock = p.Clock
 	}
 	return Measure(ctx, p.model, MadeUp(p.samples, rows, p.Pipe.Seed),
-		MeasureConfig{Batch: rows, Profile: config,
-			Loss: p.Loss})
+		MeasureConfig{Batch: rows, Profile: config})
 }
 
 // costs is a measured model as plans have it, and the layers of each unit. Frozen layers before the first
 // trained one run once and hold nothing for a backward. A profile's chain begins after them, or has them in a
 // unit with later layers; a plan may cut between any of them.
 func costs(model *nn.Sequential, found profile.Profile, rows, threads int) (plan.Costs, []int) {
-	c := found.Chains[0]
-	front := max(slices.IndexFunc(model.Layers(),
+	c, layers := found.Chains[0], model.Layers()
+	front := max(slices.IndexFunc(layers,
 		func(l nn.NamedLayer) bool { return len(nn.Params(l.Layer)) > 0 }), 0)
 	passed := 0 // frozen layers before the chain
 	for _, n := range c.Units[:c.Prologue] {
@@ -261,11 +252,25 @@ func costs(model *nn.Sequential, found profile.Profile, rows, threads int) (plan
 	}
 	units := append(slices.Repeat([]int{1}, front), c.Units[c.Prologue:]...)
 	units[front] -= front - passed
-	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Held: untrained(model, units)}
+	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Sent: []int64{c.Given}}
+	at := 0
+	for _, n := range units {
+		held := int64(0) // buffers and parameters that are not trained
+		for _, l := range layers[at : at+n] {
+			for _, p := range nn.State(l.Layer) {
+				if !p.Trainable() && !p.Shared() {
+					held += p.Bytes()
+				}
+			}
+		}
+		at += n
+		out.Held, out.Sent = append(out.Held, held), append(out.Sent, found.Layers[at-1].Output)
+	}
 	if front == 0 {
+		out.Sent = nil // the chain has them
 		return out, units
 	}
-	out.Chain.Input, out.Chain.Layers, out.Sent = c.Given, nil, []int64{c.Given}
+	out.Chain.Input, out.Chain.Layers = c.Given, nil
 	rest := slices.Clone(c.Layers)
 	for i, l := range found.Layers[:front] {
 		micros := 1e6 * l.Forward
@@ -281,21 +286,15 @@ func costs(model *nn.Sequential, found profile.Profile, rows, threads int) (plan
 		unit.ForwardNoGradTmp = unit.ForwardTmp
 		out.Chain.Layers = append(out.Chain.Layers, unit)
 	}
-	at := 0
-	for _, n := range units {
-		at += n
-		out.Sent = append(out.Sent, found.Layers[at-1].Output)
-	}
 	if rest[0].Name = found.Layers[front].Name; units[front] > 1 {
 		rest[0].Name += ".." + found.Layers[front+units[front]-1].Name
 	}
 	out.Chain.Layers = append(out.Chain.Layers, rest...)
 	later := func(list []remat.Carry) (out []remat.Carry) { // numbered by units of the model
 		for _, k := range list {
-			switch k.To += front; {
-			case k.From >= 0:
+			if k.To += front; k.From >= 0 {
 				k.From += front
-			case passed > 0: // the chain's input
+			} else if passed > 0 { // the chain's input
 				k.From = passed - 1
 			}
 			out = append(out, k)
@@ -309,26 +308,8 @@ func costs(model *nn.Sequential, found profile.Profile, rows, threads int) (plan
 	return out, units
 }
 
-// untrained is, by unit, the bytes of buffers and of parameters that are not trained.
-func untrained(model *nn.Sequential, units []int) (list []int64) {
-	layers, at := model.Layers(), 0
-	for _, n := range units {
-		bytes := int64(0)
-		for _, l := range layers[at : at+n] {
-			for _, p := range nn.State(l.Layer) {
-				if !p.Trainable() && !p.Shared() {
-					bytes += p.Bytes()
-				}
-			}
-		}
-		list, at = append(list, bytes), at+n
-	}
-	return list
-}
-
 // search finds the best plan whose step fits.
 func (p *planning) search(ctx context.Context) error {
-	const rounds = 8
 	for round := 1; ; round++ {
 		r, err := plan.Search(ctx, p.out.Profile, p.Machine, p.Wishes)
 		switch {
@@ -350,7 +331,7 @@ func (p *planning) search(ctx context.Context) error {
 		}
 		err = p.fits(ctx, r.Best)
 		var short *plan.MemoryError
-		if errors.As(err, &short) && round < rounds {
+		if errors.As(err, &short) && round < 8 {
 			more := int64(1)
 			for _, s := range short.Stages {
 				more = max(more, s.Least-s.Limit)
@@ -361,8 +342,7 @@ func (p *planning) search(ctx context.Context) error {
 				continue
 			}
 		}
-		// the bounds belong to the searched step
-		if step := r.Best.Step; err == nil && step != searched.Step {
+		if step := r.Best.Step; step != searched.Step { // the bounds belong to the searched one
 			p.out.LowerBound, p.out.Proved = min(r.LowerBound, step), false
 			for i := range p.out.Schedules {
 				if o := &p.out.Schedules[i]; o.Plan == r.Best {
@@ -374,22 +354,22 @@ func (p *planning) search(ctx context.Context) error {
 	}
 }
 
-// spare takes bytes from every limit, unless one would be used up. It reports whether it did.
+// spare takes bytes from every limit, and reports whether something is left of each.
 func (p *planning) spare(bytes int64) bool {
+	p.spared += bytes
 	p.Machine.Devices = slices.Clone(p.Machine.Devices)
 	limits := []*int64{&p.Wishes.Limit}
 	for i := range p.Machine.Devices {
 		limits = append(limits, &p.Machine.Devices[i].Bytes)
 	}
-	limits = slices.DeleteFunc(limits, func(n *int64) bool { return *n == 0 })
-	if slices.ContainsFunc(limits, func(n *int64) bool { return *n <= bytes }) {
-		return false
-	}
+	left := true
 	for _, n := range limits {
-		*n -= bytes
+		if *n > 0 {
+			*n -= bytes
+			left = left && *n > 0
+		}
 	}
-	p.spared += bytes
-	return len(limits) > 0
+	return left
 }
 
 // fits plans the step of a plan that was found with a pipe, as training does, and gives it the peaks and

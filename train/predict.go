@@ -28,15 +28,15 @@ func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evaluat
 	task := info.Task()
 	tokens, _ := set.(interface{ Length(index int) int })
 	return forEach(ctx, "Predict", p, set, config,
-		func(c *torch.Ctx, at batchAt, output *torch.Tensor) error {
+		func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error {
 			all := torch.Values[float32](c.To(output, torch.Float32))
-			size := len(all) / at.Rows
-			for row := range at.Rows {
+			size := len(all) / batch.Rows
+			for row := range batch.Rows {
 				out := all[row*size:][:size:size]
 				if task == data.NextToken {
 					last := info.Input.Size()
 					if tokens != nil {
-						last = tokens.Length(at.first + row)
+						last = tokens.Length(first + row)
 					}
 					out = column(out, info.Input.Size(), last-1)
 				}
@@ -47,7 +47,7 @@ func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evaluat
 				default:
 					softmax(out, 1)
 				}
-				if err := each(at.first+row, slices.Clone(out)); err != nil {
+				if err := each(first+row, slices.Clone(out)); err != nil {
 					return err
 				}
 			}
@@ -85,9 +85,6 @@ func Likely(probabilities []float32, k int) []int {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a,
-		b int) int {
-		return cmp.Compare(probabilities[b], probabilities[a])
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(probabilities[b], probabilities[a]) })
 	return order[:min(max(k, 0), len(order))]
 }

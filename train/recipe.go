@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -79,18 +80,15 @@ var changeable = []string{"optimizer.settings.lr", "optimizer.settings.LR",
 // told are the fields of a Recipe that are not compared.
 var told = []string{"threads", "replicas", "processes", "balance", "plan", "kernels", "samples"}
 
-// compare finds the fields in which two recipes differ: the first that must be the same, in the order
+// compare finds the fields in which another recipe differs: the first that must be the same, in the order
 // of names, and all that may change.
-func compare(saved json.RawMessage, given Recipe) (wrong *Change, changes []Change, err error) {
-	a, err := generic(saved)
-	if err != nil {
-		return nil, nil, err
+func (c *Checkpoint) compare(given Recipe) (wrong *Change, changes []Change, err error) {
+	var saved, is any
+	text, err := json.Marshal(given)
+	if err = cmp.Or(err, decode(text, &is), decode(c.Contents.Recipe, &saved)); err != nil {
+		return nil, nil, fmt.Errorf("train: the recipe: %w", err)
 	}
-	b, err := generic(given)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, c := range differing("", a, b) {
+	for _, c := range differing("", saved, is) {
 		top, _, _ := strings.Cut(c.Field, ".")
 		switch {
 		case slices.Contains(told, top):
@@ -103,16 +101,11 @@ func compare(saved json.RawMessage, given Recipe) (wrong *Change, changes []Chan
 	return wrong, changes, nil
 }
 
-// generic decodes a value's JSON, with numbers as they are written.
-func generic(v any) (any, error) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
+// decode decodes JSON, with numbers as they are written.
+func decode(text []byte, to any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
-	var out any
-	return out, decoder.Decode(&out)
+	return decoder.Decode(to)
 }
 
 // differing lists the fields in which two decoded values differ, in the order of names.
@@ -128,10 +121,7 @@ func differing(path string, a, b any) (all []Change) {
 	keys := maps.Clone(left)
 	maps.Copy(keys, right)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		below := key
-		if path != "" {
-			below = path + "." + key
-		}
+		below := strings.TrimPrefix(path+"."+key, ".")
 		all = append(all, differing(below, left[key], right[key])...)
 	}
 	return all
@@ -142,9 +132,6 @@ func text(v any) string {
 	if v == nil {
 		return "absent"
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Sprint(v)
-	}
+	b, _ := json.Marshal(v) // which was JSON
 	return string(b)
 }

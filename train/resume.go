@@ -1,14 +1,11 @@
 package train
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -23,13 +20,27 @@ import (
 // Checkpoint is a checkpoint on disk.
 type Checkpoint struct {
 	Path string
-	Progress
 	// Recipe is how the checkpoint was trained. The settings of its Choices are decoded JSON: maps,
 	// lists, text, and numbers as json.Number.
 	Recipe Recipe
+	Contents
 
-	state state
 	group *group.Group
+}
+
+// OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. Its
+// files are not looked at before they are read; Damage checks them. The error is *DamagedError if
+// the index is damaged.
+func OpenCheckpoint(path string) (*Checkpoint, error) {
+	contents, err := readContents(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{Path: path, Contents: contents}
+	if err := decode(contents.Recipe, &c.Recipe); err != nil {
+		return nil, &DamagedError{path, fmt.Errorf("the recipe: %w", err)}
+	}
+	return c, nil
 }
 
 // Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
@@ -39,61 +50,60 @@ type Checkpoint struct {
 func (s Store) Latest() (*Checkpoint, error) {
 	ctx := context.Background()
 	newest, err := group.FromFirst(ctx, s.Group, "train: newest checkpoint", func() (int64, error) {
-		if info, err := os.Stat(s.Dir); err == nil && !info.IsDir() {
-			return 0, fmt.Errorf("train: %s is not a directory of checkpoints but a file", s.Dir)
-		}
 		steps, err := s.Steps()
 		return slices.Max(append(steps, -1)), err
 	})
+	if err == nil && newest < 0 {
+		err = fmt.Errorf("train: %w in %s", ErrNoCheckpoint, s.Dir)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if newest < 0 {
-		return nil, fmt.Errorf("train: %w in %s", ErrNoCheckpoint, s.Dir)
+	c, err := OpenCheckpoint(s.Path(newest))
+	if err == nil && c.Step != newest {
+		err = &DamagedError{c.Path, fmt.Errorf("%s is of step %d", stateFile, c.Step)}
 	}
-	c := &Checkpoint{Path: s.Path(newest), group: s.Group}
-	c.state, err = group.FromFirst(ctx, s.Group, "train: index of the checkpoint", func() (state, error) {
-		st, err := readState(c.Path)
-		if err == nil && st.Step != newest {
-			err = &DamagedError{c.Path, fmt.Errorf("%s is of step %d", stateFile, st.Step)}
+	if err == nil {
+		c.group = s.Group
+		var mine []string
+		for i, name := range c.of("") {
+			if i%s.Group.Size() == s.Group.Rank() {
+				mine = append(mine, name)
+			}
 		}
-		return st, err
-	})
-	if err != nil {
-		return nil, err
+		err = c.check(mine)
 	}
-	var mine []string
-	for i, name := range c.state.names() {
-		if i%s.Group.Size() == s.Group.Rank() {
-			mine = append(mine, name)
-		}
+	_, err = group.Meet(ctx, s.Group, "train: checkpoint checked", 0, err)
+	if another := (*group.MemberError)(nil); errors.As(err, &another) {
+		err = &DamagedError{s.Path(newest), err}
 	}
-	problem := cmp.Or(c.damageOf(mine)...)
-	err = group.Agree(ctx, s.Group, "train: files checked", problem)
-	if another := (*group.MemberError)(nil); problem != nil || errors.As(err, &another) {
-		err = &DamagedError{c.Path, err}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return c, c.fill()
+	return c, err
 }
 
-// fill fills the fields that the index has.
-func (c *Checkpoint) fill() error {
-	c.Progress = c.state.Progress
-	decoder := json.NewDecoder(bytes.NewReader(c.state.Recipe))
-	decoder.UseNumber()
-	if err := decoder.Decode(&c.Recipe); err != nil {
-		return &DamagedError{c.Path, fmt.Errorf("the recipe: %w", err)}
+// Damage checks every byte of the files against their hashes. It returns an error for each damaged file.
+func (c *Checkpoint) Damage() (damage []error) {
+	for _, name := range c.of("") {
+		if err := c.Files[name].check(filepath.Join(c.Path, name)); err != nil {
+			damage = append(damage, err)
+		}
+	}
+	return damage
+}
+
+// check returns a *DamagedError unless the files are as they were written.
+func (c *Checkpoint) check(names []string) error {
+	for _, name := range names {
+		if err := c.Files[name].check(filepath.Join(c.Path, name)); err != nil {
+			return &DamagedError{c.Path, err}
+		}
 	}
 	return nil
 }
 
-// Files lists the checkpoint's files, so that none of them is written to.
-func (c *Checkpoint) Files() []string {
-	var paths []string
-	for _, name := range append(c.state.names(), stateFile) {
+// Paths lists the checkpoint's files, so that none of them is written to.
+func (c *Checkpoint) Paths() []string {
+	paths := []string{filepath.Join(c.Path, stateFile)}
+	for _, name := range c.of("") {
 		paths = append(paths, filepath.Join(c.Path, name))
 	}
 	return paths
@@ -102,49 +112,47 @@ func (c *Checkpoint) Files() []string {
 // Changes are the settings in which a run of this recipe goes on otherwise than the checkpoint was
 // trained, as it may: see Recipe.
 func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
-	_, changes, err := compare(c.state.Recipe, r)
-	if err != nil {
-		return nil, &DamagedError{c.Path, err}
-	}
-	return slices.DeleteFunc(changes, func(d Change) bool {
-		return d.Saved == "absent" && slices.Contains([]string{"steps", "epochs", "save_every"},
-			d.Field) // it was written before these were
-	}), nil
+	_, changes, err := c.compare(r)
+	return changes, err
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
 // materialised, can go on from the checkpoint.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if was, is := c.Recipe.Samples, r.Samples; was != nil && is != nil && is.OtherTokenizer(*was) {
-		return &MismatchError{c.Path, "the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer}
+		return c.mismatch("the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer)
 	}
-	wrong, _, err := compare(c.state.Recipe, r)
+	wrong, _, err := c.compare(r)
 	if err != nil {
-		return &DamagedError{c.Path, err}
+		return err
 	}
 	if wrong != nil {
-		return &MismatchError{c.Path, wrong.Field, wrong.Saved, wrong.Given}
+		return c.mismatch(wrong.Field, wrong.Saved, wrong.Given)
 	}
 	return c.checkTensors(model)
+}
+
+func (c *Checkpoint) mismatch(field, saved, given string) error {
+	return &MismatchError{c.Path, field, saved, given}
 }
 
 // checkTensors returns a *MismatchError unless the checkpoint has the model's tensors, and no others.
 func (c *Checkpoint) checkTensors(model nn.Module) error {
 	saved := map[string]string{}
-	for _, name := range c.state.of(modelKind) {
-		for tensor, entry := range c.state.Files[name].Tensors {
-			saved[tensor] = entry.String()
+	for _, name := range c.of(modelKind) {
+		for tensor, t := range c.Files[name].Tensors {
+			saved[tensor] = t.String()
 		}
 	}
 	for _, p := range byName(nn.State(model)) {
 		given := fmt.Sprintf("%s%v", torch.FileDType(p.DType()), p.Shape())
 		if was := cmp.Or(saved[p.Name], "absent"); was != given {
-			return &MismatchError{c.Path, fmt.Sprintf("tensor %q", p.Name), was, given}
+			return c.mismatch(fmt.Sprintf("tensor %q", p.Name), was, given)
 		}
 		delete(saved, p.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(saved)) {
-		return &MismatchError{c.Path, fmt.Sprintf("tensor %q", name), saved[name], "absent"}
+		return c.mismatch(fmt.Sprintf("tensor %q", name), saved[name], "absent")
 	}
 	return nil
 }
@@ -159,7 +167,7 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 	for _, s := range p.Stages() {
 		place := optim.Placement{Device: s.Device}
 		for _, q := range s.State() {
-			if !q.IsBuffer() { // also one that is frozen now: it may have been trained, and be trained again
+			if !q.IsBuffer() && q.Exists() { // also one that is frozen now: it may be trained again
 				place.Params = append(place.Params, q)
 			}
 		}
@@ -173,114 +181,96 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 // *DamagedError if a file is damaged, and *MismatchError if the model is another than the
 // checkpoint's. After an error while tensors are read the model is unusable. In a group it is collective.
 func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
-	err := cmp.Or(c.checkTensors(p.Model()), c.checkModel())
-	if err := group.Agree(context.Background(), c.group, "train: model checked", err); err != nil {
+	err := cmp.Or(c.checkTensors(p.Model()), c.check(c.of(modelKind)))
+	if _, err := group.Meet(context.Background(), c.group, "train: model checked", 0, err); err != nil {
 		return err
 	}
 	return c.restore(p.Model(), nil, nil)
 }
 
-// checkModel returns a *DamagedError unless the model's files are as they were written.
-func (c *Checkpoint) checkModel() error {
-	if damage := c.damageOf(c.state.of(modelKind)); damage != nil {
-		return &DamagedError{c.Path, damage[0]}
-	}
-	return nil
-}
-
-// damageOf checks every byte of files.
-func (c *Checkpoint) damageOf(names []string) (damage []error) {
-	for _, name := range names {
-		if err := c.state.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			damage = append(damage, err)
-		}
-	}
-	return damage
-}
-
 // restore restores the model, and the optimizer unless it is nil.
 func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.Optimizer) error {
-	r := &reader{c, map[string]*safetensors.File{}}
-	err := r.readModel(model)
-	if err == nil && o != nil {
-		err = r.readOptimizer(model, places, o)
+	here := map[string]nn.NamedParam{}
+	for _, p := range nn.State(model) {
+		if p.Exists() {
+			here[p.Name] = p
+		}
 	}
-	for _, f := range r.files {
-		f.Close() // it was only read
+	read := 0
+	err := c.read(modelKind, func(tensors []safetensors.Tensor) error {
+		for _, t := range tensors {
+			if p, ok := here[t.Name]; ok {
+				read++
+				if err := t.Load(func(b []byte) error { return torch.SetBytes(p.Tensor(), b) }); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err == nil && read < len(here) {
+		err = fmt.Errorf("the files have %d of %d tensors", read, len(here))
+	}
+	if err == nil && o != nil {
+		err = c.read(optimizerKind, func(tensors []safetensors.Tensor) error {
+			var saved []optim.SavedTensor
+			for _, t := range tensors {
+				if _, ok := here[optim.StateTensor{Name: t.Name}.Param()]; !ok {
+					continue
+				}
+				dtype, err := torch.DTypeOfFile(t.DType)
+				if err != nil {
+					return fmt.Errorf("%q: %w", t.Name, err)
+				}
+				saved = append(saved, optim.SavedTensor{Name: t.Name, DType: dtype, Shape: t.Shape,
+					Read: func() (out []byte, err error) {
+						err = t.Load(func(b []byte) error { out = b; return nil })
+						return out, err
+					}})
+			}
+			updates := maps.Clone(c.Updates)
+			maps.DeleteFunc(updates, func(name string, _ int64) bool { _, ok := here[name]; return !ok })
+			return o.Load(saved, updates, places)
+		})
 	}
 	if err != nil {
 		err = fmt.Errorf("train: restoring from %s: %w", c.Path, err)
 	}
-	return group.Agree(context.Background(), c.group, "train: checkpoint restored", err)
+	_, err = group.Meet(context.Background(), c.group, "train: checkpoint restored", 0, err)
+	return err
 }
 
-// reader reads tensors of a checkpoint.
-type reader struct {
-	*Checkpoint
-	files map[string]*safetensors.File
-}
-
-func (r *reader) read(kind, tensor string) ([]byte, error) {
-	for _, name := range r.state.of(kind) {
-		if _, ok := r.state.Files[name].Tensors[tensor]; !ok {
-			continue
-		}
-		if r.files[name] == nil {
-			f, err := safetensors.Open(filepath.Join(r.Path, name))
-			if err != nil {
-				return nil, err
-			}
-			r.files[name] = f
-		}
-		t, err := r.files[name].Read(tensor)
-		return t.Data, err
-	}
-	return nil, fmt.Errorf("no tensor %q in its %s files", tensor, kind)
-}
-
-func (r *reader) readModel(model nn.Module) error {
-	for _, p := range nn.State(model) {
-		if !p.Exists() {
-			continue
-		}
-		data, err := r.read(modelKind, p.Name)
+// read calls f with the tensors in the files of a kind, which can be loaded until it returns.
+func (c *Checkpoint) read(kind string, f func([]safetensors.Tensor) error) error {
+	var all []safetensors.Tensor
+	for _, name := range c.of(kind) {
+		file, err := safetensors.Open(filepath.Join(c.Path, name))
 		if err != nil {
 			return err
 		}
-		if err := torch.SetBytes(p.Tensor(), data); err != nil {
-			return err
+		defer file.Close() // it was only read
+		for _, t := range file.Tensors() {
+			t.Load = func(write func([]byte) error) error {
+				t, err := file.Read(t.Name)
+				if err != nil {
+					return err
+				}
+				return write(t.Data)
+			}
+			all = append(all, t)
 		}
 	}
-	return nil
+	return f(all)
 }
 
-// readOptimizer loads the state of the parameters that exist here.
-func (r *reader) readOptimizer(model nn.Module, places []optim.Placement, o optim.Optimizer) error {
-	foreign := map[string]bool{}
-	for _, p := range nn.State(model) {
-		foreign[p.Name] = !p.Exists()
+// Merge calls write once with all parameters and buffers of the model, such as to write them to one file.
+// Elements are read one tensor at a time. The error is *DamagedError if a file of the model is damaged.
+func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
+	if err := c.check(c.of(modelKind)); err != nil {
+		return err
 	}
-	here := make([]optim.Placement, len(places))
-	for i, place := range places {
-		here[i] = optim.Placement{Device: place.Device,
-			Params: slices.DeleteFunc(slices.Clone(place.Params),
-				func(p nn.NamedParam) bool { return !p.Exists() })}
+	if err := c.read(modelKind, write); err != nil {
+		return fmt.Errorf("train: merging the model of %s: %w", c.Path, err)
 	}
-	updates := maps.Clone(r.state.Updates)
-	maps.DeleteFunc(updates, func(name string, _ int64) bool { return foreign[name] })
-	var saved []optim.SavedTensor
-	for _, name := range r.state.of(optimizerKind) {
-		for tensor, entry := range r.state.Files[name].Tensors {
-			if foreign[optim.StateTensor{Name: tensor}.Param()] {
-				continue
-			}
-			dtype, err := torch.DTypeOfFile(entry.DType)
-			if err != nil {
-				return fmt.Errorf("%q: %w", tensor, err)
-			}
-			saved = append(saved, optim.SavedTensor{Name: tensor, DType: dtype, Shape: entry.Shape,
-				Read: func() ([]byte, error) { return r.read(optimizerKind, tensor) }})
-		}
-	}
-	return o.Load(saved, updates, here)
+	return nil
 }

@@ -56,11 +56,11 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 		if err := cmp.Or(s.remove(temporary), s.fault("mkdir", temporary)); err != nil {
 			return err
 		}
-		return os.Mkdir(temporary, 0o777)
+		return os.MkdirAll(temporary, 0o777)
 	})
-	var index state
+	var index Contents
 	if err == nil {
-		index, err = s.writeShards(temporary, at, r, model, o)
+		index, err = s.writeShards(temporary, at, r, nn.State(model), o)
 	}
 	if err == nil {
 		err = s.onFirst("checkpoint renamed", func() error { return s.commit(temporary, path, index) })
@@ -72,92 +72,85 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 }
 
 // commit writes the index, forces the directory to disk and gives it its name.
-func (s Store) commit(temporary, path string, index state) error {
+func (s Store) commit(temporary, path string, index Contents) error {
 	text, err := index.encode()
 	if err != nil {
 		return err
 	}
-	if _, err := s.writeFile(filepath.Join(temporary, stateFile),
-		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
-		return err
+	_, err = s.writeFile(filepath.Join(temporary, stateFile),
+		func(w io.Writer) error { _, err := w.Write(text); return err })
+	if err == nil {
+		err = s.syncDirectory(temporary)
 	}
-	if err := s.syncDirectory(temporary); err != nil {
-		return err
+	if err == nil {
+		err = s.rename(temporary, path)
 	}
-	if err := s.rename(temporary, path); err != nil {
-		return err
+	if err == nil {
+		err = s.syncDirectory(s.Dir)
 	}
-	return s.syncDirectory(s.Dir)
+	return err
 }
 
 // writeShards writes this member's files and returns the index of the files of all.
-func (s Store) writeShards(temporary string, at Progress, r Recipe, model nn.Module,
-	o optim.Optimizer) (state, error) {
-	params := nn.State(model)
+func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.NamedParam,
+	o optim.Optimizer) (index Contents, err error) {
 	owners, err := owners(s.Group, params)
 	if err != nil {
-		return state{}, err
+		return index, err
 	}
-	mine, err := s.writePart(temporary, at, r, params, owners, o)
-	parts, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step),
-		mine, err)
-	if err != nil {
-		return state{}, err
-	}
-	index := parts[0]
-	for _, p := range parts[1:] {
-		maps.Copy(index.Files, p.Files)
-		maps.Copy(index.Updates, p.Updates)
-	}
-	return index, nil
-}
-
-// writePart writes the files of the parameters and buffers that this member owns.
-func (s Store) writePart(temporary string, at Progress, r Recipe, params []nn.NamedParam, owners []int,
-	o optim.Optimizer) (state, error) {
 	r.Kernels = system.KernelNames()
 	recipe, err := json.Marshal(r)
-	if err != nil {
-		return state{}, err
-	}
-	rank, size := s.Group.Rank(), s.Group.Size()
-	p := state{Version: formatVersion, Progress: at, Recipe: recipe, Updates: map[string]int64{},
-		Files: map[string]fileEntry{}}
-	tensors := map[string][]safetensors.Tensor{modelKind: nil, optimizerKind: nil}
+	index = Contents{Version: formatVersion, Progress: at, Recipe: recipe, Updates: map[string]int64{},
+		Files: map[string]File{}}
+	var tensors, states []safetensors.Tensor
 	foreign := map[string]bool{} // parameters that another member writes
 	for i, n := range params {
-		if foreign[n.Name] = owners[i] != rank; foreign[n.Name] {
+		if foreign[n.Name] = owners[i] != s.Group.Rank(); foreign[n.Name] {
 			continue
 		}
-		tensors[modelKind] = append(tensors[modelKind], n.FileTensor())
+		tensors = append(tensors, n.FileTensor())
 		if !n.IsBuffer() {
-			p.Updates[n.Name] = 0 // the optimizer does not know a parameter that was always frozen
+			index.Updates[n.Name] = 0 // the optimizer does not know a parameter that was always frozen
 		}
 	}
 	for _, t := range o.State() {
 		if !foreign[t.Param()] {
-			tensors[optimizerKind] = append(tensors[optimizerKind], torch.FileTensor(t.Name, t.Tensor))
+			states = append(states, torch.FileTensor(t.Name, t.Tensor))
 		}
 	}
 	for name, n := range o.Steps() {
 		if !foreign[name] {
-			p.Updates[name] = n
+			index.Updates[name] = n
 		}
 	}
-	for _, kind := range []string{modelKind, optimizerKind} {
-		list, name := tensors[kind], shardName(kind, rank, size)
-		entry, err := s.writeFile(filepath.Join(temporary, name),
-			func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
-		if err != nil {
-			return state{}, err
-		}
-		entry.Tensors = make(map[string]tensorEntry, len(list))
-		for _, t := range list {
-			entry.Tensors[t.Name] = tensorEntry{t.DType, append([]int64{}, t.Shape...)}
-		}
-		p.Files[name] = entry
+	err = cmp.Or(err, s.writeTensors(temporary, modelKind, tensors, index.Files))
+	if err == nil {
+		err = s.writeTensors(temporary, optimizerKind, states, index.Files)
 	}
-	return p, nil
+	all, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step),
+		index, err)
+	if err != nil {
+		return index, err
+	}
+	index = all[0]
+	for _, part := range all[1:] {
+		maps.Copy(index.Files, part.Files)
+		maps.Copy(index.Updates, part.Updates)
+	}
+	return index, nil
+}
+
+// writeTensors writes this member's file of a kind, and adds it to the index.
+func (s Store) writeTensors(dir, kind string, list []safetensors.Tensor, files map[string]File) error {
+	name := shardName(kind, s.Group.Rank(), s.Group.Size())
+	file, err := s.writeFile(filepath.Join(dir, name),
+		func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
+	file.Tensors = map[string]Tensor{}
+	for _, t := range list {
+		file.Tensors[t.Name] = Tensor{t.DType, append([]int64{}, t.Shape...)}
+	}
+	files[name] = file
+	return err
 }
 
 // owners returns the rank that stands for each parameter and buffer of a model: the lowest of those

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -42,16 +41,6 @@ func shardName(kind string, rank, ranks int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
 }
 
-// kindOf is the kind of the file of this name, or "" if no checkpoint has one.
-func kindOf(name string) string {
-	for _, kind := range []string{modelKind, optimizerKind} {
-		if name == kind+".safetensors" || strings.HasPrefix(name, kind+"-") {
-			return kind
-		}
-	}
-	return ""
-}
-
 // Progress is where a run stands between two steps.
 type Progress struct {
 	Step     int64         `json:"step"`     // steps taken, counted over all runs that continued each other
@@ -62,75 +51,96 @@ type Progress struct {
 	Scaler *optim.Scaler `json:"scaler,omitempty"`
 }
 
-// state is the content of state.json.
-type state struct {
-	Version int `json:"version"`
+// Contents is the index of a checkpoint: the content of state.json.
+type Contents struct {
+	Version int `json:"version"` // of the format
 	Progress
 	// Recipe is as it was written; its settings may be of types that only the writer knows.
-	Recipe  json.RawMessage      `json:"recipe"`
-	Updates map[string]int64     `json:"updates"` // the optimizer's count for each parameter
-	Files   map[string]fileEntry `json:"files"`
-	// SHA256 is the hash of this file with an empty SHA256.
+	Recipe  json.RawMessage  `json:"recipe"`
+	Updates map[string]int64 `json:"updates"` // the optimizer's count for each parameter
+	Files   map[string]File  `json:"files"`   // by name
+	// SHA256 is the hash of state.json with an empty SHA256.
 	SHA256 string `json:"sha256"`
 }
 
-// fileEntry is a file in the index.
-type fileEntry struct {
-	Bytes   int64                  `json:"bytes"`
-	SHA256  string                 `json:"sha256"`
-	Tensors map[string]tensorEntry `json:"tensors,omitempty"` // by name
+// File is a file of a checkpoint, with the model's tensors or the optimizer's state.
+type File struct {
+	Bytes   int64             `json:"bytes"`
+	SHA256  string            `json:"sha256"`
+	Tensors map[string]Tensor `json:"tensors,omitempty"` // by name
 }
 
-// tensorEntry is a tensor in the index, written as "F32[12 16]".
-type tensorEntry struct {
+// Tensor is the type and shape of a tensor in a file, written as "F32[12 16]".
+type Tensor struct {
 	DType safetensors.DType
 	Shape []int64
 }
 
-func (t tensorEntry) String() string { return fmt.Sprintf("%s%v", t.DType, t.Shape) }
+func (t Tensor) String() string { return fmt.Sprintf("%s%v", t.DType, t.Shape) }
 
-func (t tensorEntry) size() (int64, error) {
-	return safetensors.Tensor{DType: t.DType, Shape: t.Shape}.Size()
+// Bytes is the size of the tensor.
+func (t Tensor) Bytes() int64 {
+	size, _ := safetensors.Tensor{DType: t.DType, Shape: t.Shape}.Size()
+	return size
 }
 
-// MarshalText makes JSON of a tensorEntry a string.
-func (t tensorEntry) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+// MarshalText makes JSON of a Tensor a string.
+func (t Tensor) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText reads what MarshalText wrote.
-func (t *tensorEntry) UnmarshalText(text []byte) error {
-	dtype, shape, ok := strings.Cut(string(text), "[")
-	shape, closed := strings.CutSuffix(shape, "]")
-	*t = tensorEntry{DType: safetensors.DType(dtype), Shape: []int64{}}
+func (t *Tensor) UnmarshalText(text []byte) error {
+	dtype, shape, _ := strings.Cut(strings.TrimSuffix(string(text), "]"), "[")
+	*t = Tensor{DType: safetensors.DType(dtype), Shape: []int64{}}
 	for _, size := range strings.Fields(shape) {
 		n, err := strconv.ParseInt(size, 10, 64)
-		ok = ok && err == nil
+		if err != nil {
+			return fmt.Errorf("%q is no type and shape of a tensor, such as F32[12 16]", text)
+		}
 		t.Shape = append(t.Shape, n)
-	}
-	if _, err := t.size(); err != nil || !ok || !closed {
-		return fmt.Errorf("%q is no type and shape of a tensor, such as F32[12 16]", text)
 	}
 	return nil
 }
 
-// names lists the checkpoint's files but for the index.
-func (s state) names() []string { return slices.Sorted(maps.Keys(s.Files)) }
-
-// of lists the files of a kind.
-func (s state) of(kind string) []string {
-	return slices.DeleteFunc(s.names(), func(name string) bool { return kindOf(name) != kind })
+// of lists the files of a kind, in the order of names; of all kinds for "".
+func (c Contents) of(kind string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.Files)),
+		func(name string) bool { return !strings.HasPrefix(name, kind) })
 }
 
-// encode returns the file's content, with its own hash in it.
-func (s state) encode() ([]byte, error) {
-	s.SHA256 = ""
-	plain, err := json.MarshalIndent(s, "", "  ")
+// encode returns the content of state.json, with its own hash in it.
+func (c Contents) encode() ([]byte, error) {
+	c.SHA256 = ""
+	plain, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(plain)
-	s.SHA256 = hex.EncodeToString(sum[:])
-	text, err := json.MarshalIndent(s, "", "  ")
+	c.SHA256 = hex.EncodeToString(sum[:])
+	text, err := json.MarshalIndent(c, "", "  ")
 	return append(text, '\n'), err
+}
+
+// readContents reads and checks state.json of the checkpoint at path.
+func readContents(path string) (c Contents, err error) {
+	content, err := disk.Read(filepath.Join(path, stateFile), disk.MaxJSON)
+	if err != nil {
+		return c, &DamagedError{path, err}
+	}
+	var again []byte
+	if err = json.Unmarshal(content, &c); err == nil {
+		again, err = c.encode()
+	}
+	switch {
+	case c.Version != 0 && c.Version != formatVersion:
+		return c, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock "+
+			"reads version %d: resume it with the penstock that wrote it", path, c.Version, formatVersion)
+	case err == nil && !bytes.Equal(again, content):
+		err = errors.New("its content does not have the hash that it says")
+	}
+	if err != nil {
+		return c, &DamagedError{path, fmt.Errorf(stateFile+": %w", err)}
+	}
+	return c, nil
 }
 
 // DamagedError is a checkpoint that was changed after it was written.
@@ -145,60 +155,26 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Problem }
 
-// readState reads and checks state.json of the checkpoint at path.
-func readState(path string) (state, error) {
-	content, err := disk.Read(filepath.Join(path, stateFile), disk.MaxJSON)
-	if err != nil {
-		return state{}, &DamagedError{path, err}
-	}
-	var version struct{ Version int }
-	if err = json.Unmarshal(content, &version); err == nil && version.Version != formatVersion {
-		return state{}, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock "+
-			"reads version %d: resume it with the penstock that wrote it",
-			path, version.Version, formatVersion)
-	}
-	var s state
-	if err == nil {
-		err = json.Unmarshal(content, &s)
-	}
-	var again []byte
-	if err == nil {
-		again, err = s.encode()
-	}
-	if err == nil && !bytes.Equal(again, content) {
-		err = errors.New("its content does not have the hash that it says")
-	}
-	if err != nil {
-		return state{}, &DamagedError{path, fmt.Errorf(stateFile+": %w", err)}
-	}
-	return s, nil
-}
-
-// check returns an error unless the file at path matches its entry.
-func (e fileEntry) check(path string) error {
+// check returns an error unless the file at path has the bytes that were written.
+func (f File) check(path string) error {
 	name := filepath.Base(path)
-	f, err := disk.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is missing", name)
-	}
+	file, err := disk.Open(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
+	defer file.Close()
+	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	n, h := info.Size(), sha256.New()
-	if n == e.Bytes { // a file of another size need not be read to be refused
-		n, err = f.WriteTo(h)
+	if n := info.Size(); n != f.Bytes {
+		return fmt.Errorf("%s has %d bytes, %d were written", name, n, f.Bytes)
 	}
-	switch {
-	case err != nil:
+	h := sha256.New()
+	if _, err := file.WriteTo(h); err != nil {
 		return err
-	case n != e.Bytes:
-		return fmt.Errorf("%s has %d bytes, %d were written", name, n, e.Bytes)
-	case hex.EncodeToString(h.Sum(nil)) != e.SHA256:
+	}
+	if hex.EncodeToString(h.Sum(nil)) != f.SHA256 {
 		return fmt.Errorf("%s: its content does not have the hash that was written", name)
 	}
 	return nil

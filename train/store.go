@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -40,8 +39,8 @@ type Store struct {
 	// (Progress.Best) remains as well. 0 is 2, as the disk may damage the newest.
 	Keep int
 	// Group is the processes that train the model together; nil is this process alone. In a group
-	// Prepare, Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in the
-	// same order, and an error on one is an error on all.
+	// Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in the same
+	// order, and an error on one is an error on all.
 	Group *group.Group
 
 	faultHook func(operation, path string) error // in tests: may refuse an operation on a file
@@ -76,47 +75,10 @@ func (s Store) onFirst(what string, f func() error) error {
 	return err
 }
 
-// Prepare makes the directory if necessary, and returns an error unless a checkpoint can be
-// written to it. In a group it is collective, and all processes have to see the directory of the first.
-func (s Store) Prepare() error {
-	probe, err := group.FromFirst(context.Background(), s.Group, "train: checkpoints prepared", s.makeProbe)
-	if err != nil {
-		return err
-	}
-	if _, unseen := os.Stat(filepath.Join(s.Dir, probe)); unseen != nil {
-		err = fmt.Errorf("train: rank %d does not see in %s what rank 0 writes there; want a directory "+
-			"that all "+
-			"processes share", s.Group.Rank(), s.Dir)
-	}
-	err = group.Agree(context.Background(), s.Group, "train: directory of checkpoints seen", err)
-	if s.Group.Rank() == 0 { // Lock removes it as a leftover
-		if failed := os.Remove(filepath.Join(s.Dir, probe)); !errors.Is(failed, fs.ErrNotExist) {
-			err = cmp.Or(err, failed)
-		}
-	}
-	return err
-}
-
-// makeProbe makes the directory and a temporary in it, whose name it returns.
-func (s Store) makeProbe() (string, error) {
-	info, err := os.Stat(s.Dir)
-	if err == nil && !info.IsDir() {
-		return "", fmt.Errorf("train: checkpoints cannot be kept in %s: it is not a directory", s.Dir)
-	}
-	err = os.MkdirAll(s.Dir, 0o777)
-	var probe string
-	if err == nil {
-		probe, err = os.MkdirTemp(s.Dir, temporaryPrefix+"probe-*"+temporarySuffix)
-	}
-	if err != nil {
-		return "", fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
-	}
-	return filepath.Base(probe), nil
-}
-
-// Lock locks the directory, which must exist, against other runs until release is called or the
-// process ends in any way. It removes the leftovers of a killed run. On a file system without locks
-// it does neither. In a group it is collective.
+// Lock makes the directory if necessary, and locks it against other runs until release is called or the
+// process ends in any way. It removes the leftovers of a killed run, and returns an error unless a
+// checkpoint can be written there. On a file system without locks it neither locks nor removes. In a group
+// it is collective, and all processes have to see the directory of the first.
 func (s Store) Lock() (release func() error, err error) {
 	var directory *os.File
 	release = func() error {
@@ -125,28 +87,47 @@ func (s Store) Lock() (release func() error, err error) {
 		}
 		return directory.Close()
 	}
-	err = s.onFirst("checkpoints locked", func() (err error) {
-		// O_DIRECTORY refuses a named pipe, where opening would wait for its writer.
-		if directory, err = os.OpenFile(s.Dir, os.O_RDONLY|syscall.O_DIRECTORY, 0); err != nil {
-			return err
+	ctx := context.Background()
+	probe, err := group.FromFirst(ctx, s.Group, "train: checkpoints locked", func() (string, error) {
+		err := os.MkdirAll(s.Dir, 0o777)
+		if err == nil {
+			directory, err = os.Open(s.Dir)
+		}
+		if err != nil {
+			return "", err
 		}
 		switch err := syscall.Flock(int(directory.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return ErrLocked
-		case err != nil: // a file system without locks
-			return nil
-		}
-		leftovers, err := os.ReadDir(s.Dir)
-		for _, e := range leftovers {
-			if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(), temporarySuffix) {
-				err = cmp.Or(err, s.remove(filepath.Join(s.Dir, e.Name())))
+			return "", ErrLocked
+		case err == nil: // the file system has locks
+			leftovers, err := os.ReadDir(s.Dir)
+			for _, e := range leftovers {
+				if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(),
+					temporarySuffix) {
+					err = cmp.Or(err, s.remove(filepath.Join(s.Dir, e.Name())))
+				}
+			}
+			if err != nil {
+				return "", err
 			}
 		}
-		return err
+		probe, err := os.MkdirTemp(s.Dir, temporaryPrefix+"probe-*"+temporarySuffix)
+		return filepath.Base(probe), err
 	})
+	if err == nil {
+		path := filepath.Join(s.Dir, probe)
+		if _, unseen := os.Stat(path); unseen != nil {
+			err = fmt.Errorf("rank %d does not see what rank 0 writes there; want a directory that all "+
+				"processes share", s.Group.Rank())
+		}
+		_, err = group.Meet(ctx, s.Group, "train: directory of checkpoints seen", 0, err)
+		if s.Group.Rank() == 0 {
+			err = cmp.Or(err, os.RemoveAll(path))
+		}
+	}
 	if err != nil {
 		release() // the first error is the one to report
-		return nil, fmt.Errorf("train: checkpoints in %s: %w", s.Dir, err)
+		return nil, fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
 	}
 	return release, nil
 }
@@ -223,34 +204,22 @@ func (s Store) remove(path string) error {
 }
 
 // writeFile writes a new file, forces it to disk and returns its size and hash.
-func (s Store) writeFile(path string, write func(io.Writer) error) (entry fileEntry, err error) {
+func (s Store) writeFile(path string, write func(io.Writer) error) (entry File, err error) {
 	if err := s.fault("create", path); err != nil {
-		return fileEntry{}, err
+		return File{}, err
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return fileEntry{}, err
+		return File{}, err
 	}
 	defer func() { err = cmp.Or(err, f.Close()) }()
-	w := &hashingWriter{Writer: bufio.NewWriterSize(f, 1<<20), hash: sha256.New()}
+	h := sha256.New()
+	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
 	if err := cmp.Or(write(w), s.fault("write", path), w.Flush(), s.sync(f)); err != nil {
-		return fileEntry{}, err
+		return File{}, err
 	}
-	return fileEntry{Bytes: w.bytes, SHA256: hex.EncodeToString(w.hash.Sum(nil))}, nil
-}
-
-// hashingWriter counts and hashes the bytes that it writes.
-type hashingWriter struct {
-	*bufio.Writer
-	hash  hash.Hash
-	bytes int64
-}
-
-func (w *hashingWriter) Write(b []byte) (int, error) {
-	n, err := w.Writer.Write(b)
-	w.hash.Write(b[:n])
-	w.bytes += int64(n)
-	return n, err
+	size, err := f.Seek(0, io.SeekCurrent)
+	return File{Bytes: size, SHA256: hex.EncodeToString(h.Sum(nil))}, err
 }
 
 func (s Store) syncDirectory(path string) error {

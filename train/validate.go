@@ -49,38 +49,30 @@ func (l *Loop) stopped() bool {
 		l.Best.Since >= l.Validation.Patience
 }
 
-// validated says that the last validation was after the last step.
-func (l *Loop) validated() bool { return l.Best != nil && l.Best.Last == l.Step }
-
-// validateLast evaluates where Steps ends the run: at the end of an epoch, which a resumed run then does
-// not validate again, or within one. What ended before the first step of an epoch is validated.
-func (l *Loop) validateLast(ctx context.Context, at data.Position) error {
-	if l.Validation == nil || at.Batch == 0 || l.validated() {
+// validate evaluates at the end of an epoch, or where Steps ends the run within one, which Patience does not
+// count: after the last step before a position, once.
+func (l *Loop) validate(ctx context.Context, at data.Position) error {
+	v, partial := l.Validation, at.Batch < l.Loader.Batches()
+	if v == nil || at.Batch == 0 || l.Best != nil && l.Best.Last == l.Step {
 		return nil
 	}
-	return l.validate(ctx, at.Epoch, at.Batch < l.Loader.Batches())
-}
-
-// validate evaluates at the end of an epoch, or of a run within one, which Patience does not count.
-func (l *Loop) validate(ctx context.Context, epoch int, partial bool) error {
-	v := l.Validation
 	e, err := Evaluate(ctx, l.Pipe, v.Set, EvaluateConfig{Batch: cmp.Or(v.Batch, l.Loader.BatchSize()),
 		Loss: l.Loss, OnBatch: v.OnBatch})
 	if err != nil {
 		return err
 	}
 	if math.IsNaN(*e.Loss) || math.IsInf(*e.Loss, 0) {
-		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, epoch+1,
+		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, at.Epoch+1,
 			*e.Loss, ErrDiverged)
 	}
 	better := l.Best == nil || *e.Loss < l.Best.Loss
 	if v.OnResult != nil {
-		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: epoch, Evaluation: e, Better: better,
+		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: at.Epoch, Evaluation: e, Better: better,
 			Partial: partial}); err != nil {
 			return err
 		}
 	}
-	b := Best{Step: l.Step, Epoch: epoch, Loss: *e.Loss}
+	b := Best{Step: l.Step, Epoch: at.Epoch, Loss: *e.Loss}
 	if !better {
 		b = *l.Best // which may be part of a Progress
 		if !partial {

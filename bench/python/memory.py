@@ -28,7 +28,7 @@ class Trainer:
         self.device, self.autocast = serve.set_up(spec)
         self.memory = peak.load(self.device)
         torch.manual_seed(7)
-        with self.device:
+        with serve.made_on(self.device):
             self.model, self.modules = models.initialised(spec)
         self.batch, self.loss = serve.batch(spec, self.device), models.loss(spec['model'])
         self.threads = 1

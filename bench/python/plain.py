@@ -22,7 +22,7 @@ class Trainer:
     def __init__(self, spec):
         torch.manual_seed(7)
         self.device, self.autocast = serve.set_up(spec)
-        with self.device:
+        with serve.made_on(self.device):
             self.model, _ = models.initialised(spec)
         self.batch = serve.batch(spec, self.device)
         self.loss = models.loss(spec['model'])

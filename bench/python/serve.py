@@ -4,6 +4,7 @@ The process writes one line about itself. Then it reads requests, one JSON objec
 answers each with one line. An answer {"error": "..."} reports a failure. It ends with its input.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -105,6 +106,11 @@ def set_up(spec):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != ''
         torch.use_deterministic_algorithms(spec['deterministic'], warn_only=True)
     return device, lambda: torch.autocast(device.type, torch.bfloat16, enabled=precision == 'bfloat16')
+
+
+def made_on(device):
+    """A context in which tensors are made on the device. PyTorch before 2.0 has none, and CPUs alone."""
+    return device if hasattr(device, '__enter__') else contextlib.nullcontext()
 
 
 def wait(device):

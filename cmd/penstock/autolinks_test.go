@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"penstock.example/group"
 	"penstock.example/plan"
 )
@@ -45,7 +47,10 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
 		of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,
 			seed: 1}}
-	m, err := newMeasuredModel("mlp", nil)
+	if err := f.of.check(pflag.NewFlagSet("", 0)); err != nil {
+		t.Fatal(err)
+	}
+	m, err := f.of.measured(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 	was := j.savedPlan()
 	line, again := was.Plan, "as before, "
 	if was.World != j.world {
-		if again = ""; line.Model != "" {
+		if again = ""; line.Train != nil {
 			again = "planned again, as processes, cores or flags are others: "
 		}
 		var between plan.Link
@@ -154,12 +154,12 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 // inFlags is a plan in the words of flags.
 func (l searchLine) inFlags() string {
 	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance),
-		l.Chunks, max(l.Threads, 1))
+		l.Chunks, l.Threads)
 }
 
 // savedPlan returns the plan in the checkpoint, or a zero value without one of this version.
 func (j *job) savedPlan() (was madePlan) {
-	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil || was.Plan.check() != nil {
+	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil || was.Plan.Train == nil {
 		return madePlan{}
 	}
 	return was
@@ -232,7 +232,8 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
-	m, err := measuredOn(&j.modelFlags, j.training.Info())
+	info := j.training.Info()
+	m, err := j.measured(&info)
 	if err != nil {
 		return line, err
 	}

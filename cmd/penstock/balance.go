@@ -58,17 +58,28 @@ parameters, gradients, the optimizer's state, and activations.`,
 			"each stage")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	f.register(s, 1)
-	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (result, error) {
+	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
 		if (f.costs != nil) == (f.modelName != "") {
-			return result{}, badUsage("want one of --costs N,N,... and --model NAME")
+			return r, badUsage("want one of --costs N,N,... and --model NAME")
 		}
 		if err := need(cmd, "stages"); err != nil {
-			return result{}, err
+			return r, err
 		}
-		if f.costs != nil {
-			return f.cutCosts()
+		if f.modelName != "" {
+			return f.cutModel(cmd)
 		}
-		return f.cutModel(cmd)
+		counts, err := plan.Partition(f.costs, f.stages)
+		if err != nil {
+			return r, badUsage("--costs: %s", message(err))
+		}
+		sums, at := make([]float64, len(counts)), 0
+		for s, n := range counts {
+			for _, x := range f.costs[at : at+n] {
+				sums[s] += x
+			}
+			at += n
+		}
+		return balanceResult(counts, sums, nil, ""), nil
 	})
 }
 
@@ -87,29 +98,16 @@ type balanceCost struct {
 	Cost  float64 `json:"cost"`
 }
 
-// cutCosts cuts layers by given costs.
-func (f *balanceFlags) cutCosts() (r result, err error) {
-	counts, err := plan.Partition(f.costs, f.stages)
-	if err != nil {
-		return r, badUsage("--costs: %s", message(err))
-	}
-	sums, at := make([]float64, len(counts)), 0
-	for s, n := range counts {
-		for range n {
-			sums[s] += f.costs[at]
-			at++
-		}
-	}
-	return balanceResult(counts, sums, nil, ""), nil
-}
-
 // cutModel measures a model and cuts it.
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	m, err := newMeasuredModel(f.modelName, f.settings)
+	if err := f.check(cmd.Flags()); err != nil {
+		return r, err
+	}
+	m, err := f.measured(nil)
 	if err != nil {
 		return r, err
 	}
-	if layers := len(m.model.Layers()); f.stages > layers {
+	if layers := len(m.Layers()); f.stages > layers {
 		return r, badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages,
 			f.modelName, layers)
 	}

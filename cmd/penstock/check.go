@@ -52,7 +52,7 @@ type startup struct {
 	here     int          // of them in this process
 	within   *group.Group // the group, where all of it is in this process
 	read     func() (datasets, error)
-	common   []train.Fact                         // what its members must have in common
+	common   map[string]string                    // what its members must have in common
 	decide   func(searchLine) (runOptions, error) // gives the options by the plan of --plan auto
 }
 
@@ -303,9 +303,9 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	case err != nil:
 		return err
 	}
-	program, err := schedule.Load(string(text))
+	program, err := schedule.Parse(string(text))
 	if err == nil {
-		err = schedule.Check(program, schedule.Limits{})
+		err = schedule.Check(program)
 	}
 	var found schedule.Violations
 	switch {

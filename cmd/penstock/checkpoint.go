@@ -87,27 +87,35 @@ tensors with their types, shapes and sizes. Only state.json is read.
 		if err != nil {
 			return result{}, err
 		}
-		c := found.Contents()
+		c := checkpointLine{found.Path, found.Contents}
 		return result{line: c, text: func(w io.Writer) {
-			fmt.Fprintf(w, "checkpoint\t%s\nstep\t%d\nformat\tversion %d\n", c.Path, c.Step, c.Version)
-			fmt.Fprintf(w, "position\tbatch %d of epoch %d is next, both counted from 0\n", c.Position.Batch,
-				c.Position.Epoch)
 			var recipe bytes.Buffer
 			json.Indent(&recipe, c.Recipe, "", "  ") // it was read from JSON
-			fmt.Fprintf(w, "\nrecipe: %s\n\n", &recipe)
+			fmt.Fprintf(w, "checkpoint\t%s\nstep\t%d\nposition\tbatch %d of epoch %d is next, both "+
+				"counted from 0\n\nrecipe: %s\n\n", c.Path, c.Step, c.Position.Batch, c.Position.Epoch, &recipe)
 			row(w, "FILE", "BYTES", "TENSORS", "SHA256")
-			for _, f := range c.Files {
-				row(w, f.Name, f.Bytes, len(f.Tensors), f.SHA256)
+			files := slices.Sorted(maps.Keys(c.Files))
+			for _, name := range files {
+				f := c.Files[name]
+				row(w, name, f.Bytes, len(f.Tensors), f.SHA256)
 			}
 			fmt.Fprintln(w)
 			row(w, "TENSOR", "TYPE", "SHAPE", "BYTES", "FILE")
-			for _, f := range c.Files {
-				for _, x := range f.Tensors {
-					row(w, x.Name, x.DType, x.Shape, x.Bytes, f.Name)
+			for _, name := range files {
+				tensors := c.Files[name].Tensors
+				for _, tensor := range slices.Sorted(maps.Keys(tensors)) {
+					x := tensors[tensor]
+					row(w, tensor, x.DType, x.Shape, x.Bytes(), name)
 				}
 			}
 		}}, nil
 	})
+}
+
+// checkpointLine is the JSON of a checkpoint.
+type checkpointLine struct {
+	Path string `json:"path"`
+	train.Contents
 }
 
 func newCheckpointVerify() *cobra.Command {
@@ -127,18 +135,16 @@ If a file is missing or damaged the exit code is 1.
 			if damage := c.Damage(); len(damage) > 0 {
 				return fmt.Errorf("checkpoint %s is damaged:\n%w", c.Path, errors.Join(damage...))
 			}
-			total, files := int64(0), c.Contents().Files
-			for _, f := range files {
-				total += f.Bytes
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was written: step %d, %d files, %s\n",
-				c.Path, c.Step, len(files), formatBytes(total))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was written: step %d, %d files\n", c.Path,
+				c.Step, len(c.Files))
 			return err
 		},
 	}
 }
 
 func newExport() *cobra.Command {
+	types := map[string]safetensors.DType{"float16": safetensors.F16, "bfloat16": safetensors.BF16,
+		"float32": safetensors.F32, "float64": safetensors.F64}
 	var out, dtype string
 	var best bool
 	cmd := &cobra.Command{
@@ -163,13 +169,13 @@ The files are checked first: of a damaged model nothing is written.
 			if err != nil {
 				return err
 			}
-			if err := checkOut(cmd, out, c.Files()...); err != nil {
+			if err := checkOut(cmd, out, c.Paths()...); err != nil {
 				return err
 			}
 			count, stream := 0, standardOutput(cmd, out)
 			err = c.Merge(func(model []safetensors.Tensor) error {
 				for i, t := range model {
-					if to, ok := exportTypes[dtype]; ok && t.DType.Float() && t.DType != to {
+					if to, ok := types[dtype]; ok && t.DType.Float() && t.DType != to {
 						model[i] = safetensors.Converting(t, to)
 					}
 				}
@@ -188,13 +194,7 @@ The files are checked first: of a damaged model nothing is written.
 	s.SortFlags = false
 	path(s, &out, "out", "`FILE` to write, such as model.safetensors")
 	word(s, &dtype, "dtype", "", "`TYPE` of floating-point numbers: float16, bfloat16, float32 or float64 "+
-		"(default: as they were trained)", slices.Sorted(maps.Keys(exportTypes))...)
+		"(default: as they were trained)", slices.Sorted(maps.Keys(types))...)
 	bestFlag(s, &best)
 	return cmd
-}
-
-// exportTypes are the types of --dtype.
-var exportTypes = map[string]safetensors.DType{
-	"float16": safetensors.F16, "bfloat16": safetensors.BF16, "float32": safetensors.F32,
-	"float64": safetensors.F64,
 }

@@ -76,14 +76,14 @@ func TestCheckpointInspect(t *testing.T) {
 			`"seed": 18446744073709551615`, "2.weight F32 [2 4] 32 model-00002-of-00002.safetensors",
 			"1.num_batches_tracked I64 [] 8")
 	}
-	var got train.Contents
+	var got checkpointLine
 	if err := json.Unmarshal([]byte(must(t, "checkpoint", "inspect", dir, "--format", "json").stdout),
 		&got); err != nil {
 		t.Fatal(err)
 	}
 	tensors := 0
-	for _, f := range got.Files {
-		info, err := os.Stat(filepath.Join(step, f.Name))
+	for name, f := range got.Files {
+		info, err := os.Stat(filepath.Join(step, name))
 		if err != nil || info.Size() != f.Bytes || len(f.SHA256) != 64 {
 			t.Errorf("%+v: %v", f, err)
 		}
@@ -136,7 +136,7 @@ func TestCheckpointVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := command(t, "checkpoint", "verify", dir)
-	if says(t, r.stderr, "is damaged", "model-00001-of-00002.safetensors is missing",
+	if says(t, r.stderr, "is damaged", "model-00001-of-00002.safetensors: no such file",
 		"model-00002-of-00002.safetensors: its content does not have the hash that was written"); r.code != exitFailed {
 		t.Errorf("%+v", r)
 	}

@@ -9,8 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"path/filepath"
 	"slices"
 
+	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
@@ -19,18 +21,13 @@ import (
 	"penstock.example/train"
 )
 
-// evalFlags is the command line of penstock eval.
-type evalFlags struct {
-	trainedFlags
-	dataFlags
-	part string
-}
-
 // partTest is the test data, of --part and of --validate.
 const partTest = "test"
 
 func newEval() *cobra.Command {
-	var f evalFlags
+	var f trainedFlags
+	var of dataFlags
+	var part string
 	cmd := &cobra.Command{
 		Use:   "eval DIR [flags]",
 		Short: "Evaluate a trained model",
@@ -48,16 +45,22 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &f.part, "part", "test", "`PART` of the data: test, train, validation (what --validate of the "+
-		"run has held out), or all", "test", "train", "validation", "all")
-	f.dataFlags.register(s, " (default: the run's data)")
-	f.trainedFlags.register(s)
+	word(s, &part, "part", partTest, "`PART` of the data: test, train (also what --validate holds out), or all",
+		partTest, "train", "all")
+	of.register(s, " (default: the run's data)")
+	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		var set data.Dataset
-		var name string
-		t, err := f.open(cmd, args[0], func(t *trained) (err error) {
-			set, name, err = f.data(cmd, t)
-			return err
+		t, err := f.open(cmd, args[0], func(t *trained) error {
+			training, test, err := openData(cmd, t, &of)
+			if err != nil {
+				return err
+			}
+			set = map[string]data.Dataset{partTest: test, "train": training}[part]
+			if part == "all" {
+				set = data.Join(training, test)
+			}
+			return fitsTrained(set.Info(), t.recipe.Samples)
 		})
 		if err != nil {
 			return r, err
@@ -71,9 +74,9 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 			return r, withRemedy(err)
 		}
 		c := t.checkpoint
-		return result{line: evalLine{c.Path, c.Step, name, f.part, e}, text: func(w io.Writer) {
+		return result{line: evalLine{c.Path, c.Step, of.dataName, part, e}, text: func(w io.Writer) {
 			fmt.Fprintf(w, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step,
-				counted(e.Samples, "sample"), name, f.part)
+				counted(e.Samples, "sample"), of.dataName, part)
 			fmt.Fprintf(w, "loss\t%.6g\n", *e.Loss)
 			if e.MSE != nil {
 				fmt.Fprintf(w, "error\t%.6g (mean squared)\n", *e.MSE)
@@ -93,58 +96,41 @@ type evalLine struct {
 	train.Evaluation
 }
 
-// data opens the data of the run, or of the flags, and checks that they suit the model.
-func (f *evalFlags) data(cmd *cobra.Command, t *trained) (data.Dataset, string, error) {
-	p, err := f.runData(cmd, t)
-	if err != nil {
-		return nil, "", err
+// openData opens the data of flags. What they leave out is as in the run, unless they name other data.
+func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data.Dataset, err error) {
+	if s := cmd.Flags(); !s.Changed("data") {
+		var run struct {
+			Data     string
+			Dir      string   `toml:"data-dir"`
+			Settings []string `toml:"data-set"`
+			Window   int
+		}
+		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
+		if _, err = toml.DecodeFile(file, &run); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
+				"trained on", file)
+		}
+		if err != nil {
+			return nil, nil, badUsage("%s: %w", file, err)
+		}
+		if f.dataName = run.Data; !s.Changed("data-dir") {
+			f.dataDir = run.Dir
+		}
+		if !s.Changed("data-set") {
+			f.dataSettings = run.Settings
+		}
+		if !s.Changed("window") {
+			f.window = cmp.Or(run.Window, f.window)
+		}
 	}
-	p.data.OnText, p.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
-	training, test, err := data.Open(p.dataName, p.dataDir, p.data)
+	of := modelFlags{modelName: t.recipe.Model.Name, dataFlags: *f}
+	if err := of.check(cmd.Flags()); err != nil {
+		return nil, nil, err
+	}
+	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
+	training, test, err = data.Open(of.dataName, of.dataDir, of.data)
 	system.TrimProcess() // reading took more than what was read
-	if err != nil {
-		return nil, "", ofData(err)
-	}
-	set := test
-	switch f.part {
-	case "all":
-		set = data.Join(training, test)
-	case "train", "validation":
-		kept, held, err := p.splitValidation(training)
-		if err != nil {
-			return nil, "", err
-		}
-		if set = kept; f.part == "validation" {
-			set = held
-		}
-		if set == nil {
-			return nil, "", badUsage("--part validation: the run has held nothing out of training " +
-				"(--validate); want --part test")
-		}
-	}
-	return set, p.dataName, fitsTrained(set.Info(), t.recipe.Samples)
-}
-
-// runData returns the options of the run's data, in which flags of the command line come first.
-func (f *evalFlags) runData(cmd *cobra.Command, t *trained) (*runOptions, error) {
-	from, flags := trainingFlags()
-	for _, name := range append([]string{"data"}, dataOnly...) {
-		*from.Flags().Lookup(name) = *cmd.Flags().Lookup(name) // they share the value
-	}
-	if !cmd.Flags().Changed("data") {
-		err := t.readFlags(from)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
-				"trained on", t.configFile())
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	flags.dataFlags = f.dataFlags
-	p := &runOptions{trainFlags: *flags}
-	p.modelName, p.settings, p.config.Seed = t.recipe.Model.Name, nil, t.recipe.Seed
-	return p, p.modelFlags.check(cmd.Flags())
+	return training, test, ofData(err)
 }
 
 // fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.
@@ -196,7 +182,7 @@ directory of penstock train --out, whose newest checkpoint is taken, or a checkp
 file is no input of the model, nothing is printed.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
-		Args: atLeast("DIR", "FILE"),
+		Args: filesNamed("DIR", "FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd, args[0], args[1:])
 		},
@@ -231,8 +217,8 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 			return fmt.Errorf("checkpoint %s does not say what its model reads (Recipe.Samples); want "+
 				"train.Predict in Go", t.checkpoint.Path)
 		}
-		if err := f.openTokenizer(t); err != nil {
-			return err
+		if err := f.openTokenizer(t.recipe); err != nil {
+			return fmt.Errorf("--tokenizer: %w", err)
 		}
 		inputs, err = data.NewInputs(*t.recipe.Samples, f.tokens, files)
 		return err
@@ -257,39 +243,27 @@ func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err 
 	return err
 }
 
-// openTokenizer opens the tokenizer of --tokenizer, or of the run if it was trained on its tokens.
-func (f *predictFlags) openTokenizer(t *trained) (err error) {
-	samples, path := t.recipe.Samples, f.tokenizer
-	if samples.Task() != data.NextToken || samples.Source == data.Uint8 {
+// openTokenizer opens the tokenizer of --tokenizer, or of a run that was trained on its tokens.
+func (f *predictFlags) openTokenizer(run train.Recipe) (err error) {
+	if run.Samples.Task() != data.NextToken || run.Samples.Source == data.Uint8 {
 		return nil
 	}
-	if path == "" {
-		from, flags := trainingFlags()
-		err := t.readFlags(from)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && flags.dataName != "text" {
-			return nil
-		}
-		var o data.Options
-		if err := data.Set("text", &o, flags.dataSettings); err != nil {
-			return err
-		}
-		path = o.Tokenizer
+	settings, _ := run.Data.Settings.(map[string]any)
+	chosen, _ := settings["chosen"].(map[string]any)
+	trainedWith, _ := chosen["tokenizer"].(string)
+	if path := cmp.Or(f.tokenizer, trainedWith); path != "" {
+		f.tokens, err = tokenizer.Open(path)
 	}
-	if f.tokens, err = tokenizer.Open(path); err != nil {
-		return fmt.Errorf("--tokenizer: %w", err)
-	}
-	return nil
+	return err
 }
 
 // line is the prediction for an input.
 func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
 	info := inputs.Info()
 	line.File, line.Row = inputs.Source(i)
-	for _, x := range output {
-		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-			return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
-				"diverged, or the input is far from what it was trained on", line.File, line.Row)
-		}
+	if slices.ContainsFunc(output, func(x float32) bool { return !(math.Abs(float64(x)) <= math.MaxFloat32) }) {
+		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
+			"diverged, or the input is far from what it was trained on", line.File, line.Row)
 	}
 	switch info.Task() {
 	case data.Regression:

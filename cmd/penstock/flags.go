@@ -85,7 +85,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 
 	count(s, &f.stages, "stages", 1, "`N` stages side by side (default: as many as there are processes)")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage (default: even by measured time)",
-		layers)
+		integer)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
 		"cpu:0,cpu:1,...)", device)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")

@@ -53,7 +53,7 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"},
 			group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
 		{nil, []string{"--rank", "0", "--processes", "1", "--silence", "10s"},
-			group.Config{Size: 1, Silence: 10 * time.Second, Heartbeat: 2 * time.Second}, 1},
+			group.Config{Size: 1, Silence: 10 * time.Second}, 1},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
@@ -79,9 +79,8 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		args        []string
 		want        string
 	}{
-		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to ` +
-			`65535`},
-		{with("RANK", "4"), nil, `environment variable RANK is "4": WORLD_SIZE is 4; want 0 to 3`},
+		{with("RANK", "four"), nil, `environment variable RANK is "four"; want a whole number from 0 to 3`},
+		{with("RANK", "4"), nil, `environment variable RANK is "4"; want a whole number from 0 to 3`},
 		{nil, []string{"--rank", "1"}, "--rank and --processes: want both"},
 		{nil, []string{"--processes", "2"}, "--rank and --processes: want both"},
 		{nil, []string{"--rank", "2", "--processes", "2"}, "--rank 2: there are --processes 2; want 0 to 1"},
@@ -122,11 +121,7 @@ func TestFactsOfARun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := map[string]string{}
-		for _, f := range p.common {
-			out[f.Name] = f.Value
-		}
-		return out
+		return p.common
 	}
 	plain := of()
 	for _, flag := range []string{"--model", "--set", "--data", "--stages", "--balance", "--devices",

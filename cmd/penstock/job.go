@@ -273,8 +273,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 // measuring describes the run to what measures its layers.
 func (j *job) measuring(c profile.Config) train.MeasureConfig {
 	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
-	return train.MeasureConfig{Group: j.group, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Profile: c,
-		Loss: trainingLoss(j.training.Info().Task())}
+	c.Loss = trainingLoss(j.training.Info().Task())
+	return train.MeasureConfig{Group: j.group, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Profile: c}
 }
 
 // rowsOfEach returns how many rows of a batch each replica has.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/plan"
 	"penstock.example/torch"
@@ -116,10 +117,10 @@ func timeCopies(from, to torch.Device) plan.Link {
 	defer source.Close()
 	defer target.Close()
 	l, _ := timeTrips(source, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
-		start := target.Moment()
+		start := engine.Now(target)
 		defer start.Free()
 		target.CopyHere(t)
-		end := target.Moment()
+		end := engine.Now(target)
 		defer end.Free()
 		target.Synchronize()
 		target.Close()

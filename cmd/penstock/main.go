@@ -16,7 +16,6 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/launch"
-	"penstock.example/internal/shim"
 	"penstock.example/torch"
 )
 
@@ -26,10 +25,6 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	// A closed stdout is an error to write, which ends a run in order, and no reason to be killed.
 	signal.Ignore(syscall.SIGPIPE)
-	if err := keepClosed(); err != nil {
-		fmt.Fprintln(os.Stderr, "penstock:", err)
-		os.Exit(exitFailed)
-	}
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	// Some file systems report a failed write only here.
 	if err := os.Stdout.Close(); err != nil && code == exitDone {
@@ -112,9 +107,6 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 		Version:       ownVersion(),
 		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return checkOutput(cmd.OutOrStdout())
-		},
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
@@ -160,27 +152,4 @@ func (o *output) Write(p []byte) (int, error) {
 		o.err = err
 	}
 	return n, err
-}
-
-// checkOutput finds out before minutes are spent on results whether standard output is open.
-func checkOutput(stdout io.Writer) error {
-	if _, err := stdout.Write(nil); errors.Is(err, syscall.EBADF) {
-		return err
-	}
-	return nil
-}
-
-// keepClosed makes standard output as closed as it was when the process began. Go has put /dev/null
-// there, which takes every result without an error; closing it would give its number to the next
-// file that is opened.
-func keepClosed() error {
-	if !shim.ClosedAtStart(syscall.Stdout) {
-		return nil
-	}
-	unwritable, err := os.Open(os.DevNull)
-	if err != nil {
-		return err
-	}
-	defer unwritable.Close()
-	return syscall.Dup3(int(unwritable.Fd()), syscall.Stdout, 0)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -36,21 +35,17 @@ func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 
 // threadsFlag is --threads N, or all for a share of the cores. The default is a word of help.
 func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
-	whole(s, to, "threads", 1, 1, pipe.MaxThreads, "`N` threads within an operator, on each stage; or "+
-		"all, as many as there are cores for each device (default: "+otherwise+")")
-	flag := s.Lookup("threads")
-	flag.DefValue = "0" // pflag shows no default of 0
-	number := flag.Value.(*value)
-	read := number.read
-	number.read = func(text string) error {
+	*to = 1
+	s.Var(&value{read: func(text string) (err error) {
 		if *every = text == "all"; *every {
 			return nil
 		}
-		if err := read(text); err != nil {
-			return errors.New(err.Error() + ", or all")
+		if *to, err = strconv.Atoi(text); err != nil || *to < 1 || *to > pipe.MaxThreads {
+			err = fmt.Errorf("want a number from 1 to %d, or all", pipe.MaxThreads)
 		}
-		return nil
-	}
+		return err
+	}}, "threads", "`N` threads within an operator, on each stage; or all, as many as there are cores for "+
+		"each device (default: "+otherwise+")")
 }
 
 // fewMicroBatches is how many a run has at most for which threads are not timed, as that would take
@@ -59,9 +54,8 @@ func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
 var fewMicroBatches int64 = 100
 
 // chooseThreads chooses the threads of each device for --threads all, or if --threads is left out: the
-// number of
-// the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all are asked
-// for, or if it is clearly faster than one. All processes use the same number.
+// number of the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all are
+// asked for, or if it is clearly faster than one. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
 		return nil
@@ -70,9 +64,7 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	most := coresFor(cores, j.devicesOfEach())
-	gpus := slices.ContainsFunc(j.config.Devices,
-		func(d torch.Device) bool { return d.Kind != torch.KindCPU })
+	most, device := coresFor(cores, j.devicesOfEach()), j.config.Devices[0]
 	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
 	switch {
 	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
@@ -82,30 +74,21 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 		}
 	case j.allThreads:
 		fmt.Fprintf(stderr, "--threads all: %s on each device\n", counted(most, "thread"))
-	case most == 1 || gpus || microBatches <= fewMicroBatches:
+	case most == 1 || device.Kind != torch.KindCPU || microBatches <= fewMicroBatches:
 		return nil
 	default:
-		if most, err = j.timeThreads(ctx, stderr, most); err != nil {
+		t, err := train.ThreadsByTime(ctx, j.model, j.training, most,
+			j.measuring(profile.Config{Device: device, Peer: device}))
+		if err != nil {
 			return err
 		}
+		device.ResetPeak()
+		most, j.effective = t.N, fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
+		fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried,
+			t.Faster)
 	}
 	j.config.Threads, j.recipe.Threads = most, most
 	return nil
-}
-
-// timeThreads returns the number of threads that is fastest, and writes it down.
-func (j *job) timeThreads(ctx context.Context, stderr io.Writer, most int) (int, error) {
-	device := j.config.Devices[0]
-	t, err := train.ThreadsByTime(ctx, j.model, j.training, most,
-		j.measuring(profile.Config{Device: device, Peer: device}))
-	if err != nil {
-		return 0, err
-	}
-	device.ResetPeak()
-	j.effective = fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
-	fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried,
-		t.Faster)
-	return t.N, nil
 }
 
 // coresFor returns the threads of each device in an equal share of the cores.
@@ -125,9 +108,7 @@ func (j *job) devicesOfEach() int {
 type highest []int64
 
 func (h *highest) add(s train.StepInfo) {
-	if *h == nil {
-		*h = make(highest, len(s.Peak))
-	}
+	*h = append(*h, make(highest, len(s.Peak)-len(*h))...)
 	for i, peak := range s.Peak {
 		(*h)[i] = max((*h)[i], peak)
 	}
@@ -156,18 +137,15 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
 		return err
 	}
-	plan := j.pipe.Plan()
-	spread := 0.0
-	for _, d := range plan.Devices {
+	made, spread := j.pipe.Plan(), 0.0
+	for _, d := range made.Devices {
 		spread = max(spread, d.Spread)
 	}
 	if !j.timingWarned {
 		warnOfTiming(stderr, profile.Timing{Spread: spread})
 	}
-	for i := range plan.Devices {
-		if text := planned(plan, i); text != "" {
-			fmt.Fprintln(stderr, text)
-		}
+	for i := range made.Devices {
+		fmt.Fprint(stderr, planned(made, i))
 	}
 	if j.limit == 0 && j.bytes == nil {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
@@ -175,7 +153,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// planned describes the planned memory and recomputation of a device; "" without a plan.
+// planned is a line on the planned memory and recomputation of a device; "" without a plan.
 func planned(p *plan.Plan, device int) string {
 	again, units := 0, 0
 	var stages []string
@@ -188,17 +166,15 @@ func planned(p *plan.Plan, device int) string {
 	if stages == nil {
 		return ""
 	}
-	d, name := p.Devices[device], "stage "
-	if len(stages) > 1 {
-		name = "stages "
-	}
-	text := fmt.Sprintf("%s%s: at most %s", name, strings.Join(stages, ", "), formatBytes(d.Peak))
+	d := p.Devices[device]
+	text := fmt.Sprintf("stage %s: at most %s", strings.Join(stages, ", "), formatBytes(d.Peak))
 	if d.Limit > 0 {
 		text += " of " + formatBytes(d.Limit)
 	}
 	if again == 0 {
-		return text + ", nothing recomputed"
+		return text + ", nothing recomputed\n"
 	}
-	return fmt.Sprintf("%s; of %s in %s, %s run again: %.1f %% more time", text, counted(p.MicroBatches(),
-		"micro-batch"), counted(units, "unit"), counted(again, "forward"), 100*max(d.Time-d.Once, 0)/d.Once)
+	return fmt.Sprintf("%s; of %s in %s, %s run again: %.1f %% more time\n", text,
+		counted(p.MicroBatches(), "micro-batch"), counted(units, "unit"), counted(again, "forward"),
+		100*max(d.Time-d.Once, 0)/d.Once)
 }

@@ -74,9 +74,9 @@ var tasks = map[models.Kind][]data.Task{
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		for _, name := range dataOnly {
-			if flag := s.Lookup(name); flag.Changed {
-				return badUsage("--%s %s: want --data NAME with it", name, strings.Trim(flag.Value.String(),
-					"[]"))
+			if s.Changed(name) {
+				return badUsage("--%s %s: want --data NAME with it", name,
+					strings.Trim(s.Lookup(name).Value.String(), "[]"))
 			}
 		}
 		return nil
@@ -149,6 +149,9 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 
 // misfit is the usage error of a model that has refused the data's options.
 func (f *modelFlags) misfit(err error) error {
+	if f.dataName == "" {
+		return badUsage("--set %s: %s", strings.Join(f.settings, ","), ofModel(f.modelName, err))
+	}
 	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, ofModel(f.modelName, err))
 }
 

@@ -32,9 +32,12 @@ train --dashboard shows the same page live.`,
   penstock report plan.json --out plan.html`,
 		Args: filesNamed("DIR, or PLAN,"),
 	}
-	return fileVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
+	return resultVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
 		err error) {
-		page, what, err := readPage(cmd, args[0])
+		if err := need(cmd, "out"); err != nil {
+			return r, err
+		}
+		page, err := readPage(cmd, args[0])
 		if err != nil {
 			return r, err
 		}
@@ -47,51 +50,42 @@ train --dashboard shows the same page live.`,
 		}
 		var text bytes.Buffer
 		err = report.Write(&text, page)
-		return result{file: text.Bytes(), text: func(w io.Writer) {
-			fmt.Fprintf(w, "%s: %s\n", page.Run.Title, what)
-		}}, err
+		what := page.Run.Title
+		if n := len(page.History.Steps); n > 0 {
+			what += ": " + counted(n, "step")
+		}
+		return result{what, func(w io.Writer) { fmt.Fprintln(w, what) }, text.Bytes()}, err
 	})
 }
 
 // readPage reads the files of a run, or a plan. A run without a recorded step has its numbers.
-func readPage(cmd *cobra.Command, from string) (page report.Page, what string, err error) {
+func readPage(cmd *cobra.Command, from string) (page report.Page, err error) {
 	refuse := func(problem string) error {
 		return badUsage("%s: %s; want the directory of a run, which penstock train --out has written, or a "+
 			"file of penstock plan --out", from, problem)
 	}
-	info, err := os.Stat(from)
-	if err != nil {
-		return page, "", refuse("no such file or directory")
-	}
-	if !info.IsDir() {
-		text, err := readInput(cmd, from)
-		if err != nil {
-			return page, "", err
+	if info, err := os.Stat(from); err == nil && !info.IsDir() {
+		line, err := readParsed(cmd, from, func(text []byte) (line struct{ Page report.Run }, err error) {
+			return line, json.Unmarshal(text, &line)
+		})
+		if page.Run = line.Page; err == nil && page.Run.Plan == nil {
+			err = refuse("there is no plan in it to show")
 		}
-		line := struct {
-			Page *report.Run `json:"page"`
-		}{&page.Run}
-		if err := json.Unmarshal(text, &line); err != nil {
-			return page, "", refuse(message(err))
-		}
-		if page.Run.Plan == nil {
-			return page, "", refuse("there is no plan in it to show")
-		}
-		return page, "a planned step", nil
+		return page, err
 	}
 	var noStep, noNumbers error
 	page.Run, noStep = report.ReadFile(filepath.Join(from, report.FileName))
 	page.History, noNumbers = metrics.Read(filepath.Join(from, metrics.FileName))
 	for _, err := range []error{noStep, noNumbers} {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return page, "", wrongInput(err)
+			return page, wrongInput(err)
 		}
 	}
 	if noStep != nil {
 		page.Run.Title = filepath.Base(from)
 		if len(page.History.Steps) == 0 {
-			return page, "", refuse("no step of a run there")
+			return page, refuse("no step of a run there")
 		}
 	}
-	return page, counted(len(page.History.Steps), "step"), nil
+	return page, nil
 }

@@ -30,9 +30,6 @@ import (
 // datasets are the training and the test data of a run.
 type datasets struct{ training, test data.Dataset }
 
-// heartbeats is how often a process says that it is alive in the time of --silence.
-const heartbeats = 5
-
 // config is the place of this process in its group, by flags and environment.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, err error) {
 	byHand := s.Changed("rank") || s.Changed("processes")
@@ -72,7 +69,7 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg gr
 		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
 			f.rendezvous)
 	}
-	cfg.Timeout, cfg.Silence, cfg.Heartbeat = f.joinTimeout, f.silence, f.silence/heartbeats
+	cfg.Timeout, cfg.Silence = f.joinTimeout, f.silence
 	return cfg, err
 }
 
@@ -219,7 +216,8 @@ var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "for
 
 // facts lists the flags that must be equal in all processes of a run. A schedule in a file is compared by its
 // program, --config and --plan by the flags in the file.
-func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
+func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
+	out := map[string]string{}
 	s.VisitAll(func(f *pflag.Flag) {
 		text := f.Value.String()
 		v, _ := f.Value.(*value)
@@ -235,7 +233,7 @@ func (o *runOptions) facts(s *pflag.FlagSet) (out []train.Fact) {
 			f.DefValue): // a default that depends on other flags
 			text = ""
 		}
-		out = append(out, train.Fact{Name: "--" + f.Name, Value: text})
+		out["--"+f.Name] = text
 	})
 	return out
 }
@@ -270,7 +268,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 // failGroup tells the other processes that this one cannot go on.
 func (j *job) failGroup(err error) {
 	if j.group != nil && err != nil {
-		j.group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: message(err)})
+		j.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
 	}
 }
 
@@ -281,10 +279,9 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
-	facts := slices.Concat([]train.Fact{{Name: "penstock", Value: ownVersion()}, {Name: "libtorch",
-		Value: torch.Version()}},
-		j.common, []train.Fact{{Name: "data with the fingerprint",
-			Value: fmt.Sprint(described["fingerprint"])}})
+	facts := maps.Clone(j.common)
+	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
+	facts["data with the fingerprint"] = fmt.Sprint(described["fingerprint"])
 	err := train.Agree(ctx, j.group, facts)
 	var differ *train.DisagreementError
 	if errors.As(err, &differ) {
@@ -293,10 +290,9 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var kernels []train.Fact
-	names := system.KernelNames()
-	for _, library := range slices.Sorted(maps.Keys(names)) {
-		kernels = append(kernels, train.Fact{Name: library + " kernels", Value: names[library]})
+	kernels := map[string]string{}
+	for library, name := range system.KernelNames() {
+		kernels[library+" kernels"] = name
 	}
 	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
 		return err

@@ -76,24 +76,27 @@ do. For a plan for one device alone, give --devices 1.`,
 			if size > 0 {
 				f.settings = append(f.settings, fmt.Sprint("size=", size))
 			}
-			m, err := newMeasuredModel(f.modelName, f.settings)
+			if err := f.check(cmd.Flags()); err != nil {
+				return r, err
+			}
+			m, err := f.measured(nil)
 			if err != nil {
 				return r, err
 			}
 			measured, err := m.measure(cmd, batch, profile.Config{
 				Threads: f.threads, Devices: cmp.Or(devices, runtime.NumCPU()),
 				Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock,
-				Balance: []int{len(m.model.Layers())}, Split: true, Loss: m.loss(),
+				Balance: []int{len(m.Layers())}, Split: true, Loss: m.loss(),
 			})
 			if err != nil {
 				return r, err
 			}
 			c := measured.Chains[0]
 			if len(c.Layers) == 0 {
-				return r, fmt.Errorf("--model %s: nothing in it is trained", m.name)
+				return r, fmt.Errorf("--model %s: nothing in it is trained", f.modelName)
 			}
 			of := &c.Chain
-			of.Model, of.Rows, of.Threads = strings.Join(append([]string{m.name}, f.settings...), " "), batch,
+			of.Model, of.Rows, of.Threads = strings.Join(append([]string{f.modelName}, f.settings...), " "), batch,
 				f.threads
 			of.Spread, of.Devices = c.Timing.Spread, c.Timing.Devices
 			if r.file, err = planfile.FormatChain(c.Chain); err != nil {
@@ -106,8 +109,8 @@ do. For a plan for one device alone, give --devices 1.`,
 			least, err := solver.ExplainLeast(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showChain(w, c)
-				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", m.name, batch, m.samples.Input.Shape,
-					len(m.model.Layers()))
+				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch, m.samples.Input.Shape,
+					len(m.Layers()))
 				if c.Prologue > 0 {
 					fmt.Fprintf(w, "the first %d units, which need %s, have no backward and are left out\n",
 						c.Prologue, formatBytes(c.ProloguePeak))
@@ -117,7 +120,7 @@ do. For a plan for one device alone, give --devices 1.`,
 				fmt.Fprintf(w, "step\t%s if nothing is computed again\n", micros(c.Once()))
 				showLimits(w, c.Chain, least, plain.Peak)
 				fmt.Fprintf(w, "state\t%s of parameters and buffers, which limits of a chain do not count\n",
-					formatBytes(stateBytes(m.model)))
+					formatBytes(stateBytes(m)))
 			}
 			return r, err
 		})

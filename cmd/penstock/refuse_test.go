@@ -85,7 +85,7 @@ func TestRefuses(t *testing.T) {
 		{train("--balance", "3,4"), exitUsage, []string{"3,4", "the 6 layers in all"}},
 		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
 		{train("--balance", "99999999999999999999,1"), exitUsage,
-			[]string{`"99999999999999999999", element 0: want numbers of layers, such as 5,6`}},
+			[]string{`"99999999999999999999", element 0: want whole numbers, such as 5,6`}},
 		{train("--stages", "7"), exitUsage, []string{"--stages 7", "6 layers"}},
 		{train("--stages", "2", "--devices", "cpu:0"), exitUsage, []string{"cpu:0", "1 for 2 stages"}},
 		{train("--devices", "cpu:99999"), exitUsage, []string{"cpu:99999"}},

@@ -1,12 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/solver"
@@ -56,17 +63,15 @@ If no plan stays under the limit the exit code is 1, and the least limit is prin
 	limitFlag(cmd, &limit)
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
-			c, p, err := solveFile(cmd, args[0], limit)
+			c, p, _, err := solveFile(cmd, args[0], limit)
 			if err != nil {
-				return r, err
-			}
-			if r.file, err = planfile.FormatPlan(p); err != nil {
 				return r, err
 			}
 			report, err := remat.Check(c, p.Ops)
 			if err != nil {
 				return r, err
 			}
+			r.file, err = planfile.FormatPlan(p)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showPlan(w, c, p, report)
 				row(w, "", "no plan under the limit takes less than "+micros(p.LowerBound))
@@ -80,26 +85,25 @@ func limitFlag(cmd *cobra.Command, limit *int64) {
 	size(cmd.Flags(), limit, "limit", "most memory, as a `SIZE` such as 700MiB")
 }
 
-// solveFile finds the plan of a chain in a file, or says why there is none.
-func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan, err error) {
-	if c, err = readChain(cmd, file, "limit"); err == nil {
-		p, err = solveUnder(cmd.Context(), c, limit)
+// solveFile finds the plan of a chain in a file and the least limit, or says why there is no plan.
+func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan,
+	least remat.LeastLimit, err error) {
+	if c, err = readChain(cmd, file, "limit"); err != nil {
+		return c, p, least, err
 	}
-	return c, p, err
+	if p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{}); err != nil {
+		return c, p, least, err
+	}
+	if least, err = solver.ExplainLeast(c); err == nil && !p.Feasible {
+		err = fmt.Errorf("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
+			leastText(c, least))
+	}
+	return c, p, least, err
 }
 
-func solveUnder(ctx context.Context, c remat.Chain, limit int64) (remat.Plan, error) {
-	p, err := solver.Solve(ctx, c, limit, solver.Options{})
-	if err != nil || p.Feasible {
-		return p, err
-	}
-	least, err := solver.ExplainLeast(c)
-	if err != nil {
-		return p, err
-	}
-	return p, fmt.Errorf("no plan stays under %s (%d bytes); the least is %s (%d bytes), which %s needs: %s",
-		formatBytes(limit), limit, formatBytes(least.Bytes), least.Bytes, opName(c, least.Op),
-		partsOf(least.Parts))
+func leastText(c remat.Chain, least remat.LeastLimit) string {
+	return fmt.Sprintf("%s (%d bytes), set by %s: %s", formatBytes(least.Bytes), least.Bytes,
+		opName(c, least.Op), partsOf(least.Parts))
 }
 
 // showPlan prints the peak and the time of a plan.
@@ -126,11 +130,7 @@ the layer that sets it, the limit from which on nothing is computed again, and w
 	}
 	limitFlag(cmd, &limit)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
-		c, p, err := solveFile(cmd, args[0], limit)
-		if err != nil {
-			return result{}, err
-		}
-		least, err := solver.ExplainLeast(c)
+		c, p, least, err := solveFile(cmd, args[0], limit)
 		if err != nil {
 			return result{}, err
 		}
@@ -180,10 +180,20 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) {
 
 // showLimits prints between which limits a chain has different plans.
 func showLimits(w io.Writer, c remat.Chain, least remat.LeastLimit, greatest int64) {
-	fmt.Fprintf(w, "least\t%s (%d bytes), set by %s: %s\n", formatBytes(least.Bytes), least.Bytes,
-		opName(c, least.Op), partsOf(least.Parts))
-	fmt.Fprintf(w, "greatest\t%s (%d bytes), from which on nothing is computed again\n",
-		formatBytes(greatest), greatest)
+	fmt.Fprintf(w, "least\t%s\ngreatest\t%s (%d bytes), from which on nothing is computed again\n",
+		leastText(c, least), formatBytes(greatest), greatest)
+}
+
+// readCurve reads a chain, and finds its best plans and the usual strategies.
+func readCurve(cmd *cobra.Command, file string, needed ...string) (c remat.Chain, points []solver.Point,
+	usual []remat.Baseline, err error) {
+	if c, err = readChain(cmd, file, needed...); err == nil {
+		points, err = solver.Curve(cmd.Context(), c, solver.Options{})
+	}
+	if err == nil {
+		usual, err = remat.Baselines(c)
+	}
+	return c, points, usual, err
 }
 
 func newRematCompare() *cobra.Command {
@@ -203,17 +213,11 @@ more steps the best plan does in the same time.`,
 		Args:    filesNamed("CHAIN"),
 	}
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
-		c, err := readChain(cmd, args[0])
+		c, curve, usual, err := readCurve(cmd, args[0])
 		if err != nil {
 			return r, err
 		}
-		usual, err := remat.Baselines(c)
-		if err != nil {
-			return r, err
-		}
-		curve, err := solver.Curve(cmd.Context(), c, solver.Options{})
-		over := func(us float64) float64 { return part(us-c.Once(), c.Once()) / 100 }
-		lines, none := []comparedLine{}, int64(0)
+		lines, none := []comparedLine{}, 0.0
 		for _, b := range usual {
 			best := solver.Point{Peak: b.Peak, Time: b.Time}
 			for _, p := range curve {
@@ -222,39 +226,35 @@ more steps the best plan does in the same time.`,
 				}
 			}
 			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time,
-				over(b.Time),
-				best.Peak, best.Time, over(best.Time), part(b.Time-best.Time, best.Time) / 100})
+				best.Peak, best.Time})
 			if b.Strategy == "none" {
-				none = b.Peak
+				none = float64(b.Peak)
 			}
 		}
 		return result{line: lines, text: func(w io.Writer) {
+			once := c.Once()
 			row(w, "STRATEGY", "PEAK", "OF NONE", "TIME", "OVERHEAD", "BEST PLAN", "OVERHEAD", "GAIN")
 			for _, l := range lines {
 				name := l.Strategy
 				if l.Parts > 0 {
 					name = fmt.Sprint(name, " ", l.Parts)
 				}
-				row(w, name, formatBytes(l.Peak),
-					fmt.Sprintf("%.0f %%", part(float64(l.Peak), float64(none))), micros(l.Time),
-					percent(l.Overhead, 1), micros(l.OptimumTime), percent(l.OptimumOverhead, 1),
-					percent(l.Gain, 1))
+				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), none)),
+					micros(l.Time), percent(l.Time-once, once), micros(l.OptimumTime),
+					percent(l.OptimumTime-once, once), percent(l.Time-l.OptimumTime, l.OptimumTime))
 			}
-		}}, err
+		}}, nil
 	})
 }
 
-// comparedLine is the JSON of a strategy. Overheads are parts of the time of computing everything once.
+// comparedLine is the JSON of a strategy, and of the best plan at its peak.
 type comparedLine struct {
-	Strategy        string  `json:"strategy"`
-	Parts           int     `json:"parts,omitempty"` // segments of sequential, inputs that revolve keeps
-	Peak            int64   `json:"peak_bytes"`
-	Time            float64 `json:"time_us"`
-	Overhead        float64 `json:"overhead"`
-	OptimumPeak     int64   `json:"optimum_peak_bytes"`
-	OptimumTime     float64 `json:"optimum_time_us"`
-	OptimumOverhead float64 `json:"optimum_overhead"`
-	Gain            float64 `json:"gain"`
+	Strategy    string  `json:"strategy"`
+	Parts       int     `json:"parts,omitempty"` // segments of sequential, inputs that revolve keeps
+	Peak        int64   `json:"peak_bytes"`
+	Time        float64 `json:"time_us"`
+	OptimumPeak int64   `json:"optimum_peak_bytes"`
+	OptimumTime float64 `json:"optimum_time_us"`
 }
 
 func newRematCurve() *cobra.Command {
@@ -266,27 +266,68 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
 	}
-	return fileVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result,
+	return resultVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result,
 		err error) {
-		c, err := readChain(cmd, args[0])
-		if err != nil {
-			return r, err
-		}
-		points, err := solver.Curve(cmd.Context(), c, solver.Options{})
-		if err != nil {
-			return r, err
-		}
-		usual, err := remat.Baselines(c)
+		c, points, usual, err := readCurve(cmd, args[0], "out")
 		if err != nil {
 			return r, err
 		}
 		r.file, err = drawCurve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
-		r.text = func(w io.Writer) {
+		r.line, r.text = points, func(w io.Writer) {
 			fmt.Fprintf(w, "%d plans from %s to %s\n", len(points), formatBytes(points[0].Peak),
 				formatBytes(points[len(points)-1].Peak))
 		}
 		return r, err
 	})
+}
+
+// drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each, since a
+// plan is the best under every limit from its peak to that of the next.
+func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
+	const highest = 120 // per cent: what takes longer is left out
+	at := func(peak int64, time float64) plotter.XY {
+		return plotter.XY{X: float64(peak) / (1 << 20), Y: part(time-c.Once(), c.Once())}
+	}
+	var steps plotter.XYs
+	for _, point := range points {
+		steps = append(steps, at(point.Peak, point.Time))
+	}
+	marks := map[string]plotter.XYs{}
+	left, right, top := steps[0].X, steps[len(steps)-1].X, max(10, min(steps[0].Y, highest))
+	for _, b := range usual {
+		xy := at(b.Peak, b.Time)
+		if right = max(right, xy.X); xy.Y <= highest {
+			marks[b.Strategy], top = append(marks[b.Strategy], xy), max(top, xy.Y)
+		}
+	}
+	right += max(right/20, 0.01)
+	line, err := plotter.NewLine(append(steps, plotter.XY{X: right, Y: steps[len(steps)-1].Y}))
+	if err != nil {
+		return nil, err
+	}
+	line.StepStyle, line.Color, line.Width = plotter.PostStep, plotutil.DarkColors[2], vg.Points(2)
+	var scatters []any
+	for _, strategy := range []string{"none", "sequential", "revolve", "all"} {
+		if xys := marks[strategy]; xys != nil {
+			scatters = append(scatters, strategy, xys)
+		}
+	}
+	plot.DefaultFont.Variant = "Sans"
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "memory, MiB", "extra time, %"
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, 6.7*vg.Inch, vg.Points(3)
+	p.Add(plotter.NewGrid(), line)
+	p.Legend.Add("best plan", line)
+	if err := plotutil.AddScatters(p, scatters...); err != nil {
+		return nil, err
+	}
+	// Add has widened the axes
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = max(0, 2*left-right), right, -top/40, 1.06*top
+	canvas := vgsvg.New(10*vg.Inch, 5*vg.Inch)
+	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(8), vg.Points(8), -vg.Points(8)))
+	var svg bytes.Buffer
+	_, err = canvas.WriteTo(&svg)
+	return svg.Bytes(), err
 }
 
 func newRematCheck() *cobra.Command {
@@ -330,16 +371,16 @@ func opName(c remat.Chain, o remat.Op) string {
 // partsOf lists the parts of a number of bytes.
 func partsOf(b remat.Breakdown) string {
 	var parts []string
-	for _, p := range []struct {
-		bytes int64
-		name  string
-	}{
-		{b.Inputs, "inputs"}, {b.Saved, "saved"}, {b.Gradients, "gradients"},
-		{b.WeightGradients, "gradients of weights"}, {b.Made, "made"}, {b.Tmp, "temporary"},
-	} {
-		if p.bytes > 0 {
-			parts = append(parts, formatBytes(p.bytes)+" "+p.name)
+	add := func(bytes int64, name string) {
+		if bytes > 0 {
+			parts = append(parts, formatBytes(bytes)+" "+name)
 		}
 	}
+	add(b.Inputs, "inputs")
+	add(b.Saved, "saved")
+	add(b.Gradients, "gradients")
+	add(b.WeightGradients, "gradients of weights")
+	add(b.Made, "made")
+	add(b.Tmp, "temporary")
 	return strings.Join(parts, " + ")
 }

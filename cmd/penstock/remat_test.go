@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/planfile"
+	"penstock.example/internal/solver"
 	"penstock.example/internal/torchtest"
 	"penstock.example/remat"
 )
@@ -96,7 +97,7 @@ func TestRematSolve(t *testing.T) {
 		t.Fatal(err)
 	}
 	for limit, again := range map[int64]bool{plain.Peak: false, plain.Peak - 1: true} {
-		p, err := solveUnder(t.Context(), c, limit)
+		p, err := solver.Solve(t.Context(), c, limit, solver.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +173,7 @@ func TestRematCompare(t *testing.T) {
 	strategies := map[string]bool{}
 	for _, l := range list {
 		strategies[l.Strategy] = true
-		if l.Gain < -0.001 || l.OptimumPeak > l.Peak || l.OptimumOverhead > l.Overhead+0.001 {
+		if l.OptimumPeak > l.Peak || l.OptimumTime > l.Time {
 			t.Errorf("%+v", l)
 		}
 	}

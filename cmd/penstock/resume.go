@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 
 	"penstock.example/internal/system"
@@ -22,20 +21,13 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 		return nil
 	}
 	store := j.store()
-	if !j.resume || j.group != nil { // some processes of a group may have to make the directory
-		if err := store.Prepare(); err != nil {
-			return wrongInput(err)
-		}
-	}
 	// It is locked before anything is read: another run might remove the checkpoint.
-	if info, err := os.Stat(j.out); err == nil && info.IsDir() {
-		j.unlock, err = store.Lock()
-		if errors.Is(err, train.ErrLocked) {
-			return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
-		}
-		if err != nil {
-			return err
-		}
+	j.unlock, err = store.Lock()
+	switch {
+	case errors.Is(err, train.ErrLocked):
+		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
+	case err != nil:
+		return wrongInput(err)
 	}
 	if j.resume || j.autoresume || j.member.Restart > 0 { // by a launcher, with the command line of the start
 		err := j.openCheckpoint()
@@ -72,7 +64,7 @@ func (j *job) openCheckpoint() error {
 		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
-	return j.store().Prepare()
+	return nil
 }
 
 // save saves the run in --out and returns the path of the checkpoint; "" without --out.

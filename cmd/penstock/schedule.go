@@ -31,7 +31,16 @@ func newSchedule() *cobra.Command {
 		Long: `Draw what each of P devices does when M micro-batches go forward and backward
 through a pipeline. NAME is a schedule:
 
-` + scheduleList() + `
+  gpipe           all forwards, then all backwards
+  1f1b            one forward, one backward: holds P micro-batches, not M
+  1f1b-2x         1f1b with twice the forwards in advance, for slow links
+  zb-h1           1f1b with backwards in two parts, in the same memory
+  zb-h2           the same with twice the memory, and less idle
+  bfs             V stages a device, all micro-batches through each
+  interleaved     1f1b with V stages a device
+  interleaved-zb  the same with backwards in two parts
+  zb-v            two stages a device, to and fro, backwards in two parts
+  dualpipe-v      two stages a device, to and fro, forwards beside backwards
 
 --times are those of one stage on one micro-batch, in any unit; a whole backward takes i
 and w together. With --latency or --bandwidth they are milliseconds. The formats:
@@ -82,27 +91,6 @@ two parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
 	return cmd
 }
 
-// scheduleList lists the schedules with a description, a line each.
-func scheduleList() string {
-	about := map[string]string{
-		"gpipe":          "all forwards, then all backwards",
-		"1f1b":           "one forward, one backward: holds P micro-batches, not M",
-		"1f1b-2x":        "1f1b with twice the forwards in advance, for slow links",
-		"zb-h1":          "1f1b with backwards in two parts, in the same memory",
-		"zb-h2":          "the same with twice the memory, and less idle",
-		"bfs":            "V stages a device, all micro-batches through each",
-		"interleaved":    "1f1b with V stages a device",
-		"interleaved-zb": "the same with backwards in two parts",
-		"zb-v":           "two stages a device, to and fro, backwards in two parts",
-		"dualpipe-v":     "two stages a device, to and fro, forwards beside backwards",
-	}
-	var lines []string
-	for _, name := range scheduleNames() {
-		lines = append(lines, fmt.Sprintf("  %-15s%s", name, about[name]))
-	}
-	return strings.Join(lines, "\n")
-}
-
 func scheduleNames() (names []string) {
 	for _, s := range schedule.Schedules() {
 		names = append(names, s.Name)
@@ -113,10 +101,13 @@ func scheduleNames() (names []string) {
 // scheduleShape is the size and the costs of a schedule.
 type scheduleShape struct {
 	devices, virtual, chunks int
-	times                    scheduleTimes
+	forward, input, weight   float64 // times of a stage on a micro-batch, in any unit
 	linkFlags
 	activation int64 // bytes that move between neighbours for a micro-batch
 }
+
+// scheduleUnit is the unit of times in virtual time; six decimals count.
+const scheduleUnit = time.Millisecond
 
 func (s *scheduleShape) register(flags *pflag.FlagSet) {
 	flags.SortFlags = false
@@ -124,9 +115,16 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device (default: 2 for schedules of several, "+
 		"1 otherwise)")
 	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
-	s.times = scheduleTimes{1, 1, 1}
-	flags.Var(&value{text: "f=1,i=1,w=1", read: s.times.read}, "times",
-		"`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a micro-batch")
+	s.forward, s.input, s.weight = 1, 1, 1
+	flags.Var(&value{text: "f=1,i=1,w=1", read: func(text string) error {
+		_, err := fmt.Sscanf(text+";", "f=%g,i=%g,w=%g;", &s.forward, &s.input, &s.weight)
+		if sum := s.forward + s.input + s.weight; err != nil || !(sum > 0 && sum <= 1e4) ||
+			min(s.forward, s.input, s.weight) < 0 {
+			return errors.New("want times of at most 10000 together, such as f=10,i=14,w=6")
+		}
+		return nil
+	}}, "times", "`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a "+
+		"micro-batch")
 	s.linkFlags.register(flags)
 	size(flags, &s.activation, "activation",
 		"bytes of a stage's output for a micro-batch, and of its gradient, as a `SIZE` such as 4MiB")
@@ -134,14 +132,12 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 
 // links makes the links between devices, after a check of the flags.
 func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) {
-	switch err := need(cmd, "stages", "chunks"); {
-	case err != nil:
+	if err := need(cmd, "stages", "chunks"); err != nil {
 		return l, err
-	case (s.bandwidth > 0) != (s.activation > 0):
+	}
+	if (s.bandwidth > 0) != (s.activation > 0) {
 		return l, badUsage("want --bandwidth and --activation, the bytes that a stage sends for a " +
 			"micro-batch, or none of them")
-	case s.latency == 0 && s.bandwidth == 0:
-		return l, nil
 	}
 	return schedule.Uniform(s.latency, s.bandwidth,
 		func(schedule.Action) int64 { return s.activation }), nil
@@ -156,50 +152,30 @@ func (s *scheduleShape) program(of schedule.Schedule, virtual int) (*schedule.Pr
 	return p, nil
 }
 
-// scheduleTimes is how long a stage computes on a micro-batch, in any unit.
-type scheduleTimes struct{ forward, input, weight float64 }
-
-// scheduleUnit is the unit of scheduleTimes in virtual time; six decimals count.
-const scheduleUnit = time.Millisecond
-
-// read reads times such as f=10,i=14,w=6.
-func (t *scheduleTimes) read(text string) error {
-	_, err := fmt.Sscanf(text+";", "f=%g,i=%g,w=%g;", &t.forward, &t.input, &t.weight)
-	if sum := t.forward + t.input + t.weight; err != nil || !(sum > 0 && sum <= 1e4) ||
-		min(t.forward, t.input, t.weight) < 0 {
-		return errors.New("want times of at most 10000 together, such as f=10,i=14,w=6")
-	}
-	return nil
-}
-
-// of is the duration of an action.
-func (t scheduleTimes) of(a schedule.Action) time.Duration {
-	x := map[schedule.Kind]float64{
-		schedule.Forward: t.forward, schedule.Recompute: t.forward, schedule.Backward: t.input + t.weight,
-		schedule.BackwardInput: t.input, schedule.BackwardWeight: t.weight,
-	}[a.Kind]
-	return time.Duration(math.Round(x * float64(scheduleUnit)))
-}
-
-func unitText(d time.Duration) string {
-	return strconv.FormatFloat(float64(d)/float64(scheduleUnit), 'g', 6, 64)
+// duration is how long an action takes.
+func (s *scheduleShape) duration(a schedule.Action) time.Duration {
+	return time.Duration(math.Round(float64(scheduleUnit) * map[schedule.Kind]float64{
+		schedule.Forward: s.forward, schedule.Recompute: s.forward, schedule.Backward: s.input + s.weight,
+		schedule.BackwardInput: s.input, schedule.BackwardWeight: s.weight,
+	}[a.Kind]))
 }
 
 // drawn draws a program as a picture, or as a grid of a width in characters.
 func (s *scheduleShape) drawn(name string, p *schedule.Program, links schedule.Links, format string,
 	width int) (string, error) {
-	timeline, err := links.Simulate(p, s.times.of)
+	timeline, err := links.Simulate(p, s.duration)
 	if err != nil {
 		return "", err
 	}
+	units := func(d time.Duration) string {
+		return strconv.FormatFloat(float64(d)/float64(scheduleUnit), 'g', 6, 64)
+	}
 	if format == "svg" {
-		title := fmt.Sprintf("%s: %s on %s, %s", name, counted(p.Stages, "stage"),
-			counted(len(p.Workers), "device"), counted(p.MicroBatches, "micro-batch"))
-		return string(draw.SVG(timeline, draw.Options{Title: title, Time: unitText})), nil
+		return string(draw.SVG(timeline, draw.Options{Title: name + ": " + programSize(p), Time: units})), nil
 	}
 	_, grid, _ := strings.Cut(timeline.GridWidth(width), "\n") // without the unit of time, which may be any
 	return fmt.Sprintf("%s: a step takes %s, of which devices are idle for %.1f %%\n%s%s", name,
-		unitText(timeline.Makespan()), 100*idle(timeline), grid, heldText(p)), nil
+		units(timeline.Makespan()), 100*idle(timeline), grid, heldText(p)), nil
 }
 
 // idle is the share of a step in which devices are idle, on average.
@@ -210,9 +186,14 @@ func idle(t schedule.Timeline) (sum float64) {
 	return sum
 }
 
+func programSize(p *schedule.Program) string {
+	return fmt.Sprintf("%s on %s, %s", counted(p.Stages, "stage"), counted(len(p.Workers), "device"),
+		counted(p.MicroBatches, "micro-batch"))
+}
+
 // heldText lists the micro-batches that each device holds.
 func heldText(p *schedule.Program) string {
-	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p, nil)), "[]") + "\n"
+	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p)), "[]") + "\n"
 }
 
 func newScheduleCheck() *cobra.Command {
@@ -230,17 +211,15 @@ torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 		Args: filesNamed("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program, error) {
-				return schedule.Load(string(text))
+				return schedule.Parse(string(text))
 			})
 			if err != nil {
 				return err
 			}
-			if err := schedule.Check(p, schedule.Limits{}); err != nil {
+			if err := schedule.Check(p); err != nil {
 				return fmt.Errorf("%s: %s", inputName(args[0]), message(err))
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run: %s on %s, %s\n%s",
-				counted(p.Stages, "stage"), counted(len(p.Workers), "device"),
-				counted(p.MicroBatches, "micro-batch"), heldText(p))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run: %s\n%s", programSize(p), heldText(p))
 			return err
 		},
 	}
@@ -271,30 +250,29 @@ are those of the chain, without recomputation and without the optimizer's state.
 			return r, err
 		}
 		var chain remat.Chain
-		switch {
-		case profile != "" && cmd.Flags().Changed("times"):
+		if profile != "" && cmd.Flags().Changed("times") {
 			return r, badUsage("--times and --profile: want one of them")
-		case profile != "":
+		}
+		if profile != "" {
 			if chain, err = readChain(cmd, profile); err != nil {
 				return r, err
 			}
 		}
 		lines := []comparedSchedule{}
 		for _, of := range schedule.Schedules() {
-			virtual := of.Usual()
+			line := comparedSchedule{Schedule: of.Name, Virtual: of.Usual()}
 			if of.Virtual == 0 {
-				virtual = cmp.Or(shape.virtual, virtual)
+				line.Virtual = cmp.Or(shape.virtual, line.Virtual)
 			}
-			line := comparedSchedule{Schedule: of.Name, Virtual: virtual}
 			switch {
 			case profile == "":
-				err = shape.compare(&line, of, links)
-			case shape.devices*virtual > len(chain.Layers):
+				err = line.byTimes(shape, of, links)
+			case shape.devices*line.Virtual > len(chain.Layers):
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name,
 					len(chain.Layers))
 				continue
 			default:
-				err = shape.compareOn(cmd.Context(), &line, of, links, chain)
+				err = line.byChain(cmd.Context(), shape, of, links, chain)
 			}
 			if err != nil {
 				return r, err
@@ -340,45 +318,45 @@ func (l comparedSchedule) most() float64 {
 	return slices.Max(l.Held)
 }
 
-// compare fills a line by the times of the shape.
-func (s *scheduleShape) compare(line *comparedSchedule, of schedule.Schedule, links schedule.Links) error {
-	takes := func(a schedule.Action) time.Duration { return s.times.of(a) / time.Duration(line.Virtual) }
-	p, err := s.program(of, line.Virtual)
+// byTimes fills the line by the times of the shape.
+func (l *comparedSchedule) byTimes(s scheduleShape, of schedule.Schedule, links schedule.Links) error {
+	p, err := s.program(of, l.Virtual)
 	if err != nil {
 		return err
 	}
-	makespan, idle, err := links.Predict(p, takes)
-	line.Makespan, line.Bubble = float64(makespan)/float64(scheduleUnit), idle
-	for _, n := range schedule.InFlight(p, nil) {
-		line.Held = append(line.Held, float64(n)/float64(line.Virtual))
+	timeline, err := links.Simulate(p,
+		func(a schedule.Action) time.Duration { return s.duration(a) / time.Duration(l.Virtual) })
+	l.Makespan, l.Bubble = float64(timeline.Makespan())/float64(scheduleUnit), idle(timeline)
+	for _, n := range schedule.InFlight(p) {
+		l.Held = append(l.Held, float64(n)/float64(l.Virtual))
 	}
 	return err
 }
 
-// compareOn fills a line by the costs of a chain, which is cut evenly by time.
-func (s *scheduleShape) compareOn(ctx context.Context, line *comparedSchedule, of schedule.Schedule,
+// byChain fills the line by the costs of a chain, which is cut evenly by time.
+func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, of schedule.Schedule,
 	links schedule.Links, chain remat.Chain) error {
 	var times []float64
-	for _, l := range chain.Layers {
-		times = append(times, l.Forward+l.Backward)
+	for _, layer := range chain.Layers {
+		times = append(times, layer.Forward+layer.Backward)
 	}
-	workers, err := of.Workers(s.devices, line.Virtual)
+	workers, err := of.Workers(s.devices, l.Virtual)
 	if err != nil {
 		return err
 	}
-	if line.Balance, err = plan.Partition(times, len(workers)); err != nil {
+	if l.Balance, err = plan.Partition(times, len(workers)); err != nil {
 		return err
 	}
-	problem := plan.FromChain(chain, line.Balance, workers, s.chunks)
+	problem := plan.FromChain(chain, l.Balance, workers, s.chunks)
 	problem.Schedule = of.Generate
 	made, err := plan.Solve(ctx, problem) // without a limit it keeps everything
 	if err != nil {
 		return err
 	}
 	t, _, err := made.TimelineOver(links)
-	line.Makespan, line.Bubble = us(t.Makespan()), idle(t)
+	l.Makespan, l.Bubble = us(t.Makespan()), idle(t)
 	for _, d := range made.Devices {
-		line.Peak = append(line.Peak, d.Peak)
+		l.Peak = append(l.Peak, d.Peak)
 	}
 	return err
 }
@@ -390,12 +368,8 @@ type linkFlags struct {
 }
 
 func (l *linkFlags) register(s *pflag.FlagSet) {
-	s.Var(&value{read: func(text string) (err error) {
-		if l.latency, err = time.ParseDuration(text); err != nil || l.latency < 0 || l.latency > time.Hour {
-			return errors.New("want a time such as 1ms or 50us, at most 1h")
-		}
-		return nil
-	}}, "latency", "`TIME` that a value is on its way between two devices, such as 1ms (default none)")
+	duration(s, &l.latency, "latency", "`TIME` that a value is on its way between two devices, such as 1ms "+
+		"(default none)")
 	s.Var(&value{read: func(text string) error {
 		amount, found := strings.CutSuffix(text, "/s")
 		bits := 1.0

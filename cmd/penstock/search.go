@@ -19,11 +19,13 @@ import (
 	"penstock.example/data"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/system"
+	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/plan"
 	"penstock.example/profile"
+	"penstock.example/schedule"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -50,87 +52,67 @@ type searchFlags struct {
 }
 
 func newPlan() *cobra.Command {
-	var f searchFlags
-	cmd := &cobra.Command{
+	cmd := planVerb(&cobra.Command{
 		Use:   "plan CHAIN|--model NAME [flags]",
 		Short: "Find the fastest way to train a model within devices' memory",
 		Long: `Find the fastest training step that keeps every device within its memory limit: the
 schedule, the layers of each stage, the number of micro-batches, and what is recomputed.
-No plan that is searched is faster than the bound that is printed.
 
-With --model the model is measured on this machine, for up to 16 micro-batches, on all
-cores or on --devices. A GPU may hold what it has free. penstock train --plan takes the
-file of --out.
+With --model the model is measured on this machine, and penstock train --plan takes the
+file of --out. A GPU may hold what it has free. CHAIN is a file of penstock profile, for
+devices that are not here. With --chunks its costs are those of a micro-batch; with
+--batch they grow with the rows of a micro-batch.
 
-CHAIN is a file of penstock profile. It is for devices that are not here. With --chunks its
-costs are those of a micro-batch; with --batch they grow with the rows of a micro-batch.
---machine describes devices and links; "from" and "to" limit a link to two devices, such
-as gpu0 and gpu1:
+--machine describes devices and links. "from" and "to" limit a link to two devices, such
+as gpu0 and gpu1. A device of speed 2 takes half the time of the measured one:
 
   {"version":1,
   "devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"latency_us":5,"bytes_per_second":25e9}]}
 
-A device of speed 2 takes half the time of the measured one. If no plan keeps the limits
-the exit code is 2, and the least limits are printed.`,
+If no plan keeps the limits the exit code is 2, and the least limits are printed.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --out plan.json
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
   penstock plan chain.json --machine machine.json --batch 64`,
-	}
-	f.register(cmd.Flags())
-	resultVerb(cmd, "`FILE` to write the plan to, as JSON",
-		func(cmd *cobra.Command, args []string) (r result, err error) {
-			p, err := f.plan(cmd, args)
-			if err != nil {
-				return r, err
-			}
-			line, page := p.line(), p.page()
-			r.line, r.text = line, p.show
-			line.Page = &page
-			r.file, err = json.Marshal(line)
-			return r, err
-		})
-	cmd.AddCommand(newPlanExplain())
-	return cmd
-}
-
-func newPlanExplain() *cobra.Command {
-	var f searchFlags
-	cmd := &cobra.Command{
+	}, false)
+	cmd.AddCommand(planVerb(&cobra.Command{
 		Use:   "explain CHAIN|--model NAME [flags]",
 		Short: "Say what sets the time and memory of the fastest plan",
 		Long: `Find the plan that penstock plan finds, and say which device and which layers set its
 time and its memory, and what a step would take with one more device, with 10 % more bytes,
 and with links of twice the bandwidth.`,
 		Example: `  penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
-	}
+	}, true))
+	return cmd
+}
+
+// planVerb adds to a command the flags of a plan, and the function that finds it.
+func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
+	var f searchFlags
 	f.register(cmd.Flags())
-	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
-		p, err := f.plan(cmd, args)
-		if err != nil {
+	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
+		func(cmd *cobra.Command, args []string) (r result, err error) {
+			p, err := f.plan(cmd, args)
+			if err != nil {
+				return r, err
+			}
+			line := p.line()
+			if explain {
+				line.Explained, err = plan.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
+				if err != nil {
+					return r, err
+				}
+			}
+			r.line, r.text = line, func(w io.Writer) { p.show(w, line.Explained) }
+			line.Page = p.page()
+			r.file, err = json.Marshal(line)
 			return r, err
-		}
-		e, err := plan.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
-		if err != nil {
-			return r, err
-		}
-		return result{line: planExplanation{p.line(), e}, text: func(w io.Writer) {
-			p.show(w)
-			p.showExplanation(w, e)
-		}}, nil
-	})
+		})
 }
 
 func (f *searchFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
-	number := func(text string) (int, error) {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return 0, errors.New("want a number from 1")
-		}
-		return n, nil
-	}
 	namesFlags(s, &f.of.modelName, &f.of.settings)
 	f.of.dataFlags.register(s, " (default: samples as the model usually reads them)")
 	optimizerFlags(s, &f.of.optimizer, &f.of.momentum)
@@ -144,15 +126,15 @@ func (f *searchFlags) register(s *pflag.FlagSet) {
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
 	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+
 		strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
-		if !slices.Contains(scheduleNames(), text) {
-			return "", errors.New(arg.OneOf(text, scheduleNames()))
+		if _, err := schedule.Named(text); err != nil {
+			return "", errors.New(message(err))
 		}
 		return text, nil
 	})
 	list(s, &f.virtual, "virtual", "`V,...` stages of each device, for schedules of several (default 2)",
-		number)
+		integer)
 	list(s, &f.replicas, "replicas", "`N,...` pipelines side by side, with --machine and --batch (default 1)",
-		number)
+		integer)
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default "+
 		"none, or the machine's)")
 	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
@@ -183,7 +165,7 @@ func (f *searchFlags) readDevices(text string) error {
 
 // checkArguments wants the file of a chain or --model, and the flags that go with it.
 func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
-	model, machine, linked := f.of.modelName != "", f.machine != "", f.latency > 0 || f.bandwidth > 0
+	model, machine, linked := f.of.modelName != "", f.machine != "", f.link() != plan.Link{}
 	if !model {
 		if err := filesNamed("CHAIN, or --model NAME,")(cmd, args); err != nil {
 			return err
@@ -220,40 +202,42 @@ type foundPlan struct {
 	*train.ModelPlan
 	title string // of the model, or of the chain's file
 	flags *searchFlags
-	model *measuredModel // nil where only a chain is known
 }
 
 // plan finds the fastest plan.
 func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) {
-	var machine plan.Machine
-	err := f.checkArguments(cmd, args)
-	if err != nil {
+	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
 	if f.machine != "" {
-		if machine, err = readParsed(cmd, f.machine, plan.ParseMachine); err != nil {
+		var err error
+		if f.on, err = readParsed(cmd, f.machine, plan.ParseMachine); err != nil {
 			return nil, badUsage("--machine %w", err)
 		}
 	}
 	show := newPlanProgress(cmd.ErrOrStderr(), "planning")
 	defer show.end()
 	if f.of.modelName == "" {
-		return f.planChain(cmd, args[0], machine, show)
+		return f.planChain(cmd, args[0], show)
 	}
 	if err := f.of.check(cmd.Flags()); err != nil {
 		return nil, err
 	}
 	f.numerics.apply()
-	m, err := f.ofSamples(show)
+	samples, err := f.samples(show)
+	if err != nil {
+		return nil, err
+	}
+	m, err := f.of.measured(samples)
 	if err != nil {
 		return nil, err
 	}
 	cores := runtime.NumCPU()
-	f.on, f.threads, f.atWork = machine, f.modelThreads(cores), cmp.Or(f.stages, cores)
+	f.threads, f.atWork = f.modelThreads(cores), cmp.Or(f.stages, cores)
 	f.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
 	switch {
 	case f.machine != "" || f.devices != nil:
-	case f.latency > 0 || f.bandwidth > 0:
+	case f.link() != plan.Link{}:
 		f.on = linkedMachine("cpu/", f.stages, slices.Max(f.threads), f.link())
 	default:
 		f.on = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
@@ -268,23 +252,24 @@ func (f *searchFlags) link() plan.Link {
 // onGPUs reports whether the devices are named, and GPUs.
 func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
 
-// ofSamples makes the model for the samples of --data, or for its usual samples.
-func (f *searchFlags) ofSamples(stderr io.Writer) (measuredModel, error) {
+// samples describes the samples of --data; nil is none.
+func (f *searchFlags) samples(stderr io.Writer) (*data.Info, error) {
 	of := &f.of.modelFlags
 	if of.dataName == "" {
-		return newMeasuredModel(of.modelName, of.settings)
+		return nil, nil
 	}
 	of.data.OnText = showText(stderr)
 	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
 	if err != nil {
-		return measuredModel{}, wrongInput(ofData(err))
+		return nil, wrongInput(ofData(err))
 	}
 	system.TrimProcess() // reading took more than what was read
 	if n := training.Len(); f.batch > n {
-		return measuredModel{}, badUsage("--batch %d: --data %s has %d samples; want at most as many",
-			f.batch, of.dataName, n)
+		return nil, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch,
+			of.dataName, n)
 	}
-	return measuredOn(of, training.Info())
+	info := training.Info()
+	return &info, nil
 }
 
 // thisMachine is a CPU with threads that its devices share.
@@ -308,10 +293,15 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	return list
 }
 
+// wishes are the flags for a search.
+func (f *searchFlags) wishes(show *progress) plan.Options {
+	return plan.Options{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
+		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}
+}
+
 // planModel measures a model, and finds the fastest plan for it.
 func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
 	const mostChunks, plansOfADevice = 16, 30
-	found := &foundPlan{title: m.name, flags: f, model: &m}
 	f.update.LR = 1 // which takes no memory
 	slots, err := optim.Slots(f.of.optimizer, f.update)
 	if err != nil {
@@ -319,32 +309,31 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	}
 	c := train.PlanConfig{
 		Batch: f.batch, Threads: f.threads, Stages: f.stages, Machine: f.on, Predicts: f.machine != "",
-		Wishes: plan.Options{Schedules: f.schedules, Virtual: f.virtual, Limit: f.limit,
-			Plans: plansOfADevice, Progress: show.searching},
+		Wishes: f.wishes(show), Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: f.atWork,
 		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: f.atWork, Clock: clock,
+		Clock: clock, Note: show.line,
 		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, f.update) },
-		Note:      show.line,
 		Measuring: func(what string) func(int, int) {
 			return func(done, of int) {
 				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, of, what))
 			}
 		},
 	}
+	c.Wishes.Plans = plansOfADevice
+	if f.chunks > 0 {
+		c.Chunks = []int{f.chunks}
+	}
 	for n := 1; n <= min(f.batch, mostChunks) && f.chunks == 0; n *= 2 {
 		if f.batch%n == 0 {
 			c.Chunks = append(c.Chunks, n)
 		}
-	}
-	if f.chunks > 0 {
-		c.Chunks = []int{f.chunks}
 	}
 	if c.Devices, err = readDevices(f.devices); err != nil {
 		return nil, err
 	}
 	switch {
 	case f.devices == nil:
-	case f.latency > 0 || f.bandwidth > 0:
+	case f.link() != plan.Link{}:
 		c.Links = []plan.Link{f.link()}
 	case f.onGPUs() && len(f.devices) > 1:
 		between, err := measureCopies(f.devices)
@@ -354,17 +343,18 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 		c.Links = []plan.Link{between}
 	}
 	build := func() (*nn.Sequential, error) {
-		model, err := measuredWith(m.name, m.options, m.samples)
+		model, err := models.New(f.of.modelName, m.options)
 		if err != nil {
 			return nil, err
 		}
-		return model.model, freeze(model.model, f.trainOnly)
+		return model, freeze(model, f.trainOnly)
 	}
-	if found.ModelPlan, err = train.PlanModel(ctx, build, m.samples, c); err != nil {
+	found, err := train.PlanModel(ctx, build, m.samples, c)
+	if err != nil {
 		return nil, refusedPlan(err)
 	}
 	warnOfTiming(show, found.Timing)
-	return found, nil
+	return &foundPlan{found, f.of.modelName, f}, nil
 }
 
 // refusedPlan is an error of planning in words of the command line.
@@ -385,8 +375,7 @@ func refusedPlan(err error) error {
 }
 
 // planChain finds the fastest plan of a chain.
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine plan.Machine,
-	show *progress) (*foundPlan, error) {
+func (f *searchFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
 	c, err := readChain(cmd, file)
 	if err != nil {
 		return nil, err
@@ -395,12 +384,10 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine plan.Ma
 	if timing.Useless() {
 		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), measureAgain)
 	}
+	p := &train.ModelPlan{Machine: f.on, Wishes: f.wishes(show)}
 	if f.machine == "" {
-		machine = linkedMachine("device ", f.stages, threads, f.link())
+		p.Machine = linkedMachine("device ", f.stages, threads, f.link())
 	}
-	p := &train.ModelPlan{Machine: machine, Wishes: plan.Options{Batch: f.batch, Devices: f.stages,
-		Schedules: f.schedules, Virtual: f.virtual, Replicas: f.replicas, Limit: f.limit,
-		Progress: show.searching}}
 	if f.chunks > 0 {
 		p.Wishes.MicroBatches = []int{f.chunks}
 	}
@@ -419,12 +406,12 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, machine plan.Ma
 	switch {
 	case err != nil:
 		return nil, refusedPlan(err)
-	case r.Best == nil && r.Short != nil:
+	case r.Short != nil:
 		return nil, refusedPlan(r.Short)
 	case r.Best == nil:
 		return nil, badUsage("no schedule can be planned: %s: %s", r.Schedules[0].Schedule,
 			r.Schedules[0].Lost)
 	}
 	p.Result, p.Searched = *r, r.Best
-	return &foundPlan{ModelPlan: p, title: chainTitle(c, file), flags: f}, nil
+	return &foundPlan{p, chainTitle(c, file), f}, nil
 }

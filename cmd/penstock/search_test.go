@@ -42,7 +42,7 @@ func TestPlanOfAChain(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}
 	}
-	var e planExplanation
+	var e searchLine
 	decode(t, must(t, with([]string{"plan", "explain"}, with(two, "--format", "json")...)...).stdout, &e)
 	if e.Step != planLine(t, two...).Step || len(e.Explained.Slow) == 0 || len(e.Explained.Gains) != 1 {
 		t.Errorf("%+v", e)
@@ -107,14 +107,14 @@ func TestPlanRefuses(t *testing.T) {
 		"--chunks 4":                      "want --stages P",
 		"--chunks 4 --stages 7":           "7 stages are more than 6 units",
 		"--chunks 3 --stages 2 --batch 8": "--chunks 3: want divisors of the 8 rows",
-		"--chunks 4 --stages 2 --schedule gpipe,2f2b": `--schedule gpipe,2f2b: "2f2b", element 1: did ` +
-			`you mean 1f1b?`,
+		"--chunks 4 --stages 2 --schedule gpipe,2f2b": `--schedule gpipe,2f2b: "2f2b", element 1: no ` +
+			`schedule "2f2b"; did you mean 1f1b?`,
 		"--chunks 4 --stages 2 --memory-limit 1MiB": "no plan keeps the limits: stage 0 on device 0 needs",
 		"--chunks 1000000 --stages 2":               "--chunks 1000000: want 1 to 16384",
 		"--chunks 4 --machine none.json":            "--machine none.json: no such file",
 		"--chunks 4 --stages 2 --machine " + machine: "2 devices with 1 threads are wanted, and the " +
 			"machine has 1",
-		"--chunks 4 --stages 2 --latency 2h":          "at most 1h",
+		"--chunks 4 --stages 2 --latency 2h":          "--links 2h0m0s: the latency of link 0; want 0 to 1h0m0s",
 		"--chunks 4 --stages 2 --optimizer adamw":     "--optimizer is for a model that is measured",
 		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want divisors of the 8 rows",
 		"--batch 8 --model mlp --stages 2":            "want one of the two",
@@ -183,7 +183,7 @@ func TestSizesThatCannotFitAreNotMeasured(t *testing.T) {
 	}
 	var line searchLine
 	decode(t, r.stdout, &line)
-	if line.Rows >= 16 || line.Rows*line.Chunks != 32 {
+	if line.Chunks <= 2 || line.Train["batch"] != "32" {
 		t.Errorf("%+v", line)
 	}
 }

@@ -63,6 +63,7 @@ func TestPlanForNamedDevices(t *testing.T) {
 		t.Errorf("the plan has %q", line.Devices)
 	}
 	line.Devices = want.Devices
+	delete(line.Train, "devices")
 	if d := cmp.Diff(want, line); d != "" {
 		t.Errorf("named devices are planned otherwise than --devices 2 (-2 +named):\n%s", d)
 	}
@@ -154,8 +155,9 @@ func TestPlanForUnequalDevices(t *testing.T) {
 	if len(line.Devices) != 2 || at < 0 || line.Balance[at] <= line.Balance[1-at] {
 		t.Errorf("%v layers on %v, want more on cpu:1, which is faster", line.Balance, line.Devices)
 	}
-	if line.Limit != 0 || line.Bytes[at] != has+1000 || line.Bytes[1-at] != has {
-		t.Errorf("limits of %v bytes on %v, and of %d on all", line.Bytes, line.Devices, line.Limit)
+	if line.Train["memory-limit"] != "" || line.Bytes[at] != has+1000 || line.Bytes[1-at] != has {
+		t.Errorf("limits of %v bytes on %v, and of %s on all", line.Bytes, line.Devices,
+			line.Train["memory-limit"])
 	}
 	run := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "2", "--format", "json"}
 	steps, _ := lines(t, must(t, run...).stdout)

@@ -27,7 +27,7 @@ a vocab.json and a merges.txt. For another tokenizer write the file yourself:
 
   numpy.array(ids, dtype="<u2").tofile("tokens.bin")   # or <u4, with type=uint32`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
-		Args:    atLeast("FILE"),
+		Args:    filesNamed("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := need(cmd, "tokenizer", "out"); err != nil {
 				return err
@@ -51,18 +51,18 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if err := checkOut(cmd, out, texts...); err != nil {
 		return err
 	}
-	options, narrow := fmt.Sprint("classes=", t.Len()), t.Len() <= 1<<16
-	if !narrow {
+	options, wide := fmt.Sprint("classes=", t.Len()), t.Len() > 1<<16
+	if wide {
 		options += ",type=uint32"
 	}
 	count := 0
 	err = disk.Write(out, func(w io.Writer) error {
+		show := successive(cmd.ErrOrStderr(), "bytes")
 		for _, name := range texts {
 			text, err := disk.Read(name, data.MaxText)
 			if err != nil {
 				return wrongInput(err)
 			}
-			show := successive(cmd.ErrOrStderr(), "bytes")
 			err = t.EncodeParts(text, func(ids []int32, done int) error {
 				if err := cmd.Context().Err(); err != nil {
 					return err
@@ -71,10 +71,8 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 				count += len(ids)
 				var bytes []byte
 				for _, id := range ids {
-					if narrow {
-						bytes = binary.LittleEndian.AppendUint16(bytes, uint16(id))
-					} else {
-						bytes = binary.LittleEndian.AppendUint32(bytes, uint32(id))
+					if bytes = binary.LittleEndian.AppendUint16(bytes, uint16(id)); wide {
+						bytes = binary.LittleEndian.AppendUint16(bytes, uint16(id>>16))
 					}
 				}
 				_, err := w.Write(bytes)

@@ -37,16 +37,10 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 		return err
 	}
 	if j.from != nil {
-		inputs = append(inputs, j.from.Files()...)
-	}
-	if err := keepInputs(nil, "trace", j.traceFile, inputs...); err != nil {
-		return err
-	}
-	if err := probe("trace", j.traceFile); err != nil {
-		return err
+		inputs = append(inputs, j.from.Paths()...)
 	}
 	j.trace.file = j.traceFile
-	return nil
+	return probe("trace", j.traceFile, inputs...)
 }
 
 // hook makes the pipe record the chosen step, and keeps the recording.

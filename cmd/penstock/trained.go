@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -36,7 +34,7 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	bestFlag(s, &f.best)
 	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, parameters are spread "+
-		"evenly", layers)
+		"evenly", integer)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
 		"cpu:0,cpu:1,...)", device)
 	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
@@ -142,31 +140,6 @@ func (t *trained) close() (err error) {
 	}
 	nn.Free(t.model)
 	return err
-}
-
-// trainingFlags are the flags of penstock train, all left out.
-func trainingFlags() (*cobra.Command, *trainFlags) {
-	cmd, flags := &cobra.Command{Use: "train"}, &trainFlags{}
-	flags.register(cmd)
-	path(cmd.Flags(), new(string), "config", "")
-	return cmd, flags
-}
-
-// configFile is where the run has kept its flags.
-func (t *trained) configFile() string {
-	return filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
-}
-
-// readFlags sets the flags of penstock train that the run was started with, unless they are set. The error is
-// fs.ErrNotExist if the run has not kept them.
-func (t *trained) readFlags(cmd *cobra.Command) error {
-	if _, err := os.Stat(t.configFile()); err != nil {
-		return err
-	}
-	if err := cmd.Flags().Set("config", t.configFile()); err != nil {
-		return err
-	}
-	return readConfig(cmd)
 }
 
 // modelOfRecipe makes the model that a checkpoint is of.

@@ -163,11 +163,11 @@ func texts(s *pflag.FlagSet, to *[]string, name, usage string) {
 // repeatedType is the type of flags that may be given several times.
 const repeatedType = "stringArray"
 
-// layers reads the number of layers of a stage.
-func layers(word string) (int, error) {
+// integer reads a whole number.
+func integer(word string) (int, error) {
 	n, err := strconv.Atoi(word)
 	if err != nil {
-		return 0, errors.New("want numbers of layers, such as 5,6")
+		return 0, errors.New("want whole numbers, such as 5,6")
 	}
 	return n, nil
 }

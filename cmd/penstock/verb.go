@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,74 +20,51 @@ type result struct {
 }
 
 // resultVerb adds to a command the function that finds its result, --format, and --out unless its usage is
-// empty.
-func resultVerb(cmd *cobra.Command, outUsage string, find finder) *cobra.Command {
+// empty. A result whose --out is a stream is not printed as well.
+func resultVerb(cmd *cobra.Command, outUsage string,
+	find func(cmd *cobra.Command, args []string) (result, error)) *cobra.Command {
 	var format, out string
 	cmd.Flags().SortFlags = false
 	if outUsage != "" {
 		path(cmd.Flags(), &out, "out", outUsage)
 	}
 	formatFlag(cmd.Flags(), &format)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return find.run(cmd, args, out, format) }
-	return cmd
-}
-
-// fileVerb adds to a command the function that finds its result, and --out, which it needs.
-func fileVerb(cmd *cobra.Command, outUsage string, find finder) *cobra.Command {
-	var out string
-	path(cmd.Flags(), &out, "out", outUsage)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := need(cmd, "out"); err != nil {
+		if out != "" {
+			if err := checkOut(cmd, out, args...); err != nil {
+				return err
+			}
+		}
+		r, err := find(cmd, args)
+		if err != nil {
 			return err
 		}
-		return find.run(cmd, args, out, "text")
+		if out != "" {
+			if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
+				return err
+			}
+		}
+		if text, ok := r.line.([]byte); ok && format == "json" {
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		}
+		return printResult(cmd, format, r.line, r.text)
 	}
 	return cmd
 }
 
-// finder is a function that finds the result of a verb.
-type finder func(cmd *cobra.Command, args []string) (result, error)
-
-// run writes the result to out, if it is not empty, and prints it unless out is a stream.
-func (find finder) run(cmd *cobra.Command, args []string, out, format string) error {
-	if out != "" {
-		if err := checkOut(cmd, out, args...); err != nil {
-			return err
-		}
-	}
-	r, err := find(cmd, args)
-	if err != nil {
-		return err
-	}
-	if out != "" {
-		if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
-			return err
-		}
-	}
-	if text, ok := r.line.([]byte); ok && format == "json" {
-		_, err = cmd.OutOrStdout().Write(text)
-		return err
-	}
-	return printResult(cmd, format, r.line, r.text)
-}
-
-// filesNamed refuses anything but one argument for each of these names.
+// filesNamed refuses anything but one argument for each of these names, and more for a last name with dots.
 func filesNamed(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > len(names) {
-			return noArguments(cmd, args[len(names):])
+		switch n := len(names); {
+		case len(args) < n:
+			return badUsage("%s is missing for %q; see %[2]s --help", strings.TrimSuffix(names[len(args)], "..."),
+				cmd.CommandPath())
+		case strings.HasSuffix(names[n-1], "..."):
+			return nil
+		default:
+			return noArguments(cmd, args[n:])
 		}
-		return atLeast(names...)(cmd, args)
-	}
-}
-
-// atLeast refuses fewer arguments than these names.
-func atLeast(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < len(names) {
-			return badUsage("%s is missing for %q; see %[2]s --help", names[len(args)], cmd.CommandPath())
-		}
-		return nil
 	}
 }
 
@@ -112,19 +90,19 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 
 // checkOut refuses an --out that cannot be written or is an input, before anything is computed for it.
 func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
-	if err := keepInputs(cmd.InOrStdin(), "out", out, inputs...); err != nil {
-		return err
+	if standardOutput(cmd, out) != nil {
+		return nil
 	}
-	return probeOut(cmd, out)
+	return probe("out", out, inputs...)
 }
 
 // chainTitle is the model of a chain and its batch, or its file.
 func chainTitle(c remat.Chain, path string) string {
 	switch {
-	case c.Model != "" && c.Rows > 0:
-		return fmt.Sprintf("%s, batch of %d", c.Model, c.Rows)
-	case c.Model != "":
+	case c.Model == "":
+		return filepath.Base(inputName(path))
+	case c.Rows == 0:
 		return c.Model
 	}
-	return filepath.Base(inputName(path))
+	return fmt.Sprintf("%s, batch of %d", c.Model, c.Rows)
 }

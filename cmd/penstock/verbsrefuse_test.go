@@ -39,7 +39,7 @@ schedule gpipe --chunks 2 => --stages P is needed
 schedule zb-v --stages 2 --chunks 2 --virtual 3 => zb-v: 3 stages on each device, want 2
 schedule gpipe --stages 2147483647 --chunks 2147483647 => at most 16777216 stages
 schedule gpipe --stages 2 --chunks 2 --times b=1 => want times of at most 10000 together, such as
-schedule gpipe --stages 2 --chunks 2 --latency 1 => --latency 1: want a time such as 1ms
+schedule gpipe --stages 2 --chunks 2 --latency 1 => --latency 1: want a time with its unit
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB => --bandwidth "1GB": want a rate such as 1.25GB/s
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB/s => want --bandwidth and --activation
 schedule compare --stages 2 --chunks 2 --times f=1,i=1,w=1 --profile CHAIN => want one of them
@@ -47,7 +47,7 @@ models resnet21 => NAME "resnet21": did you mean
 models --set width=4 => want the NAME of a model before it
 report DIR => --out FILE is needed
 report DIR --out DIR/a.html => : no step of a run there; want the directory of a run
-report DIR/none --out DIR/a.html => none: no such file or directory
+report DIR/none --out DIR/a.html => none: no step of a run there
 export DIR => --out FILE is needed
 export DIR --out DIR/a => no checkpoint there
 checkpoint verify DIR => no checkpoint there

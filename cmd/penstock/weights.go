@@ -46,8 +46,7 @@ func (j *job) matchInit(ctx context.Context, stderr io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("--init: %w", err)
 		}
-		if err := train.Agree(ctx, j.group, []train.Fact{{Name: "--init with the SHA-256",
-			Value: sum}}); err != nil {
+		if err := train.Agree(ctx, j.group, map[string]string{"--init with the SHA-256": sum}); err != nil {
 			return err
 		}
 	}

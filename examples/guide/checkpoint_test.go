@@ -35,7 +35,9 @@ func Example_checkpoint() {
 	check(err)
 
 	store := train.Store{Dir: dir, Keep: 1} // the newest, and the best
-	check(store.Prepare())                  // before the first step: can it be written to?
+	unlock, err := store.Lock()             // makes the directory, for this run alone
+	check(err)
+	defer unlock()
 	loop := train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 20}
 	loop.Validation = &train.Validation{Set: held, Patience: 3}
 	loop.OnEpoch = func(int) error {

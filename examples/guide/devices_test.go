@@ -61,7 +61,7 @@ func Example_check() {
 	program, err := schedule.Parse("program whole stages=2 micro-batches=1\n" +
 		"worker 0: 0F0 0F0>1 0B0 1>0B0\nworker 1: 0>1F0 1F0 1B0 1B0>0\n")
 	check(err)
-	fmt.Println(schedule.Check(program, schedule.Limits{}))
+	fmt.Println(schedule.Check(program))
 	// Output:
 	// schedule: the program cannot run:
 	// 	order: worker 0, action 3, 0B0: it comes before 1>0B0, which it needs

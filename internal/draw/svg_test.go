@@ -71,7 +71,8 @@ func read(t rapid.TB, svg []byte) (texts []string, elements map[string]int) {
 
 // Reductions are thin bars above what their worker does meanwhile, which they do not make busier.
 func TestSVGOfReductions(t *testing.T) {
-	p, err := schedule.BreadthFirst(schedule.Config{Stages: 4, MicroBatches: 2, Worker: []int{0, 1, 0, 1}})
+	bfs, _ := schedule.Named("bfs")
+	p, err := bfs.Program(2, 2, schedule.Config{MicroBatches: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -68,7 +69,7 @@ type gpuLink struct {
 
 // streams returns the streams of a move for a context that sends or receives.
 func (g *gpuLink) streams(c *torch.Ctx) stream.Way {
-	return stream.Way{Own: c.Stream(), Copies: g.copies}
+	return stream.Way{Own: engine.StreamOf(c), Copies: g.copies}
 }
 
 // End is a device of this process that has GPU links.
@@ -262,7 +263,7 @@ func (d *Direct) Close() {
 	close(d.closed)
 	d.watcher.Wait()
 	for _, g := range d.links {
-		torch.CloseStream(g.copies)
+		engine.CloseStream(g.copies)
 	}
 }
 
@@ -282,7 +283,7 @@ func (d *Direct) transfer(g *gpuLink, tensors []*torch.Tensor) error {
 func (d *Direct) send(c *torch.Ctx, g *gpuLink, out *outgoing, tensors []*torch.Tensor) (err error) {
 	out.way = g.streams(c)
 	if out.parcel.Ready == nil {
-		out.parcel.Ready = c.Stream().Record()
+		out.parcel.Ready = engine.StreamOf(c).Record()
 	}
 	out.left, err = out.way.Send(out.parcel.Ready, func() error { return d.transfer(g, tensors) })
 	if err != nil {

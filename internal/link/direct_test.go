@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/must"
@@ -64,7 +65,7 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 		m := &member{group: g}
 		var err error
 		if m.remote, err = link.NewRemote(transport, worker, chunks,
-			link.Tags{Count: group.MaxTag}); err != nil {
+			link.Tags{Count: link.MaxTag}); err != nil {
 			t.Fatal(err)
 		}
 		copies := 0
@@ -74,7 +75,7 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end},
 				g.Failed(),
 				func(err error) {
-					g.Fail(group.Failure{Stage: -1, MicroBatch: -1,
+					g.Fail(group.FailedError{Stage: -1, MicroBatch: -1,
 						Message: err.Error()})
 				}, meet(g))
 			m.remote.SetDirect(m.direct, worker)
@@ -150,7 +151,7 @@ func TestDirect(t *testing.T) {
 					defer l.Free()
 					failed := func(err error) {
 						t.Errorf("%v (%v)", err, members[w].group.Err())
-						members[w].group.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+						members[w].group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 					}
 					// the action that is looked at, and receives that were expected and are to come
 					next, expected := 0, 0
@@ -257,7 +258,7 @@ func TestDirectRefuses(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), row.want) {
 					t.Errorf("got %v, want %s", err, row.want)
 				}
-				m.group.Fail(group.Failure{Stage: 1, MicroBatch: row.first, Message: fmt.Sprint(err)})
+				m.group.Fail(group.FailedError{Stage: 1, MicroBatch: row.first, Message: fmt.Sprint(err)})
 				return nil
 			})
 		})
@@ -268,7 +269,7 @@ func TestDirectRefuses(t *testing.T) {
 // opening of a way that the other end does not open. A communicator that fails is a failure of all.
 func TestDirectEndsWithTheGroup(t *testing.T) {
 	torchtest.Check(t)
-	failure := group.Failure{Stage: 3, MicroBatch: 4, Action: "forward", Message: "a layer has failed"}
+	failure := group.FailedError{Stage: 3, MicroBatch: 4, Action: "forward", Message: "a layer has failed"}
 	send := schedule.Action{Kind: schedule.SendActivation, Peer: 1}
 	for name, fabric := range map[string]*linktest.Fabric{
 		"nothing is sent": {},
@@ -325,7 +326,7 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 		g := group.Local(2)
 		d, err := link.Connect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(),
 			func(err error) {
-				g[0].Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+				g[0].Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 			}, meet(nil))
 		if err != nil {
 			t.Fatal(err)
@@ -492,9 +493,9 @@ func (n *noted) Transfer(moves []link.Move) error {
 			*n.faults = append(*n.faults, "a value is "+what)
 		}
 		if on.work(); n.sends[m.Over] {
-			*n.values = append(*n.values, torch.Bytes(h.InMemoryOrder(m.Tensor)))
+			*n.values = append(*n.values, torch.Bytes(engine.InMemoryOrder(h, m.Tensor)))
 		} else if len(*n.values) > 0 {
-			if err := torch.SetBytes(h.InMemoryOrder(m.Tensor), (*n.values)[0]); err != nil {
+			if err := torch.SetBytes(engine.InMemoryOrder(h, m.Tensor), (*n.values)[0]); err != nil {
 				return err
 			}
 			*n.values = (*n.values)[1:]
@@ -519,7 +520,7 @@ func waitsOf(t *testing.T, without streams.Reason, capacity int, settles bool, a
 	var values [][]byte
 	var needs [2]int
 	for rank, g := range group.Local(2) {
-		remote := must.Get(link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: group.MaxTag}))(t)
+		remote := must.Get(link.NewRemote(g, []int{0, 1}, 4, link.Tags{Count: link.MaxTag}))(t)
 		end := link.End{Device: torch.CPU(rank), Copies: func() streams.Stream { return copies[rank] }}
 		comms := &noted{own: own, values: &values, sends: map[int]bool{}, needs: &needs, faults: &faults}
 		ways := []schedule.Edge{{From: 0, To: 1}}
@@ -611,7 +612,8 @@ func TestWaitsOfAWay(t *testing.T) {
 						continue // nothing is freed before the end of the run, or nothing at the end
 					}
 					if faults := waitsOf(t, without, capacity, settles, ahead); len(faults) == 0 {
-						t.Errorf("capacity %d, settles %v, %d ahead: nothing went wrong without the wait %q", capacity, settles, ahead, without)
+						t.Errorf("capacity %d, settles %v, %d ahead: nothing went wrong without the "+
+							"wait %q", capacity, settles, ahead, without)
 					}
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
@@ -91,13 +92,15 @@ func (l layout) bytes() (n uint64) {
 }
 
 // empty allocates a core.
-func (s slot) empty(c *torch.Ctx) *torch.Tensor { return c.EmptyStrided(s.DType, s.Core, s.Strides) }
+func (s slot) empty(c *torch.Ctx) *torch.Tensor {
+	return engine.EmptyStrided(c, s.DType, s.Core, s.Strides)
+}
 
 // coreOf returns a view of t without the dimensions along which t repeats itself, and its strides. A copy to
 // another device holds the same. t must be dense: no plan counts a copy that is made here.
 func coreOf(c *torch.Ctx, t *torch.Tensor) (core *torch.Tensor, strides []int64, err error) {
-	strides = c.Strides(t)
-	if !torch.Dense(t.Shape(), strides) {
+	strides = engine.Strides(c, t)
+	if !engine.Dense(t.Shape(), strides) {
 		const text = "a tensor of shape %v with strides %v has gaps; want it dense"
 		return nil, nil, fmt.Errorf(text, t.Shape(), strides)
 	}

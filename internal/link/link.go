@@ -33,7 +33,7 @@ type Parcel struct {
 
 // Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). A tensor that is in
 // a list twice is the same pointer twice. A nil tensor is an absent value. Between processes a tensor
-// must be dense (torch.Dense), so that sending it takes no memory.
+// must be dense (engine.Dense), so that sending it takes no memory.
 type Value struct {
 	Tensor *torch.Tensor
 	Wants  bool // a gradient of the tensor can come back

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/stream"
 	"penstock.example/torch"
@@ -79,7 +80,7 @@ func (n *NCCL) Transfer(moves []Move) error {
 	var streams []int64
 	for _, m := range moves {
 		comms, tensors = append(comms, n.comms[m.Over]), append(tensors, m.Tensor.Handle())
-		streams = append(streams, m.On.(torch.Stream).ID())
+		streams = append(streams, m.On.(engine.Stream).ID())
 	}
 	return shim.TransferNCCL(comms, tensors, streams, &n.stop)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
@@ -45,7 +46,7 @@ func ncclEnds(t *testing.T) (ends [2]*ncclEnd) {
 	for i := range ends {
 		d := torch.CUDA(i)
 		ends[i] = &ncclEnd{NCCL: &link.NCCL{}, c: torchtest.New(t, torch.Options{Device: d}),
-			streams: [2]stream.Stream{d.NewStream(), d.NewStream()}}
+			streams: [2]stream.Stream{engine.NewStream(d), engine.NewStream(d)}}
 		ends[i].c.SetStream(ends[i].streams[0])
 	}
 	for from := range ends {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"penstock.example/group"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
@@ -60,20 +61,20 @@ func act(s peerSettings) error {
 	defer g.Close()
 	rank := g.Rank()
 	a := &actor{group: g, other: 1 - rank, device: torch.CPU(rank)}
-	remote, err := link.NewRemote(g, []int{0, 1}, 8, link.Tags{Count: group.MaxTag})
+	remote, err := link.NewRemote(g, []int{0, 1}, 8, link.Tags{Count: link.MaxTag})
 	if err != nil {
 		return err
 	}
 	if torch.CUDADevices() > 1 {
 		a.device = torch.CUDA(rank)
 	}
-	a.own = a.device.NewStream()
+	a.own = engine.NewStream(a.device)
 	if a.device.Kind == torch.KindCUDA {
 		ways := []schedule.Edge{{From: 0, To: 1}, {From: 1, To: 0}}
-		end := link.End{Device: a.device, Copies: a.device.NewStream}
+		end := link.End{Device: a.device, Copies: func() streams.Stream { return engine.NewStream(a.device) }}
 		direct, err := link.Connect(&link.NCCL{}, ways, map[int]link.End{rank: end}, g.Failed(),
 			func(err error) {
-				g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: err.Error()})
+				g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 			}, meet(g))
 		defer direct.Close()
 		if err != nil {
@@ -89,7 +90,7 @@ func act(s peerSettings) error {
 	a.link.Free()
 	streams.End(streams.Host{}, a.own) // nothing waits any more
 	if err == nil {
-		_, err = g.Gather(context.Background(), "the end", nil)
+		_, err = group.Meet(context.Background(), g, "the end", 0, nil)
 	}
 	return err
 }
@@ -221,7 +222,7 @@ var scenes = map[string]struct {
 	"a dropped send, and an abort from another thread": {func(a *actor, rank int) error {
 		if rank == 0 { // sends nothing
 			time.AfterFunc(200*time.Millisecond,
-				func() { a.group.Fail(group.Failure{Stage: 0, MicroBatch: 0, Message: "given up"}) })
+				func() { a.group.Fail(group.FailedError{Stage: 0, MicroBatch: 0, Message: "given up"}) })
 			return waitFor(a)
 		}
 		return a.receive(0, large, 1)
@@ -242,7 +243,7 @@ func TestTwoProcesses(t *testing.T) {
 			scene, address := scenes[name], proctest.Address(t)
 			config := group.Config{Size: 2, Address: address, Silence: time.Minute}
 			if name == "stopped" {
-				config.Heartbeat, config.Silence = 200*time.Millisecond, 2*time.Second
+				config.Silence = 2 * time.Second
 			}
 			other := peerSettings{name, config}
 			other.Group.Rank = 1

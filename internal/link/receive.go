@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -129,7 +130,7 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 	in.staged = l.staged(c.Device())
 	for k, s := range in.layout.tensors() {
 		if in.staged {
-			in.tensors = append(in.tensors, c.Keep(c.EmptyPinned(s.DType, s.Core, s.Strides)))
+			in.tensors = append(in.tensors, c.Keep(engine.EmptyPinned(c, s.DType, s.Core, s.Strides)))
 		} else {
 			in.tensors = append(in.tensors, c.Keep(s.empty(c)))
 		}

@@ -39,6 +39,9 @@ func wait(works []Work) (err error) {
 	return err
 }
 
+// MaxTag bounds the tags of a Transport: 0 <= tag < MaxTag.
+const MaxTag = 1 << 30
+
 // Tags is a range of a Transport's tags.
 type Tags struct{ First, Count int }
 

@@ -12,6 +12,7 @@ import (
 
 	"penstock.example/group"
 	"penstock.example/internal/draws"
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/linktest"
 	"penstock.example/internal/must"
@@ -104,7 +105,7 @@ func describe(c *torch.Ctx, p link.Parcel) string {
 			same := slices.IndexFunc(list, func(e link.Value) bool { return e.Tensor == v.Tensor })
 			copied := c.CopyHere(v.Tensor)
 			fmt.Fprintf(&b, " %d %v %v %v %v %x", i-same, v.Wants, v.Tensor.DType(), copied.Shape(),
-				c.Strides(copied), torch.Bytes(copied))
+				engine.Strides(c, copied), torch.Bytes(copied))
 		}
 		fmt.Fprintln(&b)
 	}
@@ -114,7 +115,7 @@ func describe(c *torch.Ctx, p link.Parcel) string {
 // bounded lets what waits in a group fail before it counts as hanging, unless stop is called.
 func bounded(g *group.Group) (stop func() bool) {
 	return time.AfterFunc(10*time.Second, func() {
-		g.Fail(group.Failure{Stage: -1, MicroBatch: -1, Message: "nothing comes"})
+		g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: "nothing comes"})
 	}).Stop
 }
 
@@ -138,7 +139,7 @@ func TestRemote(t *testing.T) {
 		for i := range ends {
 			var err error
 			if ends[i], err = link.NewRemote(members[i], rank, 3,
-				link.Tags{First: 7, Count: group.MaxTag - 7}); err != nil {
+				link.Tags{First: 7, Count: link.MaxTag - 7}); err != nil {
 				t.Fatal(err)
 			}
 			ends[i].SetStaged(staged)
@@ -253,7 +254,7 @@ func counted(t *testing.T, microBatches int) (ends [2]*link.Remote, counts [2]*c
 		counts[rank] = &counting{Transport: g}
 		var err error
 		if ends[rank], err = link.NewRemote(counts[rank], []int{0, 1}, microBatches,
-			link.Tags{Count: group.MaxTag}); err != nil {
+			link.Tags{Count: link.MaxTag}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -353,7 +354,7 @@ func TestHeadsThatAreWrong(t *testing.T) {
 func TestRemoteRefusesGaps(t *testing.T) {
 	torchtest.Check(t)
 	ends := must.Get(link.NewRemote(group.Local(2)[0], []int{0, 1}, 1,
-		link.Tags{First: 7, Count: group.MaxTag - 7}))(t)
+		link.Tags{First: 7, Count: link.MaxTag - 7}))(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	wide := c.Randn(2, 3)
@@ -487,7 +488,7 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 						short(run == 1 && row.capacity == 1, err)
 					}
 					if run == 1 {
-						members[1].group.Fail(group.Failure{Stage: 1, MicroBatch: 1, Message: "no memory"})
+						members[1].group.Fail(group.FailedError{Stage: 1, MicroBatch: 1, Message: "no memory"})
 					}
 					from.Free()
 					to.Free()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -65,7 +66,7 @@ func (o *outgoing) message(content []byte) (t *torch.Tensor) {
 func (o *outgoing) onHost(c *torch.Ctx, tensors []*torch.Tensor) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(tensors))
 	for i, t := range tensors {
-		out[i] = c.Keep(c.ToHost(t))
+		out[i] = c.Keep(engine.ToHost(c, t))
 		o.made = append(o.made, out[i])
 	}
 	c.Synchronize()

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/torch"
@@ -197,7 +198,7 @@ func (c *Communicators) move(e *end, t *torch.Tensor) {
 		c.f.mu.Unlock()
 		for _, of := range []func() []byte{ // the bytes are read when the other end has come to the move
 			func() []byte { return nil },
-			func() []byte { return torch.Bytes(h.InMemoryOrder(t)) },
+			func() []byte { return torch.Bytes(engine.InMemoryOrder(h, t)) },
 		} {
 			if lost {
 				return
@@ -217,7 +218,7 @@ func (c *Communicators) move(e *end, t *torch.Tensor) {
 	}
 	select {
 	case b := <-e.memory:
-		into := h.InMemoryOrder(t)
+		into := engine.InMemoryOrder(h, t)
 		if have := into.Numel() * into.DType().Size(); int64(len(b)) != have {
 			c.fail(fmt.Errorf("linktest: over %s come %d bytes, and %d are received", e.id, len(b), have))
 		} else if err := torch.SetBytes(into, b); err != nil {

@@ -75,10 +75,11 @@ func fingerprint() string {
 	hash := func(t *torch.Tensor) { h.Write(torch.Bytes(t)) }
 	for _, size := range []int64{7, 16, 28} {
 		x := wave(8, 16, size, size)
-		hash(c.Conv2d(x, wave(32, 16, 3, 3), nil, []int64{1, 1}, []int64{1, 1}, []int64{1, 1}, 1))
-		hash(c.BatchNorm(x, wave(16), wave(16), nil, nil, true, 0.1, 1e-5))
+		hash(c.Op("penstock::conv2d", x, wave(32, 16, 3, 3), nil, []int64{1, 1}, []int64{1, 1}, []int64{1,
+			1}, 1))
+		hash(c.Op("aten::batch_norm", x, wave(16), wave(16), nil, nil, true, 0.1, 1e-5, true))
 		hash(c.PlainLinear(wave(37, size*size), wave(129, size*size), wave(129)))
-		hash(c.Softmax(c.GELU(x, "none"), -1))
+		hash(c.Op("aten::softmax.int", c.GELU(x, "none"), -1))
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }

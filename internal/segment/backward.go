@@ -1,6 +1,9 @@
 package segment
 
-import "penstock.example/torch"
+import (
+	"penstock.example/internal/engine"
+	"penstock.example/torch"
+)
 
 // backward computes the gradients of a unit's input. It adds to the gradients of its parameters, or defers
 // that.
@@ -50,7 +53,7 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 // it goes.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.at[at].graph, &e.at[at+1].grads
-	prepared := c.PrepareBackward(roots, starts)
+	prepared := engine.PrepareBackward(c, roots, starts)
 	defer prepared.Free()
 	if e.Defer {
 		e.later = append(e.later, later{prepared.Split(e.s.tied(at)...), g.ran})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/torch"
@@ -35,7 +36,7 @@ type Execution struct {
 	// the loss step can be repeated.
 	Retain bool
 	// Defer has backwards leave gradients of weights to Weights, where that saves work
-	// (torch.Prepared.Split), but for ties, as the unit before needs those. With Retain nothing is deferred.
+	// (engine.Prepared.Split), but for ties, as the unit before needs those. With Retain nothing is deferred.
 	Defer bool
 	// Final says that no backward follows. The input of a unit is freed after its first layer.
 	Final bool
@@ -76,7 +77,7 @@ type graph struct {
 
 // later is the part of a unit's backward that adds to the gradients of weights.
 type later struct {
-	backward *torch.Prepared
+	backward *engine.Prepared
 	ran      *nn.Ctx // the forward, for errors
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/segment"
 	"penstock.example/internal/torchtest"
@@ -253,8 +254,8 @@ func TestWhatLeavesIsDense(t *testing.T) {
 		var values []byte
 		mark := c.Mark()
 		for _, y := range outs {
-			if !torch.Dense(y.Shape(), c.Strides(y)) {
-				t.Errorf("%v: %v has strides %v", kind, y, c.Strides(y))
+			if !engine.Dense(y.Shape(), engine.Strides(c, y)) {
+				t.Errorf("%v: %v has strides %v", kind, y, engine.Strides(c, y))
 			}
 			values = append(values, torch.Bytes(c.Detach(y))...)
 		}
@@ -270,8 +271,8 @@ func TestWhatLeavesIsDense(t *testing.T) {
 			e.GiveGrads(1, []*torch.Tensor{ones()}, [][]*torch.Tensor{{ones()}})
 			e.Do(c, remat.Op{Kind: remat.Backward})
 			grads, _ := e.TakeGrads(0)
-			if g := grads[0]; !torch.Dense(g.Shape(), c.Strides(g)) {
-				t.Errorf("the gradient %v has strides %v", g, c.Strides(g))
+			if g := grads[0]; !engine.Dense(g.Shape(), engine.Strides(c, g)) {
+				t.Errorf("the gradient %v has strides %v", g, engine.Strides(c, g))
 			}
 			if held := d.Memory().Live - before; held != rows*wide*4 {
 				t.Errorf("after the backward %d bytes are held, want those of the gradient, %d", held,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -85,10 +86,10 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 		} else if e.wants(s.wants, at, i, x, e.s.units[at].trained) {
 			// the model's own input gets the gradient that it gets without a cut
 			if at == 0 && e.s.first == 0 {
-				g.mail[i] = c.Mailbox()
-				xs[i] = c.Gate(g.mail[i], x)
+				g.mail[i] = engine.Mailbox(c)
+				xs[i] = engine.Gate(c, g.mail[i], x)
 			} else {
-				g.mail[i], xs[i] = c.Mailed(x)
+				g.mail[i], xs[i] = engine.Mailed(c, x)
 			}
 			c.Keep(g.mail[i])
 		}
@@ -112,7 +113,7 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 			switch {
 			case x == nil:
 			case mail != nil:
-				mail[k], list[k] = c.Mailed(x)
+				mail[k], list[k] = engine.Mailed(c, x)
 				c.Keep(mail[k])
 			default:
 				list[k] = c.Share(x)

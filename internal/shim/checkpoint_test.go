@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/shim"
 	"penstock.example/torch"
 )
@@ -32,7 +33,7 @@ func TestRecomputationsOnThreadsOfTheEngine(t *testing.T) {
 			for range depth {
 				inner := f
 				f = func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
-					return c.Checkpoint(inner,
+					return engine.Checkpoint(c, inner,
 						in, false)
 				}
 			}

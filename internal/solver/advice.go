@@ -68,15 +68,12 @@ func (sparing) at(int, int, int64) float64 { return 0 }
 func (sparing) nograd(i, j int) float64 { return float64(j - i) }
 
 // guide advises by a grid. If the grid has no time although the bytes suffice, guide guesses: a bit
-// more than the time of the first slot with a time. A narrowed grid advises without guesses.
-type guide struct {
-	*grid
-	guesses bool
-}
+// more than the time of the first slot with a time.
+type guide struct{ *grid }
 
 func (g guide) at(i, l int, m int64) float64 {
 	v := g.grid.at(i, l, m)
-	if least, _ := g.b.of(i, l); v == infinite && m >= least && g.guesses {
+	if least, _ := g.b.of(i, l); v == infinite && m >= least {
 		v = g.rows[i*g.b.w+l].guess(g.grid.nograd(i, l))
 	}
 	return float64(v)

@@ -54,9 +54,6 @@ func (g *grid) fillRow(i, l int) {
 			start, swept = max(start, g.slotAbove(need, i, l)), need
 		}
 		cost := g.nograd(i, j)
-		if cost > g.worth {
-			break
-		}
 		for end > start && r.v[end-1-r.lo] <= cost {
 			end--
 		}
@@ -68,9 +65,6 @@ func (g *grid) fillRow(i, l int) {
 
 // split improves the slots start .. end-1 of r: cost, right move slots further, and left are added.
 func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
-	if right.empty() || left.empty() {
-		return
-	}
 	rightHi, leftHi := right.hi()-move, left.hi()
 	// Up to three pieces: with both look-ups in their rows, with one, with both in their tails.
 	for s := max(start, left.lo, right.lo-move); s < end; {

@@ -3,7 +3,6 @@ package solver
 import (
 	"cmp"
 	"math"
-	"sort"
 )
 
 // grid is Opt(i, l, m) for all intervals of layers and bytes m up to most, at every unit bytes. The
@@ -36,7 +35,6 @@ type grid struct {
 	// holds them whatever they are.
 	cost  []float64
 	scale float64 // microseconds
-	worth float32 // times above it are not looked for, in units of scale; see narrow
 }
 
 // row is the slots lo .. lo+n-1 of an interval. From there on it is tail, below lo infinite.
@@ -47,9 +45,6 @@ type row struct {
 }
 
 func (r *row) hi() int { return r.lo + r.n }
-
-// empty reports whether all times of the row are infinite.
-func (r *row) empty() bool { return r.n == 0 && r.tail == infinite }
 
 // slotAbove is the first slot of (i, l) with m bytes or more.
 func (g *grid) slotAbove(m int64, i, l int) int { return ceilDiv(m+g.shift(i, l)-g.origin, g.unit) }
@@ -100,7 +95,7 @@ func (g *grid) look(r *row, i, l int, m int64) float32 {
 // newGrid computes the sizes of the rows; fill allocates and computes them.
 func newGrid(t *terms, b *bounds, most, unit int64, optimistic bool) *grid {
 	g := &grid{t: t, b: b, optimistic: optimistic, most: most, unit: unit, origin: most % unit,
-		rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w), worth: infinite}
+		rows: make([]row, b.w*b.w), moves: make([]int, b.w*b.w)}
 	g.price()
 	for i := range b.w {
 		for l := i; l < b.w; l++ {
@@ -199,30 +194,3 @@ func (g *grid) nograd(i, j int) float32 { return float32(g.cost[j] - g.cost[i]) 
 // small: half a unit in the last place for each of the at most two additions per layer on the way
 // down, and for cost.
 func (g *grid) slack() float64 { return float64(2*g.t.n+4) * math.Pow(2, -24) }
-
-// narrow excludes plans that take as long as cost, in units of scale, from g, which is not filled
-// yet. by is an optimistic grid: a slot is excluded if its interval alone costs more there. An
-// excluded slot counts as infinite. So if a time of g is above cost, cost is the bound.
-func (g *grid) narrow(by *grid, cost float32) {
-	w := g.b.w
-	g.worth = cost
-	for i := range w {
-		for l := i; l < w; l++ {
-			worth := cost
-			if l < g.t.n {
-				worth -= g.nograd(i, l+1) // to come back to x(i) there was a sweep from it, beyond l
-			}
-			r, coarse := &g.rows[i*w+l], &by.rows[i*w+l]
-			k := sort.Search(len(coarse.v), func(k int) bool { return coarse.v[k] <= worth })
-			if k == coarse.n && coarse.tail > worth {
-				r.lo, r.n, r.tail = r.hi(), 0, infinite
-				continue
-			}
-			// The slot before this one says that it is not worth it, or holds less than least, for all
-			// bytes up to its own.
-			if lo := g.slotAbove(by.bytes(coarse.lo+k-1, i, l)+1, i, l); lo > r.lo {
-				r.n, r.lo = max(r.n-(lo-r.lo), 0), lo
-			}
-		}
-	}
-}

@@ -43,7 +43,7 @@ type spineRows struct {
 
 func newSpineRows(g *grid, on *spine) *spineRows {
 	n := g.t.n
-	e := &spineRows{guide{g, true}, on, make([]row, n+1)}
+	e := &spineRows{guide{g}, on, make([]row, n+1)}
 	loss := row{lo: -1 << 40, tail: 0} // after x(n) alone
 	for i := n; i >= 0; i-- {
 		r := &e.rows[i]

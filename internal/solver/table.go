@@ -78,7 +78,7 @@ func tablePlans(ctx context.Context, t *terms, b *bounds, o Options) (plans []fu
 		add := func(m int64) {
 			plans = append(plans, func() *path {
 				p := newPath(t)
-				p.write(b, guide{g, true}, 0, t.n, m)
+				p.write(b, guide{g}, 0, t.n, m)
 				return p
 			})
 		}

@@ -78,3 +78,14 @@ func New(t testing.TB, o torch.Options) *torch.Ctx {
 	t.Cleanup(c.Close)
 	return c
 }
+
+// Leaf is a tensor that wants a gradient, which is freed with it when the test ends.
+func Leaf(t testing.TB, c *torch.Ctx, shape ...int64) *torch.Tensor {
+	var x *torch.Tensor
+	c.NoGrad(func() { x = c.Keep(c.Normal_(c.Empty(torch.Float32, shape...), 0, 1).SetRequiresGrad(true)) })
+	t.Cleanup(func() {
+		x.SetGradOf(nil)
+		x.Free()
+	})
+	return x
+}

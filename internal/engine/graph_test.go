@@ -1,4 +1,4 @@
-package torch_test
+package engine_test
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/engine"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -21,9 +23,9 @@ import (
 // tensor.
 func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
-	m, x := c.Mailbox(), c.Ones(torch.Float32, 100, 10)
+	m, x := engine.Mailbox(c), c.Ones(torch.Float32, 100, 10)
 	x.SetRequiresGrad(true)
-	y := c.Gate(m, x)
+	y := engine.Gate(c, m, x)
 	if a, _ := x.Storage(); y.String() != x.String() {
 		t.Errorf("the gate gives %v", y)
 	} else if b, _ := y.Storage(); a != b {
@@ -50,14 +52,14 @@ func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 	}
 	m.SetGradOf(nil)
 
-	box := c.Gate(x, x) // the value as its own mailbox
+	box := engine.Gate(c, x, x) // the value as its own mailbox
 	c.Backward([]*torch.Tensor{c.Sum(box)}, []*torch.Tensor{nil}, false)
 	if got := torch.Values[float32](c.GradOf(x)); len(got) != 1000 || got[0] != 1 {
 		t.Errorf("%d numbers", len(got))
 	}
 	x.SetGradOf(nil)
 	c.NoGrad(func() {
-		if c.Gate(m, x).RequiresGrad() {
+		if engine.Gate(c, m, x).RequiresGrad() {
 			t.Error("a gate without a graph needs a gradient")
 		}
 	})
@@ -66,9 +68,9 @@ func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 // The graph of a gate holds what its operators need, and addition needs nothing.
 func TestGateHoldsNoValue(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Device: torchtest.Device(2), Grad: true})
-	m, x := c.Mailbox(), c.Ones(torch.Float32, 1000)
-	gate := c.Gate(m, x)
-	y := c.AddScalar(gate, 1)
+	m, x := engine.Mailbox(c), c.Ones(torch.Float32, 1000)
+	gate := engine.Gate(c, m, x)
+	y := c.Op("aten::add.Scalar", gate, 1)
 	live := torchtest.Device(2).Memory().Live
 	x.Free()
 	gate.Free()
@@ -86,14 +88,15 @@ func TestGateHoldsNoValue(t *testing.T) {
 // are summed by themselves. float32 has no 1e8 + 1, so the order is seen in the sum.
 func TestBranchSumsItsUsesFirst(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
-	x := leaf(t, c, 1)
+	x := torchtest.Leaf(t, c, 1)
 	for _, row := range []struct {
 		reason string
 		side   func(h *torch.Tensor) *torch.Tensor
 		want   float32
 	}{
 		{"three uses: (1 + 1e8) - 1e8", func(h *torch.Tensor) *torch.Tensor { return h }, 0},
-		{"two of them on a branch: 1 + (1e8 - 1e8)", c.Branch, 1},
+		{"two of them on a branch: 1 + (1e8 - 1e8)",
+			func(h *torch.Tensor) *torch.Tensor { return engine.Branch(c, h) }, 1},
 	} {
 		h := c.MulScalar(x, 1)
 		side := row.side(h)
@@ -108,9 +111,9 @@ func TestBranchSumsItsUsesFirst(t *testing.T) {
 
 func TestBranchIsTheSameTensor(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
-	x := leaf(t, c, 3)
+	x := torchtest.Leaf(t, c, 3)
 	h := c.MulScalar(x, 2)
-	b := c.Branch(h)
+	b := engine.Branch(c, h)
 	if p, _ := h.Storage(); b.IsLeaf() || b.String() != h.String() {
 		t.Errorf("the branch is %v", b)
 	} else if q, _ := b.Storage(); p != q {
@@ -129,13 +132,14 @@ func TestBranchIsTheSameTensor(t *testing.T) {
 		t.Errorf("backward through what the change spoiled: %v", err)
 	}
 	for name, plain := range map[string]*torch.Tensor{"of a tensor without " +
-		"gradient": c.Branch(c.Ones(torch.Float32, 2)), "of integers": c.Branch(torch.From(c, []int64{1}))} {
+		"gradient": engine.Branch(c, c.Ones(torch.Float32, 2)), "of integers": engine.Branch(c,
+		torch.From(c, []int64{1}))} {
 		if plain.RequiresGrad() {
 			t.Errorf("a branch %s needs one", name)
 		}
 	}
 	c.NoGrad(func() {
-		if second := c.Branch(h); second.IsLeaf() || !second.RequiresGrad() {
+		if second := engine.Branch(c, h); second.IsLeaf() || !second.RequiresGrad() {
 			t.Error("without a graph a branch is a second handle")
 		}
 	})
@@ -149,12 +153,12 @@ func TestSumsOfCopiedGradients(t *testing.T) {
 	peak := func(gradient func(from *torch.Tensor) *torch.Tensor) int64 {
 		var x, from *torch.Tensor
 		c.NoGrad(func() { x, from = c.Randn(10, 10), c.Randn(10, 10) })
-		box := c.Mailbox()
-		x = c.Gate(box, x)
+		box := engine.Mailbox(c)
+		x = engine.Gate(c, box, x)
 		y := c.Sum(x)
 		g := []*torch.Tensor{gradient(from), c.OnesLike(y)}
 		from.Free()
-		p := c.PrepareBackward([]*torch.Tensor{x, y}, g)
+		p := engine.PrepareBackward(c, []*torch.Tensor{x, y}, g)
 		torch.FreeAll(append(g, x, y))
 		d.ResetPeak()
 		before := d.Memory().Live
@@ -169,8 +173,8 @@ func TestSumsOfCopiedGradients(t *testing.T) {
 	for name, gradient := range map[string]func(*torch.Tensor) *torch.Tensor{
 		"a copy": c.CopyHere,
 		"memory for a copy": func(from *torch.Tensor) *torch.Tensor {
-			g := c.MemoryLike(from)
-			c.CopyOn(c.Stream(), g, from)
+			g := engine.MemoryLike(c, from)
+			engine.CopyOn(c, engine.StreamOf(c), g, from)
 			return g
 		},
 	} {
@@ -192,7 +196,7 @@ func TestBorderIsDense(t *testing.T) {
 		"of no dimensions": c.Sum(x), "empty": c.Narrow(c.Transpose(x, 0, 1), 0, 0, 0),
 		"integers": torch.From(c, []int64{1, 2}),
 	} {
-		if c.Border(dense) != dense {
+		if engine.Border(c, dense) != dense {
 			t.Errorf("%s: copied", name)
 		}
 	}
@@ -202,10 +206,10 @@ func TestBorderIsDense(t *testing.T) {
 		"every second":     c.Reshape(c.Narrow(c.Reshape(x, 3, 4, 3, 2), 3, 0, 1), 3, 4, 3),
 		"integers":         c.Narrow(torch.From(c, []int64{1, 2, 3, 4}, 2, 2), 1, 1, 1),
 	} {
-		y := c.Border(gaps)
-		if y == gaps || !torch.Dense(y.Shape(), c.Strides(y)) || !bytes.Equal(torch.Bytes(y),
+		y := engine.Border(c, gaps)
+		if y == gaps || !engine.Dense(y.Shape(), engine.Strides(c, y)) || !bytes.Equal(torch.Bytes(y),
 			torch.Bytes(gaps)) {
-			t.Errorf("%s: became %v with strides %v", name, y, c.Strides(y))
+			t.Errorf("%s: became %v with strides %v", name, y, engine.Strides(c, y))
 		}
 	}
 }
@@ -217,15 +221,15 @@ func TestGradientsAtABorderAreDense(t *testing.T) {
 	d := torchtest.Device(2)
 	for _, way := range []string{"path", "engine", "parts"} {
 		c := torch.NewCtx(torch.Options{Device: d, Threads: 1, Grad: true})
-		box := c.Mailbox()
-		x := c.Gate(box, c.Ones(torch.Float32, 4, 6))
+		box := engine.Mailbox(c)
+		x := engine.Gate(c, box, c.Ones(torch.Float32, 4, 6))
 		w := c.Ones(torch.Float32, 6, 6).SetRequiresGrad(true)
 		// the backward of a clone hands the gradient on as it is, that of a product with ones multiplies
 		h := c.Clone(x)
 		if way == "parts" {
 			h = c.Linear(x, w, nil)
 		}
-		y := c.Cat([]*torch.Tensor{c.Border(h), c.Zeros(torch.Float32, 4, 100)}, 1)
+		y := c.Cat([]*torch.Tensor{engine.Border(c, h), c.Zeros(torch.Float32, 4, 100)}, 1)
 		roots := []*torch.Tensor{y}
 		if way == "engine" {
 			roots = append(roots, c.MulScalar(y, 2))
@@ -239,7 +243,7 @@ func TestGradientsAtABorderAreDense(t *testing.T) {
 		if way != "parts" {
 			c.Backward(roots, grads, false)
 		} else {
-			p := c.PrepareBackward(roots, grads)
+			p := engine.PrepareBackward(c, roots, grads)
 			later := p.Split()
 			c.Release(0, box, w)
 			p.Run()
@@ -254,8 +258,8 @@ func TestGradientsAtABorderAreDense(t *testing.T) {
 				t.Errorf("the weight's gradient is %v", got)
 			}
 		}
-		if g := c.GradOf(box); !torch.Dense(g.Shape(), c.Strides(g)) {
-			t.Errorf("%s: the gradient has strides %v", way, c.Strides(g))
+		if g := c.GradOf(box); !engine.Dense(g.Shape(), engine.Strides(c, g)) {
+			t.Errorf("%s: the gradient has strides %v", way, engine.Strides(c, g))
 		}
 		box.SetGradOf(nil)
 		w.SetGradOf(nil)
@@ -270,14 +274,14 @@ func TestBranchesAndMailboxesGetDenseGradients(t *testing.T) {
 		return c.Cat([]*torch.Tensor{x,
 			c.Zeros(torch.Float32, 4, 1)}, 1)
 	}
-	box := c.Mailbox()
-	branch := c.Branch(c.Gate(box, c.Ones(torch.Float32, 4, 6)))
-	mailbox, behind := c.Mailed(c.Ones(torch.Float32, 4, 6))
+	box := engine.Mailbox(c)
+	branch := engine.Branch(c, engine.Gate(c, box, c.Ones(torch.Float32, 4, 6)))
+	mailbox, behind := engine.Mailed(c, c.Ones(torch.Float32, 4, 6))
 	for name, way := range map[string]struct{ box, y *torch.Tensor }{"branch": {box, columns(branch)},
 		"mailbox": {mailbox, columns(behind)}} {
 		c.Backward([]*torch.Tensor{way.y}, []*torch.Tensor{c.OnesLike(c.Detach(way.y))}, false)
-		if g := c.GradOf(way.box); !torch.Dense(g.Shape(), c.Strides(g)) {
-			t.Errorf("%s: the gradient has strides %v", name, c.Strides(g))
+		if g := c.GradOf(way.box); !engine.Dense(g.Shape(), engine.Strides(c, g)) {
+			t.Errorf("%s: the gradient has strides %v", name, engine.Strides(c, g))
 		}
 		way.box.SetGradOf(nil)
 	}
@@ -288,10 +292,10 @@ func TestBranchesAndMailboxesGetDenseGradients(t *testing.T) {
 func TestBorderOfAnInput(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	for _, through := range []bool{false, true} {
-		box := c.Mailbox()
-		x := c.Clone(c.Gate(box, c.Ones(torch.Float32, 4, 6)))
-		y := c.Border(x, x)
-		if again := c.Border(y, x, y); again != y {
+		box := engine.Mailbox(c)
+		x := c.Clone(engine.Gate(c, box, c.Ones(torch.Float32, 4, 6)))
+		y := engine.Border(c, x, x)
+		if again := engine.Border(c, y, x, y); again != y {
 			t.Error("a border became another one")
 		}
 		if !through {
@@ -299,8 +303,8 @@ func TestBorderOfAnInput(t *testing.T) {
 		}
 		wide := c.Cat([]*torch.Tensor{y, c.Zeros(torch.Float32, 4, 1)}, 1)
 		c.Backward([]*torch.Tensor{wide}, []*torch.Tensor{c.Ones(torch.Float32, 4, 7)}, false)
-		if g := c.GradOf(box); torch.Dense(g.Shape(), c.Strides(g)) != through {
-			t.Errorf("through the layer is %v: the gradient has strides %v", through, c.Strides(g))
+		if g := c.GradOf(box); engine.Dense(g.Shape(), engine.Strides(c, g)) != through {
+			t.Errorf("through the layer is %v: the gradient has strides %v", through, engine.Strides(c, g))
 		}
 		box.SetGradOf(nil)
 	}
@@ -328,7 +332,7 @@ func TestReLUIsAtens(t *testing.T) {
 				}
 				x, g := draw(special), draw(nil)
 				a, b := c.Detach(x).SetRequiresGrad(true), c.Detach(x).SetRequiresGrad(true)
-				y, z := c.ReLU(a), c.Call("aten::relu", "", b)[0].(*torch.Tensor)
+				y, z := c.ReLU(a), c.Call("aten::relu", b)[0].(*torch.Tensor)
 				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
 				c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
 				sameBits(t, "result", y, z)
@@ -459,7 +463,8 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 		h, w, v := made[len(made)-1], m.matrix[s.weight], m.vector[s.weight]
 		conv := func(kernel *torch.Tensor, groups int64) *torch.Tensor {
 			one := []int64{1, 1}
-			return c.Reshape(c.Conv2d(c.Reshape(h, 6, 2, 2, 2), kernel, nil, one, one, one, groups), 6, 8)
+			return c.Reshape(c.Op("penstock::conv2d", c.Reshape(h, 6, 2, 2, 2), kernel, nil, one, one,
+				one, groups), 6, 8)
 		}
 		switch s.what {
 		case "linear":
@@ -471,19 +476,19 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 		case "aten's linear":
 			h = c.PlainLinear(h, w, v)
 		case "product":
-			h = c.Mm(h, w)
+			h = c.Op("aten::mm", h, w)
 		case "convolution":
 			h = conv(m.kernel[s.weight], 1)
 		case "grouped convolution":
 			h = conv(c.Narrow(m.kernel[s.weight], 1, 0, 1), 2)
 		case "weight made of a weight":
-			h = c.Mm(h, c.Tanh(c.Transpose(w, 0, 1)))
+			h = c.Op("aten::mm", h, c.Tanh(c.Transpose(w, 0, 1)))
 		case "bias":
 			h = c.Add(h, v)
 		case "scale":
 			h = c.Mul(h, c.Reshape(c.Narrow(w, 0, 1, 1), 8))
 		case "norm":
-			h = c.LayerNorm(h, []int64{8}, v, v, 1e-5)
+			h = c.Op("aten::layer_norm", h, []int64{8}, v, v, 1e-5)
 		case "gelu":
 			h = c.GELU(h, "none")
 		case "tanh":
@@ -491,14 +496,15 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 		case "residual":
 			h = c.Add(h, made[s.from])
 		case "pieces":
-			list := c.Split(h, 3, 1)
+			list := c.Call("aten::split.Tensor", h, 3, 1)[0].([]*torch.Tensor)
 			h = c.Cat([]*torch.Tensor{list[2], list[0], list[1]}, 1)
 		case "attention":
-			h = c.Mm(c.Softmax(c.Mm(h, c.Transpose(made[s.from], 0, 1)), 1), h)
+			h = c.Op("aten::mm", c.Op("aten::softmax.int", c.Op("aten::mm", h, c.Transpose(made[s.from],
+				0, 1)), 1), h)
 		case "detached":
 			h = c.Add(c.Linear(h, w, v), c.Detach(made[s.from]))
 		case "checkpoint":
-			h = c.Checkpoint(func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
+			h = engine.Checkpoint(c, func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{c.Tanh(c.Linear(in[0], w, v))}
 			}, []*torch.Tensor{h}, true, w, v)[0]
 		case "node":
@@ -510,7 +516,7 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 	}
 	outputs := made[len(made)-1:]
 	if m.aside {
-		outputs = append(outputs, c.Mm(m.matrix[0], m.matrix[1]))
+		outputs = append(outputs, c.Op("aten::mm", m.matrix[0], m.matrix[1]))
 	}
 	return outputs
 }
@@ -521,19 +527,19 @@ type own struct{ x, w *torch.Tensor }
 func ownProduct(c *torch.Ctx, x, w *torch.Tensor) *torch.Tensor {
 	var y *torch.Tensor
 	n := &own{}
-	c.NoGrad(func() { y, n.x, n.w = c.Mm(x, w), c.Keep(c.Detach(x)), c.Keep(c.Detach(w)) })
-	return c.Attach([]*torch.Tensor{x, w}, []*torch.Tensor{y}, n)[0]
+	c.NoGrad(func() { y, n.x, n.w = c.Op("aten::mm", x, w), c.Keep(c.Detach(x)), c.Keep(c.Detach(w)) })
+	return engine.Attach(c, []*torch.Tensor{x, w}, []*torch.Tensor{y}, n)[0]
 }
 
-func (n *own) Backward(c *torch.Ctx, a *torch.Arrival) {
+func (n *own) Backward(c *torch.Ctx, a *engine.Arrival) {
 	if a.Grads[0] == nil {
 		return
 	}
 	if a.Wanted[0] {
-		a.InputGrads[0] = c.Mm(a.Grads[0], c.Transpose(n.w, 0, 1))
+		a.InputGrads[0] = c.Op("aten::mm", a.Grads[0], c.Transpose(n.w, 0, 1))
 	}
 	if a.Wanted[1] {
-		a.InputGrads[1] = c.Mm(c.Transpose(n.x, 0, 1), a.Grads[0])
+		a.InputGrads[1] = c.Op("aten::mm", c.Transpose(n.x, 0, 1), a.Grads[0])
 	}
 }
 
@@ -559,14 +565,14 @@ func (r recipe) gradients(microBatches int, order []int, first ...int) map[strin
 			t.SetGradOf(nil)
 		}
 	}
-	var prepared, later []*torch.Prepared
+	var prepared, later []*engine.Prepared
 	var boxes []*torch.Tensor
 	for i := range microBatches {
 		var x *torch.Tensor
 		c.NoGrad(func() { x = c.Randn(6, 8) })
-		box := c.Mailbox()
+		box := engine.Mailbox(c)
 		if boxes = append(boxes, box); r.gated {
-			x = c.Gate(box, x)
+			x = engine.Gate(c, box, x)
 		}
 		var roots, grads []*torch.Tensor
 		mark := c.Mark()
@@ -575,7 +581,7 @@ func (r recipe) gradients(microBatches int, order []int, first ...int) map[strin
 				roots, grads = append(roots, y), append(grads, c.MulScalar(c.Detach(y), 0.5))
 			}
 		}
-		prepared = append(prepared, c.PrepareBackward(roots, grads))
+		prepared = append(prepared, engine.PrepareBackward(c, roots, grads))
 		if c.Release(mark); order == nil {
 			prepared[i].Run()
 			read(fmt.Sprintf("input %d", i), box)
@@ -635,22 +641,22 @@ func newStack(c *torch.Ctx, layers int, width int64) *stack {
 			s.bias = append(s.bias, c.Randn(width).SetRequiresGrad(true))
 		}
 	})
-	s.box = c.Mailbox()
+	s.box = engine.Mailbox(c)
 	return s
 }
 
 // prepare runs the layers and frees what the graph does not hold.
-func (s *stack) prepare(c *torch.Ctx, rows int64) *torch.Prepared {
+func (s *stack) prepare(c *torch.Ctx, rows int64) *engine.Prepared {
 	mark := c.Mark()
 	var x *torch.Tensor
 	c.NoGrad(func() { x = c.Randn(rows, s.weight[0].Shape()[0]) })
-	x = c.Gate(s.box, x)
+	x = engine.Gate(c, s.box, x)
 	for i, w := range s.weight {
 		if x = c.Linear(x, w, s.bias[i]); i < len(s.weight)-1 {
 			x = c.GELU(x, "none")
 		}
 	}
-	p := c.PrepareBackward([]*torch.Tensor{x}, []*torch.Tensor{c.OnesLike(x)})
+	p := engine.PrepareBackward(c, []*torch.Tensor{x}, []*torch.Tensor{c.OnesLike(x)})
 	c.Release(mark)
 	return p
 }
@@ -699,12 +705,12 @@ func TestSplitHoldsInputsAndGradients(t *testing.T) {
 // gate, a node may be given none, a weight may be frozen.
 func TestSplitWithoutSomeGradients(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true, Seed: 2})
-	box := c.Mailbox()
-	x := c.Gate(box, c.Randn(4, 6))
+	box := engine.Mailbox(c)
+	x := engine.Gate(c, box, c.Randn(4, 6))
 	plain := c.Randn(4, 6) // an input that wants none
-	w, v, unused := leaf(t, c, 6, 6), leaf(t, c, 6, 6), leaf(t, c, 6, 6)
+	w, v, unused := torchtest.Leaf(t, c, 6, 6), torchtest.Leaf(t, c, 6, 6), torchtest.Leaf(t, c, 6, 6)
 	h := c.Linear(x, w, nil)
-	parts := c.Split(c.Linear(c.Add(h, plain), v, nil), 2, 1)
+	parts := c.Call("aten::split.Tensor", c.Linear(c.Add(h, plain), v, nil), 2, 1)[0].([]*torch.Tensor)
 	dead := c.Linear(h, unused, nil) // nobody has its gradient
 	if !dead.RequiresGrad() {
 		t.Fatal("the dead output has no graph")
@@ -713,7 +719,7 @@ func TestSplitWithoutSomeGradients(t *testing.T) {
 	grad := c.OnesLike(y)
 	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, true)
 	want := [][]float32{gradOf(c, w), gradOf(c, v), gradOf(c, box)}
-	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{grad})
+	p := engine.PrepareBackward(c, []*torch.Tensor{y}, []*torch.Tensor{grad})
 	later := p.Split()
 	p.Run()
 	if w.HasGrad() || v.HasGrad() {
@@ -721,7 +727,7 @@ func TestSplitWithoutSomeGradients(t *testing.T) {
 	}
 	later.Run()
 	for i, got := range [][]float32{gradOf(c, w), gradOf(c, v), gradOf(c, box)} {
-		if len(got) == 0 || !same(got, want[i]) {
+		if len(got) == 0 || !slices.Equal(got, want[i]) {
 			t.Errorf("gradient %d is %v, want %v", i, got, want[i])
 		}
 	}
@@ -741,19 +747,19 @@ func TestSplitOfSeveralOutputs(t *testing.T) {
 		c.NoGrad(func() {
 			w, v, x = c.Randn(6, 6).SetRequiresGrad(true), c.Randn(6, 6).SetRequiresGrad(true), c.Randn(4, 6)
 		})
-		box := c.Mailbox()
+		box := engine.Mailbox(c)
 		mark := c.Mark()
-		h := c.Linear(c.Tanh(c.Linear(c.Gate(box, x), w, nil)), v, nil)
-		list := c.Split(h, 2, 1)
+		h := c.Linear(c.Tanh(c.Linear(engine.Gate(c, box, x), w, nil)), v, nil)
+		list := c.Call("aten::split.Tensor", h, 2, 1)[0].([]*torch.Tensor)
 		roots := []*torch.Tensor{list[0], c.Transpose(h, 0, 1), list[2], h, c.Narrow(c.Linear(h, w, nil),
 			0, 1, 2), h}
 		var grads []*torch.Tensor
 		c.NoGrad(func() {
 			for _, r := range roots {
-				grads = append(grads, c.Normal_(c.EmptyLike(r), 0, 1))
+				grads = append(grads, c.Normal_(c.Op("aten::empty_like", r), 0, 1))
 			}
 		})
-		p := c.PrepareBackward(roots, grads)
+		p := engine.PrepareBackward(c, roots, grads)
 		c.Release(mark)
 		if !parts {
 			p.Run()
@@ -829,7 +835,7 @@ func TestSplitFreesItsSecondPart(t *testing.T) {
 		}
 	}
 	y := c.MulScalar(c.Randn(4, 8).SetRequiresGrad(true), 2)
-	p := c.PrepareBackward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
+	p := engine.PrepareBackward(c, []*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
 	defer p.Free()
 	if err := torch.Try(func() { p.Split(y) }); err == nil || !strings.Contains(err.Error(), "want leaves") {
 		t.Errorf("a tensor that was computed as one that is wanted first: %v", err)

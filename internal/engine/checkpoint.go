@@ -1,10 +1,11 @@
-package torch
+package engine
 
 import (
 	"fmt"
 	"slices"
 
 	"penstock.example/internal/shim"
+	"penstock.example/torch"
 )
 
 // Checkpoint returns f(c, in) without keeping the graph, which backward makes again (Chen et al.,
@@ -30,9 +31,10 @@ import (
 // time.
 //
 // A panic or Goexit of f in backward ends the Backward that was called first. The sequence number
-// of an *Error is the outermost checkpoint's.
-func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, trained bool,
-	shared ...*Tensor) []*Tensor {
+// of a *torch.Error is the outermost checkpoint's.
+func Checkpoint(c *torch.Ctx, f func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor,
+	in []*torch.Tensor, trained bool,
+	shared ...*torch.Tensor) []*torch.Tensor {
 	if !c.Grad() || !trained && !slices.ContainsFunc(in, needsGrad) {
 		return f(c, in)
 	}
@@ -43,32 +45,24 @@ func (c *Ctx) Checkpoint(f func(c *Ctx, in []*Tensor) []*Tensor, in []*Tensor, t
 	mark := c.Mark()
 	defer func() { c.Release(mark) }() // also what a failing f leaves
 	out := again.first(c, in)
-	attached := c.attach("checkpoint", true, slices.Concat(in, shared), out, again.recompute, nil)
+	attached := attach(c, "checkpoint", true, slices.Concat(in, shared), out, again.recompute, nil)
 	c.Release(mark)
-	result := c.ownAll(attached)
+	result := ownAll(c, attached)
 	mark = c.Mark()
 	return result
 }
 
-func needsGrad(t *Tensor) bool { return t != nil && t.RequiresGrad() }
-
-func handlesOf(list []*Tensor) []shim.Handle {
-	out := make([]shim.Handle, len(list))
-	for i, t := range list {
-		out[i] = t.handle()
-	}
-	return out
-}
+func needsGrad(t *torch.Tensor) bool { return t != nil && t.RequiresGrad() }
 
 // checkpoint runs f again for a node.
 type checkpoint struct {
-	f           func(*Ctx, []*Tensor) []*Tensor
-	shared      []*Tensor // the last inputs of the node, which f is not given
+	f           func(*torch.Ctx, []*torch.Tensor) []*torch.Tensor
+	shared      []*torch.Tensor // the last inputs of the node, which f is not given
 	seed, draws uint64
 }
 
 // first runs f without a graph and checks that in is as it was.
-func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
+func (k *checkpoint) first(c *torch.Ctx, in []*torch.Tensor) (out []*torch.Tensor) {
 	changes := make([]int64, len(in))
 	for i, t := range in {
 		if t != nil {
@@ -78,7 +72,7 @@ func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
 	c.NoGrad(func() { out = k.f(c, slices.Clone(in)) })
 	for i, t := range in {
 		if t != nil && t.Changes() != changes[i] {
-			panic(&Error{Op: "checkpoint", Args: Describe(in), Device: c.device,
+			panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(in), Device: c.Device(),
 				Message: fmt.Sprintf("the function overwrote input %d, which it needs again in "+
 					"backward; let it work on a clone", i)})
 		}
@@ -87,23 +81,23 @@ func (k *checkpoint) first(c *Ctx, in []*Tensor) (out []*Tensor) {
 }
 
 // recompute runs f with a graph and runs backward through it.
-func (k *checkpoint) recompute(c *Ctx, r *shim.Recomputation) {
+func (k *checkpoint) recompute(c *torch.Ctx, r *shim.Recomputation) {
 	c.SetGrad(true)
 	c.ResumeDraws(k.seed, k.draws)
 
 	// Inputs become gates, not leaves. A leaf would change the layout of its gradient, and so the
 	// bits of what is summed from it.
 	n := len(r.Inputs) - len(k.shared)
-	in, mailboxes := make([]*Tensor, n), make([]*Tensor, n)
+	in, mailboxes := make([]*torch.Tensor, n), make([]*torch.Tensor, n)
 	for i, h := range r.Inputs[:n] {
 		if h == 0 {
 			continue
 		}
 		shim.Retain(h)
-		in[i] = c.own(h)
+		in[i] = c.Own(h)
 		if in[i].RequiresGrad() {
-			mailboxes[i] = c.Mailbox()
-			in[i] = c.Gate(mailboxes[i], in[i])
+			mailboxes[i] = Mailbox(c)
+			in[i] = Gate(c, mailboxes[i], in[i])
 		}
 	}
 	out := k.f(c, in)
@@ -113,20 +107,20 @@ func (k *checkpoint) recompute(c *Ctx, r *shim.Recomputation) {
 		defer k.setAside(c)()
 		c.Backward(outputs, grads, false)
 		for i, t := range k.shared {
-			r.InputGrads[n+i] = shim.Grad(t.handle())
+			r.InputGrads[n+i] = shim.Grad(t.Handle())
 		}
 	}
 	for i, m := range mailboxes {
 		if m != nil {
-			r.InputGrads[i] = shim.Grad(m.handle())
+			r.InputGrads[i] = shim.Grad(m.Handle())
 		}
 	}
 }
 
 // setAside removes the gradients of shared parameters. The function that it returns drops what has
 // come in the meantime and puts the old ones back.
-func (k *checkpoint) setAside(c *Ctx) (restore func()) {
-	before := make([]*Tensor, len(k.shared))
+func (k *checkpoint) setAside(c *torch.Ctx) (restore func()) {
+	before := make([]*torch.Tensor, len(k.shared))
 	for i, t := range k.shared {
 		before[i] = c.GradOf(t)
 		t.SetGradOf(nil)
@@ -139,9 +133,10 @@ func (k *checkpoint) setAside(c *Ctx) (restore func()) {
 }
 
 // roots returns the outputs that have a gradient, and these gradients.
-func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (outputs, grads []*Tensor) {
+func (k *checkpoint) roots(c *torch.Ctx, out []*torch.Tensor, handles []shim.Handle) (outputs,
+	grads []*torch.Tensor) {
 	if len(out) != len(handles) {
-		panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
+		panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(out), Device: c.Device(),
 			Message: fmt.Sprintf("the function returned %d tensors, but %d when it first ran; it must "+
 				"compute the same again",
 				len(out), len(handles))})
@@ -150,10 +145,10 @@ func (k *checkpoint) roots(c *Ctx, out []*Tensor, handles []shim.Handle) (output
 		if h == 0 || out[i] != nil && !out[i].RequiresGrad() {
 			continue
 		}
-		grad := c.own(h)
+		grad := c.Own(h)
 		handles[i] = 0
 		if was, is := grad.String(), out[i].String(); was != is {
-			panic(&Error{Op: "checkpoint", Args: Describe(out), Device: c.device,
+			panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(out), Device: c.Device(),
 				Message: fmt.Sprintf("output %d was %v when the function first ran, and is %v; it must "+
 					"compute the same again", i, was, is)})
 		}

@@ -1,4 +1,4 @@
-package torch
+package engine
 
 import (
 	"sync"
@@ -6,12 +6,13 @@ import (
 
 	"penstock.example/internal/shim"
 	"penstock.example/internal/stream"
+	"penstock.example/torch"
 )
 
 // Stream is a queue of work of a CUDA device; see package internal/stream. The zero Stream is the
 // default stream of its device, on which a Ctx works that was given none.
 type Stream struct {
-	device Device
+	device torch.Device
 	id     int64
 }
 
@@ -20,14 +21,14 @@ func (s Stream) ID() int64 { return s.id }
 
 // NewStream returns a stream of the device that is not open already, as long as there is one among
 // the 32 that libtorch has of each device. CloseStream gives it back. A CPU device's is the host's.
-// It panics with *Error if the device cannot be used.
-func (d Device) NewStream() stream.Stream {
-	if d.Kind == KindCPU {
+// It panics with *torch.Error if the device cannot be used.
+func NewStream(d torch.Device) stream.Stream {
+	if d.Kind == torch.KindCPU {
 		return stream.Host{}
 	}
 	return streams.open(d, func() Stream {
 		id, err := shim.OpenStream(int(d.Kind), d.Index)
-		d.streamFailed("open a stream", err)
+		streamFailed(d, "open a stream", err)
 		return Stream{d, id}
 	})
 }
@@ -48,14 +49,14 @@ var streams streamPool
 type streamPool struct {
 	mu     sync.Mutex
 	users  map[Stream]int
-	closed map[Device][]Stream
+	closed map[torch.Device][]Stream
 }
 
-func (p *streamPool) open(d Device, next func() Stream) (s Stream) {
+func (p *streamPool) open(d torch.Device, next func() Stream) (s Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users == nil {
-		p.users, p.closed = map[Stream]int{}, map[Device][]Stream{}
+		p.users, p.closed = map[Stream]int{}, map[torch.Device][]Stream{}
 	}
 	if n := len(p.closed[d]); n > 0 {
 		s, p.closed[d] = p.closed[d][n-1], p.closed[d][:n-1]
@@ -79,16 +80,16 @@ func (p *streamPool) close(s Stream) {
 }
 
 // DefaultStream is the stream on which a Ctx works that was given none.
-func (d Device) DefaultStream() stream.Stream {
-	if d.Kind == KindCPU {
+func DefaultStream(d torch.Device) stream.Stream {
+	if d.Kind == torch.KindCPU {
 		return stream.Host{}
 	}
 	return Stream{device: d}
 }
 
-func (d Device) streamFailed(what string, err *shim.Error) {
+func streamFailed(d torch.Device, what string, err *shim.Error) {
 	if err != nil {
-		panic(&Error{Op: what, Device: d, Message: err.Message})
+		panic(&torch.Error{Op: what, Device: d, Message: err.Message})
 	}
 }
 
@@ -97,7 +98,7 @@ func (s Stream) Record() stream.Event { return s.record(false) }
 
 func (s Stream) record(timed bool) *event {
 	e, err := shim.RecordEvent(int(s.device.Kind), s.device.Index, s.id, timed)
-	s.device.streamFailed("record an event", err)
+	streamFailed(s.device, "record an event", err)
 	return &event{e, s.device}
 }
 
@@ -109,18 +110,18 @@ func (s Stream) Wait(e stream.Event, _ stream.Reason) {
 		e.Synchronize()
 		return
 	}
-	s.device.streamFailed("wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind),
+	streamFailed(s.device, "wait for an event", shim.WaitEvent(own.handle, int(s.device.Kind),
 		s.device.Index, s.id))
 }
 
 // event is one of a CUDA device.
 type event struct {
 	handle shim.Event
-	device Device
+	device torch.Device
 }
 
 func (e *event) Synchronize() {
-	e.device.streamFailed("wait for an event", shim.SynchronizeEvent(e.handle))
+	streamFailed(e.device, "wait for an event", shim.SynchronizeEvent(e.handle))
 }
 
 func (e *event) Free() {
@@ -130,65 +131,47 @@ func (e *event) Free() {
 	}
 }
 
-// SetStream has the context work on a stream, of its device. The host's changes nothing.
-func (c *Ctx) SetStream(s stream.Stream) {
-	c.on = s
-	if own, ok := s.(gpuStream); ok {
-		c.mode.Stream = own.gpu().id
-	}
-}
-
 // gpuStream is a Stream, or a type that has one embedded, such as of a test.
 type gpuStream interface{ gpu() Stream }
 
 func (s Stream) gpu() Stream { return s }
 
-// Stream is the context's stream, which the memory of its tensors belongs to.
-func (c *Ctx) Stream() stream.Stream {
-	if c.on == nil {
-		return c.device.DefaultStream()
+// StreamOf is the context's stream, which the memory of its tensors belongs to.
+func StreamOf(c *torch.Ctx) stream.Stream {
+	if s := c.Stream(); s != nil {
+		return s
 	}
-	return c.on
+	return DefaultStream(c.Device())
 }
 
 // MemoryLike allocates what CopyHere of a would have, with no values.
-func (c *Ctx) MemoryLike(a *Tensor) (out *Tensor) {
-	c.NoGrad(func() { out = c.op("penstock::transfer_memory").t(a).device(c.device).one() })
+func MemoryLike(c *torch.Ctx, a *torch.Tensor) (out *torch.Tensor) {
+	c.NoGrad(func() { out = c.Op("penstock::transfer_memory", a, c.Device()) })
 	return out
 }
 
 // CopyOn queues a copy of a into memory of MemoryLike on a stream, of either device. Nothing waits
 // for anything: see stream.Route. A copy from or to a CPU device blocks until it has ended.
-func (c *Ctx) CopyOn(s stream.Stream, into, a *Tensor) {
-	was := c.mode
-	defer func() { c.mode = was }()
+func CopyOn(c *torch.Ctx, s stream.Stream, into, a *torch.Tensor) {
+	m := c.Mode()
+	defer func(was shim.Mode) { *m = was }(*m)
 	if on, ok := s.(gpuStream); ok {
-		own, m := on.gpu(), &c.mode
+		own, here := on.gpu(), c.Device()
 		// libtorch copies on the other GPU's stream
-		if own.device.Kind == c.device.Kind && own.device != c.device {
+		if own.device.Kind == here.Kind && own.device != here {
 			m.PeerIndex, m.PeerStream = int32(own.device.Index), own.id
 		} else {
 			m.DeviceType, m.DeviceIndex, m.Stream = int32(own.device.Kind), int32(own.device.Index), own.id
 		}
 	}
-	c.NoGrad(func() { c.op("penstock::transfer_into").t(into).t(a).run() })
+	c.NoGrad(func() { c.Call("penstock::transfer_into", into, a) })
 }
 
 // ToHost queues a copy of a to memory of the CPU that no account counts. Its values are there when
 // the work of the context's stream is done.
-func (c *Ctx) ToHost(a *Tensor) (out *Tensor) {
-	c.NoGrad(func() { out = c.copyTo(CPU(0), a) })
+func ToHost(c *torch.Ctx, a *torch.Tensor) (out *torch.Tensor) {
+	c.NoGrad(func() { out = copyTo(c, torch.CPU(0), a) })
 	return out
-}
-
-// Synchronize blocks until the work of the context's stream is done. A CPU's always is.
-func (c *Ctx) Synchronize() {
-	if c.device.Kind == KindCPU {
-		return
-	}
-	e := Stream{c.device, c.mode.Stream}.Record()
-	defer e.Free()
-	e.Synchronize()
 }
 
 // Moment is when a stream came to a point in its work: on a CPU now.
@@ -197,12 +180,12 @@ type Moment struct {
 	event *event
 }
 
-// Moment marks the point that the work of the context's stream has come to.
-func (c *Ctx) Moment() Moment {
-	if c.device.Kind == KindCPU {
+// Now marks the point that the work of the context's stream has come to.
+func Now(c *torch.Ctx) Moment {
+	if c.Device().Kind == torch.KindCPU {
 		return Moment{at: time.Now()}
 	}
-	return Moment{event: Stream{c.device, c.mode.Stream}.record(true)}
+	return Moment{event: Stream{c.Device(), c.Mode().Stream}.record(true)}
 }
 
 // Since is the time from an earlier moment of the same device, once the stream has been waited for.
@@ -211,7 +194,7 @@ func (m Moment) Since(earlier Moment) time.Duration {
 		return m.at.Sub(earlier.at)
 	}
 	s, err := shim.EventSeconds(earlier.event.handle, m.event.handle)
-	m.event.device.streamFailed("read the time of an event", err)
+	streamFailed(m.event.device, "read the time of an event", err)
 	return time.Duration(s * float64(time.Second))
 }
 
@@ -219,5 +202,15 @@ func (m Moment) Since(earlier Moment) time.Duration {
 func (m Moment) Free() {
 	if m.event != nil {
 		m.event.Free()
+	}
+}
+
+// PrepareProducts has libtorch take the workspaces that it keeps for products of the calling thread
+// on the context's stream of a CUDA device: 32 MiB for each pair of a thread and a stream, with the
+// variables of the environment as they are here, and up to as much for products with a bias. No
+// account has them, and they are never given back. Otherwise the first product there takes them.
+func PrepareProducts(c *torch.Ctx) {
+	if c.Device().Kind != torch.KindCPU {
+		c.Check("prepare products", shim.PrepareProducts(c.Mode()))
 	}
 }

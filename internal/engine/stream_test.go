@@ -1,10 +1,11 @@
-package torch_test
+package engine_test
 
 import (
 	"fmt"
 	"slices"
 	"testing"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/stream"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
@@ -29,11 +30,11 @@ func TestCopyInTwoParts(t *testing.T) {
 	} {
 		want := to.CopyHere(a)
 		one := to.Device().Memory().Live
-		got := to.MemoryLike(a)
+		got := engine.MemoryLike(to, a)
 		if two := to.Device().Memory().Live - one; two != one {
 			t.Errorf("%s: a copy takes %d bytes, its memory %d", name, one, two)
 		}
-		to.CopyOn(stream.Host{}, got, a)
+		engine.CopyOn(to, stream.Host{}, got, a)
 		if !slices.Equal(torch.Values[float32](got), torch.Values[float32](want)) || strides(to,
 			got) != strides(to, want) {
 			t.Errorf("%s: got %v with strides %s, want %v with %s", name, got, strides(to, got), want,
@@ -46,7 +47,7 @@ func TestCopyInTwoParts(t *testing.T) {
 func strides(c *torch.Ctx, x *torch.Tensor) string {
 	var list []any
 	for d := range x.Shape() {
-		list = append(list, c.Call("aten::stride", "int", x, d)...)
+		list = append(list, c.Call("aten::stride.int", x, d)...)
 	}
 	return fmt.Sprint(list)
 }
@@ -54,13 +55,13 @@ func strides(c *torch.Ctx, x *torch.Tensor) string {
 // What is of streams costs nothing on a CPU: its work is done when the call returns.
 func TestTheStreamOfACPU(t *testing.T) {
 	d := torch.CPU(1)
-	if d.NewStream() != (stream.Host{}) || d.DefaultStream() != (stream.Host{}) {
+	if engine.NewStream(d) != (stream.Host{}) || engine.DefaultStream(d) != (stream.Host{}) {
 		t.Error("the stream of a CPU device is not the host's")
 	}
 	c := torch.NewCtx(torch.Options{Device: d})
 	defer c.Close()
-	a := c.Moment()
-	if b := c.Moment(); b.Since(a) < 0 {
+	a := engine.Now(c)
+	if b := engine.Now(c); b.Since(a) < 0 {
 		t.Errorf("the second moment is %v after the first", b.Since(a))
 	}
 }
@@ -68,7 +69,7 @@ func TestTheStreamOfACPU(t *testing.T) {
 // A stream that is opened is not open already, as long as there are others, and those that were closed last
 // are the next.
 func TestOpenStreams(t *testing.T) {
-	open, closed := torch.StreamPool(4)
+	open, closed := engine.StreamPool(4)
 	ids := map[int64]bool{}
 	list := []int64{open(), open(), open()}
 	closed(list[1])
@@ -98,7 +99,7 @@ func TestToHost(t *testing.T) {
 	torchtest.Check(t)
 	c := torchtest.New(t, torch.Options{Device: torchtest.Device(1)})
 	x := c.Transpose(torch.From(c, []float32{1, 2, 3, 4, 5, 6}, 2, 3), 0, 1)
-	if got := torch.Values[float32](c.ToHost(x)); !slices.Equal(got, []float32{1, 4, 2, 5, 3, 6}) {
+	if got := torch.Values[float32](engine.ToHost(c, x)); !slices.Equal(got, []float32{1, 4, 2, 5, 3, 6}) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -110,7 +111,7 @@ func TestFromPinned(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Device: d})
 	before := d.Memory().Live
 	d.ResetPeak()
-	x := torch.FromPinned(c, []float32{1, 2, 3})
+	x := engine.FromPinned(c, []float32{1, 2, 3})
 	if m := d.Memory(); m.Live-before != 12 || m.Peak-before != 12 {
 		t.Errorf("%d bytes, and %d at the peak; want 12", m.Live-before, m.Peak-before)
 	}

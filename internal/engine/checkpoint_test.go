@@ -1,9 +1,10 @@
-package torch_test
+package engine_test
 
 import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
 	"penstock.example/internal/shim"
 	"penstock.example/internal/torchtest"
@@ -33,17 +35,6 @@ func checkpointed(t *testing.T, o torch.Options) *torch.Ctx {
 	return torchtest.New(t, o)
 }
 
-// leaf is a tensor that wants a gradient, which is freed with it when the test ends.
-func leaf(t *testing.T, c *torch.Ctx, shape ...int64) *torch.Tensor {
-	var x *torch.Tensor
-	c.NoGrad(func() { x = c.Keep(c.Normal_(c.Empty(torch.Float32, shape...), 0, 1).SetRequiresGrad(true)) })
-	t.Cleanup(func() {
-		x.SetGradOf(nil)
-		x.Free()
-	})
-	return x
-}
-
 func gradOf(c *torch.Ctx, x *torch.Tensor) []float32 {
 	g := c.GradOf(x)
 	if g == nil {
@@ -58,12 +49,13 @@ func gradOf(c *torch.Ctx, x *torch.Tensor) []float32 {
 func TestCheckpointIsTransparent(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	const rows, width, longest = 3, 4, 8
-	x := leaf(t, c, rows, width)
+	x := torchtest.Leaf(t, c, rows, width)
 	// one for each place: a checkpoint adds its share to a gradient at once, which groups the sum of
 	// several uses in another way
 	var weights, biases tensors
 	for range longest {
-		weights, biases = append(weights, leaf(t, c, width, width)), append(biases, leaf(t, c, width))
+		weights, biases = append(weights, torchtest.Leaf(t, c, width, width)), append(biases,
+			torchtest.Leaf(t, c, width))
 	}
 	operators := []func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor{
 		func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor {
@@ -73,10 +65,12 @@ func TestCheckpointIsTransparent(t *testing.T) {
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.GELU(x, "none") },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Dropout(x, 0.3) },
-		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Softmax(c.Mul(x, x), -1) },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor {
+			return c.Op("aten::softmax.int", c.Mul(x, x), -1)
+		},
 		// its input's gradient comes in two layouts
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor {
-			return c.Add(x, c.Transpose(c.Contiguous(c.Transpose(x, 0, 1)), 0, 1))
+			return c.Add(x, c.Transpose(c.Op("aten::contiguous", c.Transpose(x, 0, 1)), 0, 1))
 		},
 	}
 	rapid.Check(t, func(r *rapid.T) {
@@ -100,7 +94,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 					return x
 				}
 				if checkpoints && depth < cut[i] {
-					return c.Checkpoint(func(c *torch.Ctx, in tensors) tensors {
+					return engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
 						return tensors{from(c, i,
 							depth+1, in[0])}
 					}, tensors{x}, true)[0]
@@ -126,26 +120,27 @@ func TestCheckpointIsTransparent(t *testing.T) {
 // it (peers give zero).
 func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
-	x, y := leaf(t, c, 3), leaf(t, c, 3)
+	x, y := torchtest.Leaf(t, c, 3), torchtest.Leaf(t, c, 3)
 	c.NoGrad(func() { c.Copy_(y, torch.From(c, []float32{2, 3, 5})) }) // sums without rounding
 	indices := torch.From(c, []int64{2, 0, 1})
 	f := func(c *torch.Ctx, in tensors) tensors {
-		if in[1] != nil || !same(torch.Values[int64](in[2]), []int64{2, 0, 1}) {
+		if in[1] != nil || !slices.Equal(torch.Values[int64](in[2]), []int64{2, 0, 1}) {
 			t.Errorf("inputs %v", in)
 		}
 		p := c.Mul(in[0], in[3])
 		return tensors{
-			c.MulScalar(in[0], 7),     // not used
-			c.Eq(in[0], in[0]),        // bool
-			nil,                       // nothing
-			p,                         // the one
-			c.Detach(c.Add(p, in[3])), // needs none
-			in[2],                     // an input of integers
-			in[0],                     // an input as it is
+			c.MulScalar(in[0], 7),                 // not used
+			c.Op("aten::eq.Tensor", in[0], in[0]), // bool
+			nil,                                   // nothing
+			p,                                     // the one
+			c.Detach(c.Add(p, in[3])),             // needs none
+			in[2],                                 // an input of integers
+			in[0],                                 // an input as it is
 		}
 	}
-	out := c.Checkpoint(f, tensors{x, nil, indices, y}, false)
-	if len(out) != 7 || out[2] != nil || !same(torch.Values[bool](out[1]), []bool{true, true, true}) ||
+	out := engine.Checkpoint(c, f, tensors{x, nil, indices, y}, false)
+	if len(out) != 7 || out[2] != nil || !slices.Equal(torch.Values[bool](out[1]), []bool{true, true,
+		true}) ||
 		out[1].RequiresGrad() || out[5].DType() != torch.Int64 {
 		t.Fatalf("got %v", out)
 	}
@@ -186,14 +181,17 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 
 func TestCheckpointGoesBackTwice(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
-	x := leaf(t, c, 2)
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.MulScalar(in[0], 3)} },
+	x := torchtest.Leaf(t, c, 2)
+	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
+		return tensors{c.MulScalar(in[0],
+			3)}
+	},
 		tensors{x}, false)
 	back := func(keep bool) error {
 		return torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, keep) })
 	}
 	must.Do(t, errors.Join(back(true), back(false)))
-	if got := gradOf(c, x); !same(got, []float32{6, 6}) {
+	if got := gradOf(c, x); !slices.Equal(got, []float32{6, 6}) {
 		t.Errorf("two backwards give %v", got)
 	}
 	if err := back(false); err == nil || !strings.Contains(err.Error(),
@@ -208,7 +206,7 @@ func deep(depth int, f func(*torch.Ctx, tensors) tensors) func(*torch.Ctx, tenso
 		return f
 	}
 	inner := deep(depth-1, f)
-	return func(c *torch.Ctx, in tensors) tensors { return c.Checkpoint(inner, in, true) }
+	return func(c *torch.Ctx, in tensors) tensors { return engine.Checkpoint(c, inner, in, true) }
 }
 
 // Seventy checkpoints in each other, several of which are in one graph, on several goroutines:
@@ -232,9 +230,9 @@ func TestCheckpointsDeepAndSideBySide(t *testing.T) {
 			}
 			h := tensors{x}
 			for range 3 {
-				h = c.Checkpoint(deep(70, f), h, false)
+				h = engine.Checkpoint(c, deep(70, f), h, false)
 			}
-			side := c.Checkpoint(f, tensors{x}, false)
+			side := engine.Checkpoint(c, f, tensors{x}, false)
 			y := c.Add(h[0], side[0])
 			c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
 			if got := torch.Values[float32](c.GradOf(x)); got[0] != 10 || got[999] != 10 {
@@ -251,9 +249,9 @@ func TestCheckpointsDeepAndSideBySide(t *testing.T) {
 // A graph that nobody goes back through lets go of its functions with its last tensor.
 func TestCheckpointIsForgottenWithItsGraph(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
-	x := leaf(t, c, 2)
+	x := torchtest.Leaf(t, c, 2)
 	before := shim.Checkpoints()
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
+	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
 		tensors{x}, false)
 	z := c.Tanh(y[0])
 	y[0].Free()
@@ -268,17 +266,17 @@ func TestCheckpointIsForgottenWithItsGraph(t *testing.T) {
 
 func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
-	x := leaf(t, c, 2)
+	x := torchtest.Leaf(t, c, 2)
 	h := c.MulScalar(x, 2)
 	err := torch.Try(func() {
-		c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.ReLU_(in[0])} },
+		engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors { return tensors{c.ReLU_(in[0])} },
 			tensors{h}, false)
 	})
 	if err == nil || !strings.Contains(err.Error(), "overwrote input 0") {
 		t.Errorf("by the function: %v", err)
 	}
 	h = c.MulScalar(x, 2)
-	y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
+	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
 		tensors{h}, false)
 	c.AddScalar_(h, 1)
 	err = torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
@@ -292,7 +290,7 @@ func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {
 
 func TestCheckpointThatComputesSomethingElse(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
-	x := leaf(t, c, 2)
+	x := torchtest.Leaf(t, c, 2)
 	for reason, second := range map[string]struct {
 		f    func(c *torch.Ctx, x *torch.Tensor) tensors
 		want string
@@ -304,7 +302,7 @@ func TestCheckpointThatComputesSomethingElse(t *testing.T) {
 		"another shape": {func(c *torch.Ctx, x *torch.Tensor) tensors { return tensors{c.Sum(x)} },
 			"output 0 was float32[2] when the function first ran, and is float32[]"},
 	} {
-		y := c.Checkpoint(func(c *torch.Ctx, in tensors) tensors {
+		y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
 			if c.Grad() {
 				return second.f(c, in[0])
 			}
@@ -331,7 +329,7 @@ func TestCheckpointFailures(t *testing.T) {
 			"another type": {func(*torch.Ctx) { panic(key{3}) },
 				func(p any) bool { return p == any(key{3}) }},
 			"an operator": {func(c *torch.Ctx) {
-				c.Mm(c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32,
+				c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32,
 					2, 3))
 			}, func(p any) bool {
 				e, ok := p.(*torch.Error)
@@ -354,7 +352,7 @@ func TestCheckpointFailures(t *testing.T) {
 				defer torchtest.Device(3).SetLimit(0)
 				runtime.LockOSThread() // sequence numbers are the thread's
 				defer runtime.UnlockOSThread()
-				x := leaf(t, c, 64)
+				x := torchtest.Leaf(t, c, 64)
 				f := func(c *torch.Ctx, in tensors) tensors {
 					y := c.Tanh(in[0])
 					if c.Grad() {
@@ -363,7 +361,7 @@ func TestCheckpointFailures(t *testing.T) {
 					return tensors{y}
 				}
 				before := torch.Sequence()
-				y := c.Checkpoint(deep(depth-1, f), tensors{x}, false)
+				y := engine.Checkpoint(c, deep(depth-1, f), tensors{x}, false)
 				after := torch.Sequence()
 				grad := c.OnesLike(y[0])
 				ended := func() (p any) {
@@ -378,7 +376,7 @@ func TestCheckpointFailures(t *testing.T) {
 					t.Errorf("sequence %d, recorded in [%d,%d)", e.Sequence, before, after)
 				}
 				c.Device().SetLimit(0)
-				y = c.Checkpoint(deep(depth-1, func(c *torch.Ctx,
+				y = engine.Checkpoint(c, deep(depth-1, func(c *torch.Ctx,
 					in tensors) tensors {
 					return tensors{c.MulScalar(in[0], 2)}
 				}), tensors{x}, false)
@@ -394,12 +392,12 @@ func TestCheckpointFailures(t *testing.T) {
 // doubling is a node that stands for two outputs, 2x and 3x, and does what during says.
 type doubling struct {
 	t         *testing.T
-	during    func(c *torch.Ctx, a *torch.Arrival)
-	arrivals  []torch.Arrival
+	during    func(c *torch.Ctx, a *engine.Arrival)
+	arrivals  []engine.Arrival
 	forgotten int
 }
 
-func (d *doubling) Backward(c *torch.Ctx, a *torch.Arrival) {
+func (d *doubling) Backward(c *torch.Ctx, a *engine.Arrival) {
 	d.arrivals = append(d.arrivals, *a)
 	if c.Grad() {
 		d.t.Error("grad is on")
@@ -427,7 +425,7 @@ func (d *doubling) attach(c *torch.Ctx, inputs ...*torch.Tensor) []*torch.Tensor
 		outputs = []*torch.Tensor{c.MulScalar(inputs[0], 2), c.MulScalar(inputs[0], 3), nil,
 			c.Argmax(inputs[0], 0)}
 	})
-	return c.Attach(inputs, outputs, d)
+	return engine.Attach(c, inputs, outputs, d)
 }
 
 func TestAttach(t *testing.T) {
@@ -468,7 +466,7 @@ func TestAttachHoldsNothing(t *testing.T) {
 	c := torch.NewCtx(torch.Options{Device: device, Grad: true, Threads: 1})
 	defer c.Close()
 	leaf := c.Ones(torch.Float32, 1000).SetRequiresGrad(true)
-	d := &doubling{t: t, during: func(c *torch.Ctx, a *torch.Arrival) {
+	d := &doubling{t: t, during: func(c *torch.Ctx, a *engine.Arrival) {
 		before := device.Memory().Live
 		a.Grads[0].Free()
 		a.Grads[0] = nil
@@ -507,7 +505,7 @@ func TestAttachedBackwardFails(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	for name, fail := range map[string]func(){"panic": func() { panic("panic") }, "Goexit": runtime.Goexit} {
 		leaf := c.Ones(torch.Float32, 4).SetRequiresGrad(true)
-		d := &doubling{t: t, during: func(*torch.Ctx, *torch.Arrival) { fail() }}
+		d := &doubling{t: t, during: func(*torch.Ctx, *engine.Arrival) { fail() }}
 		y := d.attach(c, leaf)[0]
 		var ended any = "Goexit"
 		var wg sync.WaitGroup

@@ -1,8 +1,9 @@
-package torch_test
+package engine_test
 
 import (
 	"testing"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
@@ -23,23 +24,23 @@ func TestHollow(t *testing.T) {
 	y := c.Mul(kept, weight) // the graph holds kept
 	c.SetGrad(false)
 	before := live()
-	torch.Hollow(two[:2]) // there is another handle
-	torch.Hollow(two[:1]) // and another tensor there
-	torch.Hollow([]*torch.Tensor{kept, weight, nil})
+	engine.Hollow(two[:2]) // there is another handle
+	engine.Hollow(two[:1]) // and another tensor there
+	engine.Hollow([]*torch.Tensor{kept, weight, nil})
 	if got := live(); got != before {
 		t.Errorf("%d bytes of others are gone", before-got)
 	}
 	id, bytes := two[0].Storage()
-	torch.Hollow(two)
+	engine.Hollow(two)
 	if got := before - live(); got != 4*4*n {
 		t.Errorf("%d bytes are given back, want %d", got, 4*4*n)
 	}
 	if is, has := two[1].Storage(); is != id || has != bytes {
 		t.Errorf("they lie in %x of %d bytes, and lay in %x of %d", is, has, id, bytes)
 	}
-	torch.Hollow(two)
-	c.Refill(two)
-	c.Refill(two)
+	engine.Hollow(two)
+	engine.Refill(c, two)
+	engine.Refill(c, two)
 	if got := live(); got != before {
 		t.Errorf("%d bytes, want %d", got, before)
 	}
@@ -52,10 +53,10 @@ func TestHollow(t *testing.T) {
 		t.Errorf("a product of 1 and 1 is %v", got[0])
 	}
 	d := c.Device()
-	torch.Hollow(two)
+	engine.Hollow(two)
 	d.SetLimit(live() + 4*4*n - 1)
 	defer d.SetLimit(0)
-	if err := torch.Try(func() { c.Refill(two) }); err == nil {
+	if err := torch.Try(func() { engine.Refill(c, two) }); err == nil {
 		t.Error("they got memory beyond the limit")
 	}
 }
